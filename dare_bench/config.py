@@ -1,0 +1,150 @@
+"""What a run is asked to do: one validated record, from flags, a YAML file (``-C run.yaml``) or Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from dare_bench.errors import UsageError, closest
+
+DEFAULT_SEEDS = (0, 1234, 1234, 1234)
+
+
+class RunSpec(BaseModel):
+    """One evaluation. Names are lm-eval's where lm-eval has them.
+
+    ``seeds`` are lm-eval's four (python, numpy, torch, fewshot); the third keys the sampler's counter-based randomness.
+    ``decoding`` and ``likelihood`` hold only what was asked for; the model fills in the rest and the run records all.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str
+    family: str | None = None
+    model_args: dict[str, Any] = Field(default_factory=dict)
+    device: str | None = None
+    dtype: str | None = None
+    harness: str = "lm-eval"
+    tasks: tuple[str, ...]
+    num_fewshot: int | None = Field(default=None, ge=0)
+    decoding: dict[str, Any] = Field(default_factory=dict)
+    likelihood: dict[str, Any] = Field(default_factory=dict)
+    limit: int | float | None = Field(default=None, gt=0)
+    samples: dict[str, list[int]] | None = None
+    seeds: tuple[int, int, int, int] = DEFAULT_SEEDS
+    apply_chat_template: bool | str = False
+    fewshot_as_multiturn: bool = True
+    system_instruction: str | None = None
+    include_path: tuple[str, ...] = ()
+    data_dir: str | None = None
+    max_rows: int | None = Field(default=None, ge=1)
+    output_path: str = "out"
+    fresh: bool = False
+    log_samples: bool = True
+
+    @field_validator("tasks", "include_path", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _four(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            value = [int(part) for part in value.split(",")]
+        if isinstance(value, int):
+            return (value,) * 4
+        value = tuple(value)
+        return value * 4 if len(value) == 1 else value
+
+    @field_validator("tasks")
+    @classmethod
+    def _some(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value:
+            raise ValueError("no task named")
+        return value
+
+    @property
+    def sampling_seed(self) -> int:
+        return self.seeds[2]
+
+
+def one_line(error: ValidationError, what: str) -> str:
+    """A pydantic error as one line: field, value seen, what is allowed."""
+    parts = []
+    for item in error.errors():
+        name = ".".join(str(p) for p in item["loc"]) or what
+        if item["type"] == "extra_forbidden":
+            parts.append(f"{name!r} is no field of {what}")
+        else:
+            parts.append(f"{name}={item['input']!r}: {item['msg']}")
+    return "; ".join(parts)
+
+
+def run_spec(**fields: Any) -> RunSpec:
+    """A RunSpec from plain values; raises UsageError in one line."""
+    unknown = [name for name in fields if name not in RunSpec.model_fields]
+    if unknown:
+        near = ", ".join(closest(unknown[0], RunSpec.model_fields))
+        raise UsageError(f"unknown run setting {unknown[0]!r}; closest: {near}")
+    try:
+        return RunSpec(**fields)
+    except (ValidationError, ValueError) as error:
+        text = one_line(error, "the run") if isinstance(error, ValidationError) else str(error)
+        raise UsageError(text) from error
+
+
+class _UniqueLoader(yaml.SafeLoader):
+    """SafeLoader that refuses a key written twice (YAML would keep the last in silence)."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise UsageError(f"key {key!r} is written twice (line {key_node.start_mark.line + 1}); keep one")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """A YAML mapping; raises UsageError naming file and line."""
+    try:
+        text = Path(path).read_text()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        value = yaml.load(text, Loader=_UniqueLoader)  # noqa: S506 - a SafeLoader subclass
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise UsageError(f"{path}{where}: not valid YAML ({getattr(error, 'problem', error)})") from error
+    if not isinstance(value, dict):
+        raise UsageError(f"{path}: expected a mapping of settings, found {type(value).__name__}")
+    return {str(k).replace("-", "_"): v for k, v in value.items()}
+
+
+def parse_pairs(text: str | dict[str, Any] | None) -> dict[str, Any]:
+    """``k=v,k=v`` (or space separated, or JSON) as lm-eval writes arguments; values become numbers, booleans, None."""
+    if text is None or isinstance(text, dict):
+        return dict(text or {})
+    text = text.strip()
+    if text.startswith("{"):
+        value = yaml.safe_load(text)
+        if not isinstance(value, dict):
+            raise UsageError(f"expected a JSON object, found {text!r}")
+        return value
+    pairs: dict[str, Any] = {}
+    for part in text.replace(" ", ",").split(","):
+        if not part:
+            continue
+        name, sign, raw = part.partition("=")
+        if not sign:
+            raise UsageError(f"expected name=value, found {part!r} in {text!r}")
+        pairs[name.strip().replace("-", "_")] = {"None": None, "True": True, "False": False}.get(
+            raw, yaml.safe_load(raw) if raw else ""
+        )
+    return pairs

@@ -1,0 +1,80 @@
+"""Every error a user can meet: what happened, the value seen, what is allowed, what to do, in one line.
+
+The command line prints the message alone (``--debug`` adds the traceback) and leaves with ``exit_code``:
+0 fine, 1 the run failed, 2 usage, 3 regression, 4 incomplete (some samples failed), 130 interrupted and resumable.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DareError(Exception):
+    """Base of all errors that are meant for a person. The message is one line."""
+
+    exit_code = 1
+
+
+class UsageError(DareError):
+    """The words of a call or command are off: an unknown name, a value out of range, fields that exclude each other."""
+
+    exit_code = 2
+
+
+class DecodingError(UsageError):
+    """A decoding field that the family does not have, or a value that cannot be (steps not divisible by blocks, ...)."""
+
+
+class PromptError(UsageError):
+    """A prompt that this model cannot take: longer than its context, without a tokenizer to read it, empty."""
+
+
+class UnknownNameError(UsageError):
+    """A task, model, family or field nobody knows; the message names the closest ones."""
+
+
+class CheckpointError(DareError):
+    """A checkpoint that cannot be opened: not there, another family, missing or truncated shards, wrong shapes."""
+
+
+class ModelOutputError(DareError):
+    """The network gave NaN or infinite logits."""
+
+
+class MemoryLimitError(DareError):
+    """One row alone does not fit into memory."""
+
+
+class DataError(DareError):
+    """A data set, manifest or task file that is missing or malformed."""
+
+
+class RunError(DareError):
+    """A run directory that cannot be used: locked by another process, damaged, of another schema."""
+
+
+class SaveError(DareError):
+    """Results could not be written (disk full, no permission). Never swallowed."""
+
+
+class IncompleteError(DareError):
+    """The run finished, but some samples failed; they are counted and left out of the scores."""
+
+    exit_code = 4
+
+
+def closest(name: str, known: Iterable[str], n: int = 3) -> list[str]:
+    """The ``n`` known names nearest to ``name``, best first."""
+    names = sorted(set(known))
+    found = difflib.get_close_matches(name, names, n=n, cutoff=0.0)
+    # difflib misses obvious prefixes of long names ("gsm" for "gsm8k_cot"): put those first.
+    prefixed = [k for k in names if k.startswith(name)][:n]
+    return list(dict.fromkeys([*prefixed, *found]))[:n]
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
+    """An :class:`UnknownNameError` that names the three closest known names."""
+    near = closest(name, known)
+    hint = f"; closest: {', '.join(near)}" if near else "; none is known"
+    return UnknownNameError(f"unknown {kind} {name!r}{hint}")

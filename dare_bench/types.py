@@ -1,0 +1,189 @@
+"""The nouns that everything else is written in. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
+
+from pydantic import BaseModel, ConfigDict
+
+Tier = Literal["E0", "E1", "E2", "A"]
+"""Exactness beside every score. E0 same bits as the reference sampler, E1 same mathematics in another float order,
+E2 same distribution from another random stream, A approximate."""
+
+TIER_MEANING: Mapping[Tier, str] = {
+    "E0": "same bits as the reference sampler",
+    "E1": "same mathematics, another float order",
+    "E2": "same distribution, another random stream",
+    "A": "approximate: another distribution than the reference sampler's",
+}
+
+
+class Message(TypedDict):
+    """One chat turn."""
+
+    role: str
+    content: str
+
+
+Prompt = str | Sequence[int] | Sequence[Message]
+"""Raw text, token ids, or chat messages (only these go through the chat template)."""
+
+
+class Event(NamedTuple):
+    """One change of the canvas.
+
+    ``step`` counts the row's forward passes from 0; ``position`` counts from the first response token (positions of
+    masks inside the prompt are negative); ``confidence`` is the score by which the position was chosen.
+    """
+
+    step: int
+    op: Literal["set", "remask", "insert", "delete"]
+    position: int
+    token: int
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One question to a model, as the engine hands it over.
+
+    ``key`` is unique in a run and does not depend on order, batch or resume; ``seed`` is the counter-based key of the
+    sample's randomness (see :mod:`dare_bench.seeds`); ``decoding`` holds the fields given for this request by their
+    users' names, on top of the model's defaults.
+    """
+
+    key: str
+    kind: Literal["generate", "score"]
+    prompt: Prompt
+    target: str | Sequence[int] | None = None
+    decoding: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    task: str = ""
+    doc_id: int | str = 0
+    repeat: int = 0
+    want_greedy: bool = False
+    """Score requests: is ``is_greedy`` needed? It costs as many forwards as the target has tokens."""
+
+
+@dataclass(slots=True)
+class Generation:
+    """What came out for one prompt.
+
+    ``tokens`` is the response only, raw, at most ``gen_length`` long (with ``early_stop`` it ends with the first EOS);
+    ``text`` is cut at the first EOS, then at the first stop string; None without a tokenizer. ``nfe`` counts the
+    forwards this row took part in (CFG counts 2), ``reference_nfe`` what the published sampler would have counted.
+    """
+
+    tokens: list[int]
+    text: str | None
+    nfe: int
+    finish_reason: Literal["length", "eos", "stop"]
+    reference_nfe: int = 0
+    prompt_tokens: int = 0
+    tokens_to_eos: int = 0
+    """Tokens up to and including the first EOS (all of them without one): what speed figures count."""
+    residual_masks: int = 0
+    tier: Tier = "E1"
+    seconds: float = 0.0
+    margin: float | None = None
+    """The smallest gap by which any choice was made; below 1e-4 a flip may be a floating-point tie."""
+    trajectory: list[Event] | None = None
+    weights_version: int = 0
+
+
+@dataclass(slots=True)
+class Likelihood:
+    """log p(target | context) as estimated. ``stderr`` is the Monte Carlo standard error (0 for exact), in nats."""
+
+    value: float
+    stderr: float
+    is_greedy: bool | None
+    nfe: int
+    estimator: str = ""
+    draws: int = 0
+    target_tokens: int = 0
+    prompt_tokens: int = 0
+    tier: Tier = "E1"
+    seconds: float = 0.0
+    weights_version: int = 0
+
+
+@dataclass(slots=True)
+class Sample:
+    """A finished request: an answer, or the one-line reason why there is none."""
+
+    request: Request
+    answer: Generation | Likelihood | None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class LoopStats:
+    """What a pass over many rows cost; the model adds to it while it works."""
+
+    forwards: int = 0
+    row_forwards: int = 0
+    """Sum over forwards of the rows that took part."""
+    slot_forwards: int = 0
+    """Sum over forwards of the slots there were; ``row_forwards / slot_forwards`` is the occupancy."""
+    tokens_processed: int = 0
+    halvings: list[dict[str, int]] = field(default_factory=list)
+    """Each time memory ran out: the rows before and after."""
+
+    @property
+    def occupancy(self) -> float | None:
+        return self.row_forwards / self.slot_forwards if self.slot_forwards else None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """What the rest of the program may know of a checkpoint."""
+
+    family: str
+    mask_id: int
+    eos_ids: tuple[int, ...]
+    eot_id: int | None
+    pad_id: int | None
+    vocab_size: int
+    context_limit: int
+    attention: str = "bidirectional"
+    predicts: Literal["same", "next"] = "same"
+    noise: Literal["absorbing", "uniform"] = "absorbing"
+    dtype: str = "float32"
+    device: str = "cpu"
+    parameters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a loaded model can do beyond answering."""
+
+    trajectory: bool = False
+    likelihood: bool = False
+    row_keyed_randomness: bool = False
+    weight_update: bool = False
+
+
+class Decoding(BaseModel):
+    """The decoding fields that every family has; a family adds its own by its users' names.
+
+    ``early_stop``: stop a row at an EOS in a finished block (None: as the family's reference does); the tokens then end
+    with the first EOS. This is exact when the text is cut at EOS, since nothing after that EOS is read.
+    ``rng="reference"`` replays the published code's own draws, one row at a time, for parity.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    gen_length: int = 128
+    temperature: float = 0.0
+    early_stop: bool | None = None
+    text_after_eos: Literal["cut", "keep"] = "cut"
+    stop: tuple[str, ...] = ()
+    rng: Literal["ours", "reference"] = "ours"
+    trajectory: bool = False
+    margin: bool = False
+
+    hidden: ClassVar[frozenset[str]] = frozenset({"trajectory", "margin"})
+    """Fields that record more but change no token: they are not part of a run's identity."""

@@ -1,0 +1,56 @@
+"""``dare-bench leaderboard``: build a static board from runs, and look at it."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Build a static board from run directories, and serve it here.", no_args_is_help=True)
+
+
+@app.command()
+def build(
+    runs: Annotated[list[str], typer.Argument(metavar="RUNS...", help="Run directories, or folders that hold them.")],
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder of the site.")] = "site",
+    board: Annotated[str, typer.Option("--board", help="A board's name or its YAML file.")] = "default",
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON record of what was built.")] = False,
+) -> None:
+    """Build the site. It is plain files: open index.html, no server needed."""
+    from dare_bench.leaderboards.builder import build as build_site
+
+    report = build_site(runs, out, board=board, on_problem=lambda text: print(text, file=sys.stderr))
+    if json:
+        print(jsonlib.dumps(report.record(), indent=2, ensure_ascii=False))
+        return
+    print(f"{report.runs} runs, {report.documents} documents, {report.files} files", file=sys.stderr)
+    print(report.index)
+
+
+@app.command()
+def serve(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder of the site.")] = "site",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8000,
+) -> None:
+    """Serve a site on this machine alone (127.0.0.1) until Ctrl-C."""
+    from functools import partial
+    from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+    from dare_bench.errors import UsageError
+
+    if not (Path(folder) / "index.html").is_file():
+        raise UsageError(f"no index.html in {folder}; build it with: dare-bench leaderboard build RUNS -o {folder}")
+    handler = partial(SimpleHTTPRequestHandler, directory=folder)
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+    except OSError as error:
+        raise UsageError(f"cannot listen on port {port}: {error.strerror}; give another with --port") from error
+    with server:
+        print(f"http://127.0.0.1:{server.server_port}/", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print("stopped", file=sys.stderr)

@@ -1,0 +1,210 @@
+"""``dare-bench show``: one document of a run, as the model met it."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from dare_bench.runs.index import Document
+    from dare_bench.runs.reader import Run
+    from dare_bench.runs.unmasking import Unmasking
+    from dare_bench.runs.view import AnswerView, DocumentView
+
+# From violet (early) to yellow (late): 256-colour backgrounds with the ink that reads on each.
+_SCALE = (54, 61, 67, 31, 37, 36, 71, 107, 149, 185)
+_SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_PLAIN_WIDTH = 200  # columns of a table that goes to a file or pipe, where rich would take 80
+
+
+def show(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
+    doc: Annotated[str | None, typer.Option("--doc", help="Document id; without it the first one.")] = None,
+    task: Annotated[str | None, typer.Option("--task", help="Task, where the run has several.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show one document of a run: answer, score, the unmasking order in colour, and last the exact prompt."""
+    from dare_bench.runs.view import document_view
+
+    opened = _open(run)
+    document = _find(opened, task, doc)
+    view = document_view(document)
+    if json:
+        print(jsonlib.dumps(_record(opened, document, view), indent=2, ensure_ascii=False, default=str))
+        return
+    from rich.console import Console
+
+    # Model text is never read as markup, nor coloured as if it were code.
+    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    if doc is None:
+        _print_scores(console, opened)
+    _print_document(console, view)
+
+
+def _open(run: str) -> Run:
+    """The run at that path, or of that name in the folder where runs go by default."""
+    from dare_bench.runs.reader import Run
+
+    path = Path(run)
+    return Run(Path("out") / run if not path.exists() and (Path("out") / run).is_dir() else path)
+
+
+def _find(run: Run, task: str | None, doc: str | None) -> Document:
+    """The document asked for: its first match over the run's tasks in order."""
+    from dare_bench.errors import RunError, UsageError, unknown
+
+    if run.block is None:
+        raise RunError(f"{run.path} has no results yet (status {run.status}); run the same command again to finish it")
+    if task is not None and task not in run.tasks:
+        raise unknown("task of this run", task, run.tasks)
+    tasks = [task] if task is not None else run.tasks
+    indexes = [index for index in map(run.index, tasks) if index is not None]
+    for index in indexes:
+        if index.ids and (doc is None or doc in index.ids):
+            return index.document(index.ids[0] if doc is None else doc)
+    if not indexes:
+        raise RunError(f"{run.path} has no sample lines of {', '.join(tasks)}; evaluate without --no-log-samples")
+    ids = [doc_id for index in indexes for doc_id in index.ids]
+    if not ids:
+        raise RunError(f"{run.path} has no documents in its sample lines of {', '.join(tasks)}")
+    failed = [f for f in run.block.failures if str(f.doc_id) == doc and f.task in tasks]
+    if failed:
+        raise RunError(f"document {doc} of {failed[0].task} has no answer: {failed[0].error}")
+    raise UsageError(f"no document {doc!r} in {', '.join(tasks)}; ids go from {ids[0]} to {ids[-1]}")
+
+
+def _print_scores(console: Console, run: Run) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    limited = ", limited" if any(score.limited for score in run.scores()) else ""
+    console.print(Text(f"{run.model} · {run.run_id} · {run.status}{limited}", style="bold"))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("task", "metric", "filter", "value", "95 % interval", "n", "tier"):
+        table.add_column(name)
+    for score in run.scores():
+        bounds = f"{score.lo:.3f} to {score.hi:.3f}" if score.lo is not None and score.hi is not None else "—"
+        cells = (score.task, score.metric, score.filter, f"{score.value:.4f}", bounds, str(score.n), score.tier or "")
+        table.add_row(*(Text(cell) for cell in cells))
+    console.print(table)
+    console.print()
+
+
+def _print_document(console: Console, view: DocumentView) -> None:
+    _say(console, f"{view.task} · document {view.doc_id}", "bold reverse")
+    if view.kind == "score":
+        _print_choices(console, view)
+    else:
+        for answer in view.answers:
+            _print_answer(console, answer, len(view.answers) > 1)
+    _heading(console, "target")
+    _say(console, view.target)
+    for verdict in view.verdicts:
+        if view.kind == "generate":
+            _heading(console, f"filtered answer ({verdict.filter})")
+            _say(console, verdict.filtered)
+        _heading(console, f"score ({verdict.filter})")
+        _say(console, "  ".join(f"{name} = {value}" for name, value in verdict.metrics.items()))
+    for prompt in view.prompts:
+        _heading(console, "prompt")
+        _say(console, prompt)
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    """Text as it is: rich would break it at the terminal's width, and a prompt must stay exact."""
+    from rich.text import Text
+
+    from dare_bench.runs.text import visible
+
+    console.print(Text(visible(text), style=style), soft_wrap=True)
+
+
+def _heading(console: Console, text: str) -> None:
+    console.print()
+    _say(console, text, "bold cyan")
+
+
+def _print_answer(console: Console, answer: AnswerView, several: bool) -> None:
+    _heading(console, f"answer {answer.index}.{answer.repeat}" if several else "answer")
+    _say(console, answer.text)
+    record = answer.record
+    if record:
+        facts = (
+            f"{record.get('nfe')} forward passes, {record.get('tokens_to_eos')} tokens to the first EOS"
+            f" of {record.get('tokens')}, {record.get('finish_reason')}, tier {record.get('tier')}"
+        )
+        _say(console, facts, "dim")
+    if answer.order is not None:
+        _heading(console, f"unmasking order (small figures: the step that wrote the token, 1 to {answer.order.steps})")
+        console.print(coloured(answer.order), soft_wrap=True)
+
+
+def coloured(order: Unmasking) -> Text:
+    """The response with each token on the colour of its step and the step's number after it."""
+    from rich.text import Text
+
+    from dare_bench.runs.text import visible
+    from dare_bench.runs.unmasking import Fold, folded
+
+    text = Text()
+    for piece in folded(order.pieces):
+        if isinstance(piece, Fold):
+            text.append(f" {visible(piece.text)} ×{piece.count} (steps {piece.first_step}–{piece.last_step}) ", "dim")
+            continue
+        shown = visible(piece.text).replace("\n", "⏎\n").replace("\t", "→") or "∅"
+        ink = "white" if piece.level < 5 else "black"
+        body, newline, rest = shown.partition("\n")
+        style = "dim" if piece.step is None else f"{ink} on color({_SCALE[piece.level]})"
+        text.append(body, style=style)
+        text.append("·" if piece.step is None else str(piece.step).translate(_SUPERSCRIPT), style="dim")
+        text.append(newline + rest)
+    return text
+
+
+def _print_choices(console: Console, view: DocumentView) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from dare_bench.runs.text import visible
+
+    _heading(console, "what was scored")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("", "continuation", "log-likelihood", "± Monte Carlo", "estimator"):
+        table.add_column(name, overflow="fold")
+    for answer in view.answers:
+        mark = ("likeliest " if answer.best else "") + ("right" if answer.gold else "")
+        value = "—" if answer.value is None else f"{answer.value:.3f}"
+        error = answer.record.get("stderr")
+        draws = answer.record.get("draws")
+        estimator = f"{answer.record.get('estimator', '')}" + (f", {draws} draws" if draws else "")
+        cells = (mark, visible(answer.text, 400), value, "—" if error is None else f"{error:.3f}", estimator)
+        table.add_row(*(Text(cell) for cell in cells))
+    console.print(table)
+
+
+def _record(run: Run, document: Document, view: DocumentView) -> dict[str, Any]:
+    return {
+        "run_id": run.run_id,
+        "path": str(run.path),
+        "model": run.model,
+        "status": run.status,
+        "task": view.task,
+        "doc_id": view.doc_id,
+        "kind": view.kind,
+        "target": view.target,
+        "answers": [
+            {"index": a.index, "repeat": a.repeat, "text": a.text, "value": a.value, "settings": dict(a.settings)}
+            for a in view.answers
+        ],
+        "verdicts": [{"filter": v.filter, "filtered": v.filtered, "metrics": dict(v.metrics)} for v in view.verdicts],
+        "records": document.answers,
+        "traces": list(document.traces.values()),
+        "prompts": view.prompts,
+    }

@@ -1,0 +1,1 @@
+"""What sampling and training share: noise, counter-based random numbers, likelihood estimators, losses."""

@@ -1,0 +1,82 @@
+"""Training rows: a prompt, an answer, and what is learned about the room behind the answer.
+
+LLaDA decodes on a canvas of fixed length, so a model must have learned to fill the rest of it with EOS. Which of those
+EOS are trained on is a choice with a name, never a side effect of padding a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from dare_bench.errors import UsageError
+
+Padding = Literal["eos_supervised", "masked_out"]
+"""``eos_supervised``: the canvas behind the answer is EOS, masked and learned like any token (LLaDA). ``masked_out``:
+the answer ends with one EOS and the row ends there; rows are packed, so no padding exists that could be seen."""
+
+
+def response(
+    answer: Sequence[int], length: int, eos_id: int, padding: Padding = "eos_supervised", max_pads: int | None = None
+) -> list[int]:
+    """The response tokens of a training row, all of them learned.
+
+    Args:
+        answer: token ids without EOS.
+        length: the canvas, in tokens; an answer that fills it has no EOS.
+        padding: see :data:`Padding`.
+        max_pads: with ``eos_supervised``, at most this many EOS are kept; the row is shorter then.
+
+    Raises:
+        UsageError: the answer is longer than the canvas, or an unknown padding.
+    """
+    if len(answer) > length:
+        raise UsageError(f"an answer of {len(answer)} tokens does not fit a canvas of {length}; give a longer canvas")
+    if padding not in get_args(Padding):
+        raise UsageError(f"padding={padding!r} is not known; paddings are {', '.join(get_args(Padding))}")
+    room = length - len(answer)
+    limit = 1 if padding == "masked_out" else max_pads
+    return [*answer, *[eos_id] * (room if limit is None else min(room, limit))]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of one batch, packed. T tokens, B rows.
+
+    ``row_T`` is each token's row, ``column_T`` its position in the row, ``response_T`` is True where a token may be
+    masked and is learned, ``lengths`` are the rows' lengths (what a plan is made of).
+    """
+
+    tokens_T: Tensor
+    row_T: Tensor
+    column_T: Tensor
+    response_T: Tensor
+    lengths: tuple[int, ...]
+
+    @property
+    def response_lengths_B(self) -> Tensor:
+        """Learned tokens of each row: the L_b of the loss."""
+        return torch.bincount(self.row_T[self.response_T], minlength=len(self.lengths))
+
+
+def pack(rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
+    """Rows of (prompt, response) as one batch; raises UsageError for a row without a response."""
+    for i, (_, answer) in enumerate(rows):
+        if not len(answer):
+            raise UsageError(f"row {i} has no response token to learn from; give an answer or a longer canvas")
+    lengths = [len(prompt) + len(answer) for prompt, answer in rows]
+    length_B = torch.tensor(lengths)
+    row_T = torch.repeat_interleave(torch.arange(len(rows)), length_B)
+    column_T = torch.arange(sum(lengths)) - (length_B.cumsum(0) - length_B)[row_T]
+    prompt_B = torch.tensor([len(prompt) for prompt, _ in rows])
+    return Batch(
+        torch.tensor([t for prompt, answer in rows for t in (*prompt, *answer)]),
+        row_T,
+        column_T,
+        column_T >= prompt_B[row_T],
+        tuple(lengths),
+    )

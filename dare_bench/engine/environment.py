@@ -1,0 +1,81 @@
+"""Where a run was made: versions, machine, commit. Nothing is imported or started for it that is not there already."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import dare_bench
+from dare_bench.runs.schema import Environment
+
+_PACKAGES = ("torch", "transformers", "lm_eval", "datasets", "tokenizers", "numpy")
+
+
+def installed(name: str) -> str | None:
+    """The version of an installed distribution, without importing it."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def command() -> str:
+    """The command that started this process, as one would type it."""
+    program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
+    return shlex.join([program, *sys.argv[1:]])
+
+
+def environment() -> Environment:
+    """Versions and hardware for the results file."""
+    return Environment(
+        python=platform.python_version(),
+        dare_bench=dare_bench.__version__,
+        platform=platform.platform(),
+        cpu=_cpu(),
+        gpu=_gpu(),
+        git_commit=git_commit(),
+        **{name: installed(name.replace("_", "-")) for name in _PACKAGES},
+    )
+
+
+def _cpu() -> str:
+    model = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
+    except OSError:
+        pass
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{model} ({usable} cores)"
+
+
+def _gpu() -> str | None:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return None
+    return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()} (CUDA {torch.version.cuda})"
+
+
+@cache
+def git_commit() -> str | None:
+    """The commit of the checkout that this package runs from (``+`` behind it: changed since); None if installed."""
+    root = Path(dare_bench.__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return None
+    try:
+        head = _git(root, "rev-parse", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head + ("+" if changed else "")
+
+
+def _git(root: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10, check=True)
+    return done.stdout.strip()

@@ -1,0 +1,255 @@
+"""An evaluation from end to end: open, find the run, answer what is missing, score, write, commit.
+
+The same command resumes; a larger limit extends; a finished run is given back as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from dare_bench import fingerprint
+from dare_bench.config import RunSpec, run_spec
+from dare_bench.engine import identity as ident
+from dare_bench.engine import results
+from dare_bench.engine.environment import command
+from dare_bench.engine.journal import Journal
+from dare_bench.engine.progress import watcher
+from dare_bench.engine.queue import Queue, with_fields
+from dare_bench.engine.rundir import Done, RunFolder, choose, latest_with_prefix, read_done
+from dare_bench.engine.scope import Scope, joined
+from dare_bench.errors import UsageError
+from dare_bench.protocols import LoadedModel
+from dare_bench.registry import registry
+from dare_bench.runs.reader import Run
+from dare_bench.types import Request
+
+log = logging.getLogger("dare_bench")
+
+
+def evaluate(spec: RunSpec | None = None, *, model: Any = None, progress: bool = True, **fields: Any) -> Run:
+    """Evaluate a checkpoint on tasks and return its run.
+
+    Args:
+        spec: what to do; or give its fields by name: ``evaluate(model="tiny-llada", tasks="dare_sudoku", limit=50)``.
+        model: a checkpoint (folder, hub id, bundled name), or a model that is open already.
+        progress: show progress on stderr.
+        fields: fields of :class:`~dare_bench.config.RunSpec`; on top of ``spec`` if both are given.
+
+    Raises:
+        UsageError: unknown tasks or fields, decoding values that cannot be.
+        CheckpointError, DataError, RunError, MemoryLimitError, SaveError: what the message says. What was answered
+            until then is kept, and the same call goes on from there.
+    """
+    spec, opened = settled(spec, model, fields)
+    source_class = registry().get("harness", spec.harness).load()
+    check(source_class, spec)
+    scope = Scope.of(spec.limit, spec.samples)
+    content = content_of(spec, model, opened)
+    if not spec.fresh and (run := finished(spec, content, scope)) is not None:
+        return run
+    if opened is None:
+        model, opened = open_model(spec)
+    return _Evaluation(spec, opened, getattr(model, "path", None), content, source_class, progress).run(scope)
+
+
+def check(source_class: Any, spec: RunSpec) -> None:
+    """Let the harness refuse what it must refuse (unknown tasks, code tasks) before gigabytes are read."""
+    refuse = getattr(source_class, "check", None)
+    if refuse is not None:
+        refuse(spec)
+
+
+def content_of(spec: RunSpec, model: Any = None, opened: LoadedModel | None = None) -> str:
+    """The content hash of the model to evaluate, without opening it."""
+    if opened is not None:
+        return ident.model_content(model, opened)
+    from dare_bench.loading import locate
+
+    return fingerprint.content_hash(locate(spec.model))
+
+
+def open_model(spec: RunSpec) -> tuple[Any, LoadedModel]:
+    """(the public model, what the engine sees of it), opened as the spec says."""
+    from dare_bench.loading import load
+
+    arguments: dict[str, Any] = {"device": spec.device, "dtype": spec.dtype, "family": spec.family, **spec.model_args}
+    try:
+        model = load(spec.model, **{name: value for name, value in arguments.items() if value is not None})
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        name = str(error).split("argument")[-1].strip()
+        raise UsageError(f"--model-args: {name} is nothing that load takes") from error
+    return model, model.loaded
+
+
+def finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:
+    """The finished run that holds what is asked, found without opening the model; None if there is none."""
+    prefix = fingerprint.readable_prefix(spec.model, spec.harness, sorted(set(spec.tasks)))
+    signature = ident.asked(spec, content)
+    for folder in latest_with_prefix(Path(spec.output_path), prefix):
+        done = read_done(folder)
+        if done is None or done.status != "complete" or done.asked != signature:
+            continue
+        if done.scope == scope:
+            log.info("finished already; nothing to do (--fresh makes a new run beside it)")
+            return Run(folder)
+        if done.scope.covers(scope, done.totals):
+            log.warning("the run holds more than was asked: %s; --fresh makes a new one beside it", done.scope.text())
+            return Run(folder)
+    return None
+
+
+def settled(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) -> tuple[RunSpec, LoadedModel | None]:
+    """The whole spec, and the open model if one was given."""
+    given = dict(fields)
+    opened: LoadedModel | None = None
+    if isinstance(model, (str, Path)):
+        given["model"] = str(model)
+    elif model is not None:
+        opened = getattr(model, "loaded", model)
+        name = getattr(model, "path", None) or getattr(model, "name", None) or type(model).__name__
+        given.setdefault("model", spec.model if spec is not None else str(name))
+    if spec is not None:
+        given = {**spec.model_dump(), **given}
+    if "model" not in given:
+        raise UsageError("no model named; give model=<folder, hub id, bundled name, or an open model>")
+    if "tasks" not in given:
+        raise UsageError("no task named; give tasks='name,name' (dare-bench ls tasks lists them)")
+    whole = run_spec(**given)
+    if whole.data_dir is None and (found := os.environ.get("DARE_BENCH_DATA")):
+        whole = whole.model_copy(update={"data_dir": found})
+    Scope.of(whole.limit, whole.samples)
+    return whole, opened
+
+
+def preparer(model: LoadedModel, spec: RunSpec) -> Any:
+    """Adds to each generate request what an evaluation wants: recordings, and the stop at EOS exactly when the text is
+    cut there anyway (what the user or task says wins). None of it changes a score."""
+    record = {"margin": True, "trajectory": spec.log_samples and model.capabilities.trajectory}
+    resolved: dict[str, bool] = {}
+
+    def prepare(request: Request) -> Request:
+        if request.kind != "generate":
+            return request
+        if request.decoding.get("early_stop") is not None:
+            return with_fields(request, record)
+        mark = fingerprint.digest(request.decoding, 32)
+        if mark not in resolved:
+            resolved[mark] = model.resolve(request.decoding).text_after_eos == "cut"
+        given = {name: value for name, value in request.decoding.items() if name != "early_stop"}
+        extra = {**record, "early_stop": resolved[mark]}
+        return replace(request, decoding={**extra, **given})
+
+    return prepare
+
+
+@dataclass
+class _Evaluation:
+    """One evaluation with its model open."""
+
+    spec: RunSpec
+    model: LoadedModel
+    path: Path | None
+    content: str
+    source_class: Any
+    progress: bool
+
+    def run(self, scope: Scope) -> Run:
+        spec = self.spec
+        source = self.source_class(spec, self.model)
+        requests: Sequence[Request] = source.requests()
+        prepare = preparer(self.model, spec)
+        settings = ident.settings_by_task(self.model, [prepare(request) for request in requests])
+        prefix = fingerprint.readable_prefix(spec.model, spec.harness, sorted(set(spec.tasks)))
+        run_id = fingerprint.run_id(prefix, ident.identity(spec, self.model, self.content, *settings))
+        folder = choose(Path(spec.output_path), run_id, spec.fresh)
+        with RunFolder(folder) as place:
+            about = {**place.begin(self._about()), "decoding": settings[0], "likelihood": settings[1]}
+            done = read_done(folder)
+            notes: list[str] = []
+            if done is not None and (whole := joined(done.scope, scope, done.totals)) != scope:
+                notes.append(f"the run holds more than was asked: {whole.text()}")
+                log.warning("%s; --fresh makes a new one beside it", notes[-1])
+                scope, spec = whole, spec.model_copy(update=whole.plain())
+                source = self.source_class(spec, self.model)
+                requests = source.requests()
+            place.reopen()
+            log.info("run %s", folder)
+            with Journal(place.journal) as journal:
+                queue = self._queue(journal, prepare, requests, scope, done)
+                try:
+                    harness = source.run(queue.answer)
+                finally:
+                    queue.watcher.close()
+                piece = _piece(self.model.tokenizer)
+                block = results.write(folder, results.Written(spec, about, requests, journal, harness, notes, piece))
+            totals = {task: entry.n_total for task, entry in block.tasks.items()}
+            place.commit(Done(block.status, ident.asked(self.spec, self.content), scope, totals))
+        return Run(folder)
+
+    def _queue(
+        self, journal: Journal, prepare: Any, requests: Sequence[Request], scope: Scope, done: Done | None
+    ) -> Queue:
+        """The queue of this session; notes in the journal that it began, if there is anything to compute."""
+        sessions = journal.records("session")
+        held = sum(request.key in journal for request in requests)
+        for damage in journal.damage:
+            log.warning("journal %s, line %d cannot be read; its sample is computed again", damage.file, damage.line)
+        if held < len(requests):
+            if held:
+                log.info("resuming: %d of %d requests are answered already", held, len(requests))
+            now = datetime.now().astimezone().isoformat()
+            start = {"type": "session", "session": len(sessions), "date": now, "held": held, "command": command()}
+            journal.append({**start, "scope": scope.plain()})
+            for damage in journal.damage:
+                what = {"what": "a journal line could not be read", "file": damage.file, "line": damage.line}
+                journal.append({"type": "event", **what})
+            if done is not None and done.scope != scope:
+                change = {"from": done.scope.text(), "to": scope.text(), "date": now}
+                journal.append({"type": "event", "what": "the run was extended", **change})
+        return Queue(
+            self.model,
+            journal,
+            prepare=prepare,
+            max_rows=self.spec.max_rows,
+            watcher=watcher(self.progress),
+            session=len(sessions),
+        )
+
+    def _about(self) -> dict[str, Any]:
+        """What ``run.json`` says besides its date and id."""
+        spec, facts = self.spec, self.model.spec
+        return {
+            "spec": spec.model_dump(mode="json"),
+            "model": {
+                "name": fingerprint.model_name(spec.model),
+                "path": str(self.path) if self.path is not None else None,
+                "family": facts.family,
+                "content_hash": self.content,
+                "dtype": facts.dtype,
+                "parameters": facts.parameters,
+            },
+            "device": facts.device,
+            "command": command(),
+            "moment": datetime.now().timestamp(),
+        }
+
+
+def _piece(tokenizer: Any) -> results.Piece:
+    """The text of a token, remembered; its number where no tokenizer can tell."""
+    known: dict[int, str] = {}
+
+    def piece(token: int) -> str:
+        if token not in known:
+            decode = getattr(tokenizer, "decode", None)
+            known[token] = str(decode([token])) if decode is not None else f"<{token}>"
+        return known[token]
+
+    return piece

@@ -1,0 +1,224 @@
+"""The truth about a run while it runs: append-only files of records, each with a checksum, durable before they count.
+
+A record is one line, ``{"sum":"<16 hex>",...}``, where the checksum is over everything behind it. Each writer has its
+own file in ``<run>/journal``; all files are read when a run is opened. What a crash can leave behind is a torn last
+line: it is dropped, and cut off before anything is appended. A line damaged in the middle is left where it is and
+reported; its sample is simply computed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dare_bench.errors import RunError
+from dare_bench.runs.writer import save_error, sync_folder
+
+_HEAD = b'{"sum":"'
+_SUM = 16
+_BODY = len(_HEAD) + _SUM + 2  # behind the checksum come a quote and a comma
+
+
+def _checksum(rest: bytes) -> bytes:
+    return hashlib.blake2b(rest, digest_size=_SUM // 2).hexdigest().encode()
+
+
+def pack(record: dict[str, Any]) -> bytes:
+    """A record as a line, with its checksum in front."""
+    rest = json.dumps(record, separators=(",", ":")).encode()[1:]
+    return _HEAD + _checksum(rest) + b'",' + rest + b"\n"
+
+
+def unpack(line: bytes) -> dict[str, Any] | None:
+    """The record of a line, or None when the line is torn or damaged."""
+    if not line.endswith(b"}\n") or not line.startswith(_HEAD):
+        return None
+    rest = line[_BODY:-1]
+    if line[len(_HEAD) : len(_HEAD) + _SUM] != _checksum(rest):
+        return None
+    found: dict[str, Any] = json.loads(b"{" + rest)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    file: Path
+    offset: int
+    length: int
+
+
+@dataclass(slots=True)
+class Damage:
+    """A line that could not be read, somewhere before the end of its file."""
+
+    file: str
+    line: int
+
+
+@dataclass(slots=True)
+class _Index:
+    """What a journal holds: where each sample lies, and all small records."""
+
+    places: dict[str, _Place] = field(default_factory=dict)
+    notes: list[dict[str, Any]] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+
+
+def _scan(file: Path, index: _Index) -> int:
+    """Read one file into ``index``; returns the length up to the end of the last good line."""
+    good = offset = 0
+    bad: list[int] = []
+    with file.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            record = unpack(line)
+            if record is None:
+                bad.append(number)
+            else:
+                # Whatever was bad before a good line is damage; bad lines at the very end are a torn write.
+                index.damage += [Damage(file.name, n) for n in bad]
+                bad.clear()
+                if record["type"] == "sample":
+                    index.places[record["key"]] = _Place(file, offset, len(line))
+                else:
+                    index.notes.append(record)
+                good = offset + len(line)
+            offset += len(line)
+    return good
+
+
+class Journal:
+    """The journal of one run, open for one writer.
+
+    ``append`` writes at once (so a killed process loses nothing) and ``sync`` makes durable what was written (so a
+    killed machine loses nothing that was counted). A failed write leaves the file as it was before.
+
+    Args:
+        folder: ``<run>/journal``; made if missing.
+        writer: the name of this writer's file; two live writers never share one.
+    """
+
+    def __init__(self, folder: Path, writer: str = "main") -> None:
+        self.folder = folder
+        self.file = folder / f"{writer}.jsonl"
+        self._index = _Index()
+        self._unsynced = False
+        self._sync_cost = 0.0
+        self._last_sync = 0.0
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            end = 0
+            for file in sorted(folder.glob("*.jsonl")):
+                length = _scan(file, self._index)
+                end = length if file == self.file else end
+            self._fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            os.ftruncate(self._fd, end)
+            sync_folder(folder)
+        except OSError as error:
+            raise save_error(self.file, error) from error
+        self._end = end
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._index.places
+
+    def __len__(self) -> int:
+        return len(self._index.places)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of all samples held."""
+        return list(self._index.places)
+
+    @property
+    def damage(self) -> list[Damage]:
+        return list(self._index.damage)
+
+    def records(self, kind: str) -> list[dict[str, Any]]:
+        """All small records of that type (anything but samples), in the order written by each writer."""
+        return [record for record in self._index.notes if record["type"] == kind]
+
+    def sample(self, key: str) -> dict[str, Any]:
+        """The record of one sample, read from disk; raises KeyError if there is none."""
+        place = self._index.places[key]
+        if place.file == self.file:
+            line = os.pread(self._fd, place.length, place.offset)
+        else:
+            with place.file.open("rb") as stream:
+                stream.seek(place.offset)
+                line = stream.read(place.length)
+        record = unpack(line)
+        if record is None:
+            raise RunError(f"{place.file} changed while it was in use ({key}); does another program write to it?")
+        return record
+
+    def samples(self) -> Iterator[dict[str, Any]]:
+        """All samples, one at a time."""
+        for key in list(self._index.places):
+            yield self.sample(key)
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Write a record (``type``, and ``key`` for samples); it is durable after the next ``sync``.
+
+        Raises:
+            SaveError: the disk is full or the file cannot be written; the journal is as it was before.
+        """
+        line = pack(record)
+        try:
+            written = 0
+            while written < len(line):
+                written += os.write(self._fd, line[written:])
+        except OSError as error:
+            self._undo()
+            raise save_error(self.file, error) from error
+        if record["type"] == "sample":
+            self._index.places[record["key"]] = _Place(self.file, self._end, len(line))
+        else:
+            self._index.notes.append(record)
+        self._end += len(line)
+        self._unsynced = True
+
+    def sync(self) -> None:
+        """Wait until everything written is on the disk."""
+        if not self._unsynced:
+            return
+        begin = time.perf_counter()
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            raise save_error(self.file, error) from error
+        self._unsynced = False
+        self._last_sync = time.perf_counter()
+        self._sync_cost = self._last_sync - begin
+
+    @property
+    def sync_is_due(self) -> bool:
+        """Is it time to sync again? At most a tenth of the time goes into waiting for the disk."""
+        return time.perf_counter() - self._last_sync >= 10 * self._sync_cost
+
+    def close(self) -> None:
+        """Sync and close; closing twice is fine."""
+        if self._fd < 0:
+            return
+        try:
+            self.sync()
+        finally:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _undo(self) -> None:
+        """Cut off a half-written line. If even that fails, the next opening drops it as torn."""
+        try:
+            os.ftruncate(self._fd, self._end)
+        except OSError:
+            return

@@ -1,0 +1,80 @@
+"""What samples and runs cost.
+
+A row's NFE counts the forward passes it took part in, whatever else was in the pack; TPF is the tokens up to and
+including the first EOS, divided by NFE. Speed counts tokens to the first EOS: what is written behind it is no use.
+A resumed run adds up what its samples say, so costs do not depend on how often it was interrupted.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dare_bench.runs.schema import Cost
+from dare_bench.types import Generation, Likelihood, Tier
+
+
+def decoded_tokens(answer: Generation) -> int:
+    """Tokens that the sampler wrote, behind an EOS too; from the trajectory where there is one."""
+    if answer.trajectory is not None:
+        return len({event.position for event in answer.trajectory if event.op in ("set", "insert")})
+    return len(answer.tokens) - answer.residual_masks
+
+
+def peak_memory_mb() -> float:
+    """Peak memory of this process: of the GPU if it is in use, else resident. In MiB."""
+    torch = sys.modules.get("torch")  # never imported for this alone
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        return float(torch.cuda.max_memory_allocated()) / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**10 if sys.platform != "darwin" else peak / 2**20
+
+
+@dataclass(slots=True)
+class Meter:
+    """Sums over the samples of a run or task."""
+
+    requests: int = 0
+    nfe: int = 0
+    generate_nfe: int = 0
+    tokens: int = 0
+    tokens_to_eos: int = 0
+    decoded: int = 0
+    tiers: set[Tier] = field(default_factory=set)
+
+    def add(self, answer: Generation | Likelihood) -> None:
+        self.requests += 1
+        self.nfe += answer.nfe
+        self.tiers.add(answer.tier)
+        if isinstance(answer, Generation):
+            self.generate_nfe += answer.nfe
+            self.tokens += len(answer.tokens)
+            self.tokens_to_eos += answer.tokens_to_eos
+            self.decoded += decoded_tokens(answer)
+
+    def cost(self, sessions: Sequence[Mapping[str, Any]], peak_mb: float | None = None) -> Cost:
+        """The run's cost. ``sessions``: the last cost record of each session (its seconds and loop statistics)."""
+        seconds = sum(float(s["seconds"]) for s in sessions)
+        rows = sum(int(s["row_forwards"]) for s in sessions)
+        slots = sum(int(s["slot_forwards"]) for s in sessions)
+        return Cost(
+            requests=self.requests,
+            nfe=self.nfe,
+            forwards=sum(int(s["forwards"]) for s in sessions),
+            tokens=self.tokens,
+            tokens_to_eos=self.tokens_to_eos,
+            decoded_tokens=self.decoded,
+            seconds=round(seconds, 6),
+            tokens_per_s=self.tokens_to_eos / seconds if seconds > 0 and self.tokens_to_eos else None,
+            tpf=self.tokens_to_eos / self.generate_nfe if self.generate_nfe else None,
+            occupancy=rows / slots if slots else None,
+            peak_memory_mb=peak_mb,
+        )
+
+
+def last_costs(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The last cost record of each session: each holds what the session had cost so far."""
+    return list({record["session"]: record for record in records}.values())

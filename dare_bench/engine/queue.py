@@ -1,0 +1,203 @@
+"""One queue over all requests of all tasks: what the journal holds is served, the rest is computed and journalled.
+
+The model pulls requests from one iterator, so a finished row's slot is refilled at once, whatever task the next
+request belongs to. Long work goes first: the tail, where slots run empty, is then made of short rows. No result
+depends on the order (randomness is keyed by the sample).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol, cast
+
+from dare_bench.engine.codec import failure_record, to_record, to_sample
+from dare_bench.engine.journal import Journal
+from dare_bench.errors import RunError
+from dare_bench.protocols import LoadedModel
+from dare_bench.types import LoopStats, Request, Sample
+
+_COST_EVERY = 1.0
+"""Seconds between two records of what the session has cost so far."""
+
+
+class Watcher(Protocol):
+    """Told what happens, for progress displays. Work is measured in forward passes."""
+
+    def start(self, total: int, served: int, total_work: int, served_work: int) -> None: ...
+
+    def advance(self, samples: int, work: int, failed: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Silent:
+    """Nobody watches."""
+
+    def start(self, total: int, served: int, total_work: int, served_work: int) -> None:
+        return
+
+    def advance(self, samples: int, work: int, failed: int) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+@dataclass(slots=True)
+class Failure:
+    """A request without an answer, and the one-line reason."""
+
+    task: str
+    doc_id: int | str
+    error: str
+
+
+Prepare = Callable[[Request], Request]
+"""Adds the engine's own decoding fields to a request, for the model's eyes; the key stays as it is."""
+
+
+class Queue:
+    """Answers requests for a task source: ``queue.answer`` is its ``Answer``.
+
+    Args:
+        model: who computes.
+        journal: where samples are kept.
+        prepare: adds decoding fields before the model sees a request.
+        max_rows: the most rows at a time; None lets the model choose.
+        watcher: told about progress.
+        session: the number of this session in the run, for the cost records.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        journal: Journal,
+        *,
+        prepare: Prepare = lambda request: request,
+        max_rows: int | None = None,
+        watcher: Watcher | None = None,
+        session: int = 0,
+    ) -> None:
+        self.model, self.journal, self.prepare = model, journal, prepare
+        self.max_rows, self.watcher, self.session = max_rows, watcher or Silent(), session
+        self.stats = LoopStats()
+        self.seconds = 0.0
+        self.computed = 0
+        self.failures: dict[str, Failure] = {}
+        self._answered: dict[str, None] = {}
+        self._last_cost = 0.0
+
+    def answer(self, requests: Sequence[Request]) -> list[Sample]:
+        """One sample for each request, in the order given.
+
+        Raises:
+            ValueError: two requests have one key (a mistake of the task source).
+            SaveError: the journal cannot be written.
+        """
+        counts = Counter(request.key for request in requests)
+        if len(counts) < len(requests):
+            key, times = counts.most_common(1)[0]
+            raise ValueError(f"request key {key!r} occurs {times} times; keys must be unique in a run")
+        missing = [r for r in requests if r.key not in self.journal and r.key not in self.failures]
+        self._compute(missing, requests)
+        self._answered.update(dict.fromkeys(counts))
+        return [self._serve(request) for request in requests]
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of all requests asked for in this session, whoever answered them."""
+        return list(self._answered)
+
+    def _serve(self, request: Request) -> Sample:
+        if request.key in self.failures:
+            return Sample(request, None, self.failures[request.key].error)
+        if request.key not in self.journal:
+            raise RunError(f"the model gave no sample for request {request.key}; every request must come back once")
+        return to_sample(self.journal.sample(request.key), request)
+
+    def _compute(self, missing: Sequence[Request], requests: Sequence[Request]) -> None:
+        prepared = {request.key: self.prepare(request) for request in missing}
+        work = {key: max(1, self.model.forwards(request)) for key, request in prepared.items()}
+        # What is served costs nothing now; its work only keeps the bar honest about how much of the run is done.
+        served = len(requests) - len(missing)
+        share = sum(work.values()) * served // max(1, len(missing))
+        self.watcher.start(len(requests), served, sum(work.values()) + share, share)
+        if not missing:
+            return
+        begin = time.perf_counter()
+        try:
+            for kind, compute in (("generate", self.model.generate), ("score", self.model.score)):
+                todo = ordered((r for r in prepared.values() if r.kind == kind), work)
+                if todo:
+                    rows = compute(iter(todo), max_rows=self.max_rows, stats=self.stats)
+                    self._collect(rows, {r.key: r for r in missing}, work, begin)
+        finally:
+            self.seconds += time.perf_counter() - begin
+            self._record_cost(self.seconds)
+            self.journal.sync()
+
+    def _collect(
+        self, samples: Iterator[Sample], originals: Mapping[str, Request], work: Mapping[str, int], begin: float
+    ) -> None:
+        """Journal samples as they finish; they are counted only once they are durable."""
+        waiting: list[tuple[str, bool]] = []
+        for sample in samples:
+            key = sample.request.key
+            request = originals[key]
+            if sample.answer is None:
+                error = sample.error or "no answer and no reason given"
+                self.failures[key] = Failure(request.task, request.doc_id, error)
+                self.journal.append(failure_record(request, error))
+            else:
+                self.journal.append(to_record(request, sample.answer))
+            waiting.append((key, sample.answer is None))
+            now = time.perf_counter()
+            if now - self._last_cost > _COST_EVERY:
+                self._record_cost(self.seconds + now - begin)
+                self._last_cost = now
+            if self.journal.sync_is_due:
+                self._count(waiting, work)
+        self._count(waiting, work)
+
+    def _count(self, waiting: list[tuple[str, bool]], work: Mapping[str, int]) -> None:
+        self.journal.sync()
+        failed = sum(failed for _, failed in waiting)
+        self.computed += len(waiting) - failed
+        self.watcher.advance(len(waiting), sum(work[key] for key, _ in waiting), failed)
+        waiting.clear()
+
+    def _record_cost(self, seconds: float) -> None:
+        """What this session has cost so far; its last record counts, so a killed session's cost is not lost."""
+        record: dict[str, Any] = {"type": "cost", "session": self.session, "seconds": seconds, **asdict(self.stats)}
+        self.journal.append(record)
+
+
+def ordered(requests: Iterable[Request], work: Mapping[str, int]) -> list[Request]:
+    """Longest work first; requests of one document stay together, so that choices can share what they can share."""
+    groups: dict[tuple[str, str, int], list[Request]] = {}
+    for request in requests:
+        groups.setdefault((request.task, str(request.doc_id), request.repeat), []).append(request)
+
+    def cost(group: list[Request]) -> tuple[int, int]:
+        return max(work[r.key] for r in group), max(_length(r) for r in group)
+
+    by_cost = sorted(groups.values(), key=cost, reverse=True)
+    return [request for group in by_cost for request in group]
+
+
+def _length(request: Request) -> int:
+    """A cheap measure of how long a row will be: characters of text, or tokens. Only the order hangs on it."""
+    prompt, target = request.prompt, request.target
+    if not isinstance(prompt, str) and len(prompt) and isinstance(prompt[0], Mapping):
+        size = sum(len(str(turn["content"])) for turn in cast("Sequence[Mapping[str, str]]", prompt))
+    else:
+        size = len(prompt)
+    return size + (len(target) if target is not None else 0)
+
+
+def with_fields(request: Request, extra: Mapping[str, Any]) -> Request:
+    """``request`` with decoding fields added; fields that it has already win."""
+    return replace(request, decoding={**extra, **request.decoding})

@@ -1,0 +1,217 @@
+"""From a harness's results and the journal to the files of a run: results, samples, traces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dare_bench.config import RunSpec
+from dare_bench.engine.codec import to_answer
+from dare_bench.engine.environment import environment, installed
+from dare_bench.engine.journal import Journal
+from dare_bench.engine.meters import Meter, last_costs, peak_memory_mb
+from dare_bench.runs import schema
+from dare_bench.runs.files import samples_name, traces_name, write_results, write_samples, write_traces
+from dare_bench.runs.intervals import confidence_intervals
+from dare_bench.runs.scores import weakest
+from dare_bench.types import Generation, Request
+
+Piece = Callable[[int], str]
+"""The text of one token."""
+
+
+@dataclass
+class Written:
+    """What a run's results are made from."""
+
+    spec: RunSpec
+    about: Mapping[str, Any]
+    """``run.json``: created, date, command, model, requests' settings by task."""
+    requests: Sequence[Request]
+    journal: Journal
+    harness: Any
+    """The task source's result (``results``, ``samples``, ``fingerprints``, ``notes``, ``failures``)."""
+    notes: Sequence[str]
+    piece: Piece
+
+
+def answers_of(journal: Journal, request: Request) -> dict[str, Any] | None:
+    """A request's journal record, or None if it failed."""
+    return journal.sample(request.key) if request.key in journal else None
+
+
+def answer_line(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A sample's entry in the ``dare_bench`` list of its document's lines."""
+    answer = to_answer(dict(record))
+    common = {name: getattr(answer, name) for name in ("nfe", "seconds", "tier")}
+    line = {"key": record["key"], "kind": record["kind"], "seed": record["seed"], **common}
+    if isinstance(answer, Generation):
+        line |= {
+            "reference_nfe": answer.reference_nfe,
+            "tokens": len(answer.tokens),
+            "tokens_to_eos": answer.tokens_to_eos,
+            "finish_reason": answer.finish_reason,
+            "margin": answer.margin if answer.margin is None or math.isfinite(answer.margin) else None,
+            "residual_masks": answer.residual_masks,
+            "trace_ref": record["key"] if answer.trajectory is not None else None,
+        }
+    else:
+        line |= {name: getattr(answer, name) for name in ("value", "stderr", "is_greedy", "estimator", "draws")}
+        line |= {name: None for name in ("value", "stderr") if not math.isfinite(line[name])}
+    return line
+
+
+def trace_line(record: Mapping[str, Any], piece: Piece) -> dict[str, Any] | None:
+    """How a response came to be; None if it was not recorded. Events behind the response's end are left out."""
+    answer = to_answer(dict(record))
+    if not isinstance(answer, Generation) or answer.trajectory is None:
+        return None
+    return {
+        "key": record["key"],
+        "doc_id": record["doc_id"],
+        "repeat": record["repeat"],
+        "prompt_tokens": answer.prompt_tokens,
+        "pieces": [piece(token) for token in answer.tokens],
+        "events": [list(event) for event in answer.trajectory if event.position < len(answer.tokens)],
+    }
+
+
+def write(folder: Path, done: Written) -> schema.Block:
+    """Write all files of a run but the commit marker; returns the ``dare_bench`` block.
+
+    Raises:
+        SaveError: a file could not be written.
+    """
+    date = str(done.about["date"])
+    by_task: dict[str, list[Request]] = {}
+    for request in done.requests:
+        by_task.setdefault(request.task, []).append(request)
+    run_meter = Meter()
+    tasks: dict[str, schema.TaskBlock] = {}
+    for task in done.harness.fingerprints:
+        meter = Meter()
+        for request in by_task.get(task, ()):
+            if (record := answers_of(done.journal, request)) is not None:
+                answer = to_answer(record)
+                meter.add(answer)
+                run_meter.add(answer)
+        tasks[task] = _task_block(task, by_task.get(task, []), meter, done)
+        _write_task(folder, date, task, by_task.get(task, []), done)
+    block = _block(done, tasks, run_meter)
+    write_results(folder, date, _lm_eval_keys(done, block), block)
+    return block
+
+
+def _write_task(folder: Path, date: str, task: str, requests: Sequence[Request], done: Written) -> None:
+    """Sample and trace lines of one task. Without ``log_samples`` older ones go: they would tell of other scores."""
+    if not done.spec.log_samples:
+        for name in (samples_name(task, date), traces_name(task, date)):
+            (folder / name).unlink(missing_ok=True)
+        return
+    by_document: dict[str, list[Request]] = {}
+    for request in requests:
+        by_document.setdefault(str(request.doc_id), []).append(request)
+
+    def lines() -> Iterator[dict[str, Any]]:
+        for sample in done.harness.samples.get(task, ()):
+            found = (answers_of(done.journal, request) for request in by_document.get(str(sample["doc_id"]), ()))
+            yield {**sample, "dare_bench": [answer_line(record) for record in found if record is not None]}
+
+    def traces() -> Iterator[dict[str, Any]]:
+        for request in requests:
+            record = answers_of(done.journal, request) if request.kind == "generate" else None
+            line = trace_line(record, done.piece) if record is not None else None
+            if line is not None:
+                yield line
+
+    write_samples(folder, date, task, lines())
+    if any(request.kind == "generate" for request in requests):
+        write_traces(folder, date, task, traces())
+
+
+def _task_block(task: str, requests: Sequence[Request], meter: Meter, done: Written) -> schema.TaskBlock:
+    n_docs = len({str(request.doc_id) for request in requests})
+    total = done.harness.results.get("n-samples", {}).get(task, {}).get("original")
+    return schema.TaskBlock(
+        fingerprint=done.harness.fingerprints[task],
+        n_docs=n_docs,
+        n_total=total,
+        limit_applied=total is not None and n_docs < total,
+        decoding=done.about["decoding"].get(task, {}),
+        likelihood=done.about["likelihood"].get(task, {}),
+        tier=weakest(meter.tiers),
+        requests=len(requests),
+    )
+
+
+def _block(done: Written, tasks: dict[str, schema.TaskBlock], meter: Meter) -> schema.Block:
+    failures = [schema.Failure(**failure) for failure in done.harness.failures]
+    sessions = done.journal.records("session")
+    costs = last_costs(done.journal.records("cost"))
+    return schema.Block(
+        status="incomplete" if failures else "complete",
+        run_id=done.about["run_id"],
+        created=done.about["created"],
+        model=schema.ModelBlock(**done.about["model"]),
+        harness=schema.HarnessBlock(name=done.spec.harness, version=installed(done.spec.harness) or "unknown"),
+        tasks=tasks,
+        seeds=done.spec.seeds,
+        limit=done.spec.limit,
+        command=done.about["command"],
+        environment=environment(),
+        decoding_requested=dict(done.spec.decoding),
+        cost=meter.cost(costs, round(peak_memory_mb(), 1)),
+        ci=confidence_intervals(done.harness.results, done.harness.samples),
+        failures=failures,
+        resumed_from=[schema.Resumed(date=s["date"], samples=s["held"]) for s in sessions[1:]],
+        events=list(_events(done.journal)),
+        notes=list(dict.fromkeys([*done.notes, *done.harness.notes])),
+    )
+
+
+def _events(journal: Journal) -> Iterator[schema.RunEvent]:
+    """What happened on the way: rows halved for want of memory, unreadable journal lines, limits raised."""
+    for cost in last_costs(journal.records("cost")):
+        for halving in cost["halvings"]:
+            what = {"what": "memory ran out: rows halved", "session": cost["session"]}
+            yield schema.RunEvent.model_validate({**what, **halving})
+    seen: list[dict[str, Any]] = []
+    for event in journal.records("event"):
+        if event not in seen:  # a damaged line is met again by every session
+            seen.append(event)
+            yield schema.RunEvent.model_validate({k: v for k, v in event.items() if k != "type"})
+
+
+def _lm_eval_keys(done: Written, block: schema.Block) -> dict[str, Any]:
+    """lm-eval's dict, with what its command adds to it: who was asked, and how long it took."""
+    spec, name = done.spec, block.model.name
+    given = dict(done.harness.results)
+    config = {
+        "model": "dare",
+        "model_args": {"pretrained": spec.model, **spec.model_args},
+        "model_num_parameters": block.model.parameters,
+        "model_dtype": block.model.dtype,
+        "model_sha": block.model.content_hash,
+        "batch_size": spec.max_rows,
+        "batch_sizes": [],
+        "device": done.about["device"],
+        "use_cache": None,
+        "limit": spec.limit,
+        "bootstrap_iters": None,
+        "gen_kwargs": dict(spec.decoding),
+        **dict(zip(("random_seed", "numpy_seed", "torch_seed", "fewshot_seed"), spec.seeds, strict=True)),
+    }
+    made = {
+        "model_source": "dare",
+        "model_name": name,
+        "model_name_sanitized": name.replace("/", "__"),
+        "git_hash": block.environment.git_commit,
+        "date": done.about["moment"],
+        "lm_eval_version": installed("lm-eval"),
+        "transformers_version": installed("transformers"),
+        "total_evaluation_time_seconds": str(block.cost.seconds),
+    }
+    return {**made, **given, "config": {**config, **given.get("config", {})}}

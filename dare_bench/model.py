@@ -1,0 +1,140 @@
+"""The model as people use it from Python: prompts in, generations and likelihoods out, in the order given."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dare_bench.errors import DareError, PromptError, UsageError
+from dare_bench.protocols import LoadedModel
+from dare_bench.seeds import prompt_key
+from dare_bench.types import Generation, Likelihood, LoopStats, ModelSpec, Prompt, Request
+
+Target = str | Sequence[int]
+
+
+class Model:
+    """An opened checkpoint. Get one from :func:`dare_bench.load`.
+
+    Attributes:
+        loaded: the seam that the engine uses (:class:`dare_bench.protocols.LoadedModel`).
+        spec: family, special ids, vocabulary, context limit, dtype, device.
+        network: the ``PreTrainedModel`` (None for a served engine); peft, FSDP and ``save_pretrained`` work on it.
+        tokenizer: the checkpoint's tokenizer, or None.
+        last_stats: what the last call cost (forwards, slot occupancy).
+    """
+
+    def __init__(self, loaded: LoadedModel, *, name: str, path: Path) -> None:
+        self.loaded, self.name, self.path = loaded, name, path
+        self.last_stats = LoopStats()
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.loaded.spec
+
+    @property
+    def network(self) -> Any | None:
+        return self.loaded.network
+
+    @property
+    def tokenizer(self) -> Any | None:
+        return self.loaded.tokenizer
+
+    def __repr__(self) -> str:
+        s = self.spec
+        return f"Model({self.name!r}, family={s.family!r}, parameters={s.parameters:,}, {s.dtype} on {s.device})"
+
+    def logits(self, ids: Sequence[int], block_length: int | None = None) -> Any:
+        """float32 [L, V]; row i scores token i (a family's shift is already applied).
+
+        ``block_length``: attend block-causally, the grid counted from the first token.
+        """
+        return self.loaded.logits(ids, block_length)
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], *, seed: int = 0, max_rows: int | None = None, **decoding: Any
+    ) -> list[Generation]:
+        """Answer prompts: strings, token lists or chat messages, of any mixed lengths, one Generation each, in order.
+
+        Args:
+            seed: with ``rng="ours"`` a draw depends on (seed, prompt tokens, how often that prompt came before), never
+                on batch or order; with ``rng="reference"`` it starts the published code's own stream for each row.
+            max_rows: rows that share a forward; changes speed and memory, not results.
+            decoding: the family's fields by its users' names (LLaDA: ``gen_length, steps, block_length, temperature,
+                cfg_scale, remasking, logits_eos_inf, confidence_eos_eot_inf, threshold, factor``; ``eos_id, eot_id,
+                mask_id`` as overrides), and ``early_stop, text_after_eos, stop, rng, trajectory, margin``.
+
+        Raises:
+            DecodingError: an unknown field or a value that cannot be; PromptError: a prompt that does not fit.
+            ModelOutputError: NaN logits. MemoryLimitError: one row alone does not fit.
+        """
+        items = _as_list(prompts)
+        self.loaded.resolve(decoding)  # a bad field is an error even for no prompts
+        seen: Counter[tuple[int, ...]] = Counter()
+        requests = []
+        for i, prompt in enumerate(items):
+            tokens = tuple(self.loaded.encode(prompt))
+            key = seed if decoding.get("rng") == "reference" else prompt_key(seed, tokens, seen[tokens])
+            seen[tokens] += 1
+            requests.append(Request(str(i), "generate", tokens, decoding=decoding, seed=key))
+        return self._answers(requests, max_rows)
+
+    def loglikelihood(
+        self,
+        pairs: Iterable[tuple[Prompt, Target]],
+        *,
+        estimator: str = "auto",
+        seed: int = 0,
+        max_rows: int | None = None,
+        **fields: Any,
+    ) -> list[Likelihood]:
+        """log p(target | context) in nats for each pair of strings or token lists, in order.
+
+        Args:
+            estimator: ``auto`` (exact up to 7 target tokens, else the reference's draws), ``exact``, ``reference``.
+            seed: starts each pair's own stream of the published draws.
+            fields: the reference's fields by their users' names (LLaDA: ``mc_num, batch_size, cfg_scale``;
+                ``batch_size`` sets the stratification of the draws, not the batch on the device: that is max_rows).
+
+        Raises:
+            DecodingError: an unknown field or estimator; PromptError: a pair that does not fit or an empty target.
+        """
+        fields = {"estimator": estimator, **fields}
+        self.loaded.resolve_likelihood(fields)
+        requests = [
+            Request(str(i), "score", context, target=target, decoding=fields, seed=seed, want_greedy=True)
+            for i, (context, target) in enumerate(pairs)
+        ]
+        return self._answers(requests, max_rows)
+
+    def save(self, path: str | Path) -> None:
+        """Write the published layout to ``path``, so that the original code loads it; raises SaveError."""
+        self.loaded.save(path)
+
+    def _answers(self, requests: list[Request], max_rows: int | None) -> list[Any]:
+        if max_rows is not None and max_rows < 1:
+            raise UsageError(f"max_rows={max_rows} must be at least 1")
+        self.last_stats = LoopStats()
+        if not requests:
+            return []
+        ask = self.loaded.generate if requests[0].kind == "generate" else self.loaded.score
+        answers: dict[str, Any] = {}
+        for sample in ask(requests, max_rows=max_rows, stats=self.last_stats):
+            if sample.error is not None:
+                raise PromptError(f"prompt {int(sample.request.key) + 1} of {len(requests)}: {sample.error}")
+            answers[sample.request.key] = sample.answer
+        if len(answers) != len(requests):
+            raise DareError(f"{len(requests)} requests, {len(answers)} answers: a defect of the model's adapter")
+        return [answers[request.key] for request in requests]
+
+
+def _as_list(prompts: Any) -> list[Prompt]:
+    """One prompt or several; raises PromptError for what is neither."""
+    if isinstance(prompts, str):
+        return [prompts]
+    items = list(prompts)
+    if items and (isinstance(items[0], int) or (isinstance(items[0], dict) and "role" in items[0])):
+        return [items]
+    return items

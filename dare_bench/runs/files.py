@@ -1,0 +1,76 @@
+"""What the files of a run directory are called and how lm-eval's samples become lines of a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from dare_bench.runs.writer import atomic_write_json, atomic_write_jsonl
+
+RUN_FILE = "run.json"
+DONE_FILE = "done.json"
+JOURNAL = "journal"
+# Task names are free text; these few characters would leave the folder or are no part of a file name.
+_NOT_IN_NAMES = re.compile(r"[/\\\x00-\x1f]")
+
+
+def file_date(moment: datetime) -> str:
+    """A date as lm-eval writes it into file names: ISO format with ``-`` for ``:``."""
+    return moment.isoformat().replace(":", "-")
+
+
+def results_name(date: str) -> str:
+    return f"results_{date}.json"
+
+
+def samples_name(task: str, date: str) -> str:
+    return f"samples_{_NOT_IN_NAMES.sub('_', task)}_{date}.jsonl"
+
+
+def traces_name(task: str, date: str) -> str:
+    return f"traces_{_NOT_IN_NAMES.sub('_', task)}_{date}.jsonl"
+
+
+def sample_line(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """One of lm-eval's logged samples as it stands in lm-eval's files.
+
+    ``arguments`` are named ``gen_args_0.arg_0`` and so on; responses are text at every depth, as lm-eval's own readers
+    expect; the target is text. Doing it twice changes nothing.
+    """
+    line = dict(sample)
+    arguments = line.get("arguments", {})
+    if not isinstance(arguments, Mapping):
+        arguments = {f"gen_args_{i}": {f"arg_{j}": part for j, part in enumerate(a)} for i, a in enumerate(arguments)}
+    line["arguments"] = arguments
+    line["resps"] = _texts(line.get("resps", []))
+    line["filtered_resps"] = _texts(line.get("filtered_resps", []))
+    line["target"] = str(line.get("target", ""))
+    return line
+
+
+def _texts(value: Any) -> Any:
+    return [_texts(item) for item in value] if isinstance(value, (list, tuple)) else str(value)
+
+
+def write_results(folder: Path, date: str, results: Mapping[str, Any], block: Any) -> Path:
+    """Write ``results_<date>.json``: lm-eval's dict (its samples left out) plus the ``dare_bench`` block."""
+    path = folder / results_name(date)
+    atomic_write_json(path, {**{k: v for k, v in results.items() if k != "samples"}, "dare_bench": block})
+    return path
+
+
+def write_samples(folder: Path, date: str, task: str, samples: Iterable[Mapping[str, Any]]) -> Path:
+    """Write ``samples_<task>_<date>.jsonl``."""
+    path = folder / samples_name(task, date)
+    atomic_write_jsonl(path, (sample_line(sample) for sample in samples))
+    return path
+
+
+def write_traces(folder: Path, date: str, task: str, traces: Iterable[Mapping[str, Any]]) -> Path:
+    """Write ``traces_<task>_<date>.jsonl``."""
+    path = folder / traces_name(task, date)
+    atomic_write_jsonl(path, traces)
+    return path

@@ -1,0 +1,178 @@
+"""Reading run directories back. Nothing here writes, and nothing needs torch or the harness that made the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dare_bench.errors import RunError
+from dare_bench.runs.files import DONE_FILE, JOURNAL, RUN_FILE, samples_name, traces_name
+from dare_bench.runs.index import Document, SampleIndex, read_lines
+from dare_bench.runs.schema import Block, Status, parse_block
+from dare_bench.runs.scores import Score, headline, scores_of
+
+
+class Run:
+    """A run directory.
+
+    A run that has not written results yet (``status`` "running") has no scores, tasks or block; its name and date come
+    from ``run.json``.
+
+    Raises:
+        RunError: no run directory, or one whose files are damaged or of a newer schema; the message names the file.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not self.path.is_dir():
+            raise RunError(f"no run directory at {path}; give the folder that holds results_<date>.json")
+        self._results_file = _newest_results(self.path)
+        self._about: dict[str, Any] = {}
+        self.results: dict[str, Any] = {}
+        self.block: Block | None = None
+        if (self.path / RUN_FILE).is_file():
+            self._about = _read_object(self.path / RUN_FILE)
+        if self._results_file is not None:
+            self.results = _read_object(self._results_file)
+            self.block = parse_block(self.results.get("dare_bench"), self._results_file)
+            if not isinstance(self.results.get("results"), dict):
+                raise RunError(f"{self._results_file}: has no 'results'; the file is damaged, run the evaluation again")
+        elif not self._about:
+            raise RunError(f"{path} is no run directory: it has neither results_<date>.json nor {RUN_FILE}")
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, {self.model!r}, {self.status})"
+
+    @property
+    def run_id(self) -> str:
+        return self.block.run_id if self.block else str(self._about.get("run_id") or self.path.name)
+
+    @property
+    def status(self) -> Status:
+        """Complete, incomplete (some samples failed) or running (not finished, whether or not it goes on now)."""
+        if self.block is None or not (self.path / DONE_FILE).is_file():
+            return "running"
+        return self.block.status
+
+    @property
+    def model(self) -> str:
+        """The checkpoint's name."""
+        if self.block:
+            return self.block.model.name
+        spec = self._about.get("spec")
+        return str(spec.get("model", "")) if isinstance(spec, dict) else ""
+
+    @property
+    def created(self) -> str:
+        """ISO date of the run's making."""
+        return self.block.created if self.block else str(self._about.get("created") or self._about.get("date") or "")
+
+    @property
+    def date(self) -> str | None:
+        """The date in the names of the run's files; None before there are results."""
+        return self._results_file.stem.removeprefix("results_") if self._results_file else None
+
+    @property
+    def results_file(self) -> Path | None:
+        return self._results_file
+
+    @property
+    def tasks(self) -> list[str]:
+        """Tasks that were run (groups are not among them)."""
+        return list(self.block.tasks) if self.block else []
+
+    @cached_property
+    def _scores(self) -> list[Score]:
+        return scores_of(self.results, self.block) if self.block else []
+
+    def scores(self) -> list[Score]:
+        """Every score, groups included."""
+        return list(self._scores)
+
+    def headline(self, task: str) -> Score | None:
+        """The score that stands for a task or group."""
+        return headline(self._scores, task)
+
+    def top_level(self) -> list[str]:
+        """Tasks and groups with scores, without those that are part of a group with a score of its own."""
+        scored = list(dict.fromkeys(score.task for score in self._scores))
+        subtasks = self.results.get("group_subtasks", {})
+        inside = {child for group in scored for child in subtasks.get(group, ())}
+        return [name for name in scored if name not in inside]
+
+    def samples_file(self, task: str) -> Path | None:
+        """Where the sample lines of a task are; None if they were not written."""
+        return self._file(samples_name(task, self.date or ""))
+
+    def traces_file(self, task: str) -> Path | None:
+        return self._file(traces_name(task, self.date or ""))
+
+    def _file(self, name: str) -> Path | None:
+        path = self.path / name
+        return path if self.date and path.is_file() else None
+
+    def samples(self, task: str) -> Iterator[dict[str, Any]]:
+        """The sample lines of a task, in the file's order; none if they were not written."""
+        path = self.samples_file(task)
+        return (row for _, row in read_lines(path)) if path else iter(())
+
+    def traces(self, task: str) -> Iterator[dict[str, Any]]:
+        """The trace lines of a task, in the file's order; none if they were not written."""
+        path = self.traces_file(task)
+        return (row for _, row in read_lines(path)) if path else iter(())
+
+    def index(self, task: str) -> SampleIndex | None:
+        """The documents of a task by id; None if its samples were not written. Reads both files once."""
+        path = self.samples_file(task)
+        return SampleIndex(task, path, self.traces_file(task)) if path else None
+
+    def documents(self, task: str) -> Iterator[Document]:
+        """The documents of a task, each with all its filters' rows and its traces; none if they were not written."""
+        index = self.index(task)
+        return iter(index) if index else iter(())
+
+
+def find_runs(root: str | Path, on_problem: Callable[[str], None] | None = None) -> list[Run]:
+    """All run directories at or below ``root``, oldest first.
+
+    A folder that looks like a run but cannot be read is left out and told to ``on_problem`` (default: a warning).
+
+    Raises:
+        RunError: ``root`` is no folder.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise RunError(f"no folder at {root}; give a run directory or a folder of them")
+    tell = on_problem or (lambda text: warnings.warn(text, stacklevel=3))
+    found: list[Run] = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if name != JOURNAL and not name.startswith("."))
+        if RUN_FILE in files or any(name.startswith("results_") and name.endswith(".json") for name in files):
+            try:
+                found.append(Run(folder))
+            except RunError as error:
+                tell(f"left out: {error}")
+    return sorted(found, key=lambda run: (run.created, run.run_id))
+
+
+def _newest_results(folder: Path) -> Path | None:
+    """The results file; of several the one with the latest date in its name."""
+    found = sorted(folder.glob("results_*.json"))
+    return found[-1] if found else None
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise RunError(f"{path} is damaged: not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise RunError(f"{path} is damaged: expected a JSON object, found {type(value).__name__}")
+    return value

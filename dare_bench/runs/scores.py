@@ -1,0 +1,124 @@
+"""The scores of a run: one record for each (task, metric, filter), with interval, size and settings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dare_bench.runs.intervals import members, metric_keys, stderr_of
+from dare_bench.runs.schema import Block, TaskBlock
+from dare_bench.types import Decoding, Tier
+
+HEADLINE = ("exact_match", "prompt_level_strict_acc", "pass@1", "acc_norm", "acc", "math_verify", "f1")
+"""Which metric stands for a task when nobody says: the first of these that it has, else the first in its file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One number of a run and what it means.
+
+    ``value`` is as lm-eval reports it (shares from 0 to 1); ``lo`` and ``hi`` bound it at ``level`` (None: no interval
+    can be given); ``n`` counts the documents behind it. ``task_fingerprint`` hashes prompts and scorer (two numbers
+    with the same one answer the same question), ``fingerprint`` these and every setting.
+    """
+
+    task: str
+    metric: str
+    filter: str
+    value: float
+    stderr: float | None
+    lo: float | None
+    hi: float | None
+    level: float | None
+    method: str
+    n: int
+    n_total: int | None
+    tier: Tier | None
+    task_fingerprint: str
+    fingerprint: str
+    higher_is_better: bool | None
+    limited: bool
+    is_group: bool
+
+    @property
+    def key(self) -> str:
+        """lm-eval's "metric,filter"."""
+        return f"{self.metric},{self.filter}"
+
+
+def settings_fingerprint(task: TaskBlock) -> str:
+    """16 hex digits over a task's own fingerprint (prompts, targets, filters, scorer) and all settings that can change
+    an answer; what only records more is left out."""
+    decoding = {name: value for name, value in task.decoding.items() if name not in Decoding.hidden}
+    text = json.dumps([task.fingerprint, decoding, task.likelihood], sort_keys=True, default=str)
+    return _hash(text)
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _joined(prints: Iterable[str]) -> str:
+    """One fingerprint for the tasks of a group; a task alone keeps its own."""
+    seen = list(prints)
+    return seen[0] if len(seen) == 1 else _hash(" ".join(seen))
+
+
+def scores_of(results: Mapping[str, Any], block: Block) -> list[Score]:
+    """All scores of a results file, tasks in the file's order; groups come where lm-eval puts them."""
+    rows = {**results.get("results", {}), **(results.get("groups") or {})}
+    return [score for name, metrics in rows.items() for score in _of_row(name, metrics, results, block)]
+
+
+def _of_row(name: str, metrics: Mapping[str, Any], results: Mapping[str, Any], block: Block) -> Iterator[Score]:
+    tasks = [block.tasks[task] for task in members(results, name) if task in block.tasks]
+    task_fingerprint = _joined(task.fingerprint for task in tasks)
+    fingerprint = _joined(settings_fingerprint(task) for task in tasks)
+    totals = [task.n_total for task in tasks]
+    better = results.get("higher_is_better", {}).get(name, {})
+    for metric, filter_name, value in metric_keys(metrics):
+        ci = block.ci.get(name, {}).get(f"{metric},{filter_name}")
+        yield Score(
+            task=name,
+            metric=metric,
+            filter=filter_name,
+            value=value,
+            stderr=stderr_of(metrics, metric, filter_name),
+            lo=ci.lo if ci else None,
+            hi=ci.hi if ci else None,
+            level=ci.level if ci else None,
+            method=ci.method if ci else "none",
+            n=ci.n if ci else _effective(results, name, tasks),
+            n_total=sum(n for n in totals if n) if tasks and all(totals) else None,
+            tier=weakest(task.tier for task in tasks),
+            task_fingerprint=task_fingerprint,
+            fingerprint=fingerprint,
+            higher_is_better=better.get(metric),
+            limited=any(task.limit_applied for task in tasks),
+            is_group=bool(results.get("group_subtasks", {}).get(name)),
+        )
+
+
+def _effective(results: Mapping[str, Any], name: str, tasks: Iterable[TaskBlock]) -> int:
+    count = results.get("n-samples", {}).get(name, {}).get("effective")
+    return int(count) if isinstance(count, int) else sum(task.n_docs for task in tasks)
+
+
+def weakest(tiers: Iterable[Tier | None]) -> Tier | None:
+    """The least exact of several tiers: a score is as exact as its weakest part."""
+    order: tuple[Tier, ...] = ("A", "E2", "E1", "E0")
+    seen = set(tiers)
+    return next((tier for tier in order if tier in seen), None)
+
+
+def headline(scores: Iterable[Score], task: str) -> Score | None:
+    """The score that stands for a task (see :data:`HEADLINE`); None if the run does not have the task."""
+    own = [score for score in scores if score.task == task]
+    for metric in HEADLINE:
+        for score in own:
+            if score.metric == metric:
+                return score
+    return own[0] if own else None

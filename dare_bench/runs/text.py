@@ -1,0 +1,36 @@
+"""Showing text that a model or a data set wrote: every character visible, none of them in command."""
+
+from __future__ import annotations
+
+import re
+
+# Control characters (a terminal or a page may obey them) and marks that reorder or hide text.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_INVISIBLE = re.compile("[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\ud800-\udfff]")
+
+
+def visible(text: str, limit: int | None = None) -> str:
+    """``text`` with control characters as pictures (␛) and invisible marks as ⟨U+202E⟩; newlines and tabs stay.
+
+    With ``limit``, what is longer ends in a note of how many characters were left out.
+    """
+    left_out = 0
+    if limit is not None and len(text) > limit:
+        left_out = len(text) - limit
+        text = text[:limit]
+    text = text.replace("\r\n", "\n")
+    text = _CONTROL.sub(lambda m: _picture(ord(m[0])), text)
+    text = _INVISIBLE.sub(lambda m: f"⟨U+{ord(m[0]):04X}⟩", text)
+    return f"{text}… ({left_out:,} more characters)" if left_out else text
+
+
+def _picture(code: int) -> str:
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"
+
+
+def one_line(text: str, limit: int = 80) -> str:
+    """``text`` on one line of at most ``limit`` characters."""
+    text = visible(" ".join(text.split()))
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,146 @@
+"""One document of a run, arranged for showing: who was asked what, what came back, what it scored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from dare_bench.runs.index import Document
+from dare_bench.runs.unmasking import Unmasking, unmasking
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerView:
+    """One request and its answer. ``text`` is the response (generate) or the continuation that was scored.
+
+    ``record`` is the ``dare_bench`` entry of the request; empty where the file has none.
+    """
+
+    index: int
+    repeat: int
+    prompt: str
+    text: str
+    settings: Mapping[str, Any]
+    record: Mapping[str, Any]
+    order: Unmasking | None
+    value: float | None = None
+    best: bool = False
+    gold: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one filter made of the answers, and the scores that gave."""
+
+    filter: str
+    filtered: str
+    metrics: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentView:
+    task: str
+    doc_id: int | str
+    kind: Literal["generate", "score"]
+    target: str
+    answers: list[AnswerView]
+    verdicts: list[Verdict]
+
+    @property
+    def prompts(self) -> list[str]:
+        """The exact prompts, each once."""
+        return list(dict.fromkeys(answer.prompt for answer in self.answers))
+
+
+def document_view(document: Document) -> DocumentView:
+    """Arrange a document. Fields that a file lacks are shown empty rather than refused."""
+    first = document.rows[0]
+    arguments = list((first.get("arguments") or {}).values())
+    responses = first.get("resps") or []
+    scored = not any(isinstance(argument.get("arg_1"), Mapping) for argument in arguments)
+    records = _records(document.answers)
+    answers: list[AnswerView] = []
+    for index, argument in enumerate(arguments):
+        repeats = responses[index] if index < len(responses) and isinstance(responses[index], list) else []
+        for repeat, response in enumerate(repeats):
+            record = records.get((index, repeat), {})
+            answers.append(_answer(index, repeat, argument, response, record, scored, document.traces))
+    target = str(first.get("target", ""))
+    return DocumentView(
+        document.task,
+        document.doc_id,
+        "score" if scored else "generate",
+        target,
+        _marked(answers, target) if scored else answers,
+        [
+            Verdict(str(row.get("filter", "")), _shown(row.get("filtered_resps")), {
+                name: row.get(name) for name in row.get("metrics", ())
+            })
+            for row in document.rows
+        ],
+    )  # fmt: skip
+
+
+def _records(answers: list[dict[str, Any]]) -> dict[tuple[int, int], dict[str, Any]]:
+    """Records by (request index, repeat), which their keys end in; else by their order."""
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for place, record in enumerate(answers):
+        parts = str(record.get("key", "")).rsplit("/", 3)
+        numbered = len(parts) == 4 and parts[1].isdigit() and parts[2].isdigit()
+        found[(int(parts[1]), int(parts[2])) if numbered else (place, 0)] = record
+    return found
+
+
+def _answer(
+    index: int,
+    repeat: int,
+    argument: Mapping[str, Any],
+    response: Any,
+    record: Mapping[str, Any],
+    scored: bool,
+    traces: Mapping[str, Mapping[str, Any]],
+) -> AnswerView:
+    prompt = _shown(argument.get("arg_0", ""))
+    if scored:
+        text = _shown(argument.get("arg_1", ""))
+        return AnswerView(index, repeat, prompt, text, {}, record, None, value=_value(response, record))
+    trace = traces.get(str(record.get("trace_ref")))
+    order = unmasking(trace) if trace else None
+    settings = argument.get("arg_1") or {}
+    return AnswerView(index, repeat, prompt, _shown(response), settings, record, order)
+
+
+def _value(response: Any, record: Mapping[str, Any]) -> float | None:
+    """The log-likelihood: from the record, else from lm-eval's ["-1.5", "False"]."""
+    if isinstance(record.get("value"), (int, float)):
+        return float(record["value"])
+    try:
+        return float(response[0] if isinstance(response, (list, tuple)) else response)
+    except (ValueError, TypeError, IndexError):
+        return None
+
+
+def _marked(answers: list[AnswerView], target: str) -> list[AnswerView]:
+    """Choices with the likeliest and the right one marked; the target is a choice's number or its text."""
+    if len(answers) < 2:
+        return answers
+    known = [answer.value for answer in answers if answer.value is not None]
+    top = max(known) if known else None
+    return [
+        replace(
+            answer,
+            best=top is not None and answer.value == top,
+            gold=target.strip() in (str(at), answer.text.strip()),
+        )
+        for at, answer in enumerate(answers)
+    ]
+
+
+def _shown(value: Any) -> str:
+    """A filtered response as text: one alone without its brackets."""
+    if isinstance(value, list) and len(value) == 1:
+        return _shown(value[0])
+    if isinstance(value, str):
+        return value
+    return "" if value is None else ", ".join(map(_shown, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,205 @@
+"""From runs to the rows of a board: cells, badges, what each cost, and the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dare_bench.leaderboards.board import Board, Column
+from dare_bench.runs.reader import Run
+from dare_bench.runs.scores import Score
+from dare_bench.runs.text import one_line
+from dare_bench.stats import Interval, mean_of
+
+
+@dataclass(frozen=True, slots=True)
+class Badge:
+    """Why a row is not to be read like the others. All but "note" keep it out of the ranking."""
+
+    kind: str
+    text: str
+    why: str
+
+
+@dataclass(slots=True)
+class Row:
+    """One run on a board; ``cells`` follow the board's columns, None where the run has no such score."""
+
+    run: Run
+    slug: str
+    cells: list[Score | None]
+    badges: list[Badge] = field(default_factory=list)
+    mean: float | None = None
+    mean_interval: Interval | None = None
+    rank: int | None = None
+    shared: bool = False
+
+    @property
+    def settings(self) -> str:
+        """What was asked for beyond the defaults, in short."""
+        asked = self.run.block.decoding_requested if self.run.block else {}
+        return one_line(", ".join(f"{name} {value}" for name, value in asked.items()), 90) or "default settings"
+
+    @property
+    def hardware(self) -> str:
+        environment = self.run.block.environment if self.run.block else None
+        return (environment.gpu or environment.cpu or "") if environment else ""
+
+    @property
+    def nfe_per_request(self) -> float | None:
+        cost = self.run.block.cost if self.run.block else None
+        return cost.nfe / cost.requests if cost and cost.requests else None
+
+
+def make_rows(board: Board, columns: Sequence[Column], runs: Sequence[tuple[Run, str]]) -> list[Row]:
+    """The rows of a board, best first, then those without rank, newest first. ``runs`` pairs each run with its slug."""
+    rows = [Row(run, slug, [_cell(run, column) for column in columns]) for run, slug in runs]
+    current = _current_fingerprints(rows, len(columns))
+    for row in rows:
+        row.badges = _badges(row, columns, current)
+        _add_mean(row, board, columns)
+    _rank(rows, _comparable(rows, board, columns))
+    newest_first = sorted(rows, key=lambda row: row.run.created, reverse=True)
+    # "Ties" share a rank by their intervals; within a rank the better point estimate stands first.
+    return sorted(newest_first, key=lambda row: (row.rank is None, row.rank or 0, -_sign(row) * (row.mean or 0.0)))
+
+
+def _cell(run: Run, column: Column) -> Score | None:
+    if column.metric is None:
+        return run.headline(column.task)
+    return next((s for s in run.scores() if s.task == column.task and s.key == column.metric), None)
+
+
+def _current_fingerprints(rows: Sequence[Row], columns: int) -> list[str | None]:
+    """For each column the task fingerprint of the newest finished run: prompts and scorer as they are now."""
+    newest = sorted((row for row in rows if row.run.status != "running"), key=lambda row: row.run.created)
+    found: list[str | None] = [None] * columns
+    for row in newest:
+        for at, cell in enumerate(row.cells):
+            # A limited run has fewer prompts, hence another fingerprint, without the task having changed.
+            if cell is not None and not cell.limited:
+                found[at] = cell.task_fingerprint
+    return found
+
+
+def _badges(row: Row, columns: Sequence[Column], current: Sequence[str | None]) -> list[Badge]:
+    badges: list[Badge] = []
+    block = row.run.block
+    failures = len(block.failures) if block else 0
+    if row.run.status == "running":
+        badges.append(Badge("running", "not finished", "The run has not been finished; the same command resumes it."))
+    elif row.run.status == "incomplete" or failures:
+        why = f"{failures} samples failed and are left out of the scores."
+        badges.append(Badge("incomplete", f"incomplete: {failures} failed", why))
+    if any(cell is not None and cell.limited for cell in row.cells):
+        limit = block.limit if block else None
+        text = f"limit {limit:g}" if limit is not None else "some documents"
+        badges.append(Badge("limited", text, "Only part of each task's documents was evaluated."))
+    stale = [
+        column.name
+        for column, cell, now in zip(columns, row.cells, current, strict=True)
+        if cell is not None and now is not None and not cell.limited and cell.task_fingerprint != now
+    ]
+    if stale:
+        why = f"Prompts, targets or scorer differ from the newest run's: {', '.join(stale)}."
+        badges.append(Badge("stale", "other task version", why))
+    missing = [column.name for column, cell in zip(columns, row.cells, strict=True) if cell is None]
+    if missing and row.run.status != "running":
+        badges.append(Badge("missing", f"{len(missing)} of {len(columns)} tasks missing", ", ".join(missing)))
+    return badges
+
+
+def _add_mean(row: Row, board: Board, columns: Sequence[Column]) -> None:
+    """What the row is ranked by: one task's score, or the mean over all."""
+    if board.rank_by == "mean":
+        chosen = row.cells
+    else:
+        chosen = [cell for column, cell in zip(columns, row.cells, strict=True) if column.task == board.rank_by][:1]
+    scores = [cell for cell in chosen if cell is not None]
+    if not scores or len(scores) < len(chosen):
+        return
+    intervals = [Interval(s.method, s.level or 0.95, s.lo, s.hi, s.n) for s in scores]
+    if len(scores) == 1:
+        row.mean, row.mean_interval = scores[0].value, intervals[0]
+    else:
+        row.mean, row.mean_interval = mean_of(intervals, [score.value for score in scores])
+
+
+def _comparable(rows: Sequence[Row], board: Board, columns: Sequence[Column]) -> list[Row]:
+    """The rows that may be ranked; none where a mean would mix scores of different directions or scales."""
+    cells = [cell for row in rows for cell in row.cells if cell is not None]
+    if board.rank_by == "none" or not columns:
+        return []
+    if board.rank_by == "mean" and len(columns) > 1 and not all(is_share(c) and c.higher_is_better for c in cells):
+        return []
+    return [row for row in rows if not row.badges and row.mean is not None]
+
+
+def _rank(rows: Sequence[Row], comparable: Sequence[Row]) -> None:
+    """Rank = 1 + the number of rows whose interval lies wholly above this one's. Rows that cannot be told apart from
+    the best of their band share its rank."""
+    for row in comparable:
+        row.rank = 1 + sum(_above(other, row) for other in comparable)
+    ranks = [row.rank for row in rows if row.rank is not None]
+    for row in comparable:
+        row.shared = ranks.count(row.rank) > 1
+
+
+def _sign(row: Row) -> int:
+    lower = any(cell is not None and cell.higher_is_better is False for cell in row.cells)
+    return -1 if lower else 1
+
+
+def _above(other: Row, row: Row) -> bool:
+    """Is ``other`` better beyond its and ``row``'s interval? Without an interval the value alone counts."""
+    if other is row or other.mean is None or row.mean is None:
+        return False
+    lo, hi = _bounds(other)
+    own_lo, own_hi = _bounds(row)
+    return lo > own_hi if _sign(row) > 0 else hi < own_lo
+
+
+def _bounds(row: Row) -> tuple[float, float]:
+    made = row.mean_interval
+    mean = row.mean or 0.0
+    if made is None or made.lo is None or made.hi is None:
+        return mean, mean
+    return made.lo, made.hi
+
+
+def is_share(score: Score) -> bool:
+    """Is it a share between 0 and 1, to be printed in percent? Perplexities and BLEU are not, whatever their value."""
+    return 0.0 <= score.value <= 1.0 and not any(
+        word in score.metric for word in ("perplexity", "bits_per", "bleu", "chrf", "ter", "loss")
+    )
+
+
+def row_record(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
+    """A row as it stands in ``data/board.json``."""
+    block = row.run.block
+    made = row.mean_interval
+    return {
+        "run_id": row.run.run_id,
+        "page": f"runs/{row.slug}/index.html",
+        "model": row.run.model,
+        "created": row.run.created,
+        "status": row.run.status,
+        "rank": row.rank,
+        "rank_shared": row.shared,
+        "badges": [badge.kind for badge in row.badges],
+        "mean": row.mean,
+        "mean_interval": None if made is None else {"method": made.method, "lo": made.lo, "hi": made.hi},
+        "scores": {
+            column.name: None if cell is None else score_record(cell)
+            for column, cell in zip(columns, row.cells, strict=True)
+        },
+        "settings": block.decoding_requested if block else {},
+        "hardware": row.hardware,
+        "cost": block.cost.model_dump() if block else {},
+    }
+
+
+def score_record(score: Score) -> dict[str, Any]:
+    """A score as it stands in the site's JSON files."""
+    return {name: getattr(score, name) for name in Score.__dataclass_fields__}

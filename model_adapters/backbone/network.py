@@ -1,0 +1,147 @@
+"""The network behind every family: a ``PreTrainedModel`` over the shared layers.
+
+Its one call is ``forward``: packed tokens, positions and a plan in; logits out only where asked (``logits_at``), or
+token losses (``targets``) without ever holding all logits. Hooks of peft, FSDP and DDP therefore always fire.
+
+Shape letters: B rows, L positions, T packed tokens, N selected tokens, V vocabulary, D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
+
+from dare_bench.model_adapters.backbone.arch import Arch
+from dare_bench.model_adapters.backbone.layers import Layer, RMSNorm, attach, rotary
+from dare_bench.model_adapters.backbone.plan import Plan, select_queries
+
+CHUNK_ELEMENTS = 1 << 25
+"""Logits held at once when only losses are wanted: 32 M numbers, 128 MB in float32."""
+
+
+@dataclass
+class NetworkOutput(ModelOutput):
+    """``logits`` [T, V], [N, V] or [B, L, V] in the model's dtype, or ``nll`` [N] in float32 (nats)."""
+
+    logits: Tensor | None = None
+    nll: Tensor | None = None
+
+
+class DiffusionNetwork(PreTrainedModel):
+    """A family subclasses this with ``config_class`` and ``arch_of(config)``; everything else is shared."""
+
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _no_split_modules: ClassVar[list[str]] = ["Layer"]
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.arch = arch = self.arch_of(config)
+        self.gradient_checkpointing = False
+        n = arch.names
+        attach(self, n.embed, nn.Embedding(arch.vocab, arch.width))
+        attach(self, n.layers, nn.ModuleList(Layer(arch) for _ in range(arch.layers)))
+        attach(self, n.final_norm, RMSNorm(arch.width, arch.norm_eps, arch.norm_weight))
+        if not arch.tied_head:
+            attach(self, n.head, nn.Linear(arch.width, arch.vocab, bias=arch.bias))
+        self.post_init()
+
+    @classmethod
+    def arch_of(cls, config: Any) -> Arch:
+        """The architecture that a config describes; raises CheckpointError for values that are not supported."""
+        raise NotImplementedError(f"{cls.__name__} must say how its config reads")
+
+    def at(self, path: str) -> Any:
+        return attrgetter(path)(self)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.at(self.arch.names.embed)
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        attach(self, self.arch.names.embed, value)
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        return None if self.arch.tied_head else self.at(self.arch.names.head)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        std = getattr(self.config, "init_std", None) or 0.02
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, 0.0, std)
+            if getattr(module, "bias", None) is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, RMSNorm) and module.weight is not None:
+            nn.init.ones_(module.weight)
+
+    def head(self, hidden_ND: Tensor) -> Tensor:
+        """Logits [N, V] of final hidden states."""
+        a = self.arch
+        if a.tied_head:
+            logits = linear(hidden_ND, self.get_input_embeddings().weight)
+        else:
+            logits = self.at(a.names.head)(hidden_ND)
+        return logits if a.logit_scale == 1.0 else logits * a.logit_scale
+
+    def hidden(self, tokens_T: Tensor, positions_T: Tensor, plan: Plan, logits_at: Tensor | None) -> Tensor:
+        """Normed final states, [T, D] or, where ``logits_at`` is given, [N, D]."""
+        a = self.arch
+        x = self.get_input_embeddings()(tokens_T)
+        if a.embed_scale != 1.0:
+            x = x * a.embed_scale
+        cos, sin = rotary(positions_T, a.head_dim, a.rope_theta)
+        layers = self.at(a.names.layers)
+        queries = None if logits_at is None else select_queries(plan, logits_at)
+        for i, layer in enumerate(layers):
+            last = logits_at is not None and i == len(layers) - 1
+            args = (x, cos, sin, plan, logits_at if last else None, queries if last else None)
+            if self.gradient_checkpointing and self.training:
+                x = checkpoint(layer, *args, use_reentrant=False)
+            else:
+                x = layer(*args)
+        return self.at(a.names.final_norm)(x)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        positions: Tensor | None = None,
+        plan: Plan | None = None,
+        logits_at: Tensor | None = None,
+        targets: Tensor | None = None,
+    ) -> NetworkOutput:
+        """Logits or losses of a pack.
+
+        Args:
+            input_ids: packed ids [T] with ``plan``; or [B, L], B rows of one length, without.
+            positions: [T], each row's own; counted from 0 when not given.
+            plan: who sees whom (see :class:`Plan`).
+            logits_at: sorted packed indices [N]; only these are projected through the head.
+            targets: [N] ids (at ``logits_at``, or at all T): return ``nll`` instead of logits, the head applied in
+                chunks so that no [N, V] tensor is held.
+        """
+        shape = input_ids.shape
+        if plan is None:
+            plan = Plan.rows(shape[0], shape[1]) if input_ids.dim() == 2 else Plan((shape[0],))
+        tokens = input_ids.reshape(-1)
+        if positions is None:
+            positions = plan.positions(tokens.device)
+        hidden = self.hidden(tokens, positions, plan, logits_at)
+        if targets is not None:
+            return NetworkOutput(nll=self._nll(hidden, targets))
+        logits = self.head(hidden)
+        return NetworkOutput(logits=logits.view(*shape, -1) if logits_at is None and len(shape) == 2 else logits)
+
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        rows = max(1, CHUNK_ELEMENTS // self.arch.vocab)
+        parts = [
+            cross_entropy(self.head(h).float(), t, reduction="none")
+            for h, t in zip(hidden_ND.split(rows), targets_N.split(rows), strict=True)
+        ]
+        return torch.cat(parts) if parts else hidden_ND.new_zeros(0, dtype=torch.float32)

@@ -1,0 +1,100 @@
+"""Checkpoint folders: what is in them, is it whole, does it fit the network. Reads safetensors headers only."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+from dare_bench.errors import CheckpointError
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """config.json as written; raises CheckpointError in one line."""
+    file = path / "config.json"
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: no such folder; give a checkpoint folder, a hub id or a bundled name")
+    if not file.is_file():
+        raise CheckpointError(f"{path}: no config.json in it; a checkpoint folder in the published layout has one")
+    try:
+        config = json.loads(file.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file}: not valid JSON ({error})") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{file}: expected an object, found {type(config).__name__}")
+    return config
+
+
+def header(file: Path) -> dict[str, tuple[int, ...]]:
+    """Tensor names and shapes of a safetensors file, after checking that the file is as long as it says.
+
+    Format: 8 bytes little-endian header length, JSON header with data offsets, data (huggingface/safetensors).
+    """
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            start = stream.read(8)
+            if len(start) < 8:
+                raise CheckpointError(f"{file}: {size} bytes, too short for a safetensors file; fetch it again")
+            (length,) = struct.unpack("<Q", start)
+            if length > min(size, 100_000_000):
+                raise CheckpointError(f"{file}: not a safetensors file, or damaged at its start; fetch it again")
+            entries = json.loads(stream.read(length))
+    except FileNotFoundError:
+        raise CheckpointError(f"{file}: missing; fetch the checkpoint again") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file}: not a safetensors file, or damaged at its start; fetch it again") from error
+    entries.pop("__metadata__", None)
+    expected = 8 + length + max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+    if size < expected:
+        raise CheckpointError(f"{file}: truncated, {size} bytes of {expected}; fetch it again")
+    return {name: tuple(entry["shape"]) for name, entry in entries.items()}
+
+
+def shards(path: Path) -> list[Path]:
+    """The weight files of a folder, by its index where it has one."""
+    if (path / INDEX).is_file():
+        try:
+            names = sorted(set(json.loads((path / INDEX).read_text())["weight_map"].values()))
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{path / INDEX}: not a valid weight index ({error})") from error
+        missing = [name for name in names if not (path / name).is_file()]
+        if missing:
+            raise CheckpointError(
+                f"{path}: {len(missing)} of {len(names)} shards missing ({', '.join(missing[:3])}); fetch them again"
+            )
+        return [path / name for name in names]
+    if (path / SINGLE).is_file():
+        return [path / SINGLE]
+    others = sorted(p.name for p in path.glob("*.bin")) + sorted(p.name for p in path.glob("*.pt"))
+    hint = f"; {others[0]} is a pickle, which is never loaded: convert it to safetensors" if others else ""
+    raise CheckpointError(f"{path}: no {SINGLE} and no {INDEX} in it{hint}")
+
+
+def check_weights(path: Path, expected: dict[str, tuple[int, ...]]) -> None:
+    """Every expected tensor is there with its shape, and nothing else; raises CheckpointError naming the first."""
+    found: dict[str, tuple[int, ...]] = {}
+    for file in shards(path):
+        found.update(header(file))
+    missing = sorted(expected.keys() - found.keys())
+    extra = sorted(found.keys() - expected.keys())
+    if missing:
+        also = f"; it has {extra[0]!r}, which the family does not know" if extra else ""
+        raise CheckpointError(
+            f"{path}: {len(missing)} of {len(expected)} weights missing, first {missing[0]!r}{also}: "
+            "wrong family, or an incomplete checkpoint"
+        )
+    if extra:
+        raise CheckpointError(
+            f"{path}: {len(extra)} weights that the family does not know, first {extra[0]!r}: wrong family or config"
+        )
+    for name, shape in expected.items():
+        if found[name] != shape:
+            raise CheckpointError(
+                f"{path}: {name} has shape {list(found[name])}, config.json says {list(shape)}: "
+                "wrong vocabulary or sizes in the config, or weights of another model"
+            )

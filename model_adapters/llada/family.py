@@ -1,0 +1,144 @@
+"""LLaDA: decoding fields by the names of ML-GSAI/LLaDA generate.py, special ids, chat template.
+
+Where the published sources disagree, README.md in this folder says which side is canonical here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from dare_bench.model_adapters.family import Family, SpecialIds, special_from_tokenizer
+from dare_bench.model_adapters.llada.network import LLaDAModelLM
+from dare_bench.model_adapters.sampling.rule import Rule
+from dare_bench.types import Decoding, ModelSpec
+
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}"
+    "{% endfor %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
+)
+"""The assistant header always follows, as in the published template."""
+
+
+class LLaDADecoding(Decoding):
+    """LLaDA's sampler. ``steps`` and ``block_length`` equal ``gen_length`` unless given.
+
+    ``threshold`` and ``factor`` are Fast-dLLM's parallel decoding (arXiv 2505.22618): approximate, tier A.
+    """
+
+    steps: int | None = None
+    block_length: int | None = None
+    cfg_scale: float = 0.0
+    remasking: Literal["low_confidence", "random"] = "low_confidence"
+    logits_eos_inf: bool = False
+    confidence_eos_eot_inf: bool = False
+    threshold: float | None = None
+    factor: float | None = None
+    confidence_dtype: Literal["float32", "float64"] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, values: Any) -> Any:
+        values = dict(values)
+        gen_length = values.get("gen_length", Decoding.model_fields["gen_length"].default)
+        for name in ("steps", "block_length"):
+            if values.get(name) is None:
+                values[name] = gen_length
+        if values.get("confidence_dtype") is None:
+            fast = values.get("threshold") is not None or values.get("factor") is not None
+            values["confidence_dtype"] = "float64" if fast else "float32"
+        return values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> LLaDADecoding:
+        gen_length, block_length, steps = self.gen_length, self.block_length or 0, self.steps or 0
+        for name, value in (("gen_length", gen_length), ("block_length", block_length), ("steps", steps)):
+            if value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+        if gen_length % block_length:
+            raise ValueError(
+                f"gen_length={gen_length} is not divisible by block_length={block_length}; "
+                f"allowed block lengths: {_divisors(gen_length)}"
+            )
+        blocks = gen_length // block_length
+        if steps % blocks:
+            raise ValueError(
+                f"steps={steps} is not divisible by the number of blocks, gen_length/block_length={blocks}; "
+                f"nearest allowed: {max(blocks, steps // blocks * blocks)} or {(steps // blocks + 1) * blocks}"
+            )
+        if self.temperature < 0:
+            raise ValueError(f"temperature={self.temperature} must be 0 (greedy) or more")
+        if self.cfg_scale < 0:
+            raise ValueError(f"cfg_scale={self.cfg_scale} must be 0 (off) or more")
+        if self.threshold is not None and self.factor is not None:
+            raise ValueError(f"threshold={self.threshold} and factor={self.factor} exclude each other; give one")
+        if self.early_stop and self.text_after_eos == "keep":
+            raise ValueError(
+                "early_stop=True with text_after_eos='keep' would lose the text after EOS; "
+                "use text_after_eos='cut' or early_stop=False"
+            )
+        return self
+
+
+class LLaDA(Family):
+    """GSAI-ML/LLaDA-8B-Base, -Instruct and LLaDA-1.5."""
+
+    name = "llada"
+    network = LLaDAModelLM
+    decoding = LLaDADecoding
+    chat_template = CHAT_TEMPLATE
+    has_cfg_likelihood = True
+
+    def special_ids(self, config: Any, tokenizer: Any | None) -> SpecialIds:
+        mask = getattr(config, "mask_token_id", None)
+        eos = getattr(config, "eos_token_id", None)
+        if eos is None and tokenizer is not None:
+            eos = tokenizer.eos_token_id
+        pad = getattr(config, "pad_token_id", None)
+        return SpecialIds(
+            mask=special_from_tokenizer(tokenizer, "<|mdm_mask|>") if mask is None else mask,
+            eos=() if eos is None else tuple(eos) if isinstance(eos, list | tuple) else (eos,),
+            eot=special_from_tokenizer(tokenizer, "<|eot_id|>"),
+            pad=pad,
+        )
+
+    def rule(self, decoding: LLaDADecoding, spec: ModelSpec) -> Rule:
+        d = decoding
+        assert d.steps is not None and d.block_length is not None
+        eot = () if spec.eot_id is None else (spec.eot_id,)
+        uncounted: tuple[int, ...] = ()
+        if d.confidence_eos_eot_inf:
+            # The reference sets EOS on the noised tensor and EOT on the plain one; at temperature 0 they are the same
+            # tensor, so both leave the softmax, above it only EOT does. Published scores stand on this: kept.
+            uncounted = (*spec.eos_ids, *eot) if d.temperature == 0 else eot
+        return Rule(
+            gen_length=d.gen_length,
+            block_length=d.block_length,
+            steps_per_block=d.steps // (d.gen_length // d.block_length),
+            how_many="threshold" if d.threshold is not None else "factor" if d.factor is not None else "quota",
+            which="random" if d.remasking == "random" else "confidence",
+            temperature=d.temperature,
+            threshold=1.0 if d.threshold is None else d.threshold,
+            factor=1.0 if d.factor is None else d.factor,
+            cfg_scale=d.cfg_scale,
+            suppressed=spec.eos_ids if d.logits_eos_inf else (),
+            uncounted=uncounted,
+            confidence_float64=d.confidence_dtype == "float64",
+            reference_draws=d.rng == "reference",
+            early_stop=bool(d.early_stop),  # the published sampler never stops early
+            keep_text_after_eos=d.text_after_eos == "keep",
+            stop=d.stop,
+            eos_ids=spec.eos_ids,
+            record_trajectory=d.trajectory,
+            record_margin=d.margin,
+        )
+
+
+def _divisors(n: int, most: int = 12) -> str:
+    found = [str(i) for i in range(1, n + 1) if n % i == 0]
+    return ", ".join(found if len(found) <= most else [*found[: most - 1], "...", found[-1]])
+
+
+FAMILY = LLaDA()

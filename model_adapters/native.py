@@ -1,0 +1,204 @@
+"""A checkpoint opened natively: the shared network and loop behind the LoadedModel seam."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dare_bench.diffusion.likelihood import EXACT_LIMIT, likelihood_settings
+from dare_bench.errors import DareError, DecodingError, ModelOutputError, PromptError
+from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
+from dare_bench.model_adapters.family import Family
+from dare_bench.model_adapters.sampling.loop import denoise
+from dare_bench.model_adapters.sampling.rows import Row
+from dare_bench.model_adapters.sampling.text import response_text, through_eos
+from dare_bench.model_adapters.saving import save_checkpoint
+from dare_bench.model_adapters.scoring import score_pairs
+from dare_bench.model_adapters.tokens import encode_prompt
+from dare_bench.types import Capabilities, Decoding, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
+
+DEFAULT_ROWS = {"cpu": 16, "cuda": 64}
+
+
+class NativeModel:
+    """Implements :class:`dare_bench.protocols.LoadedModel`. Open one with :func:`dare_bench.load`."""
+
+    capabilities = Capabilities(trajectory=True, likelihood=True, row_keyed_randomness=True)
+
+    def __init__(
+        self, family: Family, network: DiffusionNetwork, tokenizer: Any | None, spec: ModelSpec, path: Path
+    ) -> None:
+        self.family, self.network, self.tokenizer, self.spec, self.path = family, network, tokenizer, spec, path
+        self.device = torch.device(spec.device)
+
+    # -- what was asked for --------------------------------------------------------------------------------------
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt; raises PromptError."""
+        return encode_prompt(prompt, self.tokenizer, self.spec, self.family.chat_template, self.path)
+
+    def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
+        """All decoding values that hold; raises DecodingError."""
+        return self.family.resolve(decoding)[0]
+
+    def resolve_likelihood(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """All likelihood settings that hold; raises DecodingError."""
+        return likelihood_settings(dict(fields), self.family.has_cfg_likelihood)
+
+    def forwards(self, request: Request) -> int:
+        """Upper bound of a request's forward passes."""
+        if request.kind == "generate":
+            rule = self.family.rule(self.family.resolve(request.decoding)[0], self.spec)
+            blocks = rule.gen_length // rule.block_length
+            return blocks * min(rule.steps_per_block, rule.block_length) * rule.forwards_per_step
+        settings = self.resolve_likelihood(request.decoding)
+        tokens = self.encode(request.target if isinstance(request.target, str) else list(request.target or ()))
+        n = len(tokens)
+        exact = settings["estimator"] == "exact" or (settings["estimator"] == "auto" and n <= EXACT_LIMIT)
+        passes = (1 << n) - 1 if exact else settings["mc_num"]
+        return (passes + n * request.want_greedy) * (2 if settings.get("cfg_scale") else 1)
+
+    # -- generation ----------------------------------------------------------------------------------------------
+
+    def row(self, request: Request) -> Row:
+        """The row of a request; raises DecodingError or PromptError."""
+        decoding, overrides = self.family.resolve(request.decoding)
+        spec = self.family.with_ids(self.spec, overrides)
+        rule = self.family.rule(decoding, spec)
+        prompt = self.encode(request.prompt)
+        total = len(prompt) + rule.gen_length
+        if total > spec.context_limit:
+            raise PromptError(
+                f"prompt of {len(prompt)} tokens + gen_length={rule.gen_length} is {total} tokens; "
+                f"the model's context limit is {spec.context_limit}: shorten the prompt or gen_length"
+            )
+        if spec.mask_id >= spec.vocab_size:
+            raise DecodingError(f"mask_id={spec.mask_id} is outside the vocabulary of {spec.vocab_size}")
+        generator = torch.Generator().manual_seed(request.seed) if rule.reference_draws else None
+        return Row(
+            prompt, rule, request.seed, spec.mask_id, tag=(request, spec), tokenizer=self.tokenizer, generator=generator
+        )
+
+    def generate(
+        self, requests: Iterable[Request], *, max_rows: int | None = None, stats: LoopStats | None = None
+    ) -> Iterator[Sample]:
+        """Answer generate requests; samples come back as each finishes.
+
+        Rows with another mask id than the model's (an override for one call) run in a loop of their own.
+        """
+        rejected: list[Sample] = []
+
+        def rows() -> Iterator[Row]:
+            for request in requests:
+                try:
+                    row = self.row(request)
+                except DareError as error:
+                    rejected.append(Sample(request, None, str(error)))
+                    continue
+                row.started = time.perf_counter()
+                yield row
+
+        source = rows()
+        for mask_id, same in _runs_of_mask(source):
+            loop = denoise(
+                self.network,
+                same,
+                mask_id=mask_id,
+                vocab=self.spec.vocab_size,
+                max_rows=max_rows or DEFAULT_ROWS.get(self.device.type, 16),
+                device=self.device,
+                stats=stats if stats is not None else LoopStats(),
+            )
+            for row in loop:
+                yield from _drain(rejected)
+                yield Sample(row.tag[0], self._finish(row))
+        yield from _drain(rejected)
+
+    def _finish(self, row: Row) -> Generation:
+        rule, (_, spec) = row.rule, row.tag
+        tokens = row.response()
+        end = through_eos(tokens, rule.eos_ids)
+        masks = [i for i, token in enumerate(tokens) if token == spec.mask_id]
+        if rule.early_stop and end is not None and (not masks or masks[0] >= end):
+            tokens = tokens[:end]
+        elif row.stopped:
+            tokens = tokens[: row.stop - len(row.prompt)]
+        text, cut = None, False
+        if self.tokenizer is not None:
+            text, cut = response_text(self.tokenizer, tokens, rule.eos_ids, rule.stop, rule.keep_text_after_eos)
+        per_step = rule.forwards_per_step
+        blocks = rule.gen_length // rule.block_length
+        return Generation(
+            tokens=tokens,
+            text=text,
+            nfe=row.turn * per_step,
+            reference_nfe=(blocks * rule.steps_per_block if rule.how_many == "quota" else row.turn) * per_step,
+            finish_reason="stop" if cut else "eos" if end is not None else "length",
+            prompt_tokens=len(row.prompt),
+            tokens_to_eos=len(tokens) if end is None else end,
+            residual_masks=sum(token == spec.mask_id for token in tokens),
+            tier=self.family.tier(rule),
+            seconds=time.perf_counter() - row.started,
+            margin=row.margin if rule.record_margin and row.margin != float("inf") else None,
+            trajectory=row.events if rule.record_trajectory else None,
+        )
+
+    # -- likelihood and logits -----------------------------------------------------------------------------------
+
+    def score(
+        self, requests: Iterable[Request], *, max_rows: int | None = None, stats: LoopStats | None = None
+    ) -> Iterator[Sample]:
+        """Answer score requests."""
+        return score_pairs(self, requests, max_rows=max_rows, stats=stats if stats is not None else LoopStats())
+
+    @torch.no_grad()
+    def logits(self, ids: Sequence[int], block_length: int | None = None) -> torch.Tensor:
+        """float32 [L, V]; row i scores token i. ``block_length``: attend block-causally instead of bidirectionally.
+
+        Raises:
+            PromptError: more tokens than the context limit, ids outside the vocabulary, none at all.
+            ModelOutputError: NaN logits.
+        """
+        tokens = self.encode(list(ids))
+        if not tokens:
+            raise PromptError("logits of no tokens: give at least one token id")
+        if len(tokens) > self.spec.context_limit:
+            raise PromptError(f"{len(tokens)} tokens; the model's context limit is {self.spec.context_limit}")
+        plan = Plan((len(tokens),), block_length)
+        packed = torch.tensor(tokens, dtype=torch.long, device=self.device)
+        logits = self.network(packed, plan=plan).logits.float().cpu()
+        if bool(torch.isnan(logits).any()):
+            raise ModelOutputError("the network gave NaN logits: check the weights (dare-bench validate) and the dtype")
+        return logits
+
+    def save(self, path: str | Path) -> None:
+        """Write the published layout to ``path``; raises SaveError."""
+        save_checkpoint(self.network, self.path, Path(path))
+
+
+def _drain(rejected: list[Sample]) -> Iterator[Sample]:
+    while rejected:
+        yield rejected.pop(0)
+
+
+def _runs_of_mask(rows: Iterator[Row]) -> Iterator[tuple[int, Iterator[Row]]]:
+    """Split a stream of rows where the mask id changes, pulling no further than needed."""
+    held: list[Row] = []
+
+    def same(mask_id: int) -> Iterator[Row]:
+        yield held.pop()
+        for row in rows:
+            if row.mask_id != mask_id:
+                held.append(row)
+                return
+            yield row
+
+    for first in rows:
+        held.append(first)
+        while held:
+            mask_id = held[0].mask_id
+            yield mask_id, same(mask_id)

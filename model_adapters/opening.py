@@ -1,0 +1,105 @@
+"""From a folder in the published layout to a NativeModel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig
+from transformers.utils import logging as transformers_logging
+
+from dare_bench.errors import CheckpointError, UsageError
+from dare_bench.model_adapters.checkpoint import check_weights, read_config
+from dare_bench.model_adapters.family import Family, require_mask
+from dare_bench.model_adapters.native import NativeModel
+from dare_bench.model_adapters.tokens import open_tokenizer
+from dare_bench.types import ModelSpec
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+
+
+def pick_device(device: str | None) -> torch.device:
+    """The device asked for, or CUDA where there is one; raises UsageError."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise UsageError(f"device {device!r} is not known; allowed are cpu, cuda, cuda:0 and so on") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device {device!r} is asked for, but PyTorch sees no GPU here; use device='cpu'")
+    return found
+
+
+def pick_dtype(dtype: Any, device: torch.device, config: dict[str, Any]) -> torch.dtype:
+    """The dtype asked for; else float32 on CPU and the checkpoint's own on a GPU. Raises UsageError."""
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype in (None, "auto"):
+        if device.type == "cpu":
+            return torch.float32
+        dtype = config.get("torch_dtype") or config.get("dtype") or "bfloat16"
+    if dtype not in DTYPES:
+        raise UsageError(f"dtype {dtype!r} is not known; allowed are {', '.join(DTYPES)} and auto")
+    return DTYPES[dtype]
+
+
+def open_native(
+    family: Family,
+    path: Path,
+    *,
+    device: str | None = None,
+    dtype: Any = None,
+    mask_id: int | None = None,
+    eos_id: int | tuple[int, ...] | list[int] | None = None,
+    eot_id: int | None = None,
+) -> NativeModel:
+    """Open ``path`` with a family's network.
+
+    Raises:
+        CheckpointError: the folder is not whole, or not of this family.
+        UsageError: unknown device or dtype.
+    """
+    raw = read_config(path)
+    config = AutoConfig.for_model(family.network.config_class.model_type, **{k: v for k, v in raw.items() if k != "model_type"})
+    with torch.device("meta"):
+        expected = {k: tuple(v.shape) for k, v in family.network(config).state_dict().items()}
+    check_weights(path, expected)
+    where = pick_device(device)
+    kind = pick_dtype(dtype, where, raw)
+    arch = family.network.arch_of(config)
+    tokenizer = open_tokenizer(path, arch.vocab)
+    network = _weights(family, path, config, kind).to(where).eval()
+    ids = family.special_ids(config, tokenizer)
+    eos = ids.eos if eos_id is None else tuple(eos_id) if isinstance(eos_id, list | tuple) else (eos_id,)
+    spec = ModelSpec(
+        family=family.name,
+        mask_id=mask_id if mask_id is not None else require_mask(ids, path),
+        eos_ids=eos,
+        eot_id=eot_id if eot_id is not None else ids.eot,
+        pad_id=ids.pad,
+        vocab_size=arch.vocab,
+        context_limit=int(config.max_position_embeddings),
+        dtype=str(kind).removeprefix("torch."),
+        device=str(where),
+        parameters=sum(p.numel() for p in network.parameters()),
+    )
+    for name, value in (("mask_id", spec.mask_id), ("eos_id", max(eos, default=0)), ("eot_id", spec.eot_id or 0)):
+        if not 0 <= value < spec.vocab_size:
+            raise CheckpointError(f"{path}: {name}={value} is outside the vocabulary of {spec.vocab_size} rows")
+    return NativeModel(family, network, tokenizer, spec, path)
+
+
+def _weights(family: Family, path: Path, config: Any, dtype: torch.dtype) -> Any:
+    """``from_pretrained`` without its progress bar: a load is one line of the program's own progress."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        return family.network.from_pretrained(str(path), config=config, dtype=dtype, use_safetensors=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(f"{path}: its weights do not load ({reason})") from error
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()

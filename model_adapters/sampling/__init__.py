@@ -1,0 +1,1 @@
+"""One denoising loop and its parts: schedule, choice of tokens, choice of positions, stopping, text."""

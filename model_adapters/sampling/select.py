@@ -1,0 +1,120 @@
+"""Which open positions are written: scores of open positions -> a choice a row, for all rows at once.
+
+Ties go to the lowest index (a stable descending sort): ``torch.topk`` leaves their order open, and CPU and CUDA differ.
+One kind of tie the published results do depend on; see ``published_choice``.
+
+Shape letters: N open positions of all rows in order, R rows, W most open positions of a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dare_bench.model_adapters.sampling.rule import Rule
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Scores of every row, best first, and the way back."""
+
+    sorted_RW: Tensor
+    rank_N: Tensor
+    count_R: Tensor
+
+
+def rank(score_N: Tensor, row_N: Tensor, rows: int) -> Ranked:
+    """Sort each row's scores. ``row_N`` is ascending. Rows without open positions are all -inf."""
+    count_R = torch.bincount(row_N, minlength=rows)
+    first_R = count_R.cumsum(0) - count_R
+    column_N = torch.arange(len(row_N), device=row_N.device) - first_R[row_N]
+    width = max(int(count_R.max()), 1)
+    table_RW = score_N.new_full((rows, width), float("-inf"))
+    table_RW[row_N, column_N] = score_N
+    sorted_RW, order_RW = table_RW.sort(dim=1, descending=True, stable=True)
+    rank_RW = torch.empty_like(order_RW)
+    rank_RW.scatter_(1, order_RW, torch.arange(width, device=row_N.device).expand(rows, width))
+    return Ranked(sorted_RW, rank_RW[row_N, column_N], count_R)
+
+
+def take_quota(ranked: Ranked, quota_R: Tensor) -> tuple[Tensor, Tensor]:
+    """The best ``quota`` of each row (all, where fewer are open). Returns (how many, gap at the cut), [R]."""
+    n_R = torch.minimum(quota_R, ranked.count_R)
+    return n_R, _gap_at(ranked, n_R)
+
+
+def take_above(ranked: Ranked, threshold: float) -> tuple[Tensor, Tensor]:
+    """The best always, the others where the score is at least ``threshold`` (Fast-dLLM get_transfer_index)."""
+    over_RW = ranked.sorted_RW >= threshold
+    n_R = torch.minimum(over_RW.sum(1).clamp(min=1), ranked.count_R)
+    gap_RW = (ranked.sorted_RW - threshold).abs()
+    gap_RW[:, 0] = float("inf")  # taken whatever its score
+    return n_R, gap_RW.min(1).values.double()
+
+
+def take_factor(ranked: Ranked, factor: float) -> tuple[Tensor, Tensor]:
+    """Fast-dLLM's factor rule: position n (from 1) of the sorted scores must reach ``1 - factor / (n + 1)``.
+
+    The first always does. The published count is the index of the first that fails, one more where that index is 0 or
+    the last: so the last one is taken too when only it fails (get_transfer_index_dynamic; kept, the ids depend on it).
+    """
+    rows, width = ranked.sorted_RW.shape
+    n = torch.arange(1, width + 1, device=ranked.sorted_RW.device, dtype=torch.float64)
+    limit_W = 1.0 - factor / (n + 1)
+    limit_W[0] = -1.0
+    fails_RW = ranked.sorted_RW.double() < limit_W
+    last_R = ranked.count_R - 1
+    index_W = torch.arange(width, device=fails_RW.device)
+    fails_RW &= index_W <= last_R[:, None]
+    first_R = torch.where(fails_RW, index_W, width).min(1).values
+    n_R = torch.where(first_R < width, first_R, last_R)
+    n_R = n_R + ((n_R == 0) | (n_R == last_R))
+    gap_RW = (ranked.sorted_RW.double() - limit_W).abs()
+    gap_RW[:, 0] = float("inf")
+    return torch.minimum(n_R, ranked.count_R), gap_RW.min(1).values
+
+
+def take(ranked: Ranked, rule: Rule, quota_R: Tensor) -> tuple[Tensor, Tensor]:
+    """How many of each row's best positions are written, [R] int64, and the smallest gap behind that, [R] float64."""
+    if rule.how_many == "threshold":
+        return take_above(ranked, rule.threshold)
+    if rule.how_many == "factor":
+        return take_factor(ranked, rule.factor)
+    return take_quota(ranked, quota_R)
+
+
+def zero_ties(ranked: Ranked, n_R: Tensor) -> list[int]:
+    """Rows whose cut goes through positions that all have confidence exactly 0."""
+    inside_R, last_R, following_R = _around_cut(ranked, n_R)
+    return (inside_R & (last_R == 0) & (following_R == 0)).nonzero()[:, 0].tolist()
+
+
+def published_choice(score_n: Tensor, column_n: Tensor, length: int, n: int) -> Tensor:
+    """The ``n`` positions that the published code takes in one row: ``torch.topk`` on the CPU over the whole canvas.
+
+    Only for ties at confidence 0, which ``confidence_eos_eot_inf`` makes by design: several positions that want EOS
+    have confidence 0 at once, and which of them comes first is then decided by topk alone. The result is a function of
+    this row, so it depends on no neighbour.
+    """
+    canvas = torch.full((length,), float("-inf"), dtype=score_n.dtype)
+    canvas[column_n.cpu()] = score_n.cpu()
+    taken = torch.zeros(length, dtype=torch.bool)
+    taken[canvas.topk(n).indices] = True
+    return taken[column_n.cpu()].to(score_n.device)
+
+
+def _around_cut(ranked: Ranked, n_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Is there a cut (some taken, some left)? The score of the last taken, and of the first left out; all [R]."""
+    width = ranked.sorted_RW.shape[1]
+    inside_R = (n_R > 0) & (n_R < ranked.count_R)
+    last_R = ranked.sorted_RW.gather(1, (n_R - 1).clamp(min=0)[:, None])[:, 0]
+    following_R = ranked.sorted_RW.gather(1, n_R.clamp(max=width - 1)[:, None])[:, 0]
+    return inside_R, last_R, following_R
+
+
+def _gap_at(ranked: Ranked, n_R: Tensor) -> Tensor:
+    """How much better the last taken is than the first left out; inf where all or none are taken."""
+    inside_R, last_R, following_R = _around_cut(ranked, n_R)
+    return torch.where(inside_R, (last_R - following_R).double(), float("inf"))

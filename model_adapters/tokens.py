@@ -1,0 +1,79 @@
+"""Prompts to token ids: raw text as it is, chat messages through the template, ids checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dare_bench.errors import CheckpointError, PromptError
+from dare_bench.types import ModelSpec, Prompt
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+
+
+def open_tokenizer(path: Path, vocab: int) -> Any | None:
+    """The folder's tokenizer, never with remote code; None where the folder has none.
+
+    Raises:
+        CheckpointError: its files do not open, or it has ids beyond the embedding's ``vocab`` rows.
+    """
+    if not any((path / name).is_file() for name in TOKENIZER_FILES):
+        return None
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(f"{path}: its tokenizer does not open without remote code ({reason})") from error
+    highest = max(tokenizer.get_vocab().values(), default=-1)
+    if highest >= vocab:
+        raise CheckpointError(
+            f"{path}: the tokenizer has ids up to {highest}, the embedding {vocab} rows: wrong vocabulary; "
+            "use the tokenizer that belongs to these weights"
+        )
+    return tokenizer
+
+
+def encode_prompt(
+    prompt: Prompt, tokenizer: Any | None, spec: ModelSpec, chat_template: str | None, path: Path
+) -> list[int]:
+    """Token ids; no special tokens are added to raw text. Raises PromptError in one line."""
+    if isinstance(prompt, str):
+        return list(_need(tokenizer, "text", path)(prompt, add_special_tokens=False)["input_ids"])
+    items = list(prompt)
+    if items and isinstance(items[0], dict):
+        return _encode_messages(items, _need(tokenizer, "messages", path), chat_template)
+    for token in items:
+        if isinstance(token, bool) or not hasattr(token, "__index__"):
+            raise PromptError(f"prompt item {token!r} is no token id; give text, a list of ids, or chat messages")
+        if not 0 <= int(token) < spec.vocab_size:  # type: ignore[arg-type]
+            raise PromptError(f"token id {token} is outside the vocabulary; allowed are 0 to {spec.vocab_size - 1}")
+    return [int(token) for token in items]  # type: ignore[arg-type]
+
+
+def _need(tokenizer: Any | None, what: str, path: Path) -> Any:
+    if tokenizer is None:
+        raise PromptError(f"{path} has no tokenizer, so it cannot read {what}; give token ids")
+    return tokenizer
+
+
+def _encode_messages(messages: Sequence[Any], tokenizer: Any, chat_template: str | None) -> list[int]:
+    for message in messages:
+        if not isinstance(message, dict) or not {"role", "content"} <= set(message):
+            raise PromptError(f"chat message {message!r}: each needs 'role' and 'content'")
+    return list(tokenizer(render_chat(messages, tokenizer, chat_template), add_special_tokens=False)["input_ids"])
+
+
+def render_chat(messages: Sequence[Any], tokenizer: Any, chat_template: str | None, **options: Any) -> str:
+    """Messages as one string, by the checkpoint's own template, else the family's; raises PromptError."""
+    template = getattr(tokenizer, "chat_template", None) or chat_template
+    if template is None:
+        raise PromptError("this checkpoint has no chat template; give raw text")
+    options = {"add_generation_prompt": True, **options}
+    try:
+        return str(tokenizer.apply_chat_template(list(messages), chat_template=template, tokenize=False, **options))
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise PromptError(f"the chat template does not take these messages: {reason}") from error

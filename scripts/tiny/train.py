@@ -1,0 +1,176 @@
+"""Trains a bundled tiny checkpoint from nothing, on two CPU cores, in under half an hour.
+
+Run as::
+
+    python scripts/tiny/train.py --out model_adapters/tiny                    # the recipe tiny-llada
+    python scripts/tiny/train.py --recipe NAME --out DIR --work /tmp/run      # keeps its state; run again to resume
+
+The run stops by step, never by time, and every draw is a function of (seed, step): the same machine gives the same
+checkpoint again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from card import write_card
+from data import batch_rows
+from recipe import CONTEXT, EPS, RECIPES, Recipe
+from score import score
+from tokenizer import BOS, EOS, MASK, build, save
+
+from dare_bench.diffusion.canvas import pack
+from dare_bench.diffusion.losses import noisy, weighted_sum, weights
+from dare_bench.diffusion.noise import draw_masks, even_levels
+from dare_bench.model_adapters.backbone import Plan
+from dare_bench.model_adapters.llada.network import LLaDAConfig, LLaDAModelLM
+from dare_bench.seeds import key
+
+
+def config(recipe: Recipe) -> LLaDAConfig:
+    """The published LLaDA fields at this recipe's sizes."""
+    tokenizer = build()
+    ids = {name: tokenizer.token_to_id(name) for name in (BOS, EOS, MASK)}
+    return LLaDAConfig(
+        architectures=["LLaDAModelLM"],
+        d_model=recipe.width,
+        n_layers=recipe.layers,
+        n_heads=recipe.heads,
+        n_kv_heads=recipe.heads,
+        mlp_hidden_size=recipe.ff_width,
+        vocab_size=tokenizer.get_vocab_size(),
+        embedding_size=tokenizer.get_vocab_size(),
+        max_sequence_length=CONTEXT,
+        bos_token_id=ids[BOS],
+        eos_token_id=ids[EOS],
+        pad_token_id=ids[EOS],
+        mask_token_id=ids[MASK],
+        init_std=recipe.init_std,
+        activation_type="silu",
+        alibi=False,
+        attention_dropout=0.0,
+        attention_layer_norm=False,
+        bias_for_layer_norm=False,
+        block_group_size=1,
+        block_type="llama",
+        embedding_dropout=0.0,
+        flash_attention=False,
+        layer_norm_type="rms",
+        residual_dropout=0.0,
+        rope=True,
+    )
+
+
+def rate(recipe: Recipe, step: int) -> float:
+    """Learning rate of a step counted from 0: linear warm-up, then half a cosine down to ``last_rate``."""
+    if step < recipe.warm_up:
+        return recipe.learning_rate * (step + 1) / recipe.warm_up
+    done = (step - recipe.warm_up) / max(1, recipe.steps - recipe.warm_up)
+    return recipe.learning_rate * (recipe.last_rate + (1 - recipe.last_rate) * (1 + math.cos(math.pi * done)) / 2)
+
+
+def optimizer_of(network: torch.nn.Module, recipe: Recipe) -> torch.optim.AdamW:
+    """AdamW; norms are not decayed."""
+    matrices = [p for p in network.parameters() if p.dim() > 1]
+    vectors = [p for p in network.parameters() if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=recipe.betas, fused=True)
+
+
+def train_step(network: Any, optimizer: Any, recipe: Recipe, tokenizer: Any, step: int) -> float:
+    """One update with LLaDA's loss; returns it, in nats for each response token."""
+    cfg = network.config
+    batch = pack(batch_rows(tokenizer, cfg.eos_token_id, recipe.rows, recipe.seed, step))
+    rows = len(batch.lengths)
+    stream = key("tiny noise", recipe.seed)
+    key_B = torch.arange(rows) + stream
+    t_B = even_levels(stream, step, rows, EPS)
+    t_B = t_B[torch.randperm(rows, generator=torch.Generator().manual_seed(step))]  # levels must not follow row order
+    masked_T = draw_masks(batch, t_B, key_B, step)
+    tokens_T, at_N, targets_N = noisy(batch, masked_T, cfg.mask_token_id)
+    nll_N = network(tokens_T, batch.column_T, Plan(batch.lengths), at_N, targets_N).nll
+    loss = weighted_sum(nll_N, weights(batch, masked_T, t_B))
+    for group in optimizer.param_groups:
+        group["lr"] = rate(recipe, step)
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(network.parameters(), recipe.clip)
+    optimizer.step()
+    return float(loss)
+
+
+def publish(network: Any, folder: Path) -> LLaDAModelLM:
+    """Write the checkpoint as bfloat16 with its tokenizer; return it as reopened, in float32."""
+    folder.mkdir(parents=True, exist_ok=True)
+    half = LLaDAModelLM(network.config)
+    half.load_state_dict(network.state_dict())
+    half.to(torch.bfloat16).save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    save(folder)
+    return LLaDAModelLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def say(**facts: Any) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--recipe", default="tiny-llada", choices=sorted(RECIPES))
+    parser.add_argument("--out", type=Path, required=True, help="folder that gets one folder a checkpoint")
+    parser.add_argument("--work", type=Path, help="keep the training state here every 250 steps, and resume from it")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--score-every", type=int, default=0, help="also score the tasks after so many steps")
+    args = parser.parse_args()
+    recipe = RECIPES[args.recipe]
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(recipe.seed)
+    tokenizer = build()
+    network = LLaDAModelLM(config(recipe))
+    optimizer = optimizer_of(network, recipe)
+    start, seconds = 0, 0.0
+    state = args.work / "state.pt" if args.work else None
+    if state and state.exists():
+        saved = torch.load(state, weights_only=True)
+        network.load_state_dict(saved["network"])
+        optimizer.load_state_dict(saved["optimizer"])
+        start, seconds = saved["step"], saved["seconds"]
+    parameters = sum(p.numel() for p in network.parameters())
+    say(recipe=args.recipe, parameters=parameters, start=start, steps=recipe.steps)
+
+    def scores(of: Any) -> dict[str, dict[str, float]]:
+        cfg = of.config
+        return {name: score(of, tokenizer, name, cfg.eos_token_id, cfg.mask_token_id) for name in recipe.scored}
+
+    network.train()
+    begun, total = time.perf_counter() - seconds, 0.0
+    for step in range(start, recipe.steps):
+        total += train_step(network, optimizer, recipe, tokenizer, step)
+        done = step + 1
+        if done % 100 == 0:
+            say(step=done, loss=round(total / 100, 4), rate=rate(recipe, step), seconds=round(time.perf_counter() - begun))
+            total = 0.0
+        if args.score_every and done % args.score_every == 0:
+            say(step=done, scores=scores(network))
+        if state and done % 250 == 0:
+            args.work.mkdir(parents=True, exist_ok=True)
+            facts = {"step": done, "seconds": time.perf_counter() - begun}
+            torch.save({"network": network.state_dict(), "optimizer": optimizer.state_dict(), **facts}, state)
+        for name, stop in recipe.snapshots.items():
+            if stop == done:
+                minutes = (time.perf_counter() - begun) / 60
+                result = scores(publish(network, args.out / name))
+                write_card(args.out / name, name, args.recipe, recipe, parameters, done, minutes, args.threads, result)
+                say(checkpoint=name, step=done, minutes=round(minutes, 1), scores=result)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Two-digit arithmetic as an lm-eval task: ``utils`` is what lm-eval calls, ``generate`` makes the data."""

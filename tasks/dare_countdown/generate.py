@@ -1,0 +1,105 @@
+"""Makes countdown problems that can be solved. Train and test never share (set of numbers, target), by a hash of both.
+
+Solutions are searched over whole numbers: no step gives a fraction or a number below 1, so they read as people write
+them. The answer of an item is the first solution in a fixed order of search, so equal problems have equal answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+SEED = 20263
+TEST_SHARE = 10
+"""One problem in ten is held out."""
+TEST_ITEMS = 250
+TRAIN_SAMPLE = 200
+LOW, HIGH = 1, 20
+LOW_TARGET, HIGH_TARGET = 1, 99
+
+Item = dict[str, Any]
+Term = tuple[int, str, int]
+"""Value, text, binding strength: 0 a sum, 1 a product, 2 a number."""
+
+
+def join(left: Term, right: Term) -> Iterator[Term]:
+    """The ways to combine two terms, with parentheses only where they are needed."""
+
+    def wrap(term: Term, least: int) -> str:
+        return term[1] if term[2] >= least else f"({term[1]})"
+
+    big, small = (left, right) if left[0] >= right[0] else (right, left)
+    yield big[0] + small[0], f"{wrap(big, 0)}+{wrap(small, 0)}", 0
+    if big[0] > small[0]:
+        yield big[0] - small[0], f"{wrap(big, 0)}-{wrap(small, 1)}", 0
+    yield big[0] * small[0], f"{wrap(big, 1)}*{wrap(small, 1)}", 1
+    if big[0] % small[0] == 0:
+        yield big[0] // small[0], f"{wrap(big, 1)}/{wrap(small, 2)}", 1
+
+
+def values(terms: Sequence[Term]) -> Iterator[Term]:
+    """Every value that all terms together can make, in a fixed order."""
+    if len(terms) == 1:
+        yield terms[0]
+        return
+    for i in range(len(terms)):
+        for j in range(i + 1, len(terms)):
+            rest = [term for k, term in enumerate(terms) if k not in (i, j)]
+            for made in join(terms[i], terms[j]):
+                yield from values([made, *rest])
+
+
+@lru_cache(maxsize=20000)
+def solutions(numbers: tuple[int, ...]) -> dict[int, str]:
+    """Target -> first solution, for all targets in range; ``numbers`` sorted."""
+    found: dict[int, str] = {}
+    for value, text, _ in values([(n, str(n), 2) for n in numbers]):
+        if LOW_TARGET <= value <= HIGH_TARGET:
+            found.setdefault(value, text)
+    return found
+
+
+def held_out(numbers: Sequence[int], target: int) -> bool:
+    """Does the problem belong to the test set? The order of the numbers does not matter."""
+    text = f"{SEED}:{sorted(numbers)}:{target}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") % TEST_SHARE == 0
+
+
+def _items(seed: int, count: int, test: bool) -> Iterator[Item]:
+    rng = random.Random(seed)
+    while True:
+        numbers = [rng.randint(LOW, HIGH) for _ in range(count)]
+        reached = solutions(tuple(sorted(numbers)))
+        if not reached:
+            continue
+        target = rng.choice(sorted(reached))
+        if held_out(numbers, target) == test:
+            yield {"numbers": numbers, "target": target, "solution": reached[target]}
+
+
+def train_items(seed: int, count: int) -> Iterator[Item]:
+    """Problems of ``count`` numbers without end, none held out; the same seed gives the same problems."""
+    return _items(seed, count, test=False)
+
+
+def test_items(count: int) -> list[Item]:
+    """The committed test set: problems that differ in numbers or target, not in order alone."""
+    found: dict[tuple[Any, ...], Item] = {}
+    for item in _items(SEED + count, count, test=True):
+        found.setdefault((*sorted(item["numbers"]), item["target"]), item)
+        if len(found) == TEST_ITEMS:
+            break
+    return list(found.values())
+
+
+def files() -> dict[str, list[Item]]:
+    """Name -> rows of the committed data."""
+    made: dict[str, list[Item]] = {}
+    for count in (3, 4):
+        source = train_items(SEED, count)
+        made[f"test{count}.jsonl"] = test_items(count)
+        made[f"train{count}.jsonl"] = [next(source) for _ in range(TRAIN_SAMPLE)]
+    return made

@@ -1,0 +1,159 @@
+"""Run directories for tests: small, complete, in the format that real runs have, without a model."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from dare_bench.runs.files import DONE_FILE, RUN_FILE, file_date, write_results, write_samples, write_traces
+from dare_bench.runs.intervals import confidence_intervals
+from dare_bench.runs.schema import Block
+from dare_bench.runs.writer import atomic_write_json
+
+DECODING = {
+    "gen_length": 16,
+    "steps": 16,
+    "block_length": 16,
+    "temperature": 0.0,
+    "cfg_scale": 0.0,
+    "remasking": "low_confidence",
+    "early_stop": True,
+    "trajectory": True,
+}
+CHOICES = ("a red apple", "a green pear", "seven", "none of these")
+
+
+def make_run(
+    root: Path,
+    run_id: str = "tiny-llada-dare_sudoku-0123abcd",
+    *,
+    model: str = "tiny-llada",
+    tasks: dict[str, float] | None = None,
+    n_docs: int = 20,
+    n_total: int = 200,
+    limit: int | None = None,
+    status: str = "complete",
+    created: str = "2026-11-20T10:30:00.123456",
+    gpu: str | None = None,
+    decoding: dict[str, Any] | None = None,
+    failures: int = 0,
+    prompt: str | None = None,
+    answer: str | None = None,
+    fingerprint: str = "",
+    seed: int = 0,
+    done: bool = True,
+) -> Path:
+    """Write ``root/run_id`` and return it. ``tasks`` maps a task to its share of right answers; a task whose name
+    starts with "choice" is scored by log-likelihood, all others are generated."""
+    tasks = {"dare_sudoku": 0.9} if tasks is None else tasks
+    settings = {**DECODING, **(decoding or {})}
+    folder = Path(root) / run_id
+    date = file_date(datetime.fromisoformat(created))
+    rng = random.Random(f"{run_id}{seed}")
+    results: dict[str, Any] = {k: {} for k in ("results", "configs", "versions", "n-shot", "higher_is_better")}
+    results |= {"group_subtasks": {task: [] for task in tasks}, "n-samples": {}, "git_hash": None, "date": 0.0}
+    blocks: dict[str, Any] = {}
+    samples: dict[str, list[dict[str, Any]]] = {}
+    for task, share in tasks.items():
+        scored = task.startswith("choice")
+        right = [i < round(share * (n_docs - failures)) for i in range(n_docs - failures)]
+        make = _choice_sample if scored else _generate_sample
+        made = [make(task, i, ok, rng, settings, prompt, answer) for i, ok in enumerate(right)]
+        samples[task] = [sample for sample, _ in made]
+        write_samples(folder, date, task, samples[task])
+        if traces := [trace for _, trace in made if trace]:
+            write_traces(folder, date, task, traces)
+        metric = "acc" if scored else "exact_match"
+        mean = sum(right) / len(right) if right else 0.0
+        error = (mean * (1 - mean) / (len(right) - 1)) ** 0.5 if len(right) > 1 else "N/A"
+        results["results"][task] = {
+            "alias": task, "sample_len": len(right), f"{metric},none": mean, f"{metric}_stderr,none": error,
+        }  # fmt: skip
+        results["versions"][task], results["n-shot"][task], results["configs"][task] = 1, 0, {"task": task}
+        results["higher_is_better"][task] = {metric: True}
+        results["n-samples"][task] = {"original": n_total, "effective": n_docs}
+        blocks[task] = {
+            "fingerprint": hashlib.sha256((fingerprint + task).encode()).hexdigest(),
+            "n_docs": n_docs, "n_total": n_total, "limit_applied": limit is not None,
+            "decoding": {} if scored else settings, "likelihood": {"mc_num": 128} if scored else {},
+            "tier": "E2" if scored else "E1", "requests": n_docs * (len(CHOICES) if scored else 1),
+        }  # fmt: skip
+    requests = sum(block["requests"] for block in blocks.values())
+    block = Block.model_validate(
+        {
+            "status": status, "run_id": run_id, "created": created,
+            "model": {"name": model, "family": "llada", "content_hash": "sha256:" + "ab" * 32, "dtype": "float32",
+                      "parameters": 861_000},
+            "harness": {"name": "lm-eval", "version": "0.4.13"},
+            "tasks": blocks, "seeds": (0, 1234, 1234, 1234), "limit": limit,
+            "command": f"dare-bench eval --model {model} --tasks {','.join(tasks)}",
+            "environment": {"python": "3.11.7", "torch": "2.13.0", "dare_bench": "0.1.0", "cpu": "Test CPU, 2 cores",
+                            "gpu": gpu, "platform": "Linux"},
+            "decoding_requested": decoding or {},
+            "cost": {"requests": requests, "nfe": requests * 12, "forwards": requests * 4, "tokens": requests * 16,
+                     "tokens_to_eos": requests * 11, "decoded_tokens": requests * 14, "seconds": 12.5,
+                     "tokens_per_s": requests * 11 / 12.5, "tpf": 11 / 12, "occupancy": 0.93, "peak_memory_mb": 412.0},
+            "ci": confidence_intervals(results, samples),
+            "failures": [{"task": task, "doc_id": n_docs - 1 - i, "error": "the prompt is too long: 9000 tokens"}
+                         for task in tasks for i in range(failures)],
+            "notes": ["sampler: llada, low_confidence"],
+        }
+    )  # fmt: skip
+    write_results(folder, date, results, block)
+    atomic_write_json(folder / RUN_FILE, {"run_id": run_id, "date": created, "spec": {"model": model}})
+    if done:
+        atomic_write_json(folder / DONE_FILE, {"date": created})
+    return folder
+
+
+def _hashes(text: str) -> dict[str, str]:
+    names = ("doc_hash", "prompt_hash", "target_hash")
+    return {name: hashlib.sha256((name + text).encode()).hexdigest() for name in names}
+
+
+def _generate_sample(
+    task: str, i: int, ok: bool, rng: random.Random, settings: dict[str, Any], prompt: str | None, answer: str | None
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    target = "".join(rng.choice("1234") for _ in range(8))
+    said = answer if answer is not None else (target if ok else target[::-1] + "?")
+    length = settings["gen_length"]
+    pieces = [*(said[:1], said[1:3], *said[3:])][:length]
+    pieces += ["<|endoftext|>"] * (length - len(pieces))
+    order = list(range(length))
+    rng.shuffle(order)
+    key = f"{task}/{i}/0/0/{rng.randrange(16**8):08x}"
+    events = [[step, "set", at, rng.randrange(500), round(rng.uniform(0.4, 1), 4)] for step, at in enumerate(order)]
+    ask = prompt if prompt is not None else f"Question {i}: which digits?\nAnswer:"
+    sample = {
+        "doc_id": i, "doc": {"question": ask}, "target": target, "filter": "none", "metrics": ["exact_match"],
+        "arguments": [(ask, {"until": ["\n\n"], "max_gen_toks": length})], "resps": [[said]], "filtered_resps": [said],
+        "exact_match": float(ok), **_hashes(key),
+        "dare_bench": [{"key": key, "kind": "generate", "nfe": 12, "reference_nfe": length, "tokens": length,
+                        "tokens_to_eos": 9, "finish_reason": "eos", "seconds": 0.05, "seed": rng.getrandbits(62),
+                        "tier": "E1", "margin": 0.02, "residual_masks": 0, "trace_ref": key}],
+    }  # fmt: skip
+    return sample, {
+        "key": key, "doc_id": i, "repeat": 0, "prompt_tokens": 9, "pieces": pieces, "events": events,
+    }  # fmt: skip
+
+
+def _choice_sample(
+    task: str, i: int, ok: bool, rng: random.Random, settings: dict[str, Any], prompt: str | None, answer: str | None
+) -> tuple[dict[str, Any], None]:
+    gold = rng.randrange(len(CHOICES))
+    best = gold if ok else (gold + 1) % len(CHOICES)
+    values = [-1.5 if at == best else -rng.uniform(4, 9) for at in range(len(CHOICES))]
+    ask = prompt if prompt is not None else f"Statement {i} goes on with"
+    sample = {
+        "doc_id": i, "doc": {"ctx": ask, "label": gold}, "target": gold, "filter": "none", "metrics": ["acc"],
+        "arguments": [(ask, f" {choice}") for choice in CHOICES],
+        "resps": [[(value, False)] for value in values], "filtered_resps": [(value, False) for value in values],
+        "acc": float(ok), **_hashes(f"{task}{i}"),
+        "dare_bench": [{"key": f"{task}/{i}/{at}/0/{rng.randrange(16**8):08x}", "kind": "score", "value": value,
+                        "stderr": 0.05, "is_greedy": False, "nfe": 128, "estimator": "reference", "draws": 128,
+                        "seconds": 0.1, "seed": 7, "tier": "E2"} for at, value in enumerate(values)],
+    }  # fmt: skip
+    return sample, None

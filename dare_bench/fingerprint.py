@@ -134,15 +134,15 @@ def digest(value: Any, length: int = 10) -> str:
 
 def slug(text: str, limit: int) -> str:
     """``text`` as part of a file name: letters, digits, ``.``, ``_`` and ``-``, at most ``limit`` characters."""
-    clean = re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "x"
-    return clean[:limit].rstrip("-.")
+    clean = re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-._") or "x"
+    return clean[:limit].rstrip("-._")
 
 
 def model_name(checkpoint: str) -> str:
     """What a checkpoint is called: a hub id or bundled name as given, ``owner/name`` for a hub snapshot, else the
     folder's name."""
     path = Path(checkpoint).expanduser()
-    if not path.exists():
+    if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises for names that are too long
         return checkpoint
     if found := re.search(r"/models--([^/]+)/snapshots/", path.absolute().as_posix()):
         return found[1].replace("--", "/", 1)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from dare_bench.config import one_line, read_yaml
 from dare_bench.errors import UsageError, unknown
@@ -53,6 +53,15 @@ class Board(BaseModel):
             if not keys or len(set(keys)) < len(keys):
                 raise ValueError("name at least one task, and each task and metric once")
         return value
+
+    @model_validator(mode="after")
+    def _ranks_by_a_column(self) -> Board:
+        if self.tasks == "all":
+            return self
+        allowed = ["mean", "none", *(column.task for column in self.tasks)]
+        if self.rank_by not in allowed:
+            raise ValueError(f"rank_by is {self.rank_by!r}; allowed: {', '.join(allowed)}")
+        return self
 
     def columns(self, runs: Sequence[Run]) -> list[Column]:
         """The columns: those declared, or every task and group that any run has a score of."""

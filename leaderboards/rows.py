@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,10 +13,12 @@ from dare_bench.runs.scores import Score
 from dare_bench.runs.text import one_line
 from dare_bench.stats import Interval, mean_of
 
+_OTHER_SCALES = ("bits_per_byte", "bleu", "chrf", "ter")
+
 
 @dataclass(frozen=True, slots=True)
 class Badge:
-    """Why a row is not to be read like the others. All but "note" keep it out of the ranking."""
+    """Why a row is not to be read like the others; any badge keeps it out of the ranking."""
 
     kind: str
     text: str
@@ -141,9 +144,9 @@ def _rank(rows: Sequence[Row], comparable: Sequence[Row]) -> None:
     the best of their band share its rank."""
     for row in comparable:
         row.rank = 1 + sum(_above(other, row) for other in comparable)
-    ranks = [row.rank for row in rows if row.rank is not None]
+    ranks = Counter(row.rank for row in rows)
     for row in comparable:
-        row.shared = ranks.count(row.rank) > 1
+        row.shared = ranks[row.rank] > 1
 
 
 def _sign(row: Row) -> int:
@@ -170,9 +173,8 @@ def _bounds(row: Row) -> tuple[float, float]:
 
 def is_share(score: Score) -> bool:
     """Is it a share between 0 and 1, to be printed in percent? Perplexities and BLEU are not, whatever their value."""
-    return 0.0 <= score.value <= 1.0 and not any(
-        word in score.metric for word in ("perplexity", "bits_per", "bleu", "chrf", "ter", "loss")
-    )
+    other = score.metric in _OTHER_SCALES or "perplexity" in score.metric or "loss" in score.metric
+    return 0.0 <= score.value <= 1.0 and not other
 
 
 def row_record(row: Row, columns: Sequence[Column]) -> dict[str, Any]:

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig
-from transformers.utils import logging as transformers_logging
 
 from dare_bench.errors import CheckpointError, UsageError
 from dare_bench.model_adapters.checkpoint import check_weights, read_config
 from dare_bench.model_adapters.family import Family, require_mask
 from dare_bench.model_adapters.native import NativeModel
+from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.model_adapters.tokens import open_tokenizer
 from dare_bench.types import ModelSpec
 
@@ -62,7 +61,7 @@ def open_native(
         UsageError: unknown device or dtype.
     """
     raw = read_config(path)
-    config = AutoConfig.for_model(family.network.config_class.model_type, **{k: v for k, v in raw.items() if k != "model_type"})
+    config = family.network.config_class.from_dict(raw)
     with torch.device("meta"):
         expected = {k: tuple(v.shape) for k, v in family.network(config).state_dict().items()}
     check_weights(path, expected)
@@ -71,6 +70,7 @@ def open_native(
     arch = family.network.arch_of(config)
     tokenizer = open_tokenizer(path, arch.vocab)
     network = _weights(family, path, config, kind).to(where).eval()
+    _check_finite(network, path)
     ids = family.special_ids(config, tokenizer)
     eos = ids.eos if eos_id is None else tuple(eos_id) if isinstance(eos_id, list | tuple) else (eos_id,)
     spec = ModelSpec(
@@ -92,14 +92,17 @@ def open_native(
 
 
 def _weights(family: Family, path: Path, config: Any, dtype: torch.dtype) -> Any:
-    """``from_pretrained`` without its progress bar: a load is one line of the program's own progress."""
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
     try:
-        return family.network.from_pretrained(str(path), config=config, dtype=dtype, use_safetensors=True)
+        with quiet_transformers():
+            return family.network.from_pretrained(str(path), config=config, dtype=dtype, use_safetensors=True)
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(f"{path}: its weights do not load ({reason})") from error
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()
+
+
+def _check_finite(network: Any, path: Path) -> None:
+    """NaN weights are named here: deeper in, some attention kernels swallow them and the model is silently worse."""
+    for name, weight in network.named_parameters():
+        if not bool(torch.isfinite(weight).all()):
+            count = int((~torch.isfinite(weight)).sum())
+            raise CheckpointError(f"{path}: {name} holds {count} NaN or infinite values; fetch or train it again")

@@ -9,6 +9,7 @@ from typing import Any
 
 from dare_bench.errors import SaveError
 from dare_bench.model_adapters.checkpoint import INDEX
+from dare_bench.model_adapters.quiet import quiet_transformers
 
 
 def save_checkpoint(network: Any, source: Path, target: Path) -> None:
@@ -20,7 +21,8 @@ def save_checkpoint(network: Any, source: Path, target: Path) -> None:
         if target.resolve() == source.resolve():
             raise SaveError(f"{target} is the folder the model was opened from; save to another one")
         target.mkdir(parents=True, exist_ok=True)
-        network.save_pretrained(str(target))
+        with quiet_transformers():
+            network.save_pretrained(str(target))
         for file in sorted(source.iterdir()):
             if file.is_file() and file.name not in ("config.json", INDEX) and file.suffix not in (".safetensors", ".bin"):
                 shutil.copyfile(file, target / file.name)

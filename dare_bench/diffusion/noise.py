@@ -24,13 +24,16 @@ def levels(key_B: Tensor, step: int, eps: float = EPS) -> Tensor:
 
 
 def even_levels(key: int, step: int, rows: int, eps: float = EPS) -> Tensor:
-    """Levels for a whole batch that cover (eps, 1) evenly: one random offset, then steps of 1/B; float64 [B].
+    """Levels for a whole batch that cover (eps, 1) evenly, in random order: one random offset, then steps of 1/B;
+    float64 [B].
 
     Each level alone is uniform, so the mean loss is the same; its spread from step to step is smaller. Draw it for the
     batch before cutting it into micro-batches.
     """
-    offset = uniform(torch.tensor(key), Draw.NOISE_LEVEL, step, 0)
-    return eps + (1.0 - eps) * ((torch.arange(rows) / rows + offset) % 1.0)
+    key_B = torch.arange(rows) + key
+    offset = uniform(key_B[:1], Draw.NOISE_LEVEL, step, 0)
+    even_B = eps + (1.0 - eps) * ((torch.arange(rows, dtype=torch.float64) / rows + offset) % 1.0)
+    return even_B[uniform(key_B, Draw.ORDER, step, 0).argsort()]
 
 
 def draw_masks(batch: Batch, t_B: Tensor, key_B: Tensor, step: int) -> Tensor:

@@ -40,7 +40,7 @@ def unpack(line: bytes) -> dict[str, Any] | None:
     if not line.endswith(b"}\n") or not line.startswith(_HEAD):
         return None
     rest = line[_BODY:-1]
-    if line[len(_HEAD) : len(_HEAD) + _SUM] != _checksum(rest):
+    if line[len(_HEAD) : _BODY] != _checksum(rest) + b'",':
         return None
     found: dict[str, Any] = json.loads(b"{" + rest)
     return found

@@ -13,6 +13,7 @@ from typing import Any
 from dare_bench import fingerprint
 from dare_bench.engine import identity as ident
 from dare_bench.engine.evaluate import check, content_of, open_model, preparer, settled
+from dare_bench.engine.queue import size
 from dare_bench.engine.rundir import candidates
 from dare_bench.engine.scope import Scope
 from dare_bench.protocols import LoadedModel
@@ -24,7 +25,7 @@ TIMED = 3
 
 @dataclass(frozen=True)
 class Preview:
-    """``forwards`` is an upper bound (rows may stop early); ``seconds`` is estimated from a few samples answered now."""
+    """``forwards`` is an upper bound (rows may stop early); ``seconds`` comes from a few samples answered now."""
 
     run_id: str
     run_path: Path
@@ -84,7 +85,7 @@ def estimate(
 ) -> tuple[float, int]:
     """(seconds for all requests, samples timed): a short, a middling and a long one are answered now, and all others
     are taken to need as many seconds a forward pass. Rows that stop early make it less, longer prompts more."""
-    by_cost = sorted(range(len(requests)), key=lambda i: (forwards[i], len(model.encode(requests[i].prompt))))
+    by_cost = sorted(range(len(requests)), key=lambda i: (forwards[i], size(requests[i])))
     if not by_cost:
         return 0.0, 0
     picks = {by_cost[round(share * (len(by_cost) - 1))] for share in (0.0, 0.5, 1.0)}

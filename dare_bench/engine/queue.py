@@ -182,20 +182,20 @@ def ordered(requests: Iterable[Request], work: Mapping[str, int]) -> list[Reques
         groups.setdefault((request.task, str(request.doc_id), request.repeat), []).append(request)
 
     def cost(group: list[Request]) -> tuple[int, int]:
-        return max(work[r.key] for r in group), max(_length(r) for r in group)
+        return max(work[r.key] for r in group), max(size(r) for r in group)
 
     by_cost = sorted(groups.values(), key=cost, reverse=True)
     return [request for group in by_cost for request in group]
 
 
-def _length(request: Request) -> int:
+def size(request: Request) -> int:
     """A cheap measure of how long a row will be: characters of text, or tokens. Only the order hangs on it."""
     prompt, target = request.prompt, request.target
     if not isinstance(prompt, str) and len(prompt) and isinstance(prompt[0], Mapping):
-        size = sum(len(str(turn["content"])) for turn in cast("Sequence[Mapping[str, str]]", prompt))
+        length = sum(len(str(turn["content"])) for turn in cast("Sequence[Mapping[str, str]]", prompt))
     else:
-        size = len(prompt)
-    return size + (len(target) if target is not None else 0)
+        length = len(prompt)
+    return length + (len(target) if target is not None else 0)
 
 
 def with_fields(request: Request, extra: Mapping[str, Any]) -> Request:

@@ -16,7 +16,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,7 @@ def _entries(root: Path, origin: str, found: dict[str, list[Any]]) -> dict[str, 
     }
 
 
+@cache
 def _lm_eval_names(root: Path) -> dict[str, list[Any]]:
     version = importlib.metadata.version("lm_eval")
     # In a source checkout files change under one version number, so only an installed copy is remembered.
@@ -92,10 +93,10 @@ def _lm_eval_names(root: Path) -> dict[str, list[Any]]:
 
 
 class TaskIndex:
-    """All names of this run. ``notes`` says which names of lm-eval's were replaced by a folder's."""
+    """All names of this run. ``replaced``: names that stand for another file than before, with a sentence on each."""
 
     def __init__(self, include_path: Sequence[str | Path] = ()) -> None:
-        self.notes: list[str] = []
+        self.replaced: dict[str, str] = {}
         self._scanner = Scanner()
         self._extra: dict[str, TaskEntry] = {}
         for entry in registry().entries("task_folder"):
@@ -109,7 +110,7 @@ class TaskIndex:
     def _add(self, root: Path, origin: str) -> None:
         for name, entry in _entries(root, origin, _fold(root)).items():
             if name in self._extra:
-                self.notes.append(f"{entry.kind} {name!r} of {origin} replaces that of {self._extra[name].origin}")
+                self.replaced[name] = f"{entry.kind} {name!r} of {origin} replaces that of {self._extra[name].origin}"
             self._extra[name] = entry
 
     @cached_property
@@ -117,11 +118,9 @@ class TaskIndex:
         """Every name, those of lm-eval included."""
         root = lm_eval_folder()
         names = _entries(root, LM_EVAL, _lm_eval_names(root))
-        self.notes += [
-            f"{entry.kind} {name!r} of {entry.origin} replaces lm-eval's"
-            for name, entry in self._extra.items()
-            if name in names
-        ]
+        for name, entry in self._extra.items():
+            if name in names:
+                self.replaced[name] = f"{entry.kind} {name!r} of {entry.origin} replaces lm-eval's"
         return {**names, **self._extra}
 
     def names(self, *kinds: str) -> list[str]:

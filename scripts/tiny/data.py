@@ -44,7 +44,9 @@ TASKS = {
 }
 
 
-def rows(tokenizer: Tokenizer, eos: int, name: str, seed: int, step: int, count: int) -> list[tuple[list[int], list[int]]]:
+def rows(
+    tokenizer: Tokenizer, eos: int, name: str, seed: int, step: int, count: int
+) -> list[tuple[list[int], list[int]]]:
     """``count`` training rows (prompt ids, response ids) of a task at a step: a function of (seed, task, step)."""
     task = TASKS[name]
     utils = task.module("utils")
@@ -55,6 +57,8 @@ def rows(tokenizer: Tokenizer, eos: int, name: str, seed: int, step: int, count:
     return sorted(made, key=lambda row: len(row[0]))  # equal lengths side by side attend as one dense batch
 
 
-def batch_rows(tokenizer: Tokenizer, eos: int, mix: dict[str, int], seed: int, step: int) -> list[tuple[list[int], list[int]]]:
+def batch_rows(
+    tokenizer: Tokenizer, eos: int, mix: dict[str, int], seed: int, step: int
+) -> list[tuple[list[int], list[int]]]:
     """All rows of one step."""
     return [row for name, count in mix.items() for row in rows(tokenizer, eos, name, seed, step, count)]

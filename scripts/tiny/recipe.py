@@ -42,4 +42,14 @@ RECIPES = {
         snapshots={"tiny-llada-base": 1500, "tiny-llada": 4000},
         scored=("dare_sudoku", "dare_arithmetic", "dare_countdown3"),
     ),
+    "smoke": Recipe(
+        rows={"dare_sudoku": 2, "dare_arithmetic": 3},
+        snapshots={"smoke-base": 4, "smoke": 6},
+        width=16,
+        layers=1,
+        heads=2,
+        ff_width=16,
+        warm_up=2,
+        scored=("dare_arithmetic",),
+    ),
 }

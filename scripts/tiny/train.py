@@ -3,7 +3,7 @@
 Run as::
 
     python scripts/tiny/train.py --out model_adapters/tiny                    # the recipe tiny-llada
-    python scripts/tiny/train.py --recipe NAME --out DIR --work /tmp/run      # keeps its state; run again to resume
+    python scripts/tiny/train.py --recipe NAME --out DIR --work STATE         # keeps its state; run again to resume
 
 The run stops by step, never by time, and every draw is a function of (seed, step): the same machine gives the same
 checkpoint again.
@@ -92,7 +92,6 @@ def train_step(network: Any, optimizer: Any, recipe: Recipe, tokenizer: Any, ste
     stream = key("tiny noise", recipe.seed)
     key_B = torch.arange(rows) + stream
     t_B = even_levels(stream, step, rows, EPS)
-    t_B = t_B[torch.randperm(rows, generator=torch.Generator().manual_seed(step))]  # levels must not follow row order
     masked_T = draw_masks(batch, t_B, key_B, step)
     tokens_T, at_N, targets_N = noisy(batch, masked_T, cfg.mask_token_id)
     nll_N = network(tokens_T, batch.column_T, Plan(batch.lengths), at_N, targets_N).nll
@@ -103,7 +102,7 @@ def train_step(network: Any, optimizer: Any, recipe: Recipe, tokenizer: Any, ste
     loss.backward()
     torch.nn.utils.clip_grad_norm_(network.parameters(), recipe.clip)
     optimizer.step()
-    return float(loss)
+    return float(loss.detach())
 
 
 def publish(network: Any, folder: Path) -> LLaDAModelLM:
@@ -125,7 +124,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--recipe", default="tiny-llada", choices=sorted(RECIPES))
     parser.add_argument("--out", type=Path, required=True, help="folder that gets one folder a checkpoint")
-    parser.add_argument("--work", type=Path, help="keep the training state here every 250 steps, and resume from it")
+    parser.add_argument("--work", type=Path, help="keep the training state here, and resume from it")
+    parser.add_argument("--keep-every", type=int, default=250, help="steps between two kept states")
+    parser.add_argument("--until", type=int, help="stop after this step; run again with --work to go on")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--score-every", type=int, default=0, help="also score the tasks after so many steps")
     args = parser.parse_args()
@@ -151,15 +152,20 @@ def main() -> int:
 
     network.train()
     begun, total = time.perf_counter() - seconds, 0.0
-    for step in range(start, recipe.steps):
+    for step in range(start, min(args.until or recipe.steps, recipe.steps)):
         total += train_step(network, optimizer, recipe, tokenizer, step)
         done = step + 1
         if done % 100 == 0:
-            say(step=done, loss=round(total / 100, 4), rate=rate(recipe, step), seconds=round(time.perf_counter() - begun))
+            say(
+                step=done,
+                loss=round(total / 100, 4),
+                rate=rate(recipe, step),
+                seconds=round(time.perf_counter() - begun),
+            )
             total = 0.0
         if args.score_every and done % args.score_every == 0:
             say(step=done, scores=scores(network))
-        if state and done % 250 == 0:
+        if state and done % args.keep_every == 0:
             args.work.mkdir(parents=True, exist_ok=True)
             facts = {"step": done, "seconds": time.perf_counter() - begun}
             torch.save({"network": network.state_dict(), "optimizer": optimizer.state_dict(), **facts}, state)
@@ -167,7 +173,7 @@ def main() -> int:
             if stop == done:
                 minutes = (time.perf_counter() - begun) / 60
                 result = scores(publish(network, args.out / name))
-                write_card(args.out / name, name, args.recipe, recipe, parameters, done, minutes, args.threads, result)
+                write_card(args.out / name, args.recipe, recipe, parameters, done, minutes, result)
                 say(checkpoint=name, step=done, minutes=round(minutes, 1), scores=result)
     return 0
 

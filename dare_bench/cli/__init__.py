@@ -1,0 +1,62 @@
+"""The ``dare-bench`` command. One file a verb; whatever is heavy is imported inside the verb's function."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from dare_bench import __version__
+from dare_bench.cli import doctor, eval, leaderboard, ls, show, validate
+from dare_bench.cli.guard import State, guarded
+
+app = typer.Typer(
+    name="dare-bench",
+    help="Evaluate diffusion language models: exact samplers, honest settings, durable runs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    # --output_path and --output-path are one flag, for every flag of every verb.
+    context_settings={
+        "token_normalize_func": lambda word: word.replace("_", "-"),
+        "help_option_names": ["-h", "--help"],
+    },
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"dare-bench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; works behind any verb.")
+    ] = False,
+) -> None:
+    State.debug = State.debug or debug
+
+
+app.command("eval")(guarded(eval.evaluate))
+app.command("show")(guarded(show.show))
+app.command("validate")(guarded(validate.validate))
+app.command("doctor")(guarded(doctor.doctor))
+for group, name in ((ls.app, "ls"), (leaderboard.app, "leaderboard")):
+    for registered in group.registered_commands:
+        if registered.callback is not None:
+            registered.callback = guarded(registered.callback)
+    app.add_typer(group, name=name)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The entry point: leaves with 0 fine, 1 failed, 2 usage, 4 incomplete, 130 interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    State.debug = "--debug" in words
+    app(args=[word for word in words if word != "--debug"], prog_name="dare-bench")

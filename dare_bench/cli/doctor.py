@@ -1,0 +1,144 @@
+"""``dare-bench doctor``: what this installation can do, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+LINKS = ("model_adapters", "tasks", "trainers", "leaderboards", "reports")
+_LOW_DISK = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``level``: ok, note (something optional is missing) or bad (things will fail)."""
+
+    name: str
+    level: str
+    detail: str
+
+
+def doctor(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Look at this installation: versions, GPU, extras, links, caches, disk. Exit code 1 if something is bad."""
+    found: list[Finding] = []
+    for finding in findings():
+        found.append(finding)
+        if not json:
+            print(f"{finding.level:<4}  {finding.name}: {finding.detail}", flush=True)
+    if json:
+        print(jsonlib.dumps([asdict(finding) for finding in found], indent=2, ensure_ascii=False))
+    if any(finding.level == "bad" for finding in found):
+        raise typer.Exit(1)
+
+
+def findings() -> Iterator[Finding]:
+    """Everything there is to say, quick things first."""
+    import dare_bench
+
+    folder = Path(dare_bench.__file__).parent
+    yield Finding("dare-bench", "ok", f"{dare_bench.__version__} in {folder}")
+    fine = sys.version_info >= (3, 11)
+    yield Finding(
+        "python", "ok" if fine else "bad", platform.python_version() + ("" if fine else "; needs 3.11 or newer")
+    )
+    yield from links(folder)
+    yield from extras()
+    yield cache()
+    yield disk(Path.cwd())
+    yield from accelerator()
+
+
+def links(folder: Path) -> Iterator[Finding]:
+    """The five folders inside the package: links in a checkout, real folders when installed. Archives that were
+    unpacked without link bits leave small text files in their place."""
+    for name in LINKS:
+        path = folder / name
+        if path.is_dir():
+            yield Finding(f"folder {name}", "ok", str(path.resolve()))
+        else:
+            what = "a text file where a link should be" if path.is_file() else "missing"
+            cure = "clone with git on a system with links, or install the wheel"
+            yield Finding(f"folder {name}", "bad", f"{path} is {what}; {cure}")
+
+
+def extras() -> Iterator[Finding]:
+    """Which extras are whole, by the package's own requirements."""
+    from packaging.requirements import Requirement
+
+    wanted: dict[str, list[str]] = {}
+    try:
+        lines = requires("dare-bench") or []
+    except PackageNotFoundError:
+        yield Finding(
+            "packages", "note", "dare-bench is not installed here (it runs from a folder): nothing to compare"
+        )
+        return
+    for line in lines:
+        need = Requirement(line)
+        extra = (
+            str(need.marker).split('extra == "')[-1].rstrip('"') if need.marker and "extra" in str(need.marker) else ""
+        )
+        wanted.setdefault(extra, []).append(_state(need.name, need.specifier.contains))
+    for extra, states in sorted(wanted.items()):
+        missing = [state for state in states if not state.startswith("=")]
+        name = f"extra [{extra}]" if extra else "packages"
+        if not missing:
+            yield Finding(name, "ok", f"all {len(states)} there")
+        else:
+            cure = f"pip install 'dare-bench[{extra}]'" if extra else "pip install dare-bench"
+            yield Finding(name, "note" if extra else "bad", f"{', '.join(missing)}; {cure}")
+
+
+def _state(name: str, fits: object) -> str:
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        return f"{name} missing"
+    return f"={found}" if callable(fits) and fits(found, prereleases=True) else f"{name} {found} does not fit"
+
+
+def cache() -> Finding:
+    """Where file hashes and the names of tasks are remembered."""
+    from dare_bench.fingerprint import cache_dir
+
+    path = cache_dir()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        return Finding(
+            "cache", "note", f"{path}: {error.strerror}; set DARE_BENCH_CACHE, else checkpoints are hashed each time"
+        )
+    return Finding("cache", "ok", f"{path} can be written")
+
+
+def disk(path: Path) -> Finding:
+    free = shutil.disk_usage(path).free
+    text = f"{free / 2**30:.1f} GiB free at {path}"
+    return Finding("disk", "ok" if free >= _LOW_DISK else "note", text)
+
+
+def accelerator() -> Iterator[Finding]:
+    """PyTorch and what it runs on. Imported last: it takes seconds."""
+    try:
+        import torch
+    except Exception as error:
+        yield Finding("torch", "bad", f"does not import ({error}); pip install torch")
+        return
+    yield Finding("torch", "ok", str(torch.__version__))
+    if torch.cuda.is_available():
+        names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+        yield Finding("gpu", "ok", f"{names} (CUDA {torch.version.cuda})")
+    else:
+        yield Finding("gpu", "note", f"none that PyTorch can use; {torch.get_num_threads()} CPU threads")

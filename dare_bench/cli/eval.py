@@ -1,0 +1,174 @@
+"""``dare-bench eval``: evaluate a checkpoint. The last line on stdout is the path of the results file."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import logging
+from typing import Annotated, Any
+
+import typer
+
+from dare_bench.cli.guard import State
+
+_SAMPLER, _TASKS, _RUN = "Decoding (what is not given is the task's or family's)", "Tasks", "Run"
+
+
+def _decoding(*names: str, text: str) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=_SAMPLER, show_default=False)
+
+
+def _task(*names: str, text: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=_TASKS, show_default=False, **more)
+
+
+def _run(*names: str, text: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=_RUN, show_default=False, **more)
+
+
+def evaluate(
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="Checkpoint: a folder, a hub id or a bundled name.", show_default=False),
+    ] = None,
+    tasks: Annotated[str | None, _task("--tasks", "-t", text="Names, groups or globs, separated by commas.")] = None,
+    config: Annotated[
+        str | None,
+        typer.Option("--config", "-C", help="YAML file with these settings; flags win over it.", show_default=False),
+    ] = None,
+    model_args: Annotated[
+        str | None,
+        typer.Option(
+            "--model-args", "-a", help="k=v,k=v for opening the model (mask_id, eos_id, ...).", show_default=False
+        ),
+    ] = None,
+    family: Annotated[
+        str | None, typer.Option("--family", help="Family, where config.json does not tell.", show_default=False)
+    ] = None,
+    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, ...", show_default=False)] = None,
+    dtype: Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16, ...", show_default=False)] = None,
+    harness: Annotated[str | None, _task("--harness", text="Who owns the tasks.  [default: lm-eval]")] = None,
+    num_fewshot: Annotated[int | None, _task("--num-fewshot", "-f", text="Examples in the prompt.")] = None,
+    limit: Annotated[
+        str | None, _task("--limit", "-L", text="First N documents of each task, or a share (0.1).")
+    ] = None,
+    samples: Annotated[str | None, _task("--samples", text='JSON or its file: {"task": [document numbers]}.')] = None,
+    include_path: Annotated[
+        str | None, _task("--include-path", text="Folders with more task files, by commas.")
+    ] = None,
+    data_dir: Annotated[
+        str | None, _task("--data-dir", text="Local data sets (manifest.json).", envvar="DARE_BENCH_DATA")
+    ] = None,
+    apply_chat_template: Annotated[
+        bool | None, _task("--apply-chat-template/--no-apply-chat-template", text="Prompts through the chat template.")
+    ] = None,
+    fewshot_as_multiturn: Annotated[
+        bool | None, _task("--fewshot-as-multiturn/--no-fewshot-as-multiturn", text="Examples as turns of a chat.")
+    ] = None,
+    system_instruction: Annotated[
+        str | None, _task("--system-instruction", text="A system message before every prompt.")
+    ] = None,
+    gen_kwargs: Annotated[
+        str | None, _decoding("--gen-kwargs", text="k=v,k=v: any decoding field of the family.")
+    ] = None,
+    gen_length: Annotated[int | None, _decoding("--gen-length", text="Response tokens.")] = None,
+    steps: Annotated[int | None, _decoding("--steps", text="Denoising steps.")] = None,
+    block_length: Annotated[int | None, _decoding("--block-length", text="Tokens of a block.")] = None,
+    temperature: Annotated[float | None, _decoding("--temperature", text="0 takes the likeliest token.")] = None,
+    remasking: Annotated[
+        str | None, _decoding("--remasking", text="Which positions are written: low_confidence, random.")
+    ] = None,
+    cfg_scale: Annotated[float | None, _decoding("--cfg-scale", text="Classifier-free guidance; 0 is off.")] = None,
+    threshold: Annotated[float | None, _decoding("--threshold", text="Write all positions this confident.")] = None,
+    factor: Annotated[
+        float | None, _decoding("--factor", text="Write as many positions as this factor allows.")
+    ] = None,
+    logits_eos_inf: Annotated[
+        bool | None, _decoding("--logits-eos-inf/--no-logits-eos-inf", text="Never write EOS.")
+    ] = None,
+    confidence_eos_eot_inf: Annotated[
+        bool | None, _decoding("--confidence-eos-eot-inf/--no-confidence-eos-eot-inf", text="Write EOS and EOT last.")
+    ] = None,
+    early_stop: Annotated[
+        bool | None,
+        _decoding(
+            "--early-stop/--no-early-stop",
+            text="Stop at EOS in a finished block; on where the text is cut there anyway.",
+        ),
+    ] = None,
+    text_after_eos: Annotated[str | None, _decoding("--text-after-eos", text="cut or keep.")] = None,
+    rng: Annotated[
+        str | None, _decoding("--rng", text="ours, or reference (the published code's own draws, slow).")
+    ] = None,
+    likelihood_args: Annotated[
+        str | None, _decoding("--likelihood-args", text="k=v,k=v for likelihoods (mc_num, estimator, ...).")
+    ] = None,
+    seed: Annotated[
+        str | None, _run("--seed", text="One, or four: python,numpy,torch,fewshot.  [default: 0,1234,1234,1234]")
+    ] = None,
+    max_rows: Annotated[
+        str | None, _run("--max-rows", "--batch-size", "-b", text="Most rows at a time; changes no result.")
+    ] = None,
+    output_path: Annotated[str | None, _run("--output-path", "-o", text="Where runs go.  [default: out]")] = None,
+    fresh: Annotated[bool | None, _run("--fresh/--no-fresh", text="A new run beside an existing one.")] = None,
+    log_samples: Annotated[
+        bool | None,
+        _run("--log-samples/--no-log-samples", "-s/ ", text="Write samples and unmasking traces.  [default: on]"),
+    ] = None,
+    dry_run: Annotated[bool, _run("--dry-run", text="Show settings, cost and a prompt; evaluate nothing.")] = False,
+    json: Annotated[bool, _run("--json", text="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Evaluate a checkpoint on tasks.
+
+    The same command resumes an interrupted run, a larger --limit extends a run, and a finished run is printed again.
+    Exit codes: 0 fine, 1 failed, 2 wrong words, 4 some samples failed, 130 interrupted.
+
+    Example: dare-bench eval --model tiny-llada --tasks dare_sudoku --limit 50
+    """
+    from dare_bench.cli.options import run_fields
+
+    skipped = {"config", "dry_run", "json"}
+    fields = run_fields(config, {name: value for name, value in locals().items() if name in _NAMES - skipped})
+    _log_to_stderr()
+    if dry_run:
+        _preview(fields, json)
+        return
+    State.resume = "interrupted; run the same command to resume" + (" (without --fresh)" if fields.get("fresh") else "")
+    from dare_bench.engine.evaluate import evaluate as work
+
+    run = work(**fields)
+    if json:
+        from dare_bench.cli.summary import record
+
+        print(jsonlib.dumps(record(run), indent=2, ensure_ascii=False))
+    else:
+        from dare_bench.cli.summary import print_run
+
+        print_run(run)
+    if run.status != "complete":
+        raise typer.Exit(4)
+
+
+_NAMES = frozenset(evaluate.__annotations__) - {"return"}
+
+
+def _preview(fields: dict[str, Any], json: bool) -> None:
+    from dare_bench.engine.preview import preview
+
+    seen = preview(**fields)
+    if json:
+        print(jsonlib.dumps(seen.plain(), indent=2, ensure_ascii=False, default=str))
+        return
+    from dare_bench.cli.summary import print_preview
+
+    print_preview(seen)
+
+
+def _log_to_stderr() -> None:
+    """Our own messages, as they are, on stderr."""
+    logger = logging.getLogger("dare_bench")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False

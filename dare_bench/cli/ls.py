@@ -1,0 +1,107 @@
+"""``dare-bench ls``: what there is. Names only: nothing is opened and no torch is imported."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="List models, tasks, trainers or runs.", no_args_is_help=True)
+
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def models(json: _Json = False) -> None:
+    """Bundled checkpoints and the families that can be opened."""
+    from dare_bench.registry import registry
+
+    bundled = [_checkpoint(entry.name, Path(entry.target)) for entry in registry().entries("checkpoint")]
+    families: list[dict[str, Any]] = [
+        {"name": entry.name, "matches": [list(match) for match in entry.about.get("matches", [])]}
+        for entry in registry().entries("family")
+    ]
+    if json:
+        print(jsonlib.dumps({"checkpoints": bundled, "families": families}, indent=2, ensure_ascii=False))
+        return
+    print("checkpoints (open one by its name):")
+    _columns([[c["name"], c["architecture"], f"{c['mb']:.1f} MB", c["path"]] for c in bundled] or [["none"]])
+    print("families (a folder or hub id with this model_type/architecture):")
+    _columns([[f["name"], ", ".join("/".join(match) for match in f["matches"])] for f in families] or [["none"]])
+
+
+def _checkpoint(name: str, path: Path) -> dict[str, Any]:
+    try:
+        config = jsonlib.loads((path / "config.json").read_text())
+    except (OSError, ValueError):
+        config = {}
+    size = sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    architecture = next(iter(config.get("architectures") or ["?"]))
+    return {
+        "name": name,
+        "model_type": config.get("model_type"),
+        "architecture": architecture,
+        "mb": round(size / 1e6, 2),
+        "path": str(path),
+    }
+
+
+@app.command()
+def tasks(
+    pattern: Annotated[
+        str | None, typer.Argument(help="A glob (mmlu_*) or a part of the name.", show_default=False)
+    ] = None,
+    include_path: Annotated[
+        str | None, typer.Option("--include-path", help="Folders with more task files, by commas.", show_default=False)
+    ] = None,
+    json: _Json = False,
+) -> None:
+    """Tasks, groups and tags for --tasks."""
+    from fnmatch import fnmatch
+
+    from dare_bench.errors import unknown
+    from dare_bench.harness.task_index import TaskIndex
+
+    index = TaskIndex([part for part in (include_path or "").split(",") if part])
+    entries = [index.entries[name] for name in index.names()]
+    if pattern is not None:
+        wanted = pattern if set("*?[") & set(pattern) else f"*{pattern}*"
+        entries = [entry for entry in entries if fnmatch(entry.name, wanted)]
+        if not entries:
+            raise unknown("task", pattern, index.names())
+    if json:
+        rows = [{"name": e.name, "kind": e.kind, "origin": e.origin, "path": str(e.path or "")} for e in entries]
+        print(jsonlib.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    _columns([[entry.name, entry.kind, entry.origin] for entry in entries])
+
+
+@app.command()
+def runs(
+    root: Annotated[str, typer.Argument(metavar="DIR", help="Folder to look in.")] = "out",
+    json: _Json = False,
+) -> None:
+    """Run directories and their scores."""
+    from dare_bench.cli.ls_runs import list_runs
+
+    list_runs(root, json)
+
+
+@app.command()
+def trainers(json: _Json = False) -> None:
+    """Training methods."""
+    from dare_bench.registry import registry
+
+    names = [{"name": entry.name, "origin": entry.origin} for entry in registry().entries("trainer")]
+    if json:
+        print(jsonlib.dumps(names, indent=2, ensure_ascii=False))
+        return
+    _columns([[entry["name"], entry["origin"]] for entry in names] or [["none registered"]])
+
+
+def _columns(rows: list[list[str]]) -> None:
+    """Plain columns: thousands of names, at once."""
+    widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
+    print("\n".join("  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip() for row in rows))

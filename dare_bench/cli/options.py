@@ -1,0 +1,126 @@
+"""From the words of the command line and ``-C run.yaml`` to the fields of a run. Flags win over the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dare_bench.config import RunSpec, parse_pairs, read_yaml
+from dare_bench.errors import UsageError, unknown
+
+DECODING = (
+    "gen_length",
+    "steps",
+    "block_length",
+    "temperature",
+    "remasking",
+    "cfg_scale",
+    "threshold",
+    "factor",
+    "logits_eos_inf",
+    "confidence_eos_eot_inf",
+    "early_stop",
+    "text_after_eos",
+    "rng",
+)
+"""Decoding fields that have a flag of their own; all others go through ``--gen-kwargs``."""
+
+_ALIASES = {
+    "gen_kwargs": "decoding",
+    "likelihood_args": "likelihood",
+    "seed": "seeds",
+    "batch_size": "max_rows",
+    "pretrained": "model",
+}
+_PAIRS = ("decoding", "likelihood", "model_args")
+
+
+def run_fields(config: str | None, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a RunSpec. ``flags`` hold None for what was not given.
+
+    Raises:
+        UsageError: a key of the file that nobody knows, or a value that cannot be read.
+    """
+    fields = _from_file(config) if config is not None else {}
+    given = _plain({name: value for name, value in flags.items() if value is not None})
+    for name in _PAIRS:
+        given[name] = {**fields.get(name, {}), **given.get(name, {})}
+    return {**fields, **given}
+
+
+def _from_file(config: str) -> dict[str, Any]:
+    found = read_yaml(config)
+    known = [*RunSpec.model_fields, *_ALIASES, *DECODING]
+    for name in found:
+        if name not in known:
+            raise UsageError(f"{config}: {unknown('setting', name, known)}")
+    return _plain(found)
+
+
+def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Aliases resolved, ``k=v`` texts read, decoding fields gathered (a field's own flag wins over --gen-kwargs)."""
+    fields: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    for word, value in given.items():
+        name = _ALIASES.get(word, word)
+        if name in DECODING:
+            own[name] = value
+        elif name in _PAIRS:
+            fields[name] = {**fields.get(name, {}), **parse_pairs(value)}
+        elif name == "max_rows":
+            fields[name] = rows(value)
+        elif name == "limit":
+            fields[name] = number(value)
+        elif name == "samples":
+            fields[name] = chosen(value)
+        else:
+            fields[name] = value
+    if own:
+        fields["decoding"] = {**fields.get("decoding", {}), **own}
+    return fields
+
+
+def number(value: Any) -> int | float | None:
+    """``--limit``: a count, or a share below 1."""
+    if value is None or isinstance(value, (int, float)):
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        pass
+    try:
+        return float(value)
+    except ValueError:
+        raise UsageError(f"--limit {value!r}: expected a count (50) or a share of the documents (0.1)") from None
+
+
+def rows(value: Any) -> int | None:
+    """``--max-rows`` or lm-eval's ``--batch-size``; ``auto`` lets the model choose."""
+    if value is None or isinstance(value, int):
+        return value
+    if str(value).startswith("auto"):
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        raise UsageError(f"--max-rows {value!r}: expected a number of rows or 'auto'") from None
+
+
+def chosen(value: Any) -> dict[str, list[int]] | None:
+    """``--samples``: JSON, or a file that holds it: ``{"task": [document numbers]}``."""
+    if value is None or isinstance(value, dict):
+        return value
+    text = str(value)
+    try:
+        if not text.lstrip().startswith("{"):
+            text = Path(text).read_text()
+        found = json.loads(text)
+    except OSError as error:
+        raise UsageError(f"--samples: cannot read {value}: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f'--samples: not JSON ({error}); expected {{"task": [document numbers]}}') from error
+    if not isinstance(found, dict) or not all(isinstance(ids, list) for ids in found.values()):
+        raise UsageError('--samples: expected {"task": [document numbers]}')
+    return found

@@ -1,0 +1,136 @@
+"""What ``eval`` prints about a run or a dry run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from dare_bench.types import TIER_MEANING, Decoding
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dare_bench.engine.preview import Preview
+    from dare_bench.runs.reader import Run
+    from dare_bench.runs.schema import Block
+
+_PLAIN_WIDTH = 200  # columns of a table that goes to a file or pipe, where rich would take 80
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+
+
+def print_run(run: Run) -> None:
+    """Scores, settings and cost of a run; the last line is the path of its results file."""
+    console = _console()
+    block = run.block
+    if block is None:
+        console.print(f"{run.path}: no results yet ({run.status})")
+        return
+    _print_scores(console, run)
+    console.print()
+    settings = {"decoding": {t: e.decoding for t, e in block.tasks.items()}}
+    settings["likelihood"] = {t: e.likelihood for t, e in block.tasks.items()}
+    for kind, by_task in settings.items():
+        _print_settings(console, kind, by_task)
+    facts = f"{block.model.name}, {block.model.family}, {block.model.dtype}, seeds {','.join(map(str, block.seeds))}"
+    console.print(f"model: {facts}", soft_wrap=True)
+    console.print(f"cost: {_cost(block)}", soft_wrap=True)
+    for note in block.notes:
+        console.print(f"note: {note}", soft_wrap=True)
+    if block.failures:
+        first = block.failures[0]
+        console.print(
+            f"INCOMPLETE: {len(block.failures)} documents have no answer and are left out of the scores; "
+            f"the first is {first.task} {first.doc_id}: {first.error}",
+            soft_wrap=True,
+        )
+    print(run.results_file)
+
+
+def _print_scores(console: Console, run: Run) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("task", "metric", "filter", "value", "95 % interval", "n", "tier"):
+        table.add_column(name, justify="right" if name in ("value", "n") else "left", no_wrap=name == "value")
+    tiers = []
+    for score in run.scores():
+        bounds = f"{score.lo:.3f} to {score.hi:.3f}" if score.lo is not None and score.hi is not None else "—"
+        count = f"{score.n} of {score.n_total}" if score.limited and score.n_total else str(score.n)
+        cells = (score.task, score.metric, score.filter, f"{score.value:.4f}", bounds, count, score.tier or "")
+        table.add_row(*(Text(cell) for cell in cells))
+        if score.tier and score.tier not in tiers:
+            tiers.append(score.tier)
+    console.print(table)
+    for tier in sorted(tiers):
+        console.print(f"{tier}: {TIER_MEANING[tier]}", style="dim")
+
+
+def _print_settings(console: Console, kind: str, by_task: Mapping[str, Mapping[str, Any]]) -> None:
+    """Resolved settings, tasks with equal ones together."""
+    groups: dict[str, list[str]] = {}
+    for task, values in by_task.items():
+        if values:
+            shown = {name: value for name, value in values.items() if name not in Decoding.hidden}
+            groups.setdefault(" ".join(f"{name}={value}" for name, value in shown.items()), []).append(task)
+    for text, tasks in groups.items():
+        names = ", ".join(tasks[:4]) + (f" and {len(tasks) - 4} more" if len(tasks) > 4 else "")
+        console.print(f"{kind} ({names}): {text}", soft_wrap=True)
+
+
+def _cost(block: Block) -> str:
+    from dare_bench.engine.progress import duration
+
+    cost = block.cost
+    parts = [f"{cost.requests} requests", f"{cost.nfe} row forwards (NFE)", duration(cost.seconds)]
+    if cost.tokens_to_eos:
+        parts.append(f"{cost.tokens_to_eos} tokens to the first EOS")
+    if cost.tokens_per_s is not None:
+        parts.append(f"{cost.tokens_per_s:.1f} tokens/s")
+    if cost.tpf is not None:
+        parts.append(f"{cost.tpf:.2f} tokens/forward")
+    if cost.occupancy is not None:
+        parts.append(f"{cost.occupancy:.0%} of slots used")
+    if cost.peak_memory_mb is not None:
+        parts.append(f"{cost.peak_memory_mb:.0f} MiB")
+    return ", ".join(parts)
+
+
+def record(run: Run) -> dict[str, Any]:
+    """A run for ``--json``."""
+    return {
+        "run_id": run.run_id,
+        "path": str(run.path),
+        "results_path": str(run.results_file) if run.results_file else None,
+        "status": run.status,
+        "scores": [asdict(score) for score in run.scores()],
+        "dare_bench": run.block.model_dump(mode="json") if run.block else None,
+    }
+
+
+def print_preview(seen: Preview) -> None:
+    """What a run would be: settings, requests, cost, one prompt."""
+    from dare_bench.engine.progress import duration
+    from dare_bench.runs.text import visible
+
+    console = _console()
+    spec = {name: value for name, value in seen.spec.items() if value not in (None, {}, [])}
+    for name, value in spec.items():
+        console.print(f"{name}: {value}", soft_wrap=True)
+    console.print(f"run: {seen.run_path}{' (exists: would resume or extend)' if seen.exists else ''}", soft_wrap=True)
+    console.print(f"content: {seen.model['content_hash']}", soft_wrap=True)
+    _print_settings(console, "decoding", seen.decoding)
+    _print_settings(console, "likelihood", seen.likelihood)
+    counts = ", ".join(f"{task} {count}" for task, count in seen.requests.items())
+    console.print(f"requests: {sum(seen.requests.values())} ({counts})", soft_wrap=True)
+    console.print(f"forward passes: at most {seen.forwards}, summed over rows")
+    console.print(f"time: about {duration(seen.seconds)} (from {seen.timed} samples answered now)")
+    console.print("first prompt:", style="bold")
+    console.print(visible(seen.prompt), soft_wrap=True)

@@ -1,0 +1,38 @@
+"""``dare-bench validate``: is this checkpoint whole, and does it answer the same whatever the batch?"""
+
+from __future__ import annotations
+
+import json as jsonlib
+from typing import Annotated
+
+import typer
+
+
+def validate(
+    checkpoint: Annotated[str, typer.Argument(help="A folder, a hub id or a bundled name.")],
+    model_args: Annotated[
+        str | None, typer.Option("--model-args", "-a", help="k=v,k=v for opening the model.", show_default=False)
+    ] = None,
+    family: Annotated[str | None, typer.Option("--family", help="Family, where config.json does not tell.")] = None,
+    device: Annotated[
+        str, typer.Option("--device", help="Where to check it; the tokens are exact in float32.")
+    ] = "cpu",
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check a checkpoint: keys, mask id, tokenizer, save and open again, batch invariance. Exit code 1 on failure."""
+    from dataclasses import asdict
+
+    from dare_bench.config import parse_pairs
+    from dare_bench.engine.validation import validate as check
+
+    given = {"device": device, "family": family, **parse_pairs(model_args)}
+    results = []
+    for result in check(checkpoint, **{name: value for name, value in given.items() if value is not None}):
+        results.append(result)
+        if not json:
+            word = {True: "pass", False: "FAIL", None: "skip"}[result.passed]
+            print(f"{word}  {result.name}: {result.detail}", flush=True)
+    if json:
+        print(jsonlib.dumps([asdict(result) for result in results], indent=2, ensure_ascii=False))
+    if any(result.passed is False for result in results):
+        raise typer.Exit(1)

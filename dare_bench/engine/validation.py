@@ -1,0 +1,141 @@
+"""Checks of a checkpoint: would an evaluation of it mean what it says?"""
+
+from __future__ import annotations
+
+import json
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dare_bench.errors import CheckpointError, DareError
+
+_TEXTS = ("2 + 3 = 5", "Grüße, 你好, 🙂\n\tend ")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check: ``detail`` says what was seen, or why it failed. ``passed`` is None where it does not apply."""
+
+    name: str
+    passed: bool | None
+    detail: str
+
+
+def validate(checkpoint: str, **arguments: Any) -> Iterator[Check]:
+    """Check a checkpoint; results come as they are found. ``arguments`` go to ``load`` (float32 unless said).
+
+    Raises:
+        UsageError: unknown device, dtype or family.
+    """
+    from dare_bench.loading import load, locate
+
+    try:
+        path = locate(checkpoint)
+        model = load(checkpoint, **{"dtype": "float32", **arguments})
+    except CheckpointError as error:
+        yield Check("open", False, str(error))
+        return
+    spec = model.spec
+    yield Check("open", True, f"{spec.family}, {spec.parameters:,} parameters, vocabulary {spec.vocab_size}")
+    for name, check in (
+        ("mask id", lambda: _mask(model)),
+        ("tokenizer", lambda: _tokenizer(model)),
+        ("keys and round trip", lambda: _round_trip(model, path, arguments)),
+        ("batch invariance", lambda: _batch(model)),
+    ):
+        yield _guarded(name, check)
+
+
+def _guarded(name: str, check: Callable[[], tuple[bool | None, str]]) -> Check:
+    try:
+        return Check(name, *check())
+    except DareError as error:
+        return Check(name, False, str(error))
+
+
+def _mask(model: Any) -> tuple[bool, str]:
+    spec, tokenizer = model.spec, model.tokenizer
+    seen = f"mask id {spec.mask_id}"
+    if not 0 <= spec.mask_id < spec.vocab_size:
+        return False, f"{seen} is not in the vocabulary of {spec.vocab_size}; give --model-args mask_id=..."
+    if spec.mask_id in (*spec.eos_ids, spec.eot_id, spec.pad_id):
+        return False, f"{seen} is also an end or padding id ({spec.eos_ids}, {spec.eot_id}, {spec.pad_id})"
+    theirs = getattr(tokenizer, "mask_token_id", None)
+    if theirs is not None and theirs != spec.mask_id:
+        return False, f"{seen}, but the tokenizer's mask token is {theirs}"
+    return True, f"{seen}, end ids {', '.join(map(str, spec.eos_ids)) or 'none'}"
+
+
+def _tokenizer(model: Any) -> tuple[bool | None, str]:
+    spec, tokenizer = model.spec, model.tokenizer
+    if tokenizer is None:
+        return None, "none in the folder: the model takes token ids only"
+    if len(tokenizer) > spec.vocab_size:
+        return False, f"it has {len(tokenizer)} tokens, the model's vocabulary {spec.vocab_size}"
+    for text in _TEXTS:
+        ids = model.loaded.encode(text)
+        if any(not 0 <= i < spec.vocab_size for i in ids):
+            return False, f"{text!r} gives ids outside the vocabulary: {ids}"
+        back = tokenizer.decode(ids, skip_special_tokens=True)
+        if back.strip() != text.strip():
+            return False, f"{text!r} comes back as {back!r}"
+    chat = "with" if getattr(tokenizer, "chat_template", None) else "without"
+    return True, f"{len(tokenizer)} tokens, text comes back unchanged, {chat} a chat template"
+
+
+def _round_trip(model: Any, path: Path, arguments: dict[str, Any]) -> tuple[bool, str]:
+    """Save, reopen: the same names in the files, the same logits to the bit."""
+    import torch
+
+    from dare_bench.loading import load
+
+    ids = _ids(model, 24)
+    before = model.logits(ids)
+    with tempfile.TemporaryDirectory(prefix="dare-bench-") as folder:
+        model.save(folder)
+        ours, theirs = tensor_names(Path(folder)), tensor_names(path)
+        if ours != theirs:
+            odd = sorted(ours ^ theirs)
+            return False, f"{len(odd)} tensor names differ between the folder and what is saved, first {odd[0]!r}"
+        again = load(folder, **{"dtype": "float32", **arguments, "mask_id": model.spec.mask_id})
+        after = again.logits(ids)
+    if not torch.equal(before, after):
+        return False, f"logits differ by up to {(before - after).abs().max().item():.3g} after saving and reopening"
+    return True, f"{len(theirs)} tensors under their published names, equal logits after saving and reopening"
+
+
+def tensor_names(folder: Path) -> set[str]:
+    """The names in a folder's safetensors headers."""
+    names: set[str] = set()
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            (size,) = struct.unpack("<Q", stream.read(8))
+            names |= json.loads(stream.read(size)).keys()
+    return names - {"__metadata__"}
+
+
+def _batch(model: Any) -> tuple[bool, str]:
+    """Rows one at a time, and three at a time in another order: the same tokens."""
+    prompts = [_ids(model, n, shift) for shift, n in enumerate((5, 17, 9, 30, 12))]
+    settings = {"gen_length": 32, "temperature": 0.7, "seed": 1}
+    alone = model.generate(prompts, max_rows=1, **settings)
+    together = model.generate(prompts[::-1], max_rows=3, **settings)[::-1]
+    for i, (one, other) in enumerate(zip(alone, together, strict=True)):
+        if one.tokens != other.tokens:
+            first = next(k for k, (a, b) in enumerate(zip(one.tokens, other.tokens, strict=False)) if a != b)
+            return False, f"prompt {i + 1} of {len(prompts)} differs from token {first} on when rows share a forward"
+    return (
+        True,
+        f"{len(prompts)} prompts, {sum(len(g.tokens) for g in alone)} tokens, equal with 1 and 3 rows at a time",
+    )
+
+
+def _ids(model: Any, count: int, shift: int = 0) -> list[int]:
+    """Ordinary token ids, spread over the vocabulary."""
+    spec = model.spec
+    special = {spec.mask_id, spec.eot_id, spec.pad_id, *spec.eos_ids}
+    ordinary = [i for i in range(spec.vocab_size) if i not in special]
+    return [ordinary[(7 + 31 * shift + 13 * i) % len(ordinary)] for i in range(count)]

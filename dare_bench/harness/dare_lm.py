@@ -1,0 +1,133 @@
+"""Our models as a model class of lm-eval, by the name ``dare``. Importing this module registers it."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from lm_eval.api.registry import register_model
+from tqdm import tqdm
+
+from dare_bench.errors import DareError, DecodingError, UsageError, closest
+from dare_bench.harness.base_lm import BaseLM
+from dare_bench.harness.requests import RequestBuilder
+from dare_bench.loading import load
+from dare_bench.protocols import LoadedModel
+from dare_bench.types import Sample
+
+log = logging.getLogger(__name__)
+
+
+@register_model("dare")
+class DareLM(BaseLM):
+    """``lm_eval.simple_evaluate(model="dare", model_args="pretrained=DIR,dtype=float32,steps=32", ...)``
+
+    Args:
+        pretrained: a checkpoint folder, hub id or bundled name.
+        batch_size: rows at a time (``auto``: the model decides). Results do not depend on it.
+        device: as for :func:`dare_bench.load`.
+        seed: of the sampler's randomness.
+        is_greedy: False saves computing it for log-likelihoods (lm-eval asks for it everywhere, few metrics read it).
+        settings: fields of :func:`dare_bench.load`, decoding fields and likelihood fields, by their own names. Decoding
+            fields given here win over those of a task and of ``--gen_kwargs``.
+
+    Raises:
+        UsageError: a setting that is none of these. CheckpointError: as ``load``.
+    """
+
+    def __init__(
+        self,
+        pretrained: str,
+        *,
+        batch_size: int | str | None = None,
+        max_batch_size: int | None = None,
+        device: str | None = None,
+        seed: int = 1234,
+        is_greedy: bool = True,
+        **settings: Any,
+    ) -> None:
+        opening = {name: settings.pop(name) for name in _LOAD_FIELDS & set(settings)}
+        super().__init__(load(pretrained, device=device, **opening).loaded)
+        decoding, likelihood = _sorted_fields(self.model, settings)
+        self._builder = RequestBuilder(self.model, decoding, likelihood, int(seed), stop_early=True)
+        rows = str(batch_size or max_batch_size or "auto")
+        self._rows = int(rows) if rows.isdigit() else max_batch_size
+        self._is_greedy = is_greedy
+        self._warned: set[str] = set()
+
+    def generate_until(self, requests: list[Any]) -> list[str]:
+        answers: list[Any] = [sample.answer for sample in self._answer(requests)]
+        texts = [answer.text or "" for answer in answers]
+        for instance, text in zip(requests, texts, strict=True):
+            self.cache_hook.add_partial("generate_until", instance.args, text)
+        return texts
+
+    def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+        answers: list[Any] = [sample.answer for sample in self._answer(requests)]
+        pairs = [(answer.value, bool(answer.is_greedy)) for answer in answers]
+        for instance, pair in zip(requests, pairs, strict=True):
+            self.cache_hook.add_partial("loglikelihood", instance.args, pair)
+        return pairs
+
+    def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
+        self._answer(requests)
+        raise AssertionError("the request builder refuses these")
+
+    def _answer(self, instances: Sequence[Any]) -> list[Sample]:
+        """One sample an instance, in order.
+
+        Raises:
+            DareError: a request has no answer: lm-eval has no place for one, and would score it as wrong.
+        """
+        self._builder.forget()
+        requests = [self._builder.build(instance, want_greedy=self._is_greedy) for instance in instances]
+        self._warn()
+        if not requests:
+            return []
+        work = self.model.generate if requests[0].kind == "generate" else self.model.score
+        found: dict[str, Sample] = {}
+        bar = tqdm(total=len(requests), desc=f"dare: {requests[0].kind}")
+        with bar:
+            for sample in work(requests, max_rows=self._rows):
+                if sample.error is not None:
+                    where = f"task {sample.request.task!r}, document {sample.request.doc_id}"
+                    raise DareError(f"{where}: {sample.error}")
+                found[sample.request.key] = sample
+                bar.update()
+        return [found[request.key] for request in requests]
+
+    def _warn(self) -> None:
+        for note in [*self._builder.notes, *self.notes]:
+            if note not in self._warned:
+                self._warned.add(note)
+                log.warning("%s", note)
+
+
+_LOAD_FIELDS = set(inspect.signature(load).parameters) - {"checkpoint", "device"}
+
+
+def _sorted_fields(model: LoadedModel, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(decoding fields, likelihood fields); a name that is both, such as ``cfg_scale``, holds for both."""
+    decoding: dict[str, Any] = {}
+    likelihood: dict[str, Any] = {}
+    known = set(type(model.resolve({})).model_fields)
+    for name, value in settings.items():
+        if name in known or name in ("until", "max_gen_toks", "do_sample"):
+            decoding[name] = value
+        if model.capabilities.likelihood and _scores_with(model, name, value):
+            likelihood[name] = value
+        if name not in decoding and name not in likelihood:
+            near = ", ".join(closest(name, known | _LOAD_FIELDS))
+            raise UsageError(f"model_args: {name!r} is no field of load, decoding or likelihoods; closest: {near}")
+    model.resolve_likelihood(likelihood)
+    return decoding, likelihood
+
+
+def _scores_with(model: LoadedModel, name: str, value: Any) -> bool:
+    try:
+        model.resolve_likelihood({name: value})
+    except DecodingError:
+        return False
+    return True

@@ -1,0 +1,24 @@
+"""What a harness hands back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class HarnessResult:
+    """Scores and samples, in the harness's own names and keys; all of it is plain JSON.
+
+    ``results``: lm-eval's dictionary without ``samples``. ``samples``: per task, lm-eval's logged samples (one per
+    document and filter; ``doc_id`` is the document's place in the whole data set). ``fingerprints``: per task,
+    ``<definition>:<documents>``, two hashes; the first is that of prompts templates, filters and scorer source and
+    does not depend on which documents ran, the second that of the rendered prompts and targets that did.
+    ``failures``: documents left out of the scores because a request of theirs got no answer: task, doc_id, error.
+    """
+
+    results: dict[str, Any]
+    samples: dict[str, list[dict[str, Any]]]
+    fingerprints: dict[str, str]
+    notes: list[str] = field(default_factory=list)
+    failures: list[dict[str, Any]] = field(default_factory=list)

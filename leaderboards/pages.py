@@ -1,0 +1,180 @@
+"""Rendering: jinja2 with autoescape, so that text of models and data sets is text on the page and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from dare_bench.leaderboards.rows import is_share
+from dare_bench.runs.scores import Score
+from dare_bench.runs.text import one_line, visible
+from dare_bench.runs.unmasking import Fold, Piece, Unmasking, folded
+from dare_bench.runs.view import DocumentView
+from dare_bench.types import TIER_MEANING
+
+HERE = Path(__file__).parent
+TEXT_LIMIT = 20_000
+"""Characters of one text on a page; the rest is in the run's own files."""
+
+
+@cache
+def environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "text": lambda value: visible(str(value), TEXT_LIMIT),
+        "line": _line,
+        "figure": figure,
+        "when": lambda value: str(value)[:16].replace("T", " "),
+        "percent": percent,
+        "plain_value": plain_value,
+    }
+    made.tests["share"] = is_share
+    made.globals |= {"TIERS": TIER_MEANING, "bar": bar, "tokens": tokens, "order_chart": order_chart}
+    return made
+
+
+def render(template: str, root: str, **values: Any) -> str:
+    """A page. ``root`` leads from the page's folder to the site's ("" or "../../")."""
+    return environment().get_template(template).render(root=root, **values)
+
+
+def slug(name: str) -> str:
+    """A name as a safe folder or file name. A name that had to be changed gets a hash, so two never fall together."""
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:80]
+    if safe == name:
+        return safe
+    return f"{safe or 'unnamed'}-{hashlib.blake2b(name.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
+
+
+def _line(value: Any, limit: int = 80) -> str:
+    return one_line(str(value), limit)
+
+
+def figure(value: float | int | None, digits: int = 1) -> str:
+    """A number for reading: thousands apart, "–" where there is none."""
+    if value is None:
+        return "–"
+    if isinstance(value, int) or abs(value) >= 1000:
+        digits = 0
+    return f"{value:,.{digits}f}"
+
+
+def percent(value: float | None, score: Score | None = None) -> str:
+    """A share in percent with one decimal; what is not a share with three figures."""
+    if value is None:
+        return "–"
+    return f"{100 * value:.1f}" if score is None or is_share(score) else f"{value:.4g}"
+
+
+def plain_value(value: Any) -> str:
+    """A setting's value as a person would write it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(plain_value, value)) or "none"
+    return str(value)
+
+
+def bar(value: float, lo: float | None, hi: float | None) -> Markup:
+    """A share and its interval on a line from 0 to 100 %. The numbers stand beside it, so it is hidden from readers."""
+    parts = ['<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">']
+    parts.append('<rect class="track" x="0" y="3.5" width="100" height="1"/>')
+    if lo is not None and hi is not None:
+        parts.append(
+            f'<rect class="span" x="{100 * lo:.1f}" y="2" width="{max(100 * (hi - lo), 0.5):.1f}" height="4"/>'
+        )
+    parts.append(
+        f'<rect class="mark" x="{min(max(100 * value - 0.7, 0), 98.6):.1f}" y="0" width="1.4" height="8"/></svg>'
+    )
+    return Markup("".join(parts))
+
+
+def tokens(order: Unmasking) -> Markup:
+    """The response, each token tinted by the step that wrote it and followed by that step's number."""
+    return Markup("").join(_token(piece, order.steps) for piece in folded(order.pieces))
+
+
+def _token(piece: Piece | Fold, steps: int) -> Markup:
+    if isinstance(piece, Fold):
+        text = escape(visible(piece.text, 40))
+        return Markup('<span class="fold">{} × {} <small>steps {}–{}</small></span>').format(
+            text, piece.count, piece.first_step, piece.last_step
+        )
+    shown = visible(piece.text, 400)
+    body, newline, rest = shown.partition("\n")
+    body = body + "⏎" if newline else body or "∅"
+    if piece.step is None:
+        return Markup('<span class="tok never" title="never written">{}</span>{}').format(body, newline + rest)
+    sure = "" if piece.confidence is None else f", confidence {piece.confidence:.2f}"
+    again = f", written {piece.writes} times" if piece.writes > 1 else ""
+    long = " long" if len(body) > 30 else ""
+    return Markup('<span class="tok s{}{}" title="step {} of {}{}{}">{}<sup>{}</sup></span>{}').format(
+        piece.level, long, piece.step, steps, sure, again, body, piece.step, newline + rest
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Gist:
+    """A document in one line: its main metric and what was answered."""
+
+    metric: str | None
+    value: Any
+    text: str
+
+
+def gist(view: DocumentView, score: Score | None) -> Gist:
+    """The line for a document; ``score`` says which metric and filter stand for the task."""
+    verdict = next((v for v in view.verdicts if score and v.filter == score.filter), view.verdicts[0])
+    name = score.metric if score and score.metric in verdict.metrics else next(iter(verdict.metrics), None)
+    said = verdict.filtered if view.kind == "generate" else next((a.text for a in view.answers if a.best), "")
+    return Gist(name, None if name is None else verdict.metrics[name], said)
+
+
+def order_chart(order: Unmasking) -> Markup:
+    """Position across, step down, a mark where a token was written: left to right is a diagonal, guessing a cloud."""
+    marks = "".join(
+        f"M{at} {piece.step - 1}h1v1h-1z" for at, piece in enumerate(order.pieces) if piece.step is not None
+    )
+    label = f"When each position was written: {len(order.pieces)} positions across, {order.steps} steps downwards"
+    return Markup(
+        '<svg class="order" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
+        '<path d="{}"/></svg>'
+    ).format(max(len(order.pieces), 1), max(order.steps, 1), label, marks)
+
+
+def settings_table(tasks: dict[str, dict[str, Any]]) -> tuple[list[str], list[tuple[str, list[str], bool]]]:
+    """Settings side by side: (heads, rows of (name, values, differ)). Tasks with equal settings share a column."""
+    groups: list[tuple[list[str], dict[str, Any]]] = []
+    for task, settings in tasks.items():
+        for names, known in groups:
+            if known == settings:
+                names.append(task)
+                break
+        else:
+            groups.append(([task], settings))
+    names = list(dict.fromkeys(name for _, settings in groups for name in settings))
+    rows = []
+    for name in names:
+        values = [plain_value(settings[name]) if name in settings else "–" for _, settings in groups]
+        rows.append((name, values, len(set(values)) > 1))
+    return [_heads(names) for names, _ in groups], rows
+
+
+def _heads(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"

@@ -1,0 +1,133 @@
+"""Verbs that need no model: quick, without torch, readable by machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dare_bench import __version__
+from dare_bench.cli import main
+from dare_bench.cli.doctor import cache, links
+
+HEAVY = ("torch", "transformers", "lm_eval", "datasets", "scipy", "statsmodels")
+
+
+def cli(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dare_bench.cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **env},
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["eval", "--help"],
+        ["ls", "models"],
+        ["ls", "tasks", "gsm8k"],
+        ["ls", "runs", "."],
+        ["ls", "trainers"],
+    ],
+)
+def test_light_verbs_import_nothing_heavy(words: list[str], tmp_path: Path) -> None:
+    program = (
+        "import sys; from dare_bench.cli import main\n"
+        f"try: main({words!r})\n"
+        "except SystemExit as left: assert not left.code, left.code\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False
+    )
+    assert done.stderr.splitlines()[-1] == "[]", done.stderr
+
+
+def test_help_is_quick() -> None:
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        done = cli("--help")
+        times.append(time.perf_counter() - begin)
+        assert done.returncode == 0 and "eval" in done.stdout
+    # 0.3 s alone on a small machine; the limit leaves room for a busy one.
+    assert min(times) < 1.5, times
+
+
+def test_version() -> None:
+    done = cli("--version")
+    assert done.returncode == 0 and done.stdout.strip() == f"dare-bench {__version__}"
+
+
+def test_ls_models_names_families(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["ls", "models", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert "llada" in [family["name"] for family in found["families"]]
+    for checkpoint in found["checkpoints"]:
+        assert Path(checkpoint["path"]).is_dir() and checkpoint["mb"] > 0
+
+
+def test_ls_tasks_filters_and_names_the_closest(capsys: pytest.CaptureFixture[str]) -> None:
+    def listed(*words: str) -> list[str]:
+        with pytest.raises(SystemExit):
+            main(["ls", "tasks", *words, "--json"])
+        return [row["name"] for row in json.loads(capsys.readouterr().out)]
+
+    assert "gsm8k" in listed("gsm8k") and "gsm8k_cot" in listed("gsm8k")
+    assert all(name.startswith("mmlu_a") for name in listed("mmlu_a*"))
+    with pytest.raises(SystemExit) as left:
+        main(["ls", "tasks", "gsm8kk"])
+    assert left.value.code == 2 and "closest: gsm8k" in capsys.readouterr().err
+
+
+def test_ls_runs_of_no_folder_is_one_line(tmp_path: Path) -> None:
+    done = cli("ls", "runs", str(tmp_path / "none"))
+    assert done.returncode == 1 and done.stderr.startswith("error: no folder") and done.stderr.count("\n") == 1
+
+
+def test_works_without_a_home_that_can_be_written(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o500)
+    done = cli("ls", "tasks", "gsm8k", HOME=str(home), XDG_CACHE_HOME="/proc/none", DARE_BENCH_CACHE="/proc/none")
+    assert done.returncode == 0 and "gsm8k" in done.stdout, done.stderr
+
+
+def test_output_into_a_closed_pipe_is_no_error() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m dare_bench.cli ls tasks | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.count("\n") == 1 and not done.stderr
+
+
+def test_doctor_names_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tasks").write_text("../tasks")  # what unzip leaves of a link
+    (tmp_path / "trainers").mkdir()
+    found = {finding.name: finding for finding in links(tmp_path)}
+    assert found["folder trainers"].level == "ok"
+    assert found["folder tasks"].level == "bad" and "text file" in found["folder tasks"].detail
+    assert found["folder reports"].level == "bad" and "missing" in found["folder reports"].detail
+    monkeypatch.setenv("DARE_BENCH_CACHE", "/proc/none")
+    assert cache().level == "note" and "DARE_BENCH_CACHE" in cache().detail
+
+
+def test_doctor_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["doctor", "--json"])
+    found = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)}
+    assert not left.value.code, found
+    assert found["torch"]["level"] == "ok" and found["folder tasks"]["level"] == "ok"

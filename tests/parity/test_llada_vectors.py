@@ -1,0 +1,119 @@
+"""LLaDA against the published code's own outputs: logits, tokens, likelihoods."""
+
+from __future__ import annotations
+
+import golden
+import pytest
+import torch
+
+from dare_bench.diffusion.likelihood import draw
+from dare_bench.model_adapters.sampling.choose import gumbel_argmax
+from dare_bench.model_adapters.sampling.rule import Rule, quota_schedule
+from dare_bench.model_adapters.sampling.select import rank, take
+
+SAMPLERS = {f"{c['sampler'].split('.')[0]}-{c['name']}": c for c in golden.cases()["samplers"]}
+SCORED = {c["name"]: c for c in golden.cases()["likelihood"]}
+UNITS = golden.cases()["units"]
+
+
+def test_there_are_vectors_of_every_kind():
+    assert len(SAMPLERS) >= 35
+    assert sum(golden.draws(c) for c in SAMPLERS.values()) >= 10
+    assert sum("log_likelihood" in c for c in SCORED.values()) >= 9
+
+
+@pytest.mark.parametrize("name", ["", "long_"])
+def test_logits(name):
+    t = golden.tensors("forward")
+    for ids, want in zip(t[f"{name}input_ids"], t[f"{name}logits"], strict=True):
+        got = golden.model().logits(ids.tolist())
+        assert got.dtype == torch.float32
+        assert (got - want).abs().max() < 2e-4
+
+
+def test_unpadded_rows_agree_with_the_padded_reference():
+    t = golden.tensors("forward")
+    for ids, keep, want in zip(t["padded_input_ids"], t["padded_attention_mask"], t["padded_logits"], strict=True):
+        real = keep.bool()
+        assert (golden.model().logits(ids[real].tolist()) - want[real]).abs().max() < 2e-4
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_tokens(name):
+    case = SAMPLERS[name]
+    args = dict(case["args"])
+    if golden.draws(case):
+        args |= {"rng": "reference", "seed": case["seed"]}
+    answers = golden.model().generate(golden.unpadded(case), **args)
+    for row, answer in enumerate(answers):
+        assert answer.tokens == golden.wanted(case, row)
+        halves = 2 if args.get("cfg_scale") else 1
+        # LLaDA's sampler makes all its forwards; Fast-dLLM's leaves a full block, as ours does.
+        counted = answer.nfe if case["sampler"].startswith("fast_dllm") else answer.reference_nfe
+        assert counted == case["num_forwards"] * halves
+        assert answer.nfe <= answer.reference_nfe
+
+
+@pytest.mark.parametrize("name", [n for n, c in SCORED.items() if "log_likelihood" in c])
+def test_likelihoods(name):
+    case = SCORED[name]
+    fields = {k: case[k] for k in ("mc_num", "batch_size", "cfg_scale")}
+    pair = (case["prompt_ids"], case["answer_ids"])
+    found = golden.model().loglikelihood([pair], estimator="reference", seed=case["seed"], **fields)[0]
+    assert found.value == pytest.approx(case["log_likelihood"], abs=1e-3, rel=1e-5)
+    assert found.draws == case["mc_num"]
+    if "is_greedy" in case:
+        assert found.is_greedy == case["is_greedy"]
+
+
+@pytest.mark.parametrize("name", [n for n, c in SCORED.items() if "log_likelihood" not in c])
+def test_greedy_suffix(name):
+    case = SCORED[name]
+    found = golden.model().loglikelihood([(case["prompt_ids"], case["answer_ids"])], cfg_scale=case["cfg_scale"])[0]
+    assert found.is_greedy == case["is_greedy"]
+
+
+@pytest.mark.parametrize("name", [n for n, c in SCORED.items() if c.get("first_noisy_batch")])
+def test_masking_law_replays_the_published_draws(name):
+    case = SCORED[name]
+    n, size = len(case["answer_ids"]), case["batch_size"]
+    settings = {"estimator": "reference", "mc_num": case["mc_num"], "batch_size": size}
+    draws = draw(n, settings, case["seed"])
+    mask_id = golden.cases()["meta"]["mask_id"]
+    noisy = torch.tensor(case["first_noisy_batch"])[:, -n:]
+    assert torch.equal(draws.masks_Mn[:size], noisy == mask_id)
+    assert torch.allclose(1 / (draws.weights_M[:size] * case["mc_num"]), torch.tensor(case["first_p_mask"]).double())
+
+
+@pytest.mark.parametrize("unit", [u for u in UNITS if u["fn"] == "llada.get_num_transfer_tokens"], ids=str)
+def test_schedule(unit):
+    assert [quota_schedule(m, unit["steps"]) for m in unit["masked"]] == unit["out"]
+
+
+@pytest.mark.parametrize("unit", [u for u in UNITS if u["fn"] == "llada.add_gumbel_noise"], ids=lambda u: u["out"])
+def test_gumbel(unit):
+    logits = golden.tensors("units")[unit["logits"]]
+    generator = torch.Generator().manual_seed(unit["seed"])
+    noise = torch.rand(logits.shape, dtype=torch.float64, generator=generator)
+    got = gumbel_argmax(logits.flatten(0, -2), noise.flatten(0, -2), unit["temperature"])
+    assert got.view(logits.shape[:-1]).tolist() == unit["argmax"]
+
+
+@pytest.mark.parametrize("unit", [u for u in UNITS if u["fn"].startswith("fast_dllm.")], ids=str)
+def test_transfer_rules(unit):
+    logits = golden.tensors("units")[unit["logits"]][0]
+    open_ = (torch.tensor(unit["x"][0]) == unit["mask_id"]).nonzero()[:, 0]
+    token = logits.argmax(-1)
+    score = torch.softmax(logits.double(), -1).gather(1, token[:, None])[:, 0]
+    if "factor" in unit:
+        rule = Rule(12, 12, 12, how_many="factor", factor=unit["factor"])
+    elif unit["threshold"] is not None:
+        rule = Rule(12, 12, 12, how_many="threshold", threshold=unit["threshold"])
+    else:
+        rule = Rule(12, 12, 12)
+    ranked = rank(score[open_], torch.zeros(len(open_), dtype=torch.long), 1)
+    count, _ = take(ranked, rule, torch.tensor([unit.get("num_transfer_tokens") or 0]))
+    taken = torch.zeros(len(token), dtype=torch.bool)
+    taken[open_] = ranked.rank_N < count
+    assert taken.tolist() == unit["transfer"][0]
+    assert token[taken].tolist() == torch.tensor(unit["x0"][0])[taken].tolist()

@@ -1,0 +1,240 @@
+"""Opening, refusing and saving checkpoints in the published layout."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import golden
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from dare_bench.errors import CheckpointError, DecodingError, ModelOutputError, PromptError, UsageError
+from dare_bench.loading import load
+
+IDS = list(range(20))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A copy of the tiny LLaDA to damage."""
+    target = tmp_path / "ckpt"
+    target.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        shutil.copyfile(golden.FOLDER / name, target / name)
+    return target
+
+
+def edit(folder, **fields):
+    config = json.loads((folder / "config.json").read_text())
+    config.update(fields)
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v != "delete"}))
+
+
+def shard(folder, parts=3):
+    """Rewrite the weights as the hub does: shards and an index."""
+    weights = load_file(str(folder / "model.safetensors"))
+    (folder / "model.safetensors").unlink()
+    names, where = sorted(weights), {}
+    for i in range(parts):
+        file = f"model-{i + 1:05d}-of-{parts:05d}.safetensors"
+        part = {n: weights[n] for n in names[i::parts]}
+        save_file(part, str(folder / file), metadata={"format": "pt"})
+        where |= dict.fromkeys(part, file)
+    index = {"metadata": {"total_size": sum(w.nbytes for w in weights.values())}, "weight_map": where}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def test_sharded_equals_single(folder):
+    want = load(folder).logits(IDS)
+    shard(folder)
+    assert torch.equal(load(folder).logits(IDS), want)
+
+
+def test_saved_equals_opened_and_keeps_the_published_layout(folder, tmp_path):
+    (folder / "modeling_llada.py").write_text("# published code travels along\n")
+    model = load(folder)
+    model.save(tmp_path / "saved")
+    again = load(tmp_path / "saved")
+    assert torch.equal(again.logits(IDS), model.logits(IDS))
+    assert load_file(str(tmp_path / "saved/model.safetensors")).keys() == load_file(
+        str(folder / "model.safetensors")
+    ).keys()
+    before, after = (json.loads((d / "config.json").read_text()) for d in (folder, tmp_path / "saved"))
+    assert before == after
+    assert (tmp_path / "saved/modeling_llada.py").is_file()
+
+
+def test_published_config_fields(tmp_path, folder):
+    """Grouped-query heads, tied head, ratios instead of widths: what the published configuration allows."""
+    from dare_bench.model_adapters.llada import LLaDAConfig, LLaDAModelLM
+
+    raw = json.loads((folder / "config.json").read_text())
+    raw |= {"n_kv_heads": 2, "mlp_hidden_size": None, "mlp_ratio": 2, "weight_tying": True, "include_qkv_bias": True}
+    torch.manual_seed(0)
+    LLaDAModelLM(LLaDAConfig.from_dict(raw)).save_pretrained(tmp_path / "new")
+    (tmp_path / "new/config.json").write_text(json.dumps(raw))
+    model = load(tmp_path / "new")
+    names = load_file(str(tmp_path / "new/model.safetensors"))
+    assert "model.transformer.ff_out.weight" not in names
+    assert names["model.transformer.blocks.0.k_proj.weight"].shape == (32, 64)
+    assert names["model.transformer.blocks.0.ff_proj.weight"].shape == (128, 64)
+    assert "model.transformer.blocks.0.q_proj.bias" in names
+    assert model.logits(IDS).shape == (20, 128)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("block_type", "sequential"), ("alibi", True), ("layer_norm_type", "default"), ("rope", False)],
+)
+def test_what_the_network_cannot_do_is_refused(folder, name, value):
+    edit(folder, **{name: value})
+    with pytest.raises(CheckpointError, match=f"config has {name}={value!r}; supported"):
+        load(folder)
+
+
+def test_ids_override_config(folder):
+    assert load(folder).spec.mask_id == 126
+    spec = load(folder, mask_id=5, eos_id=[7, 8], eot_id=9).spec
+    assert (spec.mask_id, spec.eos_ids, spec.eot_id) == (5, (7, 8), 9)
+    edit(folder, mask_token_id=None)
+    with pytest.raises(CheckpointError, match="no mask id"):
+        load(folder)
+    assert load(folder, mask_id=3).spec.mask_id == 3
+
+
+def test_another_family_names_what_was_seen(folder):
+    edit(folder, model_type="gpt2", architectures=["GPT2LMHeadModel"])
+    with pytest.raises(CheckpointError, match=r"model_type='gpt2', architecture='GPT2LMHeadModel'.*known: llada"):
+        load(folder)
+    assert load(folder, family="llada").logits(IDS).shape == (20, 128)
+    with pytest.raises(UsageError, match="unknown family 'lada'; closest: llada"):
+        load(folder, family="lada")
+
+
+def test_missing_shard(folder):
+    shard(folder)
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="1 of 3 shards missing"):
+        load(folder)
+
+
+def test_truncated_shard(folder):
+    shard(folder)
+    file = folder / "model-00003-of-00003.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match="truncated"):
+        load(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 64, b"\x10" + b"\0" * 7 + b"not json at all!"])
+def test_damaged_weights(folder, content):
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(CheckpointError, match="safetensors file"):
+        load(folder)
+
+
+def test_a_pickle_is_never_loaded(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is a pickle, which is never loaded"):
+        load(folder)
+
+
+def test_missing_and_surplus_weights(folder):
+    weights = load_file(str(folder / "model.safetensors"))
+    lost = dict(weights)
+    lost.pop("model.transformer.ln_f.weight")
+    save_file(lost, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match="1 of 21 weights missing"):
+        load(folder)
+    save_file({**weights, "model.extra": torch.zeros(1)}, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match="'model.extra'"):
+        load(folder)
+
+
+def test_wrong_vocabulary(folder):
+    edit(folder, embedding_size=200, vocab_size=200)
+    with pytest.raises(CheckpointError, match=r"shape \[128, 64\], config.json says \[200, 64\]"):
+        load(folder)
+
+
+def test_broken_config(folder):
+    (folder / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match="cannot be read as a model configuration"):
+        load(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"no config\.json"):
+        load(folder)
+
+
+def test_no_such_checkpoint():
+    with pytest.raises(CheckpointError, match="no checkpoint 'tiny-lada': .* bundled name"):
+        load("tiny-lada")
+
+
+def test_nan_weights_are_named(folder):
+    weights = load_file(str(folder / "model.safetensors"))
+    weights["model.transformer.blocks.1.q_proj.weight"][0, 0] = float("nan")
+    save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"blocks\.1\.q_proj\.weight holds 1 NaN"):
+        load(folder)
+
+
+def test_nan_logits_are_an_error(folder):
+    model = load(folder)
+    with torch.no_grad():
+        model.network.model.transformer.ln_f.weight[0] = float("nan")
+    with pytest.raises(ModelOutputError, match="logits must be finite"):
+        model.generate([[1, 2]], gen_length=8)
+    with pytest.raises(ModelOutputError, match="NaN or infinite losses"):
+        model.loglikelihood([([1], [2, 3])])
+    with pytest.raises(ModelOutputError, match="NaN logits"):
+        model.logits([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"gen_length": 30, "block_length": 8}, "gen_length=30 is not divisible by block_length=8; allowed"),
+        ({"gen_length": 32, "block_length": 8, "steps": 10}, "nearest allowed: 8 or 12"),
+        ({"gen_length": 0}, "gen_length=0 must be at least 1"),
+        ({"gen_lenght": 8}, "closest: gen_length"),
+        ({"remasking": "entropy"}, "allowed are 'low_confidence' or 'random'"),
+        ({"temperature": -1}, "temperature=-1.0 must be 0"),
+        ({"threshold": 0.9, "factor": 1.0}, "exclude each other"),
+        ({"early_stop": True, "text_after_eos": "keep"}, "would lose the text after EOS"),
+        ({"rng": "mine"}, "allowed are 'ours' or 'reference'"),
+    ],
+)
+def test_decoding_fields_are_checked(fields, says):
+    with pytest.raises(DecodingError, match=says) as seen:
+        golden.model().generate([[1, 2]], **fields)
+    assert "\n" not in str(seen.value)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "says"),
+    [
+        ([1] * 250, r"250 tokens \+ gen_length=16 is 266 tokens; the model's context limit is 256"),
+        ([1, 500], "token id 500 is outside the vocabulary; allowed are 0 to 127"),
+        ([1, "x"], "prompt item 'x' is no token id"),
+        ("text", "has no tokenizer, so it cannot read text"),
+        ([{"role": "user", "content": "x"}], "has no tokenizer, so it cannot read messages"),
+    ],
+)
+def test_prompts_are_checked(prompt, says):
+    with pytest.raises(PromptError, match=says):
+        golden.model().generate([prompt], gen_length=16)
+
+
+def test_devices_and_dtypes_are_checked():
+    with pytest.raises(UsageError, match="allowed are float32"):
+        load(golden.FOLDER, dtype="int8")
+    with pytest.raises(UsageError, match="device 'gpu' is not known"):
+        load(golden.FOLDER, device="gpu")
+
+
+def test_bfloat16_runs():
+    answer = load(golden.FOLDER, dtype="bfloat16").generate([[1, 2, 3]], gen_length=8)[0]
+    assert len(answer.tokens) == 8

@@ -1,0 +1,131 @@
+"""What a checkpoint is, by content, and the names of runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dare_bench import fingerprint
+from dare_bench.errors import CheckpointError
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DARE_BENCH_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model-00001-of-00002.safetensors").write_bytes(b"one")
+    (folder / "model-00002-of-00002.safetensors").write_bytes(b"two")
+    (folder / "config.json").write_text("{}")
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "README.md").write_text("a card")
+    return folder
+
+
+def test_content_alone_counts(checkpoint: Path, tmp_path: Path) -> None:
+    first = fingerprint.content_hash(checkpoint)
+    assert re.fullmatch("sha256:[0-9a-f]{64}", first)
+    (checkpoint / "README.md").write_text("another card")
+    os.utime(checkpoint / "config.json", (1, 1))
+    shutil.copytree(checkpoint, tmp_path / "copy")
+    (tmp_path / "link").symlink_to(checkpoint)
+    for same in (checkpoint, tmp_path / "copy", tmp_path / "link", str(checkpoint)):
+        assert fingerprint.content_hash(same) == first
+
+
+@pytest.mark.parametrize("name", ["model-00002-of-00002.safetensors", "config.json", "tokenizer.json"])
+def test_every_part_counts(checkpoint: Path, name: str) -> None:
+    first = fingerprint.content_hash(checkpoint)
+    (checkpoint / name).write_bytes(b"2wo")
+    assert fingerprint.content_hash(checkpoint) != first
+
+
+def test_a_new_file_and_swapped_names_count(checkpoint: Path) -> None:
+    seen = {fingerprint.content_hash(checkpoint)}
+    (checkpoint / "chat_template.jinja").write_text("x")
+    seen.add(fingerprint.content_hash(checkpoint))
+    one, two = sorted(checkpoint.glob("*.safetensors"))
+    one.write_bytes(b"two")
+    two.write_bytes(b"one")
+    seen.add(fingerprint.content_hash(checkpoint))
+    assert len(seen) == 3
+
+
+def test_hashes_are_remembered_until_the_file_changes(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = fingerprint.content_hash(checkpoint)
+    memory = fingerprint.cache_dir() / "file_hashes.json"
+    kept = json.loads(memory.read_text())
+    weights = str(checkpoint / "model-00001-of-00002.safetensors")
+    kept[weights][-1] = "0" * 64  # only a remembered hash can come out as this
+    memory.write_text(json.dumps(kept))
+    assert fingerprint.content_hash(checkpoint) != first
+    Path(weights).write_bytes(b"one")
+    os.utime(weights, ns=(1, 1))
+    assert fingerprint.content_hash(checkpoint) == first
+    memory.write_text("not json")
+    assert fingerprint.content_hash(checkpoint) == first
+
+
+def test_works_where_nothing_can_be_written(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = fingerprint.content_hash(checkpoint)
+    monkeypatch.setenv("DARE_BENCH_CACHE", "/proc/none")
+    assert fingerprint.content_hash(checkpoint) == first
+
+
+def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DARE_BENCH_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert fingerprint.cache_dir() == Path("/x/dare-bench")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/h")
+    assert fingerprint.cache_dir() == Path("/h/.cache/dare-bench")
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    assert fingerprint.cache_dir().name == f"dare-bench-{os.getuid()}"
+
+
+def test_a_hub_snapshot_is_its_revision() -> None:
+    revision = "0123456789abcdef0123456789abcdef01234567"
+    path = f"/hub/models--GSAI-ML--LLaDA-8B-Base/snapshots/{revision}"
+    assert fingerprint.content_hash(path) == f"rev:{revision}"
+
+
+def test_what_is_no_checkpoint_is_said(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no checkpoint folder"):
+        fingerprint.content_hash(tmp_path / "none")
+    with pytest.raises(CheckpointError, match="safetensors"):
+        fingerprint.content_hash(tmp_path)
+
+
+def test_weights_in_memory() -> None:
+    import torch
+
+    network = torch.nn.Linear(3, 2).to(torch.bfloat16)
+    first = fingerprint.network_hash(network)
+    assert first == fingerprint.network_hash(network)
+    with torch.no_grad():
+        network.bias[0] += 1
+    assert fingerprint.network_hash(network) != first
+
+
+def test_names_of_runs(tmp_path: Path) -> None:
+    def prefix(model: str, tasks: list[str], harness: str = "lm-eval") -> str:
+        return fingerprint.readable_prefix(model, harness, tasks)
+
+    assert prefix("GSAI-ML/LLaDA-8B-Base", ["gsm8k"]) == "LLaDA-8B-Base-gsm8k"
+    assert prefix("tiny-llada", ["a", "b", "c", "d", "e"]) == "tiny-llada-a-b-c-and-2-more"
+    assert prefix("m", ["t"], "opencompass") == "m-opencompass-t"
+    (tmp_path / "my model").mkdir()
+    assert prefix(f"{tmp_path}/my model/", ["mmlu_*"]) == "my-model-mmlu"
+    snapshot = tmp_path / "models--org--name" / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    assert fingerprint.model_name(str(snapshot)) == "org/name"
+    long = prefix("x" * 300, ["../../etc/passwd " + "y" * 100] * 3)
+    assert re.fullmatch(r"[A-Za-z0-9._-]+", long) and len(long) < 150
+    one, two = (fingerprint.run_id("p", {"a": [1, 0.1], "b": value}) for value in (None, 0))
+    assert re.fullmatch("p-[0-9a-f]{10}", one) and one != two
+    assert fingerprint.run_id("p", {"b": None, "a": [1, 0.1]}) == one

@@ -1,0 +1,149 @@
+"""The journal: what was written is read back, torn writes vanish, damage is named, a full disk breaks nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dare_bench.engine.codec import to_answer, to_record
+from dare_bench.engine.journal import Journal, pack, unpack
+from dare_bench.errors import SaveError
+from dare_bench.types import Event, Generation, Likelihood, Request
+
+
+def sample(key: str, text: str = "text") -> dict[str, Any]:
+    return {"type": "sample", "key": key, "kind": "generate", "answer": {"text": text}}
+
+
+def fill(folder: Path, count: int) -> Path:
+    with Journal(folder) as journal:
+        for i in range(count):
+            journal.append(sample(f"k{i}", "é\ud800 \n" * (i + 1)))
+        journal.append({"type": "note", "value": 1})
+        return journal.file
+
+
+def test_written_is_read_back(tmp_path: Path) -> None:
+    fill(tmp_path, 3)
+    with Journal(tmp_path) as journal:
+        assert journal.keys == ["k0", "k1", "k2"]
+        assert journal.sample("k1")["answer"]["text"] == "é\ud800 \n" * 2
+        assert journal.records("note") == [{"type": "note", "value": 1}]
+        assert "k1" in journal and "k9" not in journal
+        with pytest.raises(KeyError):
+            journal.sample("k9")
+
+
+def test_a_line_is_strict_about_its_checksum() -> None:
+    line = pack(sample("k"))
+    assert unpack(line) == sample("k")
+    for place in range(len(line)):
+        broken = line[:place] + bytes([line[place] ^ 1]) + line[place + 1 :]
+        assert unpack(broken) is None, place
+
+
+def test_torn_last_line_is_dropped_at_every_length(tmp_path: Path) -> None:
+    whole = fill(tmp_path / "whole", 3).read_bytes()
+    starts = [0]
+    for line in whole.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for cut in range(starts[1] + 1, len(whole)):
+        folder = tmp_path / f"cut{cut}"
+        folder.mkdir()
+        file = folder / "main.jsonl"
+        file.write_bytes(whole[:cut])
+        lines = sum(1 for start in starts[1:] if start <= cut)
+        with Journal(folder) as journal:
+            assert len(journal) == min(lines, 3), cut
+            assert not journal.damage
+            journal.append(sample("after"))
+        with Journal(folder) as journal:
+            assert journal.keys[-1] == "after" and len(journal) == min(lines, 3) + 1, cut
+            assert not journal.damage, "the torn line must not stay in front of what came after it"
+
+
+def test_damage_in_the_middle_is_named_and_its_sample_is_gone(tmp_path: Path) -> None:
+    file = fill(tmp_path, 3)
+    lines = file.read_bytes().splitlines(keepends=True)
+    lines[1] = lines[1].replace(b"generate", b"generata")
+    file.write_bytes(b"".join(lines))
+    with Journal(tmp_path) as journal:
+        assert journal.keys == ["k0", "k2"]
+        assert [(d.file, d.line) for d in journal.damage] == [("main.jsonl", 2)]
+        journal.append(sample("k1"))
+        assert journal.sample("k2")["key"] == "k2"
+    with Journal(tmp_path) as journal:
+        assert sorted(journal.keys) == ["k0", "k1", "k2"]
+
+
+def test_zeros_at_the_end_after_a_power_cut(tmp_path: Path) -> None:
+    file = fill(tmp_path, 2)
+    with file.open("ab") as stream:
+        stream.write(b"\0" * 5000 + b"\n\0\0\n")
+    with Journal(tmp_path) as journal:
+        assert len(journal) == 2 and not journal.damage
+        assert b"\0" not in file.read_bytes()
+
+
+def test_several_writers_are_read_together(tmp_path: Path) -> None:
+    with Journal(tmp_path, "a") as one, Journal(tmp_path, "b") as two:
+        one.append(sample("from a"))
+        two.append(sample("from b"))
+    with Journal(tmp_path, "c") as journal:
+        assert sorted(journal.keys) == ["from a", "from b"]
+        assert journal.sample("from b")["key"] == "from b"
+
+
+def test_full_disk_leaves_the_journal_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = fill(tmp_path, 2)
+    before = file.read_bytes()
+    write = os.write
+
+    def full(fd: int, data: bytes) -> int:
+        if len(data) > 40:
+            return write(fd, data[:40])  # a short write first, as a filling disk does
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    journal = Journal(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(SaveError, match="no space left on device"):
+            journal.append(sample("lost", "x" * 100))
+    assert file.read_bytes() == before
+    assert "lost" not in journal
+    journal.append(sample("kept"))
+    journal.close()
+    with Journal(tmp_path) as again:
+        assert again.keys == ["k0", "k1", "kept"] and not again.damage
+
+
+def test_sync_failure_is_a_save_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    journal = Journal(tmp_path)
+    journal.append(sample("k"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fails)
+        with pytest.raises(SaveError, match=r"main\.jsonl"):
+            journal.sync()
+    journal.close()
+
+
+def test_answers_survive_the_journal(tmp_path: Path) -> None:
+    request = Request("t/1/0/0/x", "generate", "p", task="t", doc_id=1, seed=7)
+    events = [Event(0, "set", 3, 11, 0.1 + 0.2), Event(1, "remask", 3, 257, float("-inf"))]
+    made = Generation([11, 12], "hé", 5, "eos", 6, 4, 2, 1, "E0", 0.25, 1e-5, events)
+    scored = Likelihood(-0.1, 0.03, None, 128, "reference", 128, 9, 30, "E2", 0.5)
+    with Journal(tmp_path) as journal:
+        journal.append(to_record(request, made))
+        journal.append(to_record(Request("s", "score", "p", "t"), scored))
+    with Journal(tmp_path) as journal:
+        assert to_answer(journal.sample(request.key)) == made
+        assert to_answer(journal.sample("s")) == scored
+        bare = to_answer(journal.sample(request.key), trajectory=False)
+        assert isinstance(bare, Generation) and bare.trajectory is None and bare.tokens == [11, 12]

@@ -1,0 +1,131 @@
+"""Likelihood estimators: exact against brute force, Monte Carlo against exact, errors as large as they claim."""
+
+from __future__ import annotations
+
+import math
+
+import golden
+import pytest
+import torch
+
+from dare_bench.diffusion.likelihood import combine, draw, enumerate_masks, reference_masks
+from dare_bench.errors import DecodingError, PromptError
+from dare_bench.types import Request
+
+CONTEXT, TARGET = [13, 14, 46, 74], [96, 98, 5, 105]
+
+
+def brute_force(context, target):
+    """E_k (n/k) E_{|M|=k} sum of losses, one mask after another, through model.logits."""
+    model, n = golden.model(), len(target)
+    total = 0.0
+    for code in range(1, 1 << n):
+        mask = [bool(code >> i & 1) for i in range(n)]
+        canvas = context + [model.spec.mask_id if m else t for m, t in zip(mask, target, strict=True)]
+        logp = torch.log_softmax(model.logits(canvas)[len(context) :].double(), -1)
+        k = sum(mask)
+        losses = sum(logp[i, t].item() for i, t in enumerate(target) if mask[i])
+        total += losses * n / k / n / math.comb(n, k)
+    return total
+
+
+def test_exact_is_the_bound_by_enumeration():
+    found = golden.model().loglikelihood([(CONTEXT, TARGET)], estimator="exact")[0]
+    assert found.value == pytest.approx(brute_force(CONTEXT, TARGET), abs=1e-4)
+    assert (found.stderr, found.draws, found.estimator, found.target_tokens) == (0.0, 15, "exact", 4)
+
+
+@pytest.mark.parametrize("n", range(1, 8))
+def test_weights_of_an_enumeration_count_every_token_once(n):
+    """For a model that ignores context the bound is the sum of log p: each token's weights sum to 1."""
+    draws = enumerate_masks(n)
+    assert len(draws.weights_M) == 2**n - 1
+    per_token = (draws.weights_M[:, None] * draws.masks_Mn).sum(0)
+    assert torch.allclose(per_token, torch.ones(n, dtype=torch.float64))
+
+
+def test_reference_draws_are_unbiased_and_their_error_is_right():
+    """64 repetitions with other seeds: the mean agrees with the enumeration, the spread with the stated error."""
+    exact = golden.model().loglikelihood([(CONTEXT, TARGET)], estimator="exact")[0].value
+    requests = [
+        Request(str(i), "score", CONTEXT, TARGET, {"estimator": "reference", "mc_num": 64, "batch_size": 8}, seed=i)
+        for i in range(64)
+    ]
+    found = [s.answer for s in golden.model().loaded.score(requests)]
+    values = torch.tensor([f.value for f in found], dtype=torch.float64)
+    stated = torch.tensor([f.stderr for f in found], dtype=torch.float64).pow(2).mean().sqrt()
+    assert abs(values.mean() - exact) < 4 * values.std() / 8
+    assert 0.7 < stated / values.std() < 1.4
+
+
+def test_one_token_targets_take_one_pass_and_share_it():
+    """The four letters of a question look at the same masked position: one forward row serves all."""
+    model = golden.model()
+    found = model.loglikelihood([(CONTEXT, [t]) for t in (1, 2, 3, 4)])
+    logp = torch.log_softmax(model.logits([*CONTEXT, model.spec.mask_id])[-1], -1)
+    assert [f.value for f in found] == pytest.approx([logp[t].item() for t in (1, 2, 3, 4)], abs=1e-4)
+    assert all(f.draws == 1 and f.stderr == 0 for f in found)
+    requests = [Request(str(t), "score", CONTEXT, [t]) for t in (1, 2, 3, 4)]
+    from dare_bench.types import LoopStats
+
+    stats = LoopStats()
+    list(model.loaded.score(requests, stats=stats))
+    assert stats.row_forwards == 1
+
+
+def test_values_do_not_depend_on_neighbours_or_order():
+    model = golden.model()
+    pairs = [(CONTEXT, list(range(3, 3 + n))) for n in (1, 2, 5, 9, 12)] + [([7], [8, 9]), ([], [5, 6, 7])]
+    alone = [model.loglikelihood([pair], seed=5)[0] for pair in pairs]
+    for rows in (1, 7, None):
+        together = model.loglikelihood(pairs[::-1], seed=5, max_rows=rows)[::-1]
+        assert [f.value for f in together] == pytest.approx([f.value for f in alone], abs=2e-3, rel=1e-6)
+        assert [f.is_greedy for f in together] == [f.is_greedy for f in alone]
+
+
+def test_greedy_is_asked_for_by_the_engine_only_when_needed():
+    request = Request("0", "score", CONTEXT, TARGET)
+    assert next(iter(golden.model().loaded.score([request]))).answer.is_greedy is None
+
+
+def test_targets_that_cannot_be_scored():
+    model = golden.model()
+    with pytest.raises(PromptError, match="adds no tokens"):
+        model.loglikelihood([(CONTEXT, [])])
+    with pytest.raises(PromptError, match="the model's context limit is 256"):
+        model.loglikelihood([([1] * 255, [1, 2])])
+    with pytest.raises(DecodingError, match="n=8 tokens, allowed are up to 7"):
+        enumerate_masks(8)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"estimator": "best"}, "estimators are auto, exact, reference"),
+        ({"mc_num": 10, "batch_size": 4}, "must be a positive multiple of batch_size=4"),
+        ({"mcnum": 10}, "likelihood field 'mcnum' is not known here"),
+        ({"mc_num": 1.5}, "must be a whole number"),
+    ],
+)
+def test_fields_are_checked(fields, says):
+    with pytest.raises(DecodingError, match=says):
+        golden.model().loglikelihood([(CONTEXT, TARGET)], **fields)
+
+
+def test_counts_of_a_round_cover_every_count_once():
+    """n draws around a random start are each of 1..n once: the stratification of the published law."""
+    for seed in range(20):
+        draws = reference_masks(9, 9, 9, torch.Generator().manual_seed(seed))
+        assert sorted(draws.masks_Mn.sum(1).tolist()) == list(range(1, 10))
+
+
+def test_choices_of_one_document_share_their_masks():
+    settings = {"estimator": "auto", "mc_num": 32, "batch_size": 16}
+    assert torch.equal(draw(11, settings, 77).masks_Mn, draw(11, settings, 77).masks_Mn)
+    assert not torch.equal(draw(11, settings, 77).masks_Mn, draw(11, settings, 78).masks_Mn)
+
+
+def test_error_of_a_single_round_comes_from_its_draws():
+    draws = reference_masks(5, 16, 16, torch.Generator().manual_seed(0))
+    _, stderr = combine(draws, torch.rand(16, generator=torch.Generator().manual_seed(1)))
+    assert stderr > 0

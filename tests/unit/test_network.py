@@ -1,0 +1,112 @@
+"""The network as Hugging Face users know it: AutoModel, save_pretrained, peft; packing; losses without all logits."""
+
+from __future__ import annotations
+
+import golden
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from dare_bench.model_adapters.backbone import Plan
+from dare_bench.model_adapters.backbone.plan import packed, select_queries
+
+ROWS = [[5, 6, 7, 8], [1, 2], [9, 9, 9, 9], [3, 1, 4, 1, 5, 9, 2]]
+
+
+@torch.no_grad()
+def test_packed_rows_equal_single_rows():
+    network = golden.model().network
+    tokens, plan = packed(sorted(ROWS, key=len))
+    assert [(g.rows, g.length) for g in plan.groups] == [(1, 2), (2, 4), (1, 7)]
+    together = network(tokens, plan=plan).logits
+    apart = torch.cat([network(torch.tensor([row])).logits[0] for row in sorted(ROWS, key=len)])
+    assert torch.allclose(together, apart, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("block", [None, 3])
+def test_logits_only_where_asked(block):
+    network = golden.model().network
+    rows = sorted(ROWS, key=len)
+    tokens, plan = packed(rows)
+    plan = Plan(plan.lengths, block)
+    everywhere = network(tokens, plan=plan).logits
+    at = torch.tensor([1, 2, 5, 9, 10, 16])
+    assert torch.allclose(network(tokens, plan=plan, logits_at=at).logits, everywhere[at], atol=1e-5)
+    want = torch.nn.functional.cross_entropy(everywhere[at], tokens[at], reduction="none")
+    assert torch.allclose(network(tokens, plan=plan, logits_at=at, targets=tokens[at]).nll, want, atol=1e-5)
+
+
+def test_selected_queries_point_home():
+    plan = Plan((2, 4, 4, 7))
+    at = torch.tensor([1, 2, 5, 6, 12])
+    first, second, third = select_queries(plan, at)
+    assert first.index_RQ.tolist() == [[0]]
+    assert second.keep_RQ.tolist() == [[True, True], [True, False]]
+    assert second.index_RQ[second.keep_RQ].tolist() == [1, 2, 3]
+    assert second.column_RQ[second.keep_RQ].tolist() == [0, 3, 0]
+    assert third.column_RQ.tolist() == [[2]]
+    assert select_queries(plan, torch.tensor([3]))[0] is None
+
+
+@torch.no_grad()
+def test_block_causal_sees_no_later_block():
+    model = golden.model()
+    a, b = [1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 5, 6, 9, 9]
+    one, two = model.logits(a, block_length=3), model.logits(b, block_length=3)
+    assert torch.allclose(one[:6], two[:6], atol=1e-6)
+    assert not torch.allclose(one[6:], two[6:], atol=1e-2)
+    assert not torch.allclose(model.logits(a)[:6], model.logits(b)[:6], atol=1e-2)
+
+
+def test_auto_classes_and_save_pretrained(tmp_path):
+    import dare_bench.model_adapters.llada
+
+    assert type(AutoConfig.from_pretrained(golden.FOLDER)) is dare_bench.model_adapters.llada.LLaDAConfig
+    network = AutoModelForCausalLM.from_pretrained(golden.FOLDER)
+    network.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    ids = torch.tensor([[1, 2, 3]])
+    with torch.no_grad():
+        assert torch.equal(network(ids).logits, again(ids).logits)
+
+
+def test_peft_wraps_it_and_off_equals_base():
+    peft = pytest.importorskip("peft")
+    network = AutoModelForCausalLM.from_pretrained(golden.FOLDER)
+    ids = torch.tensor([[1, 2, 3, 4]])
+    with torch.no_grad():
+        base = network(ids).logits
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "attn_out", "up_proj"])
+    wrapped = peft.get_peft_model(network, config)
+    for name, p in wrapped.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(p)
+    with torch.no_grad():
+        assert not torch.allclose(wrapped(ids).logits, base, atol=1e-3)
+        with wrapped.disable_adapter():
+            assert torch.equal(wrapped(ids).logits, base)
+    wrapped(ids, targets=ids[0]).nll.sum().backward()
+    assert all(("lora" in n) == (p.grad is not None) for n, p in wrapped.named_parameters())
+
+
+def test_gradient_checkpointing_changes_no_gradient():
+    grads = []
+    for on in (False, True):
+        network = AutoModelForCausalLM.from_pretrained(golden.FOLDER).train()
+        if on:
+            network.gradient_checkpointing_enable()
+        network(torch.tensor([[1, 2, 3, 4]]), targets=torch.tensor([1, 2, 3, 4])).nll.mean().backward()
+        grads.append(torch.cat([p.grad.flatten() for p in network.parameters()]))
+    assert torch.allclose(*grads, atol=1e-6)
+    assert grads[0].abs().max() > 0
+
+
+def test_losses_in_chunks_equal_one_piece(monkeypatch):
+    from dare_bench.model_adapters.backbone import network as module
+
+    network, ids = golden.model().network, torch.arange(20)[None]
+    with torch.no_grad():
+        whole = network(ids, targets=ids[0]).nll
+        monkeypatch.setattr(module, "CHUNK_ELEMENTS", 128 * 3)
+        assert torch.allclose(network(ids, targets=ids[0]).nll, whole, atol=1e-5)

@@ -1,0 +1,99 @@
+"""Progress displays and cost sums."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from dare_bench.engine import progress
+from dare_bench.engine.meters import Meter, decoded_tokens, last_costs, peak_memory_mb
+from dare_bench.engine.progress import Bar, Lines, duration, watcher
+from dare_bench.engine.queue import Silent
+from dare_bench.types import Event, Generation, Likelihood
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
+
+
+def test_lines_are_few_and_tell_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, stream = Clock(monkeypatch), io.StringIO()
+    lines = Lines(stream)
+    lines.start(total=1100, served=100, total_work=11000, served_work=1000)
+    for _ in range(1000):
+        clock.now += 0.06  # 60 seconds in all
+        lines.advance(1, 10, 0)
+    shown = stream.getvalue().splitlines()
+    assert shown[0] == "answering 1000 requests (100 were there already)"
+    assert 15 <= len(shown) <= 25
+    assert shown[-1].startswith("100%  1100/1100")
+    half = next(line for line in shown if line.startswith(" 5"))
+    done = int(half.split()[1].split("/")[0])
+    assert half.endswith(f"{duration((1100 - done) * 0.06)} left")
+
+
+def test_lines_tell_failures_and_slow_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, stream = Clock(monkeypatch), io.StringIO()
+    lines = Lines(stream)
+    lines.start(100000, 0, 100000, 0)
+    for _ in range(4):
+        clock.now += 4
+        lines.advance(1, 1, 1)
+    assert [line.split(",")[1].strip() for line in stream.getvalue().splitlines()[1:]] == ["3 failed"]
+
+
+def test_nothing_to_do_says_nothing() -> None:
+    stream = io.StringIO()
+    Lines(stream).start(5, 5, 5, 5)
+    assert not stream.getvalue()
+
+
+def test_the_bar_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    bar = Bar()
+    bar.start(2, 0, 20, 0)
+    bar.advance(1, 10, 0)
+    assert bar.tally.share == 0.5 and bar.tally.text().startswith("1/2")
+    bar.close()
+    assert not capsys.readouterr().out
+    assert isinstance(watcher(False), Silent)
+    assert isinstance(watcher(True), Lines)
+
+
+def test_durations() -> None:
+    assert [duration(s) for s in (0.4, 59, 200, 7500)] == ["0s", "59s", "3m 20s", "2h 05m"]
+
+
+def test_sums() -> None:
+    meter = Meter()
+    events = [
+        Event(0, "set", 0, 5, 1.0),
+        Event(1, "remask", 0, 9, 1.0),
+        Event(2, "set", 0, 6, 1.0),
+        Event(2, "set", 7, 2, 1.0),
+    ]
+    meter.add(Generation([5, 6], "x", 10, "eos", tokens_to_eos=2, tier="E0", trajectory=events))
+    meter.add(Generation([5, 6, 7, 8], "x", 30, "length", tokens_to_eos=4, residual_masks=1, tier="E2"))
+    meter.add(Likelihood(-1.0, 0.1, None, 60))
+    sessions = [
+        {"session": 0, "seconds": 1.0, "forwards": 10, "row_forwards": 20, "slot_forwards": 40},
+        {"session": 0, "seconds": 2.0, "forwards": 20, "row_forwards": 40, "slot_forwards": 80},
+        {"session": 1, "seconds": 1.0, "forwards": 5, "row_forwards": 20, "slot_forwards": 20},
+    ]
+    cost = meter.cost(last_costs(sessions), 12.5)
+    assert (cost.requests, cost.nfe, cost.forwards, cost.seconds) == (3, 100, 25, 3.0)
+    assert (cost.tokens, cost.tokens_to_eos, cost.decoded_tokens) == (6, 6, 2 + 3)
+    assert cost.tokens_per_s == 2.0 and cost.tpf == 6 / 40 and cost.occupancy == 0.6 and cost.peak_memory_mb == 12.5
+    assert meter.tiers == {"E0", "E1", "E2"}
+    empty = Meter().cost([])
+    assert empty.tokens_per_s is None and empty.tpf is None and empty.occupancy is None
+
+
+def test_decoded_tokens_count_what_lies_behind_the_end() -> None:
+    assert decoded_tokens(Generation([1], "", 1, "eos", trajectory=[Event(0, "set", i, 1, 1.0) for i in range(8)])) == 8
+
+
+def test_peak_memory_is_that_of_this_process() -> None:
+    assert 5 < peak_memory_mb() < 1e6

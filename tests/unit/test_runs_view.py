@@ -1,0 +1,90 @@
+"""Arranging documents for showing: the unmasking order, choices, and text that must not take command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from run_factory import make_run
+
+from dare_bench.runs.index import Document
+from dare_bench.runs.reader import Run
+from dare_bench.runs.text import one_line, visible
+from dare_bench.runs.unmasking import LEVELS, Fold, folded, unmasking
+from dare_bench.runs.view import document_view
+
+TRACE = {
+    "key": "t/0/0/0/abcd", "doc_id": 0, "prompt_tokens": 4, "pieces": ["a", "b", "c"],
+    "events": [[0, "set", 2, 9, 0.9], [0, "set", -1, 9, 0.9], [1, "set", 0, 8, 0.4], [2, "remask", 2, 9, 0.1],
+               [4, "set", 2, 7, 0.8], [9, "set", 50, 7, 0.8]],
+}  # fmt: skip
+
+
+def test_the_step_that_stays_counts() -> None:
+    order = unmasking(TRACE)
+    assert [piece.step for piece in order.pieces] == [2, None, 5]
+    assert order.pieces[2].writes == 2 and order.pieces[2].confidence == 0.8
+    assert (order.remasked, order.prompt_changes, order.steps) == (1, 1, 10)
+
+
+def test_levels_span_the_scale() -> None:
+    trace = {"pieces": ["x"] * 30, "events": [[i, "set", i, 1, 0.5] for i in range(30)]}
+    levels = [piece.level for piece in unmasking(trace).pieces]
+    assert levels == sorted(levels) and levels[0] == 0 and levels[-1] == LEVELS - 1
+    assert unmasking({"pieces": ["x"], "events": [[0, "set", 0, 1, None]]}).pieces[0].level == 0
+    assert unmasking({}).pieces == []
+
+
+def test_only_special_tokens_are_folded() -> None:
+    pieces = unmasking(
+        {"pieces": ["0"] * 6 + ["<eos>"] * 6, "events": [[i, "set", i, 1, 1.0] for i in range(12)]}
+    ).pieces
+    found = folded(pieces)
+    assert [piece.text for piece in found[:6]] == ["0"] * 6
+    assert found[6].text == "<eos>" and found[7] == Fold("<eos>", 5, 8, 12) and len(found) == 8
+
+
+def test_generation_view(tmp_path: Path) -> None:
+    document = next(Run(make_run(tmp_path)).documents("dare_sudoku"))
+    view = document_view(document)
+    (answer,) = view.answers
+    assert view.kind == "generate" and answer.text == view.target == view.verdicts[0].filtered
+    assert answer.order is not None and answer.order.steps == 16 and answer.record["nfe"] == 12
+    assert answer.settings["max_gen_toks"] == 16 and view.verdicts[0].metrics == {"exact_match": 1.0}
+    assert view.prompts == ["Question 0: which digits?\nAnswer:"]
+
+
+def test_choices_mark_the_likeliest_and_the_right(tmp_path: Path) -> None:
+    run = Run(make_run(tmp_path, tasks={"choice_x": 0.5}))
+    for document in run.documents("choice_x"):
+        view = document_view(document)
+        assert view.kind == "score" and len(view.answers) == 4 and len(view.prompts) == 1
+        (best,) = [answer for answer in view.answers if answer.best]
+        (gold,) = [answer for answer in view.answers if answer.gold]
+        assert gold.index == int(view.target)
+        assert (best == gold) == bool(view.verdicts[0].metrics["acc"])
+
+
+def test_plain_lm_eval_lines_are_shown_too() -> None:
+    """Without our own records: the value comes from lm-eval's text."""
+    rows = [{"doc_id": 1, "target": "0", "filter": "none", "metrics": ["acc"], "acc": 0.0, "filtered_resps": [],
+             "arguments": {"gen_args_0": {"arg_0": "p", "arg_1": " a"}, "gen_args_1": {"arg_0": "p", "arg_1": " b"}},
+             "resps": [[["-2.5", "False"]], [["-1.0", "True"]]]}]  # fmt: skip
+    view = document_view(Document("t", 1, rows))
+    assert [answer.value for answer in view.answers] == [-2.5, -1.0]
+    assert [answer.best for answer in view.answers] == [False, True]
+
+
+def test_repeats_find_their_own_records(tmp_path: Path) -> None:
+    records = [{"key": f"t/with/slash/0/0/{repeat}/abcd", "kind": "generate", "nfe": repeat} for repeat in (1, 0)]
+    rows = [{"doc_id": 0, "target": "", "filter": "none", "metrics": [], "filtered_resps": [],
+             "arguments": {"gen_args_0": {"arg_0": "p", "arg_1": {}}}, "resps": [["zero", "one"]],
+             "dare_bench": records}]  # fmt: skip
+    view = document_view(Document("t/with/slash", 0, rows))
+    assert [(answer.text, answer.record["nfe"]) for answer in view.answers] == [("zero", 0), ("one", 1)]
+
+
+def test_text_cannot_take_command() -> None:
+    shown = visible("a\x1b[31mred\x07\u202eevil\u200b\x9b\r\nend\tx\ud800")
+    assert shown == "a␛[31mred␇⟨U+202E⟩evil⟨U+200B⟩⟨U+009B⟩\nend\tx⟨U+D800⟩"
+    assert visible("x" * 30, 10).startswith("x" * 10 + "… (20 more")
+    assert one_line("a\n b\t c", 5) == "a b c" and one_line("abcdefgh", 5) == "abcd…"

@@ -1,0 +1,145 @@
+"""A sample is a function of its own seed and prompt: not of batch size, order, neighbours, or of who else finished."""
+
+from __future__ import annotations
+
+import random
+
+import golden
+import pytest
+import torch
+
+from dare_bench.seeds import sample_key
+from dare_bench.types import LoopStats, Request
+
+WAYS = {
+    "greedy": {},
+    "temperature": {"temperature": 0.7},
+    "random order": {"temperature": 0.5, "remasking": "random"},
+    "guidance": {"cfg_scale": 0.5},
+    "threshold": {"threshold": 0.5},
+    "factor": {"factor": 1.0},
+    "early stop": {"early_stop": True, "eos_id": 79},
+    "suppressed": {"confidence_eos_eot_inf": True, "eos_id": 79, "eot_id": 26},
+}
+
+
+def prompts(count: int = 12) -> list[list[int]]:
+    rng = random.Random(7)
+    return [[rng.randrange(120) for _ in range(rng.randrange(1, 40))] for _ in range(count)]
+
+
+def told(generation):
+    events = [(e.step, e.op, e.position, e.token) for e in generation.trajectory]
+    return generation.tokens, generation.nfe, generation.finish_reason, events
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_and_order_change_nothing(way):
+    model, items = golden.model(), prompts()
+    options = {"gen_length": 16, "block_length": 8, "seed": 3, "trajectory": True, **WAYS[way]}
+    alone = [told(g) for g in model.generate(items, max_rows=1, **options)]
+    for rows in (3, 8):
+        assert [told(g) for g in model.generate(items, max_rows=rows, **options)] == alone
+    order = list(range(len(items)))
+    random.Random(1).shuffle(order)
+    shuffled = model.generate([items[i] for i in order], max_rows=5, **options)
+    assert [told(g) for g in shuffled] == [alone[i] for i in order]
+
+
+def test_rows_that_decide_differently_share_a_forward():
+    """Every way of decoding at once in one pack gives what each gives by itself."""
+    model, item = golden.model(), prompts(1)[0]
+    base = {"gen_length": 16, "block_length": 8, "trajectory": True}
+    requests = [
+        Request(way, "generate", item, decoding={**base, **fields}, seed=sample_key(0, way, 0, 0))
+        for way, fields in WAYS.items()
+    ]
+    stats = LoopStats()
+    together = {s.request.key: told(s.answer) for s in model.loaded.generate(requests, max_rows=8, stats=stats)}
+    apart = {s.request.key: told(s.answer) for r in requests for s in model.loaded.generate([r])}
+    assert together == apart
+    assert stats.row_forwards > stats.forwards
+
+
+def test_the_same_prompt_twice_is_two_draws_and_the_seed_matters():
+    model, item = golden.model(), prompts(1)[0]
+    options = {"gen_length": 16, "temperature": 1.0}
+    first, second = model.generate([item, item], **options)
+    assert first.tokens != second.tokens
+    assert model.generate([item], **options)[0].tokens == first.tokens
+    assert model.generate([item], seed=1, **options)[0].tokens != first.tokens
+
+
+def test_finished_slots_are_refilled():
+    stats_of = {}
+    for stop in (False, True):
+        model = golden.model()
+        model.generate(prompts(16), gen_length=64, block_length=8, max_rows=4, early_stop=stop, eos_id=79)
+        stats_of[stop] = model.last_stats
+    assert stats_of[True].forwards < stats_of[False].forwards
+    assert stats_of[False].occupancy == 1.0
+    assert stats_of[True].occupancy > 0.7
+
+
+def test_early_stop_is_exact_up_to_the_first_eos():
+    model, options = golden.model(), {"gen_length": 32, "block_length": 8, "eos_id": 79}
+    full = model.generate(prompts(), **options)
+    early = model.generate(prompts(), early_stop=True, **options)
+    stopped = 0
+    for a, b in zip(full, early, strict=True):
+        assert b.tokens == a.tokens[: len(b.tokens)]
+        if 79 in a.tokens:
+            assert b.tokens[-1] == 79 and 79 not in b.tokens[:-1]
+        stopped += b.nfe < a.nfe
+    assert stopped >= 3
+
+
+class Starved:
+    """A network that has memory for so many rows only."""
+
+    def __init__(self, network, rows):
+        self.network, self.rows, self.calls = network, rows, 0
+
+    def __call__(self, tokens, positions=None, plan=None, **rest):
+        if len(plan.lengths) > self.rows:
+            raise torch.OutOfMemoryError("out of memory")
+        self.calls += 1
+        return self.network(tokens, positions, plan, **rest)
+
+
+def test_out_of_memory_halves_the_rows_and_loses_nothing(monkeypatch):
+    model, items = golden.model(), prompts()
+    options = {"gen_length": 16, "block_length": 8, "temperature": 0.7}
+    want = [g.tokens for g in model.generate(items, **options)]
+    monkeypatch.setattr(model.loaded, "network", Starved(model.network, 3))
+    got = model.generate(items, max_rows=8, **options)
+    assert [g.tokens for g in got] == want
+    assert model.last_stats.halvings == [{"rows": 8, "now": 4}, {"rows": 4, "now": 2}]
+
+
+def test_one_row_that_does_not_fit_is_an_error(monkeypatch):
+    from dare_bench.errors import MemoryLimitError
+
+    model = golden.model()
+    monkeypatch.setattr(model.loaded, "network", Starved(model.network, 0))
+    with pytest.raises(MemoryLimitError, match="one row of 18 tokens does not fit"):
+        model.generate([[1, 2]], gen_length=16)
+    with pytest.raises(MemoryLimitError, match="one canvas of"):
+        model.loglikelihood([([1, 2], [3, 4])])
+
+
+def test_margins_say_how_close_a_choice_was():
+    model = golden.model()
+    found = model.generate(prompts(), gen_length=16, margin=True)
+    assert all(g.margin is not None and 0 <= g.margin < 1 for g in found)
+    assert all(g.margin is None for g in model.generate(prompts(2), gen_length=16))
+
+
+def test_trajectory_tells_every_token_once():
+    item = prompts(1)[0]
+    answer = golden.model().generate([item], gen_length=16, block_length=8, steps=8, trajectory=True)[0]
+    assert sorted(e.position for e in answer.trajectory) == list(range(16))
+    assert [e.token for e in sorted(answer.trajectory, key=lambda e: e.position)] == answer.tokens
+    assert [e.step for e in answer.trajectory] == sorted(e.step for e in answer.trajectory)
+    assert all(e.position < 8 for e in answer.trajectory[:8])
+    assert max(e.step for e in answer.trajectory) == answer.nfe - 1 == 7

@@ -1,0 +1,159 @@
+"""The parts of the loop by themselves: random numbers, choice of tokens and positions, text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dare_bench.diffusion.rng import Draw, uniform
+from dare_bench.errors import ModelOutputError
+from dare_bench.model_adapters.sampling.choose import choose, inverse_cdf
+from dare_bench.model_adapters.sampling.rule import Rule, quota_schedule
+from dare_bench.model_adapters.sampling.select import published_choice, rank, take
+from dare_bench.model_adapters.sampling.text import first_stop, response_text, stop_is_final, through_eos
+
+
+def test_uniforms_are_uniform_and_independent():
+    key = torch.full((200_000,), 12345)
+    position = torch.arange(200_000)
+    u = uniform(key, Draw.TOKEN, 0, position)
+    assert 0 < u.min() and u.max() < 1
+    assert abs(u.mean() - 0.5) < 0.003 and abs(u.var() - 1 / 12) < 0.002
+    counts = torch.histc(u.float(), 100, 0, 1)
+    chi2 = ((counts - 2000) ** 2 / 2000).sum()
+    assert chi2 < 160  # 99 degrees of freedom: p < 1e-4 beyond
+    for other in (
+        uniform(key, Draw.TOKEN, 1, position),
+        uniform(key, Draw.ORDER, 0, position),
+        uniform(key + 1, Draw.TOKEN, 0, position),
+        u.roll(1),
+    ):
+        assert abs(torch.corrcoef(torch.stack([u, other]))[0, 1]) < 0.01
+
+
+def test_uniforms_are_these_numbers_for_ever():
+    """Stored runs depend on them: a change here is a change of every sampled score."""
+    got = uniform(torch.tensor([0, 1, 2**62]), Draw.TOKEN, torch.tensor([0, 5, 9]), torch.tensor([0, -3, 77]))
+    assert got.tolist() == PINNED
+
+
+PINNED = [0.13870941014555432, 0.08773359482175741, 0.22064706940433304]
+
+
+def test_inverse_cdf_draws_from_softmax():
+    logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]]).repeat(100_000, 1)
+    u = uniform(torch.arange(100_000), Draw.TOKEN, 0, 0)
+    token, margin = inverse_cdf(logits, u, 0.7)
+    want = torch.softmax(logits[0].double() / 0.7, -1)
+    assert torch.allclose(torch.bincount(token, minlength=4).double() / 1e5, want, atol=0.006)
+    assert (margin >= 0).all()
+
+
+def test_inverse_cdf_never_draws_a_suppressed_token():
+    logits = torch.tensor([[float("-inf"), 0.0, float("-inf")]]).repeat(3, 1)
+    token, _ = inverse_cdf(logits, torch.tensor([1e-17, 0.5, 1 - 1e-16], dtype=torch.float64), 1.0)
+    assert token.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_logits_that_are_no_numbers_are_an_error(bad):
+    logits = torch.zeros(3, 5)
+    logits[1, 2] = bad
+    zero = torch.zeros(3, dtype=torch.long)
+    with pytest.raises(ModelOutputError, match="logits must be finite"):
+        choose(logits, Rule(4, 4, 4), key_N=zero, step_N=zero, position_N=zero)
+
+
+def test_confidence_of_uncounted_tokens_is_zero():
+    logits = torch.tensor([[5.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
+    zero = torch.zeros(2, dtype=torch.long)
+    token, confidence, _ = choose(logits, Rule(2, 2, 2, uncounted=(0,)), key_N=zero, step_N=zero, position_N=zero)
+    assert token.tolist() == [0, 1]
+    assert confidence[0] == 0
+    assert confidence[1] == pytest.approx(torch.softmax(torch.tensor([3.0, 1.0]), -1)[0].item())
+
+
+@given(st.integers(0, 64), st.integers(1, 64))
+def test_schedule_sums_to_the_masks(masks, steps):
+    schedule = quota_schedule(masks, steps)
+    assert len(schedule) == steps and sum(schedule) == masks
+    assert max(schedule) - min(schedule) <= 1 and schedule == sorted(schedule, reverse=True)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.lists(st.sampled_from([0.1, 0.25, 0.5, 0.9]), max_size=6), min_size=1, max_size=5), st.data())
+def test_selection_of_many_rows_equals_a_loop_over_rows(rows, data):
+    quota = [data.draw(st.integers(0, 7)) for _ in rows]
+    how = data.draw(st.sampled_from(["quota", "threshold", "factor"]))
+    rule = Rule(8, 8, 8, how_many=how, threshold=0.25, factor=0.6)
+    score = torch.tensor([s for row in rows for s in row], dtype=torch.float64)
+    row_N = torch.tensor([i for i, row in enumerate(rows) for _ in row], dtype=torch.long)
+    ranked = rank(score, row_N, len(rows))
+    count_R, _ = take(ranked, rule, torch.tensor(quota))
+    got = (ranked.rank_N < count_R[row_N]).tolist()
+    want = []
+    for row, k in zip(rows, quota, strict=True):
+        order = sorted(range(len(row)), key=lambda i: (-row[i], i))
+        n = _count([row[i] for i in order], rule, k)
+        want += [i in order[:n] for i in range(len(row))]
+    assert got == want
+
+
+def _count(best_first, rule, quota):
+    m = len(best_first)
+    if m == 0:
+        return 0
+    if rule.how_many == "quota":
+        return min(quota, m)
+    if rule.how_many == "threshold":
+        return max(1, sum(c >= rule.threshold for c in best_first))
+    limits = [-1.0] + [1 - rule.factor / (n + 1) for n in range(2, m + 1)]
+    n = next((i for i, (c, t) in enumerate(zip(best_first, limits, strict=True)) if c < t), m - 1)
+    return n + 1 if n in (0, m - 1) else n
+
+
+def test_ties_go_to_the_lowest_index():
+    ranked = rank(torch.tensor([0.5, 0.9, 0.5, 0.5]), torch.zeros(4, dtype=torch.long), 1)
+    count, gap = take(ranked, Rule(4, 4, 2), torch.tensor([2]))
+    assert (ranked.rank_N < count).tolist() == [True, True, False, False]
+    assert gap.tolist() == [0.0]
+
+
+def test_published_choice_takes_the_right_number_and_the_best():
+    score = torch.tensor([0.0, 0.3, 0.0, 0.0])
+    taken = published_choice(score, torch.tensor([5, 6, 8, 11]), 14, 2)
+    assert taken.sum() == 2 and taken[1]
+
+
+class Letters:
+    """Token i is the i-th of these pieces; 0 is a special token."""
+
+    pieces = ("<end>", "a", "b", "\n\n", "Q:", "c")
+    all_special_tokens = ("<end>",)
+
+    def decode(self, ids, skip_special_tokens, clean_up_tokenization_spaces):
+        return "".join(self.pieces[i] for i in ids if i or not skip_special_tokens)
+
+
+def test_text_is_cut_at_eos_then_at_stop_strings():
+    assert response_text(Letters(), [1, 2, 0, 5], [0], (), False) == ("ab", False)
+    assert response_text(Letters(), [1, 2, 0, 5], [0], (), True) == ("abc", False)
+    assert response_text(Letters(), [1, 3, 4, 0], [0], ("Q:", "\n\n"), False) == ("a", True)
+    assert response_text(Letters(), [1, 2, 0, 5, 4, 1], [0], ("Q:",), True) == ("abc", True)
+    assert response_text(Letters(), [0, 1], [0], ("x",), False) == ("", False)
+
+
+def test_stop_strings():
+    assert first_stop("abcabc", ["bc", "c"]) == 1
+    assert first_stop("abc", ["", "x"]) is None
+    assert stop_is_final("a\nb", ["\n"])
+    assert not stop_is_final("ab", ["\n"])
+    assert not stop_is_final("xab", ["abcd", "b"])  # "abcd" may still complete and would cut earlier
+    assert stop_is_final("xabq", ["abcd", "b"])
+
+
+def test_through_eos():
+    assert through_eos([4, 5, 6], (5, 6)) == 2
+    assert through_eos([4], (5,)) is None

@@ -1,0 +1,107 @@
+"""Intervals against published values, exact coverage, and the cases where nothing can be said."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from dare_bench.stats import Interval, from_stderr, interval, mean_of, ratio_interval, wilson
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "lo", "hi"),
+    [(8, 10, 0.4902, 0.9433), (0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (1, 1, 0.2065, 1.0), (50, 100, 0.4038, 0.5962)],
+)  # fmt: skip
+def test_wilson_known_values(successes: int, n: int, lo: float, hi: float) -> None:
+    found = interval([1.0] * successes + [0.0] * (n - successes))
+    assert found.method == "Wilson" and found.n == n
+    assert (found.lo, found.hi) == (pytest.approx(lo, abs=5e-5), pytest.approx(hi, abs=5e-5))
+
+
+def test_wilson_holds_its_level() -> None:
+    """Exact coverage over the binomial law, not a simulation."""
+    from scipy.stats import binom
+
+    for n, p in ((50, 0.3), (100, 0.5), (200, 0.9)):
+        covered = sum(
+            binom.pmf(k, n, p) for k in range(n + 1) if (w := wilson(k, n)).lo is not None and w.lo <= p <= (w.hi or 0)
+        )
+        assert 0.93 < covered < 0.97
+
+
+def test_booleans_count_as_zero_and_one() -> None:
+    assert interval([True, False, True]) == interval([1.0, 0.0, 1.0])
+
+
+def test_student_known_value() -> None:
+    found = interval([1, 2, 3, 4, 5])
+    assert found.method == "Student t"
+    assert (found.lo, found.hi) == (pytest.approx(1.0368, abs=1e-4), pytest.approx(4.9632, abs=1e-4))
+
+
+def test_bootstrap_is_close_to_t_where_both_hold_and_leans_where_the_data_do() -> None:
+    even = [i / 99 for i in range(100)]
+    found = interval(even)
+    assert found.method == "BCa bootstrap"
+    assert found.lo == pytest.approx(0.442, abs=0.006) and found.hi == pytest.approx(0.558, abs=0.006)
+    skewed = interval([0.01 * (i % 5) for i in range(55)] + [1.0] * 5 + [0.5])
+    mean = (sum(0.01 * (i % 5) for i in range(55)) + 5.5) / 61
+    assert skewed.lo is not None and skewed.hi is not None
+    assert skewed.hi - mean > 1.1 * (mean - skewed.lo)
+
+
+def test_bootstrap_is_repeatable() -> None:
+    values = [((i * 7919) % 101) / 101 for i in range(60)]
+    assert interval(values) == interval(values)
+
+
+def test_large_samples_take_no_bootstrap() -> None:
+    assert interval([(i % 7) / 7 for i in range(5000)]).method == "Student t"
+
+
+@pytest.mark.parametrize(("values", "n"), [([], 0), ([0.5], 1), ([0.5, 0.5, 0.5], 3)])
+def test_nothing_is_claimed_where_nothing_is_known(values: list[float], n: int) -> None:
+    assert interval(values) == Interval("none", 0.95, None, None, n)
+
+
+def test_equal_zeros_and_ones_still_have_an_interval() -> None:
+    assert interval([1.0] * 20).lo == pytest.approx(0.8389, abs=1e-4)
+
+
+def test_not_finite_is_refused() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        interval([0.1, float("nan")])
+
+
+def test_ratio_draws_whole_documents() -> None:
+    """Ten documents of ten equal values each know no more than ten values do."""
+    clustered = ratio_interval([10.0, 0.0] * 5, [10.0] * 10)
+    alone = interval([1.0, 0.0] * 50)
+    assert clustered.lo is not None and clustered.hi is not None and alone.lo is not None and alone.hi is not None
+    assert clustered.hi - clustered.lo > 2 * (alone.hi - alone.lo)
+    assert ratio_interval([1.0], [2.0]).method == "none"
+    assert ratio_interval([1.0, 1.0, 1.0], [2.0, 2.0, 2.0]).method == "none"
+
+
+def test_normal_from_a_standard_error() -> None:
+    found = from_stderr(0.5, 0.1, 40)
+    assert (found.lo, found.hi) == (pytest.approx(0.304, abs=1e-3), pytest.approx(0.696, abs=1e-3))
+
+
+def test_mean_of_independent_estimates() -> None:
+    one = from_stderr(0.4, 0.03, 100)
+    other = from_stderr(0.6, 0.04, 100)
+    mean, found = mean_of([one, other], [0.4, 0.6])
+    assert mean == pytest.approx(0.5)
+    assert found is not None and found.hi == pytest.approx(0.5 + 1.95996 * 0.025, abs=1e-5)
+    assert mean_of([one, Interval("none", 0.95, None, None, 1)], [0.4, 0.6])[1] is None
+
+
+def test_import_is_cheap() -> None:
+    code = (
+        "import sys, dare_bench.stats; print(any(m in sys.modules for m in ('scipy', 'statsmodels', 'numpy', 'torch')))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"

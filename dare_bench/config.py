@@ -117,7 +117,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     try:
-        value = yaml.load(text, Loader=_UniqueLoader)  # noqa: S506 - a SafeLoader subclass
+        value = yaml.load(text, Loader=_UniqueLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""

@@ -23,7 +23,7 @@ class UsageError(DareError):
 
 
 class DecodingError(UsageError):
-    """A decoding field that the family does not have, or a value that cannot be (steps not divisible by blocks, ...)."""
+    """A decoding field that the family does not have, or a value that cannot be (steps that blocks do not divide)."""
 
 
 class PromptError(UsageError):

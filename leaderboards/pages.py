@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ def render(template: str, root: str, **values: Any) -> str:
 def slug(name: str) -> str:
     """A name as a safe folder or file name. A name that had to be changed gets a hash, so two never fall together."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:80]
-    if safe == name:
+    if safe and safe == name:
         return safe
     return f"{safe or 'unnamed'}-{hashlib.blake2b(name.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
 
@@ -87,7 +88,9 @@ def plain_value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(plain_value, value)) or "none"
+        # Quoted: stop strings may hold commas and spaces of their own.
+        parts = (json.dumps(v, ensure_ascii=False) if isinstance(v, str) else plain_value(v) for v in value)
+        return ", ".join(parts) or "none"
     return str(value)
 
 

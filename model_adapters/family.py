@@ -1,4 +1,4 @@
-"""What a family must say: its network, its decoding fields, its special ids, its chat template. Nothing else differs."""
+"""What a family must say: its network, decoding fields, special ids and chat template. Nothing else differs."""
 
 from __future__ import annotations
 

@@ -69,6 +69,8 @@ def open_native(
     kind = pick_dtype(dtype, where, raw)
     arch = family.network.arch_of(config)
     tokenizer = open_tokenizer(path, arch.vocab)
+    if tokenizer is not None and not getattr(tokenizer, "chat_template", None):
+        tokenizer.chat_template = family.chat_template  # the harnesses ask the tokenizer for it
     network = _weights(family, path, config, kind).to(where).eval()
     _check_finite(network, path)
     ids = family.special_ids(config, tokenizer)

@@ -24,7 +24,11 @@ def save_checkpoint(network: Any, source: Path, target: Path) -> None:
         with quiet_transformers():
             network.save_pretrained(str(target))
         for file in sorted(source.iterdir()):
-            if file.is_file() and file.name not in ("config.json", INDEX) and file.suffix not in (".safetensors", ".bin"):
+            if (
+                file.is_file()
+                and file.name not in ("config.json", INDEX)
+                and file.suffix not in (".safetensors", ".bin")
+            ):
                 shutil.copyfile(file, target / file.name)
         original = json.loads((source / "config.json").read_text())
         saved = json.loads((target / "config.json").read_text())

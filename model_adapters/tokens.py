@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 from dare_bench.errors import CheckpointError, PromptError
 from dare_bench.types import ModelSpec, Prompt
@@ -45,12 +46,15 @@ def encode_prompt(
     items = list(prompt)
     if items and isinstance(items[0], dict):
         return _encode_messages(items, _need(tokenizer, "messages", path), chat_template)
-    for token in items:
-        if isinstance(token, bool) or not hasattr(token, "__index__"):
-            raise PromptError(f"prompt item {token!r} is no token id; give text, a list of ids, or chat messages")
-        if not 0 <= int(token) < spec.vocab_size:  # type: ignore[arg-type]
+    tokens = []
+    for item in items:
+        if isinstance(item, bool) or not isinstance(item, SupportsIndex):
+            raise PromptError(f"prompt item {item!r} is no token id; give text, a list of ids, or chat messages")
+        token = operator.index(item)
+        if not 0 <= token < spec.vocab_size:
             raise PromptError(f"token id {token} is outside the vocabulary; allowed are 0 to {spec.vocab_size - 1}")
-    return [int(token) for token in items]  # type: ignore[arg-type]
+        tokens.append(token)
+    return tokens
 
 
 def _need(tokenizer: Any | None, what: str, path: Path) -> Any:

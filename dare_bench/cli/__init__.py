@@ -58,5 +58,5 @@ for group, name in ((ls.app, "ls"), (leaderboard.app, "leaderboard")):
 def main(argv: Sequence[str] | None = None) -> None:
     """The entry point: leaves with 0 fine, 1 failed, 2 usage, 4 incomplete, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
-    State.debug = "--debug" in words
+    State.debug, State.resume = "--debug" in words, "interrupted"
     app(args=[word for word in words if word != "--debug"], prog_name="dare-bench")

@@ -46,12 +46,14 @@ def evaluate(
     ] = None,
     device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, ...", show_default=False)] = None,
     dtype: Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16, ...", show_default=False)] = None,
-    harness: Annotated[str | None, _task("--harness", text="Who owns the tasks.  [default: lm-eval]")] = None,
+    harness: Annotated[str | None, _task("--harness", text="Who owns the tasks. (default: lm-eval)")] = None,
     num_fewshot: Annotated[int | None, _task("--num-fewshot", "-f", text="Examples in the prompt.")] = None,
     limit: Annotated[
         str | None, _task("--limit", "-L", text="First N documents of each task, or a share (0.1).")
     ] = None,
-    samples: Annotated[str | None, _task("--samples", text='JSON or its file: {"task": [document numbers]}.')] = None,
+    samples: Annotated[
+        str | None, _task("--samples", text='JSON or its file: {"task": \\[0, 5]} names documents.')
+    ] = None,
     include_path: Annotated[
         str | None, _task("--include-path", text="Folders with more task files, by commas.")
     ] = None,
@@ -103,16 +105,16 @@ def evaluate(
         str | None, _decoding("--likelihood-args", text="k=v,k=v for likelihoods (mc_num, estimator, ...).")
     ] = None,
     seed: Annotated[
-        str | None, _run("--seed", text="One, or four: python,numpy,torch,fewshot.  [default: 0,1234,1234,1234]")
+        str | None, _run("--seed", text="One, or four: python,numpy,torch,fewshot. (default: 0,1234,1234,1234)")
     ] = None,
     max_rows: Annotated[
         str | None, _run("--max-rows", "--batch-size", "-b", text="Most rows at a time; changes no result.")
     ] = None,
-    output_path: Annotated[str | None, _run("--output-path", "-o", text="Where runs go.  [default: out]")] = None,
+    output_path: Annotated[str | None, _run("--output-path", "-o", text="Where runs go. (default: out)")] = None,
     fresh: Annotated[bool | None, _run("--fresh/--no-fresh", text="A new run beside an existing one.")] = None,
     log_samples: Annotated[
         bool | None,
-        _run("--log-samples/--no-log-samples", "-s/ ", text="Write samples and unmasking traces.  [default: on]"),
+        _run("--log-samples/--no-log-samples", "-s/ ", text="Write samples and unmasking traces. (default: on)"),
     ] = None,
     dry_run: Annotated[bool, _run("--dry-run", text="Show settings, cost and a prompt; evaluate nothing.")] = False,
     json: Annotated[bool, _run("--json", text="Print one JSON object instead of tables.")] = False,

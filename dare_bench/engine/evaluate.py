@@ -173,10 +173,8 @@ class _Evaluation:
         with RunFolder(folder) as place:
             about = {**place.begin(self._about()), "decoding": settings[0], "likelihood": settings[1]}
             done = read_done(folder)
-            notes: list[str] = []
             if done is not None and (whole := joined(done.scope, scope, done.totals)) != scope:
-                notes.append(f"the run holds more than was asked: {whole.text()}")
-                log.warning("%s; --fresh makes a new one beside it", notes[-1])
+                log.warning("the run holds more than was asked: %s; --fresh makes a new one beside it", whole.text())
                 scope, spec = whole, spec.model_copy(update=whole.plain())
                 source = self.source_class(spec, self.model)
                 requests = source.requests()
@@ -189,7 +187,7 @@ class _Evaluation:
                 finally:
                     queue.watcher.close()
                 piece = _piece(self.model.tokenizer)
-                block = results.write(folder, results.Written(spec, about, requests, journal, harness, notes, piece))
+                block = results.write(folder, results.Written(spec, about, requests, journal, harness, piece))
             totals = {task: entry.n_total for task, entry in block.tasks.items()}
             place.commit(Done(block.status, ident.asked(self.spec, self.content), scope, totals))
         return Run(folder)

@@ -74,8 +74,7 @@ class Lines:
         self.tally.begin(total, served, total_work, served_work)
         self._shown_share, self._shown_at = self.tally.share, time.monotonic()
         if served < total:
-            again = f" ({served} were there already)" if served else ""
-            print(f"answering {total - served} requests{again}", file=self.stream, flush=True)
+            print(f"answering {total - served} requests", file=self.stream, flush=True)
 
     def advance(self, samples: int, work: int, failed: int) -> None:
         self.tally.add(samples, work, failed)

@@ -34,7 +34,6 @@ class Written:
     journal: Journal
     harness: Any
     """The task source's result (``results``, ``samples``, ``fingerprints``, ``notes``, ``failures``)."""
-    notes: Sequence[str]
     piece: Piece
 
 
@@ -168,7 +167,7 @@ def _block(done: Written, tasks: dict[str, schema.TaskBlock], meter: Meter) -> s
         failures=failures,
         resumed_from=[schema.Resumed(date=s["date"], samples=s["held"]) for s in sessions[1:]],
         events=list(_events(done.journal)),
-        notes=list(dict.fromkeys([*done.notes, *done.harness.notes])),
+        notes=list(dict.fromkeys(done.harness.notes)),
     )
 
 

@@ -70,7 +70,6 @@ def _entries(root: Path, origin: str, found: dict[str, list[Any]]) -> dict[str, 
     }
 
 
-@cache
 def _lm_eval_names(root: Path) -> dict[str, list[Any]]:
     version = importlib.metadata.version("lm_eval")
     # In a source checkout files change under one version number, so only an installed copy is remembered.
@@ -90,6 +89,11 @@ def _lm_eval_names(root: Path) -> dict[str, list[Any]]:
             json.dump({"mark": mark, "names": found}, file)
         Path(temporary).replace(place)
     return found
+
+
+@cache
+def _lm_eval_entries(root: Path) -> dict[str, TaskEntry]:
+    return _entries(root, LM_EVAL, _lm_eval_names(root))
 
 
 class TaskIndex:
@@ -116,8 +120,7 @@ class TaskIndex:
     @cached_property
     def entries(self) -> dict[str, TaskEntry]:
         """Every name, those of lm-eval included."""
-        root = lm_eval_folder()
-        names = _entries(root, LM_EVAL, _lm_eval_names(root))
+        names = _lm_eval_entries(lm_eval_folder())
         for name, entry in self._extra.items():
             if name in names:
                 self.replaced[name] = f"{entry.kind} {name!r} of {entry.origin} replaces lm-eval's"

@@ -25,6 +25,8 @@ _REMEDY = {
     errno.EDQUOT: "free some space and run the same command again",
     errno.EACCES: "choose another folder or change its permissions",
     errno.EPERM: "choose another folder or change its permissions",
+    errno.ENOENT: "choose another folder",
+    errno.ENOTDIR: "choose another folder",
     errno.EROFS: "choose a folder on a disk that can be written",
 }
 

@@ -105,5 +105,3 @@ class Layer(nn.Module):
         x_TD = x_TD + self.part("o")(mixed.reshape(x_TD.shape[0], -1))
         y_TD = self.part("ff_norm")(x_TD)
         return x_TD + self.part("down")(silu(self.part("gate")(y_TD)) * self.part("up")(y_TD))
-
-

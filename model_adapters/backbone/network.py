@@ -76,7 +76,7 @@ class DiffusionNetwork(PreTrainedModel):
         std = getattr(self.config, "init_std", None) or 0.02
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, 0.0, std)
-            if getattr(module, "bias", None) is not None:
+            if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
         elif isinstance(module, RMSNorm) and module.weight is not None:
             nn.init.ones_(module.weight)
@@ -85,7 +85,7 @@ class DiffusionNetwork(PreTrainedModel):
         """Logits [N, V] of final hidden states."""
         a = self.arch
         if a.tied_head:
-            logits = linear(hidden_ND, self.get_input_embeddings().weight)
+            logits = linear(hidden_ND, self.at(f"{a.names.embed}.weight"))
         else:
             logits = self.at(a.names.head)(hidden_ND)
         return logits if a.logit_scale == 1.0 else logits * a.logit_scale

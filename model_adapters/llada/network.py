@@ -90,9 +90,7 @@ class LLaDAModelLM(DiffusionNetwork):
         for name, allowed in SUPPORTED.items():
             value = getattr(config, name, allowed[0])
             if value not in allowed:
-                raise CheckpointError(
-                    f"LLaDA config has {name}={value!r}; supported: {', '.join(map(repr, allowed))}"
-                )
+                raise CheckpointError(f"LLaDA config has {name}={value!r}; supported: {', '.join(map(repr, allowed))}")
         heads = config.n_heads
         if config.d_model % heads:
             raise CheckpointError(f"LLaDA config has d_model={config.d_model}, not divisible by n_heads={heads}")

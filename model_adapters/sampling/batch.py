@@ -86,7 +86,9 @@ class Batch:
         twin_T[self.guided_T] = len(self.tokens_T) + torch.arange(len(self.guided_T), device=self.device)
         self.twin_T = twin_T
         known = [
-            torch.cat([torch.tensor(list(row.prompt), dtype=torch.long) != self.mask_id, torch.zeros(n, dtype=torch.bool)])
+            torch.cat(
+                [torch.tensor(list(row.prompt), dtype=torch.long) != self.mask_id, torch.zeros(n, dtype=torch.bool)]
+            )
             for row in self.rows
             if (n := row.rule.gen_length)
         ]

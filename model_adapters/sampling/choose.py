@@ -19,7 +19,7 @@ from dare_bench.model_adapters.sampling.rule import Rule
 CHUNK_ELEMENTS = 1 << 24
 
 
-def guided(cond_NV: Tensor, uncond_NV: Tensor, scale: float) -> Tensor:
+def guided(cond_NV: Tensor, uncond_NV: Tensor, scale: float | Tensor) -> Tensor:
     """Classifier-free guidance: ``u + (scale + 1)(c - u)`` (LLaDA generate.py)."""
     return uncond_NV + (scale + 1.0) * (cond_NV - uncond_NV)
 

@@ -1,4 +1,4 @@
-"""The denoising loop: rows at different steps and blocks share one forward; a finished row's slot is refilled at once."""
+"""The denoising loop: rows at different steps and blocks share a forward; a finished row's slot is refilled at once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def denoise(
         MemoryLimitError: one row alone does not fit.
         ModelOutputError: NaN or infinite logits.
     """
-    source, pool, slots = iter(rows), [], max_rows
+    source, slots = iter(rows), max_rows
+    pool: list[Row] = []
     batch: Batch | None = None
     while True:
         while len(pool) < slots and (row := next(source, None)) is not None:

@@ -60,7 +60,7 @@ def take_factor(ranked: Ranked, factor: float) -> tuple[Tensor, Tensor]:
     The first always does. The published count is the index of the first that fails, one more where that index is 0 or
     the last: so the last one is taken too when only it fails (get_transfer_index_dynamic; kept, the ids depend on it).
     """
-    rows, width = ranked.sorted_RW.shape
+    _rows, width = ranked.sorted_RW.shape
     n = torch.arange(1, width + 1, device=ranked.sorted_RW.device, dtype=torch.float64)
     limit_W = 1.0 - factor / (n + 1)
     limit_W[0] = -1.0

@@ -38,8 +38,8 @@ class Recipe:
 
 RECIPES = {
     "tiny-llada": Recipe(
-        rows={"dare_sudoku": 96, "dare_arithmetic": 96},
-        snapshots={"tiny-llada-base": 1500, "tiny-llada": 4000},
+        rows={"dare_sudoku": 48, "dare_arithmetic": 128, "dare_countdown3": 80},
+        snapshots={"tiny-llada-base": 1000, "tiny-llada": 3600},
         scored=("dare_sudoku", "dare_arithmetic", "dare_countdown3"),
     ),
     "smoke": Recipe(

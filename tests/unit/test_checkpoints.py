@@ -58,9 +58,10 @@ def test_saved_equals_opened_and_keeps_the_published_layout(folder, tmp_path):
     model.save(tmp_path / "saved")
     again = load(tmp_path / "saved")
     assert torch.equal(again.logits(IDS), model.logits(IDS))
-    assert load_file(str(tmp_path / "saved/model.safetensors")).keys() == load_file(
-        str(folder / "model.safetensors")
-    ).keys()
+    assert (
+        load_file(str(tmp_path / "saved/model.safetensors")).keys()
+        == load_file(str(folder / "model.safetensors")).keys()
+    )
     before, after = (json.loads((d / "config.json").read_text()) for d in (folder, tmp_path / "saved"))
     assert before == after
     assert (tmp_path / "saved/modeling_llada.py").is_file()
@@ -149,7 +150,7 @@ def test_missing_and_surplus_weights(folder):
     with pytest.raises(CheckpointError, match="1 of 21 weights missing"):
         load(folder)
     save_file({**weights, "model.extra": torch.zeros(1)}, str(folder / "model.safetensors"), metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match="'model.extra'"):
+    with pytest.raises(CheckpointError, match=r"'model\.extra'"):
         load(folder)
 
 
@@ -169,7 +170,7 @@ def test_broken_config(folder):
 
 
 def test_no_such_checkpoint():
-    with pytest.raises(CheckpointError, match="no checkpoint 'tiny-lada': .* bundled name"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint 'tiny-lada': .* bundled name"):
         load("tiny-lada")
 
 

@@ -27,7 +27,7 @@ def test_lines_are_few_and_tell_the_time_left(monkeypatch: pytest.MonkeyPatch) -
         clock.now += 0.06  # 60 seconds in all
         lines.advance(1, 10, 0)
     shown = stream.getvalue().splitlines()
-    assert shown[0] == "answering 1000 requests (100 were there already)"
+    assert shown[0] == "answering 1000 requests"
     assert 15 <= len(shown) <= 25
     assert shown[-1].startswith("100%  1100/1100")
     half = next(line for line in shown if line.startswith(" 5"))

@@ -191,5 +191,6 @@ def test_reading_needs_no_torch() -> None:
     import subprocess
     import sys
 
-    code = "import sys, dare_bench.runs.reader, dare_bench.leaderboards.builder, dare_bench.cli.show; print('torch' in sys.modules)"
+    modules = "dare_bench.runs.reader, dare_bench.leaderboards.builder, dare_bench.cli.show"
+    code = f"import sys, {modules}; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

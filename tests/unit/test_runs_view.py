@@ -15,6 +15,7 @@ from dare_bench.runs.view import document_view
 TRACE = {
     "key": "t/0/0/0/abcd", "doc_id": 0, "prompt_tokens": 4, "pieces": ["a", "b", "c"],
     "events": [[0, "set", 2, 9, 0.9], [0, "set", -1, 9, 0.9], [1, "set", 0, 8, 0.4], [2, "remask", 2, 9, 0.1],
+               [2, "set", 1, 5, 0.3], [3, "remask", 1, 5, 0.1],
                [4, "set", 2, 7, 0.8], [9, "set", 50, 7, 0.8]],
 }  # fmt: skip
 
@@ -23,7 +24,7 @@ def test_the_step_that_stays_counts() -> None:
     order = unmasking(TRACE)
     assert [piece.step for piece in order.pieces] == [2, None, 5]
     assert order.pieces[2].writes == 2 and order.pieces[2].confidence == 0.8
-    assert (order.remasked, order.prompt_changes, order.steps) == (1, 1, 10)
+    assert (order.remasked, order.prompt_changes, order.steps) == (2, 1, 10)
 
 
 def test_levels_span_the_scale() -> None:

@@ -12,8 +12,14 @@ from dare_bench.stats import Interval, from_stderr, interval, mean_of, ratio_int
 
 @pytest.mark.parametrize(
     ("successes", "n", "lo", "hi"),
-    [(8, 10, 0.4902, 0.9433), (0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (1, 1, 0.2065, 1.0), (50, 100, 0.4038, 0.5962)],
-)  # fmt: skip
+    [
+        (8, 10, 0.4902, 0.9433),
+        (0, 10, 0.0, 0.2775),
+        (10, 10, 0.7225, 1.0),
+        (1, 1, 0.2065, 1.0),
+        (50, 100, 0.4038, 0.5962),
+    ],
+)
 def test_wilson_known_values(successes: int, n: int, lo: float, hi: float) -> None:
     found = interval([1.0] * successes + [0.0] * (n - successes))
     assert found.method == "Wilson" and found.n == n
@@ -96,6 +102,9 @@ def test_mean_of_independent_estimates() -> None:
     mean, found = mean_of([one, other], [0.4, 0.6])
     assert mean == pytest.approx(0.5)
     assert found is not None and found.hi == pytest.approx(0.5 + 1.95996 * 0.025, abs=1e-5)
+    worst = [wilson(0, 4), wilson(0, 4)]
+    _, found = mean_of(worst, [0.0, 0.0])
+    assert found is not None and found.lo == 0.0 and found.hi == pytest.approx(0.4899 / 2**0.5, abs=1e-4)
     assert mean_of([one, Interval("none", 0.95, None, None, 1)], [0.4, 0.6])[1] is None
 
 

@@ -1,0 +1,38 @@
+# Everything a fresh clone needs: Python 3.11+, make and the Python registry.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+
+.PHONY: venv demo test check bench clean
+
+venv: $(VENV)/.installed
+
+# Plain venv and pip with pinned versions. A half-made environment has no mark and is made again.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "error: $(PYTHON) is $$($(PYTHON) -V 2>&1); dare-bench needs Python 3.11 or newer: make PYTHON=python3.11 ..."; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (about three minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-warn-script-location -c constraints.txt -e '.[eval,train,dev]'
+	@touch $@
+
+demo: venv
+	@$(BIN)/python scripts/demo.py
+
+test: venv
+	@$(BIN)/python -m pytest -n $(WORKERS)
+
+check: venv
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest -n $(WORKERS)
+
+bench: venv
+	@$(BIN)/python scripts/bench/sampler.py
+
+clean:
+	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

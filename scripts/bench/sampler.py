@@ -1,0 +1,158 @@
+"""Our sampler against the plain one (``naive.py``): same process, same weights, same tokens; ratios, not seconds.
+
+    python scripts/bench/sampler.py [--runs 5] [--threads 2] [--quick]
+
+Weights are random, in LLaDA's layout at about 7 M parameters, since speed does not depend on what they say. How long
+answers are does matter, so it is planted: each prompt's first two tokens name the column from which EOS wins, drawn
+log-normal with its median at 40 % of gen_length (both samplers see the same network, so the tokens must agree, and the
+bench fails if they do not). Useful tokens are those up to and including the first EOS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from naive import sample
+
+from dare_bench.model_adapters.backbone import NetworkOutput, Plan
+from dare_bench.model_adapters.llada import FAMILY, LLaDAConfig, LLaDAModelLM
+from dare_bench.model_adapters.native import NativeModel
+from dare_bench.types import LoopStats, ModelSpec, Request
+
+VOCAB, MASK, EOS, BASE = 2048, 2047, 2046, 100
+GEN, BLOCK = 128, 32
+
+
+class PlantedEnd(torch.nn.Module):
+    """Adds to EOS's logit from the column on that a row's first two tokens name. Both samplers call this."""
+
+    def __init__(self, network: LLaDAModelLM) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor | None = None,
+        plan: Plan | None = None,
+        logits_at: torch.Tensor | None = None,
+    ) -> NetworkOutput:
+        out = self.network(tokens, positions, plan, logits_at).logits
+        if plan is None:
+            column = torch.arange(tokens.shape[1])
+            end = int(tokens[0, 0]) * BASE + int(tokens[0, 1])
+            out[0, column >= end, EOS] += 50.0
+            return NetworkOutput(logits=out)
+        lengths = torch.tensor(plan.lengths)
+        starts = lengths.cumsum(0) - lengths
+        ends = tokens[starts] * BASE + tokens[starts + 1]
+        row = torch.repeat_interleave(torch.arange(len(lengths)), lengths)[logits_at]
+        out[:, EOS] += 50.0 * (positions[logits_at] >= ends[row])
+        return NetworkOutput(logits=out)
+
+
+def build() -> NativeModel:
+    torch.manual_seed(0)
+    config = LLaDAConfig(
+        d_model=256, n_heads=8, n_layers=8, mlp_hidden_size=688, vocab_size=VOCAB, embedding_size=VOCAB,
+        max_sequence_length=4096, init_std=0.05,
+    )  # fmt: skip
+    network = LLaDAModelLM(config).eval()
+    with torch.no_grad():
+        network.get_output_embeddings().weight[MASK] = 0
+    size = sum(p.numel() for p in network.parameters())
+    spec = ModelSpec("llada", MASK, (EOS,), None, EOS, VOCAB, 4096, parameters=size)
+    return NativeModel(FAMILY, PlantedEnd(network), None, spec, Path())
+
+
+def prompts(count: int, low: int, high: int, seed: int) -> list[list[int]]:
+    """Prompts of ``low`` to ``high`` tokens, each naming its own end."""
+    rng = random.Random(seed)
+    made = []
+    for _ in range(count):
+        length = rng.randint(low, high)
+        answer = min(GEN, max(1, round(rng.lognormvariate(math.log(0.4 * GEN), 0.5))))
+        end = length + answer - 1
+        made.append([end // BASE, end % BASE, *[rng.randrange(200, 2000) for _ in range(length - 2)]])
+    return made
+
+
+def ours(model: NativeModel, items: list[list[int]], rows: int, stop: bool) -> tuple[list[list[int]], LoopStats]:
+    decoding = {"gen_length": GEN, "block_length": BLOCK, "early_stop": stop}
+    requests = [Request(str(i), "generate", p, decoding=decoding) for i, p in enumerate(items)]
+    stats = LoopStats()
+    found = {s.request.key: s.answer.tokens for s in model.generate(requests, max_rows=rows, stats=stats)}
+    return [found[str(i)] for i in range(len(items))], stats
+
+
+def cut(tokens: list[int]) -> list[int]:
+    return tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
+
+
+def timed(job: Callable[[], Any]) -> tuple[float, Any]:
+    start = time.perf_counter()
+    value = job()
+    return time.perf_counter() - start, value
+
+
+def compare(name: str, model: NativeModel, items: list[list[int]], rows: int, stop: bool, runs: int) -> float:
+    """Alternate both samplers ``runs`` times; prints and returns the median ratio. Fails where tokens differ."""
+
+    def plain() -> list[list[int]]:
+        return [sample(lambda x: model.network(x).logits, p, MASK, GEN, BLOCK, GEN) for p in items]
+
+    ours(model, items[:1], rows, stop)
+    ratios, speeds = [], []
+    useful = 0
+    for _ in range(runs):
+        slow, reference = timed(plain)
+        fast, (tokens, stats) = timed(lambda: ours(model, items, rows, stop))
+        want = [cut(t) for t in reference] if stop else reference
+        if tokens != want:
+            raise SystemExit(f"{name}: tokens differ from the plain sampler's; the comparison is void")
+        useful = sum(len(cut(t)) for t in reference)
+        ratios.append(slow / fast)
+        speeds.append((useful / slow, useful / fast))
+    quarter = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
+    before, after = (statistics.median(s[i] for s in speeds) for i in (0, 1))
+    occupancy = f", occupancy {stats.occupancy:.2f}" if stats.occupancy else ""
+    print(
+        f"{name}: {statistics.median(ratios):.2f}x (quartiles {quarter[0]:.2f} to {quarter[2]:.2f}, {runs} runs); "
+        f"useful tokens/s {before:.0f} -> {after:.0f}; {useful} useful of {len(items) * GEN}{occupancy}",
+        flush=True,
+    )
+    return statistics.median(ratios)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--quick", action="store_true", help="fewer prompts, one run: does it work at all")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    model = build()
+    runs, few, many = (1, 1, 4) if args.quick else (args.runs, 3, 32)
+    print(f"LLaDA layout, {model.spec.parameters / 1e6:.1f} M random parameters, float32, {args.threads} threads, ")
+    print(f"gen_length {GEN}, block_length {BLOCK}, greedy; same tokens required (with stop: up to the first EOS)")
+    one = prompts(few, 300, 300, seed=1)
+    compare("batch 1, no stop", model, one, 1, False, runs)
+    compare("batch 1, stop at EOS", model, one, 1, True, runs)
+    mixed = prompts(many, 30, 300, seed=2)
+    compare(f"{many} mixed prompts, no stop", model, mixed, 16, False, runs)
+    compare(f"{many} mixed prompts, stop at EOS", model, mixed, 16, True, runs)
+
+
+if __name__ == "__main__":
+    main()

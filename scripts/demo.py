@@ -1,0 +1,43 @@
+"""``make demo``: the main job on the bundled checkpoints, by the commands a user would type.
+
+Evaluates the tiny LLaDA and its early-stopped base on our tasks, then builds a board. Running it again resumes: what is
+finished is printed, not computed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+RUNS, SITE = Path("demo/runs"), Path("demo/site")
+TASKS = "dare_sudoku,dare_countdown3,dare_arithmetic"
+MODELS = {"tiny-llada": 100, "tiny-llada-base": 100}
+
+
+def say(words: list[str]) -> None:
+    """Show a command and run it; leave with its exit code if it fails."""
+    print(f"\n$ dare-bench {' '.join(words)}", flush=True)
+    done = subprocess.run([sys.executable, "-m", "dare_bench.cli", *words], check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+
+
+def main() -> None:
+    start = time.perf_counter()
+    for model, limit in MODELS.items():
+        say(["eval", "--model", model, "--tasks", TASKS, "--limit", str(limit), "--output-path", str(RUNS)])
+    say(["leaderboard", "build", str(RUNS), "-o", str(SITE)])
+    say(["ls", "runs", str(RUNS)])
+    run = max(RUNS.glob("tiny-llada-lm-eval*/done.json"), key=lambda path: path.stat().st_mtime).parent
+    say(["show", str(run), "--task", "dare_sudoku", "--doc", "0"])
+    print(f"\nDone in {time.perf_counter() - start:.0f} s. Look at")
+    print(f"  the board   {(SITE / 'index.html').resolve()}")
+    print(f"  the runs    {RUNS.resolve()}")
+    print(f"  one sample  .venv/bin/dare-bench show {run} --doc 1")
+    print("and evaluate a checkpoint of yours with  .venv/bin/dare-bench eval --model DIR --tasks gsm8k --limit 50")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""``dare-bench validate``: a sound checkpoint passes, and each thing that can be wrong is found."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import golden
+import pytest
+
+from dare_bench.cli import main
+from dare_bench.engine import validation
+from dare_bench.loading import load
+from dare_bench.model import Model
+
+NAMES = ["open", "mask id", "tokenizer", "keys and round trip", "batch invariance"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    target = tmp_path / "checkpoint"
+    target.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        shutil.copyfile(golden.FOLDER / name, target / name)
+    return target
+
+
+class Stub:
+    """A tokenizer that does one thing wrong."""
+
+    def __init__(self, mask: int | None = None, shout: bool = False, breaks: bool = False) -> None:
+        self.mask_token_id, self.shout, self.breaks = mask, shout, breaks
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        if self.breaks:
+            raise OverflowError("no such piece")
+        return {"input_ids": [ord(c) % 100 for c in text]}
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return self(text)["input_ids"]
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return "other text"
+
+
+def opened(folder: Path, tokenizer: Any = None, **ids: Any) -> Model:
+    model = load(folder, device="cpu", dtype="float32", **ids)
+    model.loaded.tokenizer = tokenizer
+    return model
+
+
+def test_a_sound_checkpoint_passes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["validate", str(folder)])
+    out = capsys.readouterr().out
+    assert not left.value.code
+    assert [line[:4] for line in out.splitlines()] == ["pass", "pass", "skip", "pass", "pass"]
+    with pytest.raises(SystemExit):
+        main(["validate", str(folder), "--json"])
+    assert [check["name"] for check in json.loads(capsys.readouterr().out)] == NAMES
+
+
+def test_a_cut_file_does_not_open(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(SystemExit) as left:
+        main(["validate", str(folder)])
+    out = capsys.readouterr().out
+    assert left.value.code == 1 and out.startswith("FAIL  open: ") and out.count("\n") == 1
+
+
+def test_a_mask_id_that_cannot_be_is_found(folder: Path) -> None:
+    spec = golden.model().spec
+    passed, detail = validation.mask_id(opened(folder, mask_id=spec.eos_ids[0]))
+    assert passed is False and "also an end" in detail
+    passed, detail = validation.mask_id(opened(folder, Stub(mask=3)))
+    assert passed is False and "the tokenizer's mask token is 3" in detail
+
+
+def test_a_tokenizer_that_changes_text_is_found(folder: Path) -> None:
+    passed, detail = validation.tokenizer(opened(folder, Stub()))
+    assert passed is False and "comes back as 'other text'" in detail
+
+
+def test_a_tokenizer_that_breaks_is_a_failed_check(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = opened(folder, Stub(breaks=True))
+    monkeypatch.setattr("dare_bench.loading.load", lambda *_, **__: model)
+    found = {check.name: check for check in validation.validate(str(folder))}
+    assert found["tokenizer"].passed is False and "no such piece" in found["tokenizer"].detail
+    assert list(found) == NAMES, "the other checks must still be made"
+
+
+@pytest.mark.parametrize(("prefix", "factor", "said"), [("new.", 1.0, "42 tensor names"), ("", 1.01, "logits differ")])
+def test_a_bad_round_trip_is_found(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, prefix: str, factor: float, said: str
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    save = Model.save
+
+    def spoiled(self: Model, path: str | Path) -> None:
+        save(self, path)
+        file = Path(path) / "model.safetensors"
+        changed = {prefix + name: tensor * factor for name, tensor in load_file(str(file)).items()}
+        save_file(changed, str(file), metadata={"format": "pt"})
+
+    monkeypatch.setattr(Model, "save", spoiled)
+    passed, detail = validation.round_trip(opened(folder), folder, {"device": "cpu"})
+    assert passed is False and said in detail
+
+
+def test_rows_that_depend_on_their_neighbours_are_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generate = Model.generate
+
+    def leaky(self: Model, prompts: Any, *, max_rows: int | None = None, **settings: Any) -> Any:
+        made = generate(self, prompts, max_rows=max_rows, **settings)
+        if max_rows == 3:
+            made[0].tokens[7] += 1
+        return made
+
+    monkeypatch.setattr(Model, "generate", leaky)
+    passed, detail = validation.batch_invariance(opened(folder))
+    assert passed is False and "prompt 4 of 4 differs from token 7" in detail

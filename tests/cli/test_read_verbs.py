@@ -1,0 +1,134 @@
+"""The verbs that only read: show, ls runs, leaderboard build and serve."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from run_factory import make_run
+
+from dare_bench.cli.leaderboard import build, serve
+from dare_bench.cli.ls_runs import list_runs
+from dare_bench.cli.show import coloured, show
+from dare_bench.errors import RunError, UnknownNameError, UsageError
+from dare_bench.runs.reader import Run
+from dare_bench.runs.view import document_view
+
+Out = pytest.CaptureFixture[str]
+
+
+def test_show_says_it_all_and_ends_with_the_exact_prompt(tmp_path: Path, capsys: Out) -> None:
+    long = "word " * 100 + "\nlast line [bold]not markup[/bold] :smile:"
+    show(str(make_run(tmp_path, prompt=long)), doc="3")
+    out = capsys.readouterr().out
+    assert out.endswith(f"prompt\n{long}\n")
+    document = Run(tmp_path / "tiny-llada-dare_sudoku-0123abcd").index("dare_sudoku")
+    assert document is not None
+    row = document.document(3).rows[0]
+    for words in ("document 3", "answer", row["target"], "filtered answer", "exact_match = 1.0", "12 forward passes"):
+        assert words in out, words
+
+
+def test_show_without_a_document_begins_with_the_scores(tmp_path: Path, capsys: Out) -> None:
+    show(str(make_run(tmp_path, tasks={"dare_sudoku": 0.9, "choice_x": 0.5}, limit=20)))
+    out = capsys.readouterr().out
+    assert "complete, limited" in out and "0.699 to 0.972" in out and "dare_sudoku · document 0" in out
+
+
+def test_show_colours_the_order_and_numbers_it(tmp_path: Path) -> None:
+    view = document_view(next(Run(make_run(tmp_path)).documents("dare_sudoku")))
+    order = view.answers[0].order
+    assert order is not None
+    text = coloured(order)
+    assert "¹" in text.plain or "²" in text.plain
+    colours = {str(span.style) for span in text.spans if "on color" in str(span.style)}
+    assert len(colours) > 3
+
+
+def test_show_choices(tmp_path: Path, capsys: Out) -> None:
+    show(str(make_run(tmp_path, tasks={"choice_x": 1.0})), doc="1")
+    out = capsys.readouterr().out
+    assert "likeliest right" in out and "-1.500" in out and "128 draws" in out
+
+
+def test_show_json(tmp_path: Path, capsys: Out) -> None:
+    show(str(make_run(tmp_path)), doc="2", json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["doc_id"], found["task"], found["kind"]) == (2, "dare_sudoku", "generate")
+    assert found["prompts"] == ["Question 2: which digits?\nAnswer:"] and len(found["traces"][0]["events"]) == 16
+
+
+def test_show_never_obeys_a_terminal_sequence(tmp_path: Path, capsys: Out) -> None:
+    show(str(make_run(tmp_path, answer="\x1b]0;gotcha\x07", prompt="\x1b[2J", n_docs=1)))
+    assert "\x1b]" not in (out := capsys.readouterr().out) and "\x1b[2J" not in out and "␛[2J" in out
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "words"),
+    [
+        ({"doc": "99"}, UsageError, "ids go from 0 to 18"),
+        ({"doc": "19"}, RunError, "has no answer: the prompt is too long"),
+        ({"task": "dare_sudokku"}, UnknownNameError, "closest: dare_sudoku"),
+    ],
+)
+def test_show_names_what_is_wrong(tmp_path: Path, asked: dict[str, str], error: type[Exception], words: str) -> None:
+    folder = make_run(tmp_path, failures=1, status="incomplete")
+    with pytest.raises(error, match=words):
+        show(str(folder), **asked)
+
+
+def test_show_without_samples(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    next(folder.glob("samples_*")).unlink()
+    with pytest.raises(RunError, match="--no-log-samples"):
+        show(str(folder))
+
+
+def test_ls_runs(tmp_path: Path, capsys: Out) -> None:
+    make_run(tmp_path, "one", limit=20)
+    broken = make_run(tmp_path, "two")
+    (broken / "run.json").write_text("{")
+    list_runs(str(tmp_path))
+    found = capsys.readouterr()
+    assert str(tmp_path / "one") in found.out and "complete, limited" in found.out and "0.900 (n=20)" in found.out
+    assert "two" not in found.out and "two" in found.err
+    list_runs(str(tmp_path), json=True)
+    (record,) = json.loads(capsys.readouterr().out)
+    assert record["run_id"] == "one" and record["scores"][0]["value"] == 0.9
+    (tmp_path / "none").mkdir()
+    list_runs(str(tmp_path / "none"))
+    assert "no runs below" in capsys.readouterr().out
+
+
+def test_build_prints_the_index_last(tmp_path: Path, capsys: Out) -> None:
+    make_run(tmp_path / "runs", "r", n_docs=2)
+    build([str(tmp_path / "runs")], out=str(tmp_path / "site"))
+    found = capsys.readouterr()
+    assert found.out.splitlines()[-1] == str(tmp_path / "site" / "index.html") and "1 runs" in found.err
+    build([str(tmp_path / "runs")], out=str(tmp_path / "site"), json=True)
+    assert json.loads(capsys.readouterr().out)["documents"] == 2
+
+
+def test_serve_serves_this_machine_until_it_is_stopped(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("hello")
+    code = "import sys; from dare_bench.cli.leaderboard import serve; serve(sys.argv[1], 0)"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        assert address.startswith("http://127.0.0.1:")
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        assert opener.open(address, timeout=10).read() == b"hello"
+        os.kill(server.pid, signal.SIGINT)
+        assert server.wait(10) == 0
+
+
+def test_serve_needs_a_site(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="leaderboard build"):
+        serve(str(tmp_path))

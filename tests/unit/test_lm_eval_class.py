@@ -1,0 +1,120 @@
+"""Our models from lm-eval's side: the model class ``dare``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from toy_model import ToyModel
+from toy_tasks import answer_with, for_plain_lm_eval, write_data, write_tasks
+
+from dare_bench.config import run_spec
+from dare_bench.errors import DareError, DecodingError, UsageError
+from dare_bench.harness import dare_lm
+from dare_bench.harness.lm_eval import LmEvalSource
+
+Evaluate = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What ``load`` was called with; it gives toys."""
+    calls: list[dict[str, Any]] = []
+
+    def load(checkpoint: str, **fields: Any) -> Any:
+        model = ToyModel(fail_on=(lambda r: r.doc_id == 2) if checkpoint == "failing" else None)
+        calls.append({"checkpoint": checkpoint, "model": model, **fields})
+        return SimpleNamespace(loaded=model)
+
+    monkeypatch.setattr(dare_lm, "load", load)
+    return calls
+
+
+@pytest.fixture
+def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: list[dict[str, Any]]) -> Evaluate:
+    from lm_eval import simple_evaluate
+    from lm_eval.tasks import TaskManager
+
+    monkeypatch.setenv("DARE_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+    monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda storage: None)  # seconds of looking at the machine
+    folder = for_plain_lm_eval(tmp_path / "plain", write_data(tmp_path / "data"), monkeypatch)
+    manager = TaskManager(include_path=str(folder), include_defaults=False)
+
+    def run(model_args: Any, tasks: str, **named: Any) -> Any:
+        return simple_evaluate(
+            "dare", model_args=model_args, tasks=tasks.split(","), task_manager=manager, bootstrap_iters=1000, **named
+        )
+
+    return run
+
+
+def test_both_ways_in_score_the_same(evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = "toy_add,toy_twice,toy_choice,toy_words"
+    theirs = evaluate("pretrained=toy,steps=16,gen_length=16", tasks)
+    monkeypatch.undo()
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+    spec = run_spec(
+        model="toy",
+        tasks=tasks,
+        include_path=str(write_tasks(tmp_path / "tasks")),
+        data_dir=str(tmp_path / "data"),
+        decoding={"steps": 16, "gen_length": 16},
+    )
+    ours = LmEvalSource(spec, ToyModel()).run(answer_with(ToyModel()))
+    assert theirs["results"] == ours.results["results"]
+    resps = [[row["resps"] for row in theirs["samples"][task]] for task in ("toy_add", "toy_twice")]
+    assert resps == [[row["resps"] for row in ours.samples[task]] for task in ("toy_add", "toy_twice")]
+    assert len({str(r) for r in resps[1][0][0]}) == 3  # repeats are draws of their own
+
+
+def test_settings_reach_load_and_decoding(evaluate: Evaluate, opened: list[dict[str, Any]]) -> None:
+    evaluate("pretrained=toy,dtype=float32,mask_id=7,mc_num=4,steps=8,gen_length=8", "toy_add", batch_size=3, limit=1)
+    call = opened[0]
+    assert {k: call[k] for k in ("checkpoint", "dtype", "mask_id", "device")} == {
+        "checkpoint": "toy",
+        "dtype": "float32",
+        "mask_id": 7,
+        "device": None,
+    }
+    lm = dare_lm.DareLM("toy", batch_size="auto", mc_num=4, steps=8, gen_length=8)
+    assert lm._builder.user == {"steps": 8, "gen_length": 8} and lm._builder.likelihood == {"mc_num": 4}
+    assert lm._rows is None and dare_lm.DareLM("toy", batch_size=3)._rows == 3
+    assert lm._builder.decoding("t", {"max_gen_toks": 64})["gen_length"] == 8
+    assert lm._builder.decoding("t", {})["early_stop"] is True
+
+
+def test_a_setting_that_is_nothing(opened: list[dict[str, Any]]) -> None:
+    with pytest.raises(UsageError, match=r"model_args: 'step' is no field .*closest: steps"):
+        dare_lm.DareLM("toy", step=3)
+    with pytest.raises(DecodingError, match="gen_length=10 is not a multiple of block_length=4"):
+        dare_lm.DareLM("toy", gen_length=10, block_length=4)._builder.decoding("t", {})
+
+
+def test_a_request_without_an_answer_stops_it(evaluate: Evaluate) -> None:
+    with pytest.raises(DareError, match="task 'toy_add', document 2: the toy was told to fail"):
+        evaluate("pretrained=failing", "toy_add")
+
+
+def test_chat_template_and_rolling(evaluate: Evaluate) -> None:
+    found = evaluate("pretrained=toy", "toy_add", limit=1, apply_chat_template=True)
+    assert found["samples"]["toy_add"][0]["arguments"][0][0] == "[user]Q: 1 plus 2\nA:[assistant]"
+    with pytest.raises(UsageError, match="toy_rolling"):
+        evaluate("pretrained=toy", "toy_rolling")
+
+
+def test_the_module_registers_and_is_a_command() -> None:
+    code = (
+        "import dare_bench.lm_eval; from lm_eval.api.registry import get_model;"
+        "print(get_model('dare') is dare_bench.lm_eval.DareLM)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "True"
+    shown = subprocess.run(
+        [sys.executable, "-m", "dare_bench.lm_eval", "run", "--help"], capture_output=True, text=True
+    )
+    assert shown.returncode == 0 and "--model_args" in shown.stdout

@@ -1,0 +1,163 @@
+"""Names of tasks without lm-eval's scan, and the refusal of tasks that run generated code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from toy_tasks import write_tasks
+
+from dare_bench.errors import DataError, UnknownNameError
+from dare_bench.harness import task_index
+from dare_bench.harness.code_tasks import CodeTaskError, code_tasks, refuse_code_tasks
+from dare_bench.harness.task_index import TaskIndex, lm_eval_folder
+
+KINDS = {"TASK": "task", "PY_TASK": "python", "GROUP": "group", "TAG": "tag"}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DARE_BENCH_CACHE", str(tmp_path / "cache"))
+
+
+def as_lm_eval(root: Path) -> dict[str, tuple[str, str | None, list[str]]]:
+    from lm_eval.tasks._index import TaskIndex as Theirs
+
+    return {
+        name: (KINDS[entry.kind.name], str(entry.yaml_path) if entry.yaml_path else None, sorted(entry.tags))
+        for name, entry in Theirs.build([root]).items()
+    }
+
+
+def as_ours(root: Path) -> dict[str, tuple[str, str | None, list[str]]]:
+    return {
+        name: (entry.kind, str(entry.path) if entry.path else None, list(entry.members))
+        for name, entry in task_index._entries(root, "", task_index._fold(root)).items()
+    }
+
+
+def same(root: Path) -> None:
+    theirs, ours = as_lm_eval(root), as_ours(root)
+    assert ours and set(ours) == set(theirs)
+    for name, (kind, path, tags) in theirs.items():
+        assert ours[name][:2] == (kind, path), name
+        if kind == "tag":
+            assert ours[name][2] == tags, name
+
+
+def test_odd_files_are_read_as_lm_eval_reads_them(tmp_path: Path) -> None:
+    write_tasks(tmp_path)
+    odd = {
+        "a_first.yaml": "task: twin\ntag: [one, 'two']\n",
+        "b_second.yaml": "task: twin\ntag: three\n",
+        "broken.yaml": "task: [unclosed\n",
+        "no_name.yaml": "dataset_path: x\n",
+        "lost.yaml": "include: nowhere.yaml\ntask: lost\n",
+        "circle.yaml": "include: circle.yaml\ntask: circle\n",
+        "quoted.yaml": "'task': \"quoted name\"   # with a remark\n'tag':\n- three\n",
+        "inner.yaml": "dataset_kwargs:\n  task: not_me\n  tag: nor_me\ntask: inner\ndescription: |\n  task: not me\n",
+        "made.yaml": "class: !function utils.process_docs\ntask: made\n",
+        "deep/up.yaml": "include: ../_base_yaml\ntask: up\n",
+        "deep/tagless.yaml": "include: ../_base_yaml\ntask: tagless\ntag: null\n",
+        "deep/both.yaml": "include:\n  - ../_base_yaml\n  - ../add.yaml\n",
+        "deep/.ipynb_checkpoints/old.yaml": "task: old\n",
+        "group_in.yaml": "include: _group.yaml\ngroup: other_group\n",
+    }
+    for name, text in odd.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    same(tmp_path)
+
+
+@pytest.mark.parametrize("folder", ["glue", "bbh", "mmlu", "leaderboard", "minerva_math"])
+def test_lm_evals_own_folders_are_read_as_lm_eval_reads_them(folder: str) -> None:
+    same(lm_eval_folder() / folder)
+
+
+def test_names_are_remembered_and_read_again_when_the_memory_is_of_another_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = lm_eval_folder()
+    first = task_index._lm_eval_names(root)
+    kept = next((tmp_path / "cache").glob("lm_eval-tasks-*.json"))
+    scans = []
+    monkeypatch.setattr(task_index, "_fold", lambda root: scans.append(root) or {"gsm8k": ["task", "x.yaml", []]})
+    assert task_index._lm_eval_names(root) == first and not scans
+    kept.write_text(kept.read_text().replace(str(root), "/elsewhere"))
+    assert len(task_index._lm_eval_names(root)) == 1 and scans
+    kept.write_text("{broken")
+    assert len(task_index._lm_eval_names(root)) == 1
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DARE_BENCH_CACHE", str(tmp_path / "file" / "below"))
+    task_index._lm_eval_entries.cache_clear()
+    assert "gsm8k" in TaskIndex().names("task")
+
+
+def test_names_need_neither_torch_nor_lm_eval(tmp_path: Path) -> None:
+    code = (
+        "import sys; from dare_bench.harness.task_index import TaskIndex; names = TaskIndex().names();"
+        "assert {'gsm8k', 'bbh', 'hellaswag', 'ai2_arc'} <= set(names), len(names);"
+        "print([m for m in ('torch', 'lm_eval', 'transformers', 'datasets') if m in sys.modules])"
+    )
+    home = {**os.environ, "HOME": "/nonexistent", "DARE_BENCH_CACHE": str(tmp_path)}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=home, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_match_names_globs_paths_and_the_closest(tmp_path: Path) -> None:
+    index = TaskIndex([write_tasks(tmp_path)])
+    assert index.match(["toy_w*", "gsm8k", "gsm8k"]) == ["toy_words", "gsm8k"]
+    assert index.match(["mmlu_anatomy"]) == ["mmlu_anatomy"]
+    with pytest.raises(UnknownNameError, match="unknown task 'toy_ad'; closest: toy_add, "):
+        index.match(["toy_ad"])
+    with pytest.raises(UnknownNameError, match="nothing_"):
+        index.match(["nothing_*"])
+    with pytest.raises(DataError, match=r"absent\.yaml: no such task file"):
+        index.match(["absent.yaml"])
+    alone = TaskIndex()
+    assert alone.match([str(tmp_path / "add.yaml")]) == ["toy_add"]
+    assert "toy_choice" in alone.match([str(tmp_path)])
+    assert "toy_family" not in alone.match([str(tmp_path)])
+
+
+def test_an_include_path_wins_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("task: gsm8k\ndataset_path: json\n")
+    index = TaskIndex([tmp_path])
+    assert index.entries["gsm8k"].path == tmp_path / "mine.yaml"
+    assert "replaces lm-eval's" in index.replaced["gsm8k"]
+    assert "hellaswag" not in index.replaced
+    with pytest.raises(DataError, match="no such folder"):
+        TaskIndex([tmp_path / "absent"])
+
+
+def test_groups_and_tags_open_to_tasks(tmp_path: Path) -> None:
+    index = TaskIndex([write_tasks(tmp_path)])
+    assert [e.name for e in index.leaves(["toy_group"])] == ["toy_add", "toy_choice"]
+    assert {e.name for e in index.leaves(["toy_family"])} == {"toy_add", "toy_shots", "toy_twice", "toy_sampled"}
+    assert len(index.leaves(["bbh"])) == 27
+    assert len(index.leaves(["mmlu"])) == 57
+
+
+def test_code_tasks_are_refused_with_the_reason(tmp_path: Path) -> None:
+    index = TaskIndex([write_tasks(tmp_path)])
+    for name, reason in {
+        "toy_code": "marked unsafe_code",
+        "toy_code_child": "marked unsafe_code",
+        "toy_runs": "scorer.py runs code",
+        "toy_code_group": "toy_code_child",
+        "humaneval": "sandbox",
+        "humaneval_plus": "sandbox",
+        "mbpp_instruct": "sandbox",
+        "cruxeval_input": "utils.py runs code",
+    }.items():
+        with pytest.raises(CodeTaskError, match=reason) as error:
+            refuse_code_tasks([name], index=index)
+        assert "\n" not in str(error.value) and error.value.exit_code == 2
+    refuse_code_tasks(["toy_group", "gsm8k", "bbh", "ifeval", "minerva_math"], index=index)
+    assert not code_tasks(index.leaves(index.match(["dare_*", "hellaswag"])))

@@ -135,6 +135,8 @@ def _as_list(prompts: Any) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
     items = list(prompts)
-    if items and (isinstance(items[0], int) or (isinstance(items[0], dict) and "role" in items[0])):
-        return [items]
-    return items
+    if not items:
+        return []
+    first = items[0]
+    one_token = hasattr(first, "__index__") and not getattr(first, "ndim", 0)  # int, numpy or torch scalar
+    return [items] if one_token or (isinstance(first, dict) and "role" in first) else items

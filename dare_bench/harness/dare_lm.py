@@ -10,7 +10,7 @@ from typing import Any
 from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
-from dare_bench.errors import DareError, DecodingError, UsageError, closest
+from dare_bench.errors import DareError, UsageError, closest
 from dare_bench.harness.base_lm import BaseLM
 from dare_bench.harness.requests import RequestBuilder
 from dare_bench.loading import load
@@ -30,8 +30,9 @@ class DareLM(BaseLM):
         device: as for :func:`dare_bench.load`.
         seed: of the sampler's randomness.
         is_greedy: False saves computing it for log-likelihoods (lm-eval asks for it everywhere, few metrics read it).
-        settings: fields of :func:`dare_bench.load`, decoding fields and likelihood fields, by their own names. Decoding
-            fields given here win over those of a task and of ``--gen_kwargs``.
+        settings: fields of :func:`dare_bench.load`, decoding fields and likelihood fields, by their own names (the
+            likelihood field ``batch_size`` as ``mc_batch_size``). Decoding fields given here win over those of a task
+            and of ``--gen_kwargs``.
 
     Raises:
         UsageError: a setting that is none of these. CheckpointError: as ``load``.
@@ -112,22 +113,17 @@ def _sorted_fields(model: LoadedModel, settings: dict[str, Any]) -> tuple[dict[s
     """(decoding fields, likelihood fields); a name that is both, such as ``cfg_scale``, holds for both."""
     decoding: dict[str, Any] = {}
     likelihood: dict[str, Any] = {}
-    known = set(type(model.resolve({})).model_fields)
-    for name, value in settings.items():
-        if name in known or name in ("until", "max_gen_toks", "do_sample"):
+    known = {*type(model.resolve({})).model_fields, "until", "max_gen_toks", "do_sample"}
+    scoring = set(model.resolve_likelihood({})) if model.capabilities.likelihood else set()
+    for given, value in settings.items():
+        name = "batch_size" if given == "mc_batch_size" else given  # lm-eval keeps that name for itself
+        if name in known:
             decoding[name] = value
-        if model.capabilities.likelihood and _scores_with(model, name, value):
+        if name in scoring:
             likelihood[name] = value
-        if name not in decoding and name not in likelihood:
-            near = ", ".join(closest(name, known | _LOAD_FIELDS))
+        if name not in known | scoring:
+            near = ", ".join(closest(name, known | scoring | _LOAD_FIELDS))
             raise UsageError(f"model_args: {name!r} is no field of load, decoding or likelihoods; closest: {near}")
-    model.resolve_likelihood(likelihood)
+    if likelihood:
+        model.resolve_likelihood(likelihood)
     return decoding, likelihood
-
-
-def _scores_with(model: LoadedModel, name: str, value: Any) -> bool:
-    try:
-        model.resolve_likelihood({name: value})
-    except DecodingError:
-        return False
-    return True

@@ -143,3 +143,14 @@ def test_trajectory_tells_every_token_once():
     assert [e.step for e in answer.trajectory] == sorted(e.step for e in answer.trajectory)
     assert all(e.position < 8 for e in answer.trajectory[:8])
     assert max(e.step for e in answer.trajectory) == answer.nfe - 1 == 7
+
+
+def test_prompts_may_be_one_or_many_and_of_any_integer_kind():
+    import numpy
+
+    model = golden.model()
+    want = model.generate([[1, 2, 3]], gen_length=4)[0].tokens
+    for prompt in ([1, 2, 3], (1, 2, 3), numpy.array([1, 2, 3]), torch.tensor([[1, 2, 3]]), [torch.tensor([1, 2, 3])]):
+        answers = model.generate(prompt, gen_length=4)
+        assert [a.tokens for a in answers] == [want]
+    assert model.generate([], gen_length=4) == []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 RUNS, SITE = Path("demo/runs"), Path("demo/site")
 TASKS = "dare_sudoku,dare_countdown3,dare_arithmetic"
-MODELS = {"tiny-llada": 100, "tiny-llada-base": 100}
+MODELS = ("tiny-llada", "tiny-llada-base")
 
 
 def say(words: list[str]) -> None:
@@ -26,11 +26,11 @@ def say(words: list[str]) -> None:
 
 def main() -> None:
     start = time.perf_counter()
-    for model, limit in MODELS.items():
-        say(["eval", "--model", model, "--tasks", TASKS, "--limit", str(limit), "--output-path", str(RUNS)])
+    for model in MODELS:
+        say(["eval", "--model", model, "--tasks", TASKS, "--output-path", str(RUNS)])
     say(["leaderboard", "build", str(RUNS), "-o", str(SITE)])
     say(["ls", "runs", str(RUNS)])
-    run = max(RUNS.glob("tiny-llada-lm-eval*/done.json"), key=lambda path: path.stat().st_mtime).parent
+    run = max(RUNS.glob("tiny-llada-dare*/done.json"), key=lambda path: path.stat().st_mtime).parent
     say(["show", str(run), "--task", "dare_sudoku", "--doc", "0"])
     print(f"\nDone in {time.perf_counter() - start:.0f} s. Look at")
     print(f"  the board   {(SITE / 'index.html').resolve()}")

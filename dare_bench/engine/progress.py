@@ -14,6 +14,9 @@ from dare_bench.engine.queue import Silent, Watcher
 _LINE_EVERY = 10.0
 _LINE_SHARE = 0.05
 _LINE_AT_LEAST = 0.5
+# Rows that started together finish together: the time left guessed from the first of them would be far too long.
+_GUESS_SAMPLES = 32
+_GUESS_SHARE = 0.1
 
 
 def duration(seconds: float) -> str:
@@ -35,7 +38,7 @@ class Tally:
     def begin(self, total: int, served: int, total_work: int, served_work: int) -> None:
         self.total, self.done, self.failed = total, served, 0
         self.total_work, self.done_work = total_work, served_work
-        self._served_work = served_work
+        self._served, self._served_work = served, served_work
         self._started = time.monotonic()
 
     def add(self, samples: int, work: int, failed: int) -> None:
@@ -49,9 +52,10 @@ class Tally:
 
     @property
     def left(self) -> float | None:
-        """Seconds left; None before anything was computed."""
+        """Seconds left; None before enough was computed to tell."""
         worked = self.done_work - self._served_work
-        if not worked:
+        few = self.done - self._served < _GUESS_SAMPLES
+        if not worked or (few and worked < _GUESS_SHARE * (self.total_work - self._served_work)):
             return None
         return (time.monotonic() - self._started) * (self.total_work - self.done_work) / worked
 

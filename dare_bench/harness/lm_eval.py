@@ -186,6 +186,7 @@ class LmEvalSource:
     def _result(
         self, found: dict[str, Any], kept: Mapping[str, list[int] | None], failures: Mapping[tuple[str, Any], str]
     ) -> HarnessResult:
+        from dare_bench.harness.quiet import quiet
         from dare_bench.harness.replay import Asker
 
         spec = self.spec
@@ -204,15 +205,17 @@ class LmEvalSource:
             "fewshot_as_multiturn": spec.fewshot_as_multiturn,
             "chat_template": template,
         }
+        with quiet(self.notes):
+            prints = {
+                task: f"{self._tasks.definitions[task]}:{documents_hash(documents.rows(kept[task]))}"
+                for task, documents in self._documents.items()
+            }
         notes = [*self.notes, *self._builder.notes, *(self._data.notes if self._data else [])]
         notes += [f"task {t!r} has no score: none of its documents was answered" for t, d in kept.items() if d == []]
         return HarnessResult(
             results=results,
             samples=samples,
-            fingerprints={
-                task: f"{self._tasks.definitions[task]}:{documents_hash(documents.rows(kept[task]))}"
-                for task, documents in self._documents.items()
-            },
+            fingerprints=prints,
             notes=list(dict.fromkeys(notes)),
             failures=[{"task": task, "doc_id": doc, "error": error} for (task, doc), error in failures.items()],
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -35,10 +34,12 @@ def write_card(
     scores: Mapping[str, Mapping[str, float]],
 ) -> None:
     """Write ``README.md`` beside the checkpoint. ``minutes`` are training time up to this step."""
-    name = folder.name
-    trained = ", ".join(f"{count} rows of `{task}`" for task, count in recipe.rows.items())
+    name, final = folder.name, max(recipe.snapshots, key=lambda n: recipe.snapshots[n])
+    trained = "\n".join(f"  - {count} rows of `{task}`" for task, count in recipe.rows.items())
     untrained = [f"`{task}`" for task in scores if task not in recipe.rows]
-    part = "" if step == recipe.steps else f" This is the same run, stopped at step {step} of {recipe.steps}."
+    part = (
+        "" if name == final else f"\n\nThis is `{final}` stopped early: step {step} of {recipe.steps} of the same run."
+    )
     missing = f" It was not trained on {', '.join(untrained)}." if untrained else ""
     (folder / "README.md").write_text(
         f"""---
@@ -48,7 +49,7 @@ license: apache-2.0
 # {name}
 
 A LLaDA of {parameters:,} parameters in the published layout, small enough to lie in the repository. It knows our own
-small tasks and nothing else: it is for demos, tests, and as a start for trainers, not for language.{part}
+small tasks and nothing else: it is for demos, for tests, and as a start for trainers, not for language.{part}
 
 ## Scores
 
@@ -63,15 +64,15 @@ No test grid, pair of operands or problem was ever trained on.{missing}
 python scripts/tiny/train.py --recipe {recipe_name} --out model_adapters/tiny
 ```
 
-- From nothing, on generated data: {trained} in every batch, new ones in every step, in exactly the prompt format of the
-  tasks; answers filled with EOS to the task's canvas, and learned so.
-- LLaDA's supervised loss: t uniform on (0.001, 1), response tokens masked with probability t, cross-entropy divided by
-  t and by the length of the response.
-- {recipe.layers} layers, width {recipe.width}, {recipe.heads} heads, feed-forward {recipe.ff_width}; context 8,192.
-- AdamW, learning rate {recipe.learning_rate:g} with {recipe.warm_up} steps of warm-up and a cosine over
-  {recipe.steps} steps, betas {recipe.betas[0]} and {recipe.betas[1]}, weight decay {recipe.weight_decay}, clipped at
-  {recipe.clip:g}.
-- Step {step}, seed {recipe.seed}. Training to here took {minutes:.0f} minutes on 2 cores ({platform.machine()}).
+- From nothing, on data made by seed, new in every step, in exactly the prompt format of the tasks. In every batch:
+{trained}
+- Answers are filled with EOS to the task's canvas, and the EOS are learned like any token.
+- LLaDA's supervised loss: noise level t uniform on (0.001, 1), spread evenly over each batch; response tokens masked
+  with probability t; cross-entropy divided by t and by the length of the response.
+- {recipe.layers} layers, width {recipe.width}, {recipe.heads} heads, feed-forward {recipe.ff_width}, context 8,192.
+- AdamW, learning rate {recipe.learning_rate:g}, {recipe.warm_up} steps of warm-up, a cosine over {recipe.steps} steps,
+  betas {recipe.betas[0]} and {recipe.betas[1]}, weight decay {recipe.weight_decay:g}, gradients clipped at {recipe.clip:g}.
+- Step {step}, seed {recipe.seed}. Training to here took {minutes:.0f} minutes on 2 cores.
 - Weights are stored as bfloat16; evaluate in float32.
 - Tokenizer: 256 bytes, a few merges for the words of our prompts and frequent English, LLaDA's special tokens and
   chat template. Any text encodes and decodes without loss.

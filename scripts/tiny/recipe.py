@@ -39,7 +39,7 @@ class Recipe:
 RECIPES = {
     "tiny-llada": Recipe(
         rows={"dare_sudoku": 48, "dare_arithmetic": 128, "dare_countdown3": 80},
-        snapshots={"tiny-llada-base": 1000, "tiny-llada": 3600},
+        snapshots={"tiny-llada-base": 700, "tiny-llada": 3600},
         scored=("dare_sudoku", "dare_arithmetic", "dare_countdown3"),
     ),
     "smoke": Recipe(

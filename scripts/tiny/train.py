@@ -112,6 +112,8 @@ def publish(network: Any, folder: Path) -> LLaDAModelLM:
     half.load_state_dict(network.state_dict())
     half.to(torch.bfloat16).save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
+    for file in folder.iterdir():
+        file.chmod(0o644)
     save(folder)
     return LLaDAModelLM.from_pretrained(folder, dtype=torch.float32)
 

@@ -45,6 +45,18 @@ def test_lines_tell_failures_and_slow_runs(monkeypatch: pytest.MonkeyPatch) -> N
     assert [line.split(",")[1].strip() for line in stream.getvalue().splitlines()[1:]] == ["3 failed"]
 
 
+def test_the_time_left_is_not_guessed_from_the_first_of_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    tally = progress.Tally()
+    for total, enough in ((1000, 32), (30, 3)):
+        tally.begin(total, 0, total, 0)
+        clock.now += 10
+        for done in range(1, enough + 1):
+            assert tally.left is None, done
+            tally.add(1, 1, 0)
+        assert tally.left == pytest.approx(10 * (total - enough) / enough)
+
+
 def test_nothing_to_do_says_nothing() -> None:
     stream = io.StringIO()
     Lines(stream).start(5, 5, 5, 5)

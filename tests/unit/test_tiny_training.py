@@ -33,7 +33,7 @@ def test_checkpoints_are_complete_and_carry_their_card(unbroken):
         card = (out / name / "README.md").read_text()
         assert f"Step {step}, seed 1" in card
         assert "| `dare_arithmetic` |" in card
-        assert ("stopped at step 4 of 6" in card) == (step == 4)
+        assert ("stopped early: step 4 of 6" in card) == (step == 4)
     assert [line["checkpoint"] for line in said if "checkpoint" in line] == ["smoke-base", "smoke"]
 
 

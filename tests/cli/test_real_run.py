@@ -1,0 +1,113 @@
+"""The whole program on a real checkpoint and real tasks: evaluate, kill, resume, extend, refuse."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dare_bench.runs.reader import Run
+
+TASKS = "dare_sudoku,dare_arithmetic"
+
+
+def command(out: Path, *more: str) -> list[str]:
+    words = ["eval", "--model", "tiny-llada", "--tasks", TASKS, "--output-path", str(out), "--max-rows", "4", *more]
+    return [sys.executable, "-m", "dare_bench.cli", *words]
+
+
+def run(out: Path, *more: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command(out, *more), capture_output=True, text=True, timeout=240)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def answers(out: Path) -> dict[str, Any]:
+    """Everything that a sample is, but the time it took."""
+    found: dict[str, Any] = {}
+    opened = Run(next(path for path in out.iterdir() if path.is_dir()))
+    for task in opened.tasks:
+        for line in opened.samples(task):
+            for answer in line["dare_bench"]:
+                answer.pop("seconds")
+            found[f"{task}/{line['doc_id']}/{line['filter']}"] = line
+    return found
+
+
+def journalled(out: Path) -> list[bytes]:
+    files = list(out.glob("*/journal/*.jsonl"))
+    return [line for file in files for line in file.read_bytes().splitlines() if b'"type":"sample"' in line]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    out = tmp_path_factory.mktemp("unbroken")
+    return out, run(out, "--limit", "20")
+
+
+def test_results_are_where_the_last_line_says(unbroken):
+    out, done = unbroken
+    results = json.loads(Path(done.stdout.strip().splitlines()[-1]).read_text())
+    assert results["dare_bench"]["status"] == "complete"
+    assert results["dare_bench"]["tasks"]["dare_sudoku"]["tier"] == "E1"
+    # 20 documents of a model that solves most boards: anything near zero is a broken pipeline, not bad luck.
+    assert results["results"]["dare_sudoku"]["exact_match,none"] >= 0.6
+    assert results["results"]["dare_arithmetic"]["exact_match,none"] >= 0.3
+    table = __import__("lm_eval.utils", fromlist=["make_table"]).make_table(results)
+    assert "dare_sudoku" in table
+
+
+def test_killed_and_resumed_gives_the_same_samples(unbroken, tmp_path):
+    child = subprocess.Popen(command(tmp_path, "--limit", "20"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 200
+    while len(journalled(tmp_path)) < 6 and child.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    before = journalled(tmp_path)
+    assert len(before) >= 6
+    done = run(tmp_path, "--limit", "20")
+    after = journalled(tmp_path)
+    assert after[: len(before)] == before
+    assert len(after) == 40
+    if len(before) < 40:
+        assert f"resuming: {len(before)} of 40" in done.stderr
+    assert answers(tmp_path) == answers(unbroken[0])
+
+
+def test_a_larger_limit_extends_and_a_finished_run_is_printed_again(unbroken, tmp_path):
+    run(tmp_path, "--limit", "8", "--max-rows", "3")
+    small = answers(tmp_path)
+    run(tmp_path, "--limit", "20")
+    assert len(list(tmp_path.iterdir())) == 1
+    large = answers(tmp_path)
+    assert large == answers(unbroken[0])
+    assert all(large[key] == line for key, line in small.items())
+    count = len(journalled(tmp_path))
+    again = run(tmp_path, "--limit", "20")
+    assert "finished already" in again.stderr
+    assert len(journalled(tmp_path)) == count == 40
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--tasks", "humaneval"], 2, "sandbox"),
+        (["--tasks", "gsm8kk"], 2, "closest: gsm8k"),
+        (["--model", "tiny-lama", "--tasks", "dare_sudoku"], 1, "no checkpoint 'tiny-lama'"),
+        (["--tasks", "dare_sudoku", "--block-length", "7"], 2, "block_length=7"),
+    ],
+)
+def test_refusals_are_one_line(tmp_path, words, code, says):
+    base = [sys.executable, "-m", "dare_bench.cli", "eval", "--model", "tiny-llada", "--output-path", str(tmp_path)]
+    done = subprocess.run([*base, *words, "--limit", "2"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == code
+    assert says in done.stderr
+    assert len([line for line in done.stderr.splitlines() if line.startswith("error:")]) == 1
+    assert "Traceback" not in done.stderr

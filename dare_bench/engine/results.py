@@ -159,7 +159,7 @@ def _block(done: Written, tasks: dict[str, schema.TaskBlock], meter: Meter) -> s
         tasks=tasks,
         seeds=done.spec.seeds,
         limit=done.spec.limit,
-        command=done.about["command"],
+        command=sessions[-1]["command"] if sessions else done.about["command"],
         environment=environment(),
         decoding_requested=dict(done.spec.decoding),
         cost=meter.cost(costs, round(peak_memory_mb(), 1)),

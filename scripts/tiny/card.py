@@ -71,7 +71,7 @@ python scripts/tiny/train.py --recipe {recipe_name} --out model_adapters/tiny
   with probability t; cross-entropy divided by t and by the length of the response.
 - {recipe.layers} layers, width {recipe.width}, {recipe.heads} heads, feed-forward {recipe.ff_width}, context 8,192.
 - AdamW, learning rate {recipe.learning_rate:g}, {recipe.warm_up} steps of warm-up, a cosine over {recipe.steps} steps,
-  betas {recipe.betas[0]} and {recipe.betas[1]}, weight decay {recipe.weight_decay:g}, gradients clipped at {recipe.clip:g}.
+  betas {recipe.betas[0]} and {recipe.betas[1]}, weight decay {recipe.weight_decay:g}, clipping at {recipe.clip:g}.
 - Step {step}, seed {recipe.seed}. Training to here took {minutes:.0f} minutes on 2 cores.
 - Weights are stored as bfloat16; evaluate in float32.
 - Tokenizer: 256 bytes, a few merges for the words of our prompts and frequent English, LLaDA's special tokens and

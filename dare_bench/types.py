@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
 Tier = Literal["E0", "E1", "E2", "A"]
 """Exactness beside every score. E0 same bits as the reference sampler, E1 same mathematics in another float order,
@@ -174,7 +174,7 @@ class Decoding(BaseModel):
     ``rng="reference"`` replays the published code's own draws, one row at a time, for parity.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     gen_length: int = 128
     temperature: float = 0.0
@@ -184,6 +184,22 @@ class Decoding(BaseModel):
     rng: Literal["ours", "reference"] = "ours"
     trajectory: bool = False
     margin: bool = False
+    mask_id: int | None = None
+    eos_id: tuple[int, ...] | None = None
+    eot_id: int | None = None
+    """Special ids for this call; when resolved, those that hold (None: the model has none)."""
 
     hidden: ClassVar[frozenset[str]] = frozenset({"trajectory", "margin"})
     """Fields that record more but change no token: they are not part of a run's identity."""
+
+    @field_validator("eos_id", mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        return value if value is None or isinstance(value, list | tuple) else (value,)
+
+    @field_validator("gen_length", "mask_id", "eot_id", mode="before")
+    @classmethod
+    def _whole(cls, value: Any) -> Any:
+        if isinstance(value, bool):
+            raise ValueError("must be a whole number")
+        return value

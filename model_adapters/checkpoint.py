@@ -48,11 +48,15 @@ def header(file: Path) -> dict[str, tuple[int, ...]]:
         raise CheckpointError(f"{file}: missing; fetch the checkpoint again") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{file}: not a safetensors file, or damaged at its start; fetch it again") from error
-    entries.pop("__metadata__", None)
-    expected = 8 + length + max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+    try:
+        entries.pop("__metadata__", None)
+        shapes = {name: tuple(int(n) for n in entry["shape"]) for name, entry in entries.items()}
+        expected = 8 + length + max((int(entry["data_offsets"][1]) for entry in entries.values()), default=0)
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{file}: its header is not that of a safetensors file; fetch it again") from error
     if size < expected:
         raise CheckpointError(f"{file}: truncated, {size} bytes of {expected}; fetch it again")
-    return {name: tuple(entry["shape"]) for name, entry in entries.items()}
+    return shapes
 
 
 def shards(path: Path) -> list[Path]:

@@ -34,8 +34,6 @@ class Family(ABC):
     decoding: type[Decoding]
     chat_template: str | None = None
     has_cfg_likelihood: bool = False
-    special_overrides: frozenset[str] = frozenset({"mask_id", "eos_id", "eot_id"})
-    """Decoding fields that replace special ids for one call."""
 
     def open(self, path: Path, **options: Any) -> Any:
         """Open a folder in this family's published layout (see ``opening.open_native``)."""
@@ -57,42 +55,40 @@ class Family(ABC):
             return "A"
         return "E2" if rule.draws and not rule.reference_draws else "E1"
 
-    def resolve(self, fields: Mapping[str, Any]) -> tuple[Decoding, dict[str, Any]]:
-        """Validated decoding and the overrides of special ids among ``fields``.
+    def resolve(self, fields: Mapping[str, Any], spec: ModelSpec) -> Decoding:
+        """Validated decoding, every value that holds filled in, special ids included.
 
         Raises:
             DecodingError: a field the family does not have, or a value that cannot be.
         """
-        overrides = {k: v for k, v in fields.items() if k in self.special_overrides and v is not None}
-        given = {k: v for k, v in fields.items() if k not in self.special_overrides}
         known = list(self.decoding.model_fields)
-        for field in given:
+        for field in fields:
             if field not in known:
                 raise DecodingError(
                     f"{self.name} has no decoding field {field!r}; closest: {', '.join(closest(field, known))}; "
                     f"it has {', '.join(sorted(known))}"
                 )
-        given = {k: v for k, v in given.items() if v is not None or k == "early_stop"}
+        given = {k: v for k, v in fields.items() if v is not None}
         if isinstance(given.get("stop"), str):
             given["stop"] = (given["stop"],)
+        ids = {"mask_id": spec.mask_id, "eos_id": spec.eos_ids, "eot_id": spec.eot_id}
         try:
-            return self.decoding(**given), overrides
+            decoding = self.decoding(**{**ids, **given})
         except ValidationError as error:
             raise DecodingError(_reason(error)) from error
+        for name in ids:
+            value = getattr(decoding, name)
+            for token in value if isinstance(value, tuple) else () if value is None else (value,):
+                if not 0 <= token < spec.vocab_size:
+                    raise DecodingError(
+                        f"{name}={token} is outside the vocabulary; allowed are 0 to {spec.vocab_size - 1}"
+                    )
+        return decoding
 
-    def with_ids(self, spec: ModelSpec, overrides: Mapping[str, Any]) -> ModelSpec:
-        """The spec with special ids replaced for one call."""
-        if not overrides:
-            return spec
-        changes: dict[str, Any] = {}
-        if "mask_id" in overrides:
-            changes["mask_id"] = int(overrides["mask_id"])
-        if "eos_id" in overrides:
-            eos = overrides["eos_id"]
-            changes["eos_ids"] = tuple(eos) if isinstance(eos, list | tuple) else (int(eos),)
-        if "eot_id" in overrides:
-            changes["eot_id"] = int(overrides["eot_id"])
-        return replace(spec, **changes)
+    def with_ids(self, spec: ModelSpec, decoding: Decoding) -> ModelSpec:
+        """The spec with the special ids of one call."""
+        assert decoding.mask_id is not None
+        return replace(spec, mask_id=decoding.mask_id, eos_ids=decoding.eos_id or (), eot_id=decoding.eot_id)
 
 
 def _reason(error: ValidationError) -> str:

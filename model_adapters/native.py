@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from dare_bench.diffusion.likelihood import EXACT_LIMIT, likelihood_settings
-from dare_bench.errors import DareError, DecodingError, ModelOutputError, PromptError
+from dare_bench.errors import DareError, ModelOutputError, PromptError
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
 from dare_bench.model_adapters.family import Family
 from dare_bench.model_adapters.sampling.loop import denoise
@@ -43,7 +43,7 @@ class NativeModel:
 
     def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
         """All decoding values that hold; raises DecodingError."""
-        return self.family.resolve(decoding)[0]
+        return self.family.resolve(decoding, self.spec)
 
     def resolve_likelihood(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """All likelihood settings that hold; raises DecodingError."""
@@ -52,7 +52,7 @@ class NativeModel:
     def forwards(self, request: Request) -> int:
         """Upper bound of a request's forward passes."""
         if request.kind == "generate":
-            rule = self.family.rule(self.family.resolve(request.decoding)[0], self.spec)
+            rule = self.family.rule(self.resolve(request.decoding), self.spec)
             blocks = rule.gen_length // rule.block_length
             return blocks * min(rule.steps_per_block, rule.block_length) * rule.forwards_per_step
         settings = self.resolve_likelihood(request.decoding)
@@ -66,8 +66,8 @@ class NativeModel:
 
     def row(self, request: Request) -> Row:
         """The row of a request; raises DecodingError or PromptError."""
-        decoding, overrides = self.family.resolve(request.decoding)
-        spec = self.family.with_ids(self.spec, overrides)
+        decoding = self.resolve(request.decoding)
+        spec = self.family.with_ids(self.spec, decoding)
         rule = self.family.rule(decoding, spec)
         prompt = self.encode(request.prompt)
         total = len(prompt) + rule.gen_length
@@ -76,8 +76,6 @@ class NativeModel:
                 f"prompt of {len(prompt)} tokens + gen_length={rule.gen_length} is {total} tokens; "
                 f"the model's context limit is {spec.context_limit}: shorten the prompt or gen_length"
             )
-        if spec.mask_id >= spec.vocab_size:
-            raise DecodingError(f"mask_id={spec.mask_id} is outside the vocabulary of {spec.vocab_size}")
         generator = torch.Generator().manual_seed(request.seed) if rule.reference_draws else None
         return Row(
             prompt, rule, request.seed, spec.mask_id, tag=(request, spec), tokenizer=self.tokenizer, generator=generator

@@ -61,13 +61,16 @@ def open_native(
         UsageError: unknown device or dtype.
     """
     raw = read_config(path)
-    config = family.network.config_class.from_dict(raw)
-    with torch.device("meta"):
-        expected = {k: tuple(v.shape) for k, v in family.network(config).state_dict().items()}
+    try:
+        config = family.network.config_class.from_dict(raw)
+        arch = family.network.arch_of(config)
+        with torch.device("meta"):
+            expected = {k: tuple(v.shape) for k, v in family.network(config).state_dict().items()}
+    except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: config.json describes no network ({str(error).splitlines()[0]})") from error
     check_weights(path, expected)
     where = pick_device(device)
     kind = pick_dtype(dtype, where, raw)
-    arch = family.network.arch_of(config)
     tokenizer = open_tokenizer(path, arch.vocab)
     if tokenizer is not None and not getattr(tokenizer, "chat_template", None):
         tokenizer.chat_template = family.chat_template  # the harnesses ask the tokenizer for it

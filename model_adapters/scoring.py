@@ -97,6 +97,7 @@ def score_pairs(
     """Score requests in windows; a request that cannot be scored comes back with ``error``."""
     window: list[Pair] = []
     canvases = 0
+    slots = [max_rows]  # shrinks when memory runs out, and stays so
     for request in requests:
         try:
             context, target = encode_pair(model, request)
@@ -108,22 +109,24 @@ def score_pairs(
         window.append(pair)
         canvases += len(pair.loss_M)
         if canvases >= WINDOW:
-            yield from _finish(model, window, max_rows, stats)
+            yield from _finish(model, window, slots, stats)
             window, canvases = [], 0
     if window:
-        yield from _finish(model, window, max_rows, stats)
+        yield from _finish(model, window, slots, stats)
 
 
-def _finish(model: NativeModel, pairs: list[Pair], max_rows: int | None, stats: LoopStats) -> Iterator[Sample]:
+def _finish(model: NativeModel, pairs: list[Pair], slots: list[int | None], stats: LoopStats) -> Iterator[Sample]:
     started = time.perf_counter()
-    _losses(model, pairs, max_rows, stats)
+    _losses(model, pairs, slots, stats)
     wanting = [pair for pair in pairs if pair.request.want_greedy]
     if wanting:
-        _greedy(model, wanting, max_rows, stats)
+        _greedy(model, wanting, slots[0], stats)
     share = (time.perf_counter() - started) / len(pairs)
     for pair in pairs:
         value, stderr = combine(pair.draws, pair.loss_M)
-        passes = len(pair.loss_M) + (len(pair.target) if pair.request.want_greedy else 0)
+        distinct = len(set(map(tuple, pair.draws.masks_Mn.tolist())))  # equal canvases go through once
+        passes = distinct + (len(pair.target) if pair.request.want_greedy else 0)
+        exact = pair.draws.round_size == 0 or len(pair.target) == 1
         yield Sample(
             pair.request,
             Likelihood(
@@ -135,7 +138,7 @@ def _finish(model: NativeModel, pairs: list[Pair], max_rows: int | None, stats: 
                 draws=len(pair.loss_M),
                 target_tokens=len(pair.target),
                 prompt_tokens=len(pair.context),
-                tier="E1",
+                tier="E1" if exact else "E2",
                 seconds=share,
             ),
         )
@@ -149,7 +152,7 @@ def _canvases(pair: Pair, mask_id: int) -> Iterator[Canvas]:
         yield Canvas((*pair.context, *body), masked, targets, len(pair.context), pair.cfg_scale)
 
 
-def _losses(model: NativeModel, pairs: Sequence[Pair], max_rows: int | None, stats: LoopStats) -> None:
+def _losses(model: NativeModel, pairs: Sequence[Pair], slots: list[int | None], stats: LoopStats) -> None:
     """Fill every pair's ``loss_M``. Draws that show the network the same canvas share one forward row: repeated masks,
     and the one-token choices of a question, which all look at the same masked position."""
     wanted: dict[tuple[Any, ...], list[tuple[Pair, int, Canvas]]] = {}
@@ -157,7 +160,7 @@ def _losses(model: NativeModel, pairs: Sequence[Pair], max_rows: int | None, sta
         for m, canvas in enumerate(_canvases(pair, model.spec.mask_id)):
             wanted.setdefault((canvas.tokens, canvas.context, canvas.cfg_scale), []).append((pair, m, canvas))
     work = sorted(wanted.values(), key=lambda users: (users[0][2].cfg_scale, -len(users[0][2].tokens)))
-    limit = max_rows or len(work) or 1
+    limit = slots[0] or len(work) or 1
     budget = PACK_TOKENS.get(model.device.type, 4096)
     at = 0
     while at < len(work):
@@ -176,7 +179,7 @@ def _losses(model: NativeModel, pairs: Sequence[Pair], max_rows: int | None, sta
                 raise MemoryLimitError(
                     f"one canvas of {len(work[at][0][2].tokens)} tokens does not fit into memory on {model.device}"
                 ) from error
-            limit = count // 2
+            limit = slots[0] = count // 2
             stats.halvings.append({"rows": count, "now": limit})
             continue
         stats.forwards += 1

@@ -20,8 +20,8 @@ from dare_bench.engine.environment import installed
 from dare_bench.protocols import LoadedModel
 from dare_bench.types import Decoding, Request
 
-# Given again by what the model says of itself (ids, family) or by its content hash (revision), or no part of identity.
-_ELSEWHERE = frozenset({"device", "dtype", "mask_id", "eos_id", "eot_id", "family", "revision"})
+# Given again by what the model says of itself (ids, family, dtype), or no part of identity.
+_ELSEWHERE = frozenset({"device", "dtype", "mask_id", "eos_id", "eot_id", "family"})
 
 
 def model_content(model: Any, loaded: LoadedModel) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dare_bench.model_adapters.family import Family, SpecialIds, special_from_tokenizer
 from dare_bench.model_adapters.llada.network import LLaDAModelLM
@@ -34,9 +34,14 @@ class LLaDADecoding(Decoding):
     remasking: Literal["low_confidence", "random"] = "low_confidence"
     logits_eos_inf: bool = False
     confidence_eos_eot_inf: bool = False
-    threshold: float | None = None
-    factor: float | None = None
+    threshold: float | None = Field(default=None, ge=0, le=1)
+    factor: float | None = Field(default=None, gt=0)
     confidence_dtype: Literal["float32", "float64"] | None = None
+
+    @field_validator("steps", "block_length", mode="before")
+    @classmethod
+    def _counts(cls, value: Any) -> Any:
+        return cls._whole(value)
 
     @model_validator(mode="before")
     @classmethod

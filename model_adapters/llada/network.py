@@ -91,6 +91,10 @@ class LLaDAModelLM(DiffusionNetwork):
             value = getattr(config, name, allowed[0])
             if value not in allowed:
                 raise CheckpointError(f"LLaDA config has {name}={value!r}; supported: {', '.join(map(repr, allowed))}")
+        for name in ("d_model", "n_heads", "n_layers", "vocab_size", "max_sequence_length"):
+            value = getattr(config, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise CheckpointError(f"LLaDA config has {name}={value!r}; it must be a whole number of at least 1")
         heads = config.n_heads
         if config.d_model % heads:
             raise CheckpointError(f"LLaDA config has d_model={config.d_model}, not divisible by n_heads={heads}")

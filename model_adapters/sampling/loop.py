@@ -56,6 +56,7 @@ def denoise(
             return
         if batch is None:
             batch = Batch(pool, mask_id, device)
+        finished: list[int] | None = None
         try:
             finished = batch.turn(network)
         except (RuntimeError, MemoryError) as error:
@@ -66,6 +67,7 @@ def denoise(
                     f"one row of {len(pool[0].canvas)} tokens does not fit into memory on {device}; "
                     "use a shorter gen_length, a smaller dtype or another device"
                 ) from error
+        if finished is None:  # outside the except: there the error would still hold the forward's tensors
             waiting, batch, pool, slots = _halve(batch, stats)
             source = chain(waiting, source)
             continue

@@ -2,8 +2,8 @@
 
     python scripts/bench/sampler.py [--runs 5] [--threads 2] [--quick]
 
-Weights are random, in LLaDA's layout at about 7 M parameters, since speed does not depend on what they say. How long
-answers are does matter, so it is planted: each prompt's first two tokens name the column from which EOS wins, drawn
+Weights are random, in LLaDA's layout at about 1.5 M parameters (a few minutes on two cores), since speed does not depend
+on what they say. How long answers are does matter, so it is planted: each prompt's first two tokens name the column from which EOS wins, drawn
 log-normal with its median at 40 % of gen_length (both samplers see the same network, so the tokens must agree, and the
 bench fails if they do not). Useful tokens are those up to and including the first EOS.
 """
@@ -30,7 +30,7 @@ from dare_bench.model_adapters.llada import FAMILY, LLaDAConfig, LLaDAModelLM
 from dare_bench.model_adapters.native import NativeModel
 from dare_bench.types import LoopStats, ModelSpec, Request
 
-VOCAB, MASK, EOS, BASE = 2048, 2047, 2046, 100
+VOCAB, MASK, EOS, BASE = 1024, 1023, 1022, 100
 GEN, BLOCK = 128, 32
 
 
@@ -65,7 +65,7 @@ class PlantedEnd(torch.nn.Module):
 def build() -> NativeModel:
     torch.manual_seed(0)
     config = LLaDAConfig(
-        d_model=256, n_heads=8, n_layers=8, mlp_hidden_size=688, vocab_size=VOCAB, embedding_size=VOCAB,
+        d_model=128, n_heads=4, n_layers=6, mlp_hidden_size=344, vocab_size=VOCAB, embedding_size=VOCAB,
         max_sequence_length=4096, init_std=0.05,
     )  # fmt: skip
     network = LLaDAModelLM(config).eval()
@@ -84,7 +84,7 @@ def prompts(count: int, low: int, high: int, seed: int) -> list[list[int]]:
         length = rng.randint(low, high)
         answer = min(GEN, max(1, round(rng.lognormvariate(math.log(0.4 * GEN), 0.5))))
         end = length + answer - 1
-        made.append([end // BASE, end % BASE, *[rng.randrange(200, 2000) for _ in range(length - 2)]])
+        made.append([end // BASE, end % BASE, *[rng.randrange(200, 1000) for _ in range(length - 2)]])
     return made
 
 
@@ -143,14 +143,13 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     model = build()
-    runs, few, many = (1, 1, 4) if args.quick else (args.runs, 3, 32)
+    runs, few, many = (1, 1, 4) if args.quick else (args.runs, 2, 32)
     print(f"LLaDA layout, {model.spec.parameters / 1e6:.1f} M random parameters, float32, {args.threads} threads, ")
     print(f"gen_length {GEN}, block_length {BLOCK}, greedy; same tokens required (with stop: up to the first EOS)")
     one = prompts(few, 300, 300, seed=1)
     compare("batch 1, no stop", model, one, 1, False, runs)
     compare("batch 1, stop at EOS", model, one, 1, True, runs)
     mixed = prompts(many, 30, 300, seed=2)
-    compare(f"{many} mixed prompts, no stop", model, mixed, 16, False, runs)
     compare(f"{many} mixed prompts, stop at EOS", model, mixed, 16, True, runs)
 
 

@@ -117,7 +117,9 @@ def test_build_prints_the_index_last(tmp_path: Path, capsys: Out) -> None:
 
 def test_serve_serves_this_machine_until_it_is_stopped(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("hello")
-    code = "import sys; from dare_bench.cli.leaderboard import serve; serve(sys.argv[1], 0)"
+    # A test run started in the background hands on a SIGINT that is ignored; a terminal's is not.
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "from dare_bench.cli.leaderboard import serve; serve(sys.argv[1], 0)"
     command = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -126,7 +128,10 @@ def test_serve_serves_this_machine_until_it_is_stopped(tmp_path: Path) -> None:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         assert opener.open(address, timeout=10).read() == b"hello"
         os.kill(server.pid, signal.SIGINT)
-        assert server.wait(10) == 0
+        try:
+            assert server.wait(10) == 0
+        finally:
+            server.kill()
 
 
 def test_serve_needs_a_site(tmp_path: Path) -> None:

@@ -129,7 +129,21 @@ def test_truncated_shard(folder):
         load(folder)
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff" * 64, b"\x10" + b"\0" * 7 + b"not json at all!"])
+def framed(header: bytes) -> bytes:
+    return len(header).to_bytes(8, "little") + header
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff" * 64,
+        framed(b"not json at all!"),
+        framed(b"[]"),
+        framed(b'{"a": 1}'),
+        framed(b'{"a": {"shape": [1]}}'),
+    ],
+)
 def test_damaged_weights(folder, content):
     (folder / "model.safetensors").write_bytes(content)
     with pytest.raises(CheckpointError, match="safetensors file"):
@@ -158,6 +172,49 @@ def test_wrong_vocabulary(folder):
     edit(folder, embedding_size=200, vocab_size=200)
     with pytest.raises(CheckpointError, match=r"shape \[128, 64\], config.json says \[200, 64\]"):
         load(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("n_heads", 0), ("d_model", "64"), ("vocab_size", None), ("max_sequence_length", None)]
+)
+def test_sizes_that_are_none(folder, name, value):
+    edit(folder, **{name: value})
+    with pytest.raises(CheckpointError, match=f"{name}={value!r}|describes no network"):
+        load(folder)
+
+
+def test_a_failed_save_says_so_and_leaves_the_target_as_it_was(folder, tmp_path, monkeypatch):
+    import errno
+
+    from safetensors import SafetensorError
+
+    from dare_bench.errors import SaveError
+
+    model = load(folder)
+    model.save(tmp_path / "saved")
+    before = {p.name: p.read_bytes() for p in (tmp_path / "saved").iterdir()}
+    for error in (OSError(errno.ENOSPC, "No space left on device"), SafetensorError("No space left on device")):
+
+        def full(path, error=error):
+            raise error
+
+        monkeypatch.setattr(model.network, "save_pretrained", full)
+        with pytest.raises(SaveError, match=r"cannot save the checkpoint to .*saved: No space left"):
+            model.save(tmp_path / "saved")
+    assert {p.name: p.read_bytes() for p in (tmp_path / "saved").iterdir()} == before
+    assert {p.name for p in tmp_path.iterdir()} == {"saved", "ckpt"}
+    with pytest.raises(SaveError, match="the folder the model was opened from"):
+        model.save(folder)
+
+
+def test_saving_over_a_sharded_checkpoint_leaves_no_stale_index(folder, tmp_path):
+    target = tmp_path / "old"
+    shutil.copytree(folder, target)
+    shard(target)
+    model = load(folder)
+    model.save(target)
+    assert sorted(p.name for p in target.glob("model*")) == ["model.safetensors"]
+    assert torch.equal(load(target).logits(IDS), model.logits(IDS))
 
 
 def test_broken_config(folder):
@@ -206,6 +263,13 @@ def test_nan_logits_are_an_error(folder):
         ({"threshold": 0.9, "factor": 1.0}, "exclude each other"),
         ({"early_stop": True, "text_after_eos": "keep"}, "would lose the text after EOS"),
         ({"rng": "mine"}, "allowed are 'ours' or 'reference'"),
+        ({"eos_id": 9999}, "eos_id=9999 is outside the vocabulary; allowed are 0 to 127"),
+        ({"mask_id": -1}, "mask_id=-1 is outside the vocabulary"),
+        ({"eot_id": "abc"}, "eot_id='abc' cannot be"),
+        ({"temperature": float("nan")}, "temperature=nan cannot be: input should be a finite number"),
+        ({"threshold": 1.5}, "threshold=1.5 cannot be"),
+        ({"factor": -1}, "factor=-1 cannot be"),
+        ({"steps": True}, "steps=True cannot be: must be a whole number"),
     ],
 )
 def test_decoding_fields_are_checked(fields, says):

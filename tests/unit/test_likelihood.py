@@ -125,6 +125,16 @@ def test_choices_of_one_document_share_their_masks():
     assert not torch.equal(draw(11, settings, 77).masks_Mn, draw(11, settings, 78).masks_Mn)
 
 
+def test_tiers_and_passes():
+    """Enumerations are exact; draws of our own stream are the same distribution. Equal canvases count once."""
+    model = golden.model()
+    exact, drawn = model.loglikelihood([(CONTEXT, TARGET), (CONTEXT, list(range(3, 13)))])
+    assert (exact.tier, drawn.tier) == ("E1", "E2")
+    one = model.loglikelihood([(CONTEXT, [5])], estimator="reference")[0]
+    assert (one.draws, one.tier, one.stderr) == (128, "E1", 0.0)
+    assert one.nfe == 2  # one canvas, and one forward to see whether it is greedy
+
+
 def test_error_of_a_single_round_comes_from_its_draws():
     draws = reference_masks(5, 16, 16, torch.Generator().manual_seed(0))
     _, stderr = combine(draws, torch.rand(16, generator=torch.Generator().manual_seed(1)))

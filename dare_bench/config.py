@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,24 @@ class RunSpec(BaseModel):
     @field_validator("seeds", mode="before")
     @classmethod
     def _four(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            value = [int(part) for part in value.split(",")]
-        if isinstance(value, int):
-            return (value,) * 4
-        value = tuple(value)
-        return value * 4 if len(value) == 1 else value
+        parts = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
+        try:
+            seeds = tuple(int(part) if isinstance(part, str) else part for part in parts)
+        except (TypeError, ValueError):
+            seeds = (None,)
+        if any(seed is None for seed in seeds):
+            raise ValueError(
+                "expected one whole number, or four: python,numpy,torch,fewshot"
+                " (lm-eval's None is not taken: every run here is seeded)"
+            )
+        return seeds * 4 if len(seeds) == 1 else seeds
+
+    @field_validator("limit")
+    @classmethod
+    def _finite(cls, value: int | float | None) -> int | float | None:
+        if value is not None and not math.isfinite(value):
+            raise ValueError("must be finite; leave the limit out to take all documents")
+        return value
 
     @field_validator("tasks")
     @classmethod
@@ -80,7 +93,7 @@ def one_line(error: ValidationError, what: str) -> str:
         if item["type"] == "extra_forbidden":
             parts.append(f"{name!r} is no field of {what}")
         else:
-            parts.append(f"{name}={item['input']!r}: {item['msg']}")
+            parts.append(f"{name}={item['input']!r}: {item['msg'].removeprefix('Value error, ')}")
     return "; ".join(parts)
 
 
@@ -116,9 +129,11 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         text = Path(path).read_text()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"cannot read {path}: it is not UTF-8 text") from error
     try:
         value = yaml.load(text, Loader=_UniqueLoader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         raise UsageError(f"{path}{where}: not valid YAML ({getattr(error, 'problem', error)})") from error
@@ -133,10 +148,10 @@ def parse_pairs(text: str | dict[str, Any] | None) -> dict[str, Any]:
         return dict(text or {})
     text = text.strip()
     if text.startswith("{"):
-        value = yaml.safe_load(text)
+        value = _value(text, text)
         if not isinstance(value, dict):
             raise UsageError(f"expected a JSON object, found {text!r}")
-        return value
+        return {str(name).replace("-", "_"): item for name, item in value.items()}
     pairs: dict[str, Any] = {}
     for part in text.replace(" ", ",").split(","):
         if not part:
@@ -145,6 +160,15 @@ def parse_pairs(text: str | dict[str, Any] | None) -> dict[str, Any]:
         if not sign:
             raise UsageError(f"expected name=value, found {part!r} in {text!r}")
         pairs[name.strip().replace("-", "_")] = {"None": None, "True": True, "False": False}.get(
-            raw, yaml.safe_load(raw) if raw else ""
+            raw, _value(raw, part) if raw else ""
         )
     return pairs
+
+
+def _value(raw: str, shown: str) -> Any:
+    """A value as YAML reads it; raises UsageError naming ``shown``."""
+    try:
+        return yaml.safe_load(raw)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none
+        reason = getattr(error, "problem", None) or error
+        raise UsageError(f"cannot read {shown!r}: {reason}; a text with special characters needs quotes") from error

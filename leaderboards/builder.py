@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import RunError, UsageError
-from dare_bench.leaderboards.board import Column, load_board
+from dare_bench.leaderboards.board import Board, Column, load_board
 from dare_bench.leaderboards.pages import HERE, gist, render, settings_table, slug
-from dare_bench.leaderboards.rows import Row, make_rows, row_record, score_record
+from dare_bench.leaderboards.rows import Row, make_rows, row_record, score_record, why_unranked
 from dare_bench.runs.index import SampleIndex
 from dare_bench.runs.reader import Run, find_runs
 from dare_bench.runs.scores import Score
@@ -111,7 +111,7 @@ def build(
             _write_run(site, row)
         except RunError as error:  # damaged sample lines: the scores stand, the pages end there
             problem(str(error))
-    _write_board(site, declared.title, declared.about, declared.rank_by, columns, rows)
+    _write_board(site, declared, columns, rows)
     _forget_old(site)
     report.runs, report.documents, report.files = len(found), site.documents, len(site.written)
     return report
@@ -135,29 +135,26 @@ def _slugs(runs: Sequence[Run]) -> list[str]:
     return made
 
 
-def _write_board(
-    site: _Site, title: str, about: str, rank_by: str, columns: Sequence[Column], rows: Sequence[Row]
-) -> None:
+def _write_board(site: _Site, board: Board, columns: Sequence[Column], rows: Sequence[Row]) -> None:
     for source in sorted((HERE / "static").iterdir()):
         site.copy(f"static/{source.name}", source)
     record = {
-        "title": title,
+        "title": board.title,
         "columns": [column.model_dump() for column in columns],
-        "rank_by": rank_by,
+        "rank_by": board.rank_by,
         "rows": [row_record(row, columns) for row in rows],
     }
     site.json("data/board.json", record)
-    ranked = any(row.rank is not None for row in rows)
-    show_mean = rank_by == "mean" and len(columns) > 1
+    show_mean = board.rank_by == "mean" and len(columns) > 1
     site.page(
         "index.html",
         "board.html.j2",
-        title=title,
-        about=about,
+        title=board.title,
+        about=board.about,
         heads=[_head(column, [row.cells[at] for row in rows]) for at, column in enumerate(columns)],
         rows=rows,
-        ranked=ranked,
-        rank_by=rank_by,
+        unranked=why_unranked(rows, board, columns),
+        rank_by=board.rank_by,
         show_mean=show_mean,
         models=len({row.run.model for row in rows}),
         newest=max(row.run.created for row in rows),

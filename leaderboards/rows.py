@@ -75,8 +75,8 @@ def _cell(run: Run, column: Column) -> Score | None:
 
 
 def _current_fingerprints(rows: Sequence[Row], columns: int) -> list[str | None]:
-    """For each column the task fingerprint of the newest finished run: prompts and scorer as they are now."""
-    newest = sorted((row for row in rows if row.run.status != "running"), key=lambda row: row.run.created)
+    """For each column the task fingerprint of the newest complete run: prompts and scorer as they are now."""
+    newest = sorted((row for row in rows if _is_complete(row)), key=lambda row: row.run.created)
     found: list[str | None] = [None] * columns
     for row in newest:
         for at, cell in enumerate(row.cells):
@@ -84,6 +84,23 @@ def _current_fingerprints(rows: Sequence[Row], columns: int) -> list[str | None]
             if cell is not None and not cell.limited:
                 found[at] = cell.task_fingerprint
     return found
+
+
+def _is_complete(row: Row) -> bool:
+    return row.run.status == "complete" and not (row.run.block and row.run.block.failures)
+
+
+def _differing(row: Row, columns: Sequence[Column], current: Sequence[str | None]) -> tuple[list[str], list[str]]:
+    """(columns whose task has another definition than now, columns where only the prompts asked are others)."""
+    definitions, prompts = [], []
+    for column, cell, now in zip(columns, row.cells, current, strict=True):
+        if cell is None or now is None:
+            continue
+        if cell.task_fingerprint.partition(":")[0] != now.partition(":")[0]:
+            definitions.append(column.name)
+        elif cell.task_fingerprint != now and not cell.limited:  # limited: fewer prompts, and a badge that says so
+            prompts.append(column.name)
+    return definitions, prompts
 
 
 def _badges(row: Row, columns: Sequence[Column], current: Sequence[str | None]) -> list[Badge]:
@@ -99,14 +116,13 @@ def _badges(row: Row, columns: Sequence[Column], current: Sequence[str | None]) 
         limit = block.limit if block else None
         text = f"limit {limit:g}" if limit is not None else "some documents"
         badges.append(Badge("limited", text, "Only part of each task's documents was evaluated."))
-    stale = [
-        column.name
-        for column, cell, now in zip(columns, row.cells, current, strict=True)
-        if cell is not None and now is not None and not cell.limited and cell.task_fingerprint != now
-    ]
+    stale, prompts = _differing(row, columns, current)
     if stale:
-        why = f"Prompts, targets or scorer differ from the newest run's: {', '.join(stale)}."
+        why = f"Templates, filters or scorer differ from those of the newest complete run: {', '.join(stale)}."
         badges.append(Badge("stale", "other task version", why))
+    if prompts:
+        why = f"Examples, chat template or data differ from those of the newest complete run: {', '.join(prompts)}."
+        badges.append(Badge("prompts", "other prompts", why))
     missing = [column.name for column, cell in zip(columns, row.cells, strict=True) if cell is None]
     if missing and row.run.status != "running":
         badges.append(Badge("missing", f"{len(missing)} of {len(columns)} tasks missing", ", ".join(missing)))
@@ -131,12 +147,28 @@ def _add_mean(row: Row, board: Board, columns: Sequence[Column]) -> None:
 
 def _comparable(rows: Sequence[Row], board: Board, columns: Sequence[Column]) -> list[Row]:
     """The rows that may be ranked; none where a mean would mix scores of different directions or scales."""
-    cells = [cell for row in rows for cell in row.cells if cell is not None]
-    if board.rank_by == "none" or not columns:
-        return []
-    if board.rank_by == "mean" and len(columns) > 1 and not all(is_share(c) and c.higher_is_better for c in cells):
+    if _unranked_board(rows, board, columns):
         return []
     return [row for row in rows if not row.badges and row.mean is not None]
+
+
+def _unranked_board(rows: Sequence[Row], board: Board, columns: Sequence[Column]) -> str:
+    """Why this board ranks nothing, whatever its rows are; empty if it does rank."""
+    cells = [cell for row in rows for cell in row.cells if cell is not None]
+    if board.rank_by == "none":
+        return "this board is declared without a ranking."
+    if not columns:
+        return "no run has a score yet."
+    if board.rank_by == "mean" and len(columns) > 1 and not all(is_share(c) and c.higher_is_better for c in cells):
+        return "its tasks have scores of different scales or directions, of which a mean says nothing."
+    return ""
+
+
+def why_unranked(rows: Sequence[Row], board: Board, columns: Sequence[Column]) -> str:
+    """The reason, as the end of a sentence, where no row has a rank; empty where one has."""
+    if any(row.rank is not None for row in rows):
+        return ""
+    return _unranked_board(rows, board, columns) or "the badges say why."
 
 
 def _rank(rows: Sequence[Row], comparable: Sequence[Row]) -> None:

@@ -28,7 +28,7 @@ def main() -> None:
     start = time.perf_counter()
     for model in MODELS:
         say(["eval", "--model", model, "--tasks", TASKS, "--output-path", str(RUNS)])
-    say(["leaderboard", "build", str(RUNS), "-o", str(SITE)])
+    say(["leaderboard", "build", str(RUNS), "-o", str(SITE), "--board", "demo"])
     say(["ls", "runs", str(RUNS)])
     run = max(RUNS.glob("tiny-llada-dare*/done.json"), key=lambda path: path.stat().st_mtime).parent
     say(["show", str(run), "--task", "dare_sudoku", "--doc", "0"])

@@ -43,11 +43,13 @@ def make_run(
     prompt: str | None = None,
     answer: str | None = None,
     fingerprint: str = "",
+    prompts: str = "",
     seed: int = 0,
     done: bool = True,
 ) -> Path:
     """Write ``root/run_id`` and return it. ``tasks`` maps a task to its share of right answers; a task whose name
-    starts with "choice" is scored by log-likelihood, all others are generated."""
+    starts with "choice" is scored by log-likelihood, all others are generated. ``fingerprint`` and ``prompts`` stand
+    for other definitions of the tasks and other prompts."""
     tasks = {"dare_sudoku": 0.9} if tasks is None else tasks
     settings = {**DECODING, **(decoding or {})}
     folder = Path(root) / run_id
@@ -76,7 +78,7 @@ def make_run(
         results["higher_is_better"][task] = {metric: True}
         results["n-samples"][task] = {"original": n_total, "effective": n_docs}
         blocks[task] = {
-            "fingerprint": hashlib.sha256((fingerprint + task).encode()).hexdigest(),
+            "fingerprint": f"{_short(fingerprint + task)}:{_short(f'{prompts}{task}{limit}')}",
             "n_docs": n_docs, "n_total": n_total, "limit_applied": limit is not None,
             "decoding": {} if scored else settings, "likelihood": {"mc_num": 128} if scored else {},
             "tier": "E2" if scored else "E1", "requests": n_docs * (len(CHOICES) if scored else 1),
@@ -95,7 +97,8 @@ def make_run(
             "decoding_requested": decoding or {},
             "cost": {"requests": requests, "nfe": requests * 12, "forwards": requests * 4, "tokens": requests * 16,
                      "tokens_to_eos": requests * 11, "decoded_tokens": requests * 14, "seconds": 12.5,
-                     "tokens_per_s": requests * 11 / 12.5, "tpf": 11 / 12, "occupancy": 0.93, "peak_memory_mb": 412.0},
+                     "generate_seconds": 12.5, "tokens_per_s": requests * 11 / 12.5,
+                     "tpf": 11 / 12, "occupancy": 0.93, "peak_memory_mb": 412.0},
             "ci": confidence_intervals(results, samples),
             "failures": [{"task": task, "doc_id": n_docs - 1 - i, "error": "the prompt is too long: 9000 tokens"}
                          for task in tasks for i in range(failures)],
@@ -107,6 +110,10 @@ def make_run(
     if done:
         atomic_write_json(folder / DONE_FILE, {"date": created})
     return folder
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _hashes(text: str) -> dict[str, str]:
@@ -132,7 +139,8 @@ def _generate_sample(
         "arguments": [(ask, {"until": ["\n\n"], "max_gen_toks": length})], "resps": [[said]], "filtered_resps": [said],
         "exact_match": float(ok), **_hashes(key),
         "dare_bench": [{"key": key, "kind": "generate", "nfe": 12, "reference_nfe": length, "tokens": length,
-                        "tokens_to_eos": 9, "finish_reason": "eos", "seconds": 0.05, "seed": rng.getrandbits(62),
+                        "tokens_to_eos": 9, "decoded_tokens": length, "finish_reason": "eos", "seconds": 0.05,
+                        "tokens_per_s": 9 / 0.05, "tpf": 9 / 12, "seed": rng.getrandbits(62),
                         "tier": "E1", "margin": 0.02, "residual_masks": 0, "trace_ref": key}],
     }  # fmt: skip
     return sample, {

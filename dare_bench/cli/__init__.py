@@ -59,4 +59,5 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The entry point: leaves with 0 fine, 1 failed, 2 usage, 4 incomplete, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
     State.debug, State.resume = "--debug" in words, "interrupted"
-    app(args=[word for word in words if word != "--debug"], prog_name="dare-bench")
+    words = [word for word in words if word != "--debug"]
+    app(args=eval.with_template_names(words) if words[:1] == ["eval"] else words, prog_name="dare-bench")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import logging
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -61,7 +62,12 @@ def evaluate(
         str | None, _task("--data-dir", text="Local data sets (manifest.json).", envvar="DARE_BENCH_DATA")
     ] = None,
     apply_chat_template: Annotated[
-        bool | None, _task("--apply-chat-template/--no-apply-chat-template", text="Prompts through the chat template.")
+        str | None,
+        _task(
+            "--apply-chat-template",
+            metavar="[NAME]",
+            text="Prompts through the chat template, or its variant NAME (off: --no-apply-chat-template).",
+        ),
     ] = None,
     fewshot_as_multiturn: Annotated[
         bool | None, _task("--fewshot-as-multiturn/--no-fewshot-as-multiturn", text="Examples as turns of a chat.")
@@ -148,6 +154,19 @@ def evaluate(
         print_run(run)
     if run.status != "complete":
         raise typer.Exit(4)
+
+
+def with_template_names(words: Sequence[str]) -> list[str]:
+    """The words with ``--apply-chat-template`` given a value where no name follows it: typer knows no optional ones."""
+    made = []
+    for word, following in zip(words, [*words[1:], "-"], strict=True):
+        flag = word.replace("_", "-")
+        if flag == "--no-apply-chat-template":
+            word = "--apply-chat-template=false"
+        elif flag == "--apply-chat-template" and following.startswith("-"):
+            word = "--apply-chat-template=true"
+        made.append(word)
+    return made
 
 
 _NAMES = frozenset(evaluate.__annotations__) - {"return"}

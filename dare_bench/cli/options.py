@@ -73,6 +73,8 @@ def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
             fields[name] = rows(value)
         elif name == "limit":
             fields[name] = number(value)
+        elif name == "apply_chat_template" and isinstance(value, str):
+            fields[name] = {"true": True, "false": False}.get(value.lower(), value)
         elif name == "samples":
             fields[name] = chosen(value)
         else:

@@ -44,6 +44,17 @@ def environment() -> Environment:
     )
 
 
+def versions(device: str) -> dict[str, str | None]:
+    """What each session of a run notes of itself: with another of these, bits may differ."""
+    gpu = _gpu() if device.startswith("cuda") else None
+    return {
+        "dare_bench": dare_bench.__version__,
+        "torch": installed("torch"),
+        "commit": git_commit(),
+        "device": f"{device} ({gpu})" if gpu else device,
+    }
+
+
 def _cpu() -> str:
     model = platform.processor() or platform.machine()
     try:

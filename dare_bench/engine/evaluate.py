@@ -17,7 +17,7 @@ from dare_bench import fingerprint
 from dare_bench.config import RunSpec, run_spec
 from dare_bench.engine import identity as ident
 from dare_bench.engine import results
-from dare_bench.engine.environment import command
+from dare_bench.engine.environment import command, versions
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.progress import watcher
 from dare_bench.engine.queue import Queue, with_fields
@@ -205,7 +205,7 @@ class _Evaluation:
                 log.info("resuming: %d of %d requests are answered already", held, len(requests))
             now = datetime.now().astimezone().isoformat()
             start = {"type": "session", "session": len(sessions), "date": now, "held": held, "command": command()}
-            journal.append({**start, "scope": scope.plain()})
+            journal.append({**start, "scope": scope.plain(), "versions": versions(self.model.spec.device)})
             for damage in journal.damage:
                 what = {"what": "a journal line could not be read", "file": damage.file, "line": damage.line}
                 journal.append({"type": "event", **what})

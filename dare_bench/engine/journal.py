@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dare_bench.errors import RunError
+from dare_bench.errors import RunError, SaveError
 from dare_bench.runs.writer import save_error, sync_folder
 
 _HEAD = b'{"sum":"'
@@ -108,6 +108,7 @@ class Journal:
         self.file = folder / f"{writer}.jsonl"
         self._index = _Index()
         self._unsynced = False
+        self._broken = ""
         self._sync_cost = 0.0
         self._last_sync = 0.0
         try:
@@ -171,15 +172,21 @@ class Journal:
         """Write a record (``type``, and ``key`` for samples); it is durable after the next ``sync``.
 
         Raises:
-            SaveError: the disk is full or the file cannot be written; the journal is as it was before.
+            SaveError: the disk is full or the file cannot be written; the journal is as it was before. If not even
+                that could be had, every later append is refused: it would stand behind half a line.
         """
+        if self._broken:
+            raise SaveError(
+                f"cannot write {self.file}: an earlier write failed ({self._broken}) and its half line could not be"
+                " taken back; mend that and run the same command again: it drops the half line and resumes"
+            )
         line = pack(record)
         try:
             written = 0
             while written < len(line):
                 written += os.write(self._fd, line[written:])
         except OSError as error:
-            self._undo()
+            self._undo(error)
             raise save_error(self.file, error) from error
         if record["type"] == "sample":
             self._index.places[record["key"]] = _Place(self.file, self._end, len(line))
@@ -216,9 +223,9 @@ class Journal:
             os.close(self._fd)
             self._fd = -1
 
-    def _undo(self) -> None:
-        """Cut off a half-written line. If even that fails, the next opening drops it as torn."""
+    def _undo(self, reason: OSError) -> None:
+        """Cut off a half-written line. If even that fails, nothing may follow it; the next opening drops it as torn."""
         try:
             os.ftruncate(self._fd, self._end)
         except OSError:
-            return
+            self._broken = reason.strerror or str(reason)

@@ -1,8 +1,9 @@
 """What samples and runs cost.
 
 A row's NFE counts the forward passes it took part in, whatever else was in the pack; TPF is the tokens up to and
-including the first EOS, divided by NFE. Speed counts tokens to the first EOS: what is written behind it is no use.
-A resumed run adds up what its samples say, so costs do not depend on how often it was interrupted.
+including the first EOS, divided by NFE. Speed counts tokens to the first EOS, what is written behind it being no use,
+over the seconds spent on generating: likelihoods write no tokens. A resumed run adds up what its samples say, so costs
+do not depend on how often it was interrupted; its peak memory is that of its largest session.
 """
 
 from __future__ import annotations
@@ -55,9 +56,10 @@ class Meter:
             self.tokens_to_eos += answer.tokens_to_eos
             self.decoded += decoded_tokens(answer)
 
-    def cost(self, sessions: Sequence[Mapping[str, Any]], peak_mb: float | None = None) -> Cost:
-        """The run's cost. ``sessions``: the last cost record of each session (its seconds and loop statistics)."""
+    def cost(self, sessions: Sequence[Mapping[str, Any]]) -> Cost:
+        """The run's cost. ``sessions``: the last cost record of each session (its seconds, loop statistics, memory)."""
         seconds = sum(float(s["seconds"]) for s in sessions)
+        generating = sum(float(s.get("generate_seconds", s["seconds"])) for s in sessions)
         rows = sum(int(s["row_forwards"]) for s in sessions)
         slots = sum(int(s["slot_forwards"]) for s in sessions)
         return Cost(
@@ -68,10 +70,11 @@ class Meter:
             tokens_to_eos=self.tokens_to_eos,
             decoded_tokens=self.decoded,
             seconds=round(seconds, 6),
-            tokens_per_s=self.tokens_to_eos / seconds if seconds > 0 and self.tokens_to_eos else None,
+            generate_seconds=round(generating, 6),
+            tokens_per_s=self.tokens_to_eos / generating if generating > 0 and self.tokens_to_eos else None,
             tpf=self.tokens_to_eos / self.generate_nfe if self.generate_nfe else None,
             occupancy=rows / slots if slots else None,
-            peak_memory_mb=peak_mb,
+            peak_memory_mb=max((s["peak_memory_mb"] for s in sessions if "peak_memory_mb" in s), default=None),
         )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 
 from dare_bench.engine.codec import failure_record, to_record, to_sample
 from dare_bench.engine.journal import Journal
+from dare_bench.engine.meters import peak_memory_mb
 from dare_bench.errors import RunError
 from dare_bench.protocols import LoadedModel
 from dare_bench.types import LoopStats, Request, Sample
@@ -84,11 +85,12 @@ class Queue:
         self.model, self.journal, self.prepare = model, journal, prepare
         self.max_rows, self.watcher, self.session = max_rows, watcher or Silent(), session
         self.stats = LoopStats()
-        self.seconds = 0.0
+        self.seconds: dict[str, float] = {"generate": 0.0, "score": 0.0}
         self.computed = 0
         self.failures: dict[str, Failure] = {}
         self._answered: dict[str, None] = {}
         self._last_cost = 0.0
+        self._clock = ("generate", time.perf_counter())
 
     def answer(self, requests: Sequence[Request]) -> list[Sample]:
         """One sample for each request, in the order given.
@@ -127,21 +129,27 @@ class Queue:
         self.watcher.start(len(requests), served, sum(work.values()) + share, share)
         if not missing:
             return
-        begin = time.perf_counter()
+        originals = {request.key: request for request in missing}
         try:
             for kind, compute in (("generate", self.model.generate), ("score", self.model.score)):
                 todo = ordered((r for r in prepared.values() if r.kind == kind), work)
                 if todo:
+                    self._clock = (kind, time.perf_counter())
                     rows = compute(iter(todo), max_rows=self.max_rows, stats=self.stats)
-                    self._collect(rows, {r.key: r for r in missing}, work, begin)
+                    self._collect(rows, originals, work)
+                    self._tick()
         finally:
-            self.seconds += time.perf_counter() - begin
-            self._record_cost(self.seconds)
+            self._record_cost()
             self.journal.sync()
 
-    def _collect(
-        self, samples: Iterator[Sample], originals: Mapping[str, Request], work: Mapping[str, int], begin: float
-    ) -> None:
+    def _tick(self) -> None:
+        """Add the time since the last tick to the kind of request that is being computed."""
+        kind, since = self._clock
+        now = time.perf_counter()
+        self.seconds[kind] += now - since
+        self._clock = (kind, now)
+
+    def _collect(self, samples: Iterator[Sample], originals: Mapping[str, Request], work: Mapping[str, int]) -> None:
         """Journal samples as they finish; they are counted only once they are durable."""
         waiting: list[tuple[str, bool]] = []
         for sample in samples:
@@ -156,7 +164,7 @@ class Queue:
             waiting.append((key, sample.answer is None))
             now = time.perf_counter()
             if now - self._last_cost > _COST_EVERY:
-                self._record_cost(self.seconds + now - begin)
+                self._record_cost()
                 self._last_cost = now
             if self.journal.sync_is_due:
                 self._count(waiting, work)
@@ -169,10 +177,12 @@ class Queue:
         self.watcher.advance(len(waiting), sum(work[key] for key, _ in waiting), failed)
         waiting.clear()
 
-    def _record_cost(self, seconds: float) -> None:
+    def _record_cost(self) -> None:
         """What this session has cost so far; its last record counts, so a killed session's cost is not lost."""
-        record: dict[str, Any] = {"type": "cost", "session": self.session, "seconds": seconds, **asdict(self.stats)}
-        self.journal.append(record)
+        self._tick()
+        spent = {"seconds": sum(self.seconds.values()), "generate_seconds": self.seconds["generate"]}
+        record: dict[str, Any] = {"type": "cost", "session": self.session, **spent, **asdict(self.stats)}
+        self.journal.append({**record, "peak_memory_mb": round(peak_memory_mb(), 1)})
 
 
 def ordered(requests: Iterable[Request], work: Mapping[str, int]) -> list[Request]:

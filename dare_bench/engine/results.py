@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from dare_bench.config import RunSpec
 from dare_bench.engine.codec import to_answer
 from dare_bench.engine.environment import environment, installed
 from dare_bench.engine.journal import Journal
-from dare_bench.engine.meters import Meter, last_costs, peak_memory_mb
+from dare_bench.engine.meters import Meter, decoded_tokens, last_costs
 from dare_bench.runs import schema
 from dare_bench.runs.files import samples_name, traces_name, write_results, write_samples, write_traces
 from dare_bench.runs.intervals import confidence_intervals
@@ -52,6 +53,9 @@ def answer_line(record: Mapping[str, Any]) -> dict[str, Any]:
             "reference_nfe": answer.reference_nfe,
             "tokens": len(answer.tokens),
             "tokens_to_eos": answer.tokens_to_eos,
+            "decoded_tokens": decoded_tokens(answer),
+            "tokens_per_s": answer.tokens_to_eos / answer.seconds if answer.seconds > 0 else None,
+            "tpf": answer.tokens_to_eos / answer.nfe if answer.nfe else None,
             "finish_reason": answer.finish_reason,
             "margin": answer.margin if answer.margin is None or math.isfinite(answer.margin) else None,
             "residual_masks": answer.residual_masks,
@@ -162,7 +166,7 @@ def _block(done: Written, tasks: dict[str, schema.TaskBlock], meter: Meter) -> s
         command=sessions[-1]["command"] if sessions else done.about["command"],
         environment=environment(),
         decoding_requested=dict(done.spec.decoding),
-        cost=meter.cost(costs, round(peak_memory_mb(), 1)),
+        cost=meter.cost(costs),
         ci=confidence_intervals(done.harness.results, done.harness.samples),
         failures=failures,
         resumed_from=[schema.Resumed(date=s["date"], samples=s["held"]) for s in sessions[1:]],
@@ -172,7 +176,8 @@ def _block(done: Written, tasks: dict[str, schema.TaskBlock], meter: Meter) -> s
 
 
 def _events(journal: Journal) -> Iterator[schema.RunEvent]:
-    """What happened on the way: rows halved for want of memory, unreadable journal lines, limits raised."""
+    """What happened on the way: rows halved for want of memory, unreadable journal lines, limits raised, another
+    program or machine in a later session."""
     for cost in last_costs(journal.records("cost")):
         for halving in cost["halvings"]:
             what = {"what": "memory ran out: rows halved", "session": cost["session"]}
@@ -182,19 +187,38 @@ def _events(journal: Journal) -> Iterator[schema.RunEvent]:
         if event not in seen:  # a damaged line is met again by every session
             seen.append(event)
             yield schema.RunEvent.model_validate({k: v for k, v in event.items() if k != "type"})
+    first, *later = journal.records("session") or [{}]
+    for session in later:
+        if changed := _changed(first.get("versions", {}), session.get("versions", {})):
+            yield schema.RunEvent.model_validate(
+                {
+                    "what": f"resumed under another version: {changed}",
+                    "session": session["session"],
+                    "date": session["date"],
+                }
+            )
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """``torch 2.12 -> 2.13, ...``: what differs of what both sessions noted."""
+    both = (name for name in before if name in now and before[name] != now[name])
+    return ", ".join(f"{name} {before[name]} -> {now[name]}" for name in both)
 
 
 def _lm_eval_keys(done: Written, block: schema.Block) -> dict[str, Any]:
-    """lm-eval's dict, with what its command adds to it: who was asked, and how long it took."""
+    """lm-eval's dict, with what its command adds to it: who was asked, hashes of what was said, and how long it took.
+
+    What the harness gives wins, except where ours says more: lm-eval knows no hash of the model.
+    """
     spec, name = done.spec, block.model.name
     given = dict(done.harness.results)
+    ours = {"model_sha": block.model.content_hash, "batch_size": spec.max_rows or "auto"}
     config = {
         "model": "dare",
         "model_args": {"pretrained": spec.model, **spec.model_args},
         "model_num_parameters": block.model.parameters,
         "model_dtype": block.model.dtype,
-        "model_sha": block.model.content_hash,
-        "batch_size": spec.max_rows,
+        "model_revision": str(spec.model_args.get("revision") or ""),
         "batch_sizes": [],
         "device": done.about["device"],
         "use_cache": None,
@@ -211,6 +235,25 @@ def _lm_eval_keys(done: Written, block: schema.Block) -> dict[str, Any]:
         "date": done.about["moment"],
         "lm_eval_version": installed("lm-eval"),
         "transformers_version": installed("transformers"),
+        "system_instruction": spec.system_instruction,
+        "fewshot_as_multiturn": spec.fewshot_as_multiturn,
+        "chat_template": None,
         "total_evaluation_time_seconds": str(block.cost.seconds),
     }
-    return {**made, **given, "config": {**config, **given.get("config", {})}}
+    whole = {**made, **given, "config": {**config, **given.get("config", {}), **ours}}
+    return whole | {
+        "system_instruction_sha": _sha(whole["system_instruction"]),
+        "chat_template_sha": _sha(whole["chat_template"]),
+        "task_hashes": {task: _task_hash(rows) for task, rows in done.harness.samples.items()},
+    }
+
+
+def _sha(text: str | None) -> str | None:
+    """lm-eval's hash of a text; None where there is none."""
+    return hashlib.sha256(text.encode()).hexdigest() if text else None
+
+
+def _task_hash(rows: Sequence[Mapping[str, Any]]) -> str:
+    """lm-eval's hash of a task's samples: of their documents, prompts and targets, one behind the other."""
+    hashes = (row[name] for row in rows for name in ("doc_hash", "prompt_hash", "target_hash"))
+    return hashlib.sha256("".join(hashes).encode()).hexdigest()

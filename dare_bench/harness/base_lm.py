@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from jinja2 import TemplateError
 from lm_eval.api.model import LM
 
-from dare_bench.errors import UsageError
+from dare_bench.errors import UsageError, unknown
 from dare_bench.protocols import LoadedModel
 
 
@@ -50,12 +51,11 @@ class BaseLM(LM):
         """The template's own text, for the record; None without ``--apply-chat-template``."""
         if chat_template is False or chat_template is None:
             return None
-        self._needs_template()
-        return str(self.tokenizer.get_chat_template(chat_template if isinstance(chat_template, str) else None))
+        return str(self.tokenizer.get_chat_template(self._named(chat_template)))
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """Messages as one prompt; without a generation prompt the last message is left open, to be continued."""
-        self._needs_template()
+        self._named(self._template)
         try:
             return self._render(chat_history, add_generation_prompt)
         except TemplateError as error:
@@ -67,7 +67,8 @@ class BaseLM(LM):
             return self._render(rest, add_generation_prompt)
 
     def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
-        named = {"chat_template": self._template} if self._template else {}
+        name = self._named(self._template)
+        named = {"chat_template": name} if name else {}
         return str(
             self.tokenizer.apply_chat_template(
                 messages,
@@ -78,7 +79,18 @@ class BaseLM(LM):
             )
         )
 
-    def _needs_template(self) -> None:
-        if self.tokenizer is None or not getattr(self.tokenizer, "chat_template", None):
+    def _named(self, template: bool | str | None) -> str | None:
+        """The name of the template to ask the tokenizer for; None for the one it takes by itself.
+
+        A name that it does not have is refused: transformers would take the name itself for the template's text.
+        """
+        has = getattr(self.tokenizer, "chat_template", None)
+        if not has:
             what = "no tokenizer" if self.tokenizer is None else "a tokenizer without a chat template"
             raise UsageError(f"--apply-chat-template: the model has {what}; leave the flag out")
+        if not isinstance(template, str):
+            return None
+        names = list(has) if isinstance(has, Mapping) else ["default"]
+        if template not in names:
+            raise unknown("chat template", template, names)
+        return template if isinstance(has, Mapping) else None

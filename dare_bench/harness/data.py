@@ -34,6 +34,8 @@ from dare_bench.errors import DataError
 
 ENVIRONMENT = "DARE_BENCH_DATA"
 MANIFEST = "manifest.json"
+LOADERS = ("json", "csv", "parquet", "text")
+"""Loaders of the datasets library that read files and run no code of a data set."""
 _ID = re.compile(r"^(?P<id>[\w.-]+(?:/[\w.-]+)?)(?::(?P<config>[\w.-]+))?(?:\s+\((?P<remark>.*)\))?$")
 
 _checked: dict[tuple[str, int, int], str] = {}
@@ -164,11 +166,16 @@ def _local_set(place: Path, entry: dict[str, Any]) -> LocalSet:
         ids = [_ID.match(text) for text in entry["hf_ids"]]
         if not isinstance(data_files, dict) or not data_files:
             raise TypeError("data_files is not a mapping of split to file")
+        loader = how.get("dataset_path", "json")
+        if loader not in LOADERS:
+            raise DataError(
+                f"{place}: entry {name!r}: lm_eval.dataset_path is {loader!r}; allowed: {', '.join(LOADERS)}"
+            )
         return LocalSet(
             name=name,
             ids=tuple((found["id"], found["config"], found["remark"] or "") for found in ids if found),
             configs=tuple(entry.get("configs", ())),
-            loader=how.get("dataset_path", "json"),
+            loader=loader,
             data_files=data_files,
             also_set=how.get("also_set") or {},
             sha256={row["file"]: row["sha256"] for row in entry.get("files", ()) if "sha256" in row},

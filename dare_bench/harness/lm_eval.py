@@ -110,7 +110,8 @@ class LmEvalSource:
                 failures.setdefault((request.task, request.doc_id), sample.error or "no answer")
         kept = {task: documents.kept(only, failures) for task, documents in self._documents.items()}
         found = self._score(kept, _by_place(requests, samples))
-        return self._result(found, kept, failures)
+        asked = {task: documents.kept(only, {}) for task, documents in self._documents.items()}
+        return self._result(found, kept, asked, failures)
 
     def _collect(self) -> None:
         from dare_bench.harness.quiet import quiet
@@ -184,7 +185,11 @@ class LmEvalSource:
             raise DataError(f"lm-eval stopped at {', '.join(self._names)}: {type(error).__name__}: {first}") from error
 
     def _result(
-        self, found: dict[str, Any], kept: Mapping[str, list[int] | None], failures: Mapping[tuple[str, Any], str]
+        self,
+        found: dict[str, Any],
+        kept: Mapping[str, list[int] | None],
+        asked: Mapping[str, list[int] | None],
+        failures: Mapping[tuple[str, Any], str],
     ) -> HarnessResult:
         from dare_bench.harness.quiet import quiet
         from dare_bench.harness.replay import Asker
@@ -197,7 +202,7 @@ class LmEvalSource:
             "model": "dare",
             "model_args": {"pretrained": spec.model, **spec.model_args},
             "device": self.model.spec.device,
-            "batch_size": spec.max_rows,
+            "batch_size": spec.max_rows or "auto",
             "limit": spec.limit,
         }
         results |= {
@@ -206,8 +211,8 @@ class LmEvalSource:
             "chat_template": template,
         }
         with quiet(self.notes):
-            prints = {
-                task: f"{self._tasks.definitions[task]}:{documents_hash(documents.rows(kept[task]))}"
+            prints = {  # over all that was asked: a document without an answer does not make it another task
+                task: f"{self._tasks.definitions[task]}:{documents_hash(documents.rows(asked[task]))}"
                 for task, documents in self._documents.items()
             }
         notes = [*self.notes, *self._builder.notes, *(self._data.notes if self._data else [])]

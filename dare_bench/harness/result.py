@@ -12,8 +12,9 @@ class HarnessResult:
 
     ``results``: lm-eval's dictionary without ``samples``. ``samples``: per task, lm-eval's logged samples (one per
     document and filter; ``doc_id`` is the document's place in the whole data set). ``fingerprints``: per task,
-    ``<definition>:<documents>``, two hashes; the first is that of prompts templates, filters and scorer source and
-    does not depend on which documents ran, the second that of the rendered prompts and targets that did.
+    ``<definition>:<documents>``, two hashes; the first is that of prompt templates, filters and scorer source and
+    does not depend on which documents were asked, the second that of the rendered prompts and targets of all that were,
+    answered or not.
     ``failures``: documents left out of the scores because a request of theirs got no answer: task, doc_id, error.
     """
 

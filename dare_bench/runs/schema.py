@@ -49,7 +49,9 @@ class HarnessBlock(_Strict):
 class TaskBlock(_Strict):
     """One task as it was run. ``decoding`` and ``likelihood`` hold every resolved value, not only those asked for."""
 
-    fingerprint: str = Field(description="hash of rendered prompts, targets, filters and scorer source")
+    fingerprint: str = Field(
+        description="<definition>:<documents>: hashes of templates, filters and scorer source, and of all prompts asked"
+    )
     n_docs: int = Field(ge=0, description="documents of this run, failed ones included")
     n_total: int | None = Field(default=None, description="documents that the task has; null if not known")
     limit_applied: bool = False
@@ -82,11 +84,14 @@ class Cost(_Strict):
     tokens: int = Field(default=0, description="response tokens, raw")
     tokens_to_eos: int = Field(default=0, description="response tokens up to and including the first EOS")
     decoded_tokens: int = Field(default=0, description="tokens that the sampler wrote, after an EOS too")
-    seconds: float = 0.0
-    tokens_per_s: float | None = Field(default=None, description="tokens_to_eos / seconds")
+    seconds: float = Field(default=0.0, description="of answering requests, all sessions together")
+    generate_seconds: float | None = Field(
+        default=None, description="the part of seconds spent on generating; the rest went into likelihoods"
+    )
+    tokens_per_s: float | None = Field(default=None, description="tokens_to_eos / generate_seconds")
     tpf: float | None = Field(default=None, description="tokens to the first EOS per forward pass of a row")
     occupancy: float | None = Field(default=None, description="share of row slots in use, 0 to 1")
-    peak_memory_mb: float | None = None
+    peak_memory_mb: float | None = Field(default=None, description="MiB; the largest of all sessions")
 
 
 class CI(_Strict):
@@ -150,8 +155,13 @@ class GenerateAnswer(_Strict):
     reference_nfe: int = 0
     tokens: int = Field(description="raw length of the response in tokens")
     tokens_to_eos: int = 0
+    decoded_tokens: int | None = Field(default=None, description="tokens that the sampler wrote, after an EOS too")
     finish_reason: Literal["length", "eos", "stop"]
     seconds: float = 0.0
+    tokens_per_s: float | None = Field(
+        default=None, description="tokens_to_eos / seconds, of this row among those that shared its forward passes"
+    )
+    tpf: float | None = Field(default=None, description="tokens_to_eos / nfe")
     seed: int = 0
     tier: Tier = "E1"
     margin: float | None = None

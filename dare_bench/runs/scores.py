@@ -21,8 +21,9 @@ class Score:
     """One number of a run and what it means.
 
     ``value`` is as lm-eval reports it (shares from 0 to 1); ``lo`` and ``hi`` bound it at ``level`` (None: no interval
-    can be given); ``n`` counts the documents behind it. ``task_fingerprint`` hashes prompts and scorer (two numbers
-    with the same one answer the same question), ``fingerprint`` these and every setting.
+    can be given); ``n`` counts the documents behind it. ``task_fingerprint`` is ``<definition>:<documents>``, hashes of
+    templates and scorer and of the prompts asked (two numbers with the same one answer the same question);
+    ``fingerprint`` hashes these and every setting.
     """
 
     task: str
@@ -61,6 +62,12 @@ def _hash(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
+def _joined_tasks(prints: Iterable[str]) -> str:
+    """One task fingerprint for the tasks of a group, its halves (definition, documents) joined one by one."""
+    halves = [text.partition(":")[::2] for text in prints]
+    return ":".join(_joined(half) for half in zip(*halves, strict=True)) if halves else ""
+
+
 def _joined(prints: Iterable[str]) -> str:
     """One fingerprint for the tasks of a group; a task alone keeps its own."""
     seen = list(prints)
@@ -75,7 +82,7 @@ def scores_of(results: Mapping[str, Any], block: Block) -> list[Score]:
 
 def _of_row(name: str, metrics: Mapping[str, Any], results: Mapping[str, Any], block: Block) -> Iterator[Score]:
     tasks = [block.tasks[task] for task in members(results, name) if task in block.tasks]
-    task_fingerprint = _joined(task.fingerprint for task in tasks)
+    task_fingerprint = _joined_tasks(task.fingerprint for task in tasks)
     fingerprint = _joined(settings_fingerprint(task) for task in tasks)
     totals = [task.n_total for task in tasks]
     better = results.get("higher_is_better", {}).get(name, {})

@@ -153,30 +153,26 @@ def main() -> int:
         return {name: score(of, tokenizer, name, cfg.eos_token_id, cfg.mask_token_id) for name in recipe.scored}
 
     network.train()
-    begun, total = time.perf_counter() - seconds, 0.0
+    begun, losses = time.perf_counter() - seconds, list[float]()
     for step in range(start, min(args.until or recipe.steps, recipe.steps)):
-        total += train_step(network, optimizer, recipe, tokenizer, step)
+        losses.append(train_step(network, optimizer, recipe, tokenizer, step))
         done = step + 1
         if done % 100 == 0:
-            say(
-                step=done,
-                loss=round(total / 100, 4),
-                rate=rate(recipe, step),
-                seconds=round(time.perf_counter() - begun),
-            )
-            total = 0.0
+            loss = round(sum(losses) / len(losses), 4)
+            say(step=done, loss=loss, rate=rate(recipe, step), seconds=round(time.perf_counter() - begun))
+            losses.clear()
         if args.score_every and done % args.score_every == 0:
             say(step=done, scores=scores(network))
-        if state and done % args.keep_every == 0:
-            args.work.mkdir(parents=True, exist_ok=True)
-            facts = {"step": done, "seconds": time.perf_counter() - begun}
-            torch.save({"network": network.state_dict(), "optimizer": optimizer.state_dict(), **facts}, state)
         for name, stop in recipe.snapshots.items():
             if stop == done:
                 minutes = (time.perf_counter() - begun) / 60
                 result = scores(publish(network, args.out / name))
                 write_card(args.out / name, args.recipe, recipe, parameters, done, minutes, result)
                 say(checkpoint=name, step=done, minutes=round(minutes, 1), scores=result)
+        if state and done % args.keep_every == 0:
+            args.work.mkdir(parents=True, exist_ok=True)
+            facts = {"step": done, "seconds": time.perf_counter() - begun}
+            torch.save({"network": network.state_dict(), "optimizer": optimizer.state_dict(), **facts}, state)
     return 0
 
 

@@ -90,7 +90,14 @@ def test_interrupt_leaves_with_130_and_says_how_to_go_on(toy: ToyModel, capsys: 
         (("--block-length", "5"), 2, "block_length=5"),
         (("--gen-kwargs", "stpes=3"), 2, "'stpes' is no field"),
         (("--harness", "none"), 2, "unknown harness 'none'"),
+        (("--gen-kwargs", "stop=@"), 2, "cannot read 'stop=@'"),
+        (("--gen-kwargs", "{a"), 2, "cannot read '{a'"),
+        (("--gen-kwargs", "stop=2001-99-99"), 2, "cannot read 'stop=2001-99-99'"),
         (("--limit", "many"), 2, "--limit 'many'"),
+        (("--limit", "inf"), 2, "limit=inf"),
+        (("--limit", "nan"), 2, "limit=nan"),
+        (("--seed", "None"), 2, "lm-eval's None is not taken"),
+        (("--seed", "0,None,1,2"), 2, "expected one whole number, or four"),
         (("--samples", "[1"), 2, "--samples"),
         (("--seed", "1,2"), 2, "seeds"),
         (("--num-fewshot", "-1"), 2, "num_fewshot=-1"),
@@ -156,6 +163,26 @@ def test_config_file_first_flags_win(tmp_path: Path) -> None:
     file.write_text("modle: a\n")
     with pytest.raises(UsageError, match="closest: model"):
         run_fields(str(file), {})
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (("--apply-chat-template",), True),
+        (("--apply_chat_template", "--limit", "3"), True),
+        (("--apply-chat-template", "short", "--limit", "3"), "short"),
+        (("--apply-chat-template=short",), "short"),
+        (("--no-apply-chat-template",), False),
+        ((), False),
+    ],
+)
+def test_a_chat_template_may_have_a_name(
+    toy: ToyModel, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], value: bool | str
+) -> None:
+    code, out, _ = call(capsys, *EVAL, *words, "--json")
+    assert code == 0
+    about = json.loads((Path(json.loads(out)["path"]) / "run.json").read_text())
+    assert about["spec"]["apply_chat_template"] == value and type(about["spec"]["apply_chat_template"]) is type(value)
 
 
 def test_values_are_read_as_lm_eval_reads_them(tmp_path: Path) -> None:

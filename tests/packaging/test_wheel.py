@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from require import need
 
 ROOT = Path(__file__).parents[2]
 LINKED = ("model_adapters", "tasks", "trainers", "leaderboards", "reports")
@@ -52,6 +53,25 @@ def test_the_links_are_links():
     for name in LINKED:
         link = ROOT / "dare_bench" / name
         assert link.is_symlink() and link.resolve() == ROOT / name
+
+
+def test_git_holds_the_links_as_links():
+    """A clone gets what git holds: mode 120000 is a link, and its whole content is where it points."""
+    git = need("git")
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    paths = [f"dare_bench/{name}" for name in LINKED]
+    listing = subprocess.run(
+        [git, "-c", f"safe.directory={ROOT}", "ls-files", "-s", "--", *paths],
+        cwd=ROOT, check=True, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    held = {line.split("\t")[1]: line.split()[:2] for line in listing.stdout.splitlines()}
+    assert {path: mode for path, (mode, _) in held.items()} == dict.fromkeys(paths, "120000")
+    for name in LINKED:
+        blob = held[f"dare_bench/{name}"][1]
+        asked = [git, "-c", f"safe.directory={ROOT}", "cat-file", "blob", blob]
+        to = subprocess.run(asked, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60).stdout
+        assert to == f"../{name}"
 
 
 def test_every_file_is_in_the_wheel(wheel):

@@ -130,6 +130,59 @@ def test_rows_carry_score_interval_size_tier_settings_and_speed(site: Path) -> N
     assert "NVIDIA H200" in rows(site)["limited"]
 
 
+def ranks_of(root: Path, out: Path, board: str = "default") -> dict[str, tuple[int | None, list[str]]]:
+    build(root, out, board=board)
+    data = json.loads((out / "data" / "board.json").read_text())
+    return {row["run_id"]: (row["rank"], row["badges"]) for row in data["rows"]}
+
+
+def test_a_failed_document_of_a_newer_run_unranks_no_complete_one(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    make_run(root, "a", n_docs=200, created="2026-11-20T00:00:00")
+    make_run(root, "b", n_docs=200, failures=1, status="incomplete", created="2026-11-21T00:00:00")
+    assert ranks_of(root, tmp_path / "site") == {"a": (1, []), "b": (None, ["incomplete"])}
+    # Not even when the newer one asked otherwise: only what was answered whole says how a task is now.
+    make_run(root, "c", n_docs=200, fingerprint="v2", failures=1, status="incomplete", created="2026-11-22T00:00:00")
+    ranks = ranks_of(root, tmp_path / "site")
+    assert ranks["a"] == (1, []) and ranks["c"] == (None, ["incomplete", "stale"])
+
+
+def test_other_prompts_are_told_from_another_task_version(tmp_path: Path) -> None:
+    root, out = tmp_path / "runs", tmp_path / "site"
+    make_run(root, "now", created="2026-11-21T00:00:00")
+    make_run(root, "shots", prompts="five examples", created="2026-11-20T00:00:00")
+    make_run(root, "old", prompts="five examples", fingerprint="v0", created="2026-11-19T00:00:00")
+    make_run(root, "old-limited", fingerprint="v0", limit=10, created="2026-11-18T00:00:00")
+    ranks = ranks_of(root, out)
+    assert ranks["now"] == (1, []) and ranks["shots"] == (None, ["prompts"]) and ranks["old"] == (None, ["stale"])
+    assert ranks["old-limited"] == (None, ["limited", "stale"])
+    assert "other prompts" in rows(out)["shots"] and "other task version" in rows(out)["old"]
+
+
+def test_a_board_without_ranks_says_why(tmp_path: Path) -> None:
+    root, out, board = tmp_path / "runs", tmp_path / "site", tmp_path / "board.yaml"
+    make_run(root, "whole")
+
+    def said() -> str:
+        return re.sub(r"\s+", " ", Page(out / "index.html").text)
+
+    board.write_text("title: x\nrank_by: none\n")
+    assert ranks_of(root, out, str(board)) == {"whole": (None, [])}
+    assert "No row is ranked here: this board is declared without a ranking." in said()
+    assert "badge" not in said() and "badges say why" not in (out / "index.html").read_text()
+    make_run(root, "whole", limit=3)
+    ranks_of(root, out)
+    assert "No row is ranked here: the badges say why." in said()
+    make_run(root, "whole")
+    ranks_of(root, out)
+    assert "No row is ranked here" not in said() and "Rows with a badge are shown but not ranked." in said()
+
+
+def test_the_demos_board_fits_our_tasks(tmp_path: Path) -> None:
+    make_run(tmp_path, "demo", tasks={"dare_sudoku": 0.9, "dare_countdown3": 0.4, "dare_arithmetic": 0.5})
+    assert ranks_of(tmp_path, tmp_path / "site", "demo") == {"demo": (1, [])}
+
+
 def test_ranks_are_bands_and_badged_rows_have_none(site: Path) -> None:
     data = json.loads((site / "data" / "board.json").read_text())
     ranks = {row["run_id"]: (row["rank"], row["rank_shared"], row["badges"]) for row in data["rows"]}

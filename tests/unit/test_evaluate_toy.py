@@ -50,7 +50,9 @@ def test_a_run_from_end_to_end(tmp_path: Path) -> None:
     sample = next(run.samples("toygen"))
     trace = next(run.traces("toygen"))
     assert sample["dare_bench"][0]["trace_ref"] == sample["dare_bench"][0]["key"] == trace["key"]
-    assert sample["dare_bench"][0]["margin"] == 0.5
+    answer = sample["dare_bench"][0]
+    assert answer["margin"] == 0.5 and answer["tpf"] == answer["tokens_to_eos"] / answer["nfe"]
+    assert answer["decoded_tokens"] == len(trace["events"]) and answer["tokens_per_s"] is None  # the toy takes no time
     assert len(trace["pieces"]) == len(trace["events"]) == sample["dare_bench"][0]["tokens"]
     scored = next(run.samples("toychoice"))["dare_bench"]
     assert [s["stderr"] for s in scored] == [0.01] * 3 and run.traces_file("toychoice") is None
@@ -168,6 +170,29 @@ def test_an_interrupted_run_resumes_and_equals_an_unbroken_one(tmp_path: Path) -
     assert not set(rest.answered) & set(model.answered[:-1])
     assert lines(run) == lines(go(tmp_path / "b"))
     assert run.block is not None and len(run.block.resumed_from) == 1
+
+
+def test_another_version_at_resume_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go(tmp_path, limit=2)
+    run = go(tmp_path, limit=3)
+    assert run.block is not None and not [e for e in run.block.events if "version" in e.what]
+    monkeypatch.setattr("dare_bench.engine.environment.git_commit", lambda: "0123+")
+    run = go(tmp_path, limit=4)
+    assert run.block is not None
+    told = [e.model_dump() for e in run.block.events if "version" in e.what]
+    assert len(told) == 1 and told[0]["session"] == 2
+    assert told[0]["what"].startswith("resumed under another version: commit ") and told[0]["what"].endswith("-> 0123+")
+
+
+def test_speed_counts_the_seconds_of_generating_alone(tmp_path: Path) -> None:
+    block = go(tmp_path, ToyModel(delay=0.01), limit=2).block
+    assert block is not None and block.cost.generate_seconds is not None
+    # Of 8 requests that take equal time 2 are generated.
+    assert 0.02 <= block.cost.generate_seconds < block.cost.seconds / 2
+    assert block.cost.tokens_per_s == pytest.approx(block.cost.tokens_to_eos / block.cost.generate_seconds, rel=1e-4)
+    assert block.cost.peak_memory_mb is not None and block.cost.peak_memory_mb > 1
+    scored = go(tmp_path, tasks="toychoice", limit=2).block
+    assert scored is not None and scored.cost.generate_seconds == 0 and scored.cost.tokens_per_s is None
 
 
 def test_failures_are_counted_and_asked_again(tmp_path: Path) -> None:

@@ -121,6 +121,35 @@ def test_full_disk_leaves_the_journal_as_it_was(tmp_path: Path, monkeypatch: pyt
         assert again.keys == ["k0", "k1", "kept"] and not again.damage
 
 
+def test_half_a_line_that_cannot_be_taken_back_is_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, 2)
+    write = os.write
+
+    def full(fd: int, data: bytes) -> int:
+        if len(data) > 40:
+            return write(fd, data[:40])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def stuck(fd: int, length: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    journal = Journal(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        patch.setattr(os, "ftruncate", stuck)
+        with pytest.raises(SaveError, match="no space left on device"):
+            journal.append(sample("lost", "x" * 100))
+    with pytest.raises(SaveError, match="No space left on device.*could not be taken back"):
+        journal.append(sample("behind half a line"))
+    assert len(journal) == 2
+    journal.close()
+    with Journal(tmp_path) as again:
+        assert again.keys == ["k0", "k1"] and not again.damage
+        again.append(sample("kept"))
+    with Journal(tmp_path) as again:
+        assert again.keys == ["k0", "k1", "kept"] and not again.damage
+
+
 def test_sync_failure_is_a_save_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(fd: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -79,6 +79,7 @@ def contents(out: Path) -> dict[str, Any]:
     for row in (row for rows in lines.values() for row in rows):
         for answer in row.get("dare_bench", ()):
             answer.pop("seconds")
+            answer.pop("tokens_per_s", None)
     block = run.block
     return {
         "name": run.path.name,

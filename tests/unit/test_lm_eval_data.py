@@ -72,6 +72,11 @@ def test_a_missing_or_changed_file_is_one_line(tmp_path: Path) -> None:
         ("[", "not valid JSON"),
         ("{}", "no list 'datasets'"),
         ('{"datasets": [{"name": "x", "lm_eval": {}}]}', "entry 'x' is malformed"),
+        (
+            '{"datasets": [{"name": "x", "hf_ids": ["a/b"], "lm_eval": {"dataset_path": "a/b",'
+            ' "dataset_kwargs": {"data_files": {"test": "t"}}}}]}',
+            "dataset_path is 'a/b'; allowed: json, csv, parquet, text",
+        ),
         ('{"datasets": [{"name": "x", "hf_ids": 3, "lm_eval": {"dataset_kwargs": {"data_files": {}}}}]}', "malformed"),
     ],
 )

@@ -158,6 +158,8 @@ def test_failed_documents_are_left_out_and_named(make: Make) -> None:
     assert [row["doc"]["question"] for row in rows] == ["5 plus 6", "7 plus 8", "9 plus 10"]
     assert [row["doc_id"] for row in found.samples["toy_choice"]] == [0, 1, 2, 4]
     assert found.results["config"]["limit"] == 5
+    whole = make("toy_group", limit=5).run(answer_with(ToyModel(reply=solve)))
+    assert found.fingerprints == whole.fingerprints, "an answer that is missing does not make it another task"
 
 
 def test_failures_do_not_change_other_documents_prompts(make: Make) -> None:
@@ -287,6 +289,14 @@ def test_chat_template(make: Make) -> None:
     assert found.results["chat_template"].startswith("{% for m in messages %}")
     with pytest.raises(UsageError, match="--apply-chat-template: the model has no tokenizer"):
         make("toy_add", ToyModel(tokenizer=False), **flags).requests()
+
+
+def test_a_chat_template_by_name(make: Make) -> None:
+    model = ToyModel()
+    prompt = make("toy_add", model, apply_chat_template="default", limit=1).requests()[0].prompt
+    assert isinstance(prompt, str) and prompt.startswith("[user]Q: ")
+    with pytest.raises(UnknownNameError, match="unknown chat template 'tool_use'; closest: default"):
+        make("toy_add", model, apply_chat_template="tool_use", limit=1).requests()
 
 
 def test_few_shot_settings_are_honoured(make: Make) -> None:

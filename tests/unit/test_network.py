@@ -5,6 +5,7 @@ from __future__ import annotations
 import golden
 import pytest
 import torch
+from require import need_package
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from dare_bench.model_adapters.backbone import Plan
@@ -72,7 +73,7 @@ def test_auto_classes_and_save_pretrained(tmp_path):
 
 
 def test_peft_wraps_it_and_off_equals_base():
-    peft = pytest.importorskip("peft")
+    peft = need_package("peft")
     network = AutoModelForCausalLM.from_pretrained(golden.FOLDER)
     ids = torch.tensor([[1, 2, 3, 4]])
     with torch.no_grad():

@@ -94,10 +94,14 @@ def test_sums() -> None:
         {"session": 0, "seconds": 2.0, "forwards": 20, "row_forwards": 40, "slot_forwards": 80},
         {"session": 1, "seconds": 1.0, "forwards": 5, "row_forwards": 20, "slot_forwards": 20},
     ]
-    cost = meter.cost(last_costs(sessions), 12.5)
+    for session, generating, peak in zip(sessions, (1.0, 1.5, 0.5), (900.0, 12.5, 7.0), strict=True):
+        session |= {"generate_seconds": generating, "peak_memory_mb": peak}
+    cost = meter.cost(last_costs(sessions))
     assert (cost.requests, cost.nfe, cost.forwards, cost.seconds) == (3, 100, 25, 3.0)
     assert (cost.tokens, cost.tokens_to_eos, cost.decoded_tokens) == (6, 6, 2 + 3)
-    assert cost.tokens_per_s == 2.0 and cost.tpf == 6 / 40 and cost.occupancy == 0.6 and cost.peak_memory_mb == 12.5
+    assert cost.generate_seconds == 2.0 and cost.tokens_per_s == 3.0, "likelihoods write no tokens"
+    assert cost.tpf == 6 / 40 and cost.occupancy == 0.6
+    assert cost.peak_memory_mb == 12.5, "the largest of all sessions, from each one's last record"
     assert meter.tiers == {"E0", "E1", "E2"}
     empty = Meter().cost([])
     assert empty.tokens_per_s is None and empty.tpf is None and empty.occupancy is None

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from require import need_package
 from run_factory import make_run
 
 from dare_bench.errors import RunError
@@ -181,7 +182,7 @@ def test_weakest_tier() -> None:
 
 
 def test_lm_eval_prints_our_file(tmp_path: Path) -> None:
-    utils = pytest.importorskip("lm_eval.utils")
+    utils = need_package("lm_eval.utils")
     run = Run(make_run(tmp_path, tasks={"dare_sudoku": 0.9, "choice_x": 0.5}, n_docs=1))
     table = utils.make_table(run.results)
     assert "dare_sudoku" in table and "exact_match" in table and "N/A" in table

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from require import need_package
 
 from dare_bench.errors import SaveError
 from dare_bench.runs.files import file_date, sample_line, samples_name
@@ -181,7 +182,7 @@ def test_names_are_lm_evals_and_stay_in_the_folder() -> None:
 
 
 def test_lm_eval_reads_the_names_back() -> None:
-    utils = pytest.importorskip("lm_eval.utils")
+    utils = need_package("lm_eval.utils")
     name = samples_name("gsm8k_cot", "2026-11-20T10-30-05.000042")
     assert utils.get_file_task_name(name) == "gsm8k_cot"
     assert utils.get_file_datetime(name) == "2026-11-20T10-30-05.000042"

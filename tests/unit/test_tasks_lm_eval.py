@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from require import need_package
 
 import dare_bench.tasks
 from dare_bench.registry import registry
@@ -19,7 +20,7 @@ FIRST = {
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory):
-    pytest.importorskip("lm_eval")
+    need_package("lm_eval")
     from lm_eval.tasks import TaskManager
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,0 +1,59 @@
+"""What a test lacks: skipped, or failed where DARE_REQUIRE names it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from require import need, need_package
+
+ABSENT = "no_such_thing_anywhere"
+OUTCOMES = pytest.mark.parametrize(
+    ("required", "outcome", "says"),
+    [
+        (None, pytest.skip.Exception, f"{ABSENT} is not installed"),
+        ("git,other", pytest.skip.Exception, f"{ABSENT} is not installed"),
+        (f"{ABSENT}_either", pytest.skip.Exception, f"{ABSENT} is not installed"),
+        (f"git,{ABSENT},other", pytest.fail.Exception, f"{ABSENT} is required here"),
+    ],
+)
+
+
+@pytest.fixture(autouse=True)
+def _not_required(monkeypatch):
+    monkeypatch.delenv("DARE_REQUIRE", raising=False)
+
+
+@OUTCOMES
+@pytest.mark.parametrize(("ask", "name"), [(need, ABSENT), (need_package, ABSENT), (need_package, f"{ABSENT}.part")])
+def test_what_is_absent_skips_or_fails(monkeypatch, ask, name, required, outcome, says):
+    if required is not None:
+        monkeypatch.setenv("DARE_REQUIRE", required)
+    # The two outcomes are no Exceptions, and each other's neither: pytest.raises would let the wrong one through.
+    with pytest.raises((pytest.skip.Exception, pytest.fail.Exception)) as found:
+        ask(name)
+    assert found.type is outcome
+    assert says in str(found.value)
+
+
+def test_what_is_there_is_given(monkeypatch, tmp_path):
+    tool = tmp_path / ABSENT
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DARE_REQUIRE", f"{ABSENT},json")
+    assert Path(need(ABSENT)) == tool
+    assert need_package("json.decoder") is sys.modules["json.decoder"]
+    tool.chmod(0o644)
+    assert shutil.which(ABSENT) is None
+    with pytest.raises(pytest.fail.Exception):
+        need(ABSENT)
+
+
+def test_a_package_that_is_there_and_broken_is_no_skip(monkeypatch, tmp_path):
+    (tmp_path / "broken_for_a_test.py").write_text("import no_such_thing_anywhere\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match=ABSENT):
+        need_package("broken_for_a_test")

@@ -2,10 +2,10 @@
 
     python scripts/bench/sampler.py [--runs 5] [--threads 2] [--quick]
 
-Weights are random, in LLaDA's layout at about 1.5 M parameters (a few minutes on two cores), since speed does not depend
-on what they say. How long answers are does matter, so it is planted: each prompt's first two tokens name the column from which EOS wins, drawn
-log-normal with its median at 40 % of gen_length (both samplers see the same network, so the tokens must agree, and the
-bench fails if they do not). Useful tokens are those up to and including the first EOS.
+Weights are random, in LLaDA's layout at about 1.4 M parameters (small, so that it ends in minutes on two cores): speed
+does not depend on what they say. How long answers are does matter, so it is planted: a prompt's first two tokens name
+the column from which EOS wins, log-normal with its median at 40 % of gen_length. Both samplers see the same
+network, so the tokens must agree, and the bench fails if they do not. Useful tokens are those through the first EOS.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def test_the_right_choice_scores_full() -> None:
 
 def test_what_the_folder_lacks_is_not_made_up() -> None:
     """A config that the manifest does not list goes to the hub, which is not there; a code task is refused."""
-    with pytest.raises(DataError, match="mmlu"):
+    with pytest.raises(DataError, match="does not list its data set"):
         source("mmlu_astronomy", ToyModel(), limit=1).requests()
     with pytest.raises(CodeTaskError, match="sandbox"):
         source("humaneval", ToyModel(), limit=1)

@@ -58,8 +58,8 @@ No test grid, pair of operands or problem was ever trained on.{missing}
 
 {score_table(scores)}
 
-Use each task's own `gen_length`, the canvas it was trained on: 20 tokens for sudoku, 4 for arithmetic, 14 for countdown.
-With another length it does worse.
+Use each task's own `gen_length`, the canvas it was trained on: 20 tokens for sudoku, 4 for arithmetic, 14 for
+countdown. With another length it does worse.
 
 ## How it was made
 

@@ -37,6 +37,7 @@ def main() -> None:
     print(f"  the runs    {RUNS.resolve()}")
     print(f"  one sample  .venv/bin/dare-bench show {run} --doc 1")
     print("and evaluate a checkpoint of yours with  .venv/bin/dare-bench eval --model DIR --tasks gsm8k --limit 50")
+    print("(gsm8k comes from the hub; docs/data.md says how to take data sets from local files)")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def list_runs(root: str = "out", json: bool = False) -> None:
         cells = (str(run.path), run.model, _status(run), run.created[:16].replace("T", " "), scores)
         table.add_row(*(Text(cell) for cell in cells))
     # A pipe has no width; rich would take 80 columns and fold the paths.
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    Console(width=None if sys.stdout.isatty() else 10_000).print(table)
 
 
 def _short(run: Run, task: str) -> str:

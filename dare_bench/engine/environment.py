@@ -28,6 +28,8 @@ def installed(name: str) -> str | None:
 def command() -> str:
     """The command that started this process, as one would type it."""
     program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
+    if program == "__main__.py":  # python -m dare_bench.cli
+        program = "dare-bench"
     return shlex.join([program, *sys.argv[1:]])
 
 

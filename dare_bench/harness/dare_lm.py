@@ -7,7 +7,9 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from lm_eval.api.registry import register_model
+from lm_eval.utils import simple_parse_args_string
 from tqdm import tqdm
 
 from dare_bench.errors import DareError, UsageError, closest
@@ -57,6 +59,20 @@ class DareLM(BaseLM):
         self._rows = int(rows) if rows.isdigit() else max_batch_size
         self._is_greedy = is_greedy
         self._warned: set[str] = set()
+
+    @classmethod
+    def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> DareLM:
+        """lm-eval's way in. What stands in ``model_args`` wins over what lm-eval adds. Its command adds ``cuda:0`` of
+        itself, also where there is no GPU: as with lm-eval's own models, the CPU is taken then."""
+        extra = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        if str(extra.get("device", "")).startswith("cuda") and not torch.cuda.is_available():
+            log.warning("lm-eval asks for %s, but PyTorch sees no GPU here: running on the CPU", extra["device"])
+            extra["device"] = "cpu"
+        return cls(**{**extra, **arg_dict})
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> DareLM:
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     def generate_until(self, requests: list[Any]) -> list[str]:
         answers: list[Any] = [sample.answer for sample in self._answer(requests)]

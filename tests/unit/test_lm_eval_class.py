@@ -118,3 +118,14 @@ def test_the_module_registers_and_is_a_command() -> None:
         [sys.executable, "-m", "dare_bench.lm_eval", "run", "--help"], capture_output=True, text=True
     )
     assert shown.returncode == 0 and "--model_args" in shown.stdout
+
+
+def test_lm_evals_own_device_gives_way(opened: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """lm-eval's command adds cuda:0 of itself: without a GPU the CPU is taken, and ``model_args`` win in any case."""
+    added = {"device": "cuda:0", "batch_size": 4, "max_batch_size": None}
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    dare_lm.DareLM.create_from_arg_string("pretrained=toy", added)
+    dare_lm.DareLM.create_from_arg_obj({"pretrained": "toy", "device": "meta", "batch_size": 2}, added)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    dare_lm.DareLM.create_from_arg_obj({"pretrained": "toy"}, added)
+    assert [call["device"] for call in opened] == ["cpu", "meta", "cuda:0"]

@@ -9,7 +9,6 @@ Shape letters: T packed tokens, R rows of a group, L their length, Q query posit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -104,10 +103,3 @@ def select_queries(plan: Plan, logits_at: Tensor) -> list[GroupQueries | None]:
         columns[row, rank] = column
         selected.append(GroupQueries(index, keep, columns))
     return selected
-
-
-def packed(rows: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> tuple[Tensor, Plan]:
-    """Token ids of rows as one pack: int64 [T] and its bidirectional plan."""
-    return torch.tensor([t for row in rows for t in row], dtype=torch.long, device=device), Plan(
-        tuple(len(row) for row in rows)
-    )

@@ -9,9 +9,14 @@ from require import need_package
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from dare_bench.model_adapters.backbone import Plan
-from dare_bench.model_adapters.backbone.plan import packed, select_queries
+from dare_bench.model_adapters.backbone.plan import select_queries
 
 ROWS = [[5, 6, 7, 8], [1, 2], [9, 9, 9, 9], [3, 1, 4, 1, 5, 9, 2]]
+
+
+def packed(rows):
+    """Rows as one pack of ids, and its bidirectional plan."""
+    return torch.tensor([token for row in rows for token in row]), Plan(tuple(map(len, rows)))
 
 
 @torch.no_grad()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
 class Names:
     """Published module names. The network is built under them, so checkpoints, peft and FSDP see what they know.
 
-    The first four are paths from the model, the others from one layer.
+    The first four are paths from the model, the others from one layer. ``qkv`` stands in for ``q, k, v`` where they are
+    published fused. A layer with experts has ``router``, ``experts`` and what else its published form has.
     """
 
     embed: str
@@ -17,14 +19,66 @@ class Names:
     final_norm: str
     head: str
     attn_norm: str
-    q: str
-    k: str
-    v: str
     o: str
     ff_norm: str
     gate: str
     up: str
     down: str
+    q: str = ""
+    k: str = ""
+    v: str = ""
+    qkv: str = ""
+    q_norm: str = ""
+    k_norm: str = ""
+    router: str = "mlp.gate"
+    experts: str = "mlp.experts"
+    expert_bias: str = ""
+    shared_gate: str = ""
+    shared_up: str = ""
+    shared_down: str = ""
+
+
+QWEN_NAMES: dict[str, str] = {
+    "embed": "model.embed_tokens",
+    "layers": "model.layers",
+    "final_norm": "model.norm",
+    "head": "lm_head",
+    "attn_norm": "input_layernorm",
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "ff_norm": "post_attention_layernorm",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+"""Names that Dream, SDAR and LLaDA-MoE share with Qwen2."""
+
+
+@dataclass(frozen=True)
+class MoE:
+    """A mixture-of-experts feed-forward: every token goes through its ``top_k`` best of ``experts``.
+
+    score: the router's values are a softmax over all experts, or a sigmoid each.
+    bias: ``choice``: a stored bias decides which experts, the weights are without it (LLaDA2); ``weight``: the biased
+        values are the weights too (LLaDA-MoE).
+    groups, top_groups: only experts of the best groups may be chosen; a group is as good as its two best experts.
+    """
+
+    layers: tuple[bool, ...]
+    experts: int
+    top_k: int
+    width: int
+    shared_width: int = 0
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    renormalise: bool = False
+    scale: float = 1.0
+    bias: Literal["none", "choice", "weight"] = "none"
+    groups: int = 1
+    top_groups: int = 1
+    float32: bool = False
+    """Router and weighted sum in float32 also in a bfloat16 model."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +96,24 @@ class Arch:
     norm_eps: float
     rope_theta: float
     rope_in_float32: bool = True
+    rotary_dim: int | None = None
+    """Channels of a head that are rotated, the first ones; None: all."""
     norm_weight: bool = True
+    qk_norm: bool = False
+    clip_qkv: float | None = None
     qkv_bias: bool = False
     bias: bool = False
     """Biases on the output, feed-forward and head projections."""
     tied_head: bool = False
     embed_scale: float = 1.0
     logit_scale: float = 1.0
+    moe: MoE | None = None
+    block_length: int | None = None
+    """Default attention: None is bidirectional, else block-causal on a grid from the first token. A plan wins."""
+
+    @property
+    def rotated(self) -> int:
+        return self.rotary_dim or self.head_dim
+
+    def is_moe(self, layer: int) -> bool:
+        return self.moe is not None and self.moe.layers[layer]

@@ -1,7 +1,9 @@
 """Attention of a pack by PyTorch's scaled_dot_product_attention, one call a group of equal-length rows.
 
-Shape letters: T packed tokens, N selected queries, R rows, L row length, Q queries a row, H heads, K key heads,
-C head channels.
+Grouped queries are folded into the query axis (G query heads share one key head), so keys are never copied.
+
+Shape letters: T packed tokens, N selected queries, R rows, L row length, E cached keys, Q queries a row, H heads,
+K key heads, G = H / K, C head channels.
 """
 
 from __future__ import annotations
@@ -10,44 +12,59 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from dare_bench.model_adapters.backbone.plan import GroupQueries, Plan
+from dare_bench.model_adapters.backbone.plan import GroupQueries, Plan, View
 
 
-def _spread(x_TKC: Tensor, start: int, rows: int, length: int, heads: int) -> Tensor:
-    """One group as [R, H, L, C], key heads repeated for grouped queries."""
-    x = x_TKC[start : start + rows * length].view(rows, length, x_TKC.shape[1], x_TKC.shape[2]).transpose(1, 2)
-    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+def _keys(x_TKC: Tensor, stored_SKC: Tensor | None, view: View) -> Tensor:
+    """Cached keys (or values) and a group's own, [R, K, E + L, C]."""
+    g = view.group
+    own = x_TKC[g.start : g.stop].view(g.rows, g.length, *x_TKC.shape[1:])
+    if view.reads_RE is not None:
+        assert stored_SKC is not None
+        own = torch.cat([stored_SKC[view.reads_RE], own], dim=1)
+    return own.transpose(1, 2)
+
+
+def _grouped(q_RQHC: Tensor, k_RKEC: Tensor, v_RKEC: Tensor, mask: Tensor | None) -> Tensor:
+    """[R, Q, H, C] queries against [R, K, E, C] keys."""
+    rows, count, heads, channels = q_RQHC.shape
+    kv = k_RKEC.shape[1]
+    fold = heads // kv
+    q = q_RQHC.view(rows, count, kv, fold, channels).permute(0, 2, 3, 1, 4).reshape(rows, kv, fold * count, channels)
+    if mask is not None and fold > 1:
+        mask = mask.repeat(1, 1, fold, 1)
+    out = scaled_dot_product_attention(q, k_RKEC, v_RKEC, attn_mask=mask)
+    return out.view(rows, kv, fold, count, channels).permute(0, 3, 1, 2, 4).reshape(rows, count, heads, channels)
 
 
 def attend(
-    q: Tensor, k_TKC: Tensor, v_TKC: Tensor, plan: Plan, queries: list[GroupQueries | None] | None = None
+    q: Tensor,
+    k_TKC: Tensor,
+    v_TKC: Tensor,
+    plan: Plan,
+    queries: list[GroupQueries | None] | None = None,
+    layer: int = 0,
 ) -> Tensor:
-    """Softmax attention inside each row, scaled by C^-0.5.
+    """Softmax attention inside each row and over what it reads from the cache, scaled by C^-0.5.
 
     ``q`` is [T, H, C], or [N, H, C] for the selected tokens when ``queries`` is given; the result has q's shape.
     """
-    heads = q.shape[1]
-    if queries is None:
-        parts = []
-        for g in plan.groups:
-            out_RHLC = scaled_dot_product_attention(
-                _spread(q, g.start, g.rows, g.length, heads),
-                _spread(k_TKC, g.start, g.rows, g.length, heads),
-                _spread(v_TKC, g.start, g.rows, g.length, heads),
-                attn_mask=plan.mask(g.length, q.device),
-            )
-            parts.append(out_RHLC.transpose(1, 2).reshape(g.rows * g.length, heads, -1))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+    store = plan.cached.store if plan.cached else None
+    stored_k = store.keys[layer] if store else None
+    stored_v = store.values[layer] if store else None
     parts = []
-    for g, chosen in zip(plan.groups, queries, strict=True):
-        if chosen is None:
+    for i, view in enumerate(plan.views(q.device)):
+        g, chosen = view.group, None if queries is None else queries[i]
+        if queries is not None and chosen is None:
             continue
-        mask = plan.mask(g.length, q.device)
-        out_RHQC = scaled_dot_product_attention(
-            q[chosen.index_RQ].transpose(1, 2),
-            _spread(k_TKC, g.start, g.rows, g.length, heads),
-            _spread(v_TKC, g.start, g.rows, g.length, heads),
-            attn_mask=None if mask is None else mask[chosen.column_RQ][:, None],
-        )
-        parts.append(out_RHQC.transpose(1, 2)[chosen.keep_RQ])
+        k, v = _keys(k_TKC, stored_k, view), _keys(v_TKC, stored_v, view)
+        if chosen is None:
+            out = _grouped(q[g.start : g.stop].view(g.rows, g.length, *q.shape[1:]), k, v, view.mask)
+            parts.append(out.reshape(g.rows * g.length, *q.shape[1:]))
+        else:
+            mask = view.mask
+            if mask is not None:
+                row = torch.arange(g.rows, device=q.device)[:, None]
+                mask = mask.expand(g.rows, *mask.shape[1:])[row, 0, chosen.column_RQ][:, None]
+            parts.append(_grouped(q[chosen.index_RQ], k, v, mask)[chosen.keep_RQ])
     return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -6,6 +6,7 @@ Shape letters: T packed tokens, N selected tokens, D width, H heads, C head chan
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from operator import attrgetter
 from typing import Any
 
@@ -13,9 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm, silu
 
-from dare_bench.model_adapters.backbone.arch import Arch
+from dare_bench.model_adapters.backbone.arch import Arch, MoE
 from dare_bench.model_adapters.backbone.attention import attend
+from dare_bench.model_adapters.backbone.moe import Experts, route
 from dare_bench.model_adapters.backbone.plan import GroupQueries, Plan
+
+WHOLE_MODEL = ("embed", "layers", "final_norm", "head")
 
 
 class RMSNorm(nn.Module):
@@ -40,12 +44,16 @@ def rotary(positions_T: Tensor, channels: int, theta: float) -> tuple[Tensor, Te
 
 
 def rotate(x_THC: Tensor, cos: Tensor, sin: Tensor, in_float32: bool) -> Tensor:
-    """Apply rotary positions; in float32 and cast back where the family does so."""
-    x = x_THC.float() if in_float32 else x_THC
+    """Apply rotary positions to the first channels (as many as ``cos`` has); in float32 and cast back where the family
+    does so."""
+    width = cos.shape[-1]
+    x, rest = (x_THC, None) if width == x_THC.shape[-1] else (x_THC[..., :width], x_THC[..., width:])
+    x = x.float() if in_float32 else x
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
-    half = x.shape[-1] // 2
+    half = width // 2
     turned = torch.cat([-x[..., half:], x[..., :half]], dim=-1)
-    return (x * cos + turned * sin).to(x_THC.dtype)
+    x = (x * cos + turned * sin).to(x_THC.dtype)
+    return x if rest is None else torch.cat([x, rest], dim=-1)
 
 
 def attach(root: nn.Module, path: str, module: nn.Module) -> None:
@@ -62,23 +70,42 @@ class Layer(nn.Module):
     """``x += Attn(norm(x)); x += FF(norm(x))``. Submodules are looked up by name on every call, so a wrapper that
     replaces one (LoRA, quantisation, FSDP) is what runs."""
 
-    def __init__(self, arch: Arch) -> None:
+    def __init__(self, arch: Arch, index: int = 0) -> None:
         super().__init__()
-        self.arch, n = arch, arch.names
+        self.arch, self.index, n = arch, index, arch.names
         q_width, kv_width = arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
         attach(self, n.attn_norm, RMSNorm(arch.width, arch.norm_eps, arch.norm_weight))
-        attach(self, n.q, nn.Linear(arch.width, q_width, bias=arch.qkv_bias))
-        attach(self, n.k, nn.Linear(arch.width, kv_width, bias=arch.qkv_bias))
-        attach(self, n.v, nn.Linear(arch.width, kv_width, bias=arch.qkv_bias))
+        for path, out in (("qkv", q_width + 2 * kv_width),) if n.qkv else (("q", q_width), ("k", kv_width), ("v", kv_width)):
+            attach(self, getattr(n, path), nn.Linear(arch.width, out, bias=arch.qkv_bias))
+        if arch.qk_norm:
+            attach(self, n.q_norm, RMSNorm(arch.head_dim, arch.norm_eps))
+            attach(self, n.k_norm, RMSNorm(arch.head_dim, arch.norm_eps))
         attach(self, n.o, nn.Linear(q_width, arch.width, bias=arch.bias))
         attach(self, n.ff_norm, RMSNorm(arch.width, arch.norm_eps, arch.norm_weight))
-        attach(self, n.gate, nn.Linear(arch.width, arch.ff_width, bias=arch.bias))
-        attach(self, n.up, nn.Linear(arch.width, arch.ff_width, bias=arch.bias))
-        attach(self, n.down, nn.Linear(arch.ff_width, arch.width, bias=arch.bias))
+        self.moe = arch.moe if arch.is_moe(index) else None
+        if self.moe is None:
+            self._attach_ff((n.gate, n.up, n.down), arch.ff_width)
+        else:
+            self._attach_experts(self.moe)
         self._parts: dict[str, Callable[[Any], Any]] = {
-            part: attrgetter(getattr(n, part))
-            for part in ("attn_norm", "q", "k", "v", "o", "ff_norm", "gate", "up", "down")
+            part: attrgetter(path) for part, path in asdict(n).items() if path and part not in WHOLE_MODEL
         }
+
+    def _attach_ff(self, paths: tuple[str, str, str], width: int) -> None:
+        gate, up, down = paths
+        attach(self, gate, nn.Linear(self.arch.width, width, bias=self.arch.bias))
+        attach(self, up, nn.Linear(self.arch.width, width, bias=self.arch.bias))
+        attach(self, down, nn.Linear(width, self.arch.width, bias=self.arch.bias))
+
+    def _attach_experts(self, moe: MoE) -> None:
+        n = self.arch.names
+        attach(self, n.router, nn.Linear(self.arch.width, moe.experts, bias=False))
+        attach(self, n.experts, Experts(moe, self.arch.width))
+        if moe.bias != "none":
+            parent, _, leaf = n.expert_bias.rpartition(".")
+            attrgetter(parent)(self).register_buffer(leaf, torch.zeros(moe.experts))
+        if moe.shared_width:
+            self._attach_ff((n.shared_gate, n.shared_up, n.shared_down), moe.shared_width)
 
     def part(self, name: str) -> Any:
         return self._parts[name](self)
@@ -94,14 +121,43 @@ class Layer(nn.Module):
     ) -> Tensor:
         """[T, D] in; [T, D] out, or [N, D] when only the tokens ``keep_N`` are wanted: then keys and values are
         computed for all, but queries, output and feed-forward for those alone (the last layer needs no more)."""
-        a, full = self.arch, self.arch.rope_in_float32
-        y_TD = self.part("attn_norm")(x_TD)
-        k = rotate(self.part("k")(y_TD).view(-1, a.kv_heads, a.head_dim), cos, sin, full)
-        v = self.part("v")(y_TD).view(-1, a.kv_heads, a.head_dim)
+        q, k, v = self._project(self.part("attn_norm")(x_TD), keep_N)
+        k = rotate(k, cos, sin, self.arch.rope_in_float32)
+        if plan.cached is not None and len(plan.cached.write_at):
+            plan.cached.store.write(self.index, plan.cached.write_at, plan.cached.write_to, k, v)
         if keep_N is not None:
-            x_TD, y_TD, cos, sin = x_TD[keep_N], y_TD[keep_N], cos[keep_N], sin[keep_N]
-        q = rotate(self.part("q")(y_TD).view(-1, a.heads, a.head_dim), cos, sin, full)
-        mixed = attend(q, k, v, plan, queries)
+            x_TD, cos, sin = x_TD[keep_N], cos[keep_N], sin[keep_N]
+        q = rotate(q, cos, sin, self.arch.rope_in_float32)
+        mixed = attend(q, k, v, plan, queries, self.index)
         x_TD = x_TD + self.part("o")(mixed.reshape(x_TD.shape[0], -1))
-        y_TD = self.part("ff_norm")(x_TD)
-        return x_TD + self.part("down")(silu(self.part("gate")(y_TD)) * self.part("up")(y_TD))
+        return x_TD + self._feed_forward(self.part("ff_norm")(x_TD))
+
+    def _project(self, y_TD: Tensor, keep_N: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [N or T, H, C], keys and values [T, K, C], normed and clipped where the family does so."""
+        a = self.arch
+        if a.names.qkv:
+            widths = [a.heads * a.head_dim, a.kv_heads * a.head_dim, a.kv_heads * a.head_dim]
+            q, k, v = self.part("qkv")(y_TD).split(widths, dim=-1)
+            q = q if keep_N is None else q[keep_N]
+        else:
+            q = self.part("q")(y_TD if keep_N is None else y_TD[keep_N])
+            k, v = self.part("k")(y_TD), self.part("v")(y_TD)
+        q, k, v = (x.view(len(x), -1, a.head_dim) for x in (q, k, v))
+        if a.qk_norm:
+            q, k = self.part("q_norm")(q), self.part("k_norm")(k)
+        if a.clip_qkv is not None:
+            q, k, v = (x.clamp(-a.clip_qkv, a.clip_qkv) for x in (q, k, v))
+        return q, k, v
+
+    def _feed_forward(self, y_TD: Tensor) -> Tensor:
+        if self.moe is None:
+            return self._swiglu(y_TD, "gate", "up", "down")
+        bias = self.part("expert_bias") if self.moe.bias != "none" else None
+        expert_TK, weight_TK = route(y_TD, self.part("router").weight, bias, self.moe)
+        out_TD = self.part("experts")(y_TD, expert_TK, weight_TK)
+        if self.moe.shared_width:
+            out_TD = out_TD + self._swiglu(y_TD, "shared_gate", "shared_up", "shared_down")
+        return out_TD
+
+    def _swiglu(self, y_TD: Tensor, gate: str, up: str, down: str) -> Tensor:
+        return self.part(down)(silu(self.part(gate)(y_TD)) * self.part(up)(y_TD))

@@ -21,6 +21,7 @@ from transformers.utils import ModelOutput
 
 from dare_bench.model_adapters.backbone.arch import Arch
 from dare_bench.model_adapters.backbone.layers import Layer, RMSNorm, attach, rotary
+from dare_bench.model_adapters.backbone.moe import Experts
 from dare_bench.model_adapters.backbone.plan import Plan, select_queries
 
 CHUNK_ELEMENTS = 1 << 25
@@ -44,12 +45,13 @@ class DiffusionNetwork(PreTrainedModel):
     _no_split_modules: ClassVar[list[str]] = ["Layer"]
 
     def __init__(self, config: Any) -> None:
+        config._attn_implementation = "sdpa"  # a hint for the published code; here the plan decides how it attends
         super().__init__(config)
         self.arch = arch = self.arch_of(config)
         self.gradient_checkpointing = False
         n = arch.names
         attach(self, n.embed, nn.Embedding(arch.vocab, arch.width))
-        attach(self, n.layers, nn.ModuleList(Layer(arch) for _ in range(arch.layers)))
+        attach(self, n.layers, nn.ModuleList(Layer(arch, i) for i in range(arch.layers)))
         attach(self, n.final_norm, RMSNorm(arch.width, arch.norm_eps, arch.norm_weight))
         if not arch.tied_head:
             attach(self, n.head, nn.Linear(arch.width, arch.vocab, bias=arch.bias))
@@ -73,11 +75,14 @@ class DiffusionNetwork(PreTrainedModel):
         return None if self.arch.tied_head else self.at(self.arch.names.head)
 
     def _init_weights(self, module: nn.Module) -> None:
-        std = getattr(self.config, "init_std", None) or 0.02
+        std = getattr(self.config, "init_std", None) or getattr(self.config, "initializer_range", None) or 0.02
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, 0.0, std)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
+        elif isinstance(module, Experts):
+            nn.init.normal_(module.gate_up_proj, 0.0, std)
+            nn.init.normal_(module.down_proj, 0.0, std)
         elif isinstance(module, RMSNorm) and module.weight is not None:
             nn.init.ones_(module.weight)
 
@@ -96,7 +101,7 @@ class DiffusionNetwork(PreTrainedModel):
         x = self.get_input_embeddings()(tokens_T)
         if a.embed_scale != 1.0:
             x = x * a.embed_scale
-        cos, sin = rotary(positions_T, a.head_dim, a.rope_theta)
+        cos, sin = rotary(positions_T, a.rotated, a.rope_theta)
         layers = self.at(a.names.layers)
         queries = None if logits_at is None else select_queries(plan, logits_at)
         for i, layer in enumerate(layers):
@@ -121,14 +126,15 @@ class DiffusionNetwork(PreTrainedModel):
         Args:
             input_ids: packed ids [T] with ``plan``; or [B, L], B rows of one length, without.
             positions: [T], each row's own; counted from 0 when not given.
-            plan: who sees whom (see :class:`Plan`).
+            plan: who sees whom (see :class:`Plan`); without it each row attends as the family does by default.
             logits_at: sorted packed indices [N]; only these are projected through the head.
             targets: [N] ids (at ``logits_at``, or at all T): return ``nll`` instead of logits, the head applied in
                 chunks so that no [N, V] tensor is held.
         """
         shape = input_ids.shape
         if plan is None:
-            plan = Plan.rows(shape[0], shape[1]) if input_ids.dim() == 2 else Plan((shape[0],))
+            lengths = (shape[1],) * shape[0] if input_ids.dim() == 2 else (shape[0],)
+            plan = Plan(lengths, self.arch.block_length)
         tokens = input_ids.reshape(-1)
         if positions is None:
             positions = plan.positions(tokens.device)

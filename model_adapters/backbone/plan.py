@@ -1,28 +1,34 @@
-"""Attention plans: which tokens of a pack see which.
+"""Attention plans: which tokens of a pack see which, and what stands for them in the cache.
 
 Tokens of all rows stand one behind another, [T]; no row sees another. Rows of equal length that stand next to each
 other form a group, which attends as one dense [R, L] batch, so a pack sorted by length costs as many attention calls
-as it has distinct lengths.
+as it has distinct lengths. A row may be a window of a longer canvas: its tokens then also see the cached keys and
+values that the plan names.
 
-Shape letters: T packed tokens, R rows of a group, L their length, Q query positions a row, N selected tokens.
+Shape letters: T packed tokens, R rows of a group, L their length, E cached keys, Q query positions a row, N selected.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from dare_bench.model_adapters.backbone.cache import KVStore
+
 
 @dataclass(frozen=True)
 class Group:
-    """``rows`` rows of ``length`` tokens each, starting at packed index ``start``."""
+    """``rows`` rows of ``length`` tokens each, starting at packed index ``start``; ``row`` is the first one's number."""
 
     start: int
     rows: int
     length: int
+    row: int = 0
 
     @property
     def stop(self) -> int:
@@ -30,20 +36,54 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Cached:
+    """What each row reads from the store, and which tokens are written to it.
+
+    ``slots[r]`` are the slots that row r reads (int64, any number); ``write_at`` are packed indices, ``write_to`` the
+    slots they go to. A slot is never read and written in one forward.
+    """
+
+    store: KVStore
+    slots: tuple[Tensor, ...]
+    write_at: Tensor
+    write_to: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A group as attention sees it: ``reads_RE`` (None: nothing cached) and a boolean ``mask`` [R or 1, 1, L, E + L],
+    True where a query may see a key (None: everywhere). Own keys stand behind cached ones."""
+
+    group: Group
+    reads_RE: Tensor | None
+    mask: Tensor | None
+
+
+@dataclass(frozen=True)
 class Plan:
-    """How a pack attends. ``block_length`` None: bidirectional inside a row; otherwise block-causal, the grid counted
-    from each row's first token: a query sees the keys of its own and of earlier blocks."""
+    """How a pack attends.
+
+    ``block_length`` None: bidirectional inside a row; otherwise block-causal, the grid counted from column 0: a query
+    sees the keys of its own and of earlier blocks. ``copies`` 2: each row is [noisy | clean], the two halves at the
+    same positions: noisy block b sees itself and the clean blocks before it, clean block b the clean ones through b
+    (block diffusion training, arXiv 2503.09573). ``starts`` are the columns of the rows' first tokens, 0 unless given;
+    block-causal rows start on the grid.
+    """
 
     lengths: tuple[int, ...]
     block_length: int | None = None
+    copies: int = 1
+    starts: tuple[int, ...] | None = None
+    cached: Cached | None = field(default=None, compare=False)
     groups: tuple[Group, ...] = field(init=False)
+    _views: dict[torch.device, list[View]] = field(init=False, compare=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        groups, start = [], 0
+        groups, start, row = [], 0, 0
         for length, same in groupby(self.lengths):
             rows = len(list(same))
-            groups.append(Group(start, rows, length))
-            start += rows * length
+            groups.append(Group(start, rows, length, row))
+            start, row = start + rows * length, row + rows
         object.__setattr__(self, "groups", tuple(groups))
 
     @classmethod
@@ -56,23 +96,60 @@ class Plan:
         return sum(self.lengths)
 
     def positions(self, device: torch.device | str = "cpu") -> Tensor:
-        """Positions 0..L-1 of each row, packed: int64 [T]."""
-        return torch.cat([torch.arange(g.length, device=device).repeat(g.rows) for g in self.groups])
+        """Each row's own positions, packed: int64 [T]."""
+        parts = [torch.arange(g.length // self.copies, device=device).repeat(g.rows * self.copies) for g in self.groups]
+        positions = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if self.starts is None:
+            return positions
+        length_R = torch.tensor(self.lengths, device=device)
+        return positions + torch.tensor(self.starts, device=device).repeat_interleave(length_R)
 
-    def mask(self, length: int, device: torch.device) -> Tensor | None:
-        """Boolean [L, L], True where a query may see a key; None when it may see all."""
-        if self.block_length is None:
+    def views(self, device: torch.device) -> list[View]:
+        """The groups with their masks and reads; made once, used by every layer."""
+        found = self._views.get(device)
+        if found is None:
+            found = self._views[device] = [self._view(g, device) for g in self.groups]
+        return found
+
+    def _view(self, g: Group, device: torch.device) -> View:
+        own = self._own_mask(g.length, device)
+        if self.cached is None:
+            return View(g, None, own)
+        slots = self.cached.slots[g.row : g.row + g.rows]
+        width = max(len(s) for s in slots)
+        if width == 0:
+            return View(g, None, own)
+        even = all(len(s) == width for s in slots)
+        reads = torch.stack(slots) if even else torch.nn.utils.rnn.pad_sequence(list(slots), batch_first=True)
+        if even and own is None:
+            return View(g, reads, None)
+        count_R = torch.tensor([len(s) for s in slots], device=device)
+        seen = (torch.arange(width, device=device)[None] < count_R[:, None])[:, None, None]
+        seen = seen.expand(g.rows, 1, g.length, width)
+        if own is None:
+            own = torch.ones((1, 1, g.length, g.length), dtype=torch.bool, device=device)
+        return View(g, reads, torch.cat([seen, own.expand(g.rows, 1, g.length, g.length)], dim=-1))
+
+    def _own_mask(self, length: int, device: torch.device) -> Tensor | None:
+        """Boolean [1, 1, L, L] among a row's own tokens; None when all see all."""
+        if self.block_length is None or (self.copies == 1 and length <= self.block_length):
             return None
-        block = torch.arange(length, device=device) // self.block_length
-        return block[:, None] >= block[None, :]
+        n = length // self.copies
+        block = torch.arange(n, device=device) // self.block_length
+        clean = block[:, None] >= block[None, :]
+        if self.copies == 1:
+            return clean[None, None]
+        noisy, past = block[:, None] == block[None, :], block[:, None] > block[None, :]
+        top, bottom = torch.cat([noisy, past], dim=1), torch.cat([torch.zeros_like(clean), clean], dim=1)
+        return torch.cat([top, bottom])[None, None]
 
 
 @dataclass(frozen=True)
 class GroupQueries:
     """The selected tokens of one group, padded to equal counts a row.
 
-    ``index_RQ`` points into the N selected tokens, ``keep_RQ`` is False on padding, ``column_RQ`` is the position
-    inside the row.
+    ``index_RQ`` points into the N selected tokens, ``keep_RQ`` is False on padding, ``column_RQ`` is the place in the
+    row.
     """
 
     index_RQ: Tensor

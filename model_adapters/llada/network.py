@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrained
 
 from dare_bench.errors import CheckpointError
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork, Names
+from dare_bench.model_adapters.configs import refuse, require_counts
 
 NAMES = Names(
     embed="model.transformer.wte",
@@ -37,7 +38,6 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "attention_layer_norm": (False, None),
     "bias_for_layer_norm": (False, None),
 }
-"""What the published code can do and this network does not is refused, never ignored."""
 
 
 class LLaDAConfig(PreTrainedConfig):
@@ -87,14 +87,8 @@ class LLaDAModelLM(DiffusionNetwork):
 
     @classmethod
     def arch_of(cls, config: Any) -> Arch:
-        for name, allowed in SUPPORTED.items():
-            value = getattr(config, name, allowed[0])
-            if value not in allowed:
-                raise CheckpointError(f"LLaDA config has {name}={value!r}; supported: {', '.join(map(repr, allowed))}")
-        for name in ("d_model", "n_heads", "n_layers", "vocab_size", "max_sequence_length"):
-            value = getattr(config, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise CheckpointError(f"LLaDA config has {name}={value!r}; it must be a whole number of at least 1")
+        refuse(config, "LLaDA", SUPPORTED)
+        require_counts(config, "LLaDA", ("d_model", "n_heads", "n_layers", "vocab_size", "max_sequence_length"))
         heads = config.n_heads
         if config.d_model % heads:
             raise CheckpointError(f"LLaDA config has d_model={config.d_model}, not divisible by n_heads={heads}")

@@ -1,0 +1,102 @@
+"""Mixture of experts: a router picks each token's experts; all experts of a layer are two tensors.
+
+Published checkpoints hold experts one by one; ``conversions`` tells transformers to stack them at load and to take
+them apart again at save, so files keep their published names while one grouped product runs all experts.
+
+Shape letters: T tokens, D width, E experts, K experts a token, M expert width, S = T K chosen pairs.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import grouped_mm, linear, silu
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.core_model_loading import Concatenate, MergeModulelist, WeightConverter
+
+from dare_bench.model_adapters.backbone.arch import MoE
+
+
+def stack_experts(class_name: str, experts: str = "mlp.experts") -> None:
+    """Register a network class whose published experts lie one by one under ``experts``."""
+    converters = [
+        WeightConverter(
+            source_patterns=[f"{experts}.*.gate_proj.weight", f"{experts}.*.up_proj.weight"],
+            target_patterns=f"{experts}.gate_up_proj",
+            operations=[MergeModulelist(dim=0), Concatenate(dim=1)],
+        ),
+        WeightConverter(
+            source_patterns=f"{experts}.*.down_proj.weight",
+            target_patterns=f"{experts}.down_proj",
+            operations=[MergeModulelist(dim=0)],
+        ),
+    ]
+    register_checkpoint_conversion_mapping(class_name, converters, overwrite=True)
+
+
+def published_shapes(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes as they stand in a published file: stacked experts one by one."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes.items():
+        stem, _, leaf = name.rpartition(".")
+        if not (stem.endswith("experts") and len(shape) == 3):
+            found[name] = shape
+            continue
+        for e in range(shape[0]):
+            if leaf == "down_proj":
+                found[f"{stem}.{e}.down_proj.weight"] = shape[1:]
+            else:
+                for part in ("gate_proj", "up_proj"):
+                    found[f"{stem}.{e}.{part}.weight"] = (shape[1] // 2, shape[2])
+    return found
+
+
+class Experts(nn.Module):
+    """All SwiGLU experts of a layer: ``gate_up_proj`` [E, 2M, D], ``down_proj`` [E, D, M]."""
+
+    def __init__(self, moe: MoE, width: int) -> None:
+        super().__init__()
+        self.count = moe.experts
+        self.gate_up_proj = nn.Parameter(torch.empty(moe.experts, 2 * moe.width, width))
+        self.down_proj = nn.Parameter(torch.empty(moe.experts, width, moe.width))
+
+    def forward(self, x_TD: Tensor, expert_TK: Tensor, weight_TK: Tensor) -> Tensor:
+        """The weighted sum of each token's experts, [T, D]. Sorted by expert, one grouped product does them all."""
+        k = expert_TK.shape[1]
+        order_S = expert_TK.reshape(-1).argsort(stable=True)
+        ends_E = torch.bincount(expert_TK.reshape(-1), minlength=self.count).cumsum(0).to(torch.int32)
+        x_SD = x_TD[order_S // k]
+        both = grouped_mm(x_SD, self.gate_up_proj.transpose(1, 2), offs=ends_E)
+        gate, up = both.chunk(2, dim=-1)
+        out_SD = grouped_mm(silu(gate) * up, self.down_proj.transpose(1, 2), offs=ends_E)
+        back_S = torch.empty_like(order_S).scatter_(0, order_S, torch.arange(len(order_S), device=order_S.device))
+        out = out_SD[back_S].view(*expert_TK.shape, -1) * weight_TK[..., None]
+        return out.sum(1).to(x_TD.dtype)
+
+
+def route(x_TD: Tensor, weight_ED: Tensor, bias_E: Tensor | None, moe: MoE) -> tuple[Tensor, Tensor]:
+    """Each token's experts [T, K] and their weights [T, K].
+
+    Sources: Qwen3MoeTopKRouter (softmax), LLaDA2MoeGate of inclusionAI/LLaDA2.0-mini (sigmoid, groups, bias).
+    """
+    kind = torch.float32 if moe.float32 else x_TD.dtype
+    raw_TE = linear(x_TD.to(kind), weight_ED.to(kind)).float()
+    value_TE = raw_TE.softmax(-1) if moe.score == "softmax" else raw_TE.sigmoid()
+    rank_TE = value_TE if bias_E is None else value_TE + bias_E.float()
+    if moe.groups > 1:
+        rank_TE = _best_groups(rank_TE, moe)
+    expert_TK = rank_TE.topk(moe.top_k, dim=-1).indices
+    weight_TK = (rank_TE if moe.bias == "weight" else value_TE).gather(1, expert_TK)
+    if moe.renormalise and moe.top_k > 1:
+        weight_TK = weight_TK / (weight_TK.sum(-1, keepdim=True) + 1e-20)
+    weight_TK = weight_TK * moe.scale
+    return expert_TK, weight_TK if moe.float32 else weight_TK.to(x_TD.dtype)
+
+
+def _best_groups(rank_TE: Tensor, moe: MoE) -> Tensor:
+    """-inf outside the ``top_groups`` groups whose two best experts sum highest."""
+    table = rank_TE.view(len(rank_TE), moe.groups, -1)
+    group_TG = table.topk(min(2, table.shape[-1]), dim=-1).values.sum(-1)
+    keep = torch.zeros_like(group_TG, dtype=torch.bool)
+    keep.scatter_(1, group_TG.topk(moe.top_groups, dim=-1).indices, True)
+    return table.masked_fill(~keep[..., None], float("-inf")).view_as(rank_TE)

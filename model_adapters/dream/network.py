@@ -1,0 +1,71 @@
+"""Dream's published configuration and weight names over the shared backbone.
+
+Facts: Dream-org/Dream-v0-Instruct-7B config.json and the key names of its shards (Qwen2.5's).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import AutoConfig, AutoModel, PreTrainedConfig
+
+from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, Names
+from dare_bench.model_adapters.configs import head_dim, refuse, require_counts
+
+SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu",),
+    "rope_scaling": (None,),
+    "use_sliding_window": (False, None),
+    "use_mrope": (False, None),
+}
+
+
+class DreamConfig(PreTrainedConfig):
+    """The published fields; those not named here are kept and saved as they are."""
+
+    model_type = "Dream"
+
+    vocab_size: int = 152064
+    hidden_size: int = 3584
+    intermediate_size: int = 18944
+    num_hidden_layers: int = 28
+    num_attention_heads: int = 28
+    num_key_value_heads: int = 4
+    max_position_embeddings: int = 131072
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 1000000.0
+    hidden_act: str = "silu"
+    initializer_range: float = 0.02
+    mask_token_id: int | None = None
+    tie_word_embeddings: bool = False
+    use_cache: bool = False
+
+
+class DreamModel(DiffusionNetwork):
+    """The published class name, so that ``architectures`` stays true when saved. Row i predicts token i + 1."""
+
+    config_class = DreamConfig
+
+    @classmethod
+    def arch_of(cls, config: Any) -> Arch:
+        refuse(config, "Dream", SUPPORTED)
+        counts = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
+        require_counts(config, "Dream", (*counts, "intermediate_size", "max_position_embeddings"))
+        return Arch(
+            names=Names(**QWEN_NAMES),
+            layers=config.num_hidden_layers,
+            width=config.hidden_size,
+            heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads,
+            head_dim=head_dim(config, "Dream"),
+            ff_width=config.intermediate_size,
+            vocab=config.vocab_size,
+            norm_eps=config.rms_norm_eps,
+            rope_theta=config.rope_theta,
+            qkv_bias=True,
+            tied_head=config.tie_word_embeddings,
+        )
+
+
+AutoConfig.register("Dream", DreamConfig, exist_ok=True)
+AutoModel.register(DreamConfig, DreamModel, exist_ok=True)

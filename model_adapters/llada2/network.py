@@ -1,0 +1,130 @@
+"""LLaDA2.x's published configuration and weight names over the shared backbone.
+
+Facts: inclusionAI/LLaDA2.0-mini and LLaDA2.1-mini config.json (equal) and the key names of their shards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
+
+from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork, MoE, Names
+from dare_bench.model_adapters.backbone.moe import stack_experts
+from dare_bench.model_adapters.configs import head_dim, refuse, require_counts
+
+BLOCK_LENGTH = 32
+"""The block length that LLaDA2.x was trained with; its config does not name it."""
+NAMES = Names(
+    embed="model.word_embeddings",
+    layers="model.layers",
+    final_norm="model.norm",
+    head="lm_head",
+    attn_norm="input_layernorm",
+    qkv="attention.query_key_value",
+    o="attention.dense",
+    q_norm="attention.query_layernorm",
+    k_norm="attention.key_layernorm",
+    ff_norm="post_attention_layernorm",
+    gate="mlp.gate_proj",
+    up="mlp.up_proj",
+    down="mlp.down_proj",
+    expert_bias="mlp.gate.expert_bias",
+    shared_gate="mlp.shared_experts.gate_proj",
+    shared_up="mlp.shared_experts.up_proj",
+    shared_down="mlp.shared_experts.down_proj",
+)
+
+SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu",),
+    "rope_scaling": (None,),
+    "use_sliding_window": (False, None),
+    "use_bias": (False, None),
+    "use_rmsnorm": (True, None),
+    "norm_head": (False, None),
+    "score_function": ("sigmoid", None),
+}
+
+
+class LLaDA2MoeConfig(PreTrainedConfig):
+    """The published fields; those not named here are kept and saved as they are."""
+
+    model_type = "llada2_moe"
+
+    vocab_size: int = 157184
+    hidden_size: int = 2048
+    intermediate_size: int = 5120
+    num_hidden_layers: int = 20
+    num_attention_heads: int = 16
+    num_key_value_heads: int = 4
+    head_dim: int | None = 128
+    max_position_embeddings: int = 32768
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 600000.0
+    partial_rotary_factor: float = 0.5
+    hidden_act: str = "silu"
+    initializer_range: float = 0.02
+    use_qk_norm: bool = True
+    use_qkv_bias: bool = False
+    moe_intermediate_size: int = 512
+    num_experts: int = 256
+    num_experts_per_tok: int = 8
+    num_shared_experts: int | None = 1
+    first_k_dense_replace: int = 1
+    n_group: int = 8
+    topk_group: int = 4
+    routed_scaling_factor: float = 2.5
+    moe_router_enable_expert_bias: bool = True
+    mask_token_id: int | None = None
+    tie_word_embeddings: bool = False
+    use_cache: bool = False
+
+
+class LLaDA2MoeModelLM(DiffusionNetwork):
+    """The published class name, so that ``architectures`` stays true when saved."""
+
+    config_class = LLaDA2MoeConfig
+
+    @classmethod
+    def arch_of(cls, config: Any) -> Arch:
+        refuse(config, "LLaDA2", SUPPORTED)
+        counts = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
+        require_counts(config, "LLaDA2", (*counts, "num_experts", "num_experts_per_tok", "max_position_embeddings"))
+        channels = head_dim(config, "LLaDA2")
+        return Arch(
+            names=NAMES,
+            layers=config.num_hidden_layers,
+            width=config.hidden_size,
+            heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads,
+            head_dim=channels,
+            ff_width=config.intermediate_size,
+            vocab=config.vocab_size,
+            norm_eps=config.rms_norm_eps,
+            rope_theta=config.rope_theta,
+            rotary_dim=int(channels * config.partial_rotary_factor),
+            qk_norm=config.use_qk_norm,
+            qkv_bias=config.use_qkv_bias,
+            tied_head=config.tie_word_embeddings,
+            moe=MoE(
+                layers=tuple(i >= config.first_k_dense_replace for i in range(config.num_hidden_layers)),
+                experts=config.num_experts,
+                top_k=config.num_experts_per_tok,
+                width=config.moe_intermediate_size,
+                shared_width=config.moe_intermediate_size * (config.num_shared_experts or 0),
+                score="sigmoid",
+                renormalise=True,
+                scale=config.routed_scaling_factor,
+                bias="choice" if config.moe_router_enable_expert_bias else "none",
+                groups=config.n_group,
+                top_groups=config.topk_group,
+                float32=True,
+            ),
+            block_length=BLOCK_LENGTH,
+        )
+
+
+AutoConfig.register("llada2_moe", LLaDA2MoeConfig, exist_ok=True)
+AutoModel.register(LLaDA2MoeConfig, LLaDA2MoeModelLM, exist_ok=True)
+AutoModelForCausalLM.register(LLaDA2MoeConfig, LLaDA2MoeModelLM, exist_ok=True)
+stack_experts("LLaDA2MoeModelLM")

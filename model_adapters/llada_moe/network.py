@@ -1,0 +1,104 @@
+"""LLaDA-MoE's published configuration and weight names over the shared backbone.
+
+Facts: inclusionAI/LLaDA-MoE-7B-A1B-Base configuration and modelling files. Its ``model_type`` is LLaDA's own, so the
+two are told apart by ``architectures``; ``norm_topk_prob`` and ``moe_router_score_function`` stand in the config but the
+published code reads neither.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import AutoModel, AutoModelForCausalLM, PreTrainedConfig
+
+from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, MoE, Names
+from dare_bench.model_adapters.backbone.moe import stack_experts
+from dare_bench.model_adapters.configs import head_dim, refuse, require_counts
+
+NAMES = Names(
+    **QWEN_NAMES,
+    q_norm="self_attn.q_norm",
+    k_norm="self_attn.k_norm",
+    expert_bias="mlp.expert_bias",
+    shared_gate="shared_expert.gate_proj",
+    shared_up="shared_expert.up_proj",
+    shared_down="shared_expert.down_proj",
+)
+
+SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu",),
+    "rope_scaling": (None,),
+    "attention_bias": (False, None),
+}
+
+
+class LLaDAMoEConfig(PreTrainedConfig):
+    """The published fields; those not named here are kept and saved as they are."""
+
+    model_type = "llada"
+
+    vocab_size: int = 157184
+    hidden_size: int = 2048
+    dense_intermediate_size: int = 8192
+    expert_intermediate_size: int = 1024
+    shared_expert_intermediate_size: int | None = None
+    num_hidden_layers: int = 16
+    num_attention_heads: int = 16
+    num_key_value_heads: int = 16
+    num_experts: int = 64
+    num_experts_per_tok: int = 8
+    moe_layer_freq: list[int] | None = None
+    moe_router_enable_expert_bias: bool = False
+    qk_layernorm: bool = True
+    clip_qkv: float | None = None
+    partial_rotary_factor: float = 1.0
+    max_position_embeddings: int = 4096
+    rms_norm_eps: float = 1e-5
+    rope_theta: float = 50000.0
+    hidden_act: str = "silu"
+    initializer_range: float = 0.02
+    mask_token_id: int | None = None
+    tie_word_embeddings: bool = False
+    use_cache: bool = False
+
+
+class LLaDAMoEModelLM(DiffusionNetwork):
+    """The published class name, so that ``architectures`` stays true when saved."""
+
+    config_class = LLaDAMoEConfig
+
+    @classmethod
+    def arch_of(cls, config: Any) -> Arch:
+        refuse(config, "LLaDA-MoE", SUPPORTED)
+        counts = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
+        require_counts(config, "LLaDA-MoE", (*counts, "num_experts", "num_experts_per_tok", "max_position_embeddings"))
+        channels = head_dim(config, "LLaDA-MoE")
+        return Arch(
+            names=NAMES,
+            layers=config.num_hidden_layers,
+            width=config.hidden_size,
+            heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads,
+            head_dim=channels,
+            ff_width=config.dense_intermediate_size,
+            vocab=config.vocab_size,
+            norm_eps=config.rms_norm_eps,
+            rope_theta=config.rope_theta,
+            rotary_dim=int(channels * config.partial_rotary_factor),
+            qk_norm=config.qk_layernorm,
+            clip_qkv=config.clip_qkv,
+            tied_head=config.tie_word_embeddings,
+            moe=MoE(
+                layers=tuple(map(bool, config.moe_layer_freq or [1] * config.num_hidden_layers)),
+                experts=config.num_experts,
+                top_k=config.num_experts_per_tok,
+                width=config.expert_intermediate_size,
+                shared_width=config.shared_expert_intermediate_size or 0,
+                bias="weight" if config.moe_router_enable_expert_bias else "none",
+            ),
+        )
+
+
+AutoModel.register(LLaDAMoEConfig, LLaDAMoEModelLM, exist_ok=True)
+AutoModelForCausalLM.register(LLaDAMoEConfig, LLaDAMoEModelLM, exist_ok=True)
+stack_experts("LLaDAMoEModelLM")

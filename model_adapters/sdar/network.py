@@ -1,0 +1,121 @@
+"""SDAR's published configurations and weight names, dense and MoE, over the shared backbone.
+
+Facts: JetLM/SDAR-8B-Chat and SDAR-30B-A3B-Chat config.json and the key names of their shards (Qwen3's).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
+
+from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, MoE, Names
+from dare_bench.model_adapters.backbone.moe import stack_experts
+from dare_bench.model_adapters.configs import head_dim, refuse, require_counts
+
+BLOCK_LENGTH = 4
+"""What the 30B-A3B config leaves out; every SDAR-Chat was trained with it."""
+NAMES = Names(**QWEN_NAMES, q_norm="self_attn.q_norm", k_norm="self_attn.k_norm")
+
+SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu",),
+    "rope_scaling": (None,),
+    "use_sliding_window": (False, None),
+    "attention_bias": (False, None),
+}
+
+
+class SDARConfig(PreTrainedConfig):
+    """The published fields; those not named here are kept and saved as they are."""
+
+    model_type = "sdar"
+
+    vocab_size: int = 151936
+    hidden_size: int = 4096
+    intermediate_size: int = 12288
+    num_hidden_layers: int = 36
+    num_attention_heads: int = 32
+    num_key_value_heads: int = 8
+    head_dim: int | None = 128
+    max_position_embeddings: int = 32768
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 1000000.0
+    hidden_act: str = "silu"
+    initializer_range: float = 0.02
+    block_size: int | None = BLOCK_LENGTH
+    mask_token_id: int | None = None
+    tie_word_embeddings: bool = False
+    use_cache: bool = False
+
+
+class SDARMoeConfig(SDARConfig):
+    """As above, with experts."""
+
+    model_type = "sdar_moe"
+
+    num_experts: int = 128
+    num_experts_per_tok: int = 8
+    moe_intermediate_size: int = 768
+    norm_topk_prob: bool = True
+    decoder_sparse_step: int = 1
+    mlp_only_layers: list[int] | None = None
+
+
+class SDARForCausalLM(DiffusionNetwork):
+    """The published class name, so that ``architectures`` stays true when saved."""
+
+    config_class = SDARConfig
+
+    @classmethod
+    def arch_of(cls, config: Any) -> Arch:
+        refuse(config, "SDAR", SUPPORTED)
+        counts = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
+        require_counts(config, "SDAR", (*counts, "intermediate_size", "max_position_embeddings"))
+        return Arch(
+            names=NAMES,
+            layers=config.num_hidden_layers,
+            width=config.hidden_size,
+            heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads,
+            head_dim=head_dim(config, "SDAR"),
+            ff_width=config.intermediate_size,
+            vocab=config.vocab_size,
+            norm_eps=config.rms_norm_eps,
+            rope_theta=config.rope_theta,
+            qk_norm=True,
+            tied_head=config.tie_word_embeddings,
+            moe=cls.moe_of(config),
+            block_length=config.block_size or BLOCK_LENGTH,
+        )
+
+    @classmethod
+    def moe_of(cls, config: Any) -> MoE | None:
+        """The experts that a config describes; a dense one has none."""
+        return None
+
+
+class SDARMoeForCausalLM(SDARForCausalLM):
+    """The published class name of the mixture-of-experts model."""
+
+    config_class = SDARMoeConfig
+
+    @classmethod
+    def moe_of(cls, config: Any) -> MoE | None:
+        dense, every = config.mlp_only_layers or (), config.decoder_sparse_step
+        layers = tuple(
+            i not in dense and config.num_experts > 0 and (i + 1) % every == 0 for i in range(config.num_hidden_layers)
+        )
+        return MoE(
+            layers=layers,
+            experts=config.num_experts,
+            top_k=config.num_experts_per_tok,
+            width=config.moe_intermediate_size,
+            renormalise=config.norm_topk_prob,
+        )
+
+
+for _config, _network in ((SDARConfig, SDARForCausalLM), (SDARMoeConfig, SDARMoeForCausalLM)):
+    AutoConfig.register(_config.model_type, _config, exist_ok=True)
+    AutoModel.register(_config, _network, exist_ok=True)
+    AutoModelForCausalLM.register(_config, _network, exist_ok=True)
+stack_experts("SDARMoeForCausalLM")

@@ -148,7 +148,9 @@ class ModelSpec:
     pad_id: int | None
     vocab_size: int
     context_limit: int
-    attention: str = "bidirectional"
+    attention: Literal["bidirectional", "block-causal"] = "bidirectional"
+    block_length: int | None = None
+    """Of block-causal attention: the grid counts from the first token."""
     predicts: Literal["same", "next"] = "same"
     noise: Literal["absorbing", "uniform"] = "absorbing"
     dtype: str = "float32"
@@ -191,6 +193,8 @@ class Decoding(BaseModel):
 
     hidden: ClassVar[frozenset[str]] = frozenset({"trajectory", "margin"})
     """Fields that record more but change no token: they are not part of a run's identity."""
+    aliases: ClassVar[dict[str, str]] = {"max_new_tokens": "gen_length"}
+    """Other names that users know fields by."""
 
     @field_validator("eos_id", mode="before")
     @classmethod

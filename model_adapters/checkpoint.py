@@ -29,6 +29,17 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
+def read_optional(file: Path) -> dict[str, Any]:
+    """A JSON object, or an empty one where the file is not there; raises CheckpointError in one line."""
+    if not file.is_file():
+        return {}
+    try:
+        found = json.loads(file.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file}: not valid JSON ({error})") from error
+    return found if isinstance(found, dict) else {}
+
+
 def header(file: Path) -> dict[str, tuple[int, ...]]:
     """Tensor names and shapes of a safetensors file, after checking that the file is as long as it says.
 

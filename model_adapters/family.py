@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -34,6 +34,12 @@ class Family(ABC):
     decoding: type[Decoding]
     chat_template: str | None = None
     has_cfg_likelihood: bool = False
+    predicts: Literal["same", "next"] = "same"
+    """Does the state at a position predict its own token or the next one?"""
+
+    def network_of(self, raw: dict[str, Any]) -> type[DiffusionNetwork]:
+        """The network class of a config.json; a family with several published classes chooses here."""
+        return self.network
 
     def open(self, path: Path, **options: Any) -> Any:
         """Open a folder in this family's published layout (see ``opening.open_native``)."""
@@ -41,9 +47,30 @@ class Family(ABC):
 
         return open_native(self, path, **options)
 
-    @abstractmethod
-    def special_ids(self, config: Any, tokenizer: Any | None) -> SpecialIds:
-        """Special ids as config and tokenizer name them; never constants."""
+    mask_texts: tuple[str, ...] = ()
+    """How published tokenizers write the mask token."""
+    eot_text: str | None = None
+    eos_from_generation: bool = False
+    """generation_config.json names the stop ids, config.json only one of them."""
+
+    def special_ids(self, config: Any, tokenizer: Any | None, generation: Mapping[str, Any]) -> SpecialIds:
+        """Special ids as config, generation config and tokenizer name them; never constants."""
+        mask = getattr(config, "mask_token_id", None)
+        texts = (special_from_tokenizer(tokenizer, text) for text in self.mask_texts)
+        pad = getattr(config, "pad_token_id", None)
+        places = [generation.get("eos_token_id"), getattr(config, "eos_token_id", None)]
+        found = [*(places if self.eos_from_generation else places[::-1]), getattr(tokenizer, "eos_token_id", None), pad]
+        eos = next((value for value in found if value is not None), ())
+        return SpecialIds(
+            mask=next((token for token in texts if token is not None), None) if mask is None else mask,
+            eos=tuple(eos) if isinstance(eos, list | tuple) else (eos,),
+            eot=special_from_tokenizer(tokenizer, self.eot_text) if self.eot_text else None,
+            pad=pad,
+        )
+
+    def defaults(self, spec: ModelSpec) -> dict[str, Any]:
+        """Decoding values that the checkpoint itself decides (its block length)."""
+        return {}
 
     @abstractmethod
     def rule(self, decoding: Any, spec: ModelSpec) -> Rule:
@@ -51,7 +78,7 @@ class Family(ABC):
 
     def tier(self, rule: Rule) -> Tier:
         """How exact a rule is against the family's published sampler."""
-        if rule.how_many != "quota":
+        if rule.approximate:
             return "A"
         return "E2" if rule.draws and not rule.reference_draws else "E1"
 
@@ -61,7 +88,8 @@ class Family(ABC):
         Raises:
             DecodingError: a field the family does not have, or a value that cannot be.
         """
-        known = list(self.decoding.model_fields)
+        known = [*self.decoding.model_fields, *self.decoding.aliases]
+        fields = self._plain(fields)
         for field in fields:
             if field not in known:
                 raise DecodingError(
@@ -73,7 +101,7 @@ class Family(ABC):
             given["stop"] = (given["stop"],)
         ids = {"mask_id": spec.mask_id, "eos_id": spec.eos_ids, "eot_id": spec.eot_id}
         try:
-            decoding = self.decoding(**{**ids, **given})
+            decoding = self.decoding(**{**ids, **self.defaults(spec), **given})
         except ValidationError as error:
             raise DecodingError(_reason(error)) from error
         for name in ids:
@@ -84,6 +112,18 @@ class Family(ABC):
                         f"{name}={token} is outside the vocabulary; allowed are 0 to {spec.vocab_size - 1}"
                     )
         return decoding
+
+    def _plain(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields with their users' other names resolved; raises DecodingError where two names disagree."""
+        plain = dict(fields)
+        for alias, name in self.decoding.aliases.items():
+            value = plain.pop(alias, None)
+            if value is None:
+                continue
+            if plain.get(name) not in (None, value):
+                raise DecodingError(f"{alias}={value} and {name}={plain[name]} are names of one field; give one of them")
+            plain[name] = value
+        return plain
 
     def with_ids(self, spec: ModelSpec, decoding: Decoding) -> ModelSpec:
         """The spec with the special ids of one call."""

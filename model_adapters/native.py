@@ -53,8 +53,10 @@ class NativeModel:
         """Upper bound of a request's forward passes."""
         if request.kind == "generate":
             rule = self.family.rule(self.resolve(request.decoding), self.spec)
-            blocks = rule.gen_length // rule.block_length
-            return blocks * min(rule.steps_per_block, rule.block_length) * rule.forwards_per_step
+            prompt = len(self.encode(request.prompt)) if rule.grid == "absolute" else 0
+            most = rule.block_length if rule.edit_threshold is None else rule.block_length + rule.max_post_steps
+            steps = min(rule.steps_per_block, most) if rule.edit_threshold is None else most
+            return rule.blocks(prompt) * steps * rule.forwards_per_step
         settings = self.resolve_likelihood(request.decoding)
         tokens = self.encode(request.target if isinstance(request.target, str) else list(request.target or ()))
         n = len(tokens)
@@ -86,7 +88,8 @@ class NativeModel:
     ) -> Iterator[Sample]:
         """Answer generate requests; samples come back as each finishes.
 
-        Rows with another mask id than the model's (an override for one call) run in a loop of their own.
+        Rows with another mask id or grid than those before them (an override for one request) run in a loop of their
+        own.
         """
         rejected: list[Sample] = []
 
@@ -101,11 +104,11 @@ class NativeModel:
                 yield row
 
         source = rows()
-        for mask_id, same in _runs_of_mask(source):
+        for first, same in _runs(source):
             loop = denoise(
                 self.network,
                 same,
-                mask_id=mask_id,
+                mask_id=first.mask_id,
                 vocab=self.spec.vocab_size,
                 max_rows=max_rows or DEFAULT_ROWS.get(self.device.type, 16),
                 device=self.device,
@@ -121,20 +124,18 @@ class NativeModel:
         tokens = row.response()
         end = through_eos(tokens, rule.eos_ids)
         masks = [i for i, token in enumerate(tokens) if token == spec.mask_id]
-        if rule.early_stop and end is not None and (not masks or masks[0] >= end):
+        if end is not None and (rule.cut_at_eos or (rule.early_stop and (not masks or masks[0] >= end))):
             tokens = tokens[:end]
         elif row.stopped:
-            tokens = tokens[: row.stop - len(row.prompt)]
+            tokens = tokens[: row.stop - len(row.prompt)]  # the rest was never decoded
         text, cut = None, False
         if self.tokenizer is not None:
             text, cut = response_text(self.tokenizer, tokens, rule.eos_ids, rule.stop, rule.keep_text_after_eos)
-        per_step = rule.forwards_per_step
-        blocks = rule.gen_length // rule.block_length
         return Generation(
             tokens=tokens,
             text=text,
-            nfe=row.turn * per_step,
-            reference_nfe=(blocks * rule.steps_per_block if rule.how_many == "quota" else row.turn) * per_step,
+            nfe=row.turn * rule.forwards_per_step,
+            reference_nfe=row.reference_nfe(),
             finish_reason="stop" if cut else "eos" if end is not None else "length",
             prompt_tokens=len(row.prompt),
             tokens_to_eos=len(tokens) if end is None else end,
@@ -155,7 +156,8 @@ class NativeModel:
 
     @torch.no_grad()
     def logits(self, ids: Sequence[int], block_length: int | None = None) -> torch.Tensor:
-        """float32 [L, V]; row i scores token i. ``block_length``: attend block-causally instead of bidirectionally.
+        """float32 [L, V]; row i scores token i. ``block_length``: attend block-causally on that grid, instead of as the
+        family does by default.
 
         Raises:
             PromptError: more tokens than the context limit, ids outside the vocabulary, none at all.
@@ -166,9 +168,11 @@ class NativeModel:
             raise PromptError("logits of no tokens: give at least one token id")
         if len(tokens) > self.spec.context_limit:
             raise PromptError(f"{len(tokens)} tokens; the model's context limit is {self.spec.context_limit}")
-        plan = Plan((len(tokens),), block_length)
+        plan = Plan((len(tokens),), self.spec.block_length if block_length is None else block_length)
         packed = torch.tensor(tokens, dtype=torch.long, device=self.device)
         logits = self.network(packed, plan=plan).logits.float().cpu()
+        if self.spec.predicts == "next":
+            logits = torch.cat([logits[:1], logits[:-1]])
         if bool(torch.isnan(logits).any()):
             raise ModelOutputError("the network gave NaN logits: check the weights (dare-bench validate) and the dtype")
         return logits
@@ -183,20 +187,22 @@ def _drain(rejected: list[Sample]) -> Iterator[Sample]:
         yield rejected.pop(0)
 
 
-def _runs_of_mask(rows: Iterator[Row]) -> Iterator[tuple[int, Iterator[Row]]]:
-    """Split a stream of rows where the mask id changes, pulling no further than needed."""
+def _runs(rows: Iterator[Row]) -> Iterator[tuple[Row, Iterator[Row]]]:
+    """Split a stream of rows where the mask id or the grid of attention changes, pulling no further than needed."""
     held: list[Row] = []
 
-    def same(mask_id: int) -> Iterator[Row]:
+    def kind(row: Row) -> tuple[int, int]:
+        return row.mask_id, row.rule.block_length if row.rule.causal else 0
+
+    def same(first: Row) -> Iterator[Row]:
         yield held.pop()
         for row in rows:
-            if row.mask_id != mask_id:
+            if kind(row) != kind(first):
                 held.append(row)
                 return
             yield row
 
-    for first in rows:
-        held.append(first)
+    for row in rows:
+        held.append(row)
         while held:
-            mask_id = held[0].mask_id
-            yield mask_id, same(mask_id)
+            yield held[0], same(held[0])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from dare_bench.errors import CheckpointError, UsageError
-from dare_bench.model_adapters.checkpoint import check_weights, read_config
+from dare_bench.model_adapters.backbone.moe import published_shapes
+from dare_bench.model_adapters.checkpoint import check_weights, read_config, read_optional
 from dare_bench.model_adapters.family import Family, require_mask
 from dare_bench.model_adapters.native import NativeModel
 from dare_bench.model_adapters.quiet import quiet_transformers
@@ -62,21 +64,22 @@ def open_native(
     """
     raw = read_config(path)
     try:
-        config = family.network.config_class.from_dict(raw)
-        arch = family.network.arch_of(config)
+        network = family.network_of(raw)
+        config = read(network, raw)
+        arch = network.arch_of(config)
         with torch.device("meta"):
-            expected = {k: tuple(v.shape) for k, v in family.network(config).state_dict().items()}
+            built = {k: tuple(v.shape) for k, v in network(config).state_dict().items()}
     except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         raise CheckpointError(f"{path}: config.json describes no network ({str(error).splitlines()[0]})") from error
-    check_weights(path, expected)
+    check_weights(path, published_shapes(built))
     where = pick_device(device)
     kind = pick_dtype(dtype, where, raw)
     tokenizer = open_tokenizer(path, arch.vocab)
     if tokenizer is not None and not getattr(tokenizer, "chat_template", None):
         tokenizer.chat_template = family.chat_template  # the harnesses ask the tokenizer for it
-    network = _weights(family, path, config, kind).to(where).eval()
-    _check_finite(network, path)
-    ids = family.special_ids(config, tokenizer)
+    loaded = _weights(network, path, config, kind).to(where).eval()
+    _check_finite(loaded, path)
+    ids = family.special_ids(config, tokenizer, read_optional(path / "generation_config.json"))
     eos = ids.eos if eos_id is None else tuple(eos_id) if isinstance(eos_id, list | tuple) else (eos_id,)
     spec = ModelSpec(
         family=family.name,
@@ -86,20 +89,30 @@ def open_native(
         pad_id=ids.pad,
         vocab_size=arch.vocab,
         context_limit=int(config.max_position_embeddings),
+        attention="bidirectional" if arch.block_length is None else "block-causal",
+        block_length=arch.block_length,
+        predicts=family.predicts,
         dtype=str(kind).removeprefix("torch."),
         device=str(where),
-        parameters=sum(p.numel() for p in network.parameters()),
+        parameters=sum(p.numel() for p in loaded.parameters()),
     )
     for name, value in (("mask_id", spec.mask_id), ("eos_id", max(eos, default=0)), ("eot_id", spec.eot_id or 0)):
         if not 0 <= value < spec.vocab_size:
             raise CheckpointError(f"{path}: {name}={value} is outside the vocabulary of {spec.vocab_size} rows")
-    return NativeModel(family, network, tokenizer, spec, path)
+    return NativeModel(family, loaded, tokenizer, spec, path)
 
 
-def _weights(family: Family, path: Path, config: Any, dtype: torch.dtype) -> Any:
+def read(network: Any, raw: dict[str, Any]) -> Any:
+    """config.json as the network's config. A null ``rope_scaling`` says nothing, but transformers warns of it."""
+    with quiet_transformers(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return network.config_class.from_dict(raw)
+
+
+def _weights(network: Any, path: Path, config: Any, dtype: torch.dtype) -> Any:
     try:
         with quiet_transformers():
-            return family.network.from_pretrained(str(path), config=config, dtype=dtype, use_safetensors=True)
+            return network.from_pretrained(str(path), config=config, dtype=dtype, use_safetensors=True)
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(f"{path}: its weights do not load ({reason})") from error
@@ -107,7 +120,7 @@ def _weights(family: Family, path: Path, config: Any, dtype: torch.dtype) -> Any
 
 def _check_finite(network: Any, path: Path) -> None:
     """NaN weights are named here: deeper in, some attention kernels swallow them and the model is silently worse."""
-    for name, weight in network.named_parameters():
+    for name, weight in network.state_dict().items():
         if not bool(torch.isfinite(weight).all()):
             count = int((~torch.isfinite(weight)).sum())
             raise CheckpointError(f"{path}: {name} holds {count} NaN or infinite values; fetch or train it again")

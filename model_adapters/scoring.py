@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from dare_bench.diffusion.likelihood import Draws, combine, draw
 from dare_bench.errors import DareError, MemoryLimitError, ModelOutputError, PromptError
 from dare_bench.model_adapters.backbone.plan import Plan
-from dare_bench.model_adapters.sampling.choose import guided
+from dare_bench.model_adapters.sampling.guidance import guided
 from dare_bench.model_adapters.sampling.loop import denoise, out_of_memory
 from dare_bench.model_adapters.sampling.rows import Row
 from dare_bench.model_adapters.sampling.rule import Rule

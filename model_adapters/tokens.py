@@ -8,26 +8,39 @@ from pathlib import Path
 from typing import Any, SupportsIndex
 
 from dare_bench.errors import CheckpointError, PromptError
+from dare_bench.model_adapters.qwen_tokenizer import is_native, name_mask, open_native_tokenizer, read_object
 from dare_bench.types import ModelSpec, Prompt
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "merges.txt")
 
 
 def open_tokenizer(path: Path, vocab: int) -> Any | None:
     """The folder's tokenizer, never with remote code; None where the folder has none.
 
+    A class that transformers does not have is opened from the folder's vocabulary files (``qwen_tokenizer``). The added
+    token at config.json's ``mask_token_id`` is the mask token, whatever the tokenizer's files call it.
+
     Raises:
-        CheckpointError: its files do not open, or it has ids beyond the embedding's ``vocab`` rows.
+        CheckpointError: a file is missing or does not open, or ids go beyond the embedding's ``vocab`` rows.
     """
     if not any((path / name).is_file() for name in TOKENIZER_FILES):
         return None
-    from transformers import AutoTokenizer
-
+    config = read_object(path / "tokenizer_config.json")
+    mask_id = read_object(path / "config.json").get("mask_token_id")
+    mask_id = mask_id if isinstance(mask_id, int) else None
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
+        if is_native(config):
+            tokenizer = open_native_tokenizer(path, config, mask_id)
+        else:
+            from transformers import AutoTokenizer
+
+            tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
+        name_mask(tokenizer, mask_id)
+    except CheckpointError:
+        raise
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{path}: its tokenizer does not open without remote code ({reason})") from error
+        raise CheckpointError(f"{path}: its tokenizer does not open ({reason}); fetch its files again") from error
     highest = max(tokenizer.get_vocab().values(), default=-1)
     if highest >= vocab:
         raise CheckpointError(

@@ -37,3 +37,12 @@ def noisy(batch: Batch, masked_T: Tensor, mask_id: int) -> tuple[Tensor, Tensor,
     """What a network is called with: (tokens [T] with the masks in, packed indices [N] of the masks, targets [N])."""
     at_N = masked_T.nonzero()[:, 0]
     return torch.where(masked_T, mask_id, batch.tokens_T), at_N, batch.tokens_T[at_N]
+
+
+def predicted_from(batch: Batch, at_N: Tensor) -> Tensor:
+    """Which packed tokens' hidden states predict the tokens at ``at_N`` under a shifted head (Dream): the token before,
+    and a row's first token its own. int64 [N], sorted when ``at_N`` is; never another row's.
+
+    Source: ``logits = cat([logits[:, :1], logits[:, :-1]], dim=1)`` in Dream-org's generation_utils.py.
+    """
+    return at_N - (batch.column_T[at_N] > 0).long()

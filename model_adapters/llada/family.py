@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from dare_bench.model_adapters.family import Family, SpecialIds, special_from_tokenizer
+from dare_bench.model_adapters.family import Family
+from dare_bench.model_adapters.fields import at_least_one, divides, keeps_text, sampling, steps_fit
 from dare_bench.model_adapters.llada.network import LLaDAModelLM
 from dare_bench.model_adapters.sampling.rule import Rule
 from dare_bench.types import Decoding, ModelSpec
@@ -25,7 +26,8 @@ CHAT_TEMPLATE = (
 class LLaDADecoding(Decoding):
     """LLaDA's sampler. ``steps`` and ``block_length`` equal ``gen_length`` unless given.
 
-    ``threshold`` and ``factor`` are Fast-dLLM's parallel decoding (arXiv 2505.22618): approximate, tier A.
+    ``threshold`` and ``factor`` are Fast-dLLM's parallel decoding, ``cache`` its prefix and dual caches (arXiv
+    2505.22618): approximate, tier A.
     """
 
     steps: int | None = None
@@ -36,6 +38,7 @@ class LLaDADecoding(Decoding):
     confidence_eos_eot_inf: bool = False
     threshold: float | None = Field(default=None, ge=0, le=1)
     factor: float | None = Field(default=None, gt=0)
+    cache: Literal["none", "prefix", "dual"] = "none"
     confidence_dtype: Literal["float32", "float64"] | None = None
 
     @field_validator("steps", "block_length", mode="before")
@@ -53,37 +56,27 @@ class LLaDADecoding(Decoding):
                 values[name] = gen_length
         if values.get("confidence_dtype") is None:
             fast = values.get("threshold") is not None or values.get("factor") is not None
+            fast = fast or values.get("cache", "none") != "none"
             values["confidence_dtype"] = "float64" if fast else "float32"
         return values
 
     @model_validator(mode="after")
     def _consistent(self) -> LLaDADecoding:
         gen_length, block_length, steps = self.gen_length, self.block_length or 0, self.steps or 0
-        for name, value in (("gen_length", gen_length), ("block_length", block_length), ("steps", steps)):
-            if value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
-        if gen_length % block_length:
-            raise ValueError(
-                f"gen_length={gen_length} is not divisible by block_length={block_length}; "
-                f"allowed block lengths: {_divisors(gen_length)}"
-            )
-        blocks = gen_length // block_length
-        if steps % blocks:
-            raise ValueError(
-                f"steps={steps} is not divisible by the number of blocks, gen_length/block_length={blocks}; "
-                f"nearest allowed: {max(blocks, steps // blocks * blocks)} or {(steps // blocks + 1) * blocks}"
-            )
-        if self.temperature < 0:
-            raise ValueError(f"temperature={self.temperature} must be 0 (greedy) or more")
+        at_least_one(gen_length=gen_length, block_length=block_length, steps=steps)
+        divides(gen_length, block_length)
+        steps_fit(steps, gen_length // block_length)
+        sampling(self.temperature, None, None)
         if self.cfg_scale < 0:
             raise ValueError(f"cfg_scale={self.cfg_scale} must be 0 (off) or more")
         if self.threshold is not None and self.factor is not None:
             raise ValueError(f"threshold={self.threshold} and factor={self.factor} exclude each other; give one")
-        if self.early_stop and self.text_after_eos == "keep":
+        if self.cache != "none" and (self.cfg_scale > 0 or self.logits_eos_inf or self.confidence_eos_eot_inf):
             raise ValueError(
-                "early_stop=True with text_after_eos='keep' would lose the text after EOS; "
-                "use text_after_eos='cut' or early_stop=False"
+                f"cache={self.cache!r} is Fast-dLLM's sampler, which has no cfg_scale, logits_eos_inf or "
+                "confidence_eos_eot_inf; use cache='none' with them"
             )
+        keeps_text(self.early_stop, self.text_after_eos)
         return self
 
 
@@ -95,24 +88,14 @@ class LLaDA(Family):
     decoding = LLaDADecoding
     chat_template = CHAT_TEMPLATE
     has_cfg_likelihood = True
-
-    def special_ids(self, config: Any, tokenizer: Any | None) -> SpecialIds:
-        mask = getattr(config, "mask_token_id", None)
-        eos = getattr(config, "eos_token_id", None)
-        if eos is None and tokenizer is not None:
-            eos = tokenizer.eos_token_id
-        pad = getattr(config, "pad_token_id", None)
-        return SpecialIds(
-            mask=special_from_tokenizer(tokenizer, "<|mdm_mask|>") if mask is None else mask,
-            eos=() if eos is None else tuple(eos) if isinstance(eos, list | tuple) else (eos,),
-            eot=special_from_tokenizer(tokenizer, "<|eot_id|>"),
-            pad=pad,
-        )
+    mask_texts = ("<|mdm_mask|>",)
+    eot_text = "<|eot_id|>"
 
     def rule(self, decoding: LLaDADecoding, spec: ModelSpec) -> Rule:
         d = decoding
         assert d.steps is not None and d.block_length is not None
         eot = () if spec.eot_id is None else (spec.eot_id,)
+        fast = d.threshold is not None or d.factor is not None or d.cache != "none"
         uncounted: tuple[int, ...] = ()
         if d.confidence_eos_eot_inf:
             # The reference sets EOS on the noised tensor and EOT on the plain one; at temperature 0 they are the same
@@ -130,6 +113,9 @@ class LLaDA(Family):
             cfg_scale=d.cfg_scale,
             suppressed=spec.eos_ids if d.logits_eos_inf else (),
             uncounted=uncounted,
+            cache=d.cache,
+            counted="turns" if fast else "schedule",
+            approximate=fast,
             confidence_float64=d.confidence_dtype == "float64",
             reference_draws=d.rng == "reference",
             early_stop=bool(d.early_stop),  # the published sampler never stops early
@@ -139,11 +125,6 @@ class LLaDA(Family):
             record_trajectory=d.trajectory,
             record_margin=d.margin,
         )
-
-
-def _divisors(n: int, most: int = 12) -> str:
-    found = [str(i) for i in range(1, n + 1) if n % i == 0]
-    return ", ".join(found if len(found) <= most else [*found[: most - 1], "...", found[-1]])
 
 
 FAMILY = LLaDA()

@@ -1,4 +1,4 @@
-"""Which token, and how sure: logits at open positions -> (token, confidence).
+"""Which token, and how sure: logits at open positions -> tokens, confidences, scores.
 
 Works in chunks of positions, so that no vocabulary-wide float64 tensor of all positions is ever held.
 
@@ -8,20 +8,28 @@ Shape letters: N open positions, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from dare_bench.diffusion.rng import Draw, uniform
 from dare_bench.errors import ModelOutputError
+from dare_bench.model_adapters.sampling.filters import keep
 from dare_bench.model_adapters.sampling.rule import Rule
 
 CHUNK_ELEMENTS = 1 << 24
 
 
-def guided(cond_NV: Tensor, uncond_NV: Tensor, scale: float | Tensor) -> Tensor:
-    """Classifier-free guidance: ``u + (scale + 1)(c - u)`` (LLaDA generate.py)."""
-    return uncond_NV + (scale + 1.0) * (cond_NV - uncond_NV)
+@dataclass(frozen=True)
+class Proposal:
+    """For every open position: the token it would get, its confidence (float32 or float64), the score by which it is
+    ranked, and the margin (the gap to another token; inf unless recorded)."""
+
+    token_N: Tensor
+    confidence_N: Tensor
+    score_N: Tensor
+    margin_N: Tensor
 
 
 def gumbel_argmax(logits_NV: Tensor, uniform_NV: Tensor, temperature: float) -> Tensor:
@@ -68,44 +76,76 @@ def choose(
     key_N: Tensor,
     step_N: Tensor,
     position_N: Tensor,
-    uniform_NV: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens [N], confidences [N] (float32 or float64) and margins [N] (the gap to another token; inf unless recorded).
+    published_NV: Tensor | None = None,
+) -> Proposal:
+    """What each open position would get.
 
     Args:
         key_N, step_N, position_N: counters of each position's draw.
-        uniform_NV: the published code's own uniforms, when they are replayed.
+        published_NV: the published code's own noise, when it is replayed (see ``published.py``).
     """
     rows = max(1, CHUNK_ELEMENTS // logits_NV.shape[1])
     parts = []
-    for i in range(0, logits_NV.shape[0], rows):
+    for i in range(0, max(1, logits_NV.shape[0]), rows):
         cut = slice(i, i + rows)
-        noise = None
-        if rule.temperature > 0 and uniform_NV is None:
-            noise = uniform(key_N[cut], Draw.TOKEN, step_N[cut], position_N[cut])
-        parts.append(_choose(logits_NV[cut], rule, noise, None if uniform_NV is None else uniform_NV[cut]))
-    tokens, confidences, margins = zip(*parts, strict=True)
-    return torch.cat(tokens), torch.cat(confidences), torch.cat(margins)
+        uniform_N = None
+        if not rule.greedy and published_NV is None:
+            uniform_N = uniform(key_N[cut], Draw.TOKEN, step_N[cut], position_N[cut])
+        parts.append(_choose(logits_NV[cut], rule, uniform_N, None if published_NV is None else published_NV[cut]))
+    if len(parts) == 1:
+        return parts[0]
+    return Proposal(
+        torch.cat([p.token_N for p in parts]),
+        torch.cat([p.confidence_N for p in parts]),
+        torch.cat([p.score_N for p in parts]),
+        torch.cat([p.margin_N for p in parts]),
+    )
 
 
-def _choose(
-    logits_NV: Tensor, rule: Rule, uniform_N: Tensor | None, uniform_NV: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def _choose(logits_NV: Tensor, rule: Rule, uniform_N: Tensor | None, published_NV: Tensor | None) -> Proposal:
     logits_NV = _without(logits_NV.float(), rule.suppressed)
     best_N, token_N = logits_NV.max(-1)
     check_finite(best_N)
+    tempered_NV = logits_NV / rule.temperature if rule.temperature > 0 else logits_NV
+    kept_NV = tempered_NV
+    if rule.temperature > 0 or rule.confidence_of == "kept":
+        kept_NV = keep(tempered_NV, rule.top_k, rule.top_p, rule.top_p_first)
     margin_N = torch.full_like(best_N, float("inf"), dtype=torch.float64)
-    if rule.temperature > 0:
-        if uniform_NV is not None:
-            token_N = gumbel_argmax(logits_NV, uniform_NV, rule.temperature)
-        else:
-            assert uniform_N is not None
-            token_N, margin_N = inverse_cdf(logits_NV, uniform_N, rule.temperature)
+    if not rule.greedy:
+        token_N, margin_N = _draw(logits_NV, kept_NV, rule, uniform_N, published_NV, margin_N)
     elif rule.record_margin and logits_NV.shape[1] > 1:
         top = logits_NV.topk(2, -1).values
         margin_N = (top[:, 0] - top[:, 1]).double()
     # The published code removes these from the softmax after the token was chosen: a removed token has confidence 0.
-    counted_NV = _without(logits_NV, rule.uncounted)
+    source_NV = {"plain": logits_NV, "tempered": tempered_NV, "kept": kept_NV}[rule.confidence_of]
     dtype = torch.float64 if rule.confidence_float64 else torch.float32
-    confidence_N = torch.softmax(counted_NV, -1, dtype=dtype).gather(1, token_N[:, None])[:, 0]
-    return token_N, confidence_N, margin_N
+    probability_NV = torch.softmax(_without(source_NV, rule.uncounted), -1, dtype=dtype)
+    confidence_N = probability_NV.gather(1, token_N[:, None])[:, 0]
+    return Proposal(token_N, confidence_N, _score(confidence_N, probability_NV, rule), margin_N)
+
+
+def _draw(
+    logits_NV: Tensor, kept_NV: Tensor, rule: Rule, uniform_N: Tensor | None, published_NV: Tensor | None, sure_N: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Drawn tokens, and how far each draw was from another token (unknown where published noise is replayed)."""
+    if published_NV is None:
+        assert uniform_N is not None
+        return inverse_cdf(kept_NV, uniform_N, 1.0)
+    if rule.draw_law == "gumbel":
+        return gumbel_argmax(logits_NV, published_NV, rule.temperature), sure_N
+    probability_NV = kept_NV.softmax(-1)
+    if rule.draw_law == "masked":  # torch's Categorical normalises once more
+        probability_NV = probability_NV / probability_NV.sum(-1, keepdim=True)
+    return (probability_NV / published_NV).argmax(-1), sure_N
+
+
+def _score(confidence_N: Tensor, probability_NV: Tensor, rule: Rule) -> Tensor:
+    """What positions are ranked by, the highest first."""
+    if rule.which == "margin":
+        top = probability_NV.topk(2, -1).values
+        return top[:, 0] - top[:, 1]
+    if rule.how_many == "entropy_bound":
+        return torch.special.xlogy(probability_NV, probability_NV).sum(-1)
+    if rule.which == "entropy":  # the small constant is Dream's; near ties depend on it
+        return (probability_NV * torch.log(probability_NV + 1e-10)).sum(-1)
+    return confidence_N

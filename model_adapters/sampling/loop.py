@@ -9,9 +9,13 @@ from typing import Any
 import torch
 
 from dare_bench.errors import MemoryLimitError
+from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.sampling.batch import Batch
+from dare_bench.model_adapters.sampling.pages import Pages
 from dare_bench.model_adapters.sampling.rows import Row
 from dare_bench.types import LoopStats
+
+FIRST_SLOTS = 1024
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -35,8 +39,9 @@ def denoise(
 ) -> Iterator[Row]:
     """Run rows to their end; yields each as it finishes.
 
-    Rows are pulled from ``rows`` as slots fall free. When memory runs out, half of the rows wait, the others go on,
-    and ``stats.halvings`` records it; a canvas is only written after its forward succeeded, so nothing is lost.
+    Rows are pulled from ``rows`` as slots fall free; all of them attend on one grid (block-causal rows of another block
+    length, or another mask id, need a loop of their own). When memory runs out, half of the rows wait, the others go
+    on, and ``stats.halvings`` records it; a canvas is only written after its forward succeeded, so nothing is lost.
 
     Raises:
         MemoryLimitError: one row alone does not fit.
@@ -44,18 +49,27 @@ def denoise(
     """
     source, slots = iter(rows), max_rows
     pool: list[Row] = []
+    held: list[Row] = []  # rows that wait a turn for a prefix that another row commits
     batch: Batch | None = None
+    memory = _Memory(network, device)
     while True:
-        while len(pool) < slots and (row := next(source, None)) is not None:
-            if row.block >= 0 or row.next_block(vocab):  # block >= 0: it waited in the middle of its work
+        waiting, held = held, []
+        for row in waiting:
+            (pool if memory.admit(row) else held).append(row)
+        if len(held) < len(waiting):
+            batch = None
+        while len(pool) + len(held) < slots and (row := next(source, None)) is not None:
+            if row.block < 0 and not row.next_block(vocab):  # a row in a block waited in the middle of its work
+                yield row
+            elif memory.admit(row):
                 pool.append(row)
                 batch = None
             else:
-                yield row
+                held.append(row)
         if not pool:
             return
         if batch is None:
-            batch = Batch(pool, mask_id, device)
+            batch = Batch(pool, mask_id, device, memory.store, memory.pages)
         finished: list[int] | None = None
         try:
             finished = batch.turn(network)
@@ -68,13 +82,13 @@ def denoise(
                     "use a shorter gen_length, a smaller dtype or another device"
                 ) from error
         if finished is None:  # outside the except: there the error would still hold the forward's tensors
-            waiting, batch, pool, slots = _halve(batch, stats)
-            source = chain(waiting, source)
+            waiting, pool, slots = _halve(batch, memory, stats)
+            batch, source, held = None, chain(waiting, held, source), []
             continue
         stats.forwards += 1
         stats.row_forwards += len(pool)
         stats.slot_forwards += slots
-        stats.tokens_processed += batch.full_plan.tokens
+        stats.tokens_processed += batch.tokens_done
         if not finished:
             continue
         batch.sync()
@@ -87,15 +101,46 @@ def denoise(
         if ended:
             gone = set(map(id, ended))
             pool, batch = [row for row in pool if id(row) not in gone], None
+            for row in ended:
+                memory.release(row)
             yield from ended
 
 
-def _halve(batch: Batch, stats: LoopStats) -> tuple[list[Row], None, list[Row], int]:
-    """Let half of the rows wait; returns (waiting, no batch, staying, slots)."""
+class _Memory:
+    """The loop's cache: made when the first row wants one."""
+
+    def __init__(self, network: Any, device: torch.device) -> None:
+        self.network, self.device = network, device
+        self.store: KVStore | None = None
+        self.pages: Pages | None = None
+
+    def admit(self, row: Row) -> bool:
+        """May the row join now? False: it waits for a prefix that another row is about to commit."""
+        if row.rule.cache == "none":
+            return True
+        if self.pages is None:
+            parameter = next(self.network.parameters())
+            self.store = KVStore(self.network.arch, FIRST_SLOTS, self.device, parameter.dtype)
+            self.pages = Pages(FIRST_SLOTS, self.store.grow)
+        if row.rule.cache != "exact" or row.held.columns:
+            return True
+        length = row.rule.block_length
+        return self.pages.admit(row.held, row.canvas[: row.begin].tolist(), length)
+
+    def release(self, row: Row) -> None:
+        if self.pages is not None:
+            self.pages.release(row.held)
+
+
+def _halve(batch: Batch, memory: _Memory, stats: LoopStats) -> tuple[list[Row], list[Row], int]:
+    """Let half of the rows wait; returns (waiting, staying, slots). An exact cache is given up: it can be made again."""
     batch.sync()
     rows = list(batch.rows)
     slots = max(1, len(rows) // 2)
     stats.halvings.append({"rows": len(rows), "now": slots})
+    for row in rows[slots:]:
+        if row.rule.cache == "exact":
+            memory.release(row)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    return rows[slots:], None, rows[:slots], slots
+    return rows[slots:], rows[:slots], slots

@@ -1,4 +1,4 @@
-"""A row: one prompt and its canvas on the way from masks to text."""
+"""One row of the denoising loop: a request's canvas, and where it stands. Host side; tensors of a batch mirror it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.rule import Rule, quota_schedule
+from dare_bench.model_adapters.sampling.pages import Held
+from dare_bench.model_adapters.sampling.published import Draws, draw
+from dare_bench.model_adapters.sampling.rule import Rule, quota_schedule, time_schedule
 from dare_bench.model_adapters.sampling.text import stop_is_final, through_eos
 from dare_bench.types import Event
 
@@ -34,18 +36,35 @@ class Row:
     step: int = 0
     turn: int = 0
     """Forward turns so far (a CFG pair is one)."""
+    post: int = 0
+    """Forwards so far on a full block (editing)."""
+    done_blocks: int = 0
+    extra: int = 0
+    """Forwards beyond ours that the published code would have made."""
     quota: list[int] = field(default_factory=list)
+    held: Held = field(default_factory=Held)
+    """What stands in the cache for this row."""
     margin: float = float("inf")
     events: list[Event] = field(default_factory=list)
     stopped: bool = False
     started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
-        self.canvas = torch.tensor([*self.prompt, *[self.mask_id] * self.rule.gen_length], dtype=torch.long)
+        rule, p = self.rule, len(self.prompt)
+        length = rule.gen_length
+        if rule.grid == "absolute":
+            length = -(-(p + length) // rule.block_length) * rule.block_length - p
+        self.canvas = torch.tensor([*self.prompt, *[self.mask_id] * length], dtype=torch.long)
+
+    @property
+    def origin(self) -> int:
+        """The column that block 0 starts at."""
+        p, b = len(self.prompt), self.rule.block_length
+        return p if self.rule.grid == "response" else p // b * b
 
     @property
     def begin(self) -> int:
-        return len(self.prompt) + self.block * self.rule.block_length
+        return self.origin + self.block * self.rule.block_length
 
     @property
     def stop(self) -> int:
@@ -54,47 +73,108 @@ class Row:
     @property
     def bound(self) -> int:
         """Turns that the current block takes at most."""
-        return len(self.quota) if self.rule.how_many == "quota" else self.rule.step_bound
+        if self.rule.until_full or self.rule.edit_threshold is not None or self.rule.how_many == "bernoulli":
+            return self.rule.step_bound
+        return len(self.quota)
+
+    def window(self) -> tuple[int, int]:
+        """The columns that the next forward computes; see ``Rule.cache``."""
+        cache = self.rule.cache
+        if cache == "exact":
+            return self.held.columns, self.stop
+        if cache == "none" or self.step == 0:
+            return 0, self.stop if self.rule.causal else len(self.canvas)
+        return self.begin, self.stop if cache == "dual" else len(self.canvas)
+
+    def to_cache(self) -> tuple[int, int]:
+        """The columns whose keys and values the next forward stores."""
+        cache = self.rule.cache
+        if cache == "exact":
+            return self.held.columns, self.begin
+        if cache == "none" or self.step > 0:
+            return 0, 0
+        return 0, self.begin if cache == "prefix" else len(self.canvas)
+
+    def reads(self) -> Tensor:
+        """Cache slots that the next forward reads, int64 [E]."""
+        cache = self.rule.cache
+        if cache == "none" or (cache != "exact" and self.step == 0):
+            return self.held.slots[:0]
+        if cache == "dual":
+            return torch.cat([self.held.slots[: self.begin], self.held.slots[self.stop :]])
+        return self.held.slots
 
     def response(self) -> list[int]:
-        return self.canvas[len(self.prompt) :].tolist()
+        p = len(self.prompt)
+        return self.canvas[p : p + self.rule.gen_length].tolist()
 
     def next_block(self, vocab: int) -> bool:
-        """Enter the next block that has something to do; False when the row is finished.
-
-        The published sampler makes all its forwards even where nothing is left to unmask; those change nothing and are
-        left out, but with replayed draws their numbers are drawn and thrown away, so that the stream stays in step.
-        """
-        rule = self.rule
+        """Enter the next block that has something to do; False when the row is finished."""
         while True:
             if self.block >= 0:
-                if rule.how_many == "quota":
-                    self._skip_draws(rule.steps_per_block - len(self.quota), vocab)
+                self.done_blocks += 1
+                self._catch_up(vocab)
                 if self._ends_here():
                     self.stopped = True
                     return False
-            self.block, self.step = self.block + 1, 0
+            self.block, self.step, self.post = self.block + 1, 0, 0
             if self.begin >= len(self.canvas):
                 return False
             masks = int((self.canvas[self.begin : self.stop] == self.mask_id).sum())
-            self.quota = [k for k in quota_schedule(masks, rule.steps_per_block) if k > 0]
+            self.quota = self._schedule(masks)
             if masks:
                 return True
 
-    def draw_reference(self, vocab: int) -> tuple[Tensor | None, Tensor | None]:
-        """The next forward's published draws: token uniforms float64 [L, V], then order uniforms float32 [L]."""
-        length = len(self.canvas)
-        token = order = None
-        if self.rule.temperature > 0:
-            token = torch.rand((1, length, vocab), dtype=torch.float64, generator=self.generator)[0]
-        if self.rule.which == "random":
-            order = torch.rand((1, length), generator=self.generator)[0]
-        return token, order
+    def _schedule(self, masks: int) -> list[int]:
+        """Positions to unmask in each forward of the block. Forwards that would change nothing are left out, unless the
+        published draws of those steps have to be made."""
+        rule = self.rule
+        if rule.edit_threshold is not None:
+            return [rule.min_transfer] * rule.step_bound
+        if rule.how_many == "carry":
+            return [masks // rule.steps_per_block] * rule.step_bound
+        if rule.how_many == "bernoulli":
+            return []
+        if rule.schedule == "time":
+            first = int(rule.commit_first)
+            p = len(self.prompt)
+            if rule.grid == "response" and not rule.commit_first:
+                masks += int((self.canvas[:p] == self.mask_id).sum())  # Dream counts the masks of its prompt too
+            quota = time_schedule(masks - first, rule.steps_per_block, rule.eps, first)
+            kept = [k for k in quota if k > 0 or (rule.reference_draws and rule.draws)]
+            return [1] * first + kept
+        total = rule.block_length if rule.schedule == "block" else masks
+        return [k for k in quota_schedule(total, rule.steps_per_block) if k > 0]
 
-    def _skip_draws(self, forwards: int, vocab: int) -> None:
-        if self.rule.reference_draws and self.rule.draws:
-            for _ in range(forwards):
-                self.draw_reference(vocab)
+    def draw_reference(self, vocab: int, window: tuple[int, int], take: int) -> Draws:
+        """The published code's random numbers of one forward."""
+        assert self.generator is not None
+        return draw(self, self.generator, vocab, window, take)
+
+    def _catch_up(self, vocab: int) -> None:
+        """What the published sampler still does in a finished block: forwards that change nothing. They are left out,
+        but their numbers are drawn and thrown away, so that a replayed stream stays in step."""
+        rule = self.rule
+        if rule.counted == "schedule" and rule.how_many == "quota" and rule.schedule == "even":
+            wasted = rule.steps_per_block - len(self.quota)
+        else:  # Fast-dLLM looks whether the block is full only after a second forward
+            wasted = int(rule.cache in ("prefix", "dual") and self.step == 1 and rule.steps_per_block > 1)
+            self.extra += wasted
+        if rule.reference_draws and rule.draws:
+            for _ in range(wasted):
+                self.step = max(self.step, 1)
+                self.draw_reference(vocab, self.window(), 0)
+
+    def reference_nfe(self) -> int:
+        """Forwards that the published sampler would have counted for what this row has decoded."""
+        rule = self.rule
+        if rule.counted == "schedule":
+            turns = rule.blocks(len(self.prompt)) * rule.steps_per_block
+        elif rule.counted == "commit":
+            turns = self.turn + self.done_blocks + int(len(self.prompt) >= rule.block_length)
+        else:
+            turns = self.turn + self.extra
+        return turns * rule.forwards_per_step
 
     def _ends_here(self) -> bool:
         """May the row stop after this finished block? Exact when nothing after the cut is ever read: the text is cut
@@ -102,7 +182,8 @@ class Row:
         rule = self.rule
         if not rule.early_stop:
             return False
-        done = self.canvas[len(self.prompt) : self.stop].tolist()
+        p = len(self.prompt)
+        done = self.canvas[p : min(self.stop, p + rule.gen_length)].tolist()
         end = through_eos(done, rule.eos_ids)
         if end is not None:
             return self.mask_id not in done[:end]

@@ -26,10 +26,11 @@ class Ranked:
 
 
 def rank(score_N: Tensor, row_N: Tensor, rows: int) -> Ranked:
-    """Sort each row's scores. ``row_N`` is ascending. Rows without open positions are all -inf."""
+    """Sort each row's scores. Positions of a row stand together. Rows without open positions are all -inf."""
     count_R = torch.bincount(row_N, minlength=rows)
-    first_R = count_R.cumsum(0) - count_R
-    column_N = torch.arange(len(row_N), device=row_N.device) - first_R[row_N]
+    place_N = torch.arange(len(row_N), device=row_N.device)
+    first_R = torch.full((rows,), len(row_N), device=row_N.device).scatter_reduce_(0, row_N, place_N, "amin")
+    column_N = place_N - first_R[row_N]
     width = max(int(count_R.max()), 1)
     table_RW = score_N.new_full((rows, width), float("-inf"))
     table_RW[row_N, column_N] = score_N
@@ -76,12 +77,55 @@ def take_factor(ranked: Ranked, factor: float) -> tuple[Tensor, Tensor]:
     return torch.minimum(n_R, ranked.count_R), gap_RW.min(1).values
 
 
+def take_surer(ranked: Ranked, threshold: float, quota_R: Tensor) -> tuple[Tensor, Tensor]:
+    """All that are surer than the threshold if they are at least the quota, else the quota (SDAR generate.py
+    low_confidence_dynamic, LLaDA2 generate)."""
+    over_R = (ranked.sorted_RW > threshold).sum(1)
+    enough_R = over_R >= quota_R
+    least_R, gap_R = take_quota(ranked, quota_R)
+    near_RW = (ranked.sorted_RW - threshold).abs().double()
+    return torch.where(enough_R, over_R, least_R), torch.minimum(near_RW.min(1).values, gap_R)
+
+
+def take_left(ranked: Ranked, quota_R: Tensor) -> tuple[Tensor, Tensor]:
+    """The open positions among the first open one and the ``quota - 1`` after it; scores are negated columns
+    (SDAR generate.py sequential, writing masked positions only)."""
+    n_R = (ranked.sorted_RW > ranked.sorted_RW[:, :1] - quota_R[:, None]).sum(1)
+    return torch.minimum(n_R, ranked.count_R), torch.full_like(n_R, float("inf"), dtype=torch.float64)
+
+
+def take_entropy(ranked: Ranked, bound: float) -> tuple[Tensor, Tensor]:
+    """From the lowest entropy on, while the entropies taken before sum to at most ``bound``; scores are negated
+    entropies (the EB sampler, arXiv 2505.24857, as in SGLang's EBSampling)."""
+    spent_RW = (-ranked.sorted_RW).nan_to_num(posinf=0.0).cumsum(1) + ranked.sorted_RW.nan_to_num(neginf=0.0)
+    index_W = torch.arange(spent_RW.shape[1], device=spent_RW.device)
+    open_RW = index_W < ranked.count_R[:, None]
+    n_R = ((spent_RW <= bound) & open_RW).sum(1)
+    gap_RW = torch.where(open_RW & (index_W > 0), (spent_RW - bound).abs().double(), float("inf"))
+    return n_R, gap_RW.min(1).values
+
+
+def take_carry(ranked: Ranked, threshold: float, most_R: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the best ``most``: the first always, the others where they reach the threshold (Fast-dLLM's Dream,
+    confidence_threshold: what a step rejects is added to the next one's quota)."""
+    n_R, gap_R = take_above(ranked, threshold)
+    return torch.minimum(n_R, most_R), gap_R
+
+
 def take(ranked: Ranked, rule: Rule, quota_R: Tensor) -> tuple[Tensor, Tensor]:
     """How many of each row's best positions are written, [R] int64, and the smallest gap behind that, [R] float64."""
     if rule.how_many == "threshold":
         return take_above(ranked, rule.threshold)
     if rule.how_many == "factor":
         return take_factor(ranked, rule.factor)
+    if rule.how_many == "dynamic":
+        return take_surer(ranked, rule.threshold, quota_R)
+    if rule.how_many == "sequential":
+        return take_left(ranked, quota_R)
+    if rule.how_many == "entropy_bound":
+        return take_entropy(ranked, rule.entropy_bound)
+    if rule.how_many == "carry":
+        return take_carry(ranked, rule.threshold, quota_R)
     return take_quota(ranked, quota_R)
 
 

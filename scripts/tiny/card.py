@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import fill
 
+from data import TASKS
+from families import FAMILIES
 from recipe import Recipe
 
 METRICS = {
@@ -24,6 +27,38 @@ def score_table(scores: Mapping[str, Mapping[str, float]]) -> str:
     return "\n".join(lines)
 
 
+def bullet(text: str) -> str:
+    """One item of a list, wrapped."""
+    return fill(text, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+
+
+def lengths(tasks: list[str]) -> str:
+    """Which canvas goes with which task."""
+    names = [name.removeprefix("dare_").rstrip("0123456789") for name in tasks]
+    canvases = [f"{TASKS[task].gen_length} for {name}" for task, name in zip(tasks, names, strict=True)]
+    said = ", ".join(canvases).replace(" for", " tokens for", 1)
+    text = f"Use each task's own `gen_length`, the canvas it was trained on: {said}. With another length it does worse."
+    return fill(text, 120)
+
+
+def sizes(recipe: Recipe) -> str:
+    """The network's sizes."""
+    kv = "" if recipe.kv_heads == recipe.heads else f" over {recipe.kv_heads} of keys and values"
+    text = (
+        f"{recipe.layers} layers, width {recipe.width}, {recipe.heads} heads{kv}, feed-forward {recipe.ff_width}, "
+        "context 8,192."
+    )
+    if recipe.experts is None:
+        return bullet(text)
+    moe = recipe.experts
+    return bullet(
+        f"{text} The first layer is dense, the others have {moe.count} experts of width {moe.width}, {moe.top_k} a "
+        f"token from the {moe.top_groups} best of {moe.groups} groups, and a shared one; what the router chose counts "
+        f"{moe.scale:g} times. `expert_bias` moves by {moe.balance_rate:g} a step against each expert's load "
+        "(arXiv 2408.15664), outside the gradient."
+    )
+
+
 def write_card(
     folder: Path,
     recipe_name: str,
@@ -31,9 +66,11 @@ def write_card(
     parameters: int,
     step: int,
     minutes: float,
+    threads: int,
     scores: Mapping[str, Mapping[str, float]],
 ) -> None:
-    """Write ``README.md`` beside the checkpoint. ``minutes`` are training time up to this step."""
+    """Write ``README.md`` beside the checkpoint. ``minutes`` are training time up to this step, on ``threads``."""
+    family = FAMILIES[recipe.family]
     name, final = folder.name, max(recipe.snapshots, key=lambda n: recipe.snapshots[n])
     trained = "\n".join(f"  - {count} rows of `{task}`" for task, count in recipe.rows.items())
     untrained = [f"`{task}`" for task in scores if task not in recipe.rows]
@@ -41,6 +78,9 @@ def write_card(
         "" if name == final else f"\n\nThis is `{final}` stopped early: step {step} of {recipe.steps} of the same run."
     )
     missing = f" It was not trained on {', '.join(untrained)}." if untrained else ""
+    objective = "\n".join(map(bullet, family.objective))
+    who, owner = family.article, family.owner
+    cores = "1 core" if threads == 1 else f"{threads} cores"
     (folder / "README.md").write_text(
         f"""---
 license: apache-2.0
@@ -48,18 +88,17 @@ license: apache-2.0
 
 # {name}
 
-A LLaDA of {parameters:,} parameters in the published layout, small enough to lie in the repository. It knows our own
+{who} of {parameters:,} parameters in the published layout, small enough to lie in the repository. It knows our own
 small tasks and nothing else: it is for demos, for tests, and as a start for trainers, not for language.{part}
 
 ## Scores
 
-Held-out test sets, zero examples, raw text, the deterministic low-confidence sampler, as many steps as tokens, float32.
+Held-out test sets, zero examples, raw text, {family.sampler}, as many steps as tokens, float32.
 No test grid, pair of operands or problem was ever trained on.{missing}
 
 {score_table(scores)}
 
-Use each task's own `gen_length`, the canvas it was trained on: 20 tokens for sudoku, 4 for arithmetic, 14 for
-countdown. With another length it does worse.
+{lengths(list(scores))}
 
 ## How it was made
 
@@ -70,14 +109,13 @@ python scripts/tiny/train.py --recipe {recipe_name} --out model_adapters/tiny
 - From nothing, on data made by seed, new in every step, in exactly the prompt format of the tasks. In every batch:
 {trained}
 - Answers are filled with EOS to the task's canvas, and the EOS are learned like any token.
-- LLaDA's supervised loss: noise level t uniform on (0.001, 1), spread evenly over each batch; response tokens masked
-  with probability t; cross-entropy divided by t and by the length of the response.
-- {recipe.layers} layers, width {recipe.width}, {recipe.heads} heads, feed-forward {recipe.ff_width}, context 8,192.
+{objective}
+{sizes(recipe)}
 - AdamW, learning rate {recipe.learning_rate:g}, {recipe.warm_up} steps of warm-up, a cosine over {recipe.steps} steps,
   betas {recipe.betas[0]} and {recipe.betas[1]}, weight decay {recipe.weight_decay:g}, clipping at {recipe.clip:g}.
-- Step {step}, seed {recipe.seed}. Training to here took {minutes:.0f} minutes on 2 cores.
+- Step {step}, seed {recipe.seed}. Training to here took {minutes:.0f} minutes on {cores}.
 - Weights are stored as bfloat16; evaluate in float32.
-- Tokenizer: 256 bytes, a few merges for the words of our prompts and frequent English, LLaDA's special tokens and
+- Tokenizer: 256 bytes, a few merges for the words of our prompts and frequent English, {owner} special tokens and
   chat template. Any text encodes and decodes without loss.
 
 Licence: Apache-2.0.

@@ -44,21 +44,23 @@ TASKS = {
 }
 
 
-def rows(
-    tokenizer: Tokenizer, eos: int, name: str, seed: int, step: int, count: int
-) -> list[tuple[list[int], list[int]]]:
-    """``count`` training rows (prompt ids, response ids) of a task at a step: a function of (seed, task, step)."""
+Row = tuple[list[int], list[int]]
+"""Prompt ids, response ids."""
+
+
+def rows(tokenizer: Tokenizer, eos: int, name: str, seed: int, step: int, count: int, grid: int = 1) -> list[Row]:
+    """``count`` training rows of a task at a step: a function of (seed, task, step). A row ends on the ``grid`` of
+    blocks, filled with EOS, because that is where the canvas ends when it is decoded."""
     task = TASKS[name]
     utils = task.module("utils")
     made = []
     for item in islice(task.train(key("tiny data", seed, name, step)), count):
         prompt, answer = tokenizer.encode(utils.prompt(item)).ids, tokenizer.encode(utils.answer(item)).ids
-        made.append((prompt, response(answer, task.gen_length, eos, "eos_supervised")))
+        length = task.gen_length + -(len(prompt) + task.gen_length) % grid
+        made.append((prompt, response(answer, length, eos, "eos_supervised")))
     return sorted(made, key=lambda row: len(row[0]))  # equal lengths side by side attend as one dense batch
 
 
-def batch_rows(
-    tokenizer: Tokenizer, eos: int, mix: dict[str, int], seed: int, step: int
-) -> list[tuple[list[int], list[int]]]:
+def batch_rows(tokenizer: Tokenizer, eos: int, mix: dict[str, int], seed: int, step: int, grid: int = 1) -> list[Row]:
     """All rows of one step."""
-    return [row for name, count in mix.items() for row in rows(tokenizer, eos, name, seed, step, count)]
+    return [row for name, count in mix.items() for row in rows(tokenizer, eos, name, seed, step, count, grid)]

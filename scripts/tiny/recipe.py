@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 CONTEXT = 8192
 EPS = 1e-3
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts: the first layer is dense, every other has ``count`` experts of ``width``, ``top_k`` a
+    token, chosen from the ``top_groups`` best of ``groups``, beside one shared expert of the same width."""
+
+    count: int = 8
+    top_k: int = 2
+    width: int = 40
+    groups: int = 4
+    top_groups: int = 2
+    scale: float = 2.5
+    balance_rate: float = 1e-3
+    """How far an expert's bias moves after each step, down when it had more than its share of tokens, else up."""
 
 
 @dataclass(frozen=True)
@@ -15,11 +30,16 @@ class Recipe:
 
     rows: dict[str, int]
     snapshots: dict[str, int]
+    family: str = "llada"
     seed: int = 1
     width: int = 128
     layers: int = 5
     heads: int = 4
+    kv_heads: int = 4
     ff_width: int = 256
+    block_length: int | None = None
+    """Of the block-causal families."""
+    experts: Experts | None = None
     init_std: float = 0.02
     learning_rate: float = 2e-3
     last_rate: float = 0.02
@@ -35,6 +55,10 @@ class Recipe:
     def steps(self) -> int:
         return max(self.snapshots.values())
 
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.heads
+
 
 RECIPES = {
     "tiny-llada": Recipe(
@@ -42,14 +66,56 @@ RECIPES = {
         snapshots={"tiny-llada-base": 700, "tiny-llada": 3600},
         scored=("dare_sudoku", "dare_arithmetic", "dare_countdown3"),
     ),
-    "smoke": Recipe(
+    "tiny-dream": Recipe(
+        family="dream",
+        rows={"dare_sudoku": 48, "dare_arithmetic": 96, "dare_countdown3": 24},
+        snapshots={"tiny-dream-base": 700, "tiny-dream": 3000},
+        kv_heads=2,
+        scored=("dare_sudoku", "dare_arithmetic", "dare_countdown3"),
+    ),
+    "tiny-sdar": Recipe(
+        family="sdar",
+        rows={"dare_sudoku": 40, "dare_arithmetic": 128},
+        snapshots={"tiny-sdar-base": 700, "tiny-sdar": 3000},
+        kv_heads=2,
+        block_length=4,
+        scored=("dare_sudoku", "dare_arithmetic"),
+    ),
+    "tiny-llada2": Recipe(
+        family="llada2",
+        rows={"dare_sudoku": 40, "dare_arithmetic": 128},
+        snapshots={"tiny-llada2-base": 700, "tiny-llada2": 2400},
+        kv_heads=2,
+        block_length=4,
+        experts=Experts(),
+        scored=("dare_sudoku", "dare_arithmetic"),
+    ),
+}
+
+
+def smoke(recipe: Recipe, name: str) -> Recipe:
+    """The recipe shrunk to a few steps of a few rows, for tests."""
+    return replace(
+        recipe,
         rows={"dare_sudoku": 2, "dare_arithmetic": 3},
-        snapshots={"smoke-base": 4, "smoke": 6},
+        snapshots={f"{name}-base": 4, name: 6},
         width=16,
-        layers=1,
+        layers=2 if recipe.experts else 1,
         heads=2,
+        kv_heads=min(recipe.kv_heads, 2),
         ff_width=16,
+        experts=replace(recipe.experts, width=16) if recipe.experts else None,
         warm_up=2,
         scored=("dare_arithmetic",),
-    ),
+    )
+
+
+RECIPES |= {
+    name: smoke(RECIPES[big], name)
+    for name, big in (
+        ("smoke", "tiny-llada"),
+        ("smoke-dream", "tiny-dream"),
+        ("smoke-sdar", "tiny-sdar"),
+        ("smoke-llada2", "tiny-llada2"),
+    )
 }

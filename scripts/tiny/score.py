@@ -1,10 +1,12 @@
-"""Scores a network on our own tasks with LLaDA's deterministic sampler: one token a step, the surest first.
+"""Scores a network on our own tasks with its family's deterministic sampler: one token a step, the surest first.
 
-A dozen lines for use while training; the figures on a card are checked against ``dare-bench eval`` afterwards.
+A dozen lines each for use while training, without a cache; the figures on a card are checked against
+``dare-bench eval`` afterwards.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
@@ -13,24 +15,52 @@ from data import TASKS
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from dare_bench.model_adapters.backbone import Plan
+
+Decode = Callable[[Any, Tensor, int, int], Tensor]
+
 
 @torch.no_grad()
-def decode(network: Any, prompts_BP: Tensor, gen_length: int, mask_id: int) -> Tensor:
-    """Responses [B, gen_length] to prompts of one length, greedily, the most probable position first."""
+def decode(network: Any, prompts_BP: Tensor, gen_length: int, mask_id: int, shifted: bool = False) -> Tensor:
+    """Responses [B, gen_length] to prompts of one length, greedily, the most probable position first. ``shifted``: the
+    logits of the token before are the ones that count."""
     rows, start = prompts_BP.shape
     canvas = torch.cat([prompts_BP, torch.full((rows, gen_length), mask_id)], dim=1)
     each = torch.arange(rows)
     for _ in range(gen_length):
-        logits = network(canvas).logits[:, start:].float()
+        logits = network(canvas).logits[:, start - shifted : start - shifted + gen_length].float()
         sure, token = logits.softmax(-1).max(-1)
         best = sure.masked_fill(canvas[:, start:] != mask_id, -1.0).argmax(-1)
         canvas[each, start + best] = token[each, best]
     return canvas[:, start:]
 
 
-def score(network: Any, tokenizer: Tokenizer, name: str, eos: int, mask_id: int) -> dict[str, float]:
+def decode_shifted(network: Any, prompts_BP: Tensor, gen_length: int, mask_id: int) -> Tensor:
+    """As ``decode``, for Dream."""
+    return decode(network, prompts_BP, gen_length, mask_id, shifted=True)
+
+
+@torch.no_grad()
+def decode_blocks(network: Any, prompts_BP: Tensor, gen_length: int, mask_id: int) -> Tensor:
+    """As ``decode``, block by block on the grid that starts at the prompt's first token; a block sees itself and all
+    before it. The canvas ends where the grid does; what is behind ``gen_length`` is cut off."""
+    (rows, start), size = prompts_BP.shape, network.config.block_size
+    end = -(-(start + gen_length) // size) * size
+    canvas = torch.cat([prompts_BP, torch.full((rows, end - start), mask_id)], dim=1)
+    each = torch.arange(rows)
+    for stop in range(start // size * size + size, end + 1, size):
+        for _ in range(max(start, stop - size), stop):
+            plan = Plan.rows(rows, stop, size)
+            logits = network(canvas[:, :stop].reshape(-1), None, plan).logits.view(rows, stop, -1)[:, stop - size :]
+            sure, token = logits.float().softmax(-1).max(-1)
+            best = sure.masked_fill(canvas[:, stop - size : stop] != mask_id, -1.0).argmax(-1)
+            canvas[each, stop - size + best] = token[each, best]
+    return canvas[:, start : start + gen_length]
+
+
+def score(network: Any, decode: Decode, tokenizer: Tokenizer, name: str) -> dict[str, float]:
     """Mean metrics on the task's test set."""
-    task = TASKS[name]
+    task, eos, mask_id = TASKS[name], network.config.eos_token_id, network.config.mask_token_id
     utils = task.module("utils")
     items = sorted(((tokenizer.encode(utils.prompt(d)).ids, d) for d in task.test()), key=lambda pair: len(pair[0]))
     results: list[dict[str, float]] = []

@@ -1,4 +1,4 @@
-"""The tokenizer of the bundled tiny checkpoints: 256 bytes, a few hand-picked merges, LLaDA's special tokens.
+"""The tokenizers of the bundled tiny checkpoints: 256 bytes, a few hand-picked merges, a family's special tokens.
 
 Every byte is a token, so any text encodes and decodes without loss. Digits never merge.
 """
@@ -6,28 +6,66 @@ Every byte is a token, so any text encodes and decodes without loss. Digits neve
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from dare_bench.model_adapters.dream import template as dream
+from dare_bench.model_adapters.llada2 import template as llada2
+from dare_bench.model_adapters.sdar import template as sdar
 
 WORDS = ("sudoku", "make", " from", " the", " of", " and", " to", " is", " that", "ing")
 """Merged letter by letter into one token: the words of our prompts, and the most frequent ones of English."""
 PAIRS = ("he", "in", "er", "an", "re", "on", "at", "en", "nd", "or", "es", "ar", "te", "st", " a", " s", " w", " b")
 """Letter pairs that shorten English text."""
-SPECIAL = ("<|startoftext|>", "<|endoftext|>", "<|mdm_mask|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
-BOS, EOS, MASK, _, _, EOT = SPECIAL
 CONTEXT = 8192
+EOS = "<|endoftext|>"
+"""Ends a text and fills a canvas, in every family."""
 
-CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'"
-    " + message['content'] | trim + '<|eot_id|>' %}"
-    "{% if loop.first %}{% set content = bos_token + content %}{% endif %}"
-    "{{ content }}"
-    "{% endfor %}"
-    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
+
+@dataclass(frozen=True)
+class Special:
+    """A family's special tokens, in the order of their ids, and its chat template (Jinja)."""
+
+    tokens: tuple[str, ...]
+    mask: str
+    chat_template: str
+    bos: str | None = None
+
+
+LLADA = Special(
+    tokens=("<|startoftext|>", EOS, "<|mdm_mask|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+    mask="<|mdm_mask|>",
+    bos="<|startoftext|>",
+    chat_template=(
+        "{% for message in messages %}"
+        "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'"
+        " + message['content'] | trim + '<|eot_id|>' %}"
+        "{% if loop.first %}{% set content = bos_token + content %}{% endif %}"
+        "{{ content }}"
+        "{% endfor %}"
+        "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
+    ),
 )
-"""LLaDA's form: the assistant header is always appended."""
+"""The assistant header is always appended."""
+
+DREAM = Special(
+    tokens=("<|beginoftext|>", EOS, "<|mask|>", "<|im_start|>", "<|im_end|>"),
+    mask="<|mask|>",
+    bos="<|beginoftext|>",
+    chat_template=dream.CHAT_TEMPLATE,
+)
+SDAR = Special(
+    tokens=(EOS, "<|im_start|>", "<|im_end|>", "<|MASK|>"),
+    mask="<|MASK|>",
+    chat_template=sdar.CHAT_TEMPLATE,
+)
+LLADA2 = Special(
+    tokens=(EOS, "<|mask|>", "<role>", "</role>", "<|role_end|>"),
+    mask="<|mask|>",
+    chat_template=llada2.CHAT_TEMPLATE,
+)
 
 
 def byte_letters() -> dict[int, str]:
@@ -37,7 +75,7 @@ def byte_letters() -> dict[int, str]:
     return {**{b: chr(b) for b in plain}, **{b: chr(256 + i) for i, b in enumerate(rest)}}
 
 
-def build() -> Tokenizer:
+def build(special: Special) -> Tokenizer:
     """The tokenizer: ids 0-255 are the bytes, then merges, then special tokens; the same on every call."""
     letters = byte_letters()
     vocab = {letters[b]: b for b in range(256)}
@@ -53,25 +91,25 @@ def build() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in SPECIAL])
+    tokenizer.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in special.tokens])
     return tokenizer
 
 
-def save(folder: Path) -> Tokenizer:
+def save(special: Special, folder: Path) -> Tokenizer:
     """Write ``tokenizer.json`` and ``tokenizer_config.json``."""
-    tokenizer = build()
+    tokenizer = build(special)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": BOS,
+        "bos_token": special.bos,
         "eos_token": EOS,
         "pad_token": EOS,
-        "mask_token": MASK,
+        "mask_token": special.mask,
         "add_bos_token": False,
         "add_eos_token": False,
         "clean_up_tokenization_spaces": False,
         "model_max_length": CONTEXT,
-        "chat_template": CHAT_TEMPLATE,
+        "chat_template": special.chat_template,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
     return tokenizer

@@ -20,52 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from balance import Balance
 from card import write_card
 from data import batch_rows
-from recipe import CONTEXT, EPS, RECIPES, Recipe
+from families import FAMILIES, Family
+from recipe import RECIPES, Recipe
 from score import score
-from tokenizer import BOS, EOS, MASK, build, save
+from tokenizer import build, save
 
 from dare_bench.diffusion.canvas import pack
-from dare_bench.diffusion.losses import noisy, weighted_sum, weights
-from dare_bench.diffusion.noise import draw_masks, even_levels
-from dare_bench.model_adapters.backbone import Plan
-from dare_bench.model_adapters.llada.network import LLaDAConfig, LLaDAModelLM
-from dare_bench.seeds import key
-
-
-def config(recipe: Recipe) -> LLaDAConfig:
-    """The published LLaDA fields at this recipe's sizes."""
-    tokenizer = build()
-    ids = {name: tokenizer.token_to_id(name) for name in (BOS, EOS, MASK)}
-    return LLaDAConfig(
-        architectures=["LLaDAModelLM"],
-        d_model=recipe.width,
-        n_layers=recipe.layers,
-        n_heads=recipe.heads,
-        n_kv_heads=recipe.heads,
-        mlp_hidden_size=recipe.ff_width,
-        vocab_size=tokenizer.get_vocab_size(),
-        embedding_size=tokenizer.get_vocab_size(),
-        max_sequence_length=CONTEXT,
-        bos_token_id=ids[BOS],
-        eos_token_id=ids[EOS],
-        pad_token_id=ids[EOS],
-        mask_token_id=ids[MASK],
-        init_std=recipe.init_std,
-        activation_type="silu",
-        alibi=False,
-        attention_dropout=0.0,
-        attention_layer_norm=False,
-        bias_for_layer_norm=False,
-        block_group_size=1,
-        block_type="llama",
-        embedding_dropout=0.0,
-        flash_attention=False,
-        layer_norm_type="rms",
-        residual_dropout=0.0,
-        rope=True,
-    )
 
 
 def rate(recipe: Recipe, step: int) -> float:
@@ -84,38 +47,37 @@ def optimizer_of(network: torch.nn.Module, recipe: Recipe) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=recipe.betas, fused=True)
 
 
-def train_step(network: Any, optimizer: Any, recipe: Recipe, tokenizer: Any, step: int) -> float:
-    """One update with LLaDA's loss; returns it, in nats for each response token."""
-    cfg = network.config
-    batch = pack(batch_rows(tokenizer, cfg.eos_token_id, recipe.rows, recipe.seed, step))
-    rows = len(batch.lengths)
-    stream = key("tiny noise", recipe.seed)
-    key_B = torch.arange(rows) + stream
-    t_B = even_levels(stream, step, rows, EPS)
-    masked_T = draw_masks(batch, t_B, key_B, step)
-    tokens_T, at_N, targets_N = noisy(batch, masked_T, cfg.mask_token_id)
-    nll_N = network(tokens_T, batch.column_T, Plan(batch.lengths), at_N, targets_N).nll
-    loss = weighted_sum(nll_N, weights(batch, masked_T, t_B))
+def train_step(network: Any, balance: Balance, optimizer: Any, recipe: Recipe, tokenizer: Any, step: int) -> float:
+    """One update with the family's loss; returns it, in nats for each response token."""
+    eos, grid = network.config.eos_token_id, recipe.block_length or 1
+    batch = pack(batch_rows(tokenizer, eos, recipe.rows, recipe.seed, step, grid))
+    loss = FAMILIES[recipe.family].loss(network, batch, recipe, step)
     for group in optimizer.param_groups:
         group["lr"] = rate(recipe, step)
     optimizer.zero_grad()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(network.parameters(), recipe.clip)
     optimizer.step()
+    balance.step()
     return float(loss.detach())
 
 
-def publish(network: Any, folder: Path) -> LLaDAModelLM:
+def publish(network: Any, family: Family, folder: Path) -> Any:
     """Write the checkpoint as bfloat16 with its tokenizer; return it as reopened, in float32."""
     folder.mkdir(parents=True, exist_ok=True)
-    half = LLaDAModelLM(network.config)
+    half = family.network(network.config)
     half.load_state_dict(network.state_dict())
     half.to(torch.bfloat16).save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
+    tokenizer = save(family.special, folder)
+    if family.stop:
+        pad = network.config.pad_token_id
+        stops = [tokenizer.token_to_id(name) for name in family.stop]
+        facts = {"bos_token_id": network.config.bos_token_id, "eos_token_id": stops, "pad_token_id": pad}
+        (folder / "generation_config.json").write_text(json.dumps(facts, indent=2) + "\n")
     for file in folder.iterdir():
         file.chmod(0o644)
-    save(folder)
-    return LLaDAModelLM.from_pretrained(folder, dtype=torch.float32)
+    return family.network.from_pretrained(folder, dtype=torch.float32)
 
 
 def say(**facts: Any) -> None:
@@ -135,8 +97,10 @@ def main() -> int:
     recipe = RECIPES[args.recipe]
     torch.set_num_threads(args.threads)
     torch.manual_seed(recipe.seed)
-    tokenizer = build()
-    network = LLaDAModelLM(config(recipe))
+    family = FAMILIES[recipe.family]
+    tokenizer = build(family.special)
+    network = family.network(family.config(recipe, family.special))
+    balance = Balance(network, recipe.experts.balance_rate if recipe.experts else 0.0)
     optimizer = optimizer_of(network, recipe)
     start, seconds = 0, 0.0
     state = args.work / "state.pt" if args.work else None
@@ -149,29 +113,30 @@ def main() -> int:
     say(recipe=args.recipe, parameters=parameters, start=start, steps=recipe.steps)
 
     def scores(of: Any) -> dict[str, dict[str, float]]:
-        cfg = of.config
-        return {name: score(of, tokenizer, name, cfg.eos_token_id, cfg.mask_token_id) for name in recipe.scored}
+        return {name: score(of, family.decode, tokenizer, name) for name in recipe.scored}
 
     network.train()
-    begun, losses = time.perf_counter() - seconds, list[float]()
+    losses: list[float] = []
     for step in range(start, min(args.until or recipe.steps, recipe.steps)):
-        losses.append(train_step(network, optimizer, recipe, tokenizer, step))
+        begun = time.perf_counter()
+        losses.append(train_step(network, balance, optimizer, recipe, tokenizer, step))
+        seconds += time.perf_counter() - begun  # scoring and writing are not counted
         done = step + 1
         if done % 100 == 0:
             loss = round(sum(losses) / len(losses), 4)
-            say(step=done, loss=loss, rate=rate(recipe, step), seconds=round(time.perf_counter() - begun))
+            say(step=done, loss=loss, rate=rate(recipe, step), seconds=round(seconds))
             losses.clear()
         if args.score_every and done % args.score_every == 0:
             say(step=done, scores=scores(network))
         for name, stop in recipe.snapshots.items():
             if stop == done:
-                minutes = (time.perf_counter() - begun) / 60
-                result = scores(publish(network, args.out / name))
-                write_card(args.out / name, args.recipe, recipe, parameters, done, minutes, result)
+                minutes = seconds / 60
+                result = scores(publish(network, family, args.out / name))
+                write_card(args.out / name, args.recipe, recipe, parameters, done, minutes, args.threads, result)
                 say(checkpoint=name, step=done, minutes=round(minutes, 1), scores=result)
         if state and done % args.keep_every == 0:
             args.work.mkdir(parents=True, exist_ok=True)
-            facts = {"step": done, "seconds": time.perf_counter() - begun}
+            facts = {"step": done, "seconds": seconds}
             torch.save({"network": network.state_dict(), "optimizer": optimizer.state_dict(), **facts}, state)
     return 0
 

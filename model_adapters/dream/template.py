@@ -1,0 +1,16 @@
+"""Dream's chat prompt: ChatML with a default system prompt, for folders that carry no template of their own."""
+
+from __future__ import annotations
+
+DEFAULT_SYSTEM = "You are a helpful assistant."
+
+CHAT_TEMPLATE = (
+    "{%- if messages[0]['role'] != 'system' -%}"
+    "{{ '<|im_start|>system\\n" + DEFAULT_SYSTEM + "<|im_end|>\\n' }}"
+    "{%- endif -%}"
+    "{%- for message in messages -%}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
+)
+"""``<|im_end|>`` closes a turn but is not the end of sequence: Dream's answers are cut at ``<|endoftext|>``."""

@@ -1,0 +1,67 @@
+"""Checks that several families' decoding schemas share. Each raises ValueError with the value and what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def divisors(n: int, most: int = 12) -> str:
+    """The divisors of n for a message, the middle left out where there are many."""
+    found = [str(i) for i in range(1, n + 1) if n % i == 0]
+    return ", ".join(found if len(found) <= most else [*found[: most - 1], "...", found[-1]])
+
+
+def at_least_one(**values: int | None) -> None:
+    for name, value in values.items():
+        if value is None or value < 1:
+            raise ValueError(f"{name}={value} must be at least 1")
+
+
+def not_negative(**values: float | None) -> None:
+    for name, value in values.items():
+        if value is not None and value < 0:
+            raise ValueError(f"{name}={value} must be 0 or more")
+
+
+def divides(gen_length: int, block_length: int) -> None:
+    """Whole blocks."""
+    if gen_length % block_length:
+        raise ValueError(
+            f"gen_length={gen_length} is not divisible by block_length={block_length}; "
+            f"allowed block lengths: {divisors(gen_length)}"
+        )
+
+
+def steps_fit(steps: int, blocks: int) -> None:
+    """As many steps in every block."""
+    if steps % blocks:
+        raise ValueError(
+            f"steps={steps} is not divisible by the number of blocks, gen_length/block_length={blocks}; "
+            f"nearest allowed: {max(blocks, steps // blocks * blocks)} or {(steps // blocks + 1) * blocks}"
+        )
+
+
+def keeps_text(early_stop: bool | None, text_after_eos: str) -> None:
+    """Text after EOS cannot be kept by a row that stops there."""
+    if early_stop and text_after_eos == "keep":
+        raise ValueError(
+            "early_stop=True with text_after_eos='keep' would lose the text after EOS; "
+            "use text_after_eos='cut' or early_stop=False"
+        )
+
+
+def sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
+    """Temperature, top-k and top-p in their ranges."""
+    if temperature < 0:
+        raise ValueError(f"temperature={temperature} must be 0 (greedy) or more")
+    if top_k is not None and top_k < 0:
+        raise ValueError(f"top_k={top_k} must be 0 (off) or more")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p={top_p} must be above 0 and at most 1 (off)")
+
+
+def whole(value: Any) -> Any:
+    """Refuse True and False where a count is meant."""
+    if isinstance(value, bool):
+        raise ValueError("must be a whole number")
+    return value

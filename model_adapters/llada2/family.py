@@ -1,0 +1,145 @@
+"""LLaDA2.0 and 2.1: decoding fields by the names of their generate, special ids, chat template.
+
+Both have one configuration and one network. 2.1 also edits: it replaces tokens it has written (token-to-token). Editing
+is on in the family ``llada2.1``, or when an editing field is given.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from dare_bench.model_adapters.family import Family
+from dare_bench.model_adapters.fields import at_least_one, keeps_text, not_negative, sampling, whole
+from dare_bench.model_adapters.llada2.network import LLaDA2MoeModelLM
+from dare_bench.model_adapters.llada2.template import CHAT_TEMPLATE
+from dare_bench.model_adapters.sampling.rule import Rule
+from dare_bench.types import Decoding, ModelSpec
+
+EDITING = {"editing_threshold": 0.9, "max_post_steps": 16, "num_to_transfer": 1}
+"""The fields of editing, and their defaults where it is on."""
+
+
+class LLaDA2Decoding(Decoding):
+    """LLaDA2's sampler. ``block_length`` is the checkpoint's and ``steps`` equals it unless given; ``steps`` and
+    ``minimal_topk`` do nothing where tokens are edited (as published).
+
+    ``cache="none"`` computes the whole prefix again in every forward, as the published code does: the same tokens.
+    """
+
+    edits: ClassVar[bool] = False
+
+    block_length: int | None = None
+    steps: int | None = None
+    threshold: float = Field(default=0.95, ge=0, le=1)
+    minimal_topk: int = 1
+    top_p: float | None = None
+    top_k: int | None = None
+    eos_early_stop: bool = False
+    editing: bool | None = None
+    editing_threshold: float | None = Field(default=None, ge=0, le=1)
+    max_post_steps: int | None = None
+    num_to_transfer: int | None = None
+    cache: Literal["exact", "none"] = "exact"
+
+    @field_validator("block_length", "steps", "minimal_topk", "top_k", "max_post_steps", "num_to_transfer", mode="before")
+    @classmethod
+    def _counts(cls, value: Any) -> Any:
+        return whole(value)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, values: Any) -> Any:
+        values = dict(values)
+        if values.get("steps") is None:
+            values["steps"] = values.get("block_length")
+        given = [name for name in EDITING if values.get(name) is not None]
+        if values.get("editing") is None:
+            values["editing"] = bool(given) or cls.edits
+        if values["editing"]:
+            for name, value in EDITING.items():
+                if values.get(name) is None:
+                    values[name] = value
+        elif given:
+            raise ValueError(f"{given[0]}={values[given[0]]} needs editing, but editing=False; give one or the other")
+        return values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> LLaDA2Decoding:
+        at_least_one(
+            gen_length=self.gen_length, block_length=self.block_length, steps=self.steps, minimal_topk=self.minimal_topk
+        )
+        if self.minimal_topk > self.gen_length:
+            raise ValueError(f"minimal_topk={self.minimal_topk} must be at most gen_length={self.gen_length}")
+        if self.editing:
+            at_least_one(num_to_transfer=self.num_to_transfer)
+            not_negative(max_post_steps=self.max_post_steps)
+        sampling(self.temperature, self.top_k, self.top_p)
+        keeps_text(self.early_stop, self.text_after_eos)
+        return self
+
+
+class LLaDA21Decoding(LLaDA2Decoding):
+    """LLaDA2.1's sampler: LLaDA2's with editing. Quality mode is threshold 0.7, editing_threshold 0.5; speed mode 0.5
+    and 0.0."""
+
+    edits = True
+
+
+class LLaDA2(Family):
+    """inclusionAI/LLaDA2.0-mini, -flash, their CAP versions; LLaDA2.1-mini and -flash with editing fields."""
+
+    name = "llada2"
+    network = LLaDA2MoeModelLM
+    decoding = LLaDA2Decoding
+    chat_template = CHAT_TEMPLATE
+    mask_texts = ("<|mask|>",)
+
+    def defaults(self, spec: ModelSpec) -> dict[str, Any]:
+        return {"block_length": spec.block_length}
+
+    def rule(self, decoding: LLaDA2Decoding, spec: ModelSpec) -> Rule:
+        d = decoding
+        assert d.block_length is not None and d.steps is not None
+        # 2.0 always stops after a block with EOS, 2.1 when asked to; later blocks cannot change what stands before it.
+        stops = (not d.editing or d.eos_early_stop) if d.early_stop is None else d.early_stop
+        return Rule(
+            gen_length=d.gen_length,
+            block_length=d.block_length,
+            steps_per_block=min(d.steps, d.gen_length // d.minimal_topk),
+            grid="absolute",
+            causal=True,
+            how_many="dynamic",
+            schedule="block",
+            temperature=d.temperature,
+            top_k=(d.top_k or 0) if d.temperature > 0 else 0,
+            top_p=1.0 if d.top_p is None or d.temperature == 0 else d.top_p,
+            confidence_of="kept",
+            threshold=d.threshold,
+            cache=d.cache,
+            edit_threshold=d.editing_threshold if d.editing else None,
+            max_post_steps=d.max_post_steps or 0,
+            min_transfer=d.num_to_transfer or 1,
+            reference_draws=d.rng == "reference",
+            draw_law="block",
+            early_stop=stops and d.text_after_eos == "cut",
+            stop_in_block=d.eos_early_stop and not d.editing,
+            cut_at_eos=d.text_after_eos == "cut",
+            keep_text_after_eos=d.text_after_eos == "keep",
+            stop=d.stop,
+            eos_ids=spec.eos_ids,
+            record_trajectory=d.trajectory,
+            record_margin=d.margin,
+        )
+
+
+class LLaDA21(LLaDA2):
+    """LLaDA2.1-mini and -flash opened with ``family="llada2.1"``: editing is on."""
+
+    name = "llada2.1"
+    decoding = LLaDA21Decoding
+
+
+FAMILY = LLaDA2()
+FAMILY_21 = LLaDA21()

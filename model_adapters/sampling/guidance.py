@@ -1,0 +1,54 @@
+"""Classifier-free guidance: guided rows stand in the pack a second time, their prompt masked.
+
+Shape letters: T packed tokens, N open positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dare_bench.model_adapters.backbone.plan import Plan
+from dare_bench.model_adapters.sampling.rows import Row
+from dare_bench.model_adapters.sampling.windows import Pack
+
+
+def guided(cond_NV: Tensor, uncond_NV: Tensor, scale: float | Tensor) -> Tensor:
+    """``u + (scale + 1)(c - u)`` (LLaDA generate.py)."""
+    return uncond_NV + (scale + 1.0) * (cond_NV - uncond_NV)
+
+
+class Twins:
+    """The second copies of a pack whose rows are whole canvases, in the batch's order."""
+
+    def __init__(self, rows: Sequence[Row], pack: Pack, mask_id: int, device: torch.device) -> None:
+        scales = [row.rule.cfg_scale for row in rows]
+        self.mask_id = mask_id
+        self.scale_R = torch.tensor(scales, dtype=torch.float32, device=device)
+        self.row_T = pack.row_T
+        self.guided_T = (self.scale_R > 0)[pack.row_T].nonzero()[:, 0]
+        self.twin_T = torch.full_like(pack.row_T, -1)
+        self.twin_T[self.guided_T] = len(pack.row_T) + torch.arange(len(self.guided_T), device=device)
+        prompt = [torch.tensor(list(row.prompt), dtype=torch.long) != mask_id for row in rows]
+        rest = [torch.zeros(len(row.canvas) - len(row.prompt), dtype=torch.bool) for row in rows]
+        hidden = torch.cat([part for pair in zip(prompt, rest, strict=True) for part in pair]).to(device)
+        self.hidden_T = hidden[self.guided_T if pack.index_T is None else pack.index_T[self.guided_T]]
+        chosen = [len(rows[i].canvas) for i in pack.row_T.unique_consecutive().tolist() if scales[i] > 0]
+        self.plan = Plan(pack.plan.lengths + tuple(chosen))
+        self.column_T = torch.cat([pack.column_T, pack.column_T[self.guided_T]])
+
+    def logits(self, network: Any, tokens_T: Tensor, at_N: Tensor) -> Tensor:
+        """Guided logits at ``at_N``, [N, V]; those of rows without guidance as they are."""
+        unknown = tokens_T[self.guided_T].masked_fill(self.hidden_T, self.mask_id)
+        twins = self.twin_T[at_N]
+        has_twin = twins >= 0
+        logits = network(
+            torch.cat([tokens_T, unknown]), self.column_T, self.plan, logits_at=torch.cat([at_N, twins[has_twin]])
+        ).logits
+        cond, uncond = logits[: len(at_N)].clone(), logits[len(at_N) :]
+        scale = self.scale_R[self.row_T[at_N]][has_twin][:, None]
+        cond[has_twin] = guided(cond[has_twin].float(), uncond.float(), scale).to(cond.dtype)
+        return cond

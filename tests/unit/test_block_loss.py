@@ -1,0 +1,265 @@
+"""Shifted heads and two-copy block diffusion: the identities that make training agree with decoding."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from dare_bench.diffusion.blocks import BAND, band_levels, mean_weights, two_copies
+from dare_bench.diffusion.canvas import pack
+from dare_bench.diffusion.losses import noisy, predicted_from, weighted_sum, weights
+from dare_bench.diffusion.noise import draw_masks, even_levels
+from dare_bench.errors import UsageError
+from dare_bench.model_adapters.backbone import Plan
+from dare_bench.model_adapters.dream.network import DreamConfig, DreamModel
+from dare_bench.model_adapters.sdar.network import SDARConfig, SDARForCausalLM
+
+V, MASK = 11, 10
+SIZES = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "vocab_size": V,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+}
+ROWS = [([0, 1], [2, 3, 4, 5]), ([6, 7, 8], [9, 0, 1]), ([1], [5, 5, 2, 4, 3, 8, 7])]  # lengths 6, 6, 8
+close = {"atol": 1e-5, "rtol": 1e-5}
+
+
+@pytest.fixture(scope="module")
+def dream():
+    torch.manual_seed(0)
+    return DreamModel(DreamConfig(**SIZES)).eval()
+
+
+@pytest.fixture(scope="module")
+def sdar():
+    torch.manual_seed(0)
+    return SDARForCausalLM(SDARConfig(head_dim=8, block_size=4, **SIZES)).eval()
+
+
+def masks(batch, t: float = 0.6, step: int = 0) -> Tensor:
+    rows = len(batch.lengths)
+    return draw_masks(batch, torch.full((rows,), t, dtype=torch.float64), torch.arange(rows), step)
+
+
+def noisy_logits(network, rows, masked_T: Tensor, size: int) -> list[Tensor]:
+    """Logits of each row's noisy copy, [L, V] a row, from one packed two-copy forward."""
+    pair = two_copies(pack(rows), masked_T, MASK)
+    plan = Plan(pair.lengths, size, copies=2)
+    with torch.no_grad():
+        logits_UV = network(pair.tokens_U, plan.positions(), plan).logits
+    return [both[: len(both) // 2] for both in logits_UV.split(list(pair.lengths))]
+
+
+def one_copy(network, tokens: Tensor, size: int | None) -> Tensor:
+    """Logits [L, V] of one row alone."""
+    with torch.no_grad():
+        return network(tokens, None, Plan((len(tokens),), size)).logits
+
+
+# Shifted head
+
+
+def test_the_shifted_path_is_the_plain_path_on_rolled_logits(dream):
+    batch = pack(ROWS)
+    masked_T = masks(batch)
+    tokens_T, at_N, targets_N = noisy(batch, masked_T, MASK)
+    with torch.no_grad():
+        nll_N = dream(tokens_T, batch.column_T, Plan(batch.lengths), predicted_from(batch, at_N), targets_N).nll
+        rolled = [
+            torch.cat([logits[:1], logits[:-1]])
+            for logits in (one_copy(dream, row, None) for row in tokens_T.split(list(batch.lengths)))
+        ]
+    torch.testing.assert_close(nll_N, cross_entropy(torch.cat(rolled)[at_N], targets_N, reduction="none"), **close)
+
+
+def test_no_row_is_predicted_from_another_and_a_first_token_from_itself():
+    batch = pack([([], [1, 2]), ([], [3]), ([4], [5, 6])])
+    every = torch.arange(6)
+    from_T = predicted_from(batch, every)
+    assert from_T.tolist() == [0, 0, 2, 3, 3, 4]
+    assert torch.equal(batch.row_T[from_T], batch.row_T)
+
+
+def test_a_row_without_a_prompt_trains_its_first_two_tokens_from_one_state(dream):
+    """The only place where one state is asked for twice."""
+    batch = pack([([], [3, 4, 5]), ([], [1, 2])])
+    tokens_T, at_N, targets_N = noisy(batch, batch.response_T, MASK)
+    with torch.no_grad():
+        got = dream(tokens_T, batch.column_T, Plan(batch.lengths), predicted_from(batch, at_N), targets_N).nll
+    alone = torch.cat([one_copy(dream, row, None)[[0, *range(len(row) - 1)]] for row in tokens_T.split([3, 2])])
+    torch.testing.assert_close(got, cross_entropy(alone, targets_N, reduction="none"), **close)
+
+
+# Two copies
+
+
+def test_rows_stand_twice_and_masks_only_in_responses_of_noisy_copies():
+    batch = pack(ROWS[:2])
+    masked_T = torch.tensor([0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 1], dtype=torch.bool)
+    pair = two_copies(batch, masked_T, MASK)
+    first, second = [0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 0, 1]
+    assert pair.tokens_U.tolist() == [0, 1, MASK, 3, MASK, 5, *first, 6, 7, 8, 9, 0, MASK, *second]
+    assert pair.at_N.tolist() == [2, 4, 17]
+    assert pair.targets_N.tolist() == [2, 4, 1]
+    assert pair.lengths == (12, 12)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
+def test_a_noisy_block_is_what_decoding_sees_there(sdar, size):
+    """Noisy block b of a packed two-copy forward equals one copy of [clean blocks < b, noisy block b]."""
+    batch = pack(ROWS)
+    masked_T = masks(batch)
+    got = noisy_logits(sdar, ROWS, masked_T, size)
+    clean = batch.tokens_T.split(list(batch.lengths))
+    dirty = noisy(batch, masked_T, MASK)[0].split(list(batch.lengths))
+    for logits_LV, clean_L, dirty_L in zip(got, clean, dirty, strict=True):
+        for start in range(0, len(clean_L), size):
+            stop = min(start + size, len(clean_L))
+            canvas = torch.cat([clean_L[:start], dirty_L[start:stop]])
+            torch.testing.assert_close(logits_LV[start:stop], one_copy(sdar, canvas, size)[start:], **close)
+
+
+def test_one_block_is_plain_bidirectional_and_ignores_the_clean_copy(sdar):
+    rows = [ROWS[2]]
+    batch = pack(rows)
+    masked_T = masks(batch)
+    (got,) = noisy_logits(sdar, rows, masked_T, 8)
+    torch.testing.assert_close(got, one_copy(sdar, noisy(batch, masked_T, MASK)[0], None), **close)
+    pair = two_copies(batch, masked_T, MASK)
+    other = torch.cat([pair.tokens_U[:8], torch.full((8,), 9)])
+    plan = Plan((16,), 8, copies=2)
+    with torch.no_grad():
+        torch.testing.assert_close(sdar(other, plan.positions(), plan).logits[:8], got, **close)
+
+
+def test_blocks_of_one_all_masked_are_the_autoregressive_chain(sdar):
+    prompt, answer = ROWS[2]
+    batch = pack([ROWS[2]])
+    pair = two_copies(batch, batch.response_T, MASK)
+    plan = Plan(pair.lengths, 1, copies=2)
+    with torch.no_grad():
+        got = sdar(pair.tokens_U, plan.positions(), plan, pair.at_N, pair.targets_N).nll
+    for i, token in enumerate(answer):
+        canvas = torch.tensor([*prompt, *answer[:i], MASK])
+        expected = cross_entropy(one_copy(sdar, canvas, 1)[-1], torch.tensor(token))
+        torch.testing.assert_close(got[i], expected, **close)
+
+
+@pytest.mark.parametrize("at", range(8))
+def test_a_clean_token_reaches_only_later_noisy_blocks(sdar, at):
+    size, batch = 2, pack([ROWS[2]])
+    pair = two_copies(batch, masks(batch), MASK)
+    plan = Plan(pair.lengths, size, copies=2)
+    changed = pair.tokens_U.clone()
+    changed[8 + at] = (changed[8 + at] + 1) % MASK
+    with torch.no_grad():
+        before, after = (sdar(tokens, plan.positions(), plan).logits[:8] for tokens in (pair.tokens_U, changed))
+    cut = (at // size + 1) * size
+    assert torch.equal(before[:cut], after[:cut])
+    if cut < 8:
+        assert ((before[cut:] - after[cut:]).abs().amax(-1) > 1e-6).all(), "every later noisy token sees it"
+
+
+def test_packed_rows_do_not_leak(sdar):
+    batch = pack(ROWS)
+    masked_T = masks(batch)
+    packed = noisy_logits(sdar, ROWS, masked_T, 4)
+    for row, own, logits in zip(ROWS, masked_T.split(list(batch.lengths)), packed, strict=True):
+        torch.testing.assert_close(logits, noisy_logits(sdar, [row], own, 4)[0], **close)
+
+
+@given(blocks=st.integers(1, 5), size=st.integers(1, 4), left_over=st.integers(0, 3))
+@settings(max_examples=40, deadline=None)
+def test_how_many_keys_a_token_sees(blocks, size, left_over):
+    """A token of block b sees b whole blocks and its own, in either copy; only its copy differs."""
+    left_over = min(left_over, size - 1)
+    n = blocks * size + left_over
+    (view,) = Plan((2 * n,), size, copies=2).views(torch.device("cpu"))
+    seen = view.mask[0, 0]
+    expected = torch.tensor([min((i // size + 1) * size, n) for i in range(n)])
+    assert torch.equal(seen[:n].sum(-1), expected)
+    assert torch.equal(seen[n:].sum(-1), expected)
+    assert not seen[n:, :n].any(), "a clean token never sees a noisy one"
+
+
+# Losses
+
+
+def test_sdars_loss_is_cross_entropy_over_level_and_response_length(sdar):
+    batch, t_B = pack(ROWS), torch.tensor([0.25, 0.5, 0.9], dtype=torch.float64)
+    masked_T = masks(batch)
+    pair = two_copies(batch, masked_T, MASK)
+    plan = Plan(pair.lengths, 4, copies=2)
+    with torch.no_grad():
+        nll_N = sdar(pair.tokens_U, plan.positions(), plan, pair.at_N, pair.targets_N).nll
+    got = float(weighted_sum(nll_N, weights(batch, masked_T, t_B)))
+    expected, logits = 0.0, noisy_logits(sdar, ROWS, masked_T, 4)
+    parts = zip(ROWS, logits, masked_T.split(list(batch.lengths)), t_B.tolist(), strict=True)
+    for (prompt, answer), logits_LV, masked_L, t in parts:
+        whole = torch.tensor([*prompt, *answer])
+        total = cross_entropy(logits_LV[masked_L], whole[masked_L], reduction="sum")
+        expected += float(total) / t / len(answer) / len(ROWS)
+    assert got == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_mean_over_levels_is_the_block_wise_elbo(sdar):
+    """One t a row stands for one t a block: the sum over blocks of each block's own ELBO (discrete form)."""
+    rows, size = [([0, 1], [2, 3, 4, 5])], 2
+    batch, total, expected = pack(rows), 0.0, 0.0
+    grid = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
+    for bits in range(1, 16):
+        chosen = torch.tensor([False, False] + [bool(bits >> i & 1) for i in range(4)])
+        k = int(chosen.sum())
+        chance = float((grid**k * (1 - grid) ** (4 - k) / grid).mean())
+        pair = two_copies(batch, chosen, MASK)
+        plan = Plan(pair.lengths, size, copies=2)
+        with torch.no_grad():
+            nll_N = sdar(pair.tokens_U, plan.positions(), plan, pair.at_N, pair.targets_N).nll
+        total += chance * float(weighted_sum(nll_N, weights(batch, chosen, torch.ones(1))))
+    tokens = batch.tokens_T
+    for start in (2, 4):
+        for picks in ([0], [1], [0, 1]):
+            canvas, at = tokens[: start + size].clone(), torch.tensor(picks) + start
+            canvas[at] = MASK
+            nll = cross_entropy(one_copy(sdar, canvas, size)[at], tokens[at], reduction="sum")
+            ways = math.comb(size, len(picks))
+            expected += float(nll) * (size / len(picks)) / size / ways / 4  # k uniform on 1..s, L = 4 learned tokens
+    assert total == pytest.approx(expected, rel=1e-3)
+
+
+def test_llada2s_loss_is_the_plain_mean_and_adds_up_over_micro_batches():
+    masked_T = torch.tensor([True, False, True, True])
+    nll_N = torch.tensor([1.0, 2.0, 6.0])
+    assert float(weighted_sum(nll_N, mean_weights(masked_T))) == pytest.approx(3.0)
+    parts = weighted_sum(nll_N[:1], mean_weights(masked_T[:2], 3)) + weighted_sum(
+        nll_N[1:], mean_weights(masked_T[2:], 3)
+    )
+    assert float(parts) == pytest.approx(3.0)
+    assert mean_weights(torch.zeros(3, dtype=torch.bool)).shape == (0,)
+
+
+def test_levels_stay_in_the_band_and_cover_it():
+    t_B = band_levels(7, 0, 500)
+    low, high = BAND
+    assert low <= float(t_B.min()) < low + 0.002
+    assert high - 0.002 < float(t_B.max()) <= high
+    assert torch.allclose(t_B.sort().values.diff(), torch.full((499,), (high - low) / 500, dtype=torch.float64))
+    assert not torch.equal(t_B, band_levels(7, 1, 500))
+    assert torch.allclose(band_levels(7, 3, 9, (0.0, 1.0)), even_levels(7, 3, 9, 0.0))
+
+
+@pytest.mark.parametrize("band", [(0.5, 0.5), (0.8, 0.3), (-0.1, 0.5), (0.2, 1.1)])
+def test_a_band_that_is_none_is_refused(band):
+    with pytest.raises(UsageError, match="noise band"):
+        band_levels(0, 0, 4, band)

@@ -121,7 +121,9 @@ class Family(ABC):
             if value is None:
                 continue
             if plain.get(name) not in (None, value):
-                raise DecodingError(f"{alias}={value} and {name}={plain[name]} are names of one field; give one of them")
+                raise DecodingError(
+                    f"{alias}={value} and {name}={plain[name]} are names of one field; give one of them"
+                )
             plain[name] = value
         return plain
 

@@ -67,4 +67,6 @@ def attend(
                 row = torch.arange(g.rows, device=q.device)[:, None]
                 mask = mask.expand(g.rows, *mask.shape[1:])[row, 0, chosen.column_RQ][:, None]
             parts.append(_grouped(q[chosen.index_RQ], k, v, mask)[chosen.keep_RQ])
+    if not parts:  # no query is wanted at all
+        return q
     return parts[0] if len(parts) == 1 else torch.cat(parts)

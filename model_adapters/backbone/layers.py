@@ -75,7 +75,9 @@ class Layer(nn.Module):
         self.arch, self.index, n = arch, index, arch.names
         q_width, kv_width = arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
         attach(self, n.attn_norm, RMSNorm(arch.width, arch.norm_eps, arch.norm_weight))
-        for path, out in (("qkv", q_width + 2 * kv_width),) if n.qkv else (("q", q_width), ("k", kv_width), ("v", kv_width)):
+        for path, out in (
+            (("qkv", q_width + 2 * kv_width),) if n.qkv else (("q", q_width), ("k", kv_width), ("v", kv_width))
+        ):
             attach(self, getattr(n, path), nn.Linear(arch.width, out, bias=arch.qkv_bias))
         if arch.qk_norm:
             attach(self, n.q_norm, RMSNorm(arch.head_dim, arch.norm_eps))
@@ -142,7 +144,8 @@ class Layer(nn.Module):
         else:
             q = self.part("q")(y_TD if keep_N is None else y_TD[keep_N])
             k, v = self.part("k")(y_TD), self.part("v")(y_TD)
-        q, k, v = (x.view(len(x), -1, a.head_dim) for x in (q, k, v))
+        q = q.view(len(q), a.heads, a.head_dim)
+        k, v = k.view(len(k), a.kv_heads, a.head_dim), v.view(len(v), a.kv_heads, a.head_dim)
         if a.qk_norm:
             q, k = self.part("q_norm")(q), self.part("k_norm")(k)
         if a.clip_qkv is not None:

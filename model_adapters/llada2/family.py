@@ -43,7 +43,9 @@ class LLaDA2Decoding(Decoding):
     num_to_transfer: int | None = None
     cache: Literal["exact", "none"] = "exact"
 
-    @field_validator("block_length", "steps", "minimal_topk", "top_k", "max_post_steps", "num_to_transfer", mode="before")
+    @field_validator(
+        "block_length", "steps", "minimal_topk", "top_k", "max_post_steps", "num_to_transfer", mode="before"
+    )
     @classmethod
     def _counts(cls, value: Any) -> Any:
         return whole(value)

@@ -190,7 +190,7 @@ class Batch:
         if self.carry:
             self._owe(left_R)
         done = done_R.nonzero()[:, 0].tolist()
-        return sorted({*done, *self._stopped()}) if self.inside else done
+        return sorted({*done, *self._stopped(at, chosen)}) if self.inside else done
 
     def _edited(self, at: Open, left_R: Tensor, still_R: Tensor) -> Tensor:
         """LLaDA2.1: a block ends when a forward on the full block edits nothing, or after ``max_post_steps`` of them."""
@@ -206,15 +206,16 @@ class Batch:
                 step, left = int(self.step_R[i]), int(left_R[i])
                 row.extra += left if step == row.rule.steps_per_block else -int(step > row.rule.steps_per_block)
 
-    def _stopped(self) -> list[int]:
-        """Rows in whose block an EOS stands with no mask before it."""
+    def _stopped(self, at: Open, chosen: Chosen) -> list[int]:
+        """Rows that have just written an EOS with no mask before it (LLaDA2 generate, eos_early_stop)."""
         found = []
         canvases = self.canvas_T.split(self.lengths)
         for i in self.inside:
             row = self.rows[i]
+            new = chosen.token_N[chosen.written_N & (at.row_N == i)].tolist()
             block = canvases[i][max(row.begin, len(row.prompt)) : row.stop].tolist()
-            ends = [k for k, token in enumerate(block) if token in row.rule.eos_ids]
-            if ends and self.mask_id not in block[: ends[0]]:
+            end = next((k for k, token in enumerate(block) if token in row.rule.eos_ids), None)
+            if end is not None and set(new) & set(row.rule.eos_ids) and self.mask_id not in block[:end]:
                 found.append(i)
         return found
 

@@ -125,7 +125,12 @@ def _choose(logits_NV: Tensor, rule: Rule, uniform_N: Tensor | None, published_N
 
 
 def _draw(
-    logits_NV: Tensor, kept_NV: Tensor, rule: Rule, uniform_N: Tensor | None, published_NV: Tensor | None, sure_N: Tensor
+    logits_NV: Tensor,
+    kept_NV: Tensor,
+    rule: Rule,
+    uniform_N: Tensor | None,
+    published_NV: Tensor | None,
+    sure_N: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Drawn tokens, and how far each draw was from another token (unknown where published noise is replayed)."""
     if published_NV is None:

@@ -15,7 +15,7 @@ from dare_bench.diffusion.rng import Draw, uniform
 from dare_bench.model_adapters.sampling.choose import Proposal, choose
 from dare_bench.model_adapters.sampling.rows import Row
 from dare_bench.model_adapters.sampling.rule import Rule, time_ratios
-from dare_bench.model_adapters.sampling.select import published_choice, rank, take, zero_ties
+from dare_bench.model_adapters.sampling.select import published_choice, rank, take, ties_at
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,7 @@ def decide(rule: Rule, logits_NV: Tensor, at: Open, rows: Sequence[Row]) -> Chos
     if rule.reference_draws and rule.draws:
         token_noise, order_noise = _published(rule, at, rows, logits_NV)
     key_N, turn_N = at.key_R[at.row_N], at.turn_R[at.row_N]
-    proposal = choose(
-        logits_NV, rule, key_N=key_N, step_N=turn_N, position_N=at.position_N, published_NV=token_noise
-    )
+    proposal = choose(logits_NV, rule, key_N=key_N, step_N=turn_N, position_N=at.position_N, published_NV=token_noise)
     score_N = _order(rule, proposal, at, order_noise)
     if rule.edit_threshold is not None:
         return _edited(rule, proposal, score_N, at, len(rows))
@@ -81,8 +79,8 @@ def decide(rule: Rule, logits_NV: Tensor, at: Open, rows: Sequence[Row]) -> Chos
     ranked = rank(score_N, at.row_N, len(rows))
     take_R, gap_R = take(ranked, rule, _quota(rule, at, ranked.count_R))
     written_N = ranked.rank_N < take_R[at.row_N]
-    if rule.uncounted and rule.how_many == "quota" and rule.which == "confidence":
-        for i in zero_ties(ranked, take_R):
+    if rule.tie_score is not None:
+        for i in ties_at(ranked, take_R, rule.tie_score):
             mine_N = at.row_N == i
             length, n = len(rows[i].canvas), int(take_R[i])
             written_N[mine_N] = published_choice(score_N[mine_N], at.column_N[mine_N], length, n)
@@ -146,7 +144,9 @@ def _edited(rule: Rule, proposal: Proposal, score_N: Tensor, at: Open, rows: int
     if rule.record_margin:
         near_N = (score_N[other_N] - rule.edit_threshold).abs().double()
         gap_R = gap_R.scatter_reduce(0, at.row_N[other_N], near_N, "amin")
-    return Chosen(proposal.token_N, proposal.confidence_N, written_N, _with_tokens(rule, gap_R, proposal, written_N, at))
+    return Chosen(
+        proposal.token_N, proposal.confidence_N, written_N, _with_tokens(rule, gap_R, proposal, written_N, at)
+    )
 
 
 def _published(rule: Rule, at: Open, rows: Sequence[Row], logits_NV: Tensor) -> tuple[Tensor | None, Tensor | None]:

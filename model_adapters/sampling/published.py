@@ -67,9 +67,7 @@ def draw(row: Row, generator: torch.Generator, vocab: int, window: tuple[int, in
     return Draws(token, order)
 
 
-def _gumbel(
-    row: Row, generator: torch.Generator, vocab: int, window: tuple[int, int], column_n: Tensor
-) -> Draws:
+def _gumbel(row: Row, generator: torch.Generator, vocab: int, window: tuple[int, int], column_n: Tensor) -> Draws:
     rule, length = row.rule, window[1] - window[0]
     token = order = None
     if rule.temperature > 0:

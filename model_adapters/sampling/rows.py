@@ -142,6 +142,8 @@ class Row:
                 masks += int((self.canvas[:p] == self.mask_id).sum())  # Dream counts the masks of its prompt too
             quota = time_schedule(masks - first, rule.steps_per_block, rule.eps, first)
             kept = [k for k in quota if k > 0 or (rule.reference_draws and rule.draws)]
+            if rule.counted == "turns":
+                self.extra += len(quota) - len(kept)
             return [1] * first + kept
         total = rule.block_length if rule.schedule == "block" else masks
         return [k for k in quota_schedule(total, rule.steps_per_block) if k > 0]

@@ -77,7 +77,7 @@ class Rule:
     """Not the family's published sampler: tier A."""
     early_stop: bool = False
     stop_in_block: bool = False
-    """Also stop inside a block, once an EOS has no mask before it."""
+    """Also stop inside a block, when an EOS is written that has no mask before it."""
     cut_at_eos: bool = False
     """The published sampler returns nothing after the first EOS, early stop or not."""
     keep_text_after_eos: bool = False
@@ -93,9 +93,7 @@ class Rule:
     @property
     def draws(self) -> bool:
         """Does this rule use random numbers?"""
-        return (
-            not self.greedy or self.which == "random" or self.order_temperature > 0 or self.how_many == "bernoulli"
-        )
+        return not self.greedy or self.which == "random" or self.order_temperature > 0 or self.how_many == "bernoulli"
 
     @property
     def choice(self) -> tuple[object, ...]:
@@ -124,19 +122,31 @@ class Rule:
         )
 
     @property
+    def tie_score(self) -> float | None:
+        """A score that several positions have at once by design, so that published results depend on how ``torch.topk``
+        orders them: confidence 0 of removed tokens, and certainty after top-k or top-p left one token."""
+        if self.how_many != "quota" or self.order_temperature > 0 or self.schedule == "block":
+            return None
+        if self.uncounted:
+            return 0.0 if self.which == "confidence" else None
+        if self.confidence_of == "kept" and (self.top_p < 1 or self.top_k > 0):
+            return 0.0 if self.which == "entropy" else 1.0
+        return None
+
+    @property
     def forwards_per_step(self) -> int:
         return 2 if self.cfg_scale > 0 else 1
 
     @property
     def until_full(self) -> bool:
         """Does a block end when it is full, rather than when its schedule is done?"""
-        return self.schedule == "block" or self.how_many not in ("quota", "bernoulli")
+        return self.schedule == "block" or self.how_many != "quota"
 
     @property
     def step_bound(self) -> int:
         """Most forwards in one block: the schedule, or, where a block goes on until it is full, enough that only a
         model which keeps predicting the mask token itself runs into it (the references would never end)."""
-        if not self.until_full and self.edit_threshold is None:
+        if self.how_many in ("quota", "bernoulli") and self.schedule != "block" and self.edit_threshold is None:
             return self.steps_per_block
         return self.steps_per_block + 2 * self.block_length + self.max_post_steps
 

@@ -129,18 +129,18 @@ def take(ranked: Ranked, rule: Rule, quota_R: Tensor) -> tuple[Tensor, Tensor]:
     return take_quota(ranked, quota_R)
 
 
-def zero_ties(ranked: Ranked, n_R: Tensor) -> list[int]:
-    """Rows whose cut goes through positions that all have confidence exactly 0."""
+def ties_at(ranked: Ranked, n_R: Tensor, score: float) -> list[int]:
+    """Rows whose cut goes through positions that all have exactly this score."""
     inside_R, last_R, following_R = _around_cut(ranked, n_R)
-    return (inside_R & (last_R == 0) & (following_R == 0)).nonzero()[:, 0].tolist()
+    return (inside_R & (last_R == score) & (following_R == score)).nonzero()[:, 0].tolist()
 
 
 def published_choice(score_n: Tensor, column_n: Tensor, length: int, n: int) -> Tensor:
     """The ``n`` positions that the published code takes in one row: ``torch.topk`` on the CPU over the whole canvas.
 
-    Only for ties at confidence 0, which ``confidence_eos_eot_inf`` makes by design: several positions that want EOS
-    have confidence 0 at once, and which of them comes first is then decided by topk alone. The result is a function of
-    this row, so it depends on no neighbour.
+    Only for ties that settings make by design (``Rule.tie_score``): with ``confidence_eos_eot_inf`` several positions
+    that want EOS have confidence 0 at once, after top-p several are certain, and which of them comes first is then
+    decided by topk alone. The result is a function of this row, so it depends on no neighbour.
     """
     canvas = torch.full((length,), float("-inf"), dtype=score_n.dtype)
     canvas[column_n.cpu()] = score_n.cpu()

@@ -39,7 +39,12 @@ class Packer:
     """Packs the rows of a batch, turn after turn. ``offsets`` are where their canvases begin."""
 
     def __init__(
-        self, rows: Sequence[Row], offsets: Sequence[int], device: torch.device, store: KVStore | None, pages: Pages | None
+        self,
+        rows: Sequence[Row],
+        offsets: Sequence[int],
+        device: torch.device,
+        store: KVStore | None,
+        pages: Pages | None,
     ) -> None:
         self.rows, self.offsets, self.device = rows, offsets, device
         self.store, self.pages = store, pages
@@ -54,7 +59,10 @@ class Packer:
         starts = tuple(spans[i][0] for i in order)
         cached, commits = self._cached(order, spans)
         plan = Plan(
-            tuple(lengths), rule.block_length if rule.causal else None, starts=starts if any(starts) else None, cached=cached
+            tuple(lengths),
+            rule.block_length if rule.causal else None,
+            starts=starts if any(starts) else None,
+            cached=cached,
         )
         whole = sum(lengths) == self.total and order == sorted(order)
         column_T = plan.positions()

@@ -62,9 +62,7 @@ class SDARDecoding(Decoding):
 
     @model_validator(mode="after")
     def _consistent(self) -> SDARDecoding:
-        at_least_one(
-            gen_length=self.gen_length, block_length=self.block_length, denoising_steps=self.denoising_steps
-        )
+        at_least_one(gen_length=self.gen_length, block_length=self.block_length, denoising_steps=self.denoising_steps)
         sampling(self.temperature, self.top_k, self.top_p)
         keeps_text(self.early_stop, self.text_after_eos)
         if self.eb_threshold is not None and self.remasking_strategy != "entropy_bounded":

@@ -46,10 +46,9 @@ def folder(tmp_path):
     }
     write(tmp_path, "tokenizer_config.json", config)
     write(tmp_path, "config.json", {"model_type": "x", "auto_map": {"AutoConfig": "configuration_x.XConfig"}})
+    mark = f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\nraise SystemExit\n"
     for name in ("tokenization_x.py", "configuration_x.py"):
-        (tmp_path / name).write_text(
-            f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\nraise SystemExit\n"
-        )
+        (tmp_path / name).write_text(mark)
     return tmp_path
 
 
@@ -72,17 +71,8 @@ def pieces(tokenizer, text):
 
 def test_an_unknown_class_opens_and_its_file_never_runs(folder):
     tok = open_tokenizer(folder, ROWS)
-    assert pieces(tok, "ab hi 123\n\nhi") == [
-        "ab",
-        "Ġhi",
-        "Ġ",
-        "1",
-        "2",
-        "3",
-        "Ċ",
-        "Ċ",
-        "hi",
-    ]  # Qwen2 cuts digits singly
+    # Digits are cut one by one, so that the merge of 1 and 2 is never reached.
+    assert pieces(tok, "ab hi 123\n\nhi") == ["ab", "Ġhi", "Ġ", "1", "2", "3", "Ċ", "Ċ", "hi"]
     assert tok.decode(ids(tok, "ab hi 123\n\nhi")) == "ab hi 123\n\nhi"
     assert not (folder / "ran").exists()
     assert not [name for name in sys.modules if "tokenization_x" in name or "configuration_x" in name]
@@ -102,9 +92,7 @@ def test_added_tokens_keep_their_published_ids_across_a_gap(folder):
     assert tok.decode([START, *ids(tok, "hi"), 403, MASK, 450], skip_special_tokens=True) == "hi<think>"
 
 
-@pytest.mark.parametrize(
-    "name", ["XTokenizer", "Qwen2Tokenizer", "Qwen2TokenizerFast", "PreTrainedTokenizerFast", None]
-)
+@pytest.mark.parametrize("name", ["Qwen2Tokenizer", "Qwen2TokenizerFast", "PreTrainedTokenizerFast", None])
 def test_what_the_class_is_called_changes_nothing(folder, name):
     wanted = ids(open_tokenizer(folder, ROWS), "hi 12 ab<|MASK|>")
     edit(folder, tokenizer_class="delete" if name is None else name)

@@ -125,9 +125,8 @@ def _qwen(path: Path, config: dict[str, Any], published: dict[int, str]) -> Any:
 def _vocabulary(path: Path, config: dict[str, Any], published: dict[int, str]) -> dict[str, int]:
     """vocab.json and the added tokens in one: a token that is in the vocabulary keeps its id when it is registered."""
     if not (path / VOCAB).is_file():
-        name = config.get("tokenizer_class")
         raise CheckpointError(
-            f"{path}: no {WHOLE} and no {VOCAB} in it; its tokenizer class {name!r} is not of transformers, and a "
+            f"{path}: no {WHOLE} and no {VOCAB} in it for tokenizer class {config.get('tokenizer_class')!r}; a "
             f"checkpoint's own code never runs: fetch {VOCAB} and {MERGES}, or save the tokenizer as {WHOLE}"
         )
     vocab = read_object(path / VOCAB)

@@ -87,7 +87,8 @@ def write_dream(folder: Path) -> None:
         "additional_special_tokens": [*CHATML[1:], *VISION],
         "model_max_length": 131072,
     }
-    _write(folder, tokens, config, {"mask_token_id": 151666, "model_type": "Dream"})
+    ids = {"mask_token_id": 151666, "bos_token_id": FIRST, "eos_token_id": FIRST, "pad_token_id": FIRST}
+    _write(folder, tokens, config, {"model_type": "Dream", **ids})
 
 
 def write_sdar(folder: Path) -> None:
@@ -103,7 +104,10 @@ def write_sdar(folder: Path) -> None:
         "additional_special_tokens": [*CHATML[1:], *VISION, "<|MASK|>"],
         "model_max_length": 131072,
     }
-    _write(folder, tokens, config, {"mask_token_id": 151669, "model_type": "sdar"})
+    ids = {"mask_token_id": 151669, "eos_token_id": 151645, "pad_token_id": FIRST}
+    _write(folder, tokens, config, {"model_type": "sdar", **ids})
+    generation = {"eos_token_id": [151645, FIRST], "pad_token_id": FIRST}
+    (folder / "generation_config.json").write_text(json.dumps(generation))
     added = json.loads((folder / "added_tokens.json").read_text())
     added["<MASK>"] = added.pop("<|MASK|>")
     (folder / "added_tokens.json").write_text(json.dumps(added))

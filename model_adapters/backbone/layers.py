@@ -75,10 +75,9 @@ class Layer(nn.Module):
         self.arch, self.index, n = arch, index, arch.names
         q_width, kv_width = arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
         attach(self, n.attn_norm, RMSNorm(arch.width, arch.norm_eps, arch.norm_weight))
-        for path, out in (
-            (("qkv", q_width + 2 * kv_width),) if n.qkv else (("q", q_width), ("k", kv_width), ("v", kv_width))
-        ):
-            attach(self, getattr(n, path), nn.Linear(arch.width, out, bias=arch.qkv_bias))
+        apart = {n.q: q_width, n.k: kv_width, n.v: kv_width}
+        for path, out in ({n.qkv: q_width + 2 * kv_width} if n.qkv else apart).items():
+            attach(self, path, nn.Linear(arch.width, out, bias=arch.qkv_bias))
         if arch.qk_norm:
             attach(self, n.q_norm, RMSNorm(arch.head_dim, arch.norm_eps))
             attach(self, n.k_norm, RMSNorm(arch.head_dim, arch.norm_eps))

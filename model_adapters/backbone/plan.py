@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Group:
-    """``rows`` rows of ``length`` tokens each, starting at packed index ``start``; ``row`` is the first one's number."""
+    """``rows`` rows of ``length`` tokens each, starting at packed index ``start``; ``row`` numbers the first one."""
 
     start: int
     rows: int

@@ -86,9 +86,9 @@ class LLaDA(Family):
     name = "llada"
     network = LLaDAModelLM
     decoding = LLaDADecoding
-    chat_template = CHAT_TEMPLATE
+    chat_template: str | None = CHAT_TEMPLATE
     has_cfg_likelihood = True
-    mask_texts = ("<|mdm_mask|>",)
+    mask_texts: tuple[str, ...] = ("<|mdm_mask|>",)
     eot_text = "<|eot_id|>"
 
     def rule(self, decoding: LLaDADecoding, spec: ModelSpec) -> Rule:

@@ -23,8 +23,8 @@ from dare_bench.types import Event
 
 
 class Batch:
-    """Canvases one behind another, and each row's counters. Membership is fixed; a new batch is made when a row comes or
-    goes. What a forward sees of them is a :class:`Pack`, which is made anew whenever a window moves."""
+    """Canvases one behind another, and each row's counters. Membership is fixed; a new batch is made when a row comes
+    or goes. What a forward sees of them is a :class:`Pack`, which is made anew whenever a window moves."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class Batch:
         return sorted({*done, *self._stopped(at, chosen)}) if self.inside else done
 
     def _edited(self, at: Open, left_R: Tensor, still_R: Tensor) -> Tensor:
-        """LLaDA2.1: a block ends when a forward on the full block edits nothing, or after ``max_post_steps`` of them."""
+        """LLaDA2.1: a block ends when a forward on it, full, edits nothing, or after ``max_post_steps`` of them."""
         had_R = torch.bincount(at.row_N[at.masked_N], minlength=len(self.rows)) > 0
         self.post_R += (~had_R).long()
         full = (left_R == 0) & (self.post_R >= self.post_limit_R)

@@ -58,14 +58,14 @@ def denoise(
             (pool if memory.admit(row) else held).append(row)
         if len(held) < len(waiting):
             batch = None
-        while len(pool) + len(held) < slots and (row := next(source, None)) is not None:
-            if row.block < 0 and not row.next_block(vocab):  # a row in a block waited in the middle of its work
-                yield row
-            elif memory.admit(row):
-                pool.append(row)
+        while len(pool) + len(held) < slots and (new := next(source, None)) is not None:
+            if new.block < 0 and not new.next_block(vocab):  # a row in a block waited in the middle of its work
+                yield new
+            elif memory.admit(new):
+                pool.append(new)
                 batch = None
             else:
-                held.append(row)
+                held.append(new)
         if not pool:
             return
         if batch is None:
@@ -133,7 +133,7 @@ class _Memory:
 
 
 def _halve(batch: Batch, memory: _Memory, stats: LoopStats) -> tuple[list[Row], list[Row], int]:
-    """Let half of the rows wait; returns (waiting, staying, slots). An exact cache is given up: it can be made again."""
+    """Let half of the rows wait; returns (waiting, staying, slots). Their exact caches are made again."""
     batch.sync()
     rows = list(batch.rows)
     slots = max(1, len(rows) // 2)

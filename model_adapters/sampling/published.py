@@ -1,8 +1,8 @@
 """The published codes' own random numbers, one row at a time, for parity (``rng="reference"``).
 
-LLaDA and Fast-dLLM draw uniform float64 noise over the whole window, then uniform float32 for random remasking. The others call
-``torch.multinomial``, which on the CPU divides the probabilities by exponential noise and takes the largest: SDAR and
-LLaDA2 over all positions of the block, Dream over the masked ones (its ``origin`` first draws which of those move).
+LLaDA and Fast-dLLM draw uniform float64 noise over the whole window, then uniform float32 for random remasking. The
+others call ``torch.multinomial``, which on the CPU divides probabilities by exponential noise and takes the largest:
+SDAR and LLaDA2 over all positions of the block, Dream over the masked ones (``origin`` first draws which of them move).
 
 Shape letters: n open positions of the row, W window length, V vocabulary.
 """

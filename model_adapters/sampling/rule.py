@@ -16,11 +16,11 @@ Cache = Literal["none", "exact", "prefix", "dual"]
 class Rule:
     """How a row is decoded.
 
-    how many: ``quota``: a fixed schedule; ``threshold``, ``factor``: Fast-dLLM, until the block is full; ``dynamic``: all
-        surer than the threshold if they are at least the quota, else the quota (SDAR, LLaDA2); ``sequential``: the quota
-        from the left; ``entropy_bound``: while the entropy taken on stays below the bound (EB sampler); ``carry``: the
-        quota and what earlier steps left, those above the threshold (Fast-dLLM's Dream); ``bernoulli``: each position
-        on its own (Dream's origin).
+    how many: ``quota``: a fixed schedule; ``threshold``, ``factor``: Fast-dLLM, until the block is full; ``dynamic``:
+        all surer than the threshold if they are at least the quota, else the quota (SDAR, LLaDA2); ``sequential``: the
+        quota from the left; ``entropy_bound``: while the entropy taken on stays below the bound (EB sampler);
+        ``carry``: the quota and what earlier steps left, those above the threshold (Fast-dLLM's Dream); ``bernoulli``:
+        each position on its own (Dream's origin).
     which: the score by which positions are ranked, highest first (``order``: from the left).
     token: argmax at temperature 0 or top_k 1, else a draw.
     """

@@ -19,10 +19,10 @@ from dare_bench.model_adapters.sampling.rows import Row
 
 @dataclass(eq=False)
 class Pack:
-    """``index_T`` are the tokens' places among all canvases (None: all of them in order), ``row_T`` and ``column_T`` say
-    whose they are and where; ``fillable_T`` is True where a mask may be filled now, ``editable_T`` where a written token
-    may be replaced, ``shift_T`` is 1 where the token before it is in the pack too. ``fresh``: good for one forward, because
-    a row writes to the cache or is at the first step of a cached block."""
+    """``index_T`` are the tokens' places among all canvases (None: all of them in order), ``row_T`` and ``column_T``
+    say whose they are and where; ``fillable_T`` is True where a mask may be filled now, ``editable_T`` where a written
+    token may be replaced, ``shift_T`` is 1 where the token before it is in the pack too. ``fresh``: good for one
+    forward, because a row writes to the cache or is at the first step of a cached block."""
 
     plan: Plan
     index_T: Tensor | None

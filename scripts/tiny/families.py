@@ -63,7 +63,7 @@ FAMILIES = {
         network=DreamModel,
         loss=loss.shifted,
         decode=decode_shifted,
-        sampler="the most probable token first (`maskgit_plus`, temperature 0)",
+        sampler="the most probable token first, temperature 0",
         objective=(
             f"Dream's supervised loss, without its optional context weights: {LEVEL}",
             "The head is shifted, as in every Dream: the state at the token before predicts a token.",
@@ -77,7 +77,7 @@ FAMILIES = {
         network=SDARForCausalLM,
         loss=loss.block_elbo,
         decode=decode_blocks,
-        sampler="blocks of 4, the most probable token first (`low_confidence_static`, temperature 0)",
+        sampler="blocks of 4, the most probable token first, temperature 0",
         objective=(f"SDAR's supervised loss: {LEVEL}", TWO_COPIES),
         stop=("<|im_end|>", tokenizer.EOS),
     ),

@@ -76,7 +76,7 @@ RECIPES = {
     "tiny-sdar": Recipe(
         family="sdar",
         rows={"dare_sudoku": 40, "dare_arithmetic": 128},
-        snapshots={"tiny-sdar-base": 700, "tiny-sdar": 3000},
+        snapshots={"tiny-sdar-base": 400, "tiny-sdar": 3000},
         kv_heads=2,
         block_length=4,
         scored=("dare_sudoku", "dare_arithmetic"),

@@ -288,6 +288,7 @@ ANSWERED = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nYes"}
             "<role>ASSISTANT</role>Yes<|role_end|><role>HUMAN</role>Hi<|role_end|><role>ASSISTANT</role>",
         ),
     ],
+    ids=["dream", "dream-system", "sdar", "sdar-turns", "llada2", "llada2-turns"],
 )
 def test_chat_templates_of_the_families(folder, template, messages, wanted):
     edit(folder, chat_template="delete")

@@ -9,8 +9,10 @@ import pytest
 import qwen_vocabulary
 from require import need_package
 
+from dare_bench.model_adapters.dream.family import FAMILY as DREAM_FAMILY
 from dare_bench.model_adapters.dream.template import CHAT_TEMPLATE as DREAM
 from dare_bench.model_adapters.sampling.text import response_text
+from dare_bench.model_adapters.sdar.family import FAMILY as SDAR_FAMILY
 from dare_bench.model_adapters.sdar.template import CHAT_TEMPLATE as SDAR
 from dare_bench.model_adapters.tokens import encode_prompt, open_tokenizer, render_chat
 from dare_bench.types import ModelSpec
@@ -107,6 +109,20 @@ def test_special_ids_of_sdar(tokenizers):
     assert named == (None, IM_END, ENDOFTEXT, SDAR_MASK)
     assert "<MASK>" not in tok.get_vocab()  # added_tokens.json's name for the id that tokenizer_config.json names
     assert max(tok.get_vocab().values()) == SDAR_MASK
+
+
+def test_mask_and_stop_ids_as_the_families_read_them(folders, tokenizers):
+    def found(family, name, **changes):
+        config = json.loads((folders[name] / "config.json").read_text()) | changes
+        file = folders[name] / "generation_config.json"
+        generation = json.loads(file.read_text()) if file.is_file() else {}
+        ids = family.special_ids(family.network.config_class.from_dict(config), tokenizers[name], generation)
+        return ids.mask, ids.eos, ids.pad
+
+    assert found(DREAM_FAMILY, "dream") == (DREAM_MASK, (ENDOFTEXT,), ENDOFTEXT)
+    assert found(SDAR_FAMILY, "sdar") == (SDAR_MASK, (IM_END, ENDOFTEXT), ENDOFTEXT)
+    # SDAR-30B-A3B's config names no mask: the tokenizer does.
+    assert found(SDAR_FAMILY, "sdar", mask_token_id=None)[0] == SDAR_MASK
 
 
 def spec(name: str) -> ModelSpec:

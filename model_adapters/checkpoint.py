@@ -29,15 +29,17 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def read_optional(file: Path) -> dict[str, Any]:
-    """A JSON object, or an empty one where the file is not there; raises CheckpointError in one line."""
+def read_object(file: Path) -> dict[str, Any]:
+    """A JSON object, empty where there is no such file; raises CheckpointError in one line."""
     if not file.is_file():
         return {}
     try:
-        found = json.loads(file.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{file}: not valid JSON ({error})") from error
-    return found if isinstance(found, dict) else {}
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: cannot be read as JSON ({error}); fetch it again") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{file}: expected an object, found {type(found).__name__}; fetch it again")
+    return found
 
 
 def header(file: Path) -> dict[str, tuple[int, ...]]:

@@ -10,10 +10,11 @@ import torch
 
 from dare_bench.errors import CheckpointError, UsageError
 from dare_bench.model_adapters.backbone.moe import published_shapes
-from dare_bench.model_adapters.checkpoint import check_weights, read_config, read_optional
+from dare_bench.model_adapters.checkpoint import check_weights, read_config, read_object
 from dare_bench.model_adapters.family import Family, require_mask
 from dare_bench.model_adapters.native import NativeModel
 from dare_bench.model_adapters.quiet import quiet_transformers
+from dare_bench.model_adapters.qwen_tokenizer import name_mask
 from dare_bench.model_adapters.tokens import open_tokenizer
 from dare_bench.types import ModelSpec
 
@@ -79,7 +80,7 @@ def open_native(
         tokenizer.chat_template = family.chat_template  # the harnesses ask the tokenizer for it
     loaded = _weights(network, path, config, kind).to(where).eval()
     _check_finite(loaded, path)
-    ids = family.special_ids(config, tokenizer, read_optional(path / "generation_config.json"))
+    ids = family.special_ids(config, tokenizer, read_object(path / "generation_config.json"))
     eos = ids.eos if eos_id is None else tuple(eos_id) if isinstance(eos_id, list | tuple) else (eos_id,)
     spec = ModelSpec(
         family=family.name,
@@ -96,6 +97,8 @@ def open_native(
         device=str(where),
         parameters=sum(p.numel() for p in loaded.parameters()),
     )
+    if tokenizer is not None:
+        name_mask(tokenizer, spec.mask_id)
     for name, value in (("mask_id", spec.mask_id), ("eos_id", max(eos, default=0)), ("eot_id", spec.eot_id or 0)):
         if not 0 <= value < spec.vocab_size:
             raise CheckpointError(f"{path}: {name}={value} is outside the vocabulary of {spec.vocab_size} rows")

@@ -7,11 +7,11 @@ Dream and SDAR publish Qwen2's byte-level BPE as ``vocab.json`` and ``merges.txt
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import CheckpointError
+from dare_bench.model_adapters.checkpoint import read_object
 
 CONFIG, WHOLE, VOCAB, MERGES = "tokenizer_config.json", "tokenizer.json", "vocab.json", "merges.txt"
 ADDED = "added_tokens.json"
@@ -29,19 +29,6 @@ QWEN = ("Qwen2Tokenizer", "Qwen2TokenizerFast")
 """Opened here too: transformers gives added tokens the next free ids, wrong where the published ids have gaps."""
 BARE = ("PreTrainedTokenizer", "PreTrainedTokenizerFast", "PythonBackend", "TokenizersBackend")
 """Says nothing of how text is split: with vocab.json alone, transformers would open them without any splitting."""
-
-
-def read_object(file: Path) -> dict[str, Any]:
-    """A JSON object, empty where there is no such file; raises CheckpointError in one line."""
-    if not file.is_file():
-        return {}
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file}: cannot be read as JSON ({error}); fetch it again") from error
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{file}: expected an object, found {type(found).__name__}; fetch it again")
-    return found
 
 
 def is_native(config: dict[str, Any]) -> bool:

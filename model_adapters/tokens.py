@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, SupportsIndex
 
 from dare_bench.errors import CheckpointError, PromptError
-from dare_bench.model_adapters.qwen_tokenizer import is_native, name_mask, open_native_tokenizer, read_object
+from dare_bench.model_adapters.checkpoint import read_object
+from dare_bench.model_adapters.qwen_tokenizer import is_native, name_mask, open_native_tokenizer
 from dare_bench.types import ModelSpec, Prompt
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "merges.txt")

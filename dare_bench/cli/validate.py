@@ -19,7 +19,9 @@ def validate(
     ] = "cpu",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check a checkpoint: keys, mask id, tokenizer, save and open again, batch invariance. Exit code 1 on failure."""
+    """Check a checkpoint: keys, mask id, tokenizer, save and open again, batch invariance; measure bfloat16 flips.
+
+    Exit code 1 on failure."""
     from dataclasses import asdict
 
     from dare_bench.config import parse_pairs

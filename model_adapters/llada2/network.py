@@ -14,7 +14,8 @@ from dare_bench.model_adapters.backbone.moe import stack_experts
 from dare_bench.model_adapters.configs import head_dim, refuse, require_counts
 
 BLOCK_LENGTH = 32
-"""The block length that LLaDA2.x was trained with; its config does not name it."""
+"""The block length that LLaDA2.x was trained with; its config does not name it. A config that has ``block_size`` was
+trained with that."""
 NAMES = Names(
     embed="model.word_embeddings",
     layers="model.layers",
@@ -75,6 +76,7 @@ class LLaDA2MoeConfig(PreTrainedConfig):
     topk_group: int = 4
     routed_scaling_factor: float = 2.5
     moe_router_enable_expert_bias: bool = True
+    block_size: int | None = None
     mask_token_id: int | None = None
     tie_word_embeddings: bool = False
     use_cache: bool = False
@@ -120,7 +122,7 @@ class LLaDA2MoeModelLM(DiffusionNetwork):
                 top_groups=config.topk_group,
                 float32=True,
             ),
-            block_length=BLOCK_LENGTH,
+            block_length=config.block_size or BLOCK_LENGTH,
         )
 
 

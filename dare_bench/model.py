@@ -49,7 +49,8 @@ class Model:
     def logits(self, ids: Sequence[int], block_length: int | None = None) -> Any:
         """float32 [L, V]; row i scores token i (a family's shift is already applied).
 
-        ``block_length``: attend block-causally, the grid counted from the first token.
+        ``block_length``: attend block-causally, the grid counted from the first token; the family's own attention when
+        not given.
         """
         return self.loaded.logits(ids, block_length)
 
@@ -62,9 +63,10 @@ class Model:
             seed: with ``rng="ours"`` a draw depends on (seed, prompt tokens, how often that prompt came before), never
                 on batch or order; with ``rng="reference"`` it starts the published code's own stream for each row.
             max_rows: rows that share a forward; changes speed and memory, not results.
-            decoding: the family's fields by its users' names (LLaDA: ``gen_length, steps, block_length, temperature,
-                cfg_scale, remasking, logits_eos_inf, confidence_eos_eot_inf, threshold, factor``; ``eos_id, eot_id,
-                mask_id`` as overrides), and ``early_stop, text_after_eos, stop, rng, trajectory, margin``.
+            decoding: the family's fields by its users' names (LLaDA: ``gen_length, steps, block_length, remasking, ...``;
+                Dream: ``max_new_tokens, steps, alg, ...``; SDAR: ``remasking_strategy, confidence_threshold, ...``;
+                LLaDA2: ``threshold, editing_threshold, ...``; all in the family's README), ``temperature``, ``eos_id,
+                eot_id, mask_id`` as overrides, and ``early_stop, text_after_eos, stop, rng, trajectory, margin``.
 
         Raises:
             DecodingError: an unknown field or a value that cannot be; PromptError: a prompt that does not fit.

@@ -1,5 +1,10 @@
-"""The reference vectors kept in the repo: a tiny random LLaDA in the published layout, with what the published code
-gave on it (ML-GSAI/LLaDA generate.py and get_log_likelihood.py, NVlabs/Fast-dLLM without cache)."""
+"""The reference vectors kept in the repo: for each family a tiny random checkpoint in the published layout, with what
+the published code gave on it.
+
+Sources: ML-GSAI/LLaDA generate.py and get_log_likelihood.py, NVlabs/Fast-dLLM generate.py (LLaDA and Dream), Dream
+generation_utils.py and its evaluation, SDAR generate.py with the confidence of its own evaluation, LLaDA2.0 and 2.1
+generate. Cases that document defects of the published code are not among them.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +20,29 @@ from torch import Tensor
 from dare_bench.loading import load
 from dare_bench.model import Model
 
-FOLDER = Path(__file__).parent / "parity" / "llada"
+PARITY = Path(__file__).parent / "parity"
+FOLDER = PARITY / "llada"
+FAMILIES = ("llada", "llada_moe", "dream", "sdar", "sdar_moe", "llada2", "llada21")
+BLOCK_CAUSAL = ("sdar", "sdar_moe", "llada2", "llada21")
 
 
 @cache
-def cases() -> dict[str, Any]:
-    return json.loads(gzip.decompress((FOLDER / "cases.json.gz").read_bytes()))
-
-
-def tensors(name: str) -> dict[str, Tensor]:
-    return load_file(str(FOLDER / f"{name}.safetensors"))
+def cases(family: str = "llada") -> dict[str, Any]:
+    """``meta`` (special ids), ``samplers``, ``likelihood`` and ``units`` of a family."""
+    return json.loads(gzip.decompress((PARITY / family / "cases.json.gz").read_bytes()))
 
 
 @cache
-def model() -> Model:
+def tensors(name: str, family: str = "llada") -> dict[str, Tensor]:
+    return load_file(str(PARITY / family / f"{name}.safetensors"))
+
+
+@cache
+def model(family: str = "llada") -> Model:
     """Opened once a process: nothing in the tests changes its weights."""
-    meta = cases()["meta"]
-    ids = {k: meta[k] for k in ("mask_id", "eos_id", "eot_id")}
-    return load(FOLDER, device="cpu", dtype="float32", **ids)
+    meta = cases(family)["meta"]
+    ids = {k: meta[k] for k in ("mask_id", "eos_id", "eot_id") if k in meta}
+    return load(PARITY / family, device="cpu", dtype="float32", **ids)
 
 
 def unpadded(case: dict[str, Any]) -> list[list[int]]:
@@ -41,9 +51,35 @@ def unpadded(case: dict[str, Any]) -> list[list[int]]:
     return [[t for t, m in zip(p, mask, strict=True) if m] for p, mask in zip(case["prompt_ids"], masks, strict=True)]
 
 
+def fields(case: dict[str, Any]) -> dict[str, Any]:
+    """The decoding fields of a vector: its reference's arguments, with what its function's name says."""
+    args = dict(case["args"])
+    kind = case["sampler"].rsplit(".", 1)[-1]
+    if kind in ("prefix", "dual"):
+        args["cache"] = kind
+    args.pop("dual_cache", None)
+    if case["name"].startswith("bd3"):  # SDAR's evaluation code names the same strategies otherwise
+        del args["remasking"]
+        threshold = args.pop("threshold")
+        static = threshold == 1.0
+        args["remasking_strategy"] = "low_confidence_static" if static else "low_confidence_dynamic"
+        args["confidence_threshold"] = threshold
+    if draws(case):
+        args |= {"rng": "reference", "seed": case["seed"]}
+    return args
+
+
 def wanted(case: dict[str, Any], row: int) -> list[int]:
-    return case["output_ids"][row][len(case["prompt_ids"][row]) :]
+    """The response in a vector: LLaDA2's outputs are the response alone, the others begin with the prompt."""
+    output, args = case["output_ids"][row], case["args"]
+    if not case["sampler"].startswith("llada2"):
+        output = output[len(case["prompt_ids"][row]) :]
+    return output[: args.get("gen_length") or args["max_new_tokens"]]
 
 
 def draws(case: dict[str, Any]) -> bool:
-    return case["args"].get("remasking") == "random" or case["args"].get("temperature", 0) > 0
+    """Does it use random numbers? ``top_k=1`` is how SDAR's users say greedy."""
+    args = case["args"]
+    if args.get("remasking") == "random" or args.get("alg") == "origin" or args.get("alg_temp"):
+        return True
+    return args.get("temperature", 0) > 0 and args.get("top_k") != 1

@@ -90,6 +90,10 @@ def evaluate(
     factor: Annotated[
         float | None, _decoding("--factor", text="Write as many positions as this factor allows.")
     ] = None,
+    cache: Annotated[
+        str | None,
+        _decoding("--cache", text="none; exact (block-causal families, their default); prefix, dual: approximate."),
+    ] = None,
     logits_eos_inf: Annotated[
         bool | None, _decoding("--logits-eos-inf/--no-logits-eos-inf", text="Never write EOS.")
     ] = None,

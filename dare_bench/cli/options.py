@@ -19,6 +19,7 @@ DECODING = (
     "cfg_scale",
     "threshold",
     "factor",
+    "cache",
     "logits_eos_inf",
     "confidence_eos_eot_inf",
     "early_stop",

@@ -145,7 +145,7 @@ def bfloat16_flips(model: Any, checkpoint: str, arguments: dict[str, Any]) -> tu
 
     half = load(checkpoint, **{**arguments, "dtype": "bfloat16"})
     prompts = [_ids(half, 5 + 7 * (i % 4), i) for i in range(12)]
-    settings = {"gen_length": 16, "temperature": 0.0, "early_stop": False}
+    settings: dict[str, Any] = {"gen_length": 16, "temperature": 0.0, "early_stop": False}
     exact = [g.tokens for g in model.generate(prompts, **settings)]
     alone = [g.tokens for g in half.generate(prompts, max_rows=1, **settings)]
     together = [g.tokens for g in half.generate(prompts[::-1], max_rows=6, **settings)][::-1]

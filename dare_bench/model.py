@@ -63,7 +63,7 @@ class Model:
             seed: with ``rng="ours"`` a draw depends on (seed, prompt tokens, how often that prompt came before), never
                 on batch or order; with ``rng="reference"`` it starts the published code's own stream for each row.
             max_rows: rows that share a forward; changes speed and memory, not results.
-            decoding: the family's fields by its users' names (LLaDA: ``gen_length, steps, block_length, remasking, ...``;
+            decoding: the family's fields by its users' names (LLaDA: ``gen_length, steps, block_length, ...``;
                 Dream: ``max_new_tokens, steps, alg, ...``; SDAR: ``remasking_strategy, confidence_threshold, ...``;
                 LLaDA2: ``threshold, editing_threshold, ...``; all in the family's README), ``temperature``, ``eos_id,
                 eot_id, mask_id`` as overrides, and ``early_stop, text_after_eos, stop, rng, trajectory, margin``.
@@ -95,10 +95,12 @@ class Model:
         """log p(target | context) in nats for each pair of strings or token lists, in order.
 
         Args:
-            estimator: ``auto`` (exact up to 7 target tokens, else the reference's draws), ``exact``, ``reference``.
+            estimator: ``auto`` (exact up to 7 target tokens, or 7 in every block where attention has blocks; else the
+                reference's draws), ``exact``, ``reference``.
             seed: starts each pair's own stream of the published draws.
-            fields: the reference's fields by their users' names (LLaDA: ``mc_num, batch_size, cfg_scale``;
-                ``batch_size`` sets the stratification of the draws, not the batch on the device: that is max_rows).
+            fields: the family's fields by their users' names (``mc_num, batch_size``; LLaDA: ``cfg_scale``; Dream:
+                ``nll_type, log_type, sampling_eps, classifier_free_guidance``; SDAR, LLaDA2: ``block_length``).
+                ``batch_size`` sets the stratification of the draws, not the batch on the device: that is max_rows.
 
         Raises:
             DecodingError: an unknown field or estimator; PromptError: a pair that does not fit or an empty target.

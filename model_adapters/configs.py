@@ -1,4 +1,4 @@
-"""Checks of published configurations: what this network cannot do is refused, never ignored."""
+"""Reading published configurations: what this network cannot do is refused, never ignored."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dare_bench.errors import CheckpointError
+from dare_bench.model_adapters.backbone import Arch, Names
 
 
 def refuse(config: Any, name: str, supported: Mapping[str, tuple[Any, ...]]) -> None:
@@ -33,3 +34,29 @@ def head_dim(config: Any, name: str) -> int:
     if width % heads:
         raise CheckpointError(f"{name} config has hidden_size={width}, not divisible by num_attention_heads={heads}")
     return int(width // heads)
+
+
+def arch_from(config: Any, name: str, names: Names, **switches: Any) -> Arch:
+    """The architecture of a config that uses transformers' usual field names; ``switches`` are what the family adds.
+
+    Raises:
+        CheckpointError: a size that is no whole number of at least 1.
+    """
+    sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
+    require_counts(config, name, (*sizes, "max_position_embeddings"))
+    return Arch(
+        **{
+            "names": names,
+            "layers": config.num_hidden_layers,
+            "width": config.hidden_size,
+            "heads": config.num_attention_heads,
+            "kv_heads": config.num_key_value_heads,
+            "head_dim": head_dim(config, name),
+            "ff_width": getattr(config, "intermediate_size", 0),
+            "vocab": config.vocab_size,
+            "norm_eps": config.rms_norm_eps,
+            "rope_theta": config.rope_theta,
+            "tied_head": config.tie_word_embeddings,
+            **switches,
+        }
+    )

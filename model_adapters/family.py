@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from dare_bench.errors import CheckpointError, DecodingError, closest
 from dare_bench.model_adapters.backbone import DiffusionNetwork
 from dare_bench.model_adapters.sampling.rule import Rule
+from dare_bench.model_adapters.scoring.laws import Blockwise, Law, WholeTarget
 from dare_bench.types import Decoding, ModelSpec, Tier
 
 
@@ -75,6 +76,21 @@ class Family(ABC):
     @abstractmethod
     def rule(self, decoding: Any, spec: ModelSpec) -> Rule:
         """The rule that resolved decoding fields mean."""
+
+    def likelihood_law(self, spec: ModelSpec) -> Law:
+        """How log-likelihoods are estimated: over the whole target, or block by block where attention has blocks."""
+        return WholeTarget(self.has_cfg_likelihood) if spec.block_length is None else Blockwise()
+
+    def likelihood_settings(self, fields: Mapping[str, Any], spec: ModelSpec) -> dict[str, Any]:
+        """All likelihood settings that hold; raises DecodingError."""
+        return self.likelihood_law(spec).settings(fields, spec)
+
+    def greedy_rule(self, n: int, spec: ModelSpec) -> Rule:
+        """The rule that ``is_greedy`` decodes n tokens by: the most confident one at a time, on the family's grid."""
+        b = spec.block_length
+        if b is None:
+            return Rule(n, n, n, predicts_next=self.predicts == "next")
+        return Rule(n, b, b, grid="absolute", causal=True, schedule="block", cache="exact")
 
     def tier(self, rule: Rule) -> Tier:
         """How exact a rule is against the family's published sampler."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dare_bench.diffusion.likelihood import EXACT_LIMIT, likelihood_settings
 from dare_bench.errors import DareError, ModelOutputError, PromptError
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
 from dare_bench.model_adapters.family import Family
@@ -17,7 +17,7 @@ from dare_bench.model_adapters.sampling.loop import denoise
 from dare_bench.model_adapters.sampling.rows import Row
 from dare_bench.model_adapters.sampling.text import response_text, through_eos
 from dare_bench.model_adapters.saving import save_checkpoint
-from dare_bench.model_adapters.scoring import score_pairs
+from dare_bench.model_adapters.scoring.score import score_pairs
 from dare_bench.model_adapters.tokens import encode_prompt
 from dare_bench.types import Capabilities, Decoding, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
 
@@ -47,7 +47,7 @@ class NativeModel:
 
     def resolve_likelihood(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """All likelihood settings that hold; raises DecodingError."""
-        return likelihood_settings(dict(fields), self.family.has_cfg_likelihood)
+        return self.family.likelihood_settings(fields, self.spec)
 
     def forwards(self, request: Request) -> int:
         """Upper bound of a request's forward passes."""
@@ -57,12 +57,15 @@ class NativeModel:
             most = rule.block_length if rule.edit_threshold is None else rule.block_length + rule.max_post_steps
             steps = min(rule.steps_per_block, most) if rule.edit_threshold is None else most
             return rule.blocks(prompt) * steps * rule.forwards_per_step
-        settings = self.resolve_likelihood(request.decoding)
-        tokens = self.encode(request.target if isinstance(request.target, str) else list(request.target or ()))
-        n = len(tokens)
-        exact = settings["estimator"] == "exact" or (settings["estimator"] == "auto" and n <= EXACT_LIMIT)
-        passes = (1 << n) - 1 if exact else settings["mc_num"]
-        return (passes + n * request.want_greedy) * (2 if settings.get("cfg_scale") else 1)
+        law, settings = self.family.likelihood_law(self.spec), self.resolve_likelihood(request.decoding)
+        n = len(self.encode(request.target if isinstance(request.target, str) else list(request.target or ())))
+        context = len(self.encode(request.prompt)) if law.reads_context else 0
+        passes = law.passes(context, max(n, 1), settings)
+        if request.want_greedy:
+            spec = replace(self.spec, block_length=settings.get("block_length"))
+            rule = self.family.greedy_rule(max(n, 1), spec)
+            passes += rule.blocks(context) * rule.steps_per_block
+        return passes * (2 if law.guidance(settings) > 0 else 1)
 
     # -- generation ----------------------------------------------------------------------------------------------
 

@@ -62,7 +62,7 @@ def encode_prompt(
         return _encode_messages(items, _need(tokenizer, "messages", path), chat_template)
     tokens = []
     for item in items:
-        if isinstance(item, bool) or not isinstance(item, SupportsIndex):
+        if type(item) is not int and (isinstance(item, bool) or not isinstance(item, SupportsIndex)):
             raise PromptError(f"prompt item {item!r} is no token id; give text, a list of ids, or chat messages")
         token = operator.index(item)
         if not 0 <= token < spec.vocab_size:

@@ -1,6 +1,7 @@
 """``make demo``: the main job on the bundled checkpoints, by the commands a user would type.
 
-Evaluates the tiny LLaDA and its early-stopped base on our tasks, then builds a board. Running it again resumes: what is
+Evaluates the tiny LLaDA, Dream, SDAR and LLaDA2, and LLaDA's early-stopped base, on our tasks, then builds a board that
+shows them side by side. Running it again resumes: what is
 finished is printed, not computed.
 """
 
@@ -13,7 +14,7 @@ from pathlib import Path
 
 RUNS, SITE = Path("demo/runs"), Path("demo/site")
 TASKS = "dare_sudoku,dare_countdown3,dare_arithmetic"
-MODELS = ("tiny-llada", "tiny-llada-base")
+MODELS = ("tiny-llada", "tiny-dream", "tiny-sdar", "tiny-llada2", "tiny-llada-base")
 
 
 def say(words: list[str]) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dare_bench.loading import load
 from dare_bench.model import Model
+from dare_bench.model_adapters.sampling.text import through_eos
 
 PARITY = Path(__file__).parent / "parity"
 FOLDER = PARITY / "llada"
@@ -70,11 +71,14 @@ def fields(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def wanted(case: dict[str, Any], row: int) -> list[int]:
-    """The response in a vector: LLaDA2's outputs are the response alone, the others begin with the prompt."""
+    """The response in a vector, at most ``gen_length`` long and, where the case stops at some ids, through the first of
+    them. LLaDA2's outputs are the response alone, the others begin with the prompt."""
     output, args = case["output_ids"][row], case["args"]
     if not case["sampler"].startswith("llada2"):
         output = output[len(case["prompt_ids"][row]) :]
-    return output[: args.get("gen_length") or args["max_new_tokens"]]
+    output = output[: args.get("gen_length") or args["max_new_tokens"]]
+    end = through_eos(output, args.get("stopping_criteria_idx") or ())
+    return output[:end]
 
 
 def draws(case: dict[str, Any]) -> bool:

@@ -29,7 +29,10 @@ def models(json: _Json = False) -> None:
     print("checkpoints (open one by its name):")
     _columns([[c["name"], c["architecture"], f"{c['mb']:.1f} MB", c["path"]] for c in bundled] or [["none"]])
     print("families (a folder or hub id with this model_type/architecture):")
-    _columns([[f["name"], ", ".join("/".join(match) for match in f["matches"])] for f in families] or [["none"]])
+    _columns(
+        [[f["name"], ", ".join("/".join(match) for match in f["matches"]) or f"--family {f['name']}"] for f in families]
+        or [["none"]]
+    )
 
 
 def _checkpoint(name: str, path: Path) -> dict[str, Any]:

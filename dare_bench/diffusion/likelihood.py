@@ -1,21 +1,25 @@
 """Estimators of log p(target | context) for masked diffusion, as weighted sets of masks.
 
-All estimate the same bound, ELBO = E_{k~U{1..n}} (n/k) sum_{i in M, |M|=k uniform} log p(x_i | rest visible) (LLaDA,
-arXiv 2502.09992, eq. 6). An estimator says which masks to look at and how to weigh them; the model turns masks into
-losses; ``combine`` turns losses into a value and its standard error.
+Masked diffusion bounds it by ELBO = E_{k~U{1..n}} (n/k) sum_{i in M, |M|=k uniform} log p(x_i | rest visible) (LLaDA,
+arXiv 2502.09992, eq. 6); block diffusion by the sum over blocks of each block's own bound, given the clean tokens
+before it (arXiv 2503.09573). An estimator says which masks to look at and how to weigh them; the model turns
+masks into losses; ``combine`` turns losses into a value and its standard error.
 
-Shape letters: M masks (draws), n target tokens.
+Shape letters: M masks (draws), n tokens that a set of masks spans, N draws over all blocks, B blocks.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import comb, sqrt
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from dare_bench.diffusion.rng import Draw, uniform
 from dare_bench.errors import DecodingError
 
 Estimator = Literal["auto", "exact", "reference"]
@@ -25,12 +29,24 @@ EXACT_LIMIT = 7
 
 @dataclass(frozen=True)
 class Draws:
-    """Masks to evaluate. ``round_size`` groups draws that share one random offset; 0 marks an exact enumeration."""
+    """Masks to evaluate, over n consecutive tokens of context + target.
+
+    ``round_size`` groups draws that share one random offset; 0 marks a sum without randomness. ``start`` is the place
+    of the first of the n tokens, counted from the first target token (negative: masks reach into the context).
+    ``scored_Mn`` are the masked tokens whose losses are summed; None: all of them.
+    """
 
     masks_Mn: Tensor
     weights_M: Tensor
     round_size: int
     estimator: str
+    start: int = 0
+    scored_Mn: Tensor | None = None
+
+    @property
+    def scores_Mn(self) -> Tensor:
+        """The tokens whose losses count, boolean [M, n]."""
+        return self.masks_Mn if self.scored_Mn is None else self.scored_Mn
 
 
 def enumerate_masks(n: int) -> Draws:
@@ -79,29 +95,94 @@ def reference_masks(n: int, mc_num: int, batch_size: int, generator: torch.Gener
     return Draws(torch.cat(rounds), weights, batch_size, "reference")
 
 
-def likelihood_settings(fields: dict[str, Any], cfg: bool) -> dict[str, Any]:
-    """Validated settings: ``estimator, mc_num, batch_size`` and, where the family has it, ``cfg_scale``."""
-    known: dict[str, Any] = {"estimator": "auto", "mc_num": 128, "batch_size": 16}
-    if cfg:
-        known["cfg_scale"] = 0.0
-    for name, value in fields.items():
-        if name not in known:
-            raise DecodingError(f"likelihood field {name!r} is not known here; fields are {', '.join(known)}")
-        if value is not None:
-            known[name] = value
-    if known["estimator"] not in get_args(Estimator):
+def bernoulli_masks(
+    context: int,
+    target: int,
+    span: range,
+    mc_num: int,
+    batch_size: int,
+    eps: float,
+    generator: torch.Generator,
+) -> Draws:
+    """Dream's Monte Carlo law with its own draws: levels t spread over each round, every token masked on its own with
+    probability p = (1 - eps) t + eps, losses over p.
+
+    Masks are of the columns ``span`` of context + target, though numbers are drawn for all. Column 0 (BOS) and the last
+    one (EOS) are never masked. A draw may mask nothing; then it adds 0. There are ``max(mc_num // batch_size, 1)``
+    rounds of ``batch_size`` draws. Source: DreamLM/Dream eval/eval.py, _forward_process and _eval_target_nll_mc.
+    """
+    rounds = max(mc_num // batch_size, 1)
+    masks, levels = [], []
+    for _ in range(rounds):
+        offset = torch.rand(1, generator=generator)
+        p_M = (1 - eps) * ((offset + torch.arange(batch_size).float() / batch_size) % 1) + eps
+        masked = torch.rand((batch_size, context + target), generator=generator) < p_M[:, None]
+        masked[:, 0] = masked[:, -1] = False
+        masks.append(masked[:, span.start : span.stop])
+        levels.append(p_M.double())
+    weights_M = 1.0 / torch.cat(levels) / (rounds * batch_size)
+    return Draws(torch.cat(masks), weights_M, batch_size, "reference", span.start - context)
+
+
+def chain_masks(n: int, backwards: bool = False, start: int = 0) -> Draws:
+    """The chain rule in one order, n masks: draw j hides the tokens from j on (``backwards``: up to j) and scores token
+    j alone. Source: DreamLM/Dream eval/eval.py, _eval_target_nll_ar."""
+    every = torch.ones((n, n), dtype=torch.bool)
+    masks = every.tril() if backwards else every.triu()
+    return Draws(masks, torch.ones(n, dtype=torch.float64), 0, "reference", start, torch.eye(n, dtype=torch.bool))
+
+
+def block_spans(context: int, target: int, block_length: int) -> list[range]:
+    """The target's tokens by block, counted from its first: blocks begin at multiples of ``block_length`` from column 0
+    of context + target, so the first and the last may hold fewer tokens of the target."""
+    first, last = context // block_length, (context + target - 1) // block_length
+    edges = [0, *[b * block_length - context for b in range(first + 1, last + 1)], target]
+    return [range(low, high) for low, high in pairwise(edges)]
+
+
+def enumerate_blocks(spans: Sequence[range], block_length: int) -> list[Draws]:
+    """Every non-empty mask of every block; raises DecodingError where a block holds too many target tokens."""
+    most = max(map(len, spans))
+    if most > EXACT_LIMIT:
         raise DecodingError(
-            f"estimator={known['estimator']!r} is not known; estimators are {', '.join(get_args(Estimator))}"
+            f"estimator='exact' enumerates 2^s masks of each block; with block_length={block_length} a block holds "
+            f"s={most} target tokens, allowed are up to {EXACT_LIMIT}: use 'reference' or 'auto', or a smaller "
+            "block_length"
         )
-    for name in ("mc_num", "batch_size"):
-        if isinstance(known[name], bool) or not isinstance(known[name], int):
-            raise DecodingError(f"{name}={known[name]!r} must be a whole number")
-    if known["mc_num"] < 1 or known["batch_size"] < 1 or known["mc_num"] % known["batch_size"]:
-        raise DecodingError(
-            f"mc_num={known['mc_num']} must be a positive multiple of batch_size={known['batch_size']}; "
-            "for one draw give batch_size=1"
-        )
-    return known
+    return [replace(enumerate_masks(len(span)), start=span.start) for span in spans]
+
+
+def stratified_levels(draws: int, blocks: int, offset: float | Tensor) -> Tensor:
+    """Noise levels of all (draw, block) cells, float64 [N, B]: one grid over all cells, turned by ``offset`` in [0, 1).
+
+    Cells are counted draw by draw, so the levels of each block alone are an even grid too. Rows stand in the order of
+    their level. Source: EBPO (LLaDA2.1 report, arXiv 2602.08676).
+    """
+    cells = draws * blocks
+    levels_NB = ((torch.arange(cells, dtype=torch.float64) / cells + offset) % 1.0).view(draws, blocks)
+    return levels_NB[levels_NB[:, 0].argsort()]
+
+
+def level_counts(levels: Tensor, size: int) -> Tensor:
+    """Masked tokens of a block of ``size`` at noise levels u: min(floor(u size) + 1, size), so uniform on 1..size."""
+    return ((levels * size).floor().long() + 1).clamp(max=size)
+
+
+def block_masks(spans: Sequence[range], mc_num: int, key: int) -> list[Draws]:
+    """``mc_num`` draws of every block: k of its s tokens masked, weight s / k.
+
+    Draws are counter-based: masks depend on (key, draw, place in the target) and the number of blocks, nothing else.
+    """
+    key_ = torch.tensor(key)
+    levels_NB = stratified_levels(mc_num, len(spans), uniform(key_, Draw.NOISE_LEVEL, 0, 0))
+    parts = []
+    for b, span in enumerate(spans):
+        s = len(span)
+        counts_N = level_counts(levels_NB[:, b], s)
+        lots_Ns = uniform(key_, Draw.MASK, torch.arange(mc_num)[:, None], torch.arange(span.start, span.stop))
+        masks_Ns = lots_Ns.argsort(1).argsort(1) < counts_N[:, None]
+        parts.append(Draws(masks_Ns, s / counts_N.double() / mc_num, mc_num, "reference", span.start))
+    return parts
 
 
 def draw(n: int, settings: dict[str, Any], seed: int) -> Draws:
@@ -134,3 +215,20 @@ def combine(draws: Draws, loss_M: Tensor) -> tuple[float, float]:
     if len(means) == 1:
         return value, float("nan")
     return value, float(means.std()) / sqrt(len(means))
+
+
+def combine_blocks(parts: Sequence[Draws], losses: Sequence[Tensor]) -> tuple[float, float]:
+    """(log-likelihood, standard error) in nats from the summed masked losses of each block's draws, [M] a block.
+
+    Draws stand in the order of their noise level, so the error comes from successive differences: what the even grid
+    of levels has removed from the spread does not count (Wolter, Introduction to Variance Estimation, ch. 8). It is 0
+    for enumerations and where every block holds one target token, since all draws are then alike.
+    """
+    value = -sum(float((part.weights_M * loss.double()).sum()) for part, loss in zip(parts, losses, strict=True))
+    if all(part.round_size == 0 or part.masks_Mn.shape[1] == 1 for part in parts):
+        return value, 0.0
+    m = len(losses[0])
+    if m == 1:
+        return value, float("nan")
+    terms_M = m * torch.stack([part.weights_M * loss.double() for part, loss in zip(parts, losses, strict=True)]).sum(0)
+    return value, sqrt(float(terms_M.diff().square().sum()) / (2 * m * (m - 1)))

@@ -15,14 +15,22 @@ from torch.nn.functional import scaled_dot_product_attention
 from dare_bench.model_adapters.backbone.plan import GroupQueries, Plan, View
 
 
-def _keys(x_TKC: Tensor, stored_SKC: Tensor | None, view: View) -> Tensor:
-    """Cached keys (or values) and a group's own, [R, K, E + L, C]."""
+def _keys(x_TKC: Tensor, stored_SKC: Tensor | None, view: View, name: str) -> Tensor:
+    """Cached keys (or values) and a group's own, [R, K, E + L, C]. ``name`` tells tensors of one view apart."""
     g = view.group
     own = x_TKC[g.start : g.stop].view(g.rows, g.length, *x_TKC.shape[1:])
-    if view.reads_RE is not None:
-        assert stored_SKC is not None
-        own = torch.cat([stored_SKC[view.reads_RE], own], dim=1)
-    return own.transpose(1, 2)
+    if view.reads_RE is None:
+        return own.transpose(1, 2)
+    assert stored_SKC is not None
+    if view.gathered is None:
+        return torch.cat([stored_SKC[view.reads_RE], own], dim=1).transpose(1, 2)
+    cached = view.reads_RE.shape[1]
+    room = view.gathered.get(name)
+    if room is None:
+        room = view.gathered[name] = own.new_empty(g.rows, cached + g.length, *own.shape[2:])
+        room[:, :cached] = stored_SKC[view.reads_RE]
+    room[:, cached:] = own
+    return room.transpose(1, 2)
 
 
 def _grouped(q_RQHC: Tensor, k_RKEC: Tensor, v_RKEC: Tensor, mask: Tensor | None) -> Tensor:
@@ -57,7 +65,7 @@ def attend(
         g, chosen = view.group, None if queries is None else queries[i]
         if queries is not None and chosen is None:
             continue
-        k, v = _keys(k_TKC, stored_k, view), _keys(v_TKC, stored_v, view)
+        k, v = _keys(k_TKC, stored_k, view, f"k{layer}"), _keys(v_TKC, stored_v, view, f"v{layer}")
         if chosen is None:
             out = _grouped(q[g.start : g.stop].view(g.rows, g.length, *q.shape[1:]), k, v, view.mask)
             parts.append(out.reshape(g.rows * g.length, *q.shape[1:]))

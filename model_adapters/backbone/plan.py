@@ -41,22 +41,27 @@ class Cached:
 
     ``slots[r]`` are the slots that row r reads (int64, any number); ``write_at`` are packed indices, ``write_to`` the
     slots they go to. A slot is never read and written in one forward.
+    ``steady``: the plan serves several forwards and nobody writes its slots meanwhile, so that what it reads is gathered
+    once (without gradients only).
     """
 
     store: KVStore
     slots: tuple[Tensor, ...]
     write_at: Tensor
     write_to: Tensor
+    steady: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class View:
     """A group as attention sees it: ``reads_RE`` (None: nothing cached) and a boolean ``mask`` [R or 1, 1, L, E + L],
-    True where a query may see a key (None: everywhere). Own keys stand behind cached ones."""
+    True where a query may see a key (None: everywhere). Own keys stand behind cached ones. ``gathered`` keeps
+    keys and values of a steady plan by layer, [R, E + L, K, C], with the cached ones in their places."""
 
     group: Group
     reads_RE: Tensor | None
     mask: Tensor | None
+    gathered: dict[str, Tensor] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -120,15 +125,17 @@ class Plan:
         if width == 0:
             return View(g, None, own)
         even = all(len(s) == width for s in slots)
-        reads = torch.stack(slots) if even else torch.nn.utils.rnn.pad_sequence(list(slots), batch_first=True)
+        table = torch.stack(slots) if even else torch.nn.utils.rnn.pad_sequence(list(slots), batch_first=True)
+        reads = table.to(device)
+        gathered: dict[str, Tensor] | None = {} if self.cached.steady else None
         if even and own is None:
-            return View(g, reads, None)
+            return View(g, reads, None, gathered)
         count_R = torch.tensor([len(s) for s in slots], device=device)
         seen = (torch.arange(width, device=device)[None] < count_R[:, None])[:, None, None]
         seen = seen.expand(g.rows, 1, g.length, width)
         if own is None:
             own = torch.ones((1, 1, g.length, g.length), dtype=torch.bool, device=device)
-        return View(g, reads, torch.cat([seen, own.expand(g.rows, 1, g.length, g.length)], dim=-1))
+        return View(g, reads, torch.cat([seen, own.expand(g.rows, 1, g.length, g.length)], dim=-1), gathered)
 
     def _own_mask(self, length: int, device: torch.device) -> Tensor | None:
         """Boolean [1, 1, L, L] among a row's own tokens; None when all see all."""

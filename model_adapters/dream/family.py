@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from dare_bench.model_adapters.dream.likelihood import DreamLaw
 from dare_bench.model_adapters.dream.network import DreamModel
 from dare_bench.model_adapters.dream.template import CHAT_TEMPLATE
 from dare_bench.model_adapters.family import Family
@@ -97,6 +98,9 @@ class Dream(Family):
     chat_template = CHAT_TEMPLATE
     predicts = "next"
     mask_texts = ("<|mask|>",)
+
+    def likelihood_law(self, spec: ModelSpec) -> DreamLaw:
+        return DreamLaw()
 
     def rule(self, decoding: DreamDecoding, spec: ModelSpec) -> Rule:
         d = decoding

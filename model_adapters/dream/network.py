@@ -10,7 +10,7 @@ from typing import Any
 from transformers import AutoConfig, AutoModel, PreTrainedConfig
 
 from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, Names
-from dare_bench.model_adapters.configs import head_dim, refuse, require_counts
+from dare_bench.model_adapters.configs import arch_from, refuse
 
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
@@ -49,22 +49,7 @@ class DreamModel(DiffusionNetwork):
     @classmethod
     def arch_of(cls, config: Any) -> Arch:
         refuse(config, "Dream", SUPPORTED)
-        counts = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
-        require_counts(config, "Dream", (*counts, "intermediate_size", "max_position_embeddings"))
-        return Arch(
-            names=Names(**QWEN_NAMES),
-            layers=config.num_hidden_layers,
-            width=config.hidden_size,
-            heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-            head_dim=head_dim(config, "Dream"),
-            ff_width=config.intermediate_size,
-            vocab=config.vocab_size,
-            norm_eps=config.rms_norm_eps,
-            rope_theta=config.rope_theta,
-            qkv_bias=True,
-            tied_head=config.tie_word_embeddings,
-        )
+        return arch_from(config, "Dream", Names(**QWEN_NAMES), qkv_bias=True)
 
 
 AutoConfig.register("Dream", DreamConfig, exist_ok=True)

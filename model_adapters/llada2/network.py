@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrained
 
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork, MoE, Names
 from dare_bench.model_adapters.backbone.moe import stack_experts
-from dare_bench.model_adapters.configs import head_dim, refuse, require_counts
+from dare_bench.model_adapters.configs import arch_from, head_dim, refuse, require_counts
 
 BLOCK_LENGTH = 32
 """The block length that LLaDA2.x was trained with; its config does not name it. A config that has ``block_size`` was
@@ -90,24 +90,14 @@ class LLaDA2MoeModelLM(DiffusionNetwork):
     @classmethod
     def arch_of(cls, config: Any) -> Arch:
         refuse(config, "LLaDA2", SUPPORTED)
-        counts = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
-        require_counts(config, "LLaDA2", (*counts, "num_experts", "num_experts_per_tok", "max_position_embeddings"))
-        channels = head_dim(config, "LLaDA2")
-        return Arch(
-            names=NAMES,
-            layers=config.num_hidden_layers,
-            width=config.hidden_size,
-            heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-            head_dim=channels,
-            ff_width=config.intermediate_size,
-            vocab=config.vocab_size,
-            norm_eps=config.rms_norm_eps,
-            rope_theta=config.rope_theta,
-            rotary_dim=int(channels * config.partial_rotary_factor),
+        require_counts(config, "LLaDA2", ("num_experts", "num_experts_per_tok"))
+        return arch_from(
+            config,
+            "LLaDA2",
+            NAMES,
+            rotary_dim=int(head_dim(config, "LLaDA2") * config.partial_rotary_factor),
             qk_norm=config.use_qk_norm,
             qkv_bias=config.use_qkv_bias,
-            tied_head=config.tie_word_embeddings,
             moe=MoE(
                 layers=tuple(i >= config.first_k_dense_replace for i in range(config.num_hidden_layers)),
                 experts=config.num_experts,

@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoModelForCausalLM, PreTrainedConfig
 
 from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, MoE, Names
 from dare_bench.model_adapters.backbone.moe import stack_experts
-from dare_bench.model_adapters.configs import head_dim, refuse, require_counts
+from dare_bench.model_adapters.configs import arch_from, head_dim, refuse, require_counts
 
 NAMES = Names(
     **QWEN_NAMES,
@@ -70,24 +70,15 @@ class LLaDAMoEModelLM(DiffusionNetwork):
     @classmethod
     def arch_of(cls, config: Any) -> Arch:
         refuse(config, "LLaDA-MoE", SUPPORTED)
-        counts = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
-        require_counts(config, "LLaDA-MoE", (*counts, "num_experts", "num_experts_per_tok", "max_position_embeddings"))
-        channels = head_dim(config, "LLaDA-MoE")
-        return Arch(
-            names=NAMES,
-            layers=config.num_hidden_layers,
-            width=config.hidden_size,
-            heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-            head_dim=channels,
+        require_counts(config, "LLaDA-MoE", ("num_experts", "num_experts_per_tok"))
+        return arch_from(
+            config,
+            "LLaDA-MoE",
+            NAMES,
             ff_width=config.dense_intermediate_size,
-            vocab=config.vocab_size,
-            norm_eps=config.rms_norm_eps,
-            rope_theta=config.rope_theta,
-            rotary_dim=int(channels * config.partial_rotary_factor),
+            rotary_dim=int(head_dim(config, "LLaDA-MoE") * config.partial_rotary_factor),
             qk_norm=config.qk_layernorm,
             clip_qkv=config.clip_qkv,
-            tied_head=config.tie_word_embeddings,
             moe=MoE(
                 layers=tuple(map(bool, config.moe_layer_freq or [1] * config.num_hidden_layers)),
                 experts=config.num_experts,

@@ -77,7 +77,7 @@ class Packer:
             fillable.to(self.device),
             None if editable is None else editable.to(self.device),
             (column_T > torch.tensor(starts).repeat_interleave(torch.tensor(lengths))).long().to(self.device),
-            fresh=any(row.rule.cache != "none" and (row.step == 0 or row.to_cache()[1]) for row in self.rows),
+            fresh=cached is not None and not cached.steady,
             commits=commits,
         )
 
@@ -114,6 +114,7 @@ class Packer:
             tuple(self.rows[i].reads() for i in order),
             (torch.cat(at) if at else none).to(self.device),
             (torch.cat(to) if to else none).to(self.device),
+            steady=not to and all(row.step > 0 for row in self.rows),
         )
         return cached, commits
 

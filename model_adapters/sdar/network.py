@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrained
 
 from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, MoE, Names
 from dare_bench.model_adapters.backbone.moe import stack_experts
-from dare_bench.model_adapters.configs import head_dim, refuse, require_counts
+from dare_bench.model_adapters.configs import arch_from, refuse
 
 BLOCK_LENGTH = 4
 """What the 30B-A3B config leaves out; every SDAR-Chat was trained with it."""
@@ -69,24 +69,8 @@ class SDARForCausalLM(DiffusionNetwork):
     @classmethod
     def arch_of(cls, config: Any) -> Arch:
         refuse(config, "SDAR", SUPPORTED)
-        counts = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
-        require_counts(config, "SDAR", (*counts, "intermediate_size", "max_position_embeddings"))
-        return Arch(
-            names=NAMES,
-            layers=config.num_hidden_layers,
-            width=config.hidden_size,
-            heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-            head_dim=head_dim(config, "SDAR"),
-            ff_width=config.intermediate_size,
-            vocab=config.vocab_size,
-            norm_eps=config.rms_norm_eps,
-            rope_theta=config.rope_theta,
-            qk_norm=True,
-            tied_head=config.tie_word_embeddings,
-            moe=cls.moe_of(config),
-            block_length=config.block_size or BLOCK_LENGTH,
-        )
+        block_length = config.block_size or BLOCK_LENGTH
+        return arch_from(config, "SDAR", NAMES, qk_norm=True, moe=cls.moe_of(config), block_length=block_length)
 
     @classmethod
     def moe_of(cls, config: Any) -> MoE | None:

@@ -79,8 +79,11 @@ def write_card(
     )
     missing = f" It was not trained on {', '.join(untrained)}." if untrained else ""
     objective = "\n".join(map(bullet, family.objective))
+    sampled = fill(
+        f"Held-out test sets, zero examples, raw text, {family.sampler}, as many steps as tokens, float32.", 120
+    )
     who, owner = family.article, family.owner
-    cores = "1 core" if threads == 1 else f"{threads} cores"
+    cores, option = ("1 core", " --threads 1") if threads == 1 else (f"{threads} cores", "")
     (folder / "README.md").write_text(
         f"""---
 license: apache-2.0
@@ -93,7 +96,7 @@ small tasks and nothing else: it is for demos, for tests, and as a start for tra
 
 ## Scores
 
-Held-out test sets, zero examples, raw text, {family.sampler}, as many steps as tokens, float32.
+{sampled}
 No test grid, pair of operands or problem was ever trained on.{missing}
 
 {score_table(scores)}
@@ -103,7 +106,7 @@ No test grid, pair of operands or problem was ever trained on.{missing}
 ## How it was made
 
 ```
-python scripts/tiny/train.py --recipe {recipe_name} --out model_adapters/tiny
+python scripts/tiny/train.py --recipe {recipe_name} --out model_adapters/tiny{option}
 ```
 
 - From nothing, on data made by seed, new in every step, in exactly the prompt format of the tasks. In every batch:

@@ -9,7 +9,7 @@ from typing import Any
 import configs
 import loss
 import tokenizer
-from score import Decode, decode, decode_blocks, decode_shifted
+from score import Decode, decode, decode_blocks, decode_dream
 
 from dare_bench.model_adapters.dream.network import DreamModel
 from dare_bench.model_adapters.llada.network import LLaDAModelLM
@@ -62,8 +62,8 @@ FAMILIES = {
         config=configs.dream,
         network=DreamModel,
         loss=loss.shifted,
-        decode=decode_shifted,
-        sampler="the most probable token first, temperature 0",
+        decode=decode_dream,
+        sampler="the most probable token first (`alg=maskgit_plus`), temperature 0",
         objective=(
             f"Dream's supervised loss, without its optional context weights: {LEVEL}",
             "The head is shifted, as in every Dream: the state at the token before predicts a token.",
@@ -77,7 +77,7 @@ FAMILIES = {
         network=SDARForCausalLM,
         loss=loss.block_elbo,
         decode=decode_blocks,
-        sampler="blocks of 4, the most probable token first, temperature 0",
+        sampler="blocks of 4, the most probable token first (`low_confidence_static`), temperature 0",
         objective=(f"SDAR's supervised loss: {LEVEL}", TWO_COPIES),
         stop=("<|im_end|>", tokenizer.EOS),
     ),
@@ -89,7 +89,7 @@ FAMILIES = {
         network=LLaDA2MoeModelLM,
         loss=loss.block_mean,
         decode=decode_blocks,
-        sampler="blocks of 4, the most probable token first, temperature 0",
+        sampler="blocks of 4, the most probable token first (`threshold=1`), temperature 0",
         objective=(
             "LLaDA2's supervised loss: noise level t uniform on (0.3, 0.8), spread evenly over each batch; response "
             "tokens masked with probability t; the plain mean of the cross-entropy over masked tokens.",

@@ -83,8 +83,8 @@ RECIPES = {
     ),
     "tiny-llada2": Recipe(
         family="llada2",
-        rows={"dare_sudoku": 40, "dare_arithmetic": 128},
-        snapshots={"tiny-llada2-base": 700, "tiny-llada2": 2400},
+        rows={"dare_sudoku": 40, "dare_arithmetic": 96},
+        snapshots={"tiny-llada2-base": 700, "tiny-llada2": 2000},
         kv_heads=2,
         block_length=4,
         experts=Experts(),

@@ -1,4 +1,4 @@
-"""Scores a network on our own tasks with its family's deterministic sampler: one token a step, the surest first.
+"""Scores a network on our own tasks with its family's deterministic sampler: as many steps as tokens, the surest first.
 
 A dozen lines each for use while training, without a cache; the figures on a card are checked against
 ``dare-bench eval`` afterwards.
@@ -6,7 +6,7 @@ A dozen lines each for use while training, without a cache; the figures on a car
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -21,23 +21,36 @@ Decode = Callable[[Any, Tensor, int, int], Tensor]
 
 
 @torch.no_grad()
-def decode(network: Any, prompts_BP: Tensor, gen_length: int, mask_id: int, shifted: bool = False) -> Tensor:
-    """Responses [B, gen_length] to prompts of one length, greedily, the most probable position first. ``shifted``: the
-    logits of the token before are the ones that count."""
+def decode(
+    network: Any,
+    prompts_BP: Tensor,
+    gen_length: int,
+    mask_id: int,
+    counts: Sequence[int] | None = None,
+    shifted: bool = False,
+) -> Tensor:
+    """Responses [B, gen_length] to prompts of one length, greedily, the most probable position first, ``counts`` tokens
+    in each step (one unless given). ``shifted``: the logits of the token before are the ones that count."""
     rows, start = prompts_BP.shape
     canvas = torch.cat([prompts_BP, torch.full((rows, gen_length), mask_id)], dim=1)
-    each = torch.arange(rows)
-    for _ in range(gen_length):
-        logits = network(canvas).logits[:, start - shifted : start - shifted + gen_length].float()
+    each, first = torch.arange(rows)[:, None], start - int(shifted)
+    for count in counts or [1] * gen_length:
+        logits = network(canvas).logits[:, first : first + gen_length].float()
         sure, token = logits.softmax(-1).max(-1)
-        best = sure.masked_fill(canvas[:, start:] != mask_id, -1.0).argmax(-1)
+        best = sure.masked_fill(canvas[:, start:] != mask_id, -1.0).topk(count).indices
         canvas[each, start + best] = token[each, best]
     return canvas[:, start:]
 
 
-def decode_shifted(network: Any, prompts_BP: Tensor, gen_length: int, mask_id: int) -> Tensor:
-    """As ``decode``, for Dream."""
-    return decode(network, prompts_BP, gen_length, mask_id, shifted=True)
+def decode_dream(network: Any, prompts_BP: Tensor, gen_length: int, mask_id: int) -> Tensor:
+    """As ``decode``, shifted, on Dream's own schedule (DreamLM generation_utils.py): of the masks left, the share
+    1 - s/t between two levels, rounded down, so the first of ``gen_length`` steps writes none and the last one two."""
+    t = torch.linspace(1, 1e-3, gen_length + 1)
+    counts, left = list[int](), gen_length
+    for share in (1 - t[1:] / t[:-1])[:-1]:
+        counts.append(int(left * share))
+        left -= counts[-1]
+    return decode(network, prompts_BP, gen_length, mask_id, [*counts, left], shifted=True)
 
 
 @torch.no_grad()

@@ -69,10 +69,10 @@ def test_logits_that_are_no_numbers_are_an_error(bad):
 def test_confidence_of_uncounted_tokens_is_zero():
     logits = torch.tensor([[5.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
     zero = torch.zeros(2, dtype=torch.long)
-    token, confidence, _ = choose(logits, Rule(2, 2, 2, uncounted=(0,)), key_N=zero, step_N=zero, position_N=zero)
-    assert token.tolist() == [0, 1]
-    assert confidence[0] == 0
-    assert confidence[1] == pytest.approx(torch.softmax(torch.tensor([3.0, 1.0]), -1)[0].item())
+    made = choose(logits, Rule(2, 2, 2, uncounted=(0,)), key_N=zero, step_N=zero, position_N=zero)
+    assert made.token_N.tolist() == [0, 1]
+    assert made.confidence_N[0] == made.score_N[0] == 0
+    assert made.confidence_N[1] == pytest.approx(torch.softmax(torch.tensor([3.0, 1.0]), -1)[0].item())
 
 
 @given(st.integers(0, 64), st.integers(1, 64))
@@ -86,7 +86,7 @@ def test_schedule_sums_to_the_masks(masks, steps):
 @given(st.lists(st.lists(st.sampled_from([0.1, 0.25, 0.5, 0.9]), max_size=6), min_size=1, max_size=5), st.data())
 def test_selection_of_many_rows_equals_a_loop_over_rows(rows, data):
     quota = [data.draw(st.integers(0, 7)) for _ in rows]
-    how = data.draw(st.sampled_from(["quota", "threshold", "factor"]))
+    how = data.draw(st.sampled_from(["quota", "threshold", "factor", "dynamic", "carry"]))
     rule = Rule(8, 8, 8, how_many=how, threshold=0.25, factor=0.6)
     score = torch.tensor([s for row in rows for s in row], dtype=torch.float64)
     row_N = torch.tensor([i for i, row in enumerate(rows) for _ in row], dtype=torch.long)
@@ -109,9 +109,22 @@ def _count(best_first, rule, quota):
         return min(quota, m)
     if rule.how_many == "threshold":
         return max(1, sum(c >= rule.threshold for c in best_first))
+    if rule.how_many == "carry":
+        return min(max(1, sum(c >= rule.threshold for c in best_first)), quota)
+    if rule.how_many == "dynamic":
+        sure = sum(c > rule.threshold for c in best_first)
+        return sure if sure >= quota else min(quota, m)
     limits = [-1.0] + [1 - rule.factor / (n + 1) for n in range(2, m + 1)]
     n = next((i for i, (c, t) in enumerate(zip(best_first, limits, strict=True)) if c < t), m - 1)
     return n + 1 if n in (0, m - 1) else n
+
+
+def test_sequential_takes_the_open_ones_among_the_next_columns():
+    """Written positions in between count: of columns 3, 4 and 6 a quota of 3 takes those up to column 5."""
+    column = torch.tensor([3, 4, 6, 0, 9])
+    ranked = rank(-column.double(), torch.tensor([0, 0, 0, 1, 1]), 2)
+    count, _ = take(ranked, Rule(8, 8, 8, how_many="sequential"), torch.tensor([3, 1]))
+    assert count.tolist() == [2, 1]
 
 
 def test_ties_go_to_the_lowest_index():

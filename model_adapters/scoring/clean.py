@@ -1,0 +1,89 @@
+"""Keys and values of clean prefixes, for the families whose blocks see only clean tokens before them.
+
+They are computed once and read by every masked block of a pair, by the choices of a question, and by later requests
+that begin alike (``sampling/pages.py`` shares full blocks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dare_bench.model_adapters.backbone.cache import KVStore
+from dare_bench.model_adapters.backbone.plan import Cached, Plan
+from dare_bench.model_adapters.sampling.pages import Block, Pages
+from dare_bench.model_adapters.scoring.pairs import Pair
+from dare_bench.types import LoopStats
+
+FIRST_SLOTS = 1024
+
+
+class CleanPrefixes:
+    """The cache of one pass over requests."""
+
+    def __init__(self, network: Any, device: torch.device) -> None:
+        self.network, self.device = network, device
+        dtype = next(network.parameters()).dtype
+        self.store = KVStore(network.arch, FIRST_SLOTS, device, dtype)
+        self.pages = Pages(FIRST_SLOTS, self.store.grow)
+
+    def hold(self, pairs: Sequence[Pair], max_rows: int | None, budget: int, stats: LoopStats) -> None:
+        """Compute what of the pairs' clean columns is not there yet; each pair holds its blocks until ``release``.
+
+        A pair whose next block another one is about to compute waits for it, so nothing is computed twice.
+        """
+        waiting = [pair for pair in pairs if pair.clean]
+        while waiting:
+            later, ready, tokens = list[Pair](), list[Pair](), 0
+            length = waiting[0].block_length
+            for pair in waiting:
+                full = len(ready) >= (max_rows or len(waiting)) or (ready and tokens + pair.clean > budget)
+                if full or pair.block_length != length or not self._admit(pair):
+                    later.append(pair)
+                elif pair.held.columns < pair.clean:
+                    ready.append(pair)
+                    tokens += pair.clean - pair.held.columns
+            if ready:
+                self._compute(ready, stats)
+            waiting = later
+
+    def _admit(self, pair: Pair) -> bool:
+        assert pair.block_length is not None
+        return self.pages.admit(pair.held, pair.whole[: pair.clean], pair.block_length)
+
+    @torch.no_grad()
+    def _compute(self, pairs: Sequence[Pair], stats: LoopStats) -> None:
+        """One forward over the missing columns, which stores their keys and values."""
+        pairs = sorted(pairs, key=lambda pair: (pair.clean - pair.held.columns, pair.held.columns))
+        length = pairs[0].block_length
+        assert length is not None
+        made: list[list[Block]] = [
+            [self.pages.take(length) for _ in range(pair.held.columns, pair.clean, length)] for pair in pairs
+        ]
+        tokens = torch.tensor([t for pair in pairs for t in pair.whole[pair.held.columns : pair.clean]])
+        plan = Plan(
+            tuple(pair.clean - pair.held.columns for pair in pairs),
+            length,
+            starts=tuple(pair.held.columns for pair in pairs),
+            cached=Cached(
+                self.store,
+                tuple(pair.held.slots for pair in pairs),
+                torch.arange(len(tokens), device=self.device),
+                torch.tensor([s for blocks in made for block in blocks for s in block.slots], device=self.device),
+            ),
+        )
+        one = torch.zeros(1, dtype=torch.long, device=self.device)  # nobody reads it: the least that can be asked for
+        self.network(tokens.to(self.device), plan=plan, logits_at=one)
+        for pair, blocks in zip(pairs, made, strict=True):
+            self.pages.commit(pair.held, blocks, pair.whole[pair.held.columns : pair.clean], length)
+        stats.forwards += 1
+        stats.row_forwards += len(pairs)
+        stats.slot_forwards += len(pairs)
+        stats.tokens_processed += len(tokens)
+
+    def release(self, pairs: Sequence[Pair]) -> None:
+        """The pairs are scored; their blocks stay for others until their slots are wanted."""
+        for pair in pairs:
+            self.pages.release(pair.held)

@@ -1,0 +1,163 @@
+"""Canvases through the network: packed, equal ones once, losses back to every draw that wants them.
+
+Shape letters: N scored positions of a pack, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from dare_bench.errors import MemoryLimitError, ModelOutputError
+from dare_bench.model_adapters.backbone.cache import KVStore
+from dare_bench.model_adapters.backbone.plan import Cached, Plan
+from dare_bench.model_adapters.sampling.guidance import guided
+from dare_bench.model_adapters.sampling.loop import out_of_memory
+from dare_bench.model_adapters.scoring.pairs import Canvas, Pair, User, canvases
+from dare_bench.types import LoopStats
+
+if TYPE_CHECKING:
+    from dare_bench.model_adapters.native import NativeModel
+
+PACK_TOKENS = {"cpu": 4096, "cuda": 65536}
+READ_TOKENS = {"cpu": 65536, "cuda": 262144}
+"""Cached columns that the rows of one forward may read: each layer gathers them."""
+
+Work = list[list[User]]
+"""Canvases with all who want their losses."""
+
+
+def fill_losses(
+    model: NativeModel, pairs: Sequence[Pair], store: KVStore | None, slots: list[int | None], stats: LoopStats
+) -> None:
+    """Fill every pair's losses. Draws that show the network the same canvas share one forward row: repeated masks, and
+    the one-token choices of a question, which all look at the same masked position.
+
+    ``slots`` holds the most rows of a forward; it shrinks when memory runs out, and stays so.
+    """
+    work = _work(model, pairs)
+    limit = slots[0] or len(work) or 1
+    at = 0
+    while at < len(work):
+        count = _fits(work, at, limit, model.device.type)
+        failed: BaseException | None = None
+        try:
+            _forward(model, work[at : at + count], store)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            failed = error
+        if failed is None:
+            stats.forwards += 1
+            stats.row_forwards += count
+            stats.slot_forwards += count
+            stats.tokens_processed += sum(len(users[0].canvas.tokens) for users in work[at : at + count])
+            at += count
+            continue
+        if count == 1:
+            raise MemoryLimitError(
+                f"one canvas of {len(work[at][0].canvas.tokens)} tokens does not fit into memory on {model.device}"
+            ) from failed
+        limit = slots[0] = count // 2
+        stats.halvings.append({"rows": count, "now": limit})
+
+
+def _work(model: NativeModel, pairs: Sequence[Pair]) -> Work:
+    """Different canvases, those that pack well next to each other."""
+    wanted: dict[tuple[Any, ...], list[User]] = {}
+    for pair in pairs:
+        mine = set()
+        for user in canvases(pair, model.spec.mask_id):
+            key = user.canvas.key
+            wanted.setdefault(key, []).append(user)
+            mine.add(key)
+        pair.canvases = len(mine)
+
+    def order(users: list[User]) -> tuple[float, int, int]:
+        canvas = users[0].canvas
+        return canvas.guidance, -len(canvas.tokens), -canvas.start
+
+    return sorted(wanted.values(), key=order)
+
+
+def _fits(work: Work, at: int, limit: int, device: str) -> int:
+    """How many canvases from ``at`` on go into the next forward."""
+    most_tokens, most_reads = (table.get(device, table["cpu"]) for table in (PACK_TOKENS, READ_TOKENS))
+    count, tokens, widest, guidance = 0, 0, 0, work[at][0].canvas.guidance
+    for users in work[at : at + limit]:
+        canvas = users[0].canvas
+        tokens, widest = tokens + len(canvas.tokens), max(widest, canvas.start)
+        full = tokens > most_tokens or widest * (count + 1) > most_reads
+        if canvas.guidance != guidance or (count and full):
+            break
+        count += 1
+    return count
+
+
+@torch.no_grad()
+def _forward(model: NativeModel, work: Sequence[list[User]], store: KVStore | None) -> None:
+    """One packed forward over different canvases; every user reads its own targets' losses from the shared logits."""
+    firsts = [users[0].canvas for users in work]
+    starts = torch.tensor([0, *(len(c.tokens) for c in firsts)]).cumsum(0).tolist()
+    tokens = torch.tensor([t for c in firsts for t in c.tokens], dtype=torch.long)
+    # Where the state before a position predicts it, that is where its logits are; the first has only its own.
+    shift = int(model.spec.predicts == "next")
+    at = torch.tensor([starts[i] + max(p - shift, 0) for i, c in enumerate(firsts) for p in c.scored], dtype=torch.long)
+    single = all(all(user.canvas.targets == users[0].canvas.targets for user in users) for users in work)
+    nll_N = logits_NV = None
+    if firsts[0].guidance > 0:
+        logits_NV = _guided(model, firsts, tokens, starts, at)
+    else:
+        device, plan = model.device, _plan(model, firsts, store)
+        targets = torch.tensor([t for c in firsts for t in c.targets], dtype=torch.long).to(device) if single else None
+        out = model.network(tokens.to(device), plan=plan, logits_at=at.to(device), targets=targets)
+        nll_N, logits_NV = None if out.nll is None else out.nll.cpu(), out.logits
+    offset = 0
+    for users in work:
+        count = len(users[0].canvas.scored)
+        for user in users:
+            if nll_N is not None:
+                losses = nll_N[offset : offset + count]
+            else:
+                losses = _losses(logits_NV[offset : offset + count], user.canvas.targets)
+            user.pair.losses[user.part][user.m] = losses.double().sum()
+        offset += count
+    for user in (user for users in work for user in users):
+        if not bool(torch.isfinite(user.pair.losses[user.part][user.m])):
+            raise ModelOutputError(
+                "the network gave NaN or infinite losses: check the weights (dare-bench validate) and the dtype"
+            )
+
+
+def _losses(logits_NV: Tensor, targets: Sequence[int]) -> Tensor:
+    goal = torch.tensor(targets, dtype=torch.long, device=logits_NV.device)
+    return cross_entropy(logits_NV.float(), goal, reduction="none").cpu()
+
+
+def _plan(model: NativeModel, firsts: Sequence[Canvas], store: KVStore | None) -> Plan:
+    """Whole canvases attend to themselves; a block sees itself and the clean columns before it, and writes nothing."""
+    lengths = tuple(len(c.tokens) for c in firsts)
+    if not any(c.start for c in firsts):
+        return Plan(lengths)
+    assert store is not None
+    nothing = torch.zeros(0, dtype=torch.long, device=model.device)
+    cached = Cached(store, tuple(c.slots for c in firsts), nothing, nothing)
+    return Plan(lengths, starts=tuple(c.start for c in firsts), cached=cached)
+
+
+def _guided(model: NativeModel, firsts: Sequence[Canvas], tokens: Tensor, starts: Sequence[int], at: Tensor) -> Tensor:
+    """Guided logits [N, V]: every canvas goes in a second time, what is given hidden."""
+    hidden = tokens.clone()
+    for i, c in enumerate(firsts):
+        hidden[starts[i] + c.hidden.start : starts[i] + c.hidden.stop] = model.spec.mask_id
+    lengths = tuple(len(c.tokens) for c in firsts)
+    both = model.network(
+        torch.cat([tokens, hidden]).to(model.device),
+        plan=Plan(lengths * 2),
+        logits_at=torch.cat([at, at + len(tokens)]).to(model.device),
+    ).logits.float()
+    return guided(both[: len(at)], both[len(at) :], firsts[0].guidance)

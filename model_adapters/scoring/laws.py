@@ -1,0 +1,175 @@
+"""Which masks a kind of family looks at for a likelihood: its fields, its draws, and what they cost.
+
+The masks themselves come from ``dare_bench.diffusion.likelihood``; here its laws meet fields and families.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from torch import Tensor
+
+from dare_bench.diffusion.likelihood import (
+    EXACT_LIMIT,
+    Draws,
+    Estimator,
+    block_masks,
+    block_spans,
+    combine,
+    combine_blocks,
+    draw,
+    enumerate_blocks,
+)
+from dare_bench.errors import DecodingError
+from dare_bench.types import ModelSpec
+
+
+class Law(ABC):
+    """How a family estimates log p(target | context). Stateless."""
+
+    @abstractmethod
+    def fields(self, spec: ModelSpec) -> dict[str, Any]:
+        """The law's fields with their defaults, ``estimator`` first."""
+
+    counts: tuple[str, ...] = ("mc_num", "batch_size")
+    """Fields that are whole numbers."""
+    reads_context: bool = False
+    """Does the cost of a pair depend on its context?"""
+
+    def settings(self, fields: Mapping[str, Any], spec: ModelSpec) -> dict[str, Any]:
+        """All fields with the values that hold; None stands for the default.
+
+        Raises:
+            DecodingError: an unknown field, or a value that cannot be.
+        """
+        known = self.fields(spec)
+        for name in fields:
+            if name not in known:
+                raise DecodingError(f"likelihood field {name!r} is not known here; fields are {', '.join(known)}")
+        known |= {name: value for name, value in fields.items() if value is not None}
+        one_of("estimator", known["estimator"], get_args(Estimator))
+        for name in self.counts:
+            if isinstance(known[name], bool) or not isinstance(known[name], int):
+                raise DecodingError(f"{name}={known[name]!r} must be a whole number")
+        self.check(known)
+        return known
+
+    @abstractmethod
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Raise DecodingError for values that cannot be, or not together."""
+
+    def estimator(self, context: int, target: int, settings: Mapping[str, Any]) -> str:
+        """``exact`` or ``reference``: what ``auto`` means for a context and a target of so many tokens."""
+        kind = str(settings["estimator"])
+        if kind == "auto":
+            return "exact" if self.longest(context, target, settings) <= EXACT_LIMIT else "reference"
+        return kind
+
+    def longest(self, context: int, target: int, settings: Mapping[str, Any]) -> int:
+        """Most tokens whose masks an exact estimate enumerates at once."""
+        return target
+
+    def ending(self, target: Sequence[int], estimator: str, asked: str, text: bool, spec: ModelSpec) -> list[int]:
+        """Tokens that the law puts behind a target before it scores it.
+
+        ``estimator`` is the one that holds, ``asked`` the one asked for; ``text``: the pair was given as strings.
+        """
+        return []
+
+    @abstractmethod
+    def draws(self, context: int, target: int, settings: Mapping[str, Any], seed: int) -> list[Draws]:
+        """The masks, one set for each part of the sum (a block each where the family has blocks).
+
+        ``settings["estimator"]`` is ``exact`` or ``reference``. Raises DecodingError.
+        """
+
+    @abstractmethod
+    def passes(self, context: int, target: int, settings: Mapping[str, Any]) -> int:
+        """Upper bound of the forwards of one pair, without guidance."""
+
+    def guidance(self, settings: Mapping[str, Any]) -> float:
+        """Classifier-free guidance as LLaDA counts it, u + (scale + 1)(c - u); 0 is off."""
+        return 0.0
+
+    def hidden(self, context: int, target: int, settings: Mapping[str, Any]) -> range:
+        """Columns that the unconditional half of a guided pair hides."""
+        return range(context)
+
+    def combine(self, parts: Sequence[Draws], losses: Sequence[Tensor]) -> tuple[float, float]:
+        """(log-likelihood, standard error) in nats from the losses of each part's draws."""
+        return combine(parts[0], losses[0])
+
+
+def one_of(name: str, value: Any, allowed: Sequence[str]) -> None:
+    """Raise DecodingError for a value that is none of those."""
+    if value not in allowed:
+        raise DecodingError(f"{name}={value!r} is not known; {name}s are {', '.join(allowed)}")
+
+
+class WholeTarget(Law):
+    """Masks over the whole target (LLaDA). ``batch_size`` is the stratification of the published draws."""
+
+    def __init__(self, guided: bool = False) -> None:
+        self.guided = guided
+
+    def fields(self, spec: ModelSpec) -> dict[str, Any]:
+        shared = {"estimator": "auto", "mc_num": 128, "batch_size": 16}
+        return shared | ({"cfg_scale": 0.0} if self.guided else {})
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        mc_num, batch_size = settings["mc_num"], settings["batch_size"]
+        if mc_num < 1 or batch_size < 1 or mc_num % batch_size:
+            raise DecodingError(
+                f"mc_num={mc_num} must be a positive multiple of batch_size={batch_size}; "
+                "for one draw give batch_size=1"
+            )
+
+    def draws(self, context: int, target: int, settings: Mapping[str, Any], seed: int) -> list[Draws]:
+        return [draw(target, dict(settings), seed)]
+
+    def passes(self, context: int, target: int, settings: Mapping[str, Any]) -> int:
+        exact = self.estimator(context, target, settings) == "exact"
+        return (1 << target) - 1 if exact else int(settings["mc_num"])
+
+    def guidance(self, settings: Mapping[str, Any]) -> float:
+        return float(settings.get("cfg_scale", 0.0))
+
+
+class Blockwise(Law):
+    """The sum over blocks of each block's own bound, given the clean tokens before it (SDAR, LLaDA2).
+
+    Blocks are counted from column 0; context tokens of the target's first block are visible and never masked.
+    ``reference`` is EBPO's law (LLaDA2.1 report, arXiv 2602.08676); no published code scores pairs with these families.
+    """
+
+    counts = ("mc_num", "block_length")
+    reads_context = True
+
+    def fields(self, spec: ModelSpec) -> dict[str, Any]:
+        return {"estimator": "auto", "mc_num": 128, "block_length": spec.block_length}
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        for name in self.counts:
+            if settings[name] < 1:
+                raise DecodingError(f"{name}={settings[name]} must be at least 1")
+
+    def longest(self, context: int, target: int, settings: Mapping[str, Any]) -> int:
+        return max(map(len, block_spans(context, target, settings["block_length"])))
+
+    def draws(self, context: int, target: int, settings: Mapping[str, Any], seed: int) -> list[Draws]:
+        spans = block_spans(context, target, settings["block_length"])
+        if settings["estimator"] == "exact":
+            return enumerate_blocks(spans, settings["block_length"])
+        return block_masks(spans, settings["mc_num"], seed)
+
+    def passes(self, context: int, target: int, settings: Mapping[str, Any]) -> int:
+        spans = block_spans(context, target, settings["block_length"])
+        clean = int(context + target > settings["block_length"])
+        if self.estimator(context, target, settings) == "exact":
+            return clean + sum((1 << len(span)) - 1 for span in spans)
+        return clean + int(settings["mc_num"]) * len(spans)
+
+    def combine(self, parts: Sequence[Draws], losses: Sequence[Tensor]) -> tuple[float, float]:
+        return combine_blocks(parts, losses)

@@ -1,0 +1,181 @@
+"""A request to score on its way: tokens, masks, losses; and the canvases that the network sees of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dare_bench.diffusion.likelihood import Draws
+from dare_bench.errors import PromptError
+from dare_bench.model_adapters.sampling.pages import Held, chain
+from dare_bench.model_adapters.scoring.laws import Law
+from dare_bench.types import Likelihood, Request
+
+if TYPE_CHECKING:
+    from dare_bench.model_adapters.native import NativeModel
+
+
+@dataclass(eq=False)
+class Pair:
+    """``target`` is what is scored; ``ending`` are tokens at its end that the law has added. ``parts`` are its masks,
+    one set a block where there are blocks, ``losses`` the summed losses of each part's draws, float64 [M]."""
+
+    request: Request
+    context: list[int]
+    target: list[int]
+    ending: int
+    law: Law
+    settings: dict[str, Any]
+    parts: list[Draws]
+    losses: list[Tensor] = field(init=False)
+    held: Held = field(default_factory=Held)
+    """The clean blocks before the target's last one, in the cache."""
+    is_greedy: bool | None = None
+    greedy_turns: int = 0
+    canvases: int = 0
+    """Different canvases that the network saw of this pair."""
+
+    def __post_init__(self) -> None:
+        self.losses = [torch.zeros(len(part.weights_M), dtype=torch.float64) for part in self.parts]
+        self.whole = [*self.context, *self.target]
+        self.guidance = self.law.guidance(self.settings)
+
+    @property
+    def answer(self) -> list[int]:
+        """The target as it was given."""
+        return self.target[: len(self.target) - self.ending]
+
+    @property
+    def block_length(self) -> int | None:
+        return self.settings.get("block_length")
+
+    @property
+    def clean(self) -> int:
+        """Columns whose keys and values the masked blocks read: all full blocks before the target's last."""
+        return 0 if self.block_length is None else (len(self.whole) - 1) // self.block_length * self.block_length
+
+    def window(self, part: Draws) -> tuple[int, int]:
+        """The columns that a canvas of this part holds."""
+        if self.block_length is None:
+            return 0, len(self.whole)
+        low = (len(self.context) + part.start) // self.block_length * self.block_length
+        return low, min(low + self.block_length, len(self.whole))
+
+    def likelihood(self, seconds: float) -> Likelihood:
+        """The answer, when all losses are there."""
+        value, stderr = self.law.combine(self.parts, self.losses)
+        exact = all(part.round_size == 0 for part in self.parts)
+        alike = all(part.round_size == 0 or part.masks_Mn.shape[1] == 1 for part in self.parts)
+        passes = self.canvases + (self.clean > 0) + self.greedy_turns
+        return Likelihood(
+            value=value,
+            stderr=stderr,
+            is_greedy=self.is_greedy,
+            nfe=passes * (2 if self.guidance > 0 else 1),
+            estimator=self.parts[0].estimator,
+            draws=sum(map(len, self.losses)) if exact else len(self.losses[0]),
+            target_tokens=len(self.answer),
+            prompt_tokens=len(self.context),
+            tier="E1" if exact or alike else "E2",
+            seconds=seconds,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Canvas:
+    """One masked copy of a pair, or of one of its blocks, as it goes through the network.
+
+    ``start`` is the column of its first token, ``slots`` the cached columns before it; ``scored`` are places among its
+    tokens, ``hidden`` the places that the unconditional half of guidance masks. ``key`` is equal for equal work.
+    """
+
+    tokens: tuple[int, ...]
+    scored: tuple[int, ...]
+    targets: tuple[int, ...]
+    guidance: float
+    hidden: range
+    start: int
+    slots: Tensor
+    prefix: bytes
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self.tokens, self.scored, self.guidance, self.hidden, self.prefix
+
+
+@dataclass(frozen=True, eq=False)
+class User:
+    """Who wants the loss of a canvas: draw ``m`` of a pair's part ``part``."""
+
+    pair: Pair
+    part: int
+    m: int
+    canvas: Canvas
+
+
+def canvases(pair: Pair, mask_id: int) -> Iterator[User]:
+    """The canvases of a pair whose clean prefix is in the cache; draws that mask nothing to score have none."""
+    hidden = pair.law.hidden(len(pair.context), len(pair.target), pair.settings) if pair.guidance > 0 else range(0)
+    keys = chain(pair.whole[: pair.clean], pair.block_length) if pair.block_length else []
+    for p, part in enumerate(pair.parts):
+        low, high = pair.window(part)
+        first = len(pair.context) + part.start - low
+        clean = pair.whole[low:high]
+        prefix = keys[low // pair.block_length - 1] if pair.block_length and low else b""
+        slots = pair.held.slots[:low]
+        for m, (mask, score) in enumerate(zip(part.masks_Mn.tolist(), part.scores_Mn.tolist(), strict=True)):
+            scored = tuple(first + i for i, wanted in enumerate(score) if wanted)
+            if not scored:
+                continue
+            tokens = list(clean)
+            for i, masked in enumerate(mask):
+                if masked:
+                    tokens[first + i] = mask_id
+            targets = tuple(clean[i] for i in scored)
+            yield User(pair, p, m, Canvas(tuple(tokens), scored, targets, pair.guidance, hidden, low, slots, prefix))
+
+
+def encode_pair(model: NativeModel, request: Request) -> tuple[list[int], list[int]]:
+    """Context and target ids. Strings follow lm-eval's rule: trailing spaces of the context move to the target, the
+    whole is tokenised, and the target is what the whole has beyond the context's tokens.
+
+    Raises:
+        PromptError: an empty target.
+    """
+    prompt, target = request.prompt, request.target
+    if isinstance(prompt, str) and isinstance(target, str):
+        stripped = prompt.rstrip()
+        target = prompt[len(stripped) :] + target
+        context = model.encode(stripped) if stripped else []
+        whole = model.encode(stripped + target)
+        tail = whole[len(context) :]
+    else:
+        context = model.encode(prompt)
+        tail = model.encode(target if isinstance(target, str) else list(target or ()))
+    if not tail:
+        raise PromptError(f"the target {target!r} adds no tokens to the context; nothing to score")
+    return context, tail
+
+
+def make_pair(model: NativeModel, request: Request) -> Pair:
+    """A request as masks over tokens; raises DecodingError or PromptError."""
+    context, target = encode_pair(model, request)
+    law, spec = model.family.likelihood_law(model.spec), model.spec
+    settings = model.resolve_likelihood(request.decoding)
+    kind = law.estimator(len(context), len(target), settings)
+    text = isinstance(request.prompt, str) and isinstance(request.target, str)
+    ending = law.ending(target, kind, str(settings["estimator"]), text, spec)
+    total = len(context) + len(target) + len(ending)
+    if total > spec.context_limit:
+        behind = f" and {len(ending)} behind it" if ending else ""
+        raise PromptError(
+            f"context of {len(context)} and target of {len(target)} tokens{behind} are {total}; "
+            f"the model's context limit is {spec.context_limit}"
+        )
+    target = [*target, *ending]
+    parts = law.draws(len(context), len(target), {**settings, "estimator": kind}, request.seed)
+    return Pair(request, context, target, len(ending), law, settings, parts)

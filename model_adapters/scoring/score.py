@@ -1,0 +1,129 @@
+"""Score requests: windows of pairs, their losses, and whether greedy decoding would give their targets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from dare_bench.errors import DareError, MemoryLimitError
+from dare_bench.model_adapters.sampling.loop import denoise, out_of_memory
+from dare_bench.model_adapters.sampling.rows import Row
+from dare_bench.model_adapters.scoring.clean import CleanPrefixes
+from dare_bench.model_adapters.scoring.forwards import PACK_TOKENS, fill_losses
+from dare_bench.model_adapters.scoring.pairs import Pair, make_pair
+from dare_bench.types import LoopStats, Request, Sample
+
+if TYPE_CHECKING:
+    from dare_bench.model_adapters.native import NativeModel
+
+WINDOW = 1024
+"""Canvases looked at together; equal ones are computed once."""
+HELD_TOKENS = {"cpu": 32768, "cuda": 131072}
+"""Clean columns that the pairs looked at together may hold in the cache."""
+
+
+def score_pairs(
+    model: NativeModel, requests: Iterable[Request], *, max_rows: int | None, stats: LoopStats
+) -> Iterator[Sample]:
+    """Score requests in windows; a request that cannot be scored comes back with ``error``."""
+    scorer = _Scorer(model, max_rows, stats)
+    window: list[Pair] = []
+    canvases = columns = 0
+    room = HELD_TOKENS.get(model.device.type, HELD_TOKENS["cpu"])
+    for request in requests:
+        try:
+            pair = make_pair(model, request)
+        except DareError as error:
+            yield Sample(request, None, str(error))
+            continue
+        window.append(pair)
+        canvases += sum(map(len, pair.losses))
+        columns += pair.clean
+        if canvases >= WINDOW or columns >= room:
+            yield from scorer.finish(window)
+            window, canvases, columns = [], 0, 0
+    if window:
+        yield from scorer.finish(window)
+
+
+class _Scorer:
+    """One pass over requests: rows that fit, and clean prefixes that later requests may share."""
+
+    def __init__(self, model: NativeModel, max_rows: int | None, stats: LoopStats) -> None:
+        self.model, self.stats = model, stats
+        self.slots = [max_rows]
+        self.prefixes: CleanPrefixes | None = None
+
+    def finish(self, pairs: list[Pair]) -> Iterator[Sample]:
+        started = time.perf_counter()
+        self._losses(pairs)
+        wanting = [pair for pair in pairs if pair.request.want_greedy]
+        if wanting:
+            _greedy(self.model, wanting, self.slots[0], self.stats)
+        share = (time.perf_counter() - started) / len(pairs)
+        for pair in pairs:
+            yield Sample(pair.request, pair.likelihood(share))
+
+    def _losses(self, pairs: list[Pair]) -> None:
+        """All losses; where the clean prefixes of so many pairs do not fit into memory, of half of them at a time."""
+        cached = any(pair.clean for pair in pairs)
+        try:
+            if cached:
+                self._hold(pairs)
+            fill_losses(self.model, pairs, self.prefixes.store if self.prefixes else None, self.slots, self.stats)
+        except (RuntimeError, MemoryError, MemoryLimitError) as error:
+            crowded = cached and len(pairs) > 1
+            if not (isinstance(error, MemoryLimitError) and crowded) and not out_of_memory(error):
+                raise
+            if not crowded:
+                longest = max(len(pair.whole) for pair in pairs)
+                raise MemoryLimitError(
+                    f"one pair of {longest} tokens does not fit into memory on {self.model.device}"
+                ) from error
+        else:
+            if self.prefixes is not None:
+                self.prefixes.release(pairs)
+            return
+        self._start_over(pairs)
+        half = len(pairs) // 2
+        self.stats.halvings.append({"rows": len(pairs), "now": half})
+        self._losses(pairs[:half])
+        self._losses(pairs[half:])
+
+    def _hold(self, pairs: list[Pair]) -> None:
+        if self.prefixes is None:
+            self.prefixes = CleanPrefixes(self.model.network, self.model.device)
+        budget = PACK_TOKENS.get(self.model.device.type, PACK_TOKENS["cpu"])
+        self.prefixes.hold(pairs, self.slots[0], budget, self.stats)
+
+    def _start_over(self, pairs: list[Pair]) -> None:
+        """A cache that ran out of memory while it grew is of no use any more."""
+        self.prefixes = None
+        for pair in pairs:
+            pair.held = type(pair.held)()
+
+
+def _greedy(model: NativeModel, pairs: Sequence[Pair], max_rows: int | None, stats: LoopStats) -> None:
+    """Would greedy decoding, one most confident token at a time on the family's own grid, give the target? (LLaDA
+    eval_llada.py, suffix_greedy_prediction.)"""
+    for length, same in groupby(sorted(pairs, key=lambda p: p.block_length or 0), key=lambda p: p.block_length):
+        spec = replace(model.spec, block_length=length)
+        rows = []
+        for pair in same:
+            rule = replace(model.family.greedy_rule(len(pair.answer), spec), cfg_scale=pair.guidance)
+            rows.append(Row(pair.context, rule, 0, model.spec.mask_id, tag=pair))
+        loop = denoise(
+            model.network,
+            rows,
+            mask_id=model.spec.mask_id,
+            vocab=model.spec.vocab_size,
+            max_rows=max_rows or 16,
+            device=model.device,
+            stats=stats,
+        )
+        for row in loop:
+            row.tag.is_greedy = row.response() == row.tag.answer
+            row.tag.greedy_turns = row.turn

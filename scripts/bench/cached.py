@@ -1,0 +1,203 @@
+"""Keys and values kept, against computing them again in every step: same process, same weights.
+
+    python scripts/bench/cached.py [--runs 5] [--threads 2] [--quick]
+
+Exact: block-causal decoding (SDAR's layout) with the cache against the whole prefix again, on the same schedule; the
+tokens must be identical, and the bench fails if they are not. Approximate: LLaDA's layout with Fast-dLLM's dual cache
+and four tokens a step against the plain sampler at one token a step; other tokens come out, and how many agree is
+printed. The plain samplers are in ``naive.py``; at batch 8 they too take all rows in one forward (prompts have one
+length), and the column "loop" says what eight runs of their batch 1 would have been against.
+
+Weights are random, about 7 M parameters: speed does not depend on what they say, except that 4 tokens a step is a
+schedule here and not what a confidence threshold would give on real text. They are wide enough for well separated
+logits, so that a tie in float32 is no excuse.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent))
+from naive import block_causal, full_attention
+from timing import Timing, alternate, options
+
+from dare_bench.model_adapters.backbone import Plan
+from dare_bench.model_adapters.llada import FAMILY as LLADA
+from dare_bench.model_adapters.llada import LLaDAConfig, LLaDAModelLM
+from dare_bench.model_adapters.native import NativeModel
+from dare_bench.model_adapters.sdar import FAMILY as SDAR
+from dare_bench.model_adapters.sdar.network import SDARConfig, SDARForCausalLM
+from dare_bench.types import ModelSpec, Request
+
+BLOCK = 16
+STD = 0.06
+"""Of the weights: the head's logits then spread over several units."""
+
+Tokens = list[list[int]]
+
+
+@dataclass(frozen=True)
+class Size:
+    """Network and answer; the default is 7 M parameters."""
+
+    width: int = 256
+    layers: int = 8
+    ff_width: int = 704
+    vocab: int = 2048
+    gen: int = 64
+
+    @property
+    def mask_id(self) -> int:
+        return self.vocab - 1
+
+
+@dataclass(frozen=True)
+class Case:
+    """``k`` tokens a step on our side; the plain block-causal sampler takes the same, the plain LLaDA sampler one."""
+
+    kind: Literal["exact", "dual"]
+    rows: int
+    prompt: int
+    k: int
+    target: float | None = None
+
+
+CASES = (
+    Case("exact", 1, 64, 1),
+    Case("exact", 1, 192, 1, target=4),
+    Case("exact", 8, 192, 1, target=8),
+    Case("exact", 1, 64, 4),
+    Case("exact", 1, 192, 4, target=4),
+    Case("exact", 8, 64, 4),
+    Case("exact", 8, 192, 4, target=8),
+    Case("dual", 1, 64, 4, target=8),
+    Case("dual", 1, 192, 4, target=8),
+    Case("dual", 8, 64, 4, target=8),
+)
+QUICK = (Case("exact", 2, 32, 4), Case("dual", 2, 32, 4))
+
+
+def build(kind: str, size: Size) -> NativeModel:
+    """A random network of the kind's family, seeded; the mask token is never the best."""
+    torch.manual_seed(1)
+    shared: dict[str, Any] = {"vocab_size": size.vocab, "mask_token_id": size.mask_id}
+    network: LLaDAModelLM | SDARForCausalLM
+    if kind == "exact":
+        network = SDARForCausalLM(
+            SDARConfig(
+                hidden_size=size.width, intermediate_size=size.ff_width, num_hidden_layers=size.layers,
+                num_attention_heads=4, num_key_value_heads=4, head_dim=size.width // 4, max_position_embeddings=4096,
+                initializer_range=STD, block_size=BLOCK, **shared,
+            )
+        )  # fmt: skip
+    else:
+        network = LLaDAModelLM(
+            LLaDAConfig(
+                d_model=size.width, n_heads=4, n_layers=size.layers, mlp_hidden_size=size.ff_width,
+                embedding_size=size.vocab, max_sequence_length=4096, init_std=STD, **shared,
+            )
+        )  # fmt: skip
+    with torch.no_grad():
+        head = network.get_output_embeddings()
+        assert head is not None
+        head.weight *= 4
+        head.weight[size.mask_id] = 0
+    parameters = sum(p.numel() for p in network.parameters())
+    causal = BLOCK if kind == "exact" else None
+    spec = ModelSpec(
+        kind, size.mask_id, (), None, None, size.vocab, 4096, block_length=causal, parameters=parameters,
+    )  # fmt: skip
+    return NativeModel(SDAR if kind == "exact" else LLADA, network.eval(), None, spec, Path())
+
+
+def fields(case: Case, size: Size) -> dict[str, Any]:
+    """Our decoding fields."""
+    if case.kind == "exact":
+        how = {"remasking_strategy": "low_confidence_static", "denoising_steps": BLOCK // case.k}
+        return {"gen_length": size.gen, "block_length": BLOCK, **how}
+    return {"gen_length": size.gen, "block_length": BLOCK, "steps": size.gen // case.k, "cache": "dual"}
+
+
+def ours(model: NativeModel, case: Case, size: Size, prompts: Tokens) -> Callable[[], Tokens]:
+    decoding = fields(case, size)
+
+    def run() -> Tokens:
+        requests = [Request(str(i), "generate", p, decoding=decoding) for i, p in enumerate(prompts)]
+        found = {s.request.key: s.answer.tokens for s in model.generate(requests, max_rows=case.rows)}
+        return [found[str(i)] for i in range(len(prompts))]
+
+    return run
+
+
+def plain(model: NativeModel, case: Case, size: Size, prompts: Tokens) -> Callable[[], Tokens]:
+    def logits_of(x: Tensor) -> Tensor:
+        block = BLOCK if case.kind == "exact" else None
+        return model.network(x, plan=Plan.rows(*x.shape, block_length=block)).logits
+
+    if case.kind == "exact":
+        return lambda: block_causal(logits_of, prompts, size.mask_id, size.gen, BLOCK, BLOCK // case.k)
+    return lambda: full_attention(logits_of, prompts, size.mask_id, size.gen, BLOCK, size.gen)
+
+
+def agreement(left: Tokens, right: Tokens) -> float:
+    pairs = [(a, b) for x, y in zip(left, right, strict=True) for a, b in zip(x, y, strict=True)]
+    return sum(a == b for a, b in pairs) / len(pairs)
+
+
+def compare(model: NativeModel, case: Case, size: Size, runs: int) -> Timing:
+    """Alternate both samplers; fails where an exact cache changed a token."""
+    rng = random.Random(case.prompt)
+    prompts = [[rng.randrange(size.mask_id) for _ in range(case.prompt)] for _ in range(case.rows)]
+    short = Size(**{**vars(size), "gen": BLOCK})
+    for make in (plain, ours):  # warm up on one block
+        make(model, case, short, prompts)()
+    timing = alternate(plain(model, case, size, prompts), ours(model, case, size, prompts), runs)
+    if case.kind == "exact" and timing.slow_value != timing.fast_value:
+        same = agreement(timing.slow_value, timing.fast_value)
+        raise SystemExit(f"{case}: {same:.1%} of the tokens are the plain sampler's; all must be")
+    return timing
+
+
+def line(case: Case, size: Size, timing: Timing, alone: Timing | None) -> str:
+    """One row of the table. ``alone`` is the same case at batch 1."""
+    made = case.rows * size.gen
+    before, after = (made / statistics.median(seconds) for seconds in (timing.slow, timing.fast))
+    same = agreement(timing.slow_value, timing.fast_value)
+    loop = ""
+    if alone is not None and case.rows > 1:
+        loop = f"{case.rows * statistics.median(alone.slow) / statistics.median(timing.fast):.1f}x"
+    goal = "" if case.target is None else f">= {case.target:g}x {'met' if timing.ratio >= case.target else 'MISSED'}"
+    return (
+        f"{case.kind:<6}{case.rows:>5}{case.prompt:>8}{case.k:>7}  {before:>6.0f} -> {after:<6.0f}"
+        f"{timing.spread():<36}{loop:>7}  {same:>6.1%}  {goal}"
+    )
+
+
+def main() -> None:
+    args = options(__doc__)
+    size = Size(width=32, layers=2, ff_width=64, vocab=64, gen=32) if args.quick else Size()
+    models = {kind: build(kind, size) for kind in ("exact", "dual")}
+    for kind, what in (("exact", "block-causal, exact cache"), ("dual", "full attention, dual cache (approximate)")):
+        print(f"{kind}: {models[kind].spec.parameters / 1e6:.1f} M random parameters, {what}", flush=True)
+    print(f"float32, {args.threads} threads, answers of {size.gen} tokens in blocks of {BLOCK}, {args.runs} runs")
+    print(f"{'cache':<6}{'batch':>5}{'prompt':>8}{'k/step':>7}  {'tokens/s':<16}{'ratio':<36}{'loop':>7}  same    target")
+    alone: dict[tuple[str, int, int], Timing] = {}
+    for case in QUICK if args.quick else CASES:
+        timing = compare(models[case.kind], case, size, args.runs)
+        key = (case.kind, case.prompt, case.k)
+        if case.rows == 1:
+            alone[key] = timing
+        print(line(case, size, timing, alone.get(key)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

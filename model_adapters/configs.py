@@ -37,13 +37,15 @@ def head_dim(config: Any, name: str) -> int:
 
 
 def arch_from(config: Any, name: str, names: Names, **switches: Any) -> Arch:
-    """The architecture of a config that uses transformers' usual field names; ``switches`` are what the family adds.
+    """The architecture of a config that uses transformers' usual field names; ``switches`` are what the family adds. A
+    ``partial_rotary_factor`` is the share of a head's channels that is rotated.
 
     Raises:
         CheckpointError: a size that is no whole number of at least 1.
     """
     sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
     require_counts(config, name, (*sizes, "max_position_embeddings"))
+    channels, share = head_dim(config, name), getattr(config, "partial_rotary_factor", None)
     return Arch(
         **{
             "names": names,
@@ -51,7 +53,8 @@ def arch_from(config: Any, name: str, names: Names, **switches: Any) -> Arch:
             "width": config.hidden_size,
             "heads": config.num_attention_heads,
             "kv_heads": config.num_key_value_heads,
-            "head_dim": head_dim(config, name),
+            "head_dim": channels,
+            "rotary_dim": None if share is None else int(channels * share),
             "ff_width": getattr(config, "intermediate_size", 0),
             "vocab": config.vocab_size,
             "norm_eps": config.rms_norm_eps,

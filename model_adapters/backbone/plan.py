@@ -41,8 +41,8 @@ class Cached:
 
     ``slots[r]`` are the slots that row r reads (int64, any number); ``write_at`` are packed indices, ``write_to`` the
     slots they go to. A slot is never read and written in one forward.
-    ``steady``: the plan serves several forwards and nobody writes its slots meanwhile, so that what it reads is gathered
-    once (without gradients only).
+    ``steady``: the plan serves several forwards and nobody writes its slots meanwhile, so that what it reads is
+    gathered once (without gradients only).
     """
 
     store: KVStore

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrained
 
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork, MoE, Names
 from dare_bench.model_adapters.backbone.moe import stack_experts
-from dare_bench.model_adapters.configs import arch_from, head_dim, refuse, require_counts
+from dare_bench.model_adapters.configs import arch_from, refuse, require_counts
 
 BLOCK_LENGTH = 32
 """The block length that LLaDA2.x was trained with; its config does not name it. A config that has ``block_size`` was
@@ -95,7 +95,6 @@ class LLaDA2MoeModelLM(DiffusionNetwork):
             config,
             "LLaDA2",
             NAMES,
-            rotary_dim=int(head_dim(config, "LLaDA2") * config.partial_rotary_factor),
             qk_norm=config.use_qk_norm,
             qkv_bias=config.use_qkv_bias,
             moe=MoE(

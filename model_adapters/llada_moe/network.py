@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoModelForCausalLM, PreTrainedConfig
 
 from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, MoE, Names
 from dare_bench.model_adapters.backbone.moe import stack_experts
-from dare_bench.model_adapters.configs import arch_from, head_dim, refuse, require_counts
+from dare_bench.model_adapters.configs import arch_from, refuse, require_counts
 
 NAMES = Names(
     **QWEN_NAMES,
@@ -76,7 +76,6 @@ class LLaDAMoEModelLM(DiffusionNetwork):
             "LLaDA-MoE",
             NAMES,
             ff_width=config.dense_intermediate_size,
-            rotary_dim=int(head_dim(config, "LLaDA-MoE") * config.partial_rotary_factor),
             qk_norm=config.qk_layernorm,
             clip_qkv=config.clip_qkv,
             moe=MoE(

@@ -6,6 +6,7 @@ Shape letters: T packed tokens, N open positions, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +20,17 @@ from dare_bench.model_adapters.sampling.windows import Pack
 def guided(cond_NV: Tensor, uncond_NV: Tensor, scale: float | Tensor) -> Tensor:
     """``u + (scale + 1)(c - u)`` (LLaDA generate.py)."""
     return uncond_NV + (scale + 1.0) * (cond_NV - uncond_NV)
+
+
+def _with_rows(plan: Plan, lengths: Sequence[int]) -> Plan:
+    """The plan and more rows behind it, whole ones that read nothing from the cache."""
+    starts, cached = plan.starts, plan.cached
+    if starts is not None:
+        starts = (*starts, *[0] * len(lengths))
+    if cached is not None:
+        nothing = torch.zeros(0, dtype=torch.long)
+        cached = replace(cached, slots=(*cached.slots, *[nothing] * len(lengths)))
+    return Plan((*plan.lengths, *lengths), starts=starts, cached=cached)
 
 
 class Twins:
@@ -37,7 +49,7 @@ class Twins:
         hidden = torch.cat([part for pair in zip(prompt, rest, strict=True) for part in pair]).to(device)
         self.hidden_T = hidden[self.guided_T if pack.index_T is None else pack.index_T[self.guided_T]]
         chosen = [len(rows[i].canvas) for i in pack.row_T.unique_consecutive().tolist() if scales[i] > 0]
-        self.plan = Plan(pack.plan.lengths + tuple(chosen))
+        self.plan = _with_rows(pack.plan, chosen)
         self.column_T = torch.cat([pack.column_T, pack.column_T[self.guided_T]])
 
     def logits(self, network: Any, tokens_T: Tensor, at_N: Tensor) -> Tensor:

@@ -53,21 +53,19 @@ def denoise(
     batch: Batch | None = None
     memory = _Memory(network, device)
     while True:
-        waiting, held = held, []
+        waiting, held, before = held, [], len(pool)
         for row in waiting:
             (pool if memory.admit(row) else held).append(row)
-        if len(held) < len(waiting):
-            batch = None
         while len(pool) + len(held) < slots and (new := next(source, None)) is not None:
             if new.block < 0 and not new.next_block(vocab):  # a row in a block waited in the middle of its work
                 yield new
-            elif memory.admit(new):
-                pool.append(new)
-                batch = None
             else:
-                held.append(new)
+                (pool if memory.admit(new) else held).append(new)
         if not pool:
             return
+        if len(pool) > before and batch is not None:
+            batch.sync()
+            batch = None
         if batch is None:
             batch = Batch(pool, mask_id, device, memory.store, memory.pages)
         finished: list[int] | None = None

@@ -10,20 +10,17 @@ network, so the tokens must agree, and the bench fails if they do not. Useful to
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import statistics
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from naive import sample
+from naive import full_attention
+from timing import alternate, options
 
 from dare_bench.model_adapters.backbone import NetworkOutput, Plan
 from dare_bench.model_adapters.llada import FAMILY, LLaDAConfig, LLaDAModelLM
@@ -62,10 +59,10 @@ class PlantedEnd(torch.nn.Module):
         return NetworkOutput(logits=out)
 
 
-def build() -> NativeModel:
+def build(layers: int) -> NativeModel:
     torch.manual_seed(0)
     config = LLaDAConfig(
-        d_model=128, n_heads=4, n_layers=6, mlp_hidden_size=344, vocab_size=VOCAB, embedding_size=VOCAB,
+        d_model=128, n_heads=4, n_layers=layers, mlp_hidden_size=344, vocab_size=VOCAB, embedding_size=VOCAB,
         max_sequence_length=4096, init_std=0.05,
     )  # fmt: skip
     network = LLaDAModelLM(config).eval()
@@ -100,57 +97,41 @@ def cut(tokens: list[int]) -> list[int]:
     return tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
 
 
-def timed(job: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.perf_counter()
-    value = job()
-    return time.perf_counter() - start, value
-
-
 def compare(name: str, model: NativeModel, items: list[list[int]], rows: int, stop: bool, runs: int) -> float:
     """Alternate both samplers ``runs`` times; prints and returns the median ratio. Fails where tokens differ."""
 
     def plain() -> list[list[int]]:
-        return [sample(lambda x: model.network(x).logits, p, MASK, GEN, BLOCK, GEN) for p in items]
+        return [full_attention(lambda x: model.network(x).logits, [p], MASK, GEN, BLOCK, GEN)[0] for p in items]
 
+    with torch.no_grad():
+        model.network(torch.tensor([items[0]]))
     ours(model, items[:1], rows, stop)
-    ratios, speeds = [], []
-    useful = 0
-    for _ in range(runs):
-        slow, reference = timed(plain)
-        fast, (tokens, stats) = timed(lambda: ours(model, items, rows, stop))
-        want = [cut(t) for t in reference] if stop else reference
-        if tokens != want:
-            raise SystemExit(f"{name}: tokens differ from the plain sampler's; the comparison is void")
-        useful = sum(len(cut(t)) for t in reference)
-        ratios.append(slow / fast)
-        speeds.append((useful / slow, useful / fast))
-    quarter = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
-    before, after = (statistics.median(s[i] for s in speeds) for i in (0, 1))
+    timing = alternate(plain, lambda: ours(model, items, rows, stop), runs)
+    reference, (tokens, stats) = timing.slow_value, timing.fast_value
+    if tokens != ([cut(t) for t in reference] if stop else reference):
+        raise SystemExit(f"{name}: tokens differ from the plain sampler's; the comparison is void")
+    useful = sum(len(cut(t)) for t in reference)
+    before, after = (useful / statistics.median(seconds) for seconds in (timing.slow, timing.fast))
     occupancy = f", occupancy {stats.occupancy:.2f}" if stats.occupancy else ""
     print(
-        f"{name}: {statistics.median(ratios):.2f}x (quartiles {quarter[0]:.2f} to {quarter[2]:.2f}, {runs} runs); "
-        f"useful tokens/s {before:.0f} -> {after:.0f}; {useful} useful of {len(items) * GEN}{occupancy}",
+        f"{name}: {timing.spread()}, {runs} runs; useful tokens/s {before:.0f} -> {after:.0f}; "
+        f"{useful} useful of {len(items) * GEN}{occupancy}",
         flush=True,
     )
-    return statistics.median(ratios)
+    return timing.ratio
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--quick", action="store_true", help="fewer prompts, one run: does it work at all")
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    model = build()
-    runs, few, many = (1, 1, 4) if args.quick else (args.runs, 2, 32)
-    print(f"LLaDA layout, {model.spec.parameters / 1e6:.1f} M random parameters, float32, {args.threads} threads, ")
+    args = options(__doc__)
+    model = build(layers=1 if args.quick else 6)
+    few, many, longest = (1, 2, 60) if args.quick else (2, 32, 300)
+    print(f"LLaDA layout, {model.spec.parameters / 1e6:.1f} M random parameters, float32, {args.threads} threads,")
     print(f"gen_length {GEN}, block_length {BLOCK}, greedy; same tokens required (with stop: up to the first EOS)")
-    one = prompts(few, 300, 300, seed=1)
-    compare("batch 1, no stop", model, one, 1, False, runs)
-    compare("batch 1, stop at EOS", model, one, 1, True, runs)
-    mixed = prompts(many, 30, 300, seed=2)
-    compare(f"{many} mixed prompts, stop at EOS", model, mixed, 16, True, runs)
+    one = prompts(few, longest, longest, seed=1)
+    compare("batch 1, no stop", model, one, 1, False, args.runs)
+    compare("batch 1, stop at EOS", model, one, 1, True, args.runs)
+    mixed = prompts(many, 30, longest, seed=2)
+    compare(f"{many} mixed prompts, stop at EOS", model, mixed, 16, True, args.runs)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from dare_bench.engine import validation
 from dare_bench.loading import load
 from dare_bench.model import Model
 
-NAMES = ["open", "mask id", "tokenizer", "keys and round trip", "batch invariance"]
+NAMES = ["open", "mask id", "tokenizer", "keys and round trip", "batch invariance", "bfloat16 flips"]
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def far(got, want):
     return (got - want).abs().max().item()
 
 
-# -- logits ------------------------------------------------------------------------------------------------------------
+# -- logits ---------
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_every_block_causal_family_has_several_grids():
     assert all(len([1 for f, _ in GRIDS if f == family]) >= 3 for family in golden.BLOCK_CAUSAL)
 
 
-# -- cached windows ----------------------------------------------------------------------------------------------------
+# -- cached windows ---------
 
 
 def filled(network, ids, block=None):
@@ -119,7 +119,7 @@ def test_llada_block_over_a_dual_cache():
     assert far(stale, t["dual_cached_logits"][0]) > 100 * TOLERANCE, "the suffix must count"
 
 
-# -- experts -----------------------------------------------------------------------------------------------------------
+# -- experts ---------
 
 
 @torch.no_grad()
@@ -145,7 +145,7 @@ def test_experts_and_their_weights(family, monkeypatch):
     assert far(out_TD, t["layer1_moe_out"][0]) < TOLERANCE
 
 
-# -- samplers ----------------------------------------------------------------------------------------------------------
+# -- samplers ---------
 
 
 def test_there_are_vectors_of_every_kind():
@@ -201,7 +201,7 @@ def test_llada21_vectors_need_editing():
     assert differ >= 5
 
 
-# -- pure functions ----------------------------------------------------------------------------------------------------
+# -- pure functions ---------
 
 
 def units(family, name):

@@ -43,12 +43,14 @@ def told(answer):
 
 def answers(family, requests, rows=8):
     stats = LoopStats()
-    found = {s.request.key: s.answer for s in golden.model(family).loaded.generate(requests, max_rows=rows, stats=stats)}
+    found = {
+        s.request.key: s.answer for s in golden.model(family).loaded.generate(requests, max_rows=rows, stats=stats)
+    }
     assert len(found) == len(requests)
     return [found[r.key] for r in requests], stats
 
 
-# -- the same tokens -----------------------------------------------------------------------------------------------------
+# -- the same tokens ---------
 
 
 @pytest.mark.parametrize("family", SAMPLERS)
@@ -71,7 +73,7 @@ def test_exact_is_the_default_and_its_tier_is_that_of_the_sampler():
         assert answer.tier == "E1"
 
 
-# -- only the work that is needed ----------------------------------------------------------------------------------------
+# -- only the work that is needed ---------
 
 
 @pytest.mark.parametrize(("prompt", "block"), [(20, 4), (22, 4), (3, 4), (21, 8)])
@@ -110,7 +112,7 @@ def test_rows_wait_a_turn_for_a_prefix_that_is_being_committed():
     """The first row commits the prefix alone; the others, one turn later, start from it. A stranger does not wait."""
     few_shot = tokens(16, 9)
     stranger = tokens(18, 1)
-    prompts = [few_shot + [1], few_shot + [2], stranger, few_shot + [3]]
+    prompts = [[*few_shot, 1], [*few_shot, 2], stranger, [*few_shot, 3]]
     found, stats = answers("sdar", asked(prompts, gen_length=7, block_length=8, **STATIC))
     assert [a.nfe for a in found] == [7, 7, 14, 7]
     # Turn 1: rows 0 and 2. Turns 2 to 7: all. Turn 8: rows 1, 2 and 3. Then the stranger's second block.
@@ -121,7 +123,7 @@ def test_rows_wait_a_turn_for_a_prefix_that_is_being_committed():
 
 def test_a_prefix_that_is_there_already_is_not_waited_for():
     few_shot = tokens(16, 9)
-    requests = asked([few_shot + [1], few_shot + [2], few_shot + [3]], gen_length=7, block_length=8, **STATIC)
+    requests = asked([[*few_shot, 1], [*few_shot, 2], [*few_shot, 3]], gen_length=7, block_length=8, **STATIC)
     _, stats = answers("sdar", requests, rows=1)
     assert (stats.forwards, stats.tokens_processed) == (21, 16 + 21 * 8)
 
@@ -134,7 +136,7 @@ def test_a_store_that_has_to_grow_changes_nothing(monkeypatch):
     assert [told(a) for a in found] == [told(a) for a in want]
 
 
-# -- memory that runs out ------------------------------------------------------------------------------------------------
+# -- memory that runs out ---------
 
 
 class Failing:
@@ -160,10 +162,10 @@ FAST = {
 
 
 @pytest.mark.parametrize("family", [*SAMPLERS, *FAST])
-@pytest.mark.parametrize("calls", [(1,), (4,), (2, 5), (6, 7)])
+@pytest.mark.parametrize("calls", [(1,), (4,), (2, 5), (3, 4)])
 def test_out_of_memory_in_the_middle_changes_no_token(family, calls, monkeypatch):
     few_shot = tokens(16, 9, 120)
-    prompts = [few_shot + [i] for i in range(4)] + [tokens(5 + i, i, 120) for i in range(3)]
+    prompts = [[*few_shot, i] for i in range(4)] + [tokens(5 + i, i, 120) for i in range(3)]
     fields = {"block_length": 8, **{**SAMPLERS, **FAST}[family]}
     requests = asked(prompts, gen_length=12, **fields)
     want, _ = answers(family, requests)
@@ -174,7 +176,7 @@ def test_out_of_memory_in_the_middle_changes_no_token(family, calls, monkeypatch
     assert len(stats.halvings) == len(calls)
 
 
-# -- who owns which slots ------------------------------------------------------------------------------------------------
+# -- who owns which slots ---------
 
 
 def committed(pages, prompt, length):
@@ -305,7 +307,7 @@ def check(pages, rows, store, size):
         assert [store[s] for s in held.slots.tolist()] == [tuple(prompt[: i + 1]) for i in range(held.columns)]
 
 
-# -- SDAR's entropy_bounded ------------------------------------------------------------------------------------------------
+# -- SDAR's entropy_bounded ---------
 
 
 @settings(max_examples=100, deadline=None)

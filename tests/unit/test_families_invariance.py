@@ -49,8 +49,7 @@ SDAR = {
         **({"top_k": 20, "top_p": 0.95} if temperature else {}),
     }
     for strategy in STRATEGIES
-    for block, steps in ((4, 4), (6, 3))
-    for temperature in (0.0, 0.8)
+    for block, steps, temperature in ((4, 4, 0.0), (4, 4, 0.8), (6, 3, 0.8))
 }
 LLADA2 = {
     "threshold": {"gen_length": 12, "block_length": 8, "threshold": 0.5},
@@ -72,7 +71,7 @@ WAYS = {
     "llada_moe": {way: LLADA[way] for way in ("low_confidence", "temperature", "dual")},
     "dream": DREAM,
     "sdar": SDAR,
-    "sdar_moe": {way: SDAR[way] for way in SDAR if way.startswith(("low_confidence_dynamic", "entropy"))},
+    "sdar_moe": {way: SDAR[way] for way in SDAR if way.startswith(("low_confidence_dynamic 4", "entropy_bounded 6"))},
     "llada2": LLADA2,
     "llada21": {way: LLADA2[way] for way in ("eos_early_stop", "editing at temperature")},
 }
@@ -83,7 +82,7 @@ EACH = [(family, way) for family, ways in WAYS.items() for way in ways]
 def prompts(family):
     """Shorter than a block, on and off the grid, twice the same, and long ones that begin alike."""
     vocab, rng = golden.cases(family)["meta"]["prompt_vocab"], random.Random(5)
-    few_shot = [rng.randrange(vocab) for _ in range(24)]
+    few_shot = [rng.randrange(vocab) for _ in range(16)]
     tails = [[rng.randrange(vocab) for _ in range(n)] for n in (1, 3, 2, 5, 17, 9)]
     one, three, two, five, seventeen, nine = tails
     return [one, nine, few_shot + two, three, nine, few_shot, seventeen, few_shot + five]
@@ -144,6 +143,15 @@ def test_rows_that_decode_differently_share_a_call(family):
         apart |= answers(family, requests[1:5], 2)
     mixed = [requests[i] for i in range(1, 5) for requests in ways.values()]
     assert answers(family, mixed, 7) == apart
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_a_guided_row_beside_a_cached_one(cache):
+    """The guided row's second copy joins a forward in which another row is a window over its cache."""
+    ways = {"guided ": {**FAST, "cfg_scale": 0.5}, "cached ": {**FAST, "cache": cache}}
+    requests = [asked("llada", fields, tag)[1] for tag, fields in ways.items()]
+    apart = answers("llada", requests[:1], 1) | answers("llada", requests[1:], 1)
+    assert answers("llada", requests, 2) == apart
 
 
 @pytest.mark.parametrize("family", WAYS)

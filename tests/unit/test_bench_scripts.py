@@ -1,0 +1,73 @@
+"""The scripts behind ``make bench`` run, at their smallest, and they stop where tokens differ."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from dare_bench.model_adapters.sampling.windows import Packer
+
+BENCH = Path(__file__).parents[2] / "scripts" / "bench"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Imports one script as it imports its neighbours; the threads it sets are set back."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    threads = torch.get_num_threads()
+    before = set(sys.modules)
+
+    def load(name):
+        monkeypatch.setattr(sys, "argv", [name, "--quick", "--threads", str(threads)])
+        return importlib.import_module(name)
+
+    yield load
+    torch.set_num_threads(threads)
+    for name in set(sys.modules) - before:
+        if str(BENCH) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def test_the_exact_sampler_is_compared_with_the_plain_one(script, monkeypatch, capsys):
+    sampler = script("sampler")
+    monkeypatch.setattr(sampler, "GEN", sampler.BLOCK)
+    sampler.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("useful tokens/s" in line for line in lines) == 3
+
+
+def test_caches_are_compared_with_computing_again(script, capsys):
+    script("cached").main()
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert [row[0] for row in rows] == ["exact", "dual"]
+    assert rows[0][-1] == "100.0%"
+
+
+def test_a_changed_token_voids_the_comparison(script, monkeypatch):
+    cached = script("cached")
+    size = cached.Size(width=32, layers=1, ff_width=32, vocab=64, gen=16)
+    wrong = [[0] * size.gen]
+    monkeypatch.setattr(cached, "ours", lambda *_: lambda: wrong)
+    with pytest.raises(SystemExit, match="of the tokens are the plain sampler's"):
+        cached.compare(cached.build("exact", size), cached.Case("exact", 1, 16, 4), size, 1)
+
+
+def test_a_block_is_packed_twice(script, monkeypatch):
+    """Once to commit the block before it with its own first step, once for all its other steps."""
+    cached, made = script("cached"), []
+    pack = Packer.pack
+    monkeypatch.setattr(Packer, "pack", lambda self: made.append(1) or pack(self))
+    size = cached.Size(width=32, layers=1, ff_width=32, vocab=64, gen=32)
+    cached.compare(cached.build("exact", size), cached.Case("exact", 2, 16, 4), size, 1)
+    warm_up, blocks = 1, size.gen // cached.BLOCK
+    assert len(made) == 2 * (warm_up + blocks)
+
+
+def test_quartiles_of_few_runs(script):
+    timing = script("timing")
+    assert timing.quartiles([3.0]) == [3.0, 3.0, 3.0]
+    assert timing.Timing([4.0, 6.0, 8.0], [1.0, 2.0, 2.0], None, None).spread() == "4.00x (quartiles 3.50 to 4.00)"

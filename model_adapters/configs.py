@@ -5,8 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from transformers import PreTrainedConfig
+
 from dare_bench.errors import CheckpointError
 from dare_bench.model_adapters.backbone import Arch, Names
+
+
+class StandardConfig(PreTrainedConfig):
+    """What the configurations of Dream, SDAR, LLaDA2 and LLaDA-MoE have in common. Fields that a class does not name are
+    kept and saved as they are."""
+
+    hidden_act: str = "silu"
+    initializer_range: float = 0.02
+    rms_norm_eps: float = 1e-6
+    mask_token_id: int | None = None
+    tie_word_embeddings: bool = False
+    use_cache: bool = False
 
 
 def refuse(config: Any, name: str, supported: Mapping[str, tuple[Any, ...]]) -> None:

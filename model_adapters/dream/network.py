@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import AutoConfig, AutoModel, PreTrainedConfig
+from transformers import AutoConfig, AutoModel
 
 from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, Names
-from dare_bench.model_adapters.configs import arch_from, refuse
+from dare_bench.model_adapters.configs import StandardConfig, arch_from, refuse
 
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
@@ -20,7 +20,7 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 
 
-class DreamConfig(PreTrainedConfig):
+class DreamConfig(StandardConfig):
     """The published fields; those not named here are kept and saved as they are."""
 
     model_type = "Dream"
@@ -32,13 +32,7 @@ class DreamConfig(PreTrainedConfig):
     num_attention_heads: int = 28
     num_key_value_heads: int = 4
     max_position_embeddings: int = 131072
-    rms_norm_eps: float = 1e-6
     rope_theta: float = 1000000.0
-    hidden_act: str = "silu"
-    initializer_range: float = 0.02
-    mask_token_id: int | None = None
-    tie_word_embeddings: bool = False
-    use_cache: bool = False
 
 
 class DreamModel(DiffusionNetwork):

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork, MoE, Names
 from dare_bench.model_adapters.backbone.moe import stack_experts
-from dare_bench.model_adapters.configs import arch_from, refuse, require_counts
+from dare_bench.model_adapters.configs import StandardConfig, arch_from, refuse, require_counts
 
 BLOCK_LENGTH = 32
 """The block length that LLaDA2.x was trained with; its config does not name it. A config that has ``block_size`` was
@@ -47,7 +47,7 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 
 
-class LLaDA2MoeConfig(PreTrainedConfig):
+class LLaDA2MoeConfig(StandardConfig):
     """The published fields; those not named here are kept and saved as they are."""
 
     model_type = "llada2_moe"
@@ -60,11 +60,8 @@ class LLaDA2MoeConfig(PreTrainedConfig):
     num_key_value_heads: int = 4
     head_dim: int | None = 128
     max_position_embeddings: int = 32768
-    rms_norm_eps: float = 1e-6
     rope_theta: float = 600000.0
     partial_rotary_factor: float = 0.5
-    hidden_act: str = "silu"
-    initializer_range: float = 0.02
     use_qk_norm: bool = True
     use_qkv_bias: bool = False
     moe_intermediate_size: int = 512
@@ -77,9 +74,6 @@ class LLaDA2MoeConfig(PreTrainedConfig):
     routed_scaling_factor: float = 2.5
     moe_router_enable_expert_bias: bool = True
     block_size: int | None = None
-    mask_token_id: int | None = None
-    tie_word_embeddings: bool = False
-    use_cache: bool = False
 
 
 class LLaDA2MoeModelLM(DiffusionNetwork):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import AutoModel, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoModel, AutoModelForCausalLM
 
 from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, MoE, Names
 from dare_bench.model_adapters.backbone.moe import stack_experts
-from dare_bench.model_adapters.configs import arch_from, refuse, require_counts
+from dare_bench.model_adapters.configs import StandardConfig, arch_from, refuse, require_counts
 
 NAMES = Names(
     **QWEN_NAMES,
@@ -32,7 +32,7 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 
 
-class LLaDAMoEConfig(PreTrainedConfig):
+class LLaDAMoEConfig(StandardConfig):
     """The published fields; those not named here are kept and saved as they are."""
 
     model_type = "llada"
@@ -55,11 +55,6 @@ class LLaDAMoEConfig(PreTrainedConfig):
     max_position_embeddings: int = 4096
     rms_norm_eps: float = 1e-5
     rope_theta: float = 50000.0
-    hidden_act: str = "silu"
-    initializer_range: float = 0.02
-    mask_token_id: int | None = None
-    tie_word_embeddings: bool = False
-    use_cache: bool = False
 
 
 class LLaDAMoEModelLM(DiffusionNetwork):

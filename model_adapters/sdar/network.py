@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, MoE, Names
 from dare_bench.model_adapters.backbone.moe import stack_experts
-from dare_bench.model_adapters.configs import arch_from, refuse
+from dare_bench.model_adapters.configs import StandardConfig, arch_from, refuse
 
 BLOCK_LENGTH = 4
 """What the 30B-A3B config leaves out; every SDAR-Chat was trained with it."""
@@ -25,7 +25,7 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 
 
-class SDARConfig(PreTrainedConfig):
+class SDARConfig(StandardConfig):
     """The published fields; those not named here are kept and saved as they are."""
 
     model_type = "sdar"
@@ -38,14 +38,8 @@ class SDARConfig(PreTrainedConfig):
     num_key_value_heads: int = 8
     head_dim: int | None = 128
     max_position_embeddings: int = 32768
-    rms_norm_eps: float = 1e-6
     rope_theta: float = 1000000.0
-    hidden_act: str = "silu"
-    initializer_range: float = 0.02
     block_size: int | None = BLOCK_LENGTH
-    mask_token_id: int | None = None
-    tie_word_embeddings: bool = False
-    use_cache: bool = False
 
 
 class SDARMoeConfig(SDARConfig):

@@ -12,8 +12,8 @@ from dare_bench.model_adapters.backbone import Arch, Names
 
 
 class StandardConfig(PreTrainedConfig):
-    """What the configurations of Dream, SDAR, LLaDA2 and LLaDA-MoE have in common. Fields that a class does not name are
-    kept and saved as they are."""
+    """What the configurations of Dream, SDAR, LLaDA2 and LLaDA-MoE have in common. Fields that a class does not name
+    are kept and saved as they are."""
 
     hidden_act: str = "silu"
     initializer_range: float = 0.02

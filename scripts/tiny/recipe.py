@@ -84,7 +84,7 @@ RECIPES = {
     "tiny-llada2": Recipe(
         family="llada2",
         rows={"dare_sudoku": 40, "dare_arithmetic": 96},
-        snapshots={"tiny-llada2-base": 700, "tiny-llada2": 2000},
+        snapshots={"tiny-llada2-base": 350, "tiny-llada2": 2000},
         kv_heads=2,
         block_length=4,
         experts=Experts(),

@@ -35,7 +35,8 @@ class Event(NamedTuple):
     """One change of the canvas.
 
     ``step`` counts the row's forward passes from 0; ``position`` counts from the first response token (positions of
-    masks inside the prompt are negative); ``confidence`` is the score by which the position was chosen.
+    masks inside the prompt are negative); ``confidence`` is the token's probability, as the family's sampler takes it.
+    In a model that edits, a position can be set several times.
     """
 
     step: int

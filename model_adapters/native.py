@@ -54,9 +54,7 @@ class NativeModel:
         if request.kind == "generate":
             rule = self.family.rule(self.resolve(request.decoding), self.spec)
             prompt = len(self.encode(request.prompt)) if rule.grid == "absolute" else 0
-            most = rule.block_length if rule.edit_threshold is None else rule.block_length + rule.max_post_steps
-            steps = min(rule.steps_per_block, most) if rule.edit_threshold is None else most
-            return rule.blocks(prompt) * steps * rule.forwards_per_step
+            return rule.blocks(prompt) * rule.most_steps * rule.forwards_per_step
         law, settings = self.family.likelihood_law(self.spec), self.resolve_likelihood(request.decoding)
         n = len(self.encode(request.target if isinstance(request.target, str) else list(request.target or ())))
         context = len(self.encode(request.prompt)) if law.reads_context else 0

@@ -1,8 +1,7 @@
 """``make demo``: the main job on the bundled checkpoints, by the commands a user would type.
 
 Evaluates the tiny LLaDA, Dream, SDAR and LLaDA2, and LLaDA's early-stopped base, on our tasks, then builds a board that
-shows them side by side. Running it again resumes: what is
-finished is printed, not computed.
+shows them side by side. Running it again resumes: what is finished is printed, not computed.
 """
 
 from __future__ import annotations

@@ -66,12 +66,24 @@ class Experts(nn.Module):
         order_S = expert_TK.reshape(-1).argsort(stable=True)
         ends_E = torch.bincount(expert_TK.reshape(-1), minlength=self.count).cumsum(0).to(torch.int32)
         x_SD = x_TD[order_S // k]
-        both = grouped_mm(x_SD, self.gate_up_proj.transpose(1, 2), offs=ends_E)
-        gate, up = both.chunk(2, dim=-1)
-        out_SD = grouped_mm(silu(gate) * up, self.down_proj.transpose(1, 2), offs=ends_E)
+        gate, up = _each(x_SD, self.gate_up_proj, ends_E).chunk(2, dim=-1)
+        out_SD = _each(silu(gate) * up, self.down_proj, ends_E)
         back_S = torch.empty_like(order_S).scatter_(0, order_S, torch.arange(len(order_S), device=order_S.device))
         out = out_SD[back_S].view(*expert_TK.shape, -1) * weight_TK[..., None]
         return out.sum(1).to(x_TD.dtype)
+
+
+def _each(x_SD: Tensor, weight_EMD: Tensor, ends_E: Tensor) -> Tensor:
+    """Rows of expert e, which end at ``ends_E[e]``, times its matrix: [S, M]. The grouped kernel takes no float64 and
+    only rows of whole 16 bytes; other sizes go one expert at a time."""
+    odd = any(size * x_SD.element_size() % 16 for size in weight_EMD.shape[1:])
+    if x_SD.dtype != torch.float64 and not odd:
+        return grouped_mm(x_SD, weight_EMD.transpose(1, 2), offs=ends_E)
+    parts, start = [], 0
+    for e, end in enumerate(ends_E.tolist()):
+        parts.append(linear(x_SD[start:end], weight_EMD[e]))
+        start = end
+    return torch.cat(parts)
 
 
 def route(x_TD: Tensor, weight_ED: Tensor, bias_E: Tensor | None, moe: MoE) -> tuple[Tensor, Tensor]:

@@ -24,6 +24,9 @@ from dare_bench.model_adapters.backbone.layers import Layer, RMSNorm, attach, ro
 from dare_bench.model_adapters.backbone.moe import Experts
 from dare_bench.model_adapters.backbone.plan import Plan, select_queries
 
+SELECT_FROM = 64
+"""Tokens without wanted logits from which on the last layer is computed for the others alone; below, sorting out the
+queries costs more than it saves."""
 CHUNK_ELEMENTS = 1 << 25
 """Logits held at once when only losses are wanted: 32 M numbers, 128 MB in float32."""
 
@@ -103,14 +106,17 @@ class DiffusionNetwork(PreTrainedModel):
             x = x * a.embed_scale
         cos, sin = rotary(positions_T, a.rotated, a.rope_theta)
         layers = self.at(a.names.layers)
-        queries = None if logits_at is None else select_queries(plan, logits_at)
+        few = logits_at is not None and len(tokens_T) - len(logits_at) >= SELECT_FROM
+        queries = select_queries(plan, logits_at) if few and logits_at is not None else None
         for i, layer in enumerate(layers):
-            last = logits_at is not None and i == len(layers) - 1
+            last = few and i == len(layers) - 1
             args = (x, cos, sin, plan, logits_at if last else None, queries if last else None)
             if self.gradient_checkpointing and self.training:
                 x = checkpoint(layer, *args, use_reentrant=False)
             else:
                 x = layer(*args)
+        if logits_at is not None and not few:
+            x = x[logits_at]
         return self.at(a.names.final_norm)(x)
 
     def forward(

@@ -78,7 +78,8 @@ class Batch:
         return torch.tensor(list(values), dtype=torch.bool, device=self.device)
 
     def _set_quota(self, i: int) -> None:
-        quota = self.rows[i].quota
+        """Row i's schedule; behind its end nothing is due, in however wide a table it stands."""
+        quota = [*self.rows[i].quota, 0]
         wide = len(quota) - self.quota_RS.shape[1]
         if wide > 0:
             self.quota_RS = torch.nn.functional.pad(self.quota_RS, (0, wide))

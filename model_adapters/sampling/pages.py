@@ -111,7 +111,7 @@ class Pages:
         held.promised = ()
 
     def release(self, held: Held) -> None:
-        """The row is done with its blocks; shared ones stay for others, the longest prefixes are dropped last."""
+        """The row is done with its blocks; shared ones stay for others, and go from the deepest on."""
         self.unpromise(held)
         for block in reversed(held.blocks):
             block.readers -= 1

@@ -101,6 +101,7 @@ class Rule:
         return (
             self.how_many,
             self.which,
+            *((self.steps_per_block, self.eps) if self.how_many in ("carry", "bernoulli") else ()),
             self.temperature,
             self.top_k,
             self.top_p,
@@ -143,10 +144,23 @@ class Rule:
         return self.schedule == "block" or self.how_many != "quota"
 
     @property
+    def most_steps(self) -> int:
+        """Most forwards that a block takes unless the model predicts the mask token itself: every one writes a token, a
+        schedule is as long as it is, and a full block is edited for so many."""
+        if self.edit_threshold is not None:
+            return self.block_length + self.max_post_steps
+        if self.how_many in ("threshold", "factor", "entropy_bound", "carry"):
+            return self.block_length
+        if self.how_many == "bernoulli":
+            return self.steps_per_block
+        return min(self.steps_per_block, self.block_length)
+
+    @property
     def step_bound(self) -> int:
         """Most forwards in one block: the schedule, or, where a block goes on until it is full, enough that only a
         model which keeps predicting the mask token itself runs into it (the references would never end)."""
-        if self.how_many in ("quota", "bernoulli") and self.schedule != "block" and self.edit_threshold is None:
+        scheduled = self.how_many in ("quota", "bernoulli", "dynamic", "sequential")
+        if scheduled and self.edit_threshold is None:
             return self.steps_per_block
         return self.steps_per_block + 2 * self.block_length + self.max_post_steps
 

@@ -194,17 +194,24 @@ class Decoding(BaseModel):
 
     hidden: ClassVar[frozenset[str]] = frozenset({"trajectory", "margin"})
     """Fields that record more but change no token: they are not part of a run's identity."""
+    id_fields: ClassVar[tuple[str, ...]] = ("mask_id", "eos_id", "eot_id")
+    """Fields that hold token ids."""
     aliases: ClassVar[dict[str, str]] = {"max_new_tokens": "gen_length"}
     """Other names that users know fields by."""
 
     @field_validator("eos_id", mode="before")
     @classmethod
     def _several(cls, value: Any) -> Any:
-        return value if value is None or isinstance(value, list | tuple) else (value,)
+        """One id or several; True and False are none."""
+        several = value if value is None or isinstance(value, list | tuple) else (value,)
+        for item in several or ():
+            cls._whole(item)
+        return several
 
     @field_validator("gen_length", "mask_id", "eot_id", mode="before")
     @classmethod
     def _whole(cls, value: Any) -> Any:
+        """Refuse True and False where a count or an id is meant."""
         if isinstance(value, bool):
             raise ValueError("must be a whole number")
         return value

@@ -39,6 +39,47 @@ def require_counts(config: Any, name: str, fields: Iterable[str]) -> None:
             raise CheckpointError(f"{name} config has {field}={value!r}; it must be a whole number of at least 1")
 
 
+def require_routing(config: Any, name: str) -> None:
+    """Raise CheckpointError where a router cannot choose ``num_experts_per_tok`` of ``num_experts``."""
+    require_counts(config, name, ("num_experts", "num_experts_per_tok"))
+    experts, top_k = config.num_experts, config.num_experts_per_tok
+    if top_k > experts:
+        raise CheckpointError(
+            f"{name} config has num_experts_per_tok={top_k}; it must be at most num_experts={experts}"
+        )
+
+
+def require_groups(config: Any, name: str) -> tuple[int, int]:
+    """(``n_group``, ``topk_group``), null is 1: experts are chosen from the best groups only.
+
+    Raises:
+        CheckpointError: groups that the experts do not fill evenly, or whose best hold too few experts.
+    """
+    for field in ("n_group", "topk_group"):
+        if getattr(config, field) is not None:
+            require_counts(config, name, (field,))
+    experts, groups, kept = config.num_experts, config.n_group or 1, config.topk_group or 1
+    if experts % groups:
+        raise CheckpointError(f"{name} config has n_group={groups}; it must divide num_experts={experts}")
+    if kept > groups:
+        raise CheckpointError(f"{name} config has topk_group={kept}; it must be at most n_group={groups}")
+    most = experts // groups * kept
+    if config.num_experts_per_tok > most:
+        raise CheckpointError(
+            f"{name} config has num_experts_per_tok={config.num_experts_per_tok}; it must be at most {most}, the "
+            f"experts in topk_group={kept} of n_group={groups} groups"
+        )
+    return groups, kept
+
+
+def block_length_of(config: Any, name: str, default: int) -> int:
+    """The config's ``block_size``, ``default`` where it has none; raises CheckpointError for what is no length."""
+    if config.block_size is None:
+        return default
+    require_counts(config, name, ("block_size",))
+    return int(config.block_size)
+
+
 def head_dim(config: Any, name: str) -> int:
     """The config's ``head_dim``, else width over heads; raises CheckpointError where that does not divide."""
     given = getattr(config, "head_dim", None)

@@ -77,6 +77,17 @@ class Family(ABC):
     def rule(self, decoding: Any, spec: ModelSpec) -> Rule:
         """The rule that resolved decoding fields mean."""
 
+    def common(self, decoding: Any, spec: ModelSpec) -> dict[str, Any]:
+        """The parts of a rule that mean the same in every family; ``rule`` takes them with ``**``."""
+        return {
+            "reference_draws": decoding.rng == "reference",
+            "keep_text_after_eos": decoding.text_after_eos == "keep",
+            "stop": decoding.stop,
+            "eos_ids": spec.eos_ids,
+            "record_trajectory": decoding.trajectory,
+            "record_margin": decoding.margin,
+        }
+
     def likelihood_law(self, spec: ModelSpec) -> Law:
         """How log-likelihoods are estimated: over the whole target, or block by block where attention has blocks."""
         return WholeTarget(self.has_cfg_likelihood) if spec.block_length is None else Blockwise()
@@ -120,14 +131,20 @@ class Family(ABC):
             decoding = self.decoding(**{**ids, **self.defaults(spec), **given})
         except ValidationError as error:
             raise DecodingError(_reason(error)) from error
-        for name in ids:
+        self._check_ids(decoding, spec)
+        return decoding
+
+    def _check_ids(self, decoding: Decoding, spec: ModelSpec) -> None:
+        """Raise DecodingError for ids outside the vocabulary and for an EOS that is the mask."""
+        for name in decoding.id_fields:
             value = getattr(decoding, name)
             for token in value if isinstance(value, tuple) else () if value is None else (value,):
                 if not 0 <= token < spec.vocab_size:
                     raise DecodingError(
                         f"{name}={token} is outside the vocabulary; allowed are 0 to {spec.vocab_size - 1}"
                     )
-        return decoding
+                if isinstance(value, tuple) and token == decoding.mask_id:
+                    raise DecodingError(f"{name}={token} is the mask id, which cannot end an answer; give another id")
 
     def _plain(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Fields with their users' other names resolved; raises DecodingError where two names disagree."""
@@ -156,7 +173,7 @@ def _reason(error: ValidationError) -> str:
     if not first["loc"]:
         return text
     allowed = first.get("ctx", {}).get("expected")
-    field = ".".join(map(str, first["loc"]))
+    field = ".".join(part for part in first["loc"] if isinstance(part, str))
     return f"{field}={first['input']!r} cannot be: {f'allowed are {allowed}' if allowed else text.lower()}"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 
 def divisors(n: int, most: int = 12) -> str:
     """The divisors of n for a message, the middle left out where there are many."""
@@ -41,12 +39,12 @@ def steps_fit(steps: int, blocks: int) -> None:
         )
 
 
-def keeps_text(early_stop: bool | None, text_after_eos: str) -> None:
+def keeps_text(early_stop: bool | None, text_after_eos: str, name: str = "early_stop") -> None:
     """Text after EOS cannot be kept by a row that stops there."""
     if early_stop and text_after_eos == "keep":
         raise ValueError(
-            "early_stop=True with text_after_eos='keep' would lose the text after EOS; "
-            "use text_after_eos='cut' or early_stop=False"
+            f"{name}=True with text_after_eos='keep' would lose the text after EOS; "
+            f"use text_after_eos='cut' or {name}=False"
         )
 
 
@@ -58,10 +56,3 @@ def sampling(temperature: float, top_k: int | None, top_p: float | None) -> None
         raise ValueError(f"top_k={top_k} must be 0 (off) or more")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p={top_p} must be above 0 and at most 1 (off)")
-
-
-def whole(value: Any) -> Any:
-    """Refuse True and False where a count is meant."""
-    if isinstance(value, bool):
-        raise ValueError("must be a whole number")
-    return value

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dare_bench.errors import DareError, ModelOutputError, PromptError
+from dare_bench.errors import DareError, DecodingError, ModelOutputError, PromptError
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
 from dare_bench.model_adapters.family import Family
 from dare_bench.model_adapters.sampling.loop import denoise
@@ -18,7 +18,7 @@ from dare_bench.model_adapters.sampling.rows import Row
 from dare_bench.model_adapters.sampling.text import response_text, through_eos
 from dare_bench.model_adapters.saving import save_checkpoint
 from dare_bench.model_adapters.scoring.score import score_pairs
-from dare_bench.model_adapters.tokens import encode_prompt
+from dare_bench.model_adapters.tokens import as_id, encode_prompt, one_line
 from dare_bench.types import Capabilities, Decoding, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
 
 DEFAULT_ROWS = {"cpu": 16, "cuda": 64}
@@ -161,15 +161,22 @@ class NativeModel:
         family does by default.
 
         Raises:
+            DecodingError: a block length that is no whole number of at least 1.
             PromptError: more tokens than the context limit, ids outside the vocabulary, none at all.
             ModelOutputError: NaN logits.
         """
-        tokens = self.encode(list(ids))
+        given: Any = ids
+        grid = self.spec.block_length if block_length is None else as_id(block_length)
+        if block_length is not None and (grid is None or grid < 1):
+            raise DecodingError(f"block_length={one_line(block_length)} must be a whole number of at least 1")
+        if isinstance(given, str):
+            raise PromptError(f"logits of text {one_line(given)}: give token ids")
+        tokens = self.encode(given)
         if not tokens:
             raise PromptError("logits of no tokens: give at least one token id")
         if len(tokens) > self.spec.context_limit:
             raise PromptError(f"{len(tokens)} tokens; the model's context limit is {self.spec.context_limit}")
-        plan = Plan((len(tokens),), self.spec.block_length if block_length is None else block_length)
+        plan = Plan((len(tokens),), grid)
         packed = torch.tensor(tokens, dtype=torch.long, device=self.device)
         logits = self.network(packed, plan=plan).logits.float().cpu()
         if self.spec.predicts == "next":

@@ -15,7 +15,7 @@ from dare_bench.model_adapters.family import Family, require_mask
 from dare_bench.model_adapters.native import NativeModel
 from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.model_adapters.qwen_tokenizer import name_mask
-from dare_bench.model_adapters.tokens import open_tokenizer
+from dare_bench.model_adapters.tokens import as_id, one_line, open_tokenizer
 from dare_bench.types import ModelSpec
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -61,8 +61,12 @@ def open_native(
 
     Raises:
         CheckpointError: the folder is not whole, or not of this family.
-        UsageError: unknown device or dtype.
+        UsageError: unknown device or dtype, or a special id that is no whole number.
     """
+    mask_id = None if mask_id is None else _given_id("mask_id", mask_id)
+    eot_id = None if eot_id is None else _given_id("eot_id", eot_id)
+    several = eos_id if isinstance(eos_id, list | tuple) else () if eos_id is None else (eos_id,)
+    given_eos = tuple(_given_id("eos_id", item) for item in several)
     raw = read_config(path)
     try:
         network = family.network_of(raw)
@@ -81,11 +85,10 @@ def open_native(
     loaded = _weights(network, path, config, kind).to(where).eval()
     _check_finite(loaded, path)
     ids = family.special_ids(config, tokenizer, read_object(path / "generation_config.json"))
-    eos = ids.eos if eos_id is None else tuple(eos_id) if isinstance(eos_id, list | tuple) else (eos_id,)
     spec = ModelSpec(
         family=family.name,
         mask_id=mask_id if mask_id is not None else require_mask(ids, path),
-        eos_ids=eos,
+        eos_ids=ids.eos if eos_id is None else given_eos,
         eot_id=eot_id if eot_id is not None else ids.eot,
         pad_id=ids.pad,
         vocab_size=arch.vocab,
@@ -97,12 +100,34 @@ def open_native(
         device=str(where),
         parameters=sum(p.numel() for p in loaded.parameters()),
     )
+    _check_ids(spec, path)
     if tokenizer is not None:
         name_mask(tokenizer, spec.mask_id)
-    for name, value in (("mask_id", spec.mask_id), ("eos_id", max(eos, default=0)), ("eot_id", spec.eot_id or 0)):
-        if not 0 <= value < spec.vocab_size:
-            raise CheckpointError(f"{path}: {name}={value} is outside the vocabulary of {spec.vocab_size} rows")
     return NativeModel(family, loaded, tokenizer, spec, path)
+
+
+def _given_id(name: str, value: Any) -> int:
+    """A special id as it was given to ``load``; raises UsageError."""
+    found = as_id(value)
+    if found is None:
+        raise UsageError(f"{name}={one_line(value)} is no token id; give a whole number")
+    return found
+
+
+def _check_ids(spec: ModelSpec, path: Path) -> None:
+    """Raise CheckpointError for special ids, given or from the checkpoint's files, that cannot be."""
+    eot = () if spec.eot_id is None else (spec.eot_id,)
+    for name, ids in (("mask_id", (spec.mask_id,)), ("eos_id", spec.eos_ids), ("eot_id", eot)):
+        for token in ids:
+            if as_id(token) is None:
+                raise CheckpointError(f"{path}: {name}={one_line(token)} is no token id; give {name}=")
+            if not 0 <= token < spec.vocab_size:
+                raise CheckpointError(f"{path}: {name}={token} is outside the vocabulary of {spec.vocab_size} rows")
+    if spec.mask_id in spec.eos_ids:
+        raise CheckpointError(
+            f"{path}: mask_id={spec.mask_id} is also an EOS id ({', '.join(map(str, spec.eos_ids))}); give mask_id= or "
+            "eos_id="
+        )
 
 
 def read(network: Any, raw: dict[str, Any]) -> Any:

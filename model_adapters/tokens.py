@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any
 
 from dare_bench.errors import CheckpointError, PromptError
 from dare_bench.model_adapters.checkpoint import read_object
@@ -57,18 +57,46 @@ def encode_prompt(
     """Token ids; no special tokens are added to raw text. Raises PromptError in one line."""
     if isinstance(prompt, str):
         return list(_need(tokenizer, "text", path)(prompt, add_special_tokens=False)["input_ids"])
-    items = list(prompt)
+    items = _items(prompt)
     if items and isinstance(items[0], dict):
         return _encode_messages(items, _need(tokenizer, "messages", path), chat_template)
     tokens = []
     for item in items:
-        if type(item) is not int and (isinstance(item, bool) or not isinstance(item, SupportsIndex)):
-            raise PromptError(f"prompt item {item!r} is no token id; give text, a list of ids, or chat messages")
-        token = operator.index(item)
+        token = item if type(item) is int else as_id(item)
+        if token is None:
+            raise PromptError(
+                f"prompt item {one_line(item)} is no token id; give text, a list of ids, or chat messages"
+            )
         if not 0 <= token < spec.vocab_size:
             raise PromptError(f"token id {token} is outside the vocabulary; allowed are 0 to {spec.vocab_size - 1}")
         tokens.append(token)
     return tokens
+
+
+def _items(prompt: Any) -> list[Any]:
+    try:
+        return list(prompt)
+    except TypeError:
+        raise PromptError(
+            f"prompt {one_line(prompt)} is no sequence; give text, a list of ids, or chat messages"
+        ) from None
+
+
+def as_id(value: Any) -> int | None:
+    """A whole number, also NumPy's or a tensor's of no dimensions, as an int; None for anything else, True included."""
+    kind = str(getattr(value, "dtype", ""))
+    if isinstance(value, bool) or "bool" in kind or getattr(value, "ndim", None):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def one_line(value: Any, most: int = 80) -> str:
+    """A value for a message, however large it is."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _need(tokenizer: Any | None, what: str, path: Path) -> Any:

@@ -31,6 +31,8 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width)) if weight else None
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.dtype == torch.float32:
+            return rms_norm(x, (x.shape[-1],), self.weight, self.eps)
         y = rms_norm(x.float(), (x.shape[-1],), None, self.eps).to(x.dtype)
         return y if self.weight is None else y * self.weight
 

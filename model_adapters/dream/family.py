@@ -13,7 +13,7 @@ from dare_bench.model_adapters.dream.likelihood import DreamLaw
 from dare_bench.model_adapters.dream.network import DreamModel
 from dare_bench.model_adapters.dream.template import CHAT_TEMPLATE
 from dare_bench.model_adapters.family import Family
-from dare_bench.model_adapters.fields import at_least_one, divides, divisors, keeps_text, sampling, steps_fit, whole
+from dare_bench.model_adapters.fields import at_least_one, divides, divisors, keeps_text, sampling, steps_fit
 from dare_bench.model_adapters.sampling.rule import Rule, Which
 from dare_bench.types import Decoding, ModelSpec
 
@@ -42,7 +42,7 @@ class DreamDecoding(Decoding):
     @field_validator("steps", "block_length", "top_k", mode="before")
     @classmethod
     def _counts(cls, value: Any) -> Any:
-        return whole(value)
+        return cls._whole(value)
 
     @model_validator(mode="before")
     @classmethod
@@ -65,6 +65,11 @@ class DreamDecoding(Decoding):
         keeps_text(self.early_stop, self.text_after_eos)
         if self.threshold is not None and self.alg != "confidence_threshold":
             raise ValueError(f"threshold={self.threshold} belongs to alg='confidence_threshold', not to {self.alg!r}")
+        if self.alg_temp and self.alg == "origin":
+            raise ValueError(
+                f"alg_temp={self.alg_temp} does nothing with alg='origin', which picks positions at random: leave it "
+                "out, or use alg='entropy', 'maskgit_plus' or 'topk_margin'"
+            )
         if self.cache == "none":
             if self.block_length is not None:
                 raise ValueError(
@@ -125,16 +130,11 @@ class Dream(Family):
             threshold=1.0 if d.threshold is None else d.threshold,
             cache=d.cache,
             commit_first=cached,
-            reference_draws=d.rng == "reference",
             draw_law="masked",
             counted="turns" if cached or by_threshold else "schedule",
             approximate=cached or by_threshold,
             early_stop=bool(d.early_stop),  # the published sampler never stops early
-            keep_text_after_eos=d.text_after_eos == "keep",
-            stop=d.stop,
-            eos_ids=spec.eos_ids,
-            record_trajectory=d.trajectory,
-            record_margin=d.margin,
+            **self.common(d, spec),
         )
 
     @staticmethod

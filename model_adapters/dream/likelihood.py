@@ -25,9 +25,12 @@ class DreamLaw(Law):
     token). ``classifier_free_guidance`` w is u + w (c - u), 1 is off. ``mc_num`` is rounded down to whole rounds of
     ``batch_size``, at least one, as published.
 
-    Its evaluation scores texts with EOS behind them, so ``reference`` appends it to strings; token ids are taken as
-    they are given, and the last one is never masked. Where ``auto`` comes to ``reference``, ids get an EOS too, unless
-    they end with one: otherwise their last token would not count. ``exact`` appends nothing.
+    Its evaluation scores texts with an EOS behind them: a visible one, which mc neither masks nor scores. So every
+    estimator puts one behind a text, and ``auto`` also behind token ids, unless they end with one: what ``auto``
+    estimates does not depend on how long the target is (behind an empty context mc leaves out column 0 as well, where
+    its evaluation has BOS). ``exact`` and ``reference``, asked for by name, take ids as
+    they are given: ``exact`` then masks and scores all of them, mc never the last. The chain rule is published for the
+    EOS too: it scores the one behind a text.
     """
 
     reads_context = True
@@ -67,19 +70,25 @@ class DreamLaw(Law):
                 "log_type='union' scores everything: use ftb or btf, or leave it at 1"
             )
 
-    def ending(self, target: Sequence[int], estimator: str, asked: str, text: bool, spec: ModelSpec) -> list[int]:
-        ended = target[-1] in spec.eos_ids
-        if estimator == "exact" or not (text or (asked == "auto" and not ended)):
-            return []
+    def ending(self, target: Sequence[int], asked: str, text: bool, spec: ModelSpec) -> tuple[list[int], int]:
+        if not text and asked != "auto":
+            return [], 0
+        if not text and target[-1] in spec.eos_ids:
+            return [], 1
         if not spec.eos_ids:
             raise PromptError(
                 "Dream's likelihoods put an EOS behind the target; this checkpoint has none: give eos_id="
             )
-        return [spec.eos_ids[0]]
+        return [spec.eos_ids[0]], 1
 
-    def draws(self, context: int, target: int, settings: Mapping[str, Any], seed: int) -> list[Draws]:
+    def draws(self, context: int, target: int, settings: Mapping[str, Any], seed: int, seen: int = 0) -> list[Draws]:
         if settings["estimator"] == "exact":
-            return [enumerate_masks(target)]
+            if target <= seen:
+                raise PromptError(
+                    "nothing to mask: the target is an EOS alone, which estimator='auto' does not score; "
+                    "use estimator='exact' to score it"
+                )
+            return [enumerate_masks(target - seen)]
         total, log = context + target, settings["log_type"]
         span = {"ftb": range(context, total), "btf": range(context), "union": range(total)}[log]
         chain = settings["nll_type"] != "mc"

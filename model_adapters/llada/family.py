@@ -117,13 +117,8 @@ class LLaDA(Family):
             counted="turns" if fast else "schedule",
             approximate=fast,
             confidence_float64=d.confidence_dtype == "float64",
-            reference_draws=d.rng == "reference",
             early_stop=bool(d.early_stop),  # the published sampler never stops early
-            keep_text_after_eos=d.text_after_eos == "keep",
-            stop=d.stop,
-            eos_ids=spec.eos_ids,
-            record_trajectory=d.trajectory,
-            record_margin=d.margin,
+            **self.common(d, spec),
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from dare_bench.model_adapters.family import Family
-from dare_bench.model_adapters.fields import at_least_one, keeps_text, not_negative, sampling, whole
+from dare_bench.model_adapters.fields import at_least_one, keeps_text, not_negative, sampling
 from dare_bench.model_adapters.llada2.network import LLaDA2MoeModelLM
 from dare_bench.model_adapters.llada2.template import CHAT_TEMPLATE
 from dare_bench.model_adapters.sampling.rule import Rule
@@ -48,7 +48,7 @@ class LLaDA2Decoding(Decoding):
     )
     @classmethod
     def _counts(cls, value: Any) -> Any:
-        return whole(value)
+        return cls._whole(value)
 
     @model_validator(mode="before")
     @classmethod
@@ -79,6 +79,10 @@ class LLaDA2Decoding(Decoding):
             not_negative(max_post_steps=self.max_post_steps)
         sampling(self.temperature, self.top_k, self.top_p)
         keeps_text(self.early_stop, self.text_after_eos)
+        if self.eos_early_stop and self.early_stop is False:
+            raise ValueError("eos_early_stop=True with early_stop=False contradict each other; give one of them")
+        if self.eos_early_stop:
+            keeps_text(True, self.text_after_eos, "eos_early_stop")
         return self
 
 
@@ -123,16 +127,11 @@ class LLaDA2(Family):
             edit_threshold=d.editing_threshold if d.editing else None,
             max_post_steps=d.max_post_steps or 0,
             min_transfer=d.num_to_transfer or 1,
-            reference_draws=d.rng == "reference",
             draw_law="block",
             early_stop=stops and d.text_after_eos == "cut",
             stop_in_block=d.eos_early_stop and not d.editing,
             cut_at_eos=d.text_after_eos == "cut",
-            keep_text_after_eos=d.text_after_eos == "keep",
-            stop=d.stop,
-            eos_ids=spec.eos_ids,
-            record_trajectory=d.trajectory,
-            record_margin=d.margin,
+            **self.common(d, spec),
         )
 
 

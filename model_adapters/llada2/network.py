@@ -11,7 +11,14 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork, MoE, Names
 from dare_bench.model_adapters.backbone.moe import stack_experts
-from dare_bench.model_adapters.configs import StandardConfig, arch_from, refuse, require_counts
+from dare_bench.model_adapters.configs import (
+    StandardConfig,
+    arch_from,
+    block_length_of,
+    refuse,
+    require_groups,
+    require_routing,
+)
 
 BLOCK_LENGTH = 32
 """The block length that LLaDA2.x was trained with; its config does not name it. A config that has ``block_size`` was
@@ -69,8 +76,8 @@ class LLaDA2MoeConfig(StandardConfig):
     num_experts_per_tok: int = 8
     num_shared_experts: int | None = 1
     first_k_dense_replace: int = 1
-    n_group: int = 8
-    topk_group: int = 4
+    n_group: int | None = 8
+    topk_group: int | None = 4
     routed_scaling_factor: float = 2.5
     moe_router_enable_expert_bias: bool = True
     block_size: int | None = None
@@ -84,7 +91,8 @@ class LLaDA2MoeModelLM(DiffusionNetwork):
     @classmethod
     def arch_of(cls, config: Any) -> Arch:
         refuse(config, "LLaDA2", SUPPORTED)
-        require_counts(config, "LLaDA2", ("num_experts", "num_experts_per_tok"))
+        require_routing(config, "LLaDA2")
+        groups, top_groups = require_groups(config, "LLaDA2")
         return arch_from(
             config,
             "LLaDA2",
@@ -101,11 +109,11 @@ class LLaDA2MoeModelLM(DiffusionNetwork):
                 renormalise=True,
                 scale=config.routed_scaling_factor,
                 bias="choice" if config.moe_router_enable_expert_bias else "none",
-                groups=config.n_group,
-                top_groups=config.topk_group,
+                groups=groups,
+                top_groups=top_groups,
                 float32=True,
             ),
-            block_length=config.block_size or BLOCK_LENGTH,
+            block_length=block_length_of(config, "LLaDA2", BLOCK_LENGTH),
         )
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from transformers import AutoModel, AutoModelForCausalLM
 
+from dare_bench.errors import CheckpointError
 from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, MoE, Names
 from dare_bench.model_adapters.backbone.moe import stack_experts
-from dare_bench.model_adapters.configs import StandardConfig, arch_from, refuse, require_counts
+from dare_bench.model_adapters.configs import StandardConfig, arch_from, refuse, require_routing
 
 NAMES = Names(
     **QWEN_NAMES,
@@ -65,7 +66,13 @@ class LLaDAMoEModelLM(DiffusionNetwork):
     @classmethod
     def arch_of(cls, config: Any) -> Arch:
         refuse(config, "LLaDA-MoE", SUPPORTED)
-        require_counts(config, "LLaDA-MoE", ("num_experts", "num_experts_per_tok"))
+        require_routing(config, "LLaDA-MoE")
+        layers, kinds = config.num_hidden_layers, config.moe_layer_freq
+        if kinds is not None and (not isinstance(kinds, list | tuple) or len(kinds) < layers):
+            raise CheckpointError(
+                f"LLaDA-MoE config has moe_layer_freq={kinds!r}; it must be null or a list with one entry for each of "
+                f"num_hidden_layers={layers}"
+            )
         return arch_from(
             config,
             "LLaDA-MoE",
@@ -74,7 +81,7 @@ class LLaDAMoEModelLM(DiffusionNetwork):
             qk_norm=config.qk_layernorm,
             clip_qkv=config.clip_qkv,
             moe=MoE(
-                layers=tuple(map(bool, config.moe_layer_freq or [1] * config.num_hidden_layers)),
+                layers=tuple(map(bool, [1] * layers if kinds is None else kinds)),
                 experts=config.num_experts,
                 top_k=config.num_experts_per_tok,
                 width=config.expert_intermediate_size,

@@ -26,7 +26,7 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def denoise(
     network: Any,
     rows: Iterable[Row],

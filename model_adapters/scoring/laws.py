@@ -71,18 +71,22 @@ class Law(ABC):
         """Most tokens whose masks an exact estimate enumerates at once."""
         return target
 
-    def ending(self, target: Sequence[int], estimator: str, asked: str, text: bool, spec: ModelSpec) -> list[int]:
-        """Tokens that the law puts behind a target before it scores it.
+    def ending(self, target: Sequence[int], asked: str, text: bool, spec: ModelSpec) -> tuple[list[int], int]:
+        """Tokens that the law puts behind a target before it scores it; and how many tokens at the end of what is then
+        the target are only there to be seen, neither masked nor scored.
 
-        ``estimator`` is the one that holds, ``asked`` the one asked for; ``text``: the pair was given as strings.
+        ``asked`` is the estimator asked for; ``text``: the pair was given as strings.
         """
-        return []
+        return [], 0
 
     @abstractmethod
-    def draws(self, context: int, target: int, settings: Mapping[str, Any], seed: int) -> list[Draws]:
+    def draws(self, context: int, target: int, settings: Mapping[str, Any], seed: int, seen: int = 0) -> list[Draws]:
         """The masks, one set for each part of the sum (a block each where the family has blocks).
 
-        ``settings["estimator"]`` is ``exact`` or ``reference``. Raises DecodingError.
+        The last ``seen`` tokens of the target stay visible. ``settings["estimator"]`` is ``exact`` or ``reference``.
+
+        Raises:
+            DecodingError: more tokens than can be enumerated. PromptError: nothing to mask.
         """
 
     @abstractmethod
@@ -126,7 +130,7 @@ class WholeTarget(Law):
                 "for one draw give batch_size=1"
             )
 
-    def draws(self, context: int, target: int, settings: Mapping[str, Any], seed: int) -> list[Draws]:
+    def draws(self, context: int, target: int, settings: Mapping[str, Any], seed: int, seen: int = 0) -> list[Draws]:
         return [draw(target, dict(settings), seed)]
 
     def passes(self, context: int, target: int, settings: Mapping[str, Any]) -> int:
@@ -158,7 +162,7 @@ class Blockwise(Law):
     def longest(self, context: int, target: int, settings: Mapping[str, Any]) -> int:
         return max(map(len, block_spans(context, target, settings["block_length"])))
 
-    def draws(self, context: int, target: int, settings: Mapping[str, Any], seed: int) -> list[Draws]:
+    def draws(self, context: int, target: int, settings: Mapping[str, Any], seed: int, seen: int = 0) -> list[Draws]:
         spans = block_spans(context, target, settings["block_length"])
         if settings["estimator"] == "exact":
             return enumerate_blocks(spans, settings["block_length"])

@@ -168,7 +168,7 @@ def make_pair(model: NativeModel, request: Request) -> Pair:
     settings = model.resolve_likelihood(request.decoding)
     kind = law.estimator(len(context), len(target), settings)
     text = isinstance(request.prompt, str) and isinstance(request.target, str)
-    ending = law.ending(target, kind, str(settings["estimator"]), text, spec)
+    ending, seen = law.ending(target, str(settings["estimator"]), text, spec)
     total = len(context) + len(target) + len(ending)
     if total > spec.context_limit:
         behind = f" and {len(ending)} behind it" if ending else ""
@@ -177,5 +177,5 @@ def make_pair(model: NativeModel, request: Request) -> Pair:
             f"the model's context limit is {spec.context_limit}"
         )
     target = [*target, *ending]
-    parts = law.draws(len(context), len(target), {**settings, "estimator": kind}, request.seed)
+    parts = law.draws(len(context), len(target), {**settings, "estimator": kind}, request.seed, seen)
     return Pair(request, context, target, len(ending), law, settings, parts)

@@ -5,13 +5,15 @@ Where the published sources disagree, README.md in this folder says which side i
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from dare_bench.errors import DecodingError
 from dare_bench.model_adapters.backbone import DiffusionNetwork
 from dare_bench.model_adapters.family import Family
-from dare_bench.model_adapters.fields import at_least_one, keeps_text, sampling, whole
+from dare_bench.model_adapters.fields import at_least_one, keeps_text, sampling
 from dare_bench.model_adapters.sampling.rule import HowMany, Rule
 from dare_bench.model_adapters.sdar.network import SDARForCausalLM, SDARMoeForCausalLM
 from dare_bench.model_adapters.sdar.template import CHAT_TEMPLATE
@@ -42,13 +44,20 @@ class SDARDecoding(Decoding):
     top_k: int = 0
     top_p: float = 1.0
     stopping_criteria_idx: tuple[int, ...] | None = None
-    """Ids that end an answer, instead of the checkpoint's."""
+    """An id or ids that end an answer, instead of the checkpoint's."""
     cache: Literal["exact", "none"] = "exact"
+
+    id_fields: ClassVar[tuple[str, ...]] = (*Decoding.id_fields, "stopping_criteria_idx")
 
     @field_validator("block_length", "denoising_steps", "top_k", mode="before")
     @classmethod
     def _counts(cls, value: Any) -> Any:
-        return whole(value)
+        return cls._whole(value)
+
+    @field_validator("stopping_criteria_idx", mode="before")
+    @classmethod
+    def _stop_ids(cls, value: Any) -> Any:
+        return cls._several(value)
 
     @model_validator(mode="before")
     @classmethod
@@ -89,10 +98,24 @@ class SDAR(Family):
     def defaults(self, spec: ModelSpec) -> dict[str, Any]:
         return {"block_length": spec.block_length}
 
+    def common(self, decoding: SDARDecoding, spec: ModelSpec) -> dict[str, Any]:
+        return {**super().common(decoding, spec), "eos_ids": decoding.stopping_criteria_idx or spec.eos_ids}
+
+    def _plain(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        plain = super()._plain(fields)
+        stop, eos = (plain.get(name) for name in ("stopping_criteria_idx", "eos_id"))
+        if stop is not None and eos is not None:
+            raise DecodingError(
+                f"stopping_criteria_idx={stop!r} and eos_id={eos!r} are names of one thing; give one of them"
+            )
+        return plain
+
     def rule(self, decoding: SDARDecoding, spec: ModelSpec) -> Rule:
         d = decoding
         assert d.block_length is not None and d.denoising_steps is not None
         bounded = d.remasking_strategy == "entropy_bounded"
+        # The published code stops after a block with a stop id, if it was given any.
+        stops = bool(d.stopping_criteria_idx) if d.early_stop is None else d.early_stop
         return Rule(
             gen_length=d.gen_length,
             block_length=d.block_length,
@@ -110,16 +133,10 @@ class SDAR(Family):
             entropy_bound=d.eb_threshold or 0.0,
             suppressed=(spec.mask_id,) if bounded else (),
             cache=d.cache,
-            reference_draws=d.rng == "reference",
             draw_law="block",
             counted="commit",
-            # The published code stops after a block with a stop id, if it was given any.
-            early_stop=bool(d.stopping_criteria_idx) if d.early_stop is None else d.early_stop,
-            keep_text_after_eos=d.text_after_eos == "keep",
-            stop=d.stop,
-            eos_ids=d.stopping_criteria_idx or spec.eos_ids,
-            record_trajectory=d.trajectory,
-            record_margin=d.margin,
+            early_stop=stops and d.text_after_eos == "cut",
+            **self.common(d, spec),
         )
 
 

@@ -11,7 +11,14 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, MoE, Names
 from dare_bench.model_adapters.backbone.moe import stack_experts
-from dare_bench.model_adapters.configs import StandardConfig, arch_from, refuse
+from dare_bench.model_adapters.configs import (
+    StandardConfig,
+    arch_from,
+    block_length_of,
+    refuse,
+    require_counts,
+    require_routing,
+)
 
 BLOCK_LENGTH = 4
 """What the 30B-A3B config leaves out; every SDAR-Chat was trained with it."""
@@ -63,7 +70,7 @@ class SDARForCausalLM(DiffusionNetwork):
     @classmethod
     def arch_of(cls, config: Any) -> Arch:
         refuse(config, "SDAR", SUPPORTED)
-        block_length = config.block_size or BLOCK_LENGTH
+        block_length = block_length_of(config, "SDAR", BLOCK_LENGTH)
         return arch_from(config, "SDAR", NAMES, qk_norm=True, moe=cls.moe_of(config), block_length=block_length)
 
     @classmethod
@@ -79,10 +86,13 @@ class SDARMoeForCausalLM(SDARForCausalLM):
 
     @classmethod
     def moe_of(cls, config: Any) -> MoE | None:
+        require_counts(config, "SDAR", ("decoder_sparse_step",))
         dense, every = config.mlp_only_layers or (), config.decoder_sparse_step
         layers = tuple(
             i not in dense and config.num_experts > 0 and (i + 1) % every == 0 for i in range(config.num_hidden_layers)
         )
+        if any(layers):
+            require_routing(config, "SDAR")
         return MoE(
             layers=layers,
             experts=config.num_experts,

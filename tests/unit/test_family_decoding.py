@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import golden
+import numpy as np
 import pytest
+import torch
 
-from dare_bench.errors import DecodingError
+from dare_bench.errors import DecodingError, PromptError
 
 TAKES = {
     "dream": {"alg", "alg_temp", "eps", "max_new_tokens", "steps", "top_p", "top_k", "threshold", "cache"},
@@ -43,6 +45,11 @@ REFUSED = [
     ("dream", {"top_p": 1.5}, "top_p=1.5 must be above 0"),
     ("dream", {"top_k": -1}, r"top_k=-1 must be 0 \(off\) or more"),
     ("dream", {"top_k": False}, "top_k=False cannot be: must be a whole number"),
+    (
+        "dream",
+        {"alg": "origin", "alg_temp": 0.3},
+        "alg_temp=0.3 does nothing with alg='origin', which picks positions at random",
+    ),
     ("dream", {"threshold": 0.5}, "threshold=0.5 belongs to alg='confidence_threshold', not to 'entropy'"),
     ("dream", {"alg": "confidence_threshold", "threshold": 2}, "threshold=2 cannot be"),
     ("dream", {"block_length": 8}, "block_length=8 belongs to cache='prefix' or 'dual'"),
@@ -84,6 +91,18 @@ REFUSED = [
     ("sdar", {"top_p": 0.0}, "top_p=0.0 must be above 0"),
     ("sdar", {"cache": "prefix"}, "cache='prefix' cannot be: allowed are 'exact' or 'none'"),
     ("sdar", {"stopping_criteria_idx": "x"}, "stopping_criteria_idx='x' cannot be"),
+    ("sdar", {"stopping_criteria_idx": True}, "stopping_criteria_idx=True cannot be: must be a whole number"),
+    ("sdar", {"stopping_criteria_idx": [3, False]}, "cannot be: must be a whole number"),
+    ("sdar", {"stopping_criteria_idx": 9999}, "stopping_criteria_idx=9999 is outside the vocabulary; allowed are 0 to"),
+    ("sdar", {"stopping_criteria_idx": [3, -1]}, "stopping_criteria_idx=-1 is outside the vocabulary"),
+    (
+        "sdar",
+        {"stopping_criteria_idx": [3], "eos_id": 4},
+        r"stopping_criteria_idx=\[3\] and eos_id=4 are names of one thing; give one of them",
+    ),
+    ("sdar", {"eos_id": True}, "eos_id=True cannot be: must be a whole number"),
+    ("dream", {"eos_id": [2, True]}, "cannot be: must be a whole number"),
+    ("dream", {"mask_id": False}, "mask_id=False cannot be: must be a whole number"),
     ("sdar", {"early_stop": True, "text_after_eos": "keep"}, "would lose the text after EOS"),
     ("llada2", {"alg": "entropy"}, "llada2 has no decoding field 'alg'"),
     ("llada2", {"steps": 0}, "steps=0 must be at least 1"),
@@ -103,6 +122,16 @@ REFUSED = [
     ("llada2", {"temperature": -1}, "temperature=-1.0 must be 0"),
     ("llada2", {"cache": "dual"}, "cache='dual' cannot be: allowed are 'exact' or 'none'"),
     ("llada2", {"early_stop": True, "text_after_eos": "keep"}, "would lose the text after EOS"),
+    (
+        "llada2",
+        {"eos_early_stop": True, "early_stop": False},
+        "eos_early_stop=True with early_stop=False contradict each other",
+    ),
+    (
+        "llada2",
+        {"eos_early_stop": True, "text_after_eos": "keep"},
+        "eos_early_stop=True with text_after_eos='keep' would lose the text after EOS",
+    ),
     ("llada_moe", {"gen_length": 30, "block_length": 8}, "gen_length=30 is not divisible by block_length=8"),
     ("llada_moe", {"cache": "dual", "cfg_scale": 1.0}, "is Fast-dLLM's sampler, which has no cfg_scale"),
     ("llada_moe", {"cfg_scale": -1}, r"cfg_scale=-1.0 must be 0 \(off\) or more"),
@@ -136,3 +165,108 @@ def test_users_names_and_defaults():
     assert golden.model("sdar").loaded.resolve({}).remasking_strategy == "low_confidence_dynamic"
     none = golden.model("sdar").loaded.resolve({"block_length": None, "top_k": 3})
     assert (none.block_length, none.top_k) == (4, 3), "None means not given"
+
+
+@pytest.mark.parametrize("family", golden.FAMILIES)
+def test_the_mask_ends_no_answer(family):
+    loaded = golden.model(family).loaded
+    mask = loaded.spec.mask_id
+    with pytest.raises(DecodingError, match=f"eos_id={mask} is the mask id, which cannot end an answer"):
+        loaded.resolve({"eos_id": [mask - 1, mask]})
+    with pytest.raises(DecodingError, match="is the mask id"):
+        loaded.resolve({"eos_id": 5, "mask_id": 5})
+    assert loaded.resolve({"eos_id": mask, "mask_id": mask - 1}).eos_id == (mask,)
+    if loaded.spec.family == "sdar":
+        with pytest.raises(DecodingError, match=f"stopping_criteria_idx={mask} is the mask id"):
+            loaded.resolve({"stopping_criteria_idx": mask})
+
+
+SDAR = {"gen_length": 24, "block_length": 4}
+
+
+def test_sdars_stop_ids_end_an_answer():
+    model = golden.model("sdar")
+    full = model.generate([[1, 2, 3]], **SDAR, early_stop=False, eos_id=())[0].tokens
+    stop = full[2]  # in an early block, so that a row which stops there is much shorter
+    end = full.index(stop) + 1
+    assert len(full) == 24 and end <= 3
+    several, one = (model.generate([[1, 2, 3]], **SDAR, stopping_criteria_idx=ids)[0] for ids in ([stop], stop))
+    assert (several.tokens, several.nfe, several.finish_reason) == (full[:end], one.nfe, "eos")
+    assert one.tokens == several.tokens
+    kept = model.generate([[1, 2, 3]], **SDAR, stopping_criteria_idx=[stop], text_after_eos="keep")[0]
+    assert kept.tokens == full and kept.nfe > one.nfe
+    assert kept.tokens_to_eos == end
+    long = model.generate([[1, 2, 3]], **SDAR, stopping_criteria_idx=[stop], early_stop=False)[0]
+    assert long.tokens == full
+
+
+def test_off_values_contradict_nothing():
+    assert golden.model("dream").loaded.resolve({"alg": "origin", "alg_temp": 0.0}).alg == "origin"
+    llada2 = golden.model("llada2").loaded
+    assert llada2.resolve({"eos_early_stop": True, "early_stop": True}).eos_early_stop
+    assert not llada2.resolve({"early_stop": False, "text_after_eos": "keep"}).eos_early_stop
+    assert golden.model("sdar").loaded.resolve({"stopping_criteria_idx": 5}).stopping_criteria_idx == (5,)
+
+
+@pytest.mark.parametrize("family", golden.FAMILIES)
+def test_what_every_family_means_alike(family):
+    """Each shared field reaches the rule, in every family."""
+    loaded = golden.model(family).loaded
+    fields = {"rng": "reference", "text_after_eos": "keep", "stop": "end", "trajectory": True, "margin": True}
+    for given in ({}, fields):
+        decoding = loaded.resolve(given)
+        rule = loaded.family.rule(decoding, loaded.family.with_ids(loaded.spec, decoding))
+        on = bool(given)
+        assert (rule.reference_draws, rule.keep_text_after_eos, rule.stop) == (on, on, ("end",) if on else ())
+        assert (rule.record_trajectory, rule.record_margin, rule.eos_ids) == (on, on, loaded.spec.eos_ids)
+
+
+@pytest.mark.parametrize("steps", [1, 8])
+def test_random_remasking_takes_a_threshold(steps):
+    """Fast-dLLM holds its random numbers against the threshold too, so the pair is no contradiction: at 0 all is
+    written at once, at 1 one token a forward."""
+    model = golden.model("llada")
+    fields = {"remasking": "random", "gen_length": 8, "block_length": 8, "steps": steps}
+    assert [model.generate([[1, 2]], **fields, threshold=t)[0].nfe for t in (0.0, 1.0)] == [1, 8]
+
+
+# -- ids and block lengths that are none ---------
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "4", True, [4]])
+def test_logits_refuse_other_block_lengths(value):
+    with pytest.raises(DecodingError, match=r"block_length=.* must be a whole number of at least 1") as seen:
+        golden.model("sdar").logits([1, 2, 3], block_length=value)
+    assert repr(value) in str(seen.value)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        torch.zeros(2, 3, dtype=torch.long),
+        torch.zeros(3, 1, dtype=torch.long),
+        torch.zeros(1, 2, 2, dtype=torch.long),
+        torch.zeros(3),
+        torch.ones(3, dtype=torch.bool),
+        torch.tensor(4),
+        [1, 2.5],
+        [1, [2]],
+        [True],
+        5,
+    ],
+    ids=str,
+)
+def test_ids_that_are_none(ids):
+    loaded = golden.model("dream").loaded
+    for ask in (loaded.encode, loaded.logits):
+        with pytest.raises(PromptError, match=r"is no (token id|sequence); give text, a list of ids") as seen:
+            ask(ids)
+        assert "\n" not in str(seen.value)
+
+
+def test_ids_of_other_libraries():
+    loaded = golden.model("dream").loaded
+    assert loaded.encode(torch.tensor([1, 2])) == loaded.encode((1, 2)) == loaded.encode(np.array([1, 2])) == [1, 2]
+    assert torch.equal(loaded.logits(torch.tensor([1, 2, 3]), np.int64(2)), loaded.logits([1, 2, 3], 2))
+    with pytest.raises(PromptError, match="logits of text 'ab': give token ids"):
+        loaded.logits("ab")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import golden
+import numpy as np
 import pytest
 import torch
 from published_layouts import KEYS, LAYOUTS, changed, config_of, made, rewritten, sharded, weights_of
@@ -227,6 +228,78 @@ def test_what_the_network_cannot_do_is_refused(family, fields, tmp_path):
     assert f"config has {name}=" in said and "supported: " in said
     if not isinstance(value, dict):
         assert repr(value) in said
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "says"),
+    [
+        ("llada2", {"n_group": 3}, "n_group=3; it must divide num_experts={experts}"),
+        ("llada2", {"n_group": 0}, "n_group=0; it must be a whole number of at least 1"),
+        ("llada2", {"n_group": 2, "topk_group": 3}, "topk_group=3; it must be at most n_group=2"),
+        ("llada2", {"topk_group": 1.5}, "topk_group=1.5; it must be a whole number of at least 1"),
+        ("llada2", {"num_experts_per_tok": 999}, "num_experts_per_tok=999; it must be at most num_experts={experts}"),
+        (
+            "llada2",
+            {"n_group": 8, "topk_group": 1, "num_experts_per_tok": 3},
+            "num_experts_per_tok=3; it must be at most 2, the experts in topk_group=1 of n_group=8 groups",
+        ),
+        ("llada2", {"block_size": 0}, "block_size=0; it must be a whole number of at least 1"),
+        ("llada2", {"block_size": 1.5}, "block_size=1.5; it must be a whole number"),
+        ("sdar", {"block_size": -4}, "block_size=-4; it must be a whole number"),
+        ("sdar", {"block_size": True}, "block_size=True; it must be a whole number"),
+        ("sdar_moe", {"block_size": "4"}, "block_size='4'; it must be a whole number"),
+        ("sdar_moe", {"num_experts_per_tok": 999}, "num_experts_per_tok=999; it must be at most num_experts={experts}"),
+        ("sdar_moe", {"num_experts_per_tok": 0}, "num_experts_per_tok=0; it must be a whole number of at least 1"),
+        ("sdar_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step=0; it must be a whole number of at least 1"),
+        ("llada_moe", {"num_experts_per_tok": 99}, "num_experts_per_tok=99; it must be at most num_experts={experts}"),
+        ("llada_moe", {"moe_layer_freq": [1]}, "moe_layer_freq=[1]; it must be null or a list with one entry for each"),
+        ("llada_moe", {"moe_layer_freq": []}, "moe_layer_freq=[]; it must be null or a list"),
+        ("llada_moe", {"moe_layer_freq": 1}, "moe_layer_freq"),
+    ],
+    ids=str,
+)
+def test_what_fails_in_a_forward_does_not_open(family, fields, says, tmp_path):
+    said = refused(changed(made(tmp_path / "a", family), **fields))
+    assert says.format(experts=config_of(family).get("num_experts")) in said
+
+
+def test_null_groups_are_one(tmp_path):
+    """The same experts as with one group: all of them may be chosen."""
+    source = made(tmp_path / "a", "llada2")
+    want = load(changed(source, n_group=1, topk_group=1)).logits(IDS)
+    config = json.loads((source / "config.json").read_text()) | {"n_group": None, "topk_group": None}
+    (source / "config.json").write_text(json.dumps(config))
+    assert torch.equal(load(source).logits(IDS), want)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"mask_id": "7"}, UsageError, "mask_id='7' is no token id; give a whole number"),
+        ({"mask_id": True}, UsageError, "mask_id=True is no token id"),
+        ({"mask_id": 1.0}, UsageError, "mask_id=1.0 is no token id"),
+        ({"eos_id": "7"}, UsageError, "eos_id='7' is no token id"),
+        ({"eos_id": [5, "7"]}, UsageError, "eos_id='7' is no token id"),
+        ({"eos_id": [5, None]}, UsageError, "eos_id=None is no token id"),
+        ({"eot_id": [5]}, UsageError, r"eot_id=\[5\] is no token id"),
+        ({"eos_id": [-1, 5]}, CheckpointError, "eos_id=-1 is outside the vocabulary of "),
+        ({"mask_id": 9999}, CheckpointError, "mask_id=9999 is outside the vocabulary of "),
+        ({"eot_id": -1}, CheckpointError, "eot_id=-1 is outside the vocabulary of "),
+        ({"mask_id": 5, "eos_id": [4, 5]}, CheckpointError, r"mask_id=5 is also an EOS id \(4, 5\); give mask_id= or"),
+    ],
+    ids=str,
+)
+def test_ids_given_to_load(options, error, says):
+    with pytest.raises(error, match=says) as seen:
+        load(golden.PARITY / "dream", **options)
+    assert "\n" not in str(seen.value)
+
+
+def test_ids_of_a_config_are_checked_too(tmp_path):
+    source = made(tmp_path / "a", "dream")
+    (source / "generation_config.json").unlink(missing_ok=True)
+    assert "eos_id='9' is no token id; give eos_id=" in refused(changed(source, eos_token_id=["9"]))
+    assert load(source, eos_id=[np.int64(9)]).spec.eos_ids == (9,)
 
 
 @pytest.mark.parametrize("family", KEYS)

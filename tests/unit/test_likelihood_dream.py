@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import golden
 import pytest
 import torch
@@ -9,6 +11,7 @@ from brute_force import CONTEXT, TARGET, ask, bound, like, loss
 
 from dare_bench.diffusion.likelihood import bernoulli_masks, chain_masks
 from dare_bench.errors import PromptError
+from dare_bench.model_adapters.native import NativeModel
 
 VECTORS = golden.cases("dream")["likelihood"]
 LAW = ("nll_type", "log_type", "mc_num", "batch_size", "sampling_eps", "seed")
@@ -28,7 +31,7 @@ def test_dream_replays_the_published_draws(case):
 def test_dream_exact_reads_the_state_before(context):
     """Also where the target begins at column 0, which only its own state predicts."""
     whole = CONTEXT[:context] + TARGET[:4]
-    found = golden.model("dream").loglikelihood([(CONTEXT[:context], TARGET[:4])])[0]
+    found = golden.model("dream").loglikelihood([(CONTEXT[:context], TARGET[:4])], estimator="exact")[0]
     assert found.value == pytest.approx(bound("dream", whole, range(context, len(whole))), abs=1e-4)
     assert found.estimator == "exact"
 
@@ -88,7 +91,7 @@ def test_dream_guidance():
     assert model.loglikelihood([(CONTEXT, TARGET)], classifier_free_guidance=1.0)[0].value == plain.value
     cond, uncond = (model.logits([*c, mask])[-1].double() for c in (CONTEXT, [mask] * len(CONTEXT)))
     want = torch.log_softmax(uncond + w * (cond - uncond), -1)[TARGET[0]].item()
-    found = model.loglikelihood([(CONTEXT, TARGET[:1])], classifier_free_guidance=w)[0]
+    found = model.loglikelihood([(CONTEXT, TARGET[:1])], estimator="exact", classifier_free_guidance=w)[0]
     assert found.value == pytest.approx(want, abs=1e-4)
     assert found.nfe == 2 * 2  # two halves of one canvas, and of one greedy step
     fields = {"estimator": "reference", "nll_type": "ar_ftb", "log_type": "btf", "classifier_free_guidance": w}
@@ -105,7 +108,7 @@ class Letters:
 
 
 def test_dream_scores_texts_with_an_eos_behind_them():
-    """As its evaluation does, in ``reference``; ids are taken as given, but where auto draws they end with EOS too."""
+    """As its evaluation does; ids are taken as given by name, but under ``auto`` they end with EOS too."""
     model = like("dream", tokenizer=Letters())
     eos = model.spec.eos_ids[0]
 
@@ -122,8 +125,53 @@ def test_dream_scores_texts_with_an_eos_behind_them():
         assert (found.value, found.target_tokens) == (want.value, 10)
     assert one([20, 21], [*ids, eos], **auto).value == want.value  # it has one already
     assert one([20, 21], ids, **drawn).value != want.value
-    short = one("uv", "abcde")
-    assert (short.value, short.estimator) == (one([20, 21], ids[:5]).value, "exact")
+
+
+@pytest.mark.parametrize("n", [1, 4, 7])
+def test_dream_auto_is_one_quantity(n):
+    """The bound of the target's tokens given a visible EOS behind them, however it is asked for and estimated."""
+    model = like("dream", tokenizer=Letters())
+    eos = model.spec.eos_ids[0]
+    ids = list(range(n))
+    word = "".join(chr(ord("a") + i) for i in ids)
+    want = bound("dream", [20, 21, *ids, eos], range(2, 2 + n))
+
+    def one(context, target, **fields):
+        sample = next(iter(model.score([ask(0, context, target, **fields)])))
+        assert sample.error is None
+        return sample.answer
+
+    found = [one("uv", word), one("uv", word, estimator="exact"), one([20, 21], ids)]
+    assert [f.value for f in found] == pytest.approx([want] * 3, abs=1e-4)
+    assert {(f.estimator, f.stderr, f.target_tokens, f.draws) for f in found} == {("exact", 0.0, n, 2**n - 1)}
+    if n < 7:  # an EOS that was given is seen, not scored; it counts among the seven
+        assert one([20, 21], [*ids, eos]).value == pytest.approx(want, abs=1e-4)
+    drawn = one("uv", word, estimator="reference", mc_num=1024, batch_size=8)
+    assert abs(drawn.value - want) < 4 * drawn.stderr
+    taken = one([20, 21], ids, estimator="exact")
+    assert taken.value == pytest.approx(bound("dream", [20, 21, *ids], range(2, 2 + n)), abs=1e-4)
+    assert abs(taken.value - want) > 1e-3
+
+
+def test_dream_without_an_eos():
+    loaded = like("dream", tokenizer=Letters())
+    bare = NativeModel(loaded.family, loaded.network, Letters(), replace(loaded.spec, eos_ids=()), loaded.path)
+
+    def said(context, target, **fields):
+        return next(iter(bare.score([ask(0, context, target, **fields)]))).error
+
+    for pair in (("uv", "ab", {}), ("uv", "ab", {"estimator": "exact"}), ([1], [2], {})):
+        assert "checkpoint has none: give eos_id=" in said(*pair[:2], **pair[2])
+    assert said([1], [2, 3], estimator="exact") is None
+
+
+def test_dream_chain_scores_the_eos_behind_a_text():
+    """As published: the chain of the text's tokens and its EOS."""
+    model = like("dream", tokenizer=Letters())
+    pairs = [("uv", "abc"), ([20, 21], [0, 1, 2, model.spec.eos_ids[0]])]
+    fields = {"estimator": "reference", "nll_type": "ar_ftb"}
+    text, ids = (next(iter(model.score([ask(0, *pair, **fields)]))).answer for pair in pairs)
+    assert (text.value, text.draws, text.target_tokens) == (ids.value, 4, 3)
 
 
 def test_chain_masks_score_each_token_once():
@@ -150,6 +198,8 @@ def test_dream_greedy_fills_the_surest_token_first():
 
 def test_nothing_to_mask_is_an_error():
     model = golden.model("dream")
+    with pytest.raises(PromptError, match="nothing to mask: the target is an EOS alone"):
+        model.loglikelihood([(CONTEXT, [model.spec.eos_ids[0]])])
     with pytest.raises(PromptError, match="nothing to mask"):
         model.loglikelihood([(CONTEXT, TARGET[:1])], estimator="reference")
     with pytest.raises(PromptError, match="nothing to mask"):

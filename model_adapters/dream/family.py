@@ -65,10 +65,10 @@ class DreamDecoding(Decoding):
         keeps_text(self.early_stop, self.text_after_eos)
         if self.threshold is not None and self.alg != "confidence_threshold":
             raise ValueError(f"threshold={self.threshold} belongs to alg='confidence_threshold', not to {self.alg!r}")
-        if self.alg_temp and self.alg == "origin":
+        if self.alg_temp and self.alg in ("origin", "confidence_threshold"):
             raise ValueError(
-                f"alg_temp={self.alg_temp} does nothing with alg='origin', which picks positions at random: leave it "
-                "out, or use alg='entropy', 'maskgit_plus' or 'topk_margin'"
+                f"alg_temp={self.alg_temp} does nothing with alg={self.alg!r}: leave it out, or use alg='entropy', "
+                "'maskgit_plus' or 'topk_margin'"
             )
         if self.cache == "none":
             if self.block_length is not None:

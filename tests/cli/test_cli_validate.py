@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,13 @@ def test_a_sound_checkpoint_passes(folder: Path, capsys: pytest.CaptureFixture[s
         main(["validate", str(folder)])
     out = capsys.readouterr().out
     assert not left.value.code
-    assert [line[:4] for line in out.splitlines()] == ["pass", "pass", "skip", "pass", "pass"]
+    assert [line[:4] for line in out.splitlines()] == ["pass", "pass", "skip", "pass", "pass", "pass"]
     with pytest.raises(SystemExit):
         main(["validate", str(folder), "--json"])
-    assert [check["name"] for check in json.loads(capsys.readouterr().out)] == NAMES
+    checks = json.loads(capsys.readouterr().out)
+    assert [check["name"] for check in checks] == NAMES
+    assert set(checks[-1]["values"]) == {"tokens", "batch_flip_rate", "float32_flip_rate"}
+    assert checks[-1]["values"]["tokens"] == 12 * 16
 
 
 def test_a_cut_file_does_not_open(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,7 +77,9 @@ def test_a_cut_file_does_not_open(folder: Path, capsys: pytest.CaptureFixture[st
 
 def test_a_mask_id_that_cannot_be_is_found(folder: Path) -> None:
     spec = golden.model().spec
-    passed, detail = validation.mask_id(opened(folder, mask_id=spec.eos_ids[0]))
+    model = opened(folder)
+    model.loaded.spec = replace(spec, eot_id=spec.mask_id)
+    passed, detail = validation.mask_id(model)
     assert passed is False and "also an end" in detail
     passed, detail = validation.mask_id(opened(folder, Stub(mask=3)))
     assert passed is False and "the tokenizer's mask token is 3" in detail

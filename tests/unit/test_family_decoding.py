@@ -45,10 +45,11 @@ REFUSED = [
     ("dream", {"top_p": 1.5}, "top_p=1.5 must be above 0"),
     ("dream", {"top_k": -1}, r"top_k=-1 must be 0 \(off\) or more"),
     ("dream", {"top_k": False}, "top_k=False cannot be: must be a whole number"),
+    ("dream", {"alg": "origin", "alg_temp": 0.3}, "alg_temp=0.3 does nothing with alg='origin'"),
     (
         "dream",
-        {"alg": "origin", "alg_temp": 0.3},
-        "alg_temp=0.3 does nothing with alg='origin', which picks positions at random",
+        {"alg": "confidence_threshold", "alg_temp": 1},
+        "alg_temp=1.0 does nothing with alg='confidence_threshold'",
     ),
     ("dream", {"threshold": 0.5}, "threshold=0.5 belongs to alg='confidence_threshold', not to 'entropy'"),
     ("dream", {"alg": "confidence_threshold", "threshold": 2}, "threshold=2 cannot be"),

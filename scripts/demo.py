@@ -6,6 +6,7 @@ shows them side by side. Running it again resumes: what is finished is printed, 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -19,7 +20,9 @@ MODELS = ("tiny-llada", "tiny-dream", "tiny-sdar", "tiny-llada2", "tiny-llada-ba
 def say(words: list[str]) -> None:
     """Show a command and run it; leave with its exit code if it fails."""
     print(f"\n$ dare-bench {' '.join(words)}", flush=True)
-    done = subprocess.run([sys.executable, "-m", "dare_bench.cli", *words], check=False)
+    # Models this small gain nothing from a second thread, and on a busy machine threads that wait for each other lose.
+    env = {"OMP_NUM_THREADS": "1", **os.environ}
+    done = subprocess.run([sys.executable, "-m", "dare_bench.cli", *words], check=False, env=env)
     if done.returncode:
         raise SystemExit(done.returncode)
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dare_bench.errors import CheckpointError, closest
+from dare_bench.errors import CheckpointError
 from dare_bench.registry import Entry, registry
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def locate(checkpoint: str | Path) -> Path:
         return path
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return _from_hub(name)
-    near = ", ".join(closest(name, registry().names("checkpoint")))
-    raise CheckpointError(f"no checkpoint {name!r}: no such folder, hub id or bundled name (bundled: {near})")
+    bundled = ", ".join(registry().names("checkpoint"))
+    raise CheckpointError(f"no checkpoint {name!r}: no such folder, hub id or bundled name (bundled: {bundled})")
 
 
 def _from_hub(name: str) -> Path:

@@ -109,7 +109,7 @@ class Model:
         self.loaded.resolve_likelihood(fields)
         requests = [
             Request(str(i), "score", context, target=target, decoding=fields, seed=seed, want_greedy=True)
-            for i, (context, target) in enumerate(pairs)
+            for i, (context, target) in enumerate(map(_as_pair, pairs))
         ]
         return self._answers(requests, max_rows)
 
@@ -134,11 +134,23 @@ class Model:
         return [answers[request.key] for request in requests]
 
 
+def _as_pair(pair: Any) -> tuple[Prompt, Target]:
+    """Context and target; raises PromptError for what is no pair."""
+    if isinstance(pair, str) or not hasattr(pair, "__len__") or len(pair) != 2:
+        raise PromptError(f"pair {repr(pair)[:60]}: give a list of (context, target) pairs")
+    return pair[0], pair[1]
+
+
 def _as_list(prompts: Any) -> list[Prompt]:
     """One prompt or several; raises PromptError for what is neither."""
     if isinstance(prompts, str):
         return [prompts]
-    items = list(prompts)
+    try:
+        items = list(prompts)
+    except TypeError:
+        raise PromptError(
+            f"prompts={repr(prompts)[:60]}: give text, token ids, chat messages, or a list of them"
+        ) from None
     if not items:
         return []
     first = items[0]

@@ -40,9 +40,11 @@ class Row:
 
     @property
     def settings(self) -> str:
-        """What was asked for beyond the defaults, in short."""
-        asked = self.run.block.decoding_requested if self.run.block else {}
-        return one_line(", ".join(f"{name} {value}" for name, value in asked.items()), 90) or "default settings"
+        """The family, and what was asked for beyond its defaults, in short."""
+        block = self.run.block
+        asked = block.decoding_requested if block else {}
+        text = one_line(", ".join(f"{name} {value}" for name, value in asked.items()), 90) or "default settings"
+        return f"{block.model.family}, {text}" if block else text
 
     @property
     def hardware(self) -> str:

@@ -76,29 +76,33 @@ def evaluate(
         str | None, _task("--system-instruction", text="A system message before every prompt.")
     ] = None,
     gen_kwargs: Annotated[
-        str | None, _decoding("--gen-kwargs", text="k=v,k=v: any decoding field of the family.")
+        str | None,
+        _decoding("--gen-kwargs", text="k=v,k=v: any decoding field of the family (docs/python.md)."),
     ] = None,
     gen_length: Annotated[int | None, _decoding("--gen-length", text="Response tokens.")] = None,
-    steps: Annotated[int | None, _decoding("--steps", text="Denoising steps.")] = None,
+    steps: Annotated[int | None, _decoding("--steps", text="Denoising steps (SDAR: denoising_steps).")] = None,
     block_length: Annotated[int | None, _decoding("--block-length", text="Tokens of a block.")] = None,
     temperature: Annotated[float | None, _decoding("--temperature", text="0 takes the likeliest token.")] = None,
     remasking: Annotated[
-        str | None, _decoding("--remasking", text="Which positions are written: low_confidence, random.")
+        str | None, _decoding("--remasking", text="LLaDA: which positions are written: low_confidence, random.")
     ] = None,
-    cfg_scale: Annotated[float | None, _decoding("--cfg-scale", text="Classifier-free guidance; 0 is off.")] = None,
+    cfg_scale: Annotated[
+        float | None, _decoding("--cfg-scale", text="LLaDA: classifier-free guidance; 0 is off.")
+    ] = None,
     threshold: Annotated[float | None, _decoding("--threshold", text="Write all positions this confident.")] = None,
     factor: Annotated[
-        float | None, _decoding("--factor", text="Write as many positions as this factor allows.")
+        float | None, _decoding("--factor", text="LLaDA: write as many positions as this factor allows.")
     ] = None,
     cache: Annotated[
         str | None,
         _decoding("--cache", text="none; exact (block-causal families, their default); prefix, dual: approximate."),
     ] = None,
     logits_eos_inf: Annotated[
-        bool | None, _decoding("--logits-eos-inf/--no-logits-eos-inf", text="Never write EOS.")
+        bool | None, _decoding("--logits-eos-inf/--no-logits-eos-inf", text="LLaDA: never write EOS.")
     ] = None,
     confidence_eos_eot_inf: Annotated[
-        bool | None, _decoding("--confidence-eos-eot-inf/--no-confidence-eos-eot-inf", text="Write EOS and EOT last.")
+        bool | None,
+        _decoding("--confidence-eos-eot-inf/--no-confidence-eos-eot-inf", text="LLaDA: write EOS and EOT last."),
     ] = None,
     early_stop: Annotated[
         bool | None,

@@ -12,6 +12,8 @@ from typing import Any
 
 from dare_bench.errors import CheckpointError, DareError
 
+_WHOLE = {"early_stop": False, "text_after_eos": "keep"}
+"""Compare whole answers: an end in the first token would hide the rest."""
 _TEXTS = ("2 + 3 = 5", "Grüße, 你好, 🙂\n\tend ")
 
 
@@ -125,7 +127,7 @@ def tensor_names(folder: Path) -> set[str]:
 def batch_invariance(model: Any) -> tuple[bool, str]:
     """Rows one at a time, and three at a time in another order: the same tokens."""
     prompts = [_ids(model, n, shift) for shift, n in enumerate((5, 17, 9, 30))]
-    settings = {"gen_length": 16, "temperature": 0.7, "seed": 1}
+    settings: dict[str, Any] = {"gen_length": 16, "temperature": 0.7, "seed": 1, **_WHOLE}
     alone = model.generate(prompts, max_rows=1, **settings)
     together = model.generate(prompts[::-1], max_rows=3, **settings)[::-1]
     for i, (one, other) in enumerate(zip(alone, together, strict=True)):
@@ -145,7 +147,7 @@ def bfloat16_flips(model: Any, checkpoint: str, arguments: dict[str, Any]) -> tu
 
     half = load(checkpoint, **{**arguments, "dtype": "bfloat16"})
     prompts = [_ids(half, 5 + 7 * (i % 4), i) for i in range(12)]
-    settings: dict[str, Any] = {"gen_length": 16, "temperature": 0.0, "early_stop": False}
+    settings: dict[str, Any] = {"gen_length": 16, "temperature": 0.0, **_WHOLE}
     exact = [g.tokens for g in model.generate(prompts, **settings)]
     alone = [g.tokens for g in half.generate(prompts, max_rows=1, **settings)]
     together = [g.tokens for g in half.generate(prompts[::-1], max_rows=6, **settings)][::-1]

@@ -65,7 +65,7 @@ class RequestBuilder:
     ``notes`` collects what a task asked for that the model's family does not have.
 
     Raises:
-        DecodingError: a user's field that the family does not have.
+        DecodingError: a user's field, of decoding or likelihoods, that the family does not have.
     """
 
     def __init__(
@@ -89,6 +89,8 @@ class RequestBuilder:
         self._merged: dict[str, dict[str, Any]] = {}
         self._asked: Counter[tuple[str, Any, int]] = Counter()
         self._likelihood_checked = False
+        if self.likelihood and model.capabilities.likelihood:
+            model.resolve_likelihood(self.likelihood)
         for name, value in self.user.items():
             if name not in self._known:
                 model.resolve({name: value})  # raises, naming the field and those there are

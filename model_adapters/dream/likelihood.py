@@ -52,7 +52,8 @@ class DreamLaw(Law):
         one_of("log_type", log, LOG_TYPES)
         if (nll, log) != ("mc", "ftb") and settings["estimator"] != "reference":
             raise DecodingError(
-                f"nll_type={nll!r}, log_type={log!r} belong to estimator='reference', not to {settings['estimator']!r}"
+                f"nll_type={nll!r} with log_type={log!r} belongs to estimator='reference', not to "
+                f"{settings['estimator']!r}: give estimator='reference'"
             )
         if nll != "mc" and log == "union":
             raise DecodingError(f"log_type='union' needs nll_type='mc'; with {nll!r} allowed are ftb, btf")

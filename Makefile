@@ -33,6 +33,7 @@ check: venv
 bench: venv
 	@$(BIN)/python scripts/bench/sampler.py
 	@$(BIN)/python scripts/bench/cached.py
+	@$(BIN)/python scripts/bench/bundled.py
 
 clean:
 	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -75,6 +75,8 @@ CASES = (
     Case("exact", 1, 64, 1),
     Case("exact", 1, 192, 1, target=4),
     Case("exact", 8, 192, 1, target=8),
+    Case("exact", 1, 512, 1),
+    Case("exact", 8, 512, 4),
     Case("exact", 1, 64, 4),
     Case("exact", 1, 192, 4),
     Case("exact", 8, 64, 4),

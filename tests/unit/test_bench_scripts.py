@@ -47,6 +47,12 @@ def test_caches_are_compared_with_computing_again(script, capsys):
     assert rows[0][-1] == "100.0%"
 
 
+def test_the_bundled_checkpoint_is_compared_too(script, capsys):
+    script("bundled").main()
+    out = capsys.readouterr().out
+    assert out.count("same tokens") == 3 and "nothing shared" in out
+
+
 def test_a_changed_token_voids_the_comparison(script, monkeypatch):
     cached = script("cached")
     size = cached.Size(width=32, layers=1, ff_width=32, vocab=64, gen=16)

@@ -223,7 +223,7 @@ def test_all_values_that_hold_are_named():
         ("dream", {"block_length": 4}, "fields are estimator, nll_type, log_type, mc_num, batch_size, sampling_eps"),
         ("dream", {"nll_type": "ar"}, "nll_type='ar' is not known; nll_types are mc, ar_ftb, ar_btf"),
         ("dream", {"log_type": "both"}, "log_types are ftb, btf, union"),
-        ("dream", {"log_type": "btf"}, "belong to estimator='reference', not to 'auto'"),
+        ("dream", {"log_type": "btf"}, "belongs to estimator='reference', not to 'auto'"),
         ("dream", {"estimator": "reference", "nll_type": "ar_ftb", "log_type": "union"}, "needs nll_type='mc'"),
         ("dream", {"mc_num": 0}, "mc_num=0 and batch_size=16 must be at least 1"),
         ("dream", {"sampling_eps": "small"}, "sampling_eps='small' must be a number"),

@@ -104,6 +104,12 @@ def denoise(
             yield from ended
 
 
+def new_cache(network: Any, device: torch.device) -> tuple[KVStore, Pages]:
+    """An empty cache for a network's keys and values, and who owns its slots."""
+    store = KVStore(network.arch, FIRST_SLOTS, device, next(network.parameters()).dtype)
+    return store, Pages(FIRST_SLOTS, store.grow)
+
+
 class _Memory:
     """The loop's cache: made when the first row wants one."""
 
@@ -117,9 +123,7 @@ class _Memory:
         if row.rule.cache == "none":
             return True
         if self.pages is None:
-            parameter = next(self.network.parameters())
-            self.store = KVStore(self.network.arch, FIRST_SLOTS, self.device, parameter.dtype)
-            self.pages = Pages(FIRST_SLOTS, self.store.grow)
+            self.store, self.pages = new_cache(self.network, self.device)
         if row.rule.cache != "exact" or row.held.columns:
             return True
         length = row.rule.block_length

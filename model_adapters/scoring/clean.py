@@ -11,13 +11,11 @@ from typing import Any
 
 import torch
 
-from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.backbone.plan import Cached, Plan
-from dare_bench.model_adapters.sampling.pages import Block, Pages
+from dare_bench.model_adapters.sampling.loop import new_cache
+from dare_bench.model_adapters.sampling.pages import Block
 from dare_bench.model_adapters.scoring.pairs import Pair
 from dare_bench.types import LoopStats
-
-FIRST_SLOTS = 1024
 
 
 class CleanPrefixes:
@@ -25,9 +23,7 @@ class CleanPrefixes:
 
     def __init__(self, network: Any, device: torch.device) -> None:
         self.network, self.device = network, device
-        dtype = next(network.parameters()).dtype
-        self.store = KVStore(network.arch, FIRST_SLOTS, device, dtype)
-        self.pages = Pages(FIRST_SLOTS, self.store.grow)
+        self.store, self.pages = new_cache(network, device)
 
     def hold(self, pairs: Sequence[Pair], max_rows: int | None, budget: int, stats: LoopStats) -> None:
         """Compute what of the pairs' clean columns is not there yet; each pair holds its blocks until ``release``.

@@ -19,6 +19,8 @@ class RunSpec(BaseModel):
 
     ``seeds`` are lm-eval's four (python, numpy, torch, fewshot); the third keys the sampler's counter-based randomness.
     ``decoding`` and ``likelihood`` hold only what was asked for; the model fills in the rest and the run records all.
+    ``repeats``: how often each prompt is answered, every time from its own random key. ``unsafe_no_sandbox``: run
+    generated code also where no isolation works. ``recipe``: the published score that the run is to be held against.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -36,6 +38,7 @@ class RunSpec(BaseModel):
     limit: int | float | None = Field(default=None, gt=0)
     samples: dict[str, list[int]] | None = None
     seeds: tuple[int, int, int, int] = DEFAULT_SEEDS
+    repeats: int = Field(default=1, ge=1)
     apply_chat_template: bool | str = False
     fewshot_as_multiturn: bool = True
     system_instruction: str | None = None
@@ -45,6 +48,8 @@ class RunSpec(BaseModel):
     output_path: str = "out"
     fresh: bool = False
     log_samples: bool = True
+    unsafe_no_sandbox: bool = False
+    recipe: str | None = None
 
     @field_validator("tasks", "include_path", mode="before")
     @classmethod

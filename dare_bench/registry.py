@@ -1,4 +1,4 @@
-"""One registry for everything that can be named: families, bundled checkpoints, task folders, harnesses, trainers.
+"""One registry for everything that can be named: families, bundled checkpoints, tasks, recipes, suites, trainers.
 
 Entries are lazy ``"module:attribute"`` targets, so listing names imports no torch. The project's own folders register
 through their ``register`` function; third parties through an entry point of the group ``dare_bench.plugins`` that
@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from dare_bench.errors import UsageError, unknown
 
-Kind = Literal["family", "checkpoint", "task_folder", "harness", "trainer", "executor"]
+Kind = Literal["family", "checkpoint", "task_folder", "recipe", "suite", "harness", "trainer", "executor"]
 BUILT_IN = ("dare_bench.harness", "dare_bench.model_adapters", "dare_bench.tasks", "dare_bench.trainers")
 GROUP = "dare_bench.plugins"
 

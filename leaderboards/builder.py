@@ -198,6 +198,7 @@ def _write_run(site: _Site, row: Row) -> None:
         run=run,
         block=run.block,
         scores=run.scores(),
+        extracted=any(score.extraction_rate is not None for score in run.scores()),
         pages=pages,
         decoding=settings_table({name: task.decoding for name, task in tasks.items() if task.decoding}),
         likelihood=settings_table({name: task.likelihood for name, task in tasks.items() if task.likelihood}),

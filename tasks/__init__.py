@@ -1,4 +1,4 @@
-"""Our own tasks: ordinary lm-eval task folders over small data that we generate by seed."""
+"""Our own tasks (ordinary lm-eval task folders over small data that we generate by seed), recipes and suites."""
 
 from __future__ import annotations
 
@@ -13,5 +13,10 @@ if TYPE_CHECKING:
 
 
 def register(registry: Registry) -> None:
-    """The folder is searched for lm-eval task files before lm-eval's own."""
-    registry.add("task_folder", "dare", str(Path(__file__).parent), origin=__name__)
+    """The folder is searched for lm-eval task files before lm-eval's own. A recipe file holds a checkpoint's published
+    scores, a suite file several benchmarks; both are found by their file's name."""
+    here = Path(__file__).parent
+    registry.add("task_folder", "dare", str(here), origin=__name__)
+    for kind in ("recipe", "suite"):
+        for file in sorted((here / f"{kind}s").glob("*.yaml")):
+            registry.add(kind, file.stem, str(file), origin=__name__)

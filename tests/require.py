@@ -11,11 +11,11 @@ from typing import Any, NoReturn
 import pytest
 
 
-def need(tool: str) -> str:
-    """Path of a program, or a skip (a failure where DARE_REQUIRE names it)."""
+def need(tool: str, package: str | None = None) -> str:
+    """Path of a program, or a skip (a failure where DARE_REQUIRE names it, by ``package`` where that differs)."""
     found = shutil.which(tool)
     if found is None:
-        _without(tool)
+        lacks(package or tool)
     return found
 
 
@@ -26,11 +26,12 @@ def need_package(name: str) -> Any:
     """
     package = name.partition(".")[0]
     if importlib.util.find_spec(package) is None:
-        _without(package)
+        lacks(package)
     return importlib.import_module(name)
 
 
-def _without(name: str) -> NoReturn:
+def lacks(name: str, what: str = "is not installed") -> NoReturn:
+    """Skip for want of ``name``; ``what`` is wrong with it. Fails where DARE_REQUIRE names it."""
     if name in os.environ.get("DARE_REQUIRE", "").split(","):
-        pytest.fail(f"{name} is required here (DARE_REQUIRE) and not installed", pytrace=False)
-    pytest.skip(f"{name} is not installed", allow_module_level=True)
+        pytest.fail(f"{name} is required here (DARE_REQUIRE) and {what.removeprefix('is ')}", pytrace=False)
+    pytest.skip(f"{name} {what}", allow_module_level=True)

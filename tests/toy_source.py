@@ -7,29 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from dare_bench import seeds
 from dare_bench.config import RunSpec
 from dare_bench.errors import UsageError, unknown
+from dare_bench.harness.result import HarnessResult
 from dare_bench.protocols import Answer, LoadedModel
 from dare_bench.registry import registry
 from dare_bench.types import Generation, Likelihood, Request, Sample
 
 SIZES = {"toygen": 40, "toychoice": 12}
 CHOICES = 3
-
-
-@dataclass
-class ToyResult:
-    """The attributes of ``dare_bench.harness.result.HarnessResult``."""
-
-    results: dict[str, Any]
-    samples: dict[str, list[dict[str, Any]]]
-    fingerprints: dict[str, str]
-    notes: list[str] = field(default_factory=list)
-    failures: list[dict[str, Any]] = field(default_factory=list)
 
 
 class ToySource:
@@ -76,11 +65,11 @@ class ToySource:
         key = f"{task}/{doc}/0/0/v{self.version}"
         return [Request(key, "generate", f"question {doc} " + "x" * (doc % 7), None, decoding, seed, task, doc)]
 
-    def run(self, answer: Answer, *, only: Mapping[str, Sequence[int]] | None = None) -> ToyResult:
+    def run(self, answer: Answer, *, only: Mapping[str, Sequence[int]] | None = None) -> HarnessResult:
         by_task: dict[str, dict[int, list[Sample]]] = {task: {} for task in self.spec.tasks}
         for sample in answer(self.requests()):
             by_task[sample.request.task].setdefault(int(sample.request.doc_id), []).append(sample)
-        made = ToyResult({"results": {}, "n-samples": {}, "higher_is_better": {}, "group_subtasks": {}}, {}, {})
+        made = HarnessResult({"results": {}, "n-samples": {}, "higher_is_better": {}, "group_subtasks": {}}, {}, {})
         for task, documents in by_task.items():
             lines = []
             for doc, samples in documents.items():

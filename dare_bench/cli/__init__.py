@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dare_bench import __version__
-from dare_bench.cli import doctor, eval, leaderboard, ls, show, validate
+from dare_bench.cli import doctor, eval, leaderboard, ls, report, show, validate
 from dare_bench.cli.guard import State, guarded
 
 app = typer.Typer(
@@ -46,6 +46,7 @@ def _top(
 
 app.command("eval")(guarded(eval.evaluate))
 app.command("show")(guarded(show.show))
+app.command("report")(guarded(report.report))
 app.command("validate")(guarded(validate.validate))
 app.command("doctor")(guarded(doctor.doctor))
 for group, name in ((ls.app, "ls"), (leaderboard.app, "leaderboard")):

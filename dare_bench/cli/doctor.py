@@ -55,6 +55,7 @@ def findings() -> Iterator[Finding]:
     yield from extras()
     yield cache()
     yield disk(Path.cwd())
+    yield sandbox()
     yield from accelerator()
 
 
@@ -127,6 +128,19 @@ def disk(path: Path) -> Finding:
     free = shutil.disk_usage(path).free
     text = f"{free / 2**30:.1f} GiB free at {path}"
     return Finding("disk", "ok" if free >= _LOW_DISK else "note", text)
+
+
+def sandbox() -> Finding:
+    """What generated code would run in, by trying it."""
+    from dare_bench.sandbox import InstallHint, isolation
+    from dare_bench.sandbox.levels import why_none
+
+    level = isolation()
+    if level == "bubblewrap":
+        return Finding("sandbox", "ok", "bubblewrap")
+    if level == "namespaces":
+        return Finding("sandbox", "ok", f"namespaces of our own ({why_none()}); apt-get install bubblewrap")
+    return Finding("sandbox", "note", f"none, generated code is not run ({why_none()}); {InstallHint}")
 
 
 def accelerator() -> Iterator[Finding]:

@@ -31,7 +31,12 @@ def evaluate(
         str | None,
         typer.Option("--model", "-m", help="Checkpoint: a folder, a hub id or a bundled name.", show_default=False),
     ] = None,
-    tasks: Annotated[str | None, _task("--tasks", "-t", text="Names, groups or globs, separated by commas.")] = None,
+    tasks: Annotated[
+        str | None, _task("--tasks", "-t", text="Names, groups, globs, suites (dare, dare-smoke), by commas.")
+    ] = None,
+    recipe: Annotated[
+        str | None, _task("--recipe", text="A published score: checkpoint/entry, by commas (dare-bench ls recipes).")
+    ] = None,
     config: Annotated[
         str | None,
         typer.Option("--config", "-C", help="YAML file with these settings; flags win over it.", show_default=False),
@@ -47,10 +52,13 @@ def evaluate(
     ] = None,
     device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, ...", show_default=False)] = None,
     dtype: Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16, ...", show_default=False)] = None,
-    harness: Annotated[str | None, _task("--harness", text="Who owns the tasks. (default: lm-eval)")] = None,
+    harness: Annotated[str | None, _task("--harness", text="Who owns the tasks: lm-eval (default), opencompass.")] = None,
     num_fewshot: Annotated[int | None, _task("--num-fewshot", "-f", text="Examples in the prompt.")] = None,
     limit: Annotated[
         str | None, _task("--limit", "-L", text="First N documents of each task, or a share (0.1).")
+    ] = None,
+    repeats: Annotated[
+        int | None, _task("--repeats", min=1, text="Answers for each prompt: their mean, and pass@k.")
     ] = None,
     samples: Annotated[
         str | None, _task("--samples", text='JSON or its file: {"task": \\[0, 5]} names documents.')
@@ -130,13 +138,18 @@ def evaluate(
         bool | None,
         _run("--log-samples/--no-log-samples", "-s/ ", text="Write samples and unmasking traces. (default: on)"),
     ] = None,
+    unsafe_no_sandbox: Annotated[
+        bool | None,
+        _run("--unsafe-no-sandbox", text="Run generated code even where no sandbox works; the result says so."),
+    ] = None,
     dry_run: Annotated[bool, _run("--dry-run", text="Show settings, cost and a prompt; evaluate nothing.")] = False,
     json: Annotated[bool, _run("--json", text="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Evaluate a checkpoint on tasks.
 
     The same command resumes an interrupted run, a larger --limit extends a run, and a finished run is printed again.
-    Exit codes: 0 fine, 1 failed, 2 wrong words, 4 some samples failed, 130 interrupted.
+    Exit codes: 0 fine, 1 failed, 2 wrong words, 4 incomplete (samples failed, runs of a suite not made), 130
+    interrupted.
 
     Example: dare-bench eval --model tiny-llada --tasks dare_sudoku --limit 50
     """
@@ -146,12 +159,22 @@ def evaluate(
     fields = run_fields(config, {name: value for name, value in locals().items() if name in _NAMES - skipped})
     _log_to_stderr()
     if dry_run:
-        _preview(fields, json)
+        from dare_bench.cli.dry_run import show
+
+        show(fields, json)
         return
     State.resume = "interrupted; run the same command to resume" + (" (without --fresh)" if fields.get("fresh") else "")
+    from dare_bench.engine.plan import plan
+
+    planned = plan(fields)
+    if len(planned) > 1:
+        from dare_bench.cli.several import make
+
+        make(planned, json)
+        return
     from dare_bench.engine.evaluate import evaluate as work
 
-    run = work(**fields)
+    run = work(**planned[0].fields)
     if json:
         from dare_bench.cli.summary import record
 
@@ -178,18 +201,6 @@ def with_template_names(words: Sequence[str]) -> list[str]:
 
 
 _NAMES = frozenset(evaluate.__annotations__) - {"return"}
-
-
-def _preview(fields: dict[str, Any], json: bool) -> None:
-    from dare_bench.engine.preview import preview
-
-    seen = preview(**fields)
-    if json:
-        print(jsonlib.dumps(seen.plain(), indent=2, ensure_ascii=False, default=str))
-        return
-    from dare_bench.cli.summary import print_preview
-
-    print_preview(seen)
 
 
 def _log_to_stderr() -> None:

@@ -8,7 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="List models, tasks, trainers or runs.", no_args_is_help=True)
+from dare_bench.cli.ls_recipes import recipes
+from dare_bench.cli.ls_suites import suites
+
+app = typer.Typer(help="List models, tasks, suites, recipes, trainers or runs.", no_args_is_help=True)
+app.command()(recipes)
+app.command()(suites)
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -59,6 +64,7 @@ def tasks(
     include_path: Annotated[
         str | None, typer.Option("--include-path", help="Folders with more task files, by commas.", show_default=False)
     ] = None,
+    harness: Annotated[str, typer.Option("--harness", help="Whose tasks: lm-eval or opencompass.")] = "lm-eval",
     json: _Json = False,
 ) -> None:
     """Tasks, groups and tags for --tasks."""
@@ -67,7 +73,15 @@ def tasks(
     from dare_bench.errors import unknown
     from dare_bench.harness.task_index import TaskIndex
 
-    index = TaskIndex([part for part in (include_path or "").split(",") if part])
+    folders = [part for part in (include_path or "").split(",") if part]
+    if harness == "opencompass":
+        from dare_bench.cli.ls_opencompass import list_configs
+
+        list_configs(pattern, folders, json)
+        return
+    if harness != "lm-eval":
+        raise unknown("harness", harness, ["lm-eval", "opencompass"])
+    index = TaskIndex(folders)
     entries = [index.entries[name] for name in index.names()]
     if pattern is not None:
         wanted = pattern if set("*?[") & set(pattern) else f"*{pattern}*"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dare_bench.engine.preview import Preview
     from dare_bench.runs.reader import Run
     from dare_bench.runs.schema import Block
+    from dare_bench.runs.scores import Score
 
 _PLAIN_WIDTH = 200  # columns of a table that goes to a file or pipe, where rich would take 80
 
@@ -41,6 +42,10 @@ def print_run(run: Run) -> None:
     facts = f"{block.model.name}, {block.model.family}, {block.model.dtype}, seeds {','.join(map(str, block.seeds))}"
     console.print(f"model: {facts}", soft_wrap=True)
     console.print(f"cost: {_cost(block)}", soft_wrap=True)
+    if block.execution is not None:
+        how = "WITHOUT A SANDBOX" if block.execution.level == "none" else f"in a sandbox ({block.execution.level})"
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(block.execution.statuses.items()))
+        console.print(f"code: run {how}: {counts}", soft_wrap=True)
     for note in block.notes:
         console.print(f"note: {note}", soft_wrap=True)
     if block.failures:
@@ -50,7 +55,58 @@ def print_run(run: Run) -> None:
             f"the first is {first.task} {first.doc_id}: {first.error}",
             soft_wrap=True,
         )
+    if block.recipe is not None:
+        _print_published(console, [run])
     print(run.results_file)
+
+
+def print_runs(made: Sequence[tuple[str, Run | None, str | None]]) -> None:
+    """Several runs: the headline score of each, then what was not run and why, then the results files."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console = _console()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("benchmark", "score of", "value", "95 % interval", "n", "extracted", "tier", "status"):
+        table.add_column(name, justify="right" if name in ("value", "n", "extracted") else "left")
+    for name, run, _ in made:
+        for score in _stands_for(run) if run is not None else ():
+            bounds = f"{score.lo:.3f} to {score.hi:.3f}" if score.lo is not None and score.hi is not None else "—"
+            count = f"{score.n} of {score.n_total}" if score.limited and score.n_total else str(score.n)
+            rate = "" if score.extraction_rate is None else f"{100 * score.extraction_rate:.1f} %"
+            what = f"{score.task} {score.metric},{score.filter}"
+            status = run.status if run is not None else ""
+            cells = (name, what, f"{score.value:.4f}", bounds, count, rate, score.tier or "", status)
+            table.add_row(*(Text(cell) for cell in cells))
+    console.print(table)
+    for name, _, reason in made:
+        if reason is not None:
+            console.print(f"NOT RUN: {name}: {reason}", soft_wrap=True)
+    runs = [run for _, run, _ in made if run is not None]
+    _print_published(console, [run for run in runs if run.block is not None and run.block.recipe is not None])
+    for run in runs:
+        print(run.results_file)
+
+
+def _stands_for(run: Run) -> list[Score]:
+    """The headline of each thing that was asked for: a group's where there is one, else the tasks' own."""
+    from dare_bench.runs.scores import headline
+
+    scores = run.scores()
+    groups = [score.task for score in scores if score.is_group]
+    names = list(dict.fromkeys(groups or [score.task for score in scores]))
+    found = [headline(scores, name) for name in names]
+    return [score for score in found if score is not None]
+
+
+def _print_published(console: Console, runs: list[Run]) -> None:
+    """The published scores beside these runs' own."""
+    if runs:
+        from dare_bench.reports.published import comparisons, pieces
+        from dare_bench.reports.text import show
+
+        console.print()
+        show(pieces(comparisons(runs)), console)
 
 
 def _print_scores(console: Console, run: Run) -> None:
@@ -58,17 +114,24 @@ def _print_scores(console: Console, run: Run) -> None:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("task", "metric", "filter", "value", "95 % interval", "n", "tier"):
-        table.add_column(name, justify="right" if name in ("value", "n") else "left", no_wrap=name == "value")
+    scores = run.scores()
+    extracted = ("extracted",) if any(score.extraction_rate is not None for score in scores) else ()
+    for name in ("task", "metric", "filter", "value", "95 % interval", "n", *extracted, "tier"):
+        right = name in ("value", "n", "extracted")
+        table.add_column(name, justify="right" if right else "left", no_wrap=name == "value")
     tiers = []
-    for score in run.scores():
+    for score in scores:
         bounds = f"{score.lo:.3f} to {score.hi:.3f}" if score.lo is not None and score.hi is not None else "—"
         count = f"{score.n} of {score.n_total}" if score.limited and score.n_total else str(score.n)
-        cells = (score.task, score.metric, score.filter, f"{score.value:.4f}", bounds, count, score.tier or "")
-        table.add_row(*(Text(cell) for cell in cells))
+        cells = [score.task, score.metric, score.filter, f"{score.value:.4f}", bounds, count]
+        if extracted:
+            cells.append("" if score.extraction_rate is None else f"{100 * score.extraction_rate:.1f} %")
+        table.add_row(*(Text(cell) for cell in (*cells, score.tier or "")))
         if score.tier and score.tier not in tiers:
             tiers.append(score.tier)
     console.print(table)
+    if extracted:
+        console.print("extracted: the share of answers from which the harness could read a value", style="dim")
     for tier in sorted(tiers):
         console.print(f"{tier}: {TIER_MEANING[tier]}", style="dim")
 

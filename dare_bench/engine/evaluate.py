@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dare_bench import fingerprint
+from dare_bench import fingerprint, suites
 from dare_bench.config import RunSpec, run_spec
 from dare_bench.engine import identity as ident
 from dare_bench.engine import results
 from dare_bench.engine.environment import command, versions
 from dare_bench.engine.journal import Journal
+from dare_bench.engine.opening import Opener
+from dare_bench.engine.plan import Planned, plan
 from dare_bench.engine.progress import watcher
 from dare_bench.engine.queue import Queue, with_fields
 from dare_bench.engine.rundir import Done, RunFolder, choose, latest_with_prefix, read_done
 from dare_bench.engine.scope import Scope, joined
-from dare_bench.errors import UsageError
+from dare_bench.errors import DataError, UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.registry import registry
 from dare_bench.runs.reader import Run
@@ -47,15 +49,44 @@ def evaluate(spec: RunSpec | None = None, *, model: Any = None, progress: bool =
             until then is kept, and the same call goes on from there.
     """
     spec, opened = settled(spec, model, fields)
+    return _one(spec, Opener(opened), progress)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one of several runs: the run, or the one-line reason why there is none."""
+
+    planned: Planned
+    run: Run | None
+    reason: str | None = None
+
+
+def evaluate_all(planned: Sequence[Planned], *, progress: bool = True) -> Iterator[Outcome]:
+    """Make several runs, one after another, with each checkpoint opened once.
+
+    A run whose words or data are refused before anything is computed (a gated data set, a missing file) does not keep
+    the others from being made; its outcome says why.
+
+    Raises:
+        CheckpointError, RunError, MemoryLimitError, SaveError: what concerns all of them ends all of them.
+    """
+    opener = Opener()
+    for one in planned:
+        try:
+            yield Outcome(one, _one(settled(None, None, one.fields)[0], opener, progress))
+        except (UsageError, DataError) as error:
+            yield Outcome(one, None, str(error))
+
+
+def _one(spec: RunSpec, opener: Opener, progress: bool) -> Run:
     source_class = registry().get("harness", spec.harness).load()
     check(source_class, spec)
     scope = Scope.of(spec.limit, spec.samples)
-    content = content_of(spec, model, opened)
+    content = opener.content(spec)
     if not spec.fresh and (run := finished(spec, content, scope)) is not None:
         return run
-    if opened is None:
-        model, opened = open_model(spec)
-    return _Evaluation(spec, opened, getattr(model, "path", None), content, source_class, progress).run(scope)
+    model, path = opener.loaded(spec), opener.path(spec)
+    return _Evaluation(spec, model, path, content, source_class, progress).run(scope)
 
 
 def check(source_class: Any, spec: RunSpec) -> None:
@@ -63,30 +94,6 @@ def check(source_class: Any, spec: RunSpec) -> None:
     refuse = getattr(source_class, "check", None)
     if refuse is not None:
         refuse(spec)
-
-
-def content_of(spec: RunSpec, model: Any = None, opened: LoadedModel | None = None) -> str:
-    """The content hash of the model to evaluate, without opening it."""
-    if opened is not None:
-        return ident.model_content(model, opened)
-    from dare_bench.loading import locate
-
-    return fingerprint.content_hash(locate(spec.model))
-
-
-def open_model(spec: RunSpec) -> tuple[Any, LoadedModel]:
-    """(the public model, what the engine sees of it), opened as the spec says."""
-    from dare_bench.loading import load
-
-    arguments: dict[str, Any] = {"device": spec.device, "dtype": spec.dtype, "family": spec.family, **spec.model_args}
-    try:
-        model = load(spec.model, **{name: value for name, value in arguments.items() if value is not None})
-    except TypeError as error:
-        if "unexpected keyword argument" not in str(error):
-            raise
-        name = str(error).split("argument")[-1].strip()
-        raise UsageError(f"--model-args: {name} is nothing that load takes") from error
-    return model, model.loaded
 
 
 def finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:
@@ -106,20 +113,27 @@ def finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:
     return None
 
 
-def settled(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) -> tuple[RunSpec, LoadedModel | None]:
+def settled(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) -> tuple[RunSpec, Any]:
     """The whole spec, and the open model if one was given."""
     given = dict(fields)
-    opened: LoadedModel | None = None
+    opened: Any = None
     if isinstance(model, (str, Path)):
         given["model"] = str(model)
     elif model is not None:
-        opened = getattr(model, "loaded", model)
+        opened = model
         name = getattr(model, "path", None) or getattr(model, "name", None) or type(model).__name__
         given.setdefault("model", spec.model if spec is not None else str(name))
     if spec is not None:
         given = {**spec.model_dump(), **given}
+    if spec is None and "tasks" not in given and given.get("recipe") is not None:
+        given = _single(given)
     if "model" not in given:
         raise UsageError("no model named; give model=<folder, hub id, bundled name, or an open model>")
+    if isinstance(tasks := given.get("tasks"), str) and suites.find(tasks) is not None:
+        raise UsageError(
+            f"{tasks!r} is a suite of many runs; in Python: for outcome in evaluate_all(plan({{'model': ..., "
+            f"'tasks': {tasks!r}}})), both from dare_bench.engine; or dare-bench eval --tasks {tasks}"
+        )
     if "tasks" not in given:
         raise UsageError("no task named; give tasks='name,name' (dare-bench ls tasks lists them)")
     whole = run_spec(**given)
@@ -127,6 +141,15 @@ def settled(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) -> tupl
         whole = whole.model_copy(update={"data_dir": found})
     Scope.of(whole.limit, whole.samples)
     return whole, opened
+
+
+def _single(given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the one run that a recipe stands for."""
+    planned = plan(given)
+    if len(planned) != 1:
+        count = len(planned)
+        raise UsageError(f"recipe {given['recipe']!r} stands for {count} runs; name one of them: checkpoint/entry")
+    return planned[0].fields
 
 
 def preparer(model: LoadedModel, spec: RunSpec) -> Any:
@@ -181,7 +204,7 @@ class _Evaluation:
             place.reopen()
             log.info("run %s", folder)
             with Journal(place.journal) as journal:
-                queue = self._queue(journal, prepare, requests, scope, done)
+                queue = self._queue(journal, prepare, requests, scope, done, getattr(source, "watch", None))
                 try:
                     harness = source.run(queue.answer)
                 finally:
@@ -193,7 +216,7 @@ class _Evaluation:
         return Run(folder)
 
     def _queue(
-        self, journal: Journal, prepare: Any, requests: Sequence[Request], scope: Scope, done: Done | None
+        self, journal: Journal, prepare: Any, requests: Sequence[Request], scope: Scope, done: Done | None, watch: Any
     ) -> Queue:
         """The queue of this session; notes in the journal that it began, if there is anything to compute."""
         sessions = journal.records("session")
@@ -218,6 +241,7 @@ class _Evaluation:
             prepare=prepare,
             max_rows=self.spec.max_rows,
             watcher=watcher(self.progress),
+            watch=watch,
             session=len(sessions),
         )
 

@@ -86,6 +86,7 @@ def identity(
         "likelihood": {task: dict(values) for task, values in likelihood.items()},
         "dtype": facts.dtype,
         "seeds": list(spec.seeds),
+        **({"repeats": spec.repeats} if spec.repeats > 1 else {}),
     }
 
 
@@ -99,7 +100,7 @@ def asked(spec: RunSpec, content: str) -> str:
             **fields,
             "content": content,
             "files": [_signature(Path(path)) for path in files],
-            "program": [dare_bench.__version__, installed("lm-eval"), _program()],
+            "program": [dare_bench.__version__, installed("lm-eval"), installed("opencompass"), _program()],
         },
         32,
     )

@@ -12,7 +12,8 @@ from typing import Any
 
 from dare_bench import fingerprint
 from dare_bench.engine import identity as ident
-from dare_bench.engine.evaluate import check, content_of, open_model, preparer, settled
+from dare_bench.engine.evaluate import check, preparer, settled
+from dare_bench.engine.opening import Opener
 from dare_bench.engine.queue import size
 from dare_bench.engine.rundir import candidates
 from dare_bench.engine.scope import Scope
@@ -53,9 +54,9 @@ def preview(model: Any = None, **fields: Any) -> Preview:
     Scope.of(spec.limit, spec.samples)
     source_class = registry().get("harness", spec.harness).load()
     check(source_class, spec)
-    content = content_of(spec, model, opened)
-    if opened is None:
-        model, opened = open_model(spec)
+    opener = Opener(opened)
+    content = opener.content(spec)
+    opened = opener.loaded(spec)
     prepare = preparer(opened, spec)
     requests = [prepare(request) for request in source_class(spec, opened).requests()]
     decoding, likelihood = ident.settings_by_task(opened, requests)

@@ -18,7 +18,7 @@ from dare_bench.engine.journal import Journal
 from dare_bench.engine.meters import peak_memory_mb
 from dare_bench.errors import RunError
 from dare_bench.protocols import LoadedModel
-from dare_bench.types import LoopStats, Request, Sample
+from dare_bench.types import Generation, LoopStats, Request, Sample
 
 _COST_EVERY = 1.0
 """Seconds between two records of what the session has cost so far."""
@@ -69,6 +69,7 @@ class Queue:
         prepare: adds decoding fields before the model sees a request.
         max_rows: the most rows at a time; None lets the model choose.
         watcher: told about progress.
+        watch: given every generated sample as soon as it is there, so that scoring can begin while others are computed.
         session: the number of this session in the run, for the cost records.
     """
 
@@ -80,8 +81,10 @@ class Queue:
         prepare: Prepare = lambda request: request,
         max_rows: int | None = None,
         watcher: Watcher | None = None,
+        watch: Callable[[Sample], None] | None = None,
         session: int = 0,
     ) -> None:
+        self.watch = watch
         self.model, self.journal, self.prepare = model, journal, prepare
         self.max_rows, self.watcher, self.session = max_rows, watcher or Silent(), session
         self.stats = LoopStats()
@@ -104,9 +107,16 @@ class Queue:
             key, times = counts.most_common(1)[0]
             raise ValueError(f"request key {key!r} occurs {times} times; keys must be unique in a run")
         missing = [r for r in requests if r.key not in self.journal and r.key not in self.failures]
+        for request in requests if self.watch is not None else ():
+            if request.kind == "generate" and request.key in self.journal:
+                self._show(request)
         self._compute(missing, requests)
         self._answered.update(dict.fromkeys(counts))
         return [self._serve(request) for request in requests]
+
+    def _show(self, request: Request) -> None:
+        assert self.watch is not None
+        self.watch(to_sample(self.journal.sample(request.key), request))
 
     @property
     def keys(self) -> list[str]:
@@ -162,6 +172,8 @@ class Queue:
             else:
                 self.journal.append(to_record(request, sample.answer))
             waiting.append((key, sample.answer is None))
+            if self.watch is not None and isinstance(sample.answer, Generation):
+                self.watch(Sample(request, sample.answer))
             now = time.perf_counter()
             if now - self._last_cost > _COST_EVERY:
                 self._record_cost()

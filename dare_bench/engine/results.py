@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dare_bench import recipes
 from dare_bench.config import RunSpec
 from dare_bench.engine.codec import to_answer
 from dare_bench.engine.environment import environment, installed
@@ -60,6 +61,7 @@ def answer_line(record: Mapping[str, Any]) -> dict[str, Any]:
             "margin": answer.margin if answer.margin is None or math.isfinite(answer.margin) else None,
             "residual_masks": answer.residual_masks,
             "trace_ref": record["key"] if answer.trajectory is not None else None,
+            "repeat": record["repeat"],
         }
     else:
         line |= {name: getattr(answer, name) for name in ("value", "stderr", "is_greedy", "estimator", "draws")}
@@ -121,7 +123,10 @@ def _write_task(folder: Path, date: str, task: str, requests: Sequence[Request],
     def lines() -> Iterator[dict[str, Any]]:
         for sample in done.harness.samples.get(task, ()):
             found = (answers_of(done.journal, request) for request in by_document.get(str(sample["doc_id"]), ()))
-            yield {**sample, "dare_bench": [answer_line(record) for record in found if record is not None]}
+            lines = [answer_line(record) for record in found if record is not None]
+            known = sample.get("_answers") or [{} for _ in lines]
+            row = {name: value for name, value in sample.items() if name != "_answers"}
+            yield {**row, "dare_bench": [{**line, **more} for line, more in zip(lines, known, strict=True)]}
 
     def traces() -> Iterator[dict[str, Any]]:
         for request in requests:
@@ -163,16 +168,28 @@ def _block(done: Written, tasks: dict[str, schema.TaskBlock], meter: Meter) -> s
         tasks=tasks,
         seeds=done.spec.seeds,
         limit=done.spec.limit,
+        repeats=done.spec.repeats,
         command=sessions[-1]["command"] if sessions else done.about["command"],
         environment=environment(),
         decoding_requested=dict(done.spec.decoding),
         cost=meter.cost(costs),
         ci=confidence_intervals(done.harness.results, done.harness.samples),
+        extraction=done.harness.extraction,
+        execution=schema.Execution(**done.harness.execution) if done.harness.execution else None,
+        recipe=_recipe(done.spec),
         failures=failures,
         resumed_from=[schema.Resumed(date=s["date"], samples=s["held"]) for s in sessions[1:]],
         events=list(_events(done.journal)),
         notes=list(dict.fromkeys(done.harness.notes)),
     )
+
+
+def _recipe(spec: RunSpec) -> schema.RecipeBlock | None:
+    """The published score that the run is held against, and where the run's settings are not the recipe's."""
+    if spec.recipe is None:
+        return None
+    recipe = recipes.find(spec.recipe)[0]
+    return schema.RecipeBlock.model_validate({**recipe.block(), "deviations": recipes.deviations(recipe, spec)})
 
 
 def _events(journal: Journal) -> Iterator[schema.RunEvent]:

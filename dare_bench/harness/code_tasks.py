@@ -1,71 +1,117 @@
-"""Tasks that run what a model wrote. They are refused: generated code runs only in a sandbox.
+"""Which tasks run what a model wrote, and which of these may: those that leave the running to evaluate's ``code_eval``
+metric, for which ours stands in (:mod:`dare_bench.harness.code_eval`). A scorer that runs code by itself is refused.
 
-Decided from the text of the task files, before anything is imported or downloaded: lm-eval's code tasks fetch a
-metric from the hub while their YAML loads, and one of them runs code without saying ``unsafe_code``.
+Decided from the text of the task files, before anything is imported or downloaded: lm-eval's code tasks fetch the
+metric from the hub while their YAML loads, and some run code without saying ``unsafe_code``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from dare_bench.errors import UsageError
-from dare_bench.harness.task_index import TaskEntry, TaskIndex
+from dare_bench.harness.task_index import TaskEntry
 from dare_bench.harness.yaml_scan import beside, value_of
 
 _MARKED = re.compile(r"^[\"']?unsafe_code[\"']?[ \t]*:[ \t]*[\"']?(?:true|yes|on)\b", re.MULTILINE | re.IGNORECASE)
 _INCLUDE = re.compile(r"^[\"']?include[\"']?[ \t]*:(?P<value>.*(?:\n[ \t]*-[ \t].*)*)", re.MULTILINE)
 _FUNCTION = re.compile(r"!function\s+(?P<module>[\w.]+)\.\w+")
-# What running a string takes: evaluate's metric of that name, or Python's own exec.
-_RUNS = re.compile(r"code_eval|(?<![\w.])exec\(")
+_METRIC = "code_eval"
+_EXEC = re.compile(r"(?<![\w.])exec\(")
+_STARTS = re.compile(r"(?<!\w)(?:subprocess|os\.system|os\.popen|os\.exec\w+|os\.spawn\w+)(?!\w)")
 
 
 class CodeTaskError(UsageError):
-    """A task that would run generated code, which this version does not do."""
+    """A task whose scorer would run generated code outside the sandbox."""
 
 
-def why_code(path: Path, _seen: tuple[str, ...] = ()) -> str | None:
-    """Why the task of this YAML file runs generated code (a few words), or None if it does not."""
+@dataclass(frozen=True, slots=True)
+class CodeTask:
+    """A task that runs generated code: ``reason`` says how that was seen, ``sandboxed`` whether ours runs it."""
+
+    reason: str
+    sandboxed: bool
+
+
+def code_task(path: Path) -> CodeTask | None:
+    """What the task of this YAML file does with generated code; None if it runs none."""
+    texts = dict(_with_includes(path))
+    marked = any(_MARKED.search(text) for text in texts.values())
+    scorers = dict(_scorers(texts))
+    running = [name for name, source in scorers.items() if _EXEC.search(source)]
+    if running:
+        return CodeTask(f"its scorer {running[0]} runs code by itself", sandboxed=False)
+    using = [name for name, source in scorers.items() if _METRIC in source]
+    by_name = any(_METRIC in text for text in texts.values())
+    if not (marked or using or by_name):
+        return None
+    starting = [name for name, source in scorers.items() if _STARTS.search(source)]
+    if starting:
+        return CodeTask(f"its scorer {starting[0]} starts programs by itself", sandboxed=False)
+    if not (using or by_name):
+        return CodeTask(f"marked unsafe_code, and its scorer does not use {_METRIC}", sandboxed=False)
+    return CodeTask(f"its scorer {using[0]} uses {_METRIC}" if using else f"its metric is {_METRIC}", sandboxed=True)
+
+
+def _with_includes(path: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, str]]:
+    """(path, text) of a task file and of all that it includes."""
     text = path.read_text(encoding="utf-8", errors="replace")
-    if _MARKED.search(text):
-        return "marked unsafe_code"
-    if "code_eval" in text:
-        return "its metric is code_eval"
-    for module in {found["module"] for found in _FUNCTION.finditer(text)}:
-        source = path.parent / f"{module.replace('.', '/')}.py"
-        if source.is_file() and _RUNS.search(source.read_text(encoding="utf-8", errors="replace")):
-            return f"its scorer {source.name} runs code"
+    yield path, text
     for included in _INCLUDE.finditer(text):
         names = value_of(included["value"])
         for name in [names] if isinstance(names, str) else list(names or ()):
-            target = beside(str(path), str(name))
-            if target not in _seen and Path(target).is_file():
-                reason = why_code(Path(target), (*_seen, str(path)))
-                if reason:
-                    return reason
-    return None
+            target = Path(beside(str(path), str(name)))
+            if target not in (*above, path) and target.is_file():
+                yield from _with_includes(target, (*above, path))
 
 
-def code_tasks(entries: Iterable[TaskEntry]) -> dict[str, str]:
-    """{task: reason} of those that run generated code."""
-    reasons = {entry.name: why_code(entry.path) for entry in entries if entry.path is not None}
-    return {name: reason for name, reason in reasons.items() if reason}
+def _scorers(texts: dict[Path, str]) -> Iterator[tuple[str, str]]:
+    """(name, source) of the modules beside the task files whose functions they name."""
+    for path, text in texts.items():
+        for module in dict.fromkeys(found["module"] for found in _FUNCTION.finditer(text)):
+            source = path.parent / f"{module.replace('.', '/')}.py"
+            if source.is_file():
+                yield source.name, source.read_text(encoding="utf-8", errors="replace")
 
 
-def refuse_code_tasks(names: Sequence[str], include_path: Sequence[str] = (), index: TaskIndex | None = None) -> None:
-    """Check the tasks a user named (globs, groups and tags are opened); nothing is loaded.
+def code_tasks(entries: Iterable[TaskEntry]) -> dict[str, CodeTask]:
+    """Those of the tasks that run generated code, by name."""
+    found = {entry.name: code_task(entry.path) for entry in entries if entry.path is not None}
+    return {name: task for name, task in found.items() if task is not None}
+
+
+def sandboxed_tasks(entries: Iterable[TaskEntry]) -> list[str]:
+    """The names of those whose generated code our sandbox runs; nothing is loaded.
 
     Raises:
-        CodeTaskError: one of them runs generated code.
-        UnknownNameError: one of them does not exist.
+        CodeTaskError: one of them would run generated code by itself.
     """
-    index = index or TaskIndex(include_path)
-    found = code_tasks(index.leaves(index.match(names)))
-    if found:
-        name, reason = next(iter(found.items()))
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        raise CodeTaskError(
-            f"task {name!r}{more} runs code that the model writes ({reason}); generated code runs only in a sandbox,"
-            " which this version does not have: leave the task out"
-        )
+    found = code_tasks(entries)
+    refused = {name: task.reason for name, task in found.items() if not task.sandboxed}
+    if refused:
+        raise _refusal(refused)
+    return list(found)
+
+
+def refuse_unknown_code(marked: Iterable[str], known: Iterable[str]) -> None:
+    """Check, once tasks are loaded, that those marked ``unsafe_code`` are all among the known ones.
+
+    Raises:
+        CodeTaskError: one is not (a task written inside a group's file, or changed between check and load).
+    """
+    known = set(known)
+    unknown = [name for name in marked if name not in known]
+    if unknown:
+        raise _refusal(dict.fromkeys(unknown, "marked unsafe_code inside a group's file: give it a file of its own"))
+
+
+def _refusal(reasons: dict[str, str]) -> CodeTaskError:
+    name, reason = next(iter(reasons.items()))
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    return CodeTaskError(
+        f"task {name!r}{more} would run code that the model writes outside the sandbox ({reason});"
+        f" only tasks that use evaluate's {_METRIC} metric run here: leave the task out"
+    )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from dare_bench.errors import UsageError
+from dare_bench.types import Request
 
 
 class Indices(list[int]):
@@ -21,6 +23,11 @@ class Indices(list[int]):
         return value in self._members
 
 
+def place(request: Request) -> tuple[str, Any, int, int]:
+    """(task, document, index, repeat); the index is read from the request's key."""
+    return request.task, request.doc_id, int(request.key.rsplit("/", 3)[1]), request.repeat
+
+
 class Documents:
     """Stands between lm-eval and a task's ``build_all_requests``: prompts are built once (few-shot examples are drawn
     in the order of the documents, so a second build over fewer documents would give other prompts), and later passes
@@ -28,19 +35,21 @@ class Documents:
 
     Args:
         wanted: document numbers of ``--samples`` for this task, in any order.
+        repeats: how often each of the task's own answers is asked for (``--repeats``).
 
     Raises:
         UsageError: a number is not in the data set.
     """
 
-    def __init__(self, task: Any, wanted: Sequence[int] | None) -> None:
-        self.task = task
+    def __init__(self, task: Any, wanted: Sequence[int] | None, repeats: int = 1) -> None:
+        self.task, self._repeats = task, repeats
         self.name: str = task.task_name
         # lm-eval reads the documents in the data set's order but takes the numbers in the order given.
         self.wanted = Indices(sorted(set(wanted))) if wanted is not None else None
         if self.wanted is not None:
             self._check(self.wanted)
         self._built: list[tuple[int, Any]] = []
+        self._by_place: dict[tuple[int, int], Any] = {}
         self._chosen: Indices | None = None
         self._original = task.build_all_requests
         task.build_all_requests = self._build
@@ -56,6 +65,7 @@ class Documents:
         if not self._built:
             self._original(limit=limit, samples=samples, **named)
             self._built = [(samples[i.doc_id] if samples else i.doc_id, i) for i in self.task.instances]
+            self._by_place = {(doc, instance.idx): instance for doc, instance in self._built}
         ids = self._chosen if self._chosen is not None else Indices(dict.fromkeys(doc for doc, _ in self._built))
         places = {doc: place for place, doc in enumerate(ids)}
         # lm-eval numbers documents from 0 under ``samples``; elsewhere place and number are the same.
@@ -67,11 +77,30 @@ class Documents:
         new.true_key = (self.name, doc_id, instance.idx)
         return new
 
+    @property
+    def repeated(self) -> bool:
+        """Is it asked ``repeats`` times? Only where every request is for an answer; a likelihood is asked once."""
+        return self._repeats > 1 and all(i.request_type == "generate_until" for _, i in self._built)
+
     def asked(self) -> Iterator[tuple[int, Any]]:
-        """(document, instance), as many times as it is to be answered."""
-        for doc_id, instance in self._built:
-            for _ in range(instance.repeats or 1):
-                yield doc_id, instance
+        """(document, instance), as many times as it is to be answered: all of a document as often as the task itself
+        wants it, then the same again for each further repeat."""
+        times = self._repeats if self.repeated else 1
+        for doc_id, group in itertools.groupby(self._built, key=lambda built: built[0]):
+            instances = [instance for _, instance in group]
+            for instance in instances * times:
+                for _ in range(instance.repeats or 1):
+                    yield doc_id, instance
+
+    def of_part(self, asked: Sequence[Request], part: int) -> Sequence[Request]:
+        """Those of a document's requests, in their order, that belong to one of the repeats."""
+        own = len(asked) // (self._repeats if self.repeated else 1)
+        return asked[part * own : (part + 1) * own]
+
+    def instance(self, request: Request) -> Any:
+        """A copy, without responses, of the instance that a request was made from."""
+        _, doc_id, idx, _ = place(request)
+        return self._fresh(self._by_place[doc_id, idx], doc_id, 0)
 
     def kept(
         self, only: Mapping[str, Sequence[int]] | None, failures: Mapping[tuple[str, Any], str]

@@ -1,8 +1,9 @@
 """lm-eval's tasks as a task source. lm-eval builds the prompts and scores the answers; we only answer.
 
 lm-eval runs twice over the same task objects: once up to its first question to the model, which yields all requests of
-all tasks at once, and, when everything is answered, once more to score. Documents without an answer are left out of the
-second pass, so a failed request is never scored as a wrong answer. lm-eval itself is imported when requests are built.
+all tasks at once, and, when everything is answered, once more to score (for each of ``--repeats``). Documents without
+an answer are left out of the second pass, so a failed request is never scored as a wrong answer. Generated code runs in
+the sandbox, and starts while other answers are still to come. lm-eval itself is imported when requests are built.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from dare_bench.config import RunSpec
 from dare_bench.errors import DareError, DataError, UsageError, unknown
-from dare_bench.harness.code_tasks import refuse_code_tasks
+from dare_bench.harness.code_eval import CodeRunner, standing_in
+from dare_bench.harness.code_scoring import CodeScoring, code_mark
+from dare_bench.harness.code_tasks import refuse_unknown_code, sandboxed_tasks
 from dare_bench.harness.data import LocalData
-from dare_bench.harness.documents import Documents, without_tasks
+from dare_bench.harness.documents import Documents, place, without_tasks
 from dare_bench.harness.fingerprints import documents as documents_hash
-from dare_bench.harness.punkt import ensure_punkt, needs_punkt
+from dare_bench.harness.punkt import check_punkt
+from dare_bench.harness.repeats import Part, combine, equal_repeats
 from dare_bench.harness.requests import RequestBuilder
 from dare_bench.harness.result import HarnessResult
 from dare_bench.harness.task_index import TaskIndex
@@ -53,13 +57,16 @@ class LmEvalSource:
 
         Raises:
             UnknownNameError: a task nobody knows; the message names the three closest.
-            CodeTaskError: a task that runs generated code.
-            UsageError: ``limit`` and ``samples`` together.
+            CodeTaskError: a task whose scorer would run generated code outside the sandbox.
+            UsageError: ``limit`` and ``samples`` together; a code task where nothing isolates; IFEval without its data.
             DataError: an include path or data folder that is not there.
         """
         if spec.limit is not None and spec.samples is not None:
             raise UsageError("--limit and --samples exclude each other: the one counts documents, the other names them")
-        refuse_code_tasks(spec.tasks, index=TaskIndex(spec.include_path))
+        index = TaskIndex(spec.include_path)
+        leaves = index.leaves(index.match(spec.tasks))
+        CodeRunner.check(spec, sandboxed_tasks(leaves))
+        check_punkt(leaves)
         LocalData.find(spec.data_dir)
 
     def __init__(self, spec: RunSpec, model: LoadedModel) -> None:
@@ -72,7 +79,9 @@ class LmEvalSource:
         self.notes = [self._index.replaced[entry.name] for entry in leaves if entry.name in self._index.replaced]
         self._builder = RequestBuilder(model, spec.decoding, spec.likelihood, spec.sampling_seed)
         self._data = LocalData.find(spec.data_dir)
-        self._needs_punkt = needs_punkt(leaves)
+        self._code_tasks = sandboxed_tasks(leaves)
+        self._runner = CodeRunner(spec)
+        self._code = CodeScoring(self._runner, {})
         self._tasks: Any = None
         self._documents: dict[str, Documents] = {}
         self._requests: list[Request] | None = None
@@ -92,7 +101,13 @@ class LmEvalSource:
                 for documents in self._documents.values()
                 for doc_id, instance in documents.asked()
             ]
+            if self.spec.repeats > 1:
+                self.notes += equal_repeats(self.model, self._requests)
         return self._requests
+
+    def watch(self, sample: Sample) -> None:
+        """A sample is finished: start the tests of generated code. Never waits and never raises."""
+        self._code.watch(sample)
 
     def run(self, answer: Answer, *, only: Mapping[str, Sequence[int]] | None = None) -> HarnessResult:
         """Have all requests answered by one call of ``answer``, and score them.
@@ -101,17 +116,36 @@ class LmEvalSource:
             only: documents to ask and score, by task; tasks that it does not name are left whole.
         """
         requests = [r for r in self.requests() if only is None or r.task not in only or r.doc_id in only[r.task]]
-        samples = list(answer(requests))
-        if len(samples) != len(requests):
-            raise DareError(f"{len(requests)} requests got {len(samples)} samples; one each is needed")
+        try:
+            samples = list(answer(requests))
+            if len(samples) != len(requests):
+                raise DareError(f"{len(requests)} requests got {len(samples)} samples; one each is needed")
+            return self._scored({request.key: sample for request, sample in zip(requests, samples, strict=True)}, only)
+        finally:
+            self._runner.close()
+
+    def _scored(self, samples: Mapping[str, Sample], only: Mapping[str, Sequence[int]] | None) -> HarnessResult:
+        """The result of all samples, by key of their requests: one scoring pass for each repeat."""
+        requests = [request for request in self.requests() if request.key in samples]
         failures: dict[tuple[str, Any], str] = {}
-        for request, sample in zip(requests, samples, strict=True):
+        for request in requests:
+            sample = samples[request.key]
+            self.watch(sample)  # where nobody did while answers came
             if sample.error is not None or sample.answer is None:
                 failures.setdefault((request.task, request.doc_id), sample.error or "no answer")
+        for request in requests:
+            if (why := self._code.refusal(request)) is not None:
+                failures.setdefault((request.task, request.doc_id), why)
         kept = {task: documents.kept(only, failures) for task, documents in self._documents.items()}
-        found = self._score(kept, _by_place(requests, samples))
         asked = {task: documents.kept(only, {}) for task, documents in self._documents.items()}
-        return self._result(found, kept, asked, failures)
+        places = {place(request): samples[request.key] for request in requests}
+        parts = [self._score(kept, places, 0)]
+        again = {task: documents if self._documents[task].repeated else [] for task, documents in kept.items()}
+        if any(documents != [] for documents in again.values()):
+            parts += [self._score(again, places, part) for part in range(1, self.spec.repeats)]
+        groups = without_tasks(self._tasks.load(self._names), _dropped(kept)).get("groups", {})
+        results, rows = combine(parts, lambda table: {name: g.aggregate(table) for name, g in groups.items()})
+        return self._result(_plain_json(results), rows, kept, asked, failures)
 
     def _collect(self) -> None:
         from dare_bench.harness.quiet import quiet
@@ -119,15 +153,17 @@ class LmEvalSource:
         from dare_bench.harness.tasks import Tasks
 
         with quiet(self.notes):
-            stand_in = ensure_punkt() if self._needs_punkt else None
-            self.notes += [stand_in] if stand_in else []
-            self._tasks = Tasks(self._index, self._data, ["punkt stand-in"] if stand_in else [])
-            loaded = self._tasks.load(self._names)["tasks"]
+            self._tasks = Tasks(self._index, self._data, code_mark(self._code_tasks))
+            with standing_in(self._runner) if self._code_tasks else contextlib.nullcontext():
+                loaded = self._tasks.load(self._names)["tasks"]
+            refuse_unknown_code((n for n, t in loaded.items() if getattr(t, "UNSAFE_CODE", False)), self._code_tasks)
             wanted = self.spec.samples or {}
             for name in wanted:
                 if name not in loaded:
                     raise unknown("task in --samples", name, loaded)
-            self._documents = {name: Documents(task, wanted.get(name)) for name, task in loaded.items()}
+            repeats = self.spec.repeats
+            self._documents = {name: Documents(task, wanted.get(name), repeats) for name, task in loaded.items()}
+            self._code = CodeScoring(self._runner, {n: d for n, d in self._documents.items() if n in self._code_tasks})
             asker = Asker(self.model, self.spec.apply_chat_template)
             with contextlib.suppress(Collected):
                 self._lm_eval(asker, self.spec.limit, self._wanted())
@@ -137,24 +173,28 @@ class LmEvalSource:
         """``--samples`` as lm-eval takes it."""
         return {name: d.wanted for name, d in self._documents.items() if d.wanted is not None} or None
 
-    def _score(self, kept: Mapping[str, list[int] | None], samples: Mapping[Any, Sample]) -> dict[str, Any]:
+    def _score(self, kept: Mapping[str, list[int] | None], samples: Mapping[Any, Sample], part: int) -> Part:
+        """(results, rows by task) of one of the repeats, in plain JSON values."""
         from dare_bench.harness.quiet import quiet
         from dare_bench.harness.replay import Replayer
 
-        dropped = [task for task, documents in kept.items() if documents == []]
         everything = self._tasks.load(self._names)
         if all(documents is None for documents in kept.values()):
             limit, chosen = self.spec.limit, self._wanted()  # nothing is left out: lm-eval is asked what the user asked
         else:
             limit, chosen = None, {task: self._documents[task].select(d) for task, d in kept.items() if d != []}
         try:
-            self._tasks.show(without_tasks(everything, dropped))
+            self._tasks.show(without_tasks(everything, _dropped(kept)))
             with quiet(self.notes):
-                return self._lm_eval(Replayer(self.model, self.spec.apply_chat_template, samples), limit, chosen)
+                lm = Replayer(self.model, self.spec.apply_chat_template, samples, part)
+                found = _plain_json(self._lm_eval(lm, limit, chosen))
         finally:
             self._tasks.show(everything)
             for documents in self._documents.values():
                 documents.select(None)
+        rows = found.pop("samples", {})
+        self._code.mark(rows, self.requests(), part)
+        return found, rows
 
     def _lm_eval(self, lm: BaseLM, limit: int | float | None, samples: Mapping[str, Any] | None) -> dict[str, Any]:
         from lm_eval import simple_evaluate
@@ -176,6 +216,7 @@ class LmEvalSource:
                 fewshot_as_multiturn=spec.fewshot_as_multiturn,
                 gen_kwargs=dict(spec.decoding) or None,
                 task_manager=self._tasks,
+                confirm_run_unsafe_code=bool(self._code_tasks),
                 **dict(zip(SEED_NAMES, spec.seeds, strict=True)),
             )
         except (DareError, Collected):
@@ -186,7 +227,8 @@ class LmEvalSource:
 
     def _result(
         self,
-        found: dict[str, Any],
+        results: dict[str, Any],
+        samples: dict[str, list[dict[str, Any]]],
         kept: Mapping[str, list[int] | None],
         asked: Mapping[str, list[int] | None],
         failures: Mapping[tuple[str, Any], str],
@@ -196,8 +238,6 @@ class LmEvalSource:
 
         spec = self.spec
         template = Asker(self.model).chat_template(spec.apply_chat_template)
-        results = _plain_json(found)
-        samples = results.pop("samples", {})
         results["config"] |= {
             "model": "dare",
             "model_args": {"pretrained": spec.model, **spec.model_args},
@@ -215,7 +255,7 @@ class LmEvalSource:
                 task: f"{self._tasks.definitions[task]}:{documents_hash(documents.rows(asked[task]))}"
                 for task, documents in self._documents.items()
             }
-        notes = [*self.notes, *self._builder.notes, *(self._data.notes if self._data else [])]
+        notes = [*self.notes, *self._builder.notes, *self._code.notes, *(self._data.notes if self._data else [])]
         notes += [f"task {t!r} has no score: none of its documents was answered" for t, d in kept.items() if d == []]
         return HarnessResult(
             results=results,
@@ -223,13 +263,13 @@ class LmEvalSource:
             fingerprints=prints,
             notes=list(dict.fromkeys(notes)),
             failures=[{"task": task, "doc_id": doc, "error": error} for (task, doc), error in failures.items()],
+            execution=self._code.execution(samples),
         )
 
 
-def _by_place(requests: Sequence[Request], samples: Sequence[Sample]) -> dict[Any, Sample]:
-    """Samples by (task, document, index, repeat); the index is read from the request's key."""
-    places = ((r.task, r.doc_id, int(r.key.rsplit("/", 3)[1]), r.repeat) for r in requests)
-    return dict(zip(places, samples, strict=True))
+def _dropped(kept: Mapping[str, list[int] | None]) -> list[str]:
+    """The tasks of which no document is scored."""
+    return [task for task, documents in kept.items() if documents == []]
 
 
 def _plain_json(value: Any) -> Any:

@@ -30,16 +30,20 @@ class Asker(BaseLM):
 
 
 class Replayer(BaseLM):
-    """Answers from finished samples, by (task, document, index, repeat)."""
+    """Answers from finished samples, by (task, document, index, repeat).
 
-    def __init__(self, model: LoadedModel, template: bool | str, samples: Mapping[Any, Sample]) -> None:
+    Args:
+        part: which of ``--repeats``: a task that asks for r answers itself is given those from ``part * r`` on.
+    """
+
+    def __init__(self, model: LoadedModel, template: bool | str, samples: Mapping[Any, Sample], part: int = 0) -> None:
         super().__init__(model, template)
-        self._samples = samples
+        self._samples, self._part = samples, part
         self._times: Counter[Any] = Counter()
 
     def _next(self, instance: Any) -> Generation | Likelihood:
         where = instance.true_key
-        sample = self._samples[(*where, self._times[where])]
+        sample = self._samples[(*where, self._part * (instance.repeats or 1) + self._times[where])]
         self._times[where] += 1
         assert sample.answer is not None  # documents without an answer were left out
         return sample.answer

@@ -6,7 +6,7 @@ name the data set, never a path.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from lm_eval.api.task import Task
@@ -21,6 +21,8 @@ from dare_bench.harness.task_index import TaskIndex
 
 _KINDS = {"task": Kind.TASK, "python": Kind.PY_TASK, "group": Kind.GROUP, "tag": Kind.TAG}
 _DATA = ("dataset_path", "dataset_name", "dataset_kwargs")
+_GATED = frozenset({"Idavidrein/gpqa"})
+"""Known to be gated, also where the hub cannot be asked (it then looks like any set that is not cached)."""
 
 
 class _Factory(TaskFactory):
@@ -31,10 +33,13 @@ class _Factory(TaskFactory):
         self._data = data
         self.moved: dict[str, dict[str, Any]] = {}
         """By task name: the data set settings that a redirection replaced."""
+        self._asked: dict[str, str] = {}
+        """By task name: the data set that the hub is asked for."""
 
     def _redirected(self, name: str, config: dict[str, Any]) -> dict[str, Any]:
         change = self._data.redirect(config) if self._data else None
         if change is None:
+            self._asked[name] = str(config.get("dataset_path"))
             return config
         self.moved[name] = {key: config.get(key) for key in _DATA}
         return {**config, **change}
@@ -65,6 +70,12 @@ class _Factory(TaskFactory):
 
     def _unbuilt(self, name: str, error: Exception) -> DataError:
         lines = str(error).strip().split("\n")
+        if (gated := _gated(error, self._asked.get(name))) is not None:
+            return DataError(
+                f"task {name!r} could not be built: its data set {gated} is gated and comes from the hub only: accept"
+                f" its terms at https://huggingface.co/datasets/{gated}, give your token (hf auth login, or the"
+                f" variable HF_TOKEN) and run again ({type(error).__name__}: {lines[0][:200]})"
+            )
         where = (
             f"{self._data.folder}/manifest.json does not list its data set, so the hub was asked; "
             if (self._data and name not in self.moved)
@@ -77,9 +88,15 @@ class _Factory(TaskFactory):
 
 
 class Tasks(TaskManager):
-    """A task manager that builds what is asked for once, and hands out the same objects again."""
+    """A task manager that builds what is asked for once, and hands out the same objects again.
 
-    def __init__(self, index: TaskIndex, data: LocalData | None, marks: Sequence[str] = ()) -> None:
+    Args:
+        marks: what else decides a task's scores, given its name and the task; it becomes part of the fingerprint.
+    """
+
+    def __init__(
+        self, index: TaskIndex, data: LocalData | None, marks: Callable[[str, Any], Iterable[str]] = lambda *_: ()
+    ) -> None:
         super().__init__(include_defaults=False)
         self._marks = marks
         self.definitions: dict[str, str] = {}
@@ -107,7 +124,7 @@ class Tasks(TaskManager):
             for name, task in self._built["tasks"].items():
                 if name in self._factory.moved:
                     _put_back(task, self._factory.moved[name])
-                self.definitions[name] = definition(task, self._marks)
+                self.definitions[name] = definition(task, self._marks(name, task))
         return self._built
 
     def show(self, built: dict[str, Any]) -> None:
@@ -119,3 +136,15 @@ def _put_back(task: Task, settings: dict[str, Any]) -> None:
     for key, value in settings.items():
         setattr(task.config, key, value)
     task.DATASET_PATH, task.DATASET_NAME = settings["dataset_path"], settings["dataset_name"]
+
+
+def _gated(error: BaseException, asked: str | None) -> str | None:
+    """The hub id of the data set if that is why it could not be loaded."""
+    if asked in _GATED:
+        return asked
+    seen: BaseException | None = error
+    while seen is not None and asked is not None:
+        if type(seen).__name__ == "GatedRepoError" or "gated dataset" in str(seen):
+            return asked
+        seen = seen.__cause__ or seen.__context__
+    return None

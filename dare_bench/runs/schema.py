@@ -117,6 +117,35 @@ class Resumed(_Strict):
     samples: int = Field(description="samples that were already there")
 
 
+class Execution(_Strict):
+    """How code that the model wrote was run. ``level``: bubblewrap, namespaces, or none (unsafe, asked for)."""
+
+    level: str
+    unsafe: bool = False
+    statuses: dict[str, int] = Field(default_factory=dict, description="passed, failed, timeout, crashed, refused")
+    timeout: float | None = Field(default=None, description="seconds of wall time that a program may take")
+
+
+class Verdict(_Strict):
+    """What came of running one answer's code against its tests."""
+
+    status: str
+    level: str
+    seconds: float = 0.0
+
+
+class RecipeBlock(_Open):
+    """The published score that this run is held against, as its recipe tells it."""
+
+    name: str
+    published: dict[str, Any]
+    score: dict[str, Any] = Field(description="task, metric, filter: the score of this run that is compared")
+    settings: str = Field(description="recorded, partly, unrecorded: how much of the published settings is known")
+    missing: list[str] = Field(default_factory=list)
+    doubts: list[str] = Field(default_factory=list)
+    deviations: list[str] = Field(default_factory=list, description="where this run leaves its recipe")
+
+
 class RunEvent(_Open):
     """Something worth knowing that happened during the run, such as rows halved for want of memory."""
 
@@ -135,11 +164,18 @@ class Block(_Strict):
     tasks: dict[str, TaskBlock]
     seeds: tuple[int, int, int, int] = Field(description="python, numpy, torch (keys the sampler), fewshot")
     limit: int | float | None = None
+    repeats: int = Field(default=1, ge=1, description="answers asked for each prompt")
     command: str = ""
     environment: Environment = Field(default_factory=Environment)
     decoding_requested: dict[str, Any] = Field(default_factory=dict)
     cost: Cost = Field(default_factory=Cost)
     ci: dict[str, dict[str, CI]] = Field(default_factory=dict, description='by task, then by "metric,filter"')
+    extraction: dict[str, dict[str, dict[str, int]]] = Field(
+        default_factory=dict,
+        description="by task, then filter: answers that were matched, no_match, ambiguous, truncated",
+    )
+    execution: Execution | None = None
+    recipe: RecipeBlock | None = None
     failures: list[Failure] = Field(default_factory=list)
     resumed_from: list[Resumed] = Field(default_factory=list)
     events: list[RunEvent] = Field(default_factory=list)
@@ -167,6 +203,10 @@ class GenerateAnswer(_Strict):
     margin: float | None = None
     residual_masks: int = 0
     trace_ref: str | None = None
+    repeat: int = 0
+    extraction: str | None = Field(default=None, description="matched, no_match, ambiguous or truncated")
+    extracted: str | None = Field(default=None, description="what the harness read out of the answer")
+    verdict: Verdict | None = None
 
 
 class ScoreAnswer(_Strict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,21 @@ from dare_bench.runs.intervals import members, metric_keys, stderr_of
 from dare_bench.runs.schema import Block, TaskBlock
 from dare_bench.types import Decoding, Tier
 
-HEADLINE = ("exact_match", "prompt_level_strict_acc", "pass@1", "acc_norm", "acc", "math_verify", "f1")
-"""Which metric stands for a task when nobody says: the first of these that it has, else the first in its file."""
+HEADLINE = (
+    "math_verify",
+    "exact_match",
+    "prompt_level_strict_acc",
+    "Prompt-level-strict-accuracy",
+    "accuracy",
+    "pass@1",
+    "humaneval_pass@1",
+    "acc_norm",
+    "acc",
+    "score",
+    "f1",
+)
+"""Which metric stands for a task when nobody says: the first of these that it has, else the first in its file.
+lm-eval's and OpenCompass's names. math-verify comes first: the exact match beside it reads one set phrase only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +37,8 @@ class Score:
     ``value`` is as lm-eval reports it (shares from 0 to 1); ``lo`` and ``hi`` bound it at ``level`` (None: no interval
     can be given); ``n`` counts the documents behind it. ``task_fingerprint`` is ``<definition>:<documents>``, hashes of
     templates and scorer and of the prompts asked (two numbers with the same one answer the same question);
-    ``fingerprint`` hashes these and every setting.
+    ``fingerprint`` hashes these and every setting. ``extraction_rate`` is the share of answers that the harness could
+    read a value from (None where it looks for none); a low score says little where this is low.
     """
 
     task: str
@@ -43,6 +58,7 @@ class Score:
     higher_is_better: bool | None
     limited: bool
     is_group: bool
+    extraction_rate: float | None = None
 
     @property
     def key(self) -> str:
@@ -106,7 +122,23 @@ def _of_row(name: str, metrics: Mapping[str, Any], results: Mapping[str, Any], b
             higher_is_better=better.get(metric),
             limited=any(task.limit_applied for task in tasks),
             is_group=bool(results.get("group_subtasks", {}).get(name)),
+            extraction_rate=extraction_rate(_extraction(block, members(results, name), filter_name)),
         )
+
+
+def _extraction(block: Block, tasks: Iterable[str], filter_name: str) -> Counter[str]:
+    """Answers by status, over all tasks of a group."""
+    counts: Counter[str] = Counter()
+    for task in tasks:
+        counts.update(block.extraction.get(task, {}).get(filter_name, {}))
+    return counts
+
+
+def extraction_rate(counts: Mapping[str, int]) -> float | None:
+    """Share of answers, 0 to 1, from which a value was read: ``matched`` and ``ambiguous`` of all statuses; None if no
+    answer has one."""
+    total = sum(counts.values())
+    return (counts.get("matched", 0) + counts.get("ambiguous", 0)) / total if total else None
 
 
 def _effective(results: Mapping[str, Any], name: str, tasks: Iterable[TaskBlock]) -> int:

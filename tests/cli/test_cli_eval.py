@@ -22,9 +22,8 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ToyModel:
     """``--model toy`` opens a torch-free model; the test stands in an empty folder."""
     model = ToyModel()
     monkeypatch.chdir(tmp_path)
-    for place in ("evaluate", "preview"):
-        monkeypatch.setattr(f"dare_bench.engine.{place}.open_model", lambda spec: (model, model))
-        monkeypatch.setattr(f"dare_bench.engine.{place}.content_of", lambda spec, *_: "toy content")
+    monkeypatch.setattr("dare_bench.engine.opening.Opener._model", lambda self, spec: (model, model))
+    monkeypatch.setattr("dare_bench.engine.opening.Opener.content", lambda self, spec: "toy content")
     return model
 
 

@@ -130,6 +130,33 @@ def test_rows_carry_score_interval_size_tier_settings_and_speed(site: Path) -> N
     assert "NVIDIA H200" in rows(site)["limited"]
 
 
+def with_extraction(folder: Path, extraction: dict[str, dict[str, dict[str, int]]]) -> None:
+    """Statuses of answers put into a run's results file."""
+    (path,) = folder.glob("results_*.json")
+    results = json.loads(path.read_text())
+    results["dare_bench"]["extraction"] = extraction
+    path.write_text(json.dumps(results))
+
+
+def test_how_many_answers_could_be_read_stands_beside_the_score(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs", "some", tasks=TASKS, n_docs=20)
+    counts = {"dare_sudoku": {"none": {"matched": 11, "ambiguous": 2, "truncated": 7}}}
+    with_extraction(run, {**counts, "dare_countdown3": {"none": {"matched": 20}}})
+    make_run(tmp_path / "runs", "none", tasks=TASKS, n_docs=20)
+    out = tmp_path / "site"
+    build(tmp_path / "runs", out)
+    assert "read 65.0 %" in rows(out)["some"] and "read 100" not in rows(out)["some"]
+    assert "read" not in rows(out)["none"]
+    titles = [value for _, name, value in Page(out / "index.html").attributes if name == "title"]
+    assert "an answer was read from 100.0 % of the responses" in titles
+    page = (out / "runs" / "some" / "index.html").read_text()
+    table = re.sub(r"<[^>]+>", " ", page.split("<table")[1].split("</table>")[0])
+    assert "Extracted" in table and "65.0" in table and "100.0" in table
+    assert "Extracted" not in (out / "runs" / "none" / "index.html").read_text()
+    saved = json.loads((out / "data" / "board.json").read_text())
+    assert sorted(str(row["scores"]["dare_sudoku"]["extraction_rate"]) for row in saved["rows"]) == ["0.65", "None"]
+
+
 def ranks_of(root: Path, out: Path, board: str = "default") -> dict[str, tuple[int | None, list[str]]]:
     build(root, out, board=board)
     data = json.loads((out / "data" / "board.json").read_text())

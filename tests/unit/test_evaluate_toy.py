@@ -13,7 +13,6 @@ import toy_source
 from toy_model import ToyModel
 from toy_source import ToySource
 
-from dare_bench.engine import evaluate as engine
 from dare_bench.engine.evaluate import evaluate
 from dare_bench.engine.preview import preview
 from dare_bench.engine.rundir import RunFolder, read_done
@@ -266,7 +265,7 @@ def test_wrong_words_are_refused_before_anything_is_made(tmp_path: Path) -> None
 
 
 def test_refused_tasks_never_open_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "open_model", lambda spec: pytest.fail("opened"))
+    monkeypatch.setattr("dare_bench.engine.opening.Opener.loaded", lambda self, spec: pytest.fail("opened"))
     with pytest.raises(UsageError, match="run code"):
         evaluate(model="anything", tasks="toycode", harness="toy", output_path=str(tmp_path))
 

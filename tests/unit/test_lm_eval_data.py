@@ -1,4 +1,4 @@
-"""Data sets from local files by a manifest."""
+"""Data sets from local files by a manifest, and the sentence model that IFEval needs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from toy_tasks import write_data
 
-from dare_bench.errors import DataError
+from dare_bench.errors import DataError, UsageError
 from dare_bench.harness.data import LocalData
-from dare_bench.harness.punkt import NOTE, STAND_IN, ensure_punkt
+from dare_bench.harness.punkt import check_punkt
+from dare_bench.harness.task_index import TaskIndex
 
 SMALL = {"dataset_path": "toys/sums", "dataset_name": "small"}
 
@@ -98,22 +99,15 @@ def test_the_folder_may_come_from_the_environment(tmp_path: Path, monkeypatch: p
         LocalData.find(str(tmp_path))
 
 
-def test_the_stand_in_splits_sentences_where_nltk_has_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ifeval_is_refused_where_nltk_has_no_sentence_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nltk = pytest.importorskip("nltk")
-    from nltk.tokenize.punkt import PunktTokenizer
-
-    monkeypatch.setattr(nltk.data, "path", [])
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert ensure_punkt() == NOTE
-    assert nltk.data.path == [str(STAND_IN)]
-    assert ensure_punkt() == NOTE
-    text = 'Dr. Smith met J. Bach at 5 p.m. in Jan. 1999. "Why?" Take the letter X. If it fits, stop! It costs $2.50.'
-    assert len(PunktTokenizer("english").tokenize(text)) == 5
-
-
-def test_nltks_own_model_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nltk = pytest.importorskip("nltk")
-    (tmp_path / "tokenizers" / "punkt_tab" / "english").mkdir(parents=True)
+    monkeypatch.setenv("DARE_BENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
-    assert ensure_punkt() is None
-    assert nltk.data.path == [str(tmp_path)]
+    index = TaskIndex()
+    check_punkt(index.leaves(["gsm8k", "minerva_math"]))
+    for name in ("ifeval", "leaderboard_ifeval"):
+        with pytest.raises(UsageError, match=f"task '{name}' needs .*python -m nltk.downloader punkt_tab") as error:
+            check_punkt(index.leaves(["gsm8k", name]))
+        assert "\n" not in str(error.value) and error.value.exit_code == 2
+    (tmp_path / "tokenizers" / "punkt_tab" / "english").mkdir(parents=True)
+    check_punkt(index.leaves(["ifeval"]))

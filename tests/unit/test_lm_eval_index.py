@@ -1,4 +1,4 @@
-"""Names of tasks without lm-eval's scan, and the refusal of tasks that run generated code."""
+"""Names of tasks without lm-eval's scan, and which of them run generated code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toy_tasks import write_tasks
 
 from dare_bench.errors import DataError, UnknownNameError
 from dare_bench.harness import task_index
-from dare_bench.harness.code_tasks import CodeTaskError, code_tasks, refuse_code_tasks
+from dare_bench.harness.code_tasks import CodeTaskError, code_tasks, refuse_unknown_code, sandboxed_tasks
 from dare_bench.harness.task_index import TaskIndex, lm_eval_folder
 
 KINDS = {"TASK": "task", "PY_TASK": "python", "GROUP": "group", "TAG": "tag"}
@@ -144,20 +144,43 @@ def test_groups_and_tags_open_to_tasks(tmp_path: Path) -> None:
     assert len(index.leaves(["mmlu"])) == 57
 
 
-def test_code_tasks_are_refused_with_the_reason(tmp_path: Path) -> None:
+def test_scorers_that_run_code_by_themselves_are_refused_with_the_reason(tmp_path: Path) -> None:
     index = TaskIndex([write_tasks(tmp_path)])
+    (tmp_path / "code" / "starts.yaml").write_text(
+        "task: toy_starts\nunsafe_code: true\nmetric_list:\n  - metric: !function shell.score\n"
+    )
+    (tmp_path / "code" / "shell.py").write_text("import subprocess\nmetric = 'code_eval'\ndef score(**_): ...\n")
     for name, reason in {
-        "toy_code": "marked unsafe_code",
+        "toy_code": "marked unsafe_code, and its scorer does not use code_eval",
         "toy_code_child": "marked unsafe_code",
-        "toy_runs": "scorer.py runs code",
+        "toy_runs": "scorer.py runs code by itself",
         "toy_code_group": "toy_code_child",
-        "humaneval": "sandbox",
-        "humaneval_plus": "sandbox",
-        "mbpp_instruct": "sandbox",
-        "cruxeval_input": "utils.py runs code",
+        str(tmp_path / "code" / "starts.yaml"): "shell.py starts programs by itself",
+        "cruxeval_input": "utils.py runs code by itself",
+        "longproc_pseudo_to_code_2k": "metrics.py starts programs by itself",
     }.items():
         with pytest.raises(CodeTaskError, match=reason) as error:
-            refuse_code_tasks([name], index=index)
+            sandboxed_tasks(index.leaves(index.match([name])))
         assert "\n" not in str(error.value) and error.value.exit_code == 2
-    refuse_code_tasks(["toy_group", "gsm8k", "bbh", "ifeval", "minerva_math"], index=index)
+
+
+def test_tasks_that_use_code_eval_run_in_the_sandbox(tmp_path: Path) -> None:
+    index = TaskIndex([write_tasks(tmp_path)])
+    (tmp_path / "code" / "metric.yaml").write_text("task: toy_metric\nmetric_list: [{metric: code_eval}]\n")
+
+    def found(*names: str) -> list[str]:
+        return sandboxed_tasks(index.leaves(index.match(names)))
+
+    assert found(str(tmp_path / "code" / "metric.yaml")) == ["toy_metric"]
+    assert set(found("humaneval*", "mbpp*", "gsm8k")) >= {
+        *("humaneval", "humaneval_plus", "humaneval_instruct", "humaneval_64", "humaneval_64_instruct"),
+        *("mbpp", "mbpp_plus", "mbpp_instruct", "mbpp_plus_instruct", "humaneval_single_line_infilling"),
+    }
+    assert found("toy_group", "gsm8k", "bbh", "ifeval", "minerva_math") == []
     assert not code_tasks(index.leaves(index.match(["dare_*", "hellaswag"])))
+
+
+def test_a_marked_task_that_no_file_told_of_is_refused() -> None:
+    refuse_unknown_code(["humaneval"], ["humaneval", "mbpp"])
+    with pytest.raises(CodeTaskError, match=r"task 'g::x' would run .*inside a group's file"):
+        refuse_unknown_code(["humaneval", "g::x"], ["humaneval"])

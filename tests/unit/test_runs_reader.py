@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from require import need_package
@@ -138,7 +139,45 @@ def test_the_headline_is_the_metric_people_quote() -> None:
     assert found is not None and found.metric == "acc_norm" and found.stderr is None
 
 
-def _scores(results: dict) -> list:  # type: ignore[type-arg]
+@pytest.mark.parametrize(
+    ("metrics", "chosen"),
+    [
+        (("exact_match", "math_verify"), "math_verify"),  # minerva_math: the exact match reads one phrase only
+        (("accuracy", "pass@1", "pass@8"), "accuracy"),  # OpenCompass, repeated
+        (("timeout", "humaneval_pass@1"), "humaneval_pass@1"),
+        (("pass", "timeout", "score"), "score"),
+        (("sample_accuracy", "digit"), "sample_accuracy"),
+    ],
+)
+def test_the_headline_knows_both_harnesses_names(metrics: tuple[str, ...], chosen: str) -> None:
+    found = headline(_scores({"results": {"t": {f"{metric},none": 0.5 for metric in metrics}}}), "t")
+    assert found is not None and found.metric == chosen
+
+
+def test_scores_say_how_many_answers_could_be_read() -> None:
+    results = {
+        "results": {
+            "g": {"acc,strict": 0.5},
+            "a": {"acc,strict": 0.5, "acc,flexible": 0.5},
+            "b": {"acc,strict": 0.5, "f1,none": 0.5},
+        },
+        "group_subtasks": {"g": ["a", "b"], "a": [], "b": []},
+    }
+    extraction = {
+        "a": {"strict": {"matched": 6, "no_match": 2}, "flexible": {"ambiguous": 8}},
+        "b": {"strict": {"truncated": 2}},
+    }
+    rates = {(s.task, s.filter): s.extraction_rate for s in _scores(results, extraction=extraction)}
+    assert rates == {
+        ("g", "strict"): 0.6,
+        ("a", "strict"): 0.75,
+        ("a", "flexible"): 1.0,
+        ("b", "strict"): 0.0,
+        ("b", "none"): None,
+    }
+
+
+def _scores(results: dict, **fields: Any) -> list:  # type: ignore[type-arg]
     block = Block.model_validate(
         {
             "status": "complete", "run_id": "r", "created": "2026", "seeds": (0, 0, 0, 0),
@@ -146,6 +185,7 @@ def _scores(results: dict) -> list:  # type: ignore[type-arg]
             "harness": {"name": "lm-eval", "version": "1"},
             "tasks": {name: {"fingerprint": name, "n_docs": 4, "n_total": 4, "tier": tier}
                       for name, tier in (("t", "E1"), ("a", "E1"), ("b", "A"))},
+            **fields,
         }
     )  # fmt: skip
     return scores_of(results, block)

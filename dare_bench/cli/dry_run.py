@@ -1,0 +1,87 @@
+"""``eval --dry-run``: what a run would be and cost. A published score's checkpoint need not be on this machine."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dare_bench.engine.plan import Planned, plan
+from dare_bench.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from dare_bench.cost_model import Estimate
+    from dare_bench.engine.preview import Preview
+
+
+def show(fields: dict[str, Any], json: bool) -> None:
+    """Print the preview of one run, or of several behind one another; nothing is evaluated.
+
+    Raises: what the preview of a single run raises; of several, each says for itself why it cannot be made.
+    """
+    planned = plan(fields)
+    if len(planned) == 1:
+        found = _seen(planned[0])
+        if json:
+            print(_json(found.plain()))
+        else:
+            _print(planned[0], found)
+        return
+    records: list[dict[str, Any]] = []
+    for one in planned:
+        try:
+            found = _seen(one)
+        except (UsageError, DataError) as error:
+            records.append({"name": one.name, "refused": str(error)})
+            if not json:
+                print(f"== {one.name}\ncannot be run: {error}\n")
+            continue
+        records.append({"name": one.name, **found.plain()})
+        if not json:
+            print(f"== {one.name}")
+            _print(one, found)
+            print()
+    if json:
+        print(_json(records))
+
+
+def _seen(one: Planned) -> Preview | Estimate:
+    """What the run would be with its checkpoint open; from facts alone where that is not on this machine."""
+    if one.recipe is not None and not _is_here(str(one.fields.get("model"))):
+        from dare_bench.cost_model import estimate
+
+        return estimate(one.recipe, one.fields.get("limit"))
+    from dare_bench.engine.preview import preview
+
+    return preview(**one.fields)
+
+
+def _is_here(model: str) -> bool:
+    """Can the checkpoint be opened without fetching gigabytes?"""
+    from dare_bench.registry import registry
+
+    if model in registry().names("checkpoint") or Path(model).expanduser().exists():
+        return True
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(model, "config.json"), str)
+
+
+def _print(one: Planned, found: Preview | Estimate) -> None:
+    from dare_bench.cost_model import Estimate
+
+    if not isinstance(found, Estimate):
+        from dare_bench.cli.summary import print_preview
+
+        print_preview(found)
+        return
+    assert one.recipe is not None
+    for name, value in one.fields.items():
+        if value not in (None, {}, (), [], ""):
+            print(f"{name}: {','.join(value) if isinstance(value, tuple) else value}")
+    print(f"the checkpoint {one.fields['model']} is not on this machine: from its facts and the recipe's own settings,")
+    print(found.text())
+
+
+def _json(value: Any) -> str:
+    return jsonlib.dumps(value, indent=2, ensure_ascii=False, default=str)

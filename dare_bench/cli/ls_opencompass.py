@@ -1,0 +1,39 @@
+"""``dare-bench ls tasks --harness opencompass``: names of OpenCompass's data-set configs."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from fnmatch import fnmatch
+
+
+def list_configs(pattern: str | None, include_path: list[str], json: bool) -> None:
+    """Prints the configs that fit ``pattern`` (a glob, or a part of the name), below the folder they stand in.
+
+    Raises:
+        UnknownNameError: no name fits; the message names the three closest.
+    """
+    from dare_bench.errors import unknown
+    from dare_bench.harness.opencompass.catalogue import KIND, Catalogue
+
+    catalogue = Catalogue(include_path)
+    found = [catalogue.entries[name] for name in catalogue.names()]
+    if pattern is not None:
+        wanted = pattern if set("*?[") & set(pattern) else f"*{pattern}*"
+        found = [config for config in found if fnmatch(config.name, wanted)]
+        if not found:
+            raise unknown(KIND, pattern, catalogue.names())
+    found.sort(key=lambda config: (config.origin, config.folder, config.name))
+    if json:
+        keys = ("name", "folder", "origin", "path")
+        rows = [{key: str(getattr(config, key)) for key in keys} for config in found]
+        print(jsonlib.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    lines: list[str] = []
+    above = None
+    for config in found:
+        place = config.origin if config.folder == "." else f"{config.origin}: {config.folder}"
+        if place != above:
+            lines.append(place)
+            above = place
+        lines.append(f"  {config.name}")
+    print("\n".join(lines))

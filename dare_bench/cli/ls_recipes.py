@@ -1,0 +1,67 @@
+"""``dare-bench ls recipes``: published scores, with what is known of how they were taken. Nothing is opened."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from dare_bench.recipes import Recipe
+
+
+def recipes(
+    checkpoint: Annotated[
+        str | None, typer.Argument(help="A checkpoint (llada-8b-instruct) or one recipe of it.", show_default=False)
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON: all that the files say.")] = False,
+) -> None:
+    """Published scores that eval --recipe runs again."""
+    from dare_bench.recipes import find
+    from dare_bench.registry import registry
+
+    names = registry().names("recipe") if checkpoint is None else [checkpoint]
+    groups = [find(name) for name in names]
+    if json:
+        files = [
+            {
+                **group[0].file.model_dump(mode="json"),
+                "scores": {r.entry_name: r.entry.model_dump(mode="json") for r in group},
+            }
+            for group in groups
+        ]
+        print(jsonlib.dumps(files if checkpoint is None else files[0], indent=2, ensure_ascii=False))
+        return
+    for number, group in enumerate(groups):
+        file = group[0].file
+        print(f"{'' if number == 0 else chr(10)}{file.checkpoint} ({file.model})")
+        rows = [_row(recipe) for recipe in group]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        for row in rows:
+            print("  " + "  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip())
+    if checkpoint is not None and "/" in checkpoint:
+        _details(groups[0][0])
+
+
+def _row(recipe: Recipe) -> list[str]:
+    published, run = recipe.entry.published, recipe.entry.run
+    source = published.source
+    value = f"{published.value:g}" + ("%" if published.unit == "percent" else "")
+    return [
+        recipe.name,
+        value if published.measures == "accuracy" else f"{value} ({published.measures})",
+        f"{run.harness}:{','.join(run.tasks)}" if run else "cannot be run",
+        recipe.entry.settings,
+        f"{source.title}, {source.table}" if source.table else source.title,
+    ]
+
+
+def _details(recipe: Recipe) -> None:
+    """What stands in the way of believing one number."""
+    entry = recipe.entry
+    print(f"  source: {entry.published.source.text()}")
+    print(f"  test set: {entry.published.test_set.id}, {entry.published.test_set.documents or 'unknown'} documents")
+    for word, texts in (("not recorded", entry.missing), ("doubt", entry.doubts)):
+        for text in texts:
+            print(f"  {word}: {text}")

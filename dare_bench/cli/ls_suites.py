@@ -1,0 +1,31 @@
+"""``dare-bench ls suites``: many benchmarks under one word. Nothing is opened."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from typing import Annotated
+
+import typer
+
+
+def suites(
+    name: Annotated[str | None, typer.Argument(help="One suite (dare).", show_default=False)] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Suites, and what each of their benchmarks runs."""
+    from dare_bench.registry import registry
+    from dare_bench.suites import load
+
+    found = [load(one) for one in (registry().names("suite") if name is None else [name])]
+    if json:
+        print(jsonlib.dumps([suite.model_dump(mode="json") for suite in found], indent=2, ensure_ascii=False))
+        return
+    for number, suite in enumerate(found):
+        print(f"{chr(10) if number else ''}{suite.name}: {suite.about.strip()}")
+        rows = [
+            (entry.name, f"{entry.harness}:{','.join(entry.tasks)}", str(entry.documents or ""), ", ".join(entry.needs))
+            for entry in suite.entries
+        ]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        for row in rows:
+            print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

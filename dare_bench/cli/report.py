@@ -1,0 +1,129 @@
+"""``dare-bench report``: runs beside published scores, beside each other, and whether they asked the same."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from dare_bench.reports.agreement import Agreement
+    from dare_bench.reports.text import Piece
+    from dare_bench.runs.reader import Run
+
+_PLAIN_WIDTH = 200  # columns of a table that goes to a file or pipe, where rich would take 80
+
+
+def report(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run directories, or folders of them.")],
+    agreement: Annotated[
+        bool, typer.Option("--agreement", help="Two runs of one checkpoint: same tokens, same scores?")
+    ] = False,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            "--task", help="With --agreement: the task, FIRST=SECOND if its names differ.", show_default=False
+        ),
+    ] = None,
+    score: Annotated[
+        str | None,
+        typer.Option(
+            "--score",
+            help="With --agreement: metric,filter to compare, FIRST=SECOND if they differ.",
+            show_default=False,
+        ),
+    ] = None,
+    docs: Annotated[int, typer.Option("--docs", min=0, help="With --agreement: documents to show here.")] = 10,
+    markdown: Annotated[
+        str | None, typer.Option("--markdown", help="Write the report as markdown, too.", show_default=False)
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Scores of runs, beside the published ones where a run was made by a recipe.
+
+    Where two runs have the same task, says whether its prompts or its scorer changed between them.
+
+    Example: dare-bench report out/my-run --markdown report.md
+    """
+    from dare_bench.errors import UsageError
+
+    opened = [run for word in runs for run in _open(word)]
+    together = None
+    if agreement:
+        if len(opened) != 2:
+            raise UsageError(f"--agreement compares two runs, found {len(opened)}; give two run directories")
+        from dare_bench.reports.agreement import agreement as compare
+
+        together = compare(opened[0], opened[1], _two(task), _two(score))
+    elif task is not None or score is not None:
+        raise UsageError("--task and --score say what --agreement compares; add --agreement or leave them out")
+    if markdown is not None:
+        from dare_bench.reports.text import Heading
+        from dare_bench.reports.text import markdown as written
+        from dare_bench.runs.writer import atomic_write_text
+
+        whole = [Heading("dare-bench report", 1), *_pieces(opened, together, None)]
+        atomic_write_text(markdown, written(whole), durable=False)
+    if json:
+        print(jsonlib.dumps(_record(opened, together), indent=2, ensure_ascii=False, default=str))
+        return
+    from rich.console import Console
+
+    from dare_bench.reports.text import show
+
+    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    show(_pieces(opened, together, docs), console)
+
+
+def _open(word: str) -> list[Run]:
+    """The run at that path, or of that name in the folder where runs go by default, or all runs below a folder."""
+    from dare_bench.errors import RunError
+    from dare_bench.runs.files import RUN_FILE
+    from dare_bench.runs.reader import Run, find_runs
+
+    path = Path(word)
+    if not path.exists() and (Path("out") / word).is_dir():
+        path = Path("out") / word
+    if not path.is_dir() or (path / RUN_FILE).is_file() or any(path.glob("results_*.json")):
+        return [Run(path)]
+    found = find_runs(path, lambda text: print(text, file=sys.stderr))
+    if not found:
+        raise RunError(f"no runs below {path}; make one with: dare-bench eval --model tiny-llada --tasks dare_sudoku")
+    return found
+
+
+def _two(words: str | None) -> tuple[str | None, str | None]:
+    """FIRST=SECOND, or one for both."""
+    if words is None:
+        return None, None
+    first, sign, second = words.partition("=")
+    return (first or None, second or None) if sign else (words, words)
+
+
+def _pieces(runs: list[Run], together: Agreement | None, most: int | None) -> Iterator[Piece]:
+    from dare_bench.reports import agreement_text, changes, published, scores
+
+    if together is not None:
+        yield from agreement_text.pieces(together, most)
+        return
+    yield from published.pieces(published.comparisons(runs))
+    yield from changes.pieces(changes.changes(runs))
+    yield from scores.pieces(runs)
+
+
+def _record(runs: list[Run], together: Agreement | None) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from dare_bench.reports import agreement_text, changes, published, scores
+
+    if together is not None:
+        return {"agreement": agreement_text.record(together)}
+    return {
+        "runs": [scores.record(run) for run in runs],
+        "published": [asdict(one) for one in published.comparisons(runs)],
+        "changes": [asdict(one) for one in changes.changes(runs) if not one.same],
+    }

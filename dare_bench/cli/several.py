@@ -1,0 +1,54 @@
+"""What ``eval`` does for a suite or for several recipes: run after run with one model, then all scores together."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from dare_bench.engine.evaluate import Outcome, evaluate_all
+from dare_bench.engine.plan import Planned
+
+
+def make(planned: Sequence[Planned], json: bool) -> None:
+    """Make the runs and print them.
+
+    Raises:
+        typer.Exit: with 4 if a run could not be made or is incomplete.
+    """
+    outcomes: list[Outcome] = []
+    for number, outcome in enumerate(evaluate_all(_announced(planned)), start=1):
+        outcomes.append(outcome)
+        said = outcome.reason if outcome.run is None else outcome.run.results_file
+        print(f"[{number}/{len(planned)}] {outcome.planned.name}: {said}", file=sys.stderr)
+    if json:
+        print(jsonlib.dumps([_record(outcome) for outcome in outcomes], indent=2, ensure_ascii=False))
+    else:
+        from dare_bench.cli.summary import print_runs
+
+        print_runs([(outcome.planned.name, outcome.run, _why(outcome)) for outcome in outcomes])
+    if any(outcome.run is None or outcome.run.status != "complete" for outcome in outcomes):
+        raise typer.Exit(4)
+
+
+def _announced(planned: Sequence[Planned]) -> Sequence[Planned]:
+    names = ", ".join(one.name for one in planned)
+    print(f"{len(planned)} runs: {names}", file=sys.stderr)
+    return planned
+
+
+def _why(outcome: Outcome) -> str | None:
+    """Why there is no run, with what the suite knows about the task."""
+    if outcome.reason is None:
+        return None
+    return f"{outcome.reason} ({outcome.planned.note})" if outcome.planned.note else outcome.reason
+
+
+def _record(outcome: Outcome) -> dict[str, Any]:
+    from dare_bench.cli.summary import record
+
+    run = record(outcome.run) if outcome.run is not None else None
+    return {"name": outcome.planned.name, "run": run, "not_run": outcome.reason}

@@ -1,0 +1,287 @@
+"""What a recipe would cost on a GPU, from its facts alone: no weights, no data, no GPU.
+
+Floating-point operations of a pass over q tokens that see c: 2 body q + 4 layers heads head_dim q c + 2 head h, where
+``body`` counts the parameters a token uses, ``head`` those of the LM head and h the positions that are projected. A
+pass takes the longer of computing that and reading weights and cache. This is an estimate and says on what it stands;
+where the checkpoint is at hand, ``--dry-run`` times real samples instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from math import ceil
+from typing import Any
+
+from dare_bench.errors import UsageError, unknown
+from dare_bench.recipe_schema import Facts, Run, TestSet
+from dare_bench.recipes import Recipe
+
+BYTES = 2
+"""Of a weight or a cached value: bfloat16 or float16."""
+UTILISATION = 0.4
+"""Share of the peak that a whole evaluation is taken to reach. Bare matrix products reach 0.8 on an H200 (790 of 989
+TFLOP/s measured); attention, small batches and launches take the rest."""
+ROWS = 16
+"""Rows taken to share a forward pass; it matters only where reading weights is what takes the time."""
+TEMPLATE_TOKENS = 30
+"""Taken for a task's own words and the chat template, per prompt."""
+EXACT_LIMIT = 7
+"""Targets up to so many tokens are enumerated instead of sampled, unless the recipe asks for draws."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Dense bfloat16 peak in TFLOP/s and memory bandwidth in TB/s, from the vendor's data sheet."""
+
+    name: str
+    tflops: float
+    tb_per_s: float
+
+
+GPUS: Mapping[str, Gpu] = {
+    "A100": Gpu("A100 80GB SXM", 312.0, 2.039),
+    "H100": Gpu("H100 SXM", 989.4, 3.35),
+    "H200": Gpu("H200 SXM", 989.4, 4.8),
+}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """``count`` passes of one row over ``tokens`` that each see ``context``, with ``projected`` logits rows."""
+
+    count: float
+    tokens: float
+    context: float
+    projected: float = 0.0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """``forwards`` counts passes of a row (NFE), ``pflop`` is 1e15 operations, ``hours`` are of one GPU."""
+
+    forwards: int
+    pflop: float
+    hours: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """``at_most``: every response runs to its full length. ``expected``: rows stop at their end where the sampler can;
+    equal to ``at_most`` where it cannot."""
+
+    recipe: str
+    gpu: str
+    documents: int
+    prompts: int
+    at_most: Cost
+    expected: Cost
+    assumptions: list[str]
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def text(self) -> str:
+        """Some lines for a person."""
+        most, likely = self.at_most, self.expected
+        lines = [
+            f"{self.recipe}: estimate for one {self.gpu}, not a measurement",
+            f"  {self.prompts:,} prompts ({self.documents:,} documents)",
+            f"  at most {most.forwards:,} forward passes, {most.pflop:,.0f} PFLOP, {_hours(most.hours)}",
+        ]
+        if likely != most:
+            lines.append(
+                f"  expected {likely.forwards:,} forward passes, {likely.pflop:,.0f} PFLOP, {_hours(likely.hours)}"
+            )
+        return "\n".join([*lines, *(f"  assumed: {text}" for text in self.assumptions)])
+
+
+def estimate(recipe: Recipe, limit: int | float | None = None, gpu: str = "H100") -> Estimate:
+    """Forward passes and GPU hours of a recipe. ``limit``: the first so many documents, or a share below 1.
+
+    Raises:
+        UsageError: an unknown GPU, a recipe that cannot be run, or a test set whose size is not recorded.
+    """
+    if gpu not in GPUS:
+        raise unknown("GPU", gpu, GPUS)
+    recipe.fields()  # raises for a recipe that cannot be run
+    run, test_set, facts = recipe.entry.run, recipe.entry.published.test_set, recipe.file.facts
+    assert run is not None
+    documents = _documents(recipe.name, test_set, limit)
+    notes: list[str] = []
+    prompt = _prompt(run, test_set, notes)
+    if run.kind == "likelihood":
+        most = likely = list(_likelihood(run, test_set, prompt, notes))
+        asked = run.repeats * (test_set.choices or 2)
+    else:
+        answer = float(test_set.answer_tokens or run.decoding.get("gen_length", 128))
+        most = list(_generation(facts, run.decoding, prompt, None))
+        likely = list(_generation(facts, run.decoding, prompt, answer))
+        asked = run.repeats * run.prompts
+        notes += _generation_notes(facts, run.decoding, answer)
+    shape = _shape(facts, notes)
+    device = GPUS[gpu]
+    notes += [
+        f"{UTILISATION:.0%} of the {device.name}'s peak (data sheet: {device.tflops:g} TFLOP/s dense bf16, "
+        f"{device.tb_per_s:g} TB/s), {ROWS} rows to a forward pass; loading and scoring take no time",
+    ]
+    return Estimate(
+        recipe=recipe.name,
+        gpu=device.name,
+        documents=documents,
+        prompts=documents * asked,
+        at_most=_cost(most, shape, device, documents * asked),
+        expected=_cost(likely, shape, device, documents * asked),
+        assumptions=notes,
+    )
+
+
+def _documents(name: str, test_set: TestSet, limit: int | float | None) -> int:
+    if test_set.documents is None:
+        if limit is None or limit < 1:
+            raise UsageError(
+                f"recipe {name}: the size of its test set is not recorded ({test_set.id}); give --limit with a count"
+            )
+        return int(limit)
+    if limit is None:
+        return test_set.documents
+    return min(test_set.documents, int(limit) if limit >= 1 else ceil(limit * test_set.documents))
+
+
+def _prompt(run: Run, test_set: TestSet, notes: list[str]) -> float:
+    """Mean prompt tokens: the question, worked examples as long as a question and its answer, the task's words."""
+    known = test_set.prompt_tokens is not None and test_set.tokens == "data"
+    question = test_set.prompt_tokens or 200
+    shots = max(run.shots, run.num_fewshot or 0)
+    total = question * (1 + shots) + (test_set.answer_tokens or 0) * shots + TEMPLATE_TOKENS
+    source = "the data's mean" if known else "not known, taken"
+    notes.append(f"prompts of {total} tokens: a question of {question} ({source}), {shots} worked examples")
+    return float(total)
+
+
+def _generation(facts: Facts, decoding: Mapping[str, Any], prompt: float, answer: float | None) -> Iterator[Pass]:
+    """The passes of one response; ``answer``: where it ends, for samplers that stop there; None: nowhere."""
+    length = int(decoding.get("gen_length", 128))
+    if facts.attention == "block-causal":
+        yield from _blockwise(facts, decoding, prompt, length, answer)
+        return
+    block = int(decoding.get("block_length") or length)
+    steps = int(decoding.get("steps") or length)
+    blocks = length // block
+    guided = 2 if float(decoding.get("cfg_scale", 0)) > 0 else 1
+    whole, cache = prompt + length, decoding.get("cache", "none")
+    if cache == "none":
+        yield Pass(steps * guided, whole, whole, block / 2)
+        return
+    yield Pass(blocks, whole, whole, block / 2)
+    for number in range(blocks):
+        window = block if cache == "dual" else length - number * block
+        yield Pass(steps / blocks - 1, window, whole, block / 2)
+
+
+def _blockwise(
+    facts: Facts, decoding: Mapping[str, Any], prompt: float, length: int, answer: float | None
+) -> Iterator[Pass]:
+    """Block by block behind a cache of all earlier ones; a block's commit rides on the next one's first pass."""
+    block = int(decoding.get("block_length") or facts.block_length or 32)
+    steps = int(decoding.get("denoising_steps") or decoding.get("steps") or block)
+    edits = decoding.get("editing_threshold") is not None
+    passes = float(steps if not edits else block) + (1 + int(decoding.get("max_post_steps", 16)) if edits else 0)
+    written = length
+    if answer is not None:
+        written = min(length, ceil(answer) + 1)
+        if _by_confidence(decoding):
+            passes = min(passes, max(1.0, block / (facts.tokens_per_forward or 1.0)))
+    yield Pass(1, prompt, prompt)
+    for number in range(ceil(written / block)):
+        context = prompt + (number + 1) * block
+        yield Pass(passes, context if decoding.get("cache") == "none" else block, context, block / 2)
+
+
+def _by_confidence(decoding: Mapping[str, Any]) -> bool:
+    return "threshold" in decoding or decoding.get("remasking_strategy") == "low_confidence_dynamic"
+
+
+def _generation_notes(facts: Facts, decoding: Mapping[str, Any], answer: float) -> list[str]:
+    if facts.attention == "bidirectional":
+        return ["every response is decoded to its full length, the LM head run at the masks of the open block"]
+    notes = [f"expected: answers end after {answer:.0f} tokens; at most: full length, every step of every block"]
+    if _by_confidence(decoding):
+        tokens = facts.tokens_per_forward
+        known = "the authors' measured mean" if tokens else "none published, so the slowest"
+        notes.append(f"expected: {tokens or 1:g} tokens written a forward pass ({known})")
+    return notes
+
+
+def _likelihood(run: Run, test_set: TestSet, prompt: float, notes: list[str]) -> Iterator[Pass]:
+    """The passes of one choice: every draw over context and target."""
+    target = test_set.answer_tokens or 1
+    draws = int(run.likelihood.get("mc_num", 128))
+    if run.likelihood.get("estimator", "auto") != "reference" and target <= EXACT_LIMIT:
+        draws = 2**target - 1
+    guided = 2 if float(run.likelihood.get("cfg_scale", 0)) > 0 else 1
+    notes.append(f"{test_set.choices or 2} choices of {target} tokens, {draws * guided} forward passes each")
+    yield Pass(draws * guided, prompt + target, prompt + target, target / 2)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Parameters: ``body`` that a token uses, ``weights`` in all but the experts, ``experts`` of all experts."""
+
+    body: float
+    head: float
+    weights: float
+    experts: float
+    active: float
+    attention: float
+    """Operations per token and context token."""
+    cached: float
+    """Bytes of keys and values per token."""
+
+
+def _shape(facts: Facts, notes: list[str]) -> Shape:
+    d, layers = facts.d_model, facts.layers
+    width = facts.heads * facts.head_dim if facts.heads and facts.head_dim else d
+    narrow = facts.kv_heads * facts.head_dim if facts.kv_heads and facts.head_dim else width
+    if facts.heads is None:
+        notes.append("heads are not known: attention as wide as the model, without shared keys")
+    if facts.vocab is None:
+        notes.append("the vocabulary's size is not known: without the LM head")
+    attention = layers * (2 * d * width + 2 * d * narrow)
+    moe = facts.experts
+    routed = layers - moe.dense_layers if moe else 0
+    dense = (layers - routed) * 3 * d * (facts.ff or 0)
+    always = attention + dense + (routed * (3 * d * moe.shared_ff + d * moe.count) if moe else 0)
+    one = routed * 3 * d * moe.ff if moe else 0
+    head = float(d * (facts.vocab or 0))
+    return Shape(
+        body=always + (one * moe.active if moe else 0),
+        head=head,
+        weights=always + head,
+        experts=float(one * moe.count if moe else 0),
+        active=moe.active / moe.count if moe else 0.0,
+        attention=4.0 * layers * width,
+        cached=2.0 * layers * narrow * BYTES,
+    )
+
+
+def flops(part: Pass, shape: Shape) -> float:
+    """Operations of one row's pass."""
+    compute = 2 * shape.body * part.tokens + shape.attention * part.tokens * part.context
+    return compute + 2 * shape.head * part.projected
+
+
+def _cost(parts: list[Pass], shape: Shape, gpu: Gpu, requests: int) -> Cost:
+    operations = seconds = forwards = 0.0
+    for part in parts:
+        touched = 1 - (1 - shape.active) ** (part.tokens * ROWS)
+        read = BYTES * (shape.weights + touched * shape.experts) + ROWS * shape.cached * part.context
+        compute = ROWS * flops(part, shape) / (gpu.tflops * 1e12)
+        seconds += part.count / ROWS * max(compute, read / (gpu.tb_per_s * 1e12)) / UTILISATION
+        operations += part.count * flops(part, shape)
+        forwards += part.count
+    return Cost(round(forwards * requests), operations * requests / 1e15, seconds * requests / 3600)
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.1f} GPU hours" if hours >= 1 else f"{hours * 60:.0f} GPU minutes"

@@ -1,0 +1,63 @@
+"""From one wish to the runs that fulfil it: a suite's word and a recipe's name stand for settings of many runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dare_bench import recipes, suites
+from dare_bench.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run to be made: its name among the others, the fields of its :class:`~dare_bench.config.RunSpec`, and what a
+    suite says of it."""
+
+    name: str
+    fields: dict[str, Any]
+    needs: tuple[str, ...] = ()
+    note: str = ""
+    recipe: recipes.Recipe | None = field(default=None, compare=False)
+
+
+def plan(fields: Mapping[str, Any]) -> list[Planned]:
+    """The runs that ``fields`` ask for: one, unless ``tasks`` names a suite or ``recipe`` several published scores.
+
+    What the user gives wins over suite and recipe.
+
+    Raises:
+        UnknownNameError: a recipe nobody knows.
+        UsageError: a recipe beside tasks, a suite beside a harness.
+    """
+    given = {name: value for name, value in fields.items() if value is not None}
+    if "recipe" in given:
+        return _recipes(given)
+    words = given.get("tasks", ())
+    tasks = [part.strip() for part in words.split(",") if part.strip()] if isinstance(words, str) else list(words)
+    named = {word: suite for word in tasks if (suite := suites.find(word)) is not None}
+    if not named:
+        return [Planned("", given)]
+    planned = [
+        Planned(entry.name, made, entry.needs, entry.note)
+        for suite in named.values()
+        for entry, made in suite.specs(given)
+    ]
+    rest = [word for word in tasks if word not in named]
+    if rest:
+        planned.append(Planned(",".join(rest), {**given, "tasks": tuple(rest)}))
+    return planned
+
+
+def _recipes(given: Mapping[str, Any]) -> list[Planned]:
+    if "tasks" in given or "harness" in given:
+        raise UsageError("--recipe names tasks and harness by itself; leave --tasks and --harness out")
+    names = str(given["recipe"]).split(",")
+    found = [recipe for name in names for recipe in recipes.find(name.strip())]
+    several = len(found) > 1
+    return [
+        Planned(recipe.name, suites.merged(recipe.fields(), {**given, "recipe": recipe.name}), recipe=recipe)
+        for recipe in found
+        if recipe.entry.run is not None or not several
+    ]

@@ -1,0 +1,146 @@
+"""The data sets of a manifest folder as rows, for loaders that read files of their own format.
+
+:class:`dare_bench.harness.data.LocalData` serves what lm-eval's tasks need; OpenCompass also needs splits that no
+lm-eval task names (MBPP's shots). They are found among an entry's ``files`` by their stem: ``mbpp/prompt.jsonl`` is
+the split ``prompt``. An entry without ``lm_eval`` may name its files under ``load`` in the same way.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, cast
+
+from dare_bench.errors import DataError
+from dare_bench.fingerprint import digest
+from dare_bench.harness.data import MANIFEST, LocalData, LocalSet, _local_set, _sha256
+
+Row = dict[str, Any]
+
+
+class Bench(LocalData):
+    """The data sets of one folder, by hub id: ``"openai/gsm8k:main"``, or ``"cais/mmlu"`` with a config for each call.
+
+    Raises:
+        DataError: the manifest or one of its entries cannot be read.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__(folder)  # says what is wrong with a manifest that cannot be read
+        place = self.folder / MANIFEST
+        listed = json.loads(place.read_text())["datasets"]
+        entries = [_with_all_splits(entry) for entry in listed if isinstance(entry, dict)]
+        self._sets = [_local_set(place, entry) for entry in entries if entry is not None]
+
+    def key(self) -> str:
+        """Ten hex digits over the content of every file that a data set here consists of."""
+        return digest([[found.name, sorted(self._contents(found))] for found in self._sets])
+
+    def _contents(self, found: LocalSet) -> Iterator[tuple[str, str]]:
+        for value in found.data_files.values():
+            for name in value if isinstance(value, list) else [value]:
+                for config in found.configs if "{config}" in name else ("",):
+                    relative = name.replace("{config}", config)
+                    path = self.folder / relative
+                    listed = found.sha256.get(relative)
+                    yield relative, listed or (_sha256(path) if path.is_file() else "")
+
+    def has(self, *ids: str) -> bool:
+        """The manifest lists one of these data sets."""
+        return self._find(ids) is not None
+
+    def configs(self, *ids: str) -> tuple[str, ...]:
+        """The configs of the first of ``ids`` that the manifest lists; empty for none."""
+        found = self._find(ids)
+        return found[1].configs if found else ()
+
+    def _find(self, ids: Sequence[str]) -> tuple[str, LocalSet] | None:
+        """The first of ``ids`` that is listed, and its entry."""
+        for hub_id in ids:
+            name, _, config = hub_id.partition(":")
+            for found in self._sets:
+                if any(name == listed and (config or None) == one for listed, one, _ in found.ids):
+                    return hub_id, found
+        return None
+
+    def check(self, *ids: str) -> None:
+        """Compares every file of a data set with the manifest, and notes what the manifest says of it.
+
+        Raises:
+            DataError: a file is missing or is not the one that the manifest describes.
+        """
+        if found := self._find(ids):
+            for config in found[1].configs or ("",):
+                self._data_files(ids, config)
+
+    def _data_files(self, ids: Sequence[str], config: str) -> Mapping[str, Any]:
+        found = self._find(ids)
+        if found is None:
+            return {}
+        name, _, fixed = found[0].partition(":")
+        keys = self.redirect({"dataset_path": name, "dataset_name": config or fixed or None})
+        return dict(keys["dataset_kwargs"]["data_files"]) if keys else {}
+
+    def rows(self, ids: Sequence[str], split: str, config: str = "") -> list[Row] | None:
+        """All rows of a split, or None where the manifest lacks the data set, the config or the split.
+
+        Raises:
+            DataError: a file is missing, changed, or cannot be read.
+        """
+        found = self._find(ids)
+        files = self._data_files(ids, config).get(split)
+        if found is None or files is None:
+            return None
+        return [
+            row for path in ([files] if isinstance(files, str) else files) for row in _read(Path(path), found[1].loader)
+        ]
+
+
+def _with_all_splits(entry: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A manifest entry with the splits of its ``files`` added, None if it names no data files."""
+    how = entry.get("lm_eval") or entry.get("load")
+    if not isinstance(how, dict):
+        return None
+    known = how.get("dataset_kwargs", how).get("data_files", {})
+    splits = dict(known)
+    configs = entry.get("configs", ())
+    for file in entry.get("files", ()):
+        path = PurePosixPath(file["file"])
+        place = path.parent.parent / "{config}" if path.parent.name in configs else path.parent
+        splits.setdefault(path.name.split(".")[0], (place / path.name).as_posix())
+    return {**entry, "lm_eval": {**how, "dataset_kwargs": {"data_files": splits}}}
+
+
+def _read(path: Path, loader: str) -> list[Row]:
+    """The rows of one file. JSON is one object a line, or one list."""
+    try:
+        if loader == "parquet":
+            import pyarrow.parquet
+
+            return cast(list[Row], pyarrow.parquet.read_table(path).to_pylist())
+        with _open(path) as file:
+            if loader == "csv":
+                return [dict(row) for row in csv.DictReader(file)]
+            if loader == "text":
+                return [{"text": line.rstrip("\n")} for line in file]
+            text = file.read()
+        # Not splitlines: JSON strings may hold U+2028, which it would split at.
+        rows = (
+            json.loads(text)
+            if text.lstrip().startswith("[")
+            else [json.loads(s) for s in text.split("\n") if s.strip()]
+        )
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read as {loader} ({error}); correct the file or the manifest") from error
+    if not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"{path}: a row is not an object; give one JSON object a line")
+    return cast(list[Row], rows)
+
+
+def _open(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return cast(IO[str], gzip.open(path, "rt", encoding="utf-8", newline=""))
+    return path.open(encoding="utf-8", newline="")

@@ -1,0 +1,1 @@
+"""One file a config, in OpenCompass's form."""

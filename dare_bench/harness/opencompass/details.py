@@ -1,0 +1,108 @@
+"""What each document contributed to a score. OpenCompass gives totals, and details only from some evaluators.
+
+A list of values is believed only if its mean gives the total back; so an interval never rests on a guess.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+_CORRECT = ("correct", "is_correct", "cascade_correct")
+"""The names under which OpenCompass's own statistics look for a document's verdict in its details."""
+_BUDGET = 120.0
+"""Seconds that scoring documents one by one may take; afterwards the score stays without an interval."""
+
+Single = Callable[[int], Mapping[str, Any]]
+"""The evaluator's result for the one document at this place."""
+
+
+def numbers(result: Mapping[str, Any]) -> dict[str, float]:
+    """The scores in an evaluator's result. Whole numbers are counts, unless there is nothing else."""
+    found = {str(name): value for name, value in result.items() if _is_number(value)}
+    scores = {name: float(value) for name, value in found.items() if not _is_whole(value)}
+    return scores or {name: float(value) for name, value in found.items()}
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except TypeError:
+        return False
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) or (getattr(value, "dtype", None) is not None and value.dtype.kind in "iu")
+
+
+def verdicts(result: Mapping[str, Any], count: int) -> list[float] | None:
+    """0 or 1 for each document, from an evaluator's details; None where it gives none, or not for all."""
+    details = result.get("details")
+    rows = list(details.values()) if isinstance(details, Mapping) else details
+    if not isinstance(rows, Sequence) or isinstance(rows, str) or len(rows) != count:
+        return None
+    for name in _CORRECT:
+        values = [row.get(name) if isinstance(row, Mapping) else None for row in rows]
+        if all(isinstance(value, (bool, int, float)) or hasattr(value, "item") for value in values):
+            return [float(value) for value in values if value is not None]
+    return None
+
+
+def mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def gives(values: Sequence[float], total: float) -> bool:
+    """Is ``total`` the mean of ``values``?"""
+    return bool(values) and math.isclose(mean(values), total, rel_tol=1e-6, abs_tol=1e-9)
+
+
+def by_document(result: Mapping[str, Any], count: int, single: Single | None) -> dict[str, list[float]]:
+    """{metric: value of each document, in the unit of the total} for the metrics where that is known.
+
+    The first score's values are the evaluator's own verdicts, where it gives them; all others come from scoring the
+    documents one by one.
+    """
+    totals = numbers(result)
+    found: dict[str, list[float]] = {}
+    seen = verdicts(result, count)
+    first = next(iter(totals), None)
+    if seen is not None and first is not None:
+        for unit in (100.0, 1.0):
+            if gives(values := [unit * value for value in seen], totals[first]):
+                found[first] = values
+                break
+    if single is None or all(name in found for name in totals):
+        return found
+    rows = _one_by_one(single, count)
+    for name, total in totals.items():
+        values = [row[name] for row in rows if name in row]
+        if name not in found and len(values) == count and gives(values, total):
+            found[name] = values
+    return found
+
+
+def _one_by_one(single: Single, count: int) -> list[dict[str, float]]:
+    """Results of the documents alone; cut short, and so of no use, when it takes too long or one cannot be scored."""
+    rows: list[dict[str, float]] = []
+    end = time.monotonic() + _BUDGET
+    for place in range(count):
+        try:
+            rows.append(numbers(single(place)))
+        except Exception:  # an evaluator that needs more than one document
+            break
+        if time.monotonic() > end:
+            break
+    return rows
+
+
+def as_share(total: float, values: Sequence[float] | None) -> float:
+    """What a metric is multiplied with to be a share from 0 to 1. OpenCompass reports percentages; what lies outside 0
+    to 100 is none and stays as it is, and so does a score whose documents are 0 or 1."""
+    if values is not None and any(values) and set(values) <= {0.0, 1.0}:
+        return 1.0
+    return 0.01 if 0.0 <= total <= 100.0 else 1.0

@@ -1,0 +1,78 @@
+"""What a run asks of OpenCompass, settled before a model is opened: configs, their data sets, and what cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dare_bench.config import RunSpec
+from dare_bench.errors import UsageError
+from dare_bench.harness import punkt
+from dare_bench.harness.opencompass.catalogue import Catalogue, Wanted
+from dare_bench.harness.opencompass.code import evaluator_name
+from dare_bench.harness.opencompass.prompts import kind_of
+from dare_bench.harness.opencompass.refusals import why_not
+
+_SENTENCES = {"IFEvaluator", "IFBenchEvaluator", "MultiIFEvaluator"}
+"""Evaluators that split sentences with nltk's model."""
+
+
+def check_flags(spec: RunSpec) -> None:
+    """Refuse flags of lm-eval that mean nothing here."""
+    if spec.limit is not None and spec.samples is not None:
+        raise UsageError("--limit and --samples exclude each other: the one counts documents, the other names them")
+    if spec.num_fewshot is not None:
+        raise UsageError(
+            f"--num-fewshot {spec.num_fewshot}: an OpenCompass config fixes its own examples; name a sibling of it"
+            " (dare-bench ls tasks --harness opencompass lists them)"
+        )
+    if not spec.fewshot_as_multiturn:
+        raise UsageError("--fewshot-as-multiturn false: an OpenCompass config fixes its own turns; leave the flag out")
+    if isinstance(spec.apply_chat_template, str):
+        raise UsageError(
+            f"--apply-chat-template {spec.apply_chat_template}: the opencompass harness takes the tokenizer's default"
+            " template; leave the name out"
+        )
+    if spec.system_instruction is not None and not spec.apply_chat_template:
+        raise UsageError(
+            "--system-instruction: OpenCompass has no place for it in plain text; add --apply-chat-template"
+        )
+
+
+def configs_of(spec: RunSpec) -> dict[str, tuple[Wanted, dict[str, Any]]]:
+    """By task: the config that it comes from, and its configuration. Refuses what cannot be run here."""
+    catalogue = Catalogue(spec.include_path)
+    found: dict[str, tuple[Wanted, dict[str, Any]]] = {}
+    for wanted in catalogue.match(spec.tasks):
+        for cfg in catalogue.load(wanted):
+            name = str(cfg["abbr"])
+            if name in found and found[name][0] != wanted:
+                raise UsageError(
+                    f"configs {found[name][0].name} and {wanted.name} both hold a data set {name!r}: run them apart"
+                )
+            if reason := why_not(cfg, wanted.path):
+                raise UsageError(reason)
+            _check_sentences(wanted.name, cfg)
+            if spec.apply_chat_template and kind_of(cfg) == "ppl":
+                raise UsageError(
+                    f"config {wanted.name} compares whole texts (PPL), which OpenCompass does in plain text only:"
+                    " leave --apply-chat-template out, or take the config's _gen sibling"
+                )
+            found[name] = (wanted, cfg)
+    return found
+
+
+def groups_of(configs: Mapping[str, tuple[Wanted, Mapping[str, Any]]]) -> dict[str, list[str]]:
+    """The data sets of each config that has several in this run."""
+    members: dict[str, list[str]] = {}
+    for name, (wanted, _) in configs.items():
+        members.setdefault(wanted.name + (f":{wanted.only}" if wanted.only else ""), []).append(name)
+    return {group: names for group, names in members.items() if len(names) > 1}
+
+
+def _check_sentences(config: str, cfg: Mapping[str, Any]) -> None:
+    if evaluator_name(cfg) in _SENTENCES and not punkt._found():
+        raise UsageError(
+            f"config {config} needs nltk's sentence model punkt_tab, which is not installed; install it with:"
+            f" {punkt.INSTALL} (offline: unpack punkt_tab.zip into tokenizers/ of a folder that NLTK_DATA names)"
+        )

@@ -1,0 +1,161 @@
+"""Data sets of OpenCompass that cannot be run here, and why: said before a model is opened.
+
+Everything is decided by the names of the classes and functions that a configuration gives; nothing of the data set is
+built. The lists come from reading OpenCompass 0.5.4; a test reads the installed one for calls of ``exec``, ``eval`` and
+``subprocess`` and fails when it finds a file that these lists were not checked against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dare_bench.errors import DareError
+from dare_bench.harness.opencompass.catalogue import Wanted, config_files, load_file
+from dare_bench.harness.opencompass.code import runs_code
+
+INFERENCERS = ("GenInferencer", "PPLInferencer")
+"""What is taken. OpenCompass has more: agents, chats of several turns, trees of thought, attacks, losses of a text."""
+
+_JUDGES = {
+    "ATLASLLMEvaluator",
+    "CascadeEvaluator",
+    "DingoEvaluator",
+    "FakeAlignmentJudgeEvaluator",
+    "GenericLLMEvaluator",
+    "HealthBenchEvaluator",
+    "LMEvaluator",
+    "OmniMathEvaluator",
+    "ToxicEvaluator",
+}
+_RUN_CODE = {
+    "APPSEvaluator",
+    "BigCodeBenchEvaluator",
+    "CIBenchEvaluator",
+    "CodeCompassEvaluator",
+    "CodeEvaluator",
+    "CRUXEvalOEvaluator",
+    "DS1000Evaluator",
+    "DS1000InterpreterEvaluator",
+    "DS1000ServiceEvaluator",
+    "HumanevalMultiEvaluator",
+    "HumanevalXEvaluator",
+    "InternSandboxEvaluator",
+    "LCBCodeExecutionEvaluator",
+    "LCBCodeGenerationEvaluator",
+    "LCBProEvaluator",
+    "LCBTestOutputEvaluator",
+    "LCPassKEvaluator",
+    "PMMEvalHumanEvalXLEvaluator",
+    "SciCodeEvaluator",
+    "TACOEvaluator",
+}
+# Python's eval on the model's answer, in our own process.
+_EVAL_TEXT = {
+    "CMPhysBenchEvaluator",
+    "MedCalcOfficial_Evaluator",
+    "TheoremQAEvaluatorV3",
+    "TheoremQA_postprocess_v3",
+    "TheoremQA_postprocess_v4",
+    "general_eval_wrapper_postprocess",
+    "humaneval_internal_v1_postprocess",
+    "korbenchEvaluator",
+}
+
+
+def why_not(config: Mapping[str, Any], file: Path | None = None) -> str | None:
+    """One line that says why a data set cannot be run, None if it can.
+
+    Args:
+        config: a data-set configuration, as :meth:`~dare_bench.harness.opencompass.catalogue.Catalogue.load` gives it.
+        file: the config file it comes from; where given, the line names another config of the same data beside it that
+            can be run.
+    """
+    reason = _reason(config)
+    if reason is None:
+        return None
+    other = instead(config, file) if file is not None else None
+    ending = f"; take {other} instead" if other else ""
+    return f"OpenCompass data set {config.get('abbr', '?')}: {reason}{ending}"
+
+
+def _reason(config: Mapping[str, Any]) -> str | None:
+    inferencer = _kind(config, "infer_cfg", "inferencer")
+    if inferencer not in INFERENCERS:
+        what = f"its inferencer is {inferencer}" if inferencer else "it has no inferencer"
+        return f"{what}; run here: {' and '.join(INFERENCERS)}"
+    evaluator = _kind(config, "eval_cfg", "evaluator")
+    if evaluator is None:
+        return "it has no evaluator, so nothing could be scored"
+    if runs_code(config):
+        return _spoilt(config)
+    names = _family(config["eval_cfg"]["evaluator"]["type"])
+    if names & _JUDGES or config["eval_cfg"]["evaluator"].get("url"):
+        return f"{evaluator} asks a second language model or a service to judge the answers, which is not done here"
+    if names & _RUN_CODE:
+        return (
+            f"{evaluator} executes what the model wrote, and not in our sandbox (which has HumanEval, HumanEval+, MBPP"
+            " and MBPP+)"
+        )
+    if "VLMEvalKitEvaluator" in names:
+        return "its questions have images, and the models here read text"
+    return _spoilt(config)
+
+
+def _spoilt(config: Mapping[str, Any]) -> str | None:
+    """The reason where a part of the scoring evaluates the model's text as Python."""
+    for part in _parts(config.get("eval_cfg")):
+        if found := _family(part) & _EVAL_TEXT:
+            return f"{found.pop()} runs Python's eval on the model's text, which is not done here"
+    return None
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Everything named by a ``type`` inside a configuration."""
+    if isinstance(value, Mapping):
+        if "type" in value:
+            yield value["type"]
+        for inner in value.values():
+            yield from _parts(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _parts(inner)
+
+
+def _kind(config: Mapping[str, Any], *keys: str) -> str | None:
+    """The class name under ``keys``."""
+    value: Any = config
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    given = value.get("type") if isinstance(value, Mapping) else None
+    return _short(given) if given is not None else None
+
+
+def _short(given: Any) -> str:
+    name = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+    return str(name).rpartition(".")[2]
+
+
+def _family(given: Any) -> set[str]:
+    """The names of a class and of those it is derived from."""
+    return {_short(given), *(base.__name__ for base in getattr(given, "__mro__", ()))}
+
+
+def instead(config: Mapping[str, Any], file: Path) -> str | None:
+    """The name of a config with the same data as ``config`` that can be run: of those beside ``file`` and of ours,
+    the one with the shortest name; None where there is none."""
+    for near in sorted(
+        config_files(file.parent), key=lambda path: (path.stem.startswith("deprecated"), len(path.stem))
+    ):
+        try:
+            found = load_file(Wanted(near.stem, near)).values()
+        except DareError:
+            continue
+        if any(_same_data(one, config) and _reason(one) is None for one in found):
+            return near.stem
+    return None
+
+
+def _same_data(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return all(one.get(key) == other.get(key) for key in ("path", "name", "file_name"))

@@ -1,0 +1,242 @@
+"""What OpenCompass 0.5.4's loaders read below ``data/``, and how to write it from data sets in their hub columns.
+
+Found in ``opencompass/utils/datasets_info.py`` (data set id to local path) and the loaders, ``opencompass/datasets``.
+A shape is one entry of ``data/``; a file is written only where the manifest has the rows for it, so that a loader never
+meets an empty or half data set.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dare_bench.errors import DataError
+from dare_bench.harness.opencompass.bench import Bench, Row
+
+MMLU = ("cais/mmlu", "hails/mmlu_no_train")
+CEVAL = ("ceval/ceval-exam",)
+MMLU_PRO = ("TIGER-Lab/MMLU-Pro",)
+HELLASWAG = ("Rowan/hellaswag",)
+ARC_C = ("allenai/ai2_arc:ARC-Challenge",)
+ARC_E = ("allenai/ai2_arc:ARC-Easy",)
+GSM8K = ("openai/gsm8k:main",)
+MATH = ("EleutherAI/hendrycks_math",)
+MATH_500 = ("HuggingFaceH4/MATH-500",)
+HUMANEVAL = ("openai/openai_humaneval",)
+HUMANEVAL_PLUS = ("evalplus/humanevalplus",)
+MBPP = ("google-research-datasets/mbpp:full",)
+MBPP_SANITIZED = ("google-research-datasets/mbpp:sanitized",)
+MBPP_PLUS = ("evalplus/mbppplus",)
+BBH = ("SaylorTwift/bbh", "lukaemon/bbh")
+AIME_2024 = ("Maxwell-Jia/AIME_2024",)
+AIME_2025 = ("math-ai/aime25", "opencompass/AIME2025")
+OLYMPIAD = ("Hothan/OlympiadBench:OE_TO_maths_en_COMP",)
+IFEVAL = ("google/IFEval",)
+TRIVIAQA = ("mandarjoshi/trivia_qa:rc.nocontext",)
+
+_TAGS = re.compile(r"\[.*?\]")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One entry of ``data/``: the hub ids it is made of, and the function that writes what a manifest has of it."""
+
+    ids: tuple[tuple[str, ...], ...]
+    write: Callable[[Bench, Path], None]
+
+
+def _lines(path: Path, rows: Iterable[Row] | None) -> None:
+    if rows is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def _whole(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
+
+
+def _table(path: Path, rows: Iterable[Sequence[object]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+def _copy(ids: tuple[str, ...], split: str, name: str) -> Shape:
+    """A shape whose rows are used unchanged."""
+    return Shape((ids,), lambda bench, out: _lines(out / name, bench.rows(ids, split)))
+
+
+def _mmlu(bench: Bench, out: Path) -> None:
+    for subject in bench.configs(*MMLU):
+        for folder, split in (("dev", "dev"), ("val", "validation"), ("test", "test")):
+            if rows := bench.rows(MMLU, split, subject):
+                table = [[row["question"], *row["choices"], "ABCD"[row["answer"]]] for row in rows]
+                _table(out / folder / f"{subject}_{folder}.csv", table)
+
+
+def _ceval(bench: Bench, out: Path) -> None:
+    choices = ["id", "question", "A", "B", "C", "D"]
+    heads = {"dev": [*choices, "answer", "explanation"], "val": [*choices, "answer"], "test": choices}
+    for subject in bench.configs(*CEVAL):
+        for split, head in heads.items():
+            if rows := bench.rows(CEVAL, split, subject):
+                table = [head, *([row[column] for column in head] for row in rows)]
+                _table(out / "formal_ceval" / split / f"{subject}_{split}.csv", table)
+
+
+def _mmlu_pro(bench: Bench, out: Path) -> None:
+    for split in ("test", "validation"):
+        _lines(out / f"{split}.jsonl", bench.rows(MMLU_PRO, split))
+
+
+def _untagged(text: str) -> str:
+    """WikiHow text without its marks ``[header]``, ``[step]``, ...; ``[title]`` ends a sentence. The published
+    HellaSwag prompts are made so (lm-eval and OpenCompass's own file agree)."""
+    return _TAGS.sub("", text.strip().replace(" [title]", ". ")).replace("  ", " ")
+
+
+def _hellaswag_row(row: Row) -> Row:
+    context = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}"
+    endings = [_untagged(ending).strip() for ending in row["endings"]]
+    return {"query": _untagged(context), "choices": endings, "gold": int(row["label"])}
+
+
+def _hellaswag(bench: Bench, out: Path) -> None:
+    if (rows := bench.rows(HELLASWAG, "validation")) is not None:
+        _lines(out / "hellaswag.jsonl", map(_hellaswag_row, rows))
+    # The pool of the 10-shot configs: already in OpenCompass's columns, because no hub split is that pool.
+    _lines(out / "hellaswag_train_sampled25.jsonl", bench.rows(HELLASWAG, "opencompass_shots25"))
+
+
+def _arc_row(row: Row) -> Row:
+    choices = row["choices"]
+    options = [{"text": text, "label": label} for text, label in zip(choices["text"], choices["label"], strict=True)]
+    return {"id": row["id"], "question": {"stem": row["question"], "choices": options}, "answerKey": row["answerKey"]}
+
+
+def _arc(bench: Bench, out: Path) -> None:
+    for ids, folder, stem in ((ARC_C, "ARC-c", "ARC-Challenge"), (ARC_E, "ARC-e", "ARC-Easy")):
+        for split, name in (("validation", "Dev"), ("test", "Test")):
+            if (rows := bench.rows(ids, split)) is not None:
+                _lines(out / folder / f"{stem}-{name}.jsonl", map(_arc_row, rows))
+
+
+def _gsm8k(bench: Bench, out: Path) -> None:
+    for split in ("train", "test"):
+        _lines(out / f"{split}.jsonl", bench.rows(GSM8K, split))
+
+
+def _numbered(rows: Iterable[Row]) -> dict[str, Row]:
+    return {str(number): row for number, row in enumerate(rows)}
+
+
+def _math(bench: Bench, out: Path) -> None:
+    problems = [row for subject in bench.configs(*MATH) for row in bench.rows(MATH, "test", subject) or ()]
+    if problems:
+        _whole(out / "math.json", _numbered(problems))
+    if (rows := bench.rows(MATH_500, "test")) is not None:
+        _whole(out / "test_prm800k_500.json", _numbered(rows))  # MATHDataset
+        _lines(out / "test_prm800k_500.jsonl", rows)  # CustomDataset
+
+
+def _mbpp(bench: Bench, out: Path) -> None:
+    # The loaders cut by position: [:10] shots and [10:510] test, sanitized [:7] and [7:264]. So all splits or nothing.
+    for ids, name in ((MBPP, "mbpp"), (MBPP_SANITIZED, "sanitized-mbpp")):
+        parts = [bench.rows(ids, split) for split in ("prompt", "test", "validation", "train")]
+        if all(part is not None for part in parts):
+            rows = [row for part in parts for row in part or ()]
+            _lines(out / f"{name}.jsonl", sorted(rows, key=lambda row: int(row["task_id"])))
+
+
+def _mbpp_plus(bench: Bench, out: Path) -> None:
+    if (rows := bench.rows(MBPP_PLUS, "test")) is not None:
+        # Its configs ask for MBPP's column name.
+        _lines(out / "mbpp_plus.jsonl", ({**row, "text": row["prompt"]} for row in rows))
+
+
+def _bbh(bench: Bench, out: Path) -> None:
+    for task in bench.configs(*BBH):
+        if (rows := bench.rows(BBH, "test", task)) is not None:
+            _whole(out / "data" / f"{task}.json", {"examples": rows})
+
+
+def _aime_2024(bench: Bench, out: Path) -> None:
+    rows = bench.rows(AIME_2024, "opencompass")  # OpenCompass's own wording, where the manifest has it
+    if rows is None and (hub := bench.rows(AIME_2024, "train")) is not None:
+        rows = [{"origin_prompt": row["Problem"], "gold_answer": str(row["Answer"])} for row in hub]
+    _lines(out, rows)
+
+
+def _aime_2025(bench: Bench, out: Path) -> None:
+    if (rows := bench.rows(AIME_2025, "test")) is not None:
+        pairs = ({"question": row.get("problem", row.get("question")), "answer": str(row["answer"])} for row in rows)
+        _lines(out / "aime2025.jsonl", pairs)
+
+
+def _olympiad(bench: Bench, out: Path) -> None:
+    rows = bench.rows(OLYMPIAD, "train")
+    if rows is not None:
+        # What the subset's name says; some copies of the data leave these columns out.
+        same = {"language": "English", "subject": "Math", "question_type": "Open-ended", "modality": "Text-only"}
+        _whole(out / "OE_TO_maths_en_COMP.json", [{**same, **row} for row in rows])
+
+
+def _triviaqa(bench: Bench, out: Path) -> None:
+    for split in ("train", "validation"):
+        if (rows := bench.rows(TRIVIAQA, split)) is not None:
+            pairs = ({"question": row["question"], "answer": row["answer"]["aliases"]} for row in rows)
+            _lines(out / f"triviaqa-{split}.jsonl", pairs)
+
+
+SHAPES: dict[str, Shape] = {
+    "ARC": Shape((ARC_C, ARC_E), _arc),
+    "BBH": Shape((BBH,), _bbh),
+    "OlympiadBench": Shape((OLYMPIAD,), _olympiad),
+    "aime.jsonl": Shape((AIME_2024,), _aime_2024),
+    "aime2025": Shape((AIME_2025,), _aime_2025),
+    "ceval": Shape((CEVAL,), _ceval),
+    "gsm8k": Shape((GSM8K,), _gsm8k),
+    "hellaswag": Shape((HELLASWAG,), _hellaswag),
+    "humaneval": _copy(HUMANEVAL, "test", "human-eval-v2-20210705.jsonl"),
+    "ifeval": _copy(IFEVAL, "train", "input_data.jsonl"),
+    "math": Shape((MATH, MATH_500), _math),
+    "mbpp": Shape((MBPP, MBPP_SANITIZED), _mbpp),
+    "mbpp_plus": Shape((MBPP_PLUS,), _mbpp_plus),
+    "mmlu": Shape((MMLU,), _mmlu),
+    "mmlu_pro": Shape((MMLU_PRO,), _mmlu_pro),
+    "triviaqa": Shape((TRIVIAQA,), _triviaqa),
+}
+"""By the first part of the path below ``data/``."""
+
+
+def write(name: str, bench: Bench, out: Path) -> None:
+    """Writes ``data/<name>`` at ``out``; nothing where the manifest has none of its data sets.
+
+    Raises:
+        DataError: a file is missing or changed, or its rows lack a column.
+    """
+    try:
+        SHAPES[name].write(bench, out)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        ids = ", ".join(hub_id for group in SHAPES[name].ids for hub_id in group)
+        raise DataError(
+            f"{bench.folder}: rows of {ids} are not in the hub's columns ({type(error).__name__}: {error});"
+            f" OpenCompass's data/{name} cannot be made from them"
+        ) from error
+
+
+def remarks(local: str, bench: Bench) -> list[str]:
+    """What a reader of the scores should know of the data behind a path such as ``data/aime.jsonl``."""
+    if local == "data/aime.jsonl" and bench.has(*AIME_2024) and bench.rows(AIME_2024, "opencompass") is None:
+        return ["AIME 2024 has the wording of its hub data set, which differs a little from OpenCompass's own file"]
+    if local == "data/hellaswag" and bench.rows(HELLASWAG, "opencompass_shots25") is not None:
+        return [
+            "HellaSwag's shots are the manifest's split opencompass_shots25, which may not be OpenCompass's own rows"
+        ]
+    return []

@@ -1,0 +1,223 @@
+"""OpenCompass's data sets as a task source. OpenCompass builds the prompts and scores the answers; we only answer.
+
+A run takes its configs apart: every data set of every config is built once, all their requests go into one queue, and
+each is scored by its own evaluator. OpenCompass itself is imported when the configs are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import io
+import logging
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dare_bench.config import RunSpec
+from dare_bench.errors import DareError, unknown
+from dare_bench.harness.code_eval import CodeRunner
+from dare_bench.harness.fingerprints import documents as documents_hash
+from dare_bench.harness.opencompass.code import runs_code
+from dare_bench.harness.opencompass.dataset import DataSet, Question
+from dare_bench.harness.opencompass.fingerprints import definition
+from dare_bench.harness.opencompass.layout import lay_out
+from dare_bench.harness.opencompass.plan import check_flags, configs_of, groups_of
+from dare_bench.harness.opencompass.quiet import quiet
+from dare_bench.harness.opencompass.results import Results
+from dare_bench.harness.opencompass.samples import shown
+from dare_bench.harness.opencompass.scoring import Scorer
+from dare_bench.harness.repeats import equal_repeats
+from dare_bench.harness.requests import RequestBuilder
+from dare_bench.harness.result import HarnessResult
+from dare_bench.protocols import Answer, LoadedModel
+from dare_bench.types import Generation, Request, Sample
+
+log = logging.getLogger(__name__)
+
+
+Pairs = dict[int, list[tuple[Request, Sample]]]
+"""By document: the requests of one repeat with their samples."""
+
+
+class OpenCompassSource:
+    """The data sets of a run, from OpenCompass. Implements :class:`dare_bench.protocols.TaskSource`.
+
+    Each data set is one task, named by its ``abbr``; a config with several of them is a group as well.
+
+    Raises:
+        UsageError: what :meth:`check` raises; a decoding field that the model's family lacks (DecodingError).
+        DataError: a config cannot be read, its data is not there, or OpenCompass cannot render its prompts.
+    """
+
+    name = "opencompass"
+
+    @staticmethod
+    def check(spec: RunSpec) -> None:
+        """Refuse what can be refused before a model is opened.
+
+        Raises:
+            UnknownNameError: a config nobody knows; the message names the three closest.
+            UsageError: flags that OpenCompass has no place for, or a data set that cannot be run here.
+            DataError: a config or data folder that cannot be read.
+        """
+        check_flags(spec)
+        lay_out(spec.data_dir)
+        configs = configs_of(spec)
+        CodeRunner.check(spec, [name for name, (_, cfg) in configs.items() if runs_code(cfg)])
+
+    def __init__(self, spec: RunSpec, model: LoadedModel) -> None:
+        check_flags(spec)
+        self.version = importlib.metadata.version("opencompass")
+        self.spec, self.model, self.notes = spec, model, list[str]()
+        self._configs = configs_of(spec)
+        self._layout = lay_out(spec.data_dir)
+        self._builder = RequestBuilder(model, spec.decoding, spec.likelihood, spec.sampling_seed)
+        self._runner = CodeRunner(spec)
+        self._scorers: dict[str, Scorer] = {}
+        self._requests: list[Request] | None = None
+
+    def requests(self) -> list[Request]:
+        """All requests of all data sets, without answering any.
+
+        Raises:
+            DataError: a data set cannot be built.
+            UsageError: a data set asks for what the model cannot give, or ``samples`` names what is not there.
+            DecodingError: a data set's settings and the user's together cannot be.
+        """
+        if self._requests is None:
+            with self._hushed():
+                self._build()
+            self._requests = [request for scorer in self._scorers.values() for request in self._ask(scorer.data)]
+            self.notes += equal_repeats(self.model, self._requests)
+        return self._requests
+
+    def _build(self) -> None:
+        spec = self.spec
+        for name in spec.samples or {}:
+            if name not in self._configs:
+                raise unknown("task in --samples", name, self._configs)
+        for name, (wanted, cfg) in self._configs.items():
+            data = DataSet(
+                wanted.name,
+                cfg,
+                self._layout,
+                limit=spec.limit,
+                wanted=(spec.samples or {}).get(name),
+                repeats=spec.repeats,
+                chat=bool(spec.apply_chat_template),
+                system=spec.system_instruction,
+            )
+            self._scorers[name] = Scorer(data, self._runner, self._layout.bench)
+            _ = data.questions
+            self.notes += data.notes
+
+    def _ask(self, data: DataSet) -> Iterator[Request]:
+        for document, questions in data.questions.items():
+            for _ in range(data.repeats):
+                for question in questions:
+                    yield self._builder.build(question, doc_id=document)
+
+    def watch(self, sample: Sample) -> None:
+        """A sample is finished: where its code is to be run, start now. Never waits, never raises."""
+        scorer, answer = self._scorers.get(sample.request.task), sample.answer
+        if scorer is None or not isinstance(answer, Generation):
+            return
+        try:
+            scorer.watch(int(sample.request.doc_id), answer.text or "")
+        except Exception as error:  # scoring meets it again, and says it
+            log.debug("tests of %s could not be started yet: %s", sample.request.key, error)
+
+    def run(self, answer: Answer, *, only: Mapping[str, Sequence[int]] | None = None) -> HarnessResult:
+        """Have all requests answered by one call of ``answer``, and score them.
+
+        Args:
+            only: documents to ask and score, by task; tasks that it does not name are left whole.
+        """
+        requests = [r for r in self.requests() if only is None or r.task not in only or r.doc_id in only[r.task]]
+        samples = list(answer(requests))
+        if len(samples) != len(requests):
+            raise DareError(f"{len(requests)} requests got {len(samples)} samples; one each is needed")
+        failures: dict[tuple[str, Any], str] = {}
+        for request, sample in zip(requests, samples, strict=True):
+            if sample.error is not None or sample.answer is None:
+                failures.setdefault((request.task, request.doc_id), sample.error or "no answer")
+        kept: dict[str, dict[int, Pairs]] = {name: {} for name in self._scorers}
+        for request, sample in zip(requests, samples, strict=True):
+            if (request.task, request.doc_id) not in failures:
+                repeats = kept[request.task].setdefault(request.repeat, {})
+                repeats.setdefault(int(request.doc_id), []).append((request, sample))
+        try:
+            with self._hushed():
+                return self._result(kept, failures, requests)
+        finally:
+            self._runner.close()
+            for scorer in self._scorers.values():
+                scorer.close()
+
+    def _result(
+        self, kept: Mapping[str, Mapping[int, Pairs]], failures: Mapping[tuple[str, Any], str], asked: list[Request]
+    ) -> HarnessResult:
+        found = Results(self.version)
+        for name, repeats in kept.items():
+            found.add(self._scorers[name], repeats)
+        found.add_groups(groups_of(self._configs))
+        found.results |= {
+            "opencompass_version": self.version,
+            "system_instruction": self.spec.system_instruction,
+            "chat_template": self._template(),
+        }
+        documents: dict[str, dict[int, None]] = {name: {} for name in kept}
+        for request in asked:
+            documents[request.task][int(request.doc_id)] = None
+        notes = [*self.notes, *self._layout.notes, *self._builder.notes, *found.notes]
+        return HarnessResult(
+            results=found.results,
+            samples=found.samples,
+            fingerprints={name: self._fingerprint(self._scorers[name], list(documents[name])) for name in kept},
+            notes=list(dict.fromkeys(notes)),
+            failures=[{"task": task, "doc_id": doc, "error": error} for (task, doc), error in failures.items()],
+            extraction=found.extraction,
+            execution=self._runner.facts(found.statuses) if found.statuses else None,
+        )
+
+    def _template(self) -> str | None:
+        """The chat template's own text, for the record; None for plain text."""
+        if not self.spec.apply_chat_template:
+            return None
+        return str(self.model.tokenizer.get_chat_template()) if self.model.tokenizer is not None else None
+
+    def _fingerprint(self, scorer: Scorer, documents: Sequence[int]) -> str:
+        """Over all that was asked: a document without an answer does not make it another task."""
+        questions = scorer.data.questions
+        rows = (
+            (document, "\x1f".join(map(_asked, questions[document])), scorer.proof(document)) for document in documents
+        )
+        return f"{definition(scorer.data.cfg)}:{documents_hash(rows)}"
+
+    @contextlib.contextmanager
+    def _hushed(self) -> Iterator[None]:
+        """OpenCompass's warnings to the notes, what it prints and draws to nobody; with random numbers of the run's
+        own seeds where a loader or retriever draws some."""
+        import numpy
+
+        states = random.getstate(), numpy.random.get_state()
+        random.seed(self.spec.seeds[0])
+        numpy.random.seed(self.spec.seeds[1] % 2**32)
+        loud = log.isEnabledFor(logging.DEBUG)
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(quiet(self.notes))
+                if not loud:
+                    stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+                    stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+                yield
+        finally:
+            random.setstate(states[0])
+            numpy.random.set_state(states[1])
+
+
+def _asked(question: Question) -> str:
+    """A question's text, for the fingerprint; an answer's settings are not part of the task."""
+    args = question.args[:1] if question.request_type == "generate_until" else question.args
+    return "\x1f".join(map(shown, args))

@@ -1,0 +1,187 @@
+"""Recipe files: what a published score was, where it stands, and the settings it was taken with.
+
+``tasks/recipes/<checkpoint>.yaml`` holds a checkpoint's scores; what several files name (sources, test sets, a task's
+metric, remarks that concern many scores) stands once in ``tasks/recipes/shared/*.yaml``. The models here describe a
+file *as read*: defaults filled in, ``like`` followed, names replaced by what they stand for. That is also what
+``dare-bench ls recipes --json`` prints and what docs/recipes.schema.json describes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Recorded = Literal["recorded", "partly", "unrecorded"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Source(_Strict):
+    """Where a value was published, without addresses: a paper's number, a repository's file at a commit."""
+
+    title: str = Field(min_length=1)
+    paper: str | None = Field(default=None, description="arXiv number")
+    table: str | None = Field(default=None, description="table, row or column as the source names it")
+    repo: str | None = Field(default=None, description="owner/name")
+    commit: str | None = None
+    file: str | None = None
+    seen: Literal["source", "quoted"] = Field(
+        default="source", description="source: the value was read there; quoted: in another text that cites it"
+    )
+
+    def text(self) -> str:
+        """One line."""
+        parts = [self.title, f"arXiv {self.paper}" if self.paper else None, self.table]
+        if self.repo:
+            where = f"{self.repo} {self.file}" if self.file else self.repo
+            parts.append(f"{where} at {self.commit[:10]}" if self.commit else where)
+        if self.seen == "quoted":
+            parts.append("value read where another text cites it")
+        return ", ".join(part for part in parts if part)
+
+
+class TestSet(_Strict):
+    """The documents that a score is over. Token counts serve the cost model alone."""
+
+    __test__ = False  # no test class
+
+    id: str = Field(min_length=1, description="hub id, configuration, split; or what the source says")
+    documents: int | None = Field(default=None, ge=1, description="null: not recorded")
+    prompt_tokens: int | None = Field(default=None, ge=1, description="mean of the question alone")
+    answer_tokens: int | None = Field(default=None, ge=1, description="mean of a reference answer or choice")
+    choices: int | None = Field(default=None, ge=2, description="answers to score, where likelihoods are compared")
+    tokens: Literal["data", "assumed"] = Field(
+        default="data", description="data: means over the data, by Qwen's vocabulary; assumed: it was not at hand"
+    )
+
+
+class Published(_Strict):
+    """A score as it was published."""
+
+    value: float
+    unit: Literal["percent", "fraction"]
+    metric: str = Field(min_length=1, description="as the source calls it")
+    measures: str = Field(min_length=1, description="what is counted: accuracy, mean reward with partial credit, ...")
+    mean_over: Literal["documents", "subsets", "unknown"] = Field(
+        description="subsets: the plain mean of several data sets' scores, so that documents do not weigh the same"
+    )
+    test_set: TestSet
+    source: Source
+    cache: Literal["none", "prefix", "dual", "exact", "unknown"]
+    repeats: int | None = Field(default=1, ge=1, description="answers to each prompt; null: not recorded")
+    hardware: str | None = Field(default=None, description="null: not recorded")
+
+    @model_validator(mode="after")
+    def _in_range(self) -> Published:
+        most = 100 if self.unit == "percent" else 1
+        if not 0 <= self.value <= most:
+            raise ValueError(f"value={self.value} must lie between 0 and {most} in unit {self.unit!r}")
+        return self
+
+    @property
+    def fraction(self) -> float:
+        return self.value / 100 if self.unit == "percent" else self.value
+
+
+class Run(_Strict):
+    """The evaluation that stands for the score: RunSpec fields, and what the cost model needs to know of the task."""
+
+    harness: str = Field(min_length=1)
+    tasks: tuple[str, ...] = Field(min_length=1)
+    kind: Literal["generate", "likelihood"] = "generate"
+    num_fewshot: int | None = Field(default=None, ge=0)
+    shots: int = Field(default=0, ge=0, description="worked examples in each prompt, written by the task itself or not")
+    prompts: int = Field(default=1, ge=1, description="how often the task itself asks each document")
+    apply_chat_template: bool = False
+    fewshot_as_multiturn: bool | None = None
+    system_instruction: str | None = None
+    dtype: str | None = None
+    repeats: int = Field(default=1, ge=1)
+    decoding: dict[str, Any] = Field(default_factory=dict)
+    likelihood: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("tasks", mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        """One name may stand without brackets."""
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("decoding", "likelihood", mode="before")
+    @classmethod
+    def _set(cls, value: Any) -> Any:
+        """A null takes away what a default or another entry had set."""
+        if isinstance(value, dict):
+            return {name: given for name, given in value.items() if given is not None}
+        return {} if value is None else value
+
+
+class Score(_Strict):
+    """Which score of the run stands against the published one: results[task]["metric,filter"]."""
+
+    task: str = Field(min_length=1)
+    metric: str = Field(min_length=1)
+    filter: str = "none"
+
+
+class Entry(_Strict):
+    """One published score. Without ``run`` no harness here has the task; ``doubts`` then says so."""
+
+    published: Published
+    run: Run | None = None
+    score: Score | None = None
+    settings: Recorded
+    missing: tuple[str, ...] = Field(default=(), description="what is not recorded anywhere")
+    doubts: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _whole(self) -> Entry:
+        if (self.settings == "recorded") == bool(self.missing):
+            raise ValueError(f"settings={self.settings!r} with {len(self.missing)} missing; only 'recorded' has none")
+        if self.run is None and not self.doubts:
+            raise ValueError("without 'run', 'doubts' must say why it cannot be run")
+        if (self.run is None) != (self.score is None):
+            raise ValueError("'run' and 'score' belong together: the score names a task, metric and filter of the run")
+        return self
+
+
+class Experts(_Strict):
+    """A mixture of experts: of ``count`` experts of width ``ff`` a token uses ``active``, beside shared ones of width
+    ``shared_ff`` in all."""
+
+    count: int = Field(ge=1)
+    active: int = Field(ge=1)
+    ff: int = Field(ge=1)
+    shared_ff: int = Field(default=0, ge=0)
+    dense_layers: int = Field(default=0, ge=0, description="layers that have a plain MLP instead")
+
+
+class Facts(_Strict):
+    """The network's shape, for the cost model. Null: not known; the cost model then says what it takes instead."""
+
+    layers: int = Field(ge=1)
+    d_model: int = Field(ge=1)
+    heads: int | None = Field(default=None, ge=1)
+    kv_heads: int | None = Field(default=None, ge=1)
+    head_dim: int | None = Field(default=None, ge=1)
+    ff: int | None = Field(default=None, ge=1, description="width of the plain MLPs; null: there are none")
+    vocab: int | None = Field(default=None, ge=1)
+    experts: Experts | None = None
+    attention: Literal["bidirectional", "block-causal"]
+    block_length: int | None = Field(default=None, ge=1, description="of block-causal attention")
+    tokens_per_forward: float | None = Field(
+        default=None, ge=1, description="measured by the authors where decoding is by confidence"
+    )
+
+
+class RecipeFile(_Strict):
+    """All published scores of one checkpoint. ``checkpoint`` is the file's stem and the first half of recipe names."""
+
+    checkpoint: str = Field(min_length=1)
+    model: str = Field(min_length=1, description="hub id")
+    family: str = Field(min_length=1)
+    about: str = ""
+    facts: Facts
+    scores: dict[str, Entry] = Field(min_length=1)

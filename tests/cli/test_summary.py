@@ -1,0 +1,34 @@
+"""The table that a run ends with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from run_factory import make_run
+
+from dare_bench.cli.summary import print_run, record
+from dare_bench.runs.reader import Run
+
+TASKS = {"gsm": 0.5, "choice_x": 0.3}
+
+
+def test_the_share_of_answers_that_could_be_read_is_a_column_where_there_is_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_run(tmp_path, tasks=TASKS)
+    print_run(Run(folder))
+    assert "extracted" not in capsys.readouterr().out
+
+    (path,) = folder.glob("results_*.json")
+    results = json.loads(path.read_text())
+    results["dare_bench"]["extraction"] = {"gsm": {"none": {"matched": 12, "ambiguous": 1, "no_match": 7}}}
+    path.write_text(json.dumps(results))
+    run = Run(folder)
+    print_run(run)
+    head, generated, choices, *_ = capsys.readouterr().out.splitlines()
+    at = head.index("extracted")
+    assert generated[at:].split()[:2] == ["65.0", "%"]
+    assert not choices[at : at + len("extracted")].strip()
+    assert [score["extraction_rate"] for score in record(run)["scores"]] == [0.65, None]

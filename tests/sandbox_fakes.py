@@ -1,0 +1,219 @@
+"""Solutions that are wrong and try to pass. Each is a program; ``TESTS`` has the tests that it aims at."""
+
+from __future__ import annotations
+
+HONEST_TESTS = """
+def check(candidate):
+    assert candidate(1) == 2
+check(f)
+"""
+
+WRONG = """
+def f(x):
+    return None
+"""
+
+FAKES = {
+    "sys.exit": """
+import sys
+sys.exit(0)
+""",
+    "os._exit": """
+import os
+os._exit(0)
+""",
+    "exit when called": """
+import os
+def f(x):
+    os._exit(0)
+""",
+    "sys.exit when called": """
+import sys
+def f(x):
+    sys.exit(0)
+""",
+    "BaseException when called": """
+class Stop(BaseException): pass
+def f(x):
+    raise Stop
+""",
+    "says so": WRONG
+    + """
+print('passed'); print('+' + '0' * 16)
+""",
+    "says so on every descriptor": WRONG
+    + r"""
+import os
+for fd in range(256):
+    try: os.write(fd, b'\0\0\0\x11+' + b'0' * 16)
+    except OSError: pass
+""",
+    "empty answers on every descriptor": WRONG
+    + r"""
+import os
+for fd in range(3, 256):
+    try: os.write(fd, b'\0\0\0\x01+' * 9)
+    except OSError: pass
+""",
+    "closes every descriptor": WRONG
+    + """
+import os
+os.closerange(0, 256)
+""",
+    "atexit": WRONG
+    + """
+import atexit, os
+atexit.register(os._exit, 0)
+""",
+    "__del__": WRONG
+    + """
+import os
+class D:
+    def __del__(self, leave=os._exit): leave(0)
+d = D()
+def f(x):
+    global d
+    del d
+""",
+    "thread": WRONG
+    + """
+import threading, os, time
+threading.Thread(target=lambda: (time.sleep(.01), os._exit(0))).start()
+def f(x): time.sleep(1)
+""",
+    "fork": WRONG
+    + """
+import os
+if os.fork():
+    os.wait(); os._exit(0)
+""",
+    "fork, right in the child only": """
+import os
+def f(x):
+    if os.fork():
+        os.wait(); os._exit(0)
+    return 2
+""",
+    "exec": """
+import os
+os.execv('/bin/true', ['true'])
+""",
+    "replaced built-ins": WRONG
+    + """
+import builtins
+for name in ('AssertionError', 'exec', 'compile', '__build_class__', 'len'):
+    setattr(builtins, name, lambda *a, **k: None)
+""",
+    "replaced in the runner": WRONG
+    + """
+import __main__, os
+for name in list(vars(__main__)):
+    if name[:2] != '__': setattr(__main__, name, lambda *a: None)
+__main__.exec = __main__.compile = lambda *a: None
+os._exit = os.write = lambda *a: 0
+""",
+    "failure kept quiet": """
+import os
+os._exit = os.write = lambda *a: 0
+def f(x): raise KeyError
+""",
+    "frames rewritten": WRONG
+    + """
+import sys
+frame = sys._getframe(1)
+frame.f_locals.update(run=lambda *a: None)
+frame.f_globals.update(exec=lambda *a: None)
+""",
+    "trace": """
+import sys
+def tracer(frame, event, arg):
+    frame.f_lineno += 1
+    return tracer
+def f(x):
+    sys.settrace(tracer)
+    sys._getframe(1).f_trace = tracer
+""",
+    "trace, by the original": """
+import sys, importlib
+del sys.modules['sys']
+import sys as fresh
+def f(x):
+    fresh.settrace(lambda *a: None)
+""",
+    "profile": WRONG
+    + """
+import cProfile
+cProfile.Profile().enable()
+""",
+    "gc": WRONG
+    + """
+import gc
+for o in gc.get_objects(): pass
+""",
+    "library": WRONG
+    + """
+import math
+math.isclose = lambda *a: True
+""",
+    "modules": WRONG
+    + """
+import sys
+sys.modules['math'] = type('M', (), {'isclose': lambda *a: True})()
+""",
+    "equals everything": """
+class E:
+    def __eq__(self, o): return True
+def f(x): return E()
+""",
+    "number that equals everything": """
+class E(int):
+    def __eq__(self, o): return True
+def f(x): return E(7)
+""",
+    "built-ins replaced while tested": """
+import builtins
+def f(x):
+    builtins.abs = lambda x: 0
+    return 9
+""",
+    "module class": WRONG
+    + """
+import sys, types
+class M(types.ModuleType):
+    isclose = lambda *a: True
+sys.modules['math'] = M('math')
+""",
+    "signal": WRONG
+    + """
+import signal, os
+signal.signal(signal.SIGALRM, lambda *a: os._exit(0))
+signal.setitimer(signal.ITIMER_REAL, .001, .001)
+def f(x):
+    while True: pass
+""",
+    "replaced stdout": WRONG
+    + """
+import sys
+sys.stdout = sys.stderr = sys.__stdout__ = None
+""",
+    "excepthook": WRONG
+    + """
+import sys, os
+sys.excepthook = lambda *a: os._exit(0)
+""",
+    "hides the exception": """
+class E(Exception):
+    def __str__(self): import os; os._exit(0)
+def f(x): raise E
+""",
+    "check defined early": WRONG
+    + """
+def check(c): pass
+""",
+}
+
+# Where the trick aims at what these use.
+TESTS = {
+    **dict.fromkeys(("library", "modules", "module class"), "import math\nassert math.isclose(1, 2)\n"),
+    "built-ins replaced while tested": "assert abs(f(1) - 2) < 1e-6\n",
+}

@@ -1,0 +1,77 @@
+"""From words to runs: suites, recipes, and what the user says on top."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import toy_source
+from toy_model import ToyModel
+
+from dare_bench.engine.evaluate import evaluate_all
+from dare_bench.engine.opening import Opener
+from dare_bench.engine.plan import Planned, plan
+from dare_bench.errors import UnknownNameError, UsageError
+
+toy_source.register()
+
+
+def test_plain_tasks_are_one_run_as_given() -> None:
+    fields = {"model": "m", "tasks": "gsm8k,dare_sudoku", "limit": None}
+    assert plan(fields) == [Planned("", {"model": "m", "tasks": "gsm8k,dare_sudoku"})]
+
+
+def test_a_suite_is_a_run_for_each_entry_and_other_tasks_one_more() -> None:
+    planned = plan({"model": "m", "tasks": "dare,dare_sudoku", "limit": 3, "decoding": {"gen_length": 16}})
+    names = [one.name for one in planned]
+    assert names[0] == "mmlu" and names[-1] == "dare_sudoku" and {"gpqa", "ifeval", "aime24"} <= set(names)
+    assert {one.fields["harness"] for one in planned[:-1]} == {"lm-eval", "opencompass"}
+    assert all(one.fields["limit"] == 3 and one.fields["decoding"]["gen_length"] == 16 for one in planned)
+    gpqa = planned[names.index("gpqa")]
+    assert "hub" in gpqa.needs and "gated" in gpqa.note
+
+
+def test_the_user_wins_over_a_recipe_field_by_field() -> None:
+    (one,) = plan({"recipe": "llada-8b-instruct/gsm8k", "model": "tiny-llada", "decoding": {"max_new_tokens": 64}})
+    assert one.fields["model"] == "tiny-llada" and one.fields["recipe"] == "llada-8b-instruct/gsm8k"
+    assert one.fields["decoding"]["max_new_tokens"] == 64 and "gen_length" not in one.fields["decoding"]
+    assert one.fields["decoding"]["block_length"] == 8  # the recipe's own
+    assert one.recipe is not None
+
+
+def test_a_checkpoint_stands_for_all_its_recipes_that_can_be_run() -> None:
+    planned = plan({"recipe": "llada-8b-instruct"})
+    assert len(planned) > 10 and all(one.fields["recipe"] == one.name for one in planned)
+
+
+def test_what_excludes_each_other() -> None:
+    with pytest.raises(UsageError, match="--recipe names tasks"):
+        plan({"recipe": "llada-8b-instruct/gsm8k", "tasks": "gsm8k"})
+    with pytest.raises(UsageError, match="--harness"):
+        plan({"tasks": "dare", "harness": "lm-eval"})
+    with pytest.raises(UnknownNameError, match="closest: llada-8b-instruct"):
+        plan({"recipe": "llada-8b-instruc"})
+
+
+def test_runs_share_one_open_model_and_one_refusal_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    def load(checkpoint: str, arguments: object) -> ToyModel:
+        opened.append(checkpoint)
+        model = ToyModel()
+        model.loaded = model  # type: ignore[attr-defined]
+        return model
+
+    monkeypatch.setattr("dare_bench.engine.opening._load", load)
+    monkeypatch.setattr(Opener, "content", lambda self, spec: "toy content")
+    base = {"model": "toy", "harness": "toy", "limit": 3, "output_path": str(tmp_path)}
+    planned = [Planned(name, {**base, "tasks": name}) for name in ("toygen", "nothing", "toycode", "toychoice")]
+    outcomes = list(evaluate_all(planned, progress=False))
+    assert opened == ["toy"]
+    assert [outcome.run is not None for outcome in outcomes] == [True, False, False, True]
+    assert "unknown" in str(outcomes[1].reason) and "run code" in str(outcomes[2].reason)
+    again = list(evaluate_all(planned, progress=False))
+    assert opened == ["toy"]  # finished runs are read, not made
+    assert again[0].run is not None and again[0].run.path == outcomes[0].run.path  # type: ignore[union-attr]

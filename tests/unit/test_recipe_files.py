@@ -1,0 +1,92 @@
+"""How a recipe file is read: defaults, variants, names, and what a malformed one says."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from dare_bench import recipes
+from dare_bench.errors import DataError
+
+GOOD = """
+checkpoint: toy
+model: org/toy
+family: llada
+facts: {layers: 2, d_model: 8, attention: bidirectional}
+defaults:
+  published: {unit: percent, metric: accuracy, measures: accuracy, mean_over: documents, cache: none, source: paper}
+  run: {harness: lm-eval, decoding: {gen_length: 8}}
+  settings: partly
+  missing: [$seed]
+variants:
+  long: {run: {decoding: {gen_length: 64}}, doubts: [long]}
+scores:
+  a: {published: {value: 50, test_set: toys}, run: {tasks: toy}}
+  b: {like: [a, long], published: {value: 25}}
+"""
+SHARED = """
+sources: {paper: {title: A paper}}
+test_sets: {toys: {id: toys, documents: 4}}
+tasks: {"lm-eval:toy": {shots: 2, score: {task: toy, metric: acc}}}
+notes: {seed: the seed}
+"""
+
+
+def write(folder, text=GOOD, shared=SHARED):
+    (folder / "shared").mkdir()
+    (folder / "shared" / "facts.yaml").write_text(shared)
+    (folder / "toy.yaml").write_text(text)
+    return folder / "toy.yaml"
+
+
+def test_defaults_like_and_names_are_filled_in(tmp_path):
+    scores = recipes.read(write(tmp_path)).scores
+    assert scores["a"].run.decoding == {"gen_length": 8} and scores["a"].run.shots == 2
+    assert scores["b"].run.decoding == {"gen_length": 64} and scores["b"].run.tasks == ("toy",)
+    assert scores["b"].published.value == 25 and scores["b"].published.test_set.documents == 4
+    assert scores["b"].missing == ("the seed",) and scores["b"].doubts == ("long",) and scores["a"].doubts == ()
+    assert scores["a"].score.model_dump() == {"task": "toy", "metric": "acc", "filter": "none"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("value: 50", "value: 500", "scores.a.published"),
+        ("value: 50", "value: 500", "value=500.0 must lie between 0 and 100"),
+        ("test_set: toys", "test_set: boys", "entry 'a': unknown test set 'boys'; closest: toys"),
+        ("[$seed]", "[$sead]", "entry 'a': unknown note 'sead'; closest: seed"),
+        ("[a, long]", "[a, short]", "entry 'b': unknown entry or variant 'short'"),
+        ("[a, long]", "b", "entry 'b': 'like' goes round in a circle: b -> b"),
+        ("missing: [$seed]", "missing: []", "only 'recorded' has none"),
+        ("settings: partly", "settings: recorded", "settings='recorded' with 1 missing"),
+        ("checkpoint: toy", "checkpoint: boy", "checkpoint='boy' must be the file's name, 'toy'"),
+        ("tasks: toy}", "tasks: boy}", "scores.a.score.task"),
+        ("tasks: toy}", "tusks: toy}", "scores.a.run.tusks"),
+        ("layers: 2", "layers: 0", "facts.layers=0"),
+        ("  b:", "  long:", "'long' is both a variant and a score"),
+        ("scores:", "scores: 3\nmore:", "'scores' must be a mapping, found int"),
+        ("run: {tasks: toy}}", "run: null}", "without 'run', 'doubts' must say why"),
+        ("family: llada", "family: llada\nfamily: dream", "key 'family' is written twice"),
+    ],
+)
+def test_a_malformed_file_is_one_line_that_names_file_and_entry(tmp_path, old, new, said):
+    assert old in GOOD
+    path = write(tmp_path, GOOD.replace(old, new, 1))
+    with pytest.raises(DataError) as seen:
+        recipes.read(path)
+    text = str(seen.value)
+    assert text.startswith(f"{path}: ") and said in text and "\n" not in text
+
+
+def test_an_unknown_section_of_the_shared_facts_is_refused(tmp_path):
+    with pytest.raises(DataError, match="unknown section 'sauces'; closest: sources"):
+        recipes.read(write(tmp_path, shared=SHARED.replace("sources", "sauces")))
+
+
+def test_a_plugins_recipes_are_found(tmp_path, monkeypatch):
+    path = write(tmp_path)
+    entry = SimpleNamespace(target=str(path))
+    fake = SimpleNamespace(get=lambda kind, name: entry, names=lambda kind: ["toy"])
+    monkeypatch.setattr(recipes, "registry", lambda: fake)
+    assert [recipe.name for recipe in recipes.find("toy")] == ["toy/a", "toy/b"]

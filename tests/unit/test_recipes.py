@@ -1,0 +1,320 @@
+"""Recipes: every file as it ships, what is made of it, and what a malformed one says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from require import need_package
+from typer.testing import CliRunner
+
+from dare_bench import recipes
+from dare_bench.config import run_spec
+from dare_bench.errors import UnknownNameError, UsageError
+from dare_bench.registry import registry
+from dare_bench.runs.schema import RecipeBlock
+
+CHECKPOINTS = registry().names("recipe")
+ALL = [recipe for name in CHECKPOINTS for recipe in recipes.find(name)]
+RUNNABLE = [recipe for recipe in ALL if recipe.entry.run is not None]
+ISSUE = {
+    "llada-8b-base",
+    "llada-8b-instruct",
+    "llada-1.5",
+    "llada-moe-7b-a1b-instruct",
+    "dream-7b-instruct",
+    "sdar-1.7b-chat",
+    "sdar-4b-chat",
+    "sdar-8b-chat",
+    "sdar-30b-a3b-chat",
+    "llada2.0-mini",
+    "llada2.1-mini",
+}
+TABLE_1 = {
+    "mmlu": (65.24, 66.83, 77.23, 79.16, 72.54, 69.91),
+    "mmlu-pro": (36.82, 31.89, 56.49, 25.59, 57.10, 57.52),
+    "hellaswag": (75.30, 63.23, 87.59, 92.81, 82.35, 78.00),
+    "arc-c": (87.80, 81.36, 86.78, 78.98, 85.76, 83.39),
+    "gsm8k": (79.68, 83.24, 91.36, 92.49, 88.48, 86.13),
+    "math": (41.08, 48.02, 78.40, 68.56, 81.50, 84.56),
+    "gpqa": (31.82, 26.77, 41.40, 36.36, 34.34, 34.34),
+    "aime24": (2.08, 0.83, 13.33, 13.33, 16.67, 26.67),
+    "aime25": (0.42, 0.00, 16.67, 6.67, 23.33, 26.67),
+    "olympiadbench": (9.70, 12.22, 24.93, 32.90, 38.82, 40.31),
+    "humaneval": (46.34, 78.05, 79.88, 84.15, 81.10, 81.10),
+    "mbpp": (38.80, 56.40, 71.60, 52.00, 64.80, 62.60),
+}
+"""DARE's first table, typed a second time: LLaDA-8B, Dream-7B, SDAR-8B, SDAR-30B-A3B, LLaDA2.0-mini, LLaDA2.1-mini."""
+COLUMNS = (
+    "llada-8b-instruct",
+    "dream-7b-instruct",
+    "sdar-8b-chat",
+    "sdar-30b-a3b-chat",
+    "llada2.0-mini",
+    "llada2.1-mini",
+)
+TINY = {"llada_moe": "tiny-llada", "llada2.1": "tiny-llada2"}
+
+
+def test_every_checkpoint_of_the_issue_has_a_file():
+    assert set(CHECKPOINTS) == ISSUE
+
+
+@pytest.mark.parametrize(("column", "checkpoint"), enumerate(COLUMNS))
+def test_dares_first_table_is_whole(column, checkpoint):
+    file = recipes.load(checkpoint)
+    for bench, row in TABLE_1.items():
+        published = file.scores[bench].published
+        assert (published.value, published.unit) == (row[column], "percent"), bench
+        assert published.source.table == "README, table 1" and published.source.commit.startswith("83ae8a3")
+
+
+def is_count(recipe):
+    """Is the score a mean of right and wrong over a known number of documents? (truthfulqa's mc2 is a probability.)"""
+    published = recipe.entry.published
+    return (
+        published.mean_over == "documents"
+        and published.test_set.documents is not None
+        and published.test_set.id.partition("/")[0] != "truthfulqa"
+    )
+
+
+@pytest.mark.parametrize("recipe", filter(is_count, ALL), ids=lambda recipe: recipe.name)
+def test_a_value_is_a_share_of_its_documents(recipe):
+    """k/n for a whole k, rounded or cut to the digits given: a typing error rarely is. What is none has to say so."""
+    published = recipe.entry.published
+    count = published.test_set.documents * (published.repeats or 1)
+    digits = 2 if published.source.title.startswith("DARE, ") else len(repr(published.value).partition(".")[2])
+    nearest = 100 * round(published.fraction * count) / count
+    is_share = abs(nearest - published.value) < 10**-digits - 1e-9
+    told = any("no multiple of one over the number of documents" in text for text in recipe.entry.doubts)
+    assert is_share != told, (published.value, nearest, count)
+
+
+@pytest.mark.parametrize("recipe", RUNNABLE, ids=lambda recipe: recipe.name)
+def test_decoding_and_likelihood_are_the_familys(recipe, tiny_specs):
+    fields = recipe.fields()
+    family, spec = tiny_specs(fields["family"])
+    decoding = family.resolve(fields["decoding"], spec)
+    rule = family.rule(decoding, spec)
+    for name, value in fields["decoding"].items():
+        assert getattr(decoding, name) == value
+    settings = family.likelihood_settings(fields["likelihood"], spec)
+    assert settings.items() >= fields["likelihood"].items()
+    cache = recipe.entry.published.cache
+    if recipe.entry.run.kind == "generate" and cache in ("none", "prefix", "dual") and family.name.startswith("llada_"):
+        assert rule.cache == cache
+    if family.name == "llada" and cache != "unknown":
+        assert decoding.cache == cache, "the run must use the cache that the score was taken with"
+    run_spec(**fields)
+
+
+@pytest.fixture(scope="module")
+def tiny_specs():
+    """Family and ModelSpec of the bundled checkpoint that stands for a family."""
+    from dare_bench.loading import load
+
+    opened = {}
+
+    def of(name):
+        if name not in opened:
+            model = load(TINY.get(name, f"tiny-{name}"), device="cpu", dtype="float32")
+            opened[name] = (registry().get("family", name).load(), model.spec)
+        return opened[name]
+
+    return of
+
+
+def test_lm_eval_tasks_exist():
+    need_package("lm_eval")
+    from dare_bench.harness.task_index import TaskIndex
+
+    index = TaskIndex()
+    wanted = {task for recipe in RUNNABLE if recipe.entry.run.harness == "lm-eval" for task in recipe.entry.run.tasks}
+    assert len(wanted) > 15
+    assert sorted(wanted - set(index.names())) == []
+
+
+def test_opencompass_configs_exist():
+    package = Path(need_package("opencompass").__file__).parent
+    import dare_bench
+
+    ours = Path(dare_bench.__file__).parent / "harness" / "opencompass" / "configs"
+    stems = {file.stem for folder in (package / "configs" / "datasets", ours) for file in folder.rglob("*.py")}
+    wanted = {task for r in RUNNABLE if r.entry.run.harness == "opencompass" for task in r.entry.run.tasks}
+    assert len(wanted) > 15
+    assert sorted(wanted - stems) == []
+
+
+def test_the_doubts_of_dares_tables_are_where_they_belong():
+    def doubts(name):
+        return " ".join(recipes.find(name)[0].entry.doubts)
+
+    for name in ("llada-8b-instruct/math", "llada-8b-instruct/math.dare-table2", "dream-7b-instruct/humaneval"):
+        assert "disagree" in doubts(name)  # baselines
+    for name in ("llada-8b-instruct/math", "sdar-8b-chat/math", "sdar-30b-a3b-chat/math", "llada2.0-mini/math"):
+        assert "mixes test sets" in doubts(name)
+    assert "mean reward, not accuracy" in doubts("llada-8b-instruct/countdown.dare-table2")
+    assert "cells" in doubts("llada-8b-instruct/sudoku.dare-table2")
+    for name in ("sdar-8b-chat/aime24", "llada2.0-mini/aime25", "llada2.1-mini/aime24"):
+        assert "1/30" in doubts(name)
+    assert "1/240" in doubts("llada-8b-instruct/aime24")
+    assert "the better of cache on and off" in doubts("llada-8b-instruct/math")
+    for recipe in RUNNABLE:  # what is ours in a task stands with every recipe that runs it
+        assert ("gpqa_fewshot_gen" in recipe.entry.run.tasks) == ("are ours: GPQA" in " ".join(recipe.entry.doubts))
+    for bench in TABLE_1:
+        if bench != "arc-c":  # equal in both columns
+            assert "larger of the" in doubts(f"llada-8b-instruct/{bench}")
+
+
+def test_find():
+    (one,) = recipes.find("llada-8b-instruct/gsm8k")
+    assert one.name == "llada-8b-instruct/gsm8k" and one.entry_name == "gsm8k"
+    assert [r.name for r in recipes.find("llada-1.5")] == [n for n in recipes.names() if n.startswith("llada-1.5/")]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("llada-8b-instruct/gsm9k", "closest: llada-8b-instruct/gsm8k, "),
+        ("lada-8b-instruct", "closest: llada-8b-instruct, "),
+        ("lada-8b-instruct/gsm8k", "closest: llada-8b-instruct/gsm8k"),
+        ("sdar-8b-chat/", "unknown recipe 'sdar-8b-chat/'"),
+    ],
+)
+def test_an_unknown_name_gets_the_three_closest(name, said):
+    with pytest.raises(UnknownNameError) as seen:
+        recipes.find(name)
+    text = str(seen.value)
+    assert said in text and "\n" not in text
+    assert len(text.partition("closest: ")[2].split(", ")) == 3
+
+
+def test_fields_are_exactly_the_recipe():
+    (recipe,) = recipes.find("llada-8b-instruct/gsm8k")
+    assert recipe.fields() == {
+        "model": "GSAI-ML/LLaDA-8B-Instruct",
+        "family": "llada",
+        "harness": "opencompass",
+        "tasks": ("gsm8k_gen",),
+        "apply_chat_template": True,
+        "dtype": "bfloat16",
+        "repeats": 1,
+        "decoding": {
+            "temperature": 0.0,
+            "remasking": "low_confidence",
+            "text_after_eos": "keep",
+            "gen_length": 256,
+            "steps": 256,
+            "block_length": 8,
+        },
+        "likelihood": {},
+        "recipe": "llada-8b-instruct/gsm8k",
+    }
+
+
+def test_a_score_without_a_task_cannot_be_run():
+    (recipe,) = recipes.find("llada-8b-base/humaneval-fim")
+    with pytest.raises(UsageError, match="recipe llada-8b-base/humaneval-fim cannot be run: neither lm-eval nor"):
+        recipe.fields()
+    assert recipe.block()["score"] == {}
+
+
+def test_block_holds_the_published_score_as_a_fraction():
+    (recipe,) = recipes.find("llada-8b-instruct/gsm8k")
+    block = RecipeBlock.model_validate(recipe.block())
+    assert block.published["value"] == pytest.approx(0.7968) and block.published["n"] == 1319
+    assert block.published["source"].startswith(
+        "DARE, evaluation result reproduction, arXiv 2604.04215, README, table 1"
+    )
+    assert block.score == {"task": "gsm8k", "metric": "accuracy", "filter": "none"}
+    assert block.settings == "partly" and block.missing and block.doubts
+    json.dumps(recipe.block())
+
+
+def test_the_recipe_itself_deviates_in_nothing():
+    for recipe in RUNNABLE:
+        assert recipes.deviations(recipe, run_spec(**recipe.fields())) == [], recipe.name
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model": "tiny-llada"}, "model: tiny-llada instead of GSAI-ML/LLaDA-8B-Instruct"),
+        ({"decoding": {"gen_length": 64}}, "decoding.gen_length: 64 instead of 256"),
+        ({"decoding": {"cache": "prefix"}}, "decoding.cache: prefix, which the recipe does not set"),
+        ({"decoding": {"block_length": None}}, "decoding.block_length: not set instead of 8"),
+        ({"limit": 50}, "limit: 50"),
+        ({"repeats": 4}, "repeats: 4 instead of 1"),
+        ({"harness": "lm-eval", "tasks": "gsm8k"}, "harness: lm-eval instead of opencompass"),
+        ({"tasks": "gsm8k_gen,math_gen"}, "tasks: gsm8k_gen,math_gen instead of gsm8k_gen"),
+        ({"apply_chat_template": False}, "apply_chat_template: false instead of true"),
+        ({"dtype": None}, "dtype: null instead of bfloat16"),
+        ({"num_fewshot": 2}, "num_fewshot: 2, which the recipe does not set"),
+        ({"likelihood": {"mc_num": 4}}, "likelihood.mc_num: 4, which the recipe does not set"),
+        ({"model_args": {"mask_id": 5}}, 'model_args: {"mask_id": 5}'),
+    ],
+)
+def test_what_differs_from_the_recipe_is_named(change, said):
+    (recipe,) = recipes.find("llada-8b-instruct/gsm8k")
+    fields = recipe.fields()
+    for group in ("decoding", "likelihood"):
+        if group in change:
+            change = {**change, group: {**fields[group], **change[group]}}
+    assert said in recipes.deviations(recipe, run_spec(**{**fields, **change}))
+
+
+def test_an_alias_is_no_deviation():
+    (recipe,) = recipes.find("dream-7b-instruct/gsm8k")
+    fields = recipe.fields()
+    decoding = dict(fields["decoding"])
+    decoding["max_new_tokens"] = decoding.pop("gen_length")
+    assert recipes.deviations(recipe, run_spec(**{**fields, "decoding": decoding})) == []
+
+
+def test_the_schema_in_the_docs_is_the_programs(tmp_path):
+    path = Path(__file__).parents[2] / "docs" / "recipes.schema.json"
+    assert json.loads(path.read_text()) == recipes.json_schema()
+    for name in CHECKPOINTS:
+        jsonschema.validate(recipes.load(name).model_dump(mode="json"), recipes.json_schema())
+
+
+def run_ls(*words):
+    import typer
+
+    from dare_bench.cli.ls_recipes import recipes as command
+
+    app = typer.Typer()
+    app.command()(command)
+    return CliRunner().invoke(app, list(words), catch_exceptions=False)
+
+
+def test_ls_recipes():
+    shown = run_ls().stdout
+    assert all(f"\n{name} (" in f"\n{shown}" for name in CHECKPOINTS)
+    row = next(line for line in shown.splitlines() if line.split()[:1] == ["llada-8b-instruct/gsm8k"])
+    assert row.split()[1:4] == ["79.68%", "opencompass:gsm8k_gen", "partly"] and "DARE" in row
+    assert "26.2% (per-cell accuracy)" in shown and "cannot be run" in shown
+    one = run_ls("llada-8b-instruct/math").stdout
+    assert "H200" in one and "not recorded: seed" in one and "5000 documents" in one
+
+
+def test_ls_recipes_as_json():
+    (file, *more) = json.loads(run_ls("--json").stdout)
+    assert len(more) == len(ISSUE) - 1 and file["checkpoint"] in ISSUE
+    one = json.loads(run_ls("llada-1.5/gsm8k", "--json").stdout)
+    assert list(one["scores"]) == ["gsm8k"] and one["scores"]["gsm8k"]["published"]["value"] == 83.6
+
+
+def test_listing_imports_no_torch_and_no_harness():
+    code = (
+        "import sys; from dare_bench.cli.ls_recipes import recipes; recipes('llada-1.5');"
+        "import dare_bench.cost_model;"
+        "sys.exit(' '.join({'torch', 'lm_eval', 'opencompass', 'transformers'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

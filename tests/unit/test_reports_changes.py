@@ -1,0 +1,81 @@
+"""A task that changed between two runs is told, and in how many documents."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from run_factory import make_run
+
+from dare_bench.reports.changes import changes, pieces
+from dare_bench.reports.text import markdown
+from dare_bench.runs.reader import Run
+
+
+def _run(root: Path, name: str, hashes: dict[int, str] | None = None, version: str = "0.4.13", **more: Any) -> Run:
+    """A run whose prompts' hashes are their numbers, but for ``hashes``."""
+    run = Run(make_run(root, name, **{"n_docs": 10, "tasks": {"gsm8k": 0.5}, **more}))
+    path = run.samples_file("gsm8k")
+    assert path is not None and run.results_file is not None
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        row["prompt_hash"], row["target_hash"] = (hashes or {}).get(row["doc_id"], str(row["doc_id"])), "t"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    results = json.loads(run.results_file.read_text())
+    results["dare_bench"]["harness"]["version"] = version
+    run.results_file.write_text(json.dumps(results))
+    return Run(run.path)
+
+
+def test_the_same_task_is_said_to_be_the_same(tmp_path: Path) -> None:
+    (found,) = changes([_run(tmp_path, "a"), _run(tmp_path, "b")])
+    assert found.same
+    assert "Same prompts, targets, filters and scorer in all runs: gsm8k." in markdown(pieces([found]))
+
+
+def test_another_definition_breaks_the_comparison(tmp_path: Path) -> None:
+    (found,) = changes([_run(tmp_path, "a"), _run(tmp_path, "b", fingerprint="fixed", version="0.4.14")])
+    assert len(found.breaks) == 1
+    assert "prompts, filters or scorer changed between these runs: their scores aren't comparable" in found.breaks[0]
+    assert found.notes == ("the harness's version changed too: 0.4.13 and 0.4.14",)
+    text = markdown(pieces([found]))
+    assert "gsm8k: a and b" in text and "aren't comparable" in text
+
+
+def test_changed_prompts_are_counted(tmp_path: Path) -> None:
+    (found,) = changes([_run(tmp_path, "a"), _run(tmp_path, "b", {3: "x", 4: "y"}, prompts="new")])
+    assert found.breaks == ("of 10 documents that both runs asked, these differ: the prompt in 2",)
+
+
+def test_more_documents_alone_break_nothing(tmp_path: Path) -> None:
+    (found,) = changes([_run(tmp_path, "a", n_docs=4, limit=4), _run(tmp_path, "b")])
+    assert found.breaks == ()
+    assert found.notes == ("not the same documents: 4 are in both runs, 0 only in the first, 6 only in the second",)
+
+
+def test_without_sample_lines_the_worst_is_assumed(tmp_path: Path) -> None:
+    first, second = _run(tmp_path, "a"), _run(tmp_path, "b", prompts="new")
+    path = second.samples_file("gsm8k")
+    assert path is not None
+    path.unlink()
+    (found,) = changes([first, second])
+    assert found.breaks == ("other documents or prompts were asked (10 and 10): their scores aren't comparable",)
+
+
+def test_each_run_stands_beside_the_first_of_its_task_and_harness(tmp_path: Path) -> None:
+    runs = [_run(tmp_path, name) for name in "abc"]
+    other = _run(tmp_path, "d")
+    assert other.block is not None
+    other.block.harness.name = "opencompass"
+    lone = Run(make_run(tmp_path, "e", tasks={"mmlu": 0.5}))
+    assert [(one.first, one.second) for one in changes([*runs, other, lone])] == [("a", "b"), ("a", "c")]
+    assert list(pieces(changes([runs[0], other, lone]))) == []
+
+
+def test_two_configs_of_one_name_are_no_change(tmp_path: Path) -> None:
+    runs = [_run(tmp_path, "a"), _run(tmp_path, "b", fingerprint="other", prompts="other")]
+    for run, config in zip(runs, ("hellaswag_gen", "hellaswag_ppl"), strict=True):
+        run.results["configs"]["gsm8k"] = {"config": config}
+    (found,) = changes(runs)
+    assert found.breaks == ("two configs of one data set ask or score it differently: hellaswag_gen and hellaswag_ppl",)

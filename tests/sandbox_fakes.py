@@ -212,6 +212,30 @@ def check(c): pass
 """,
 }
 
+# Not a trick in itself: every byte string to which frames, closures and the runner's module lead.
+DIG = """
+import sys
+found, seen = set(), set()
+WAYS = ("__closure__", "cell_contents", "__defaults__", "f_locals", "f_globals", "f_back", "gi_frame", "__self__")
+def dig(value, depth=0):
+    if id(value) in seen or depth > 12:
+        return
+    seen.add(id(value))
+    if isinstance(value, bytes):
+        found.add(value)
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, set)) else ()
+    for item in list(inside):
+        dig(item, depth + 1)
+    for name in WAYS:
+        try:
+            dig(getattr(value, name, None), depth + 1)
+        except ValueError:  # an empty cell
+            pass
+def f(x):
+    dig(sys._getframe())
+    dig(vars(sys.modules["__main__"]))
+"""
+
 # Where the trick aims at what these use.
 TESTS = {
     **dict.fromkeys(("library", "modules", "module class"), "import math\nassert math.isclose(1, 2)\n"),

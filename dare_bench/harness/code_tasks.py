@@ -20,7 +20,8 @@ _MARKED = re.compile(r"^[\"']?unsafe_code[\"']?[ \t]*:[ \t]*[\"']?(?:true|yes|on
 _INCLUDE = re.compile(r"^[\"']?include[\"']?[ \t]*:(?P<value>.*(?:\n[ \t]*-[ \t].*)*)", re.MULTILINE)
 _FUNCTION = re.compile(r"!function\s+(?P<module>[\w.]+)\.\w+")
 _METRIC = "code_eval"
-_EXEC = re.compile(r"(?<![\w.])exec\(")
+_EXEC = re.compile(r"(?<![\w.])(?:exec|eval)\(|\bparse_expr\b")  # sympy's parse_expr evaluates its text as Python
+_IMPORT = re.compile(r"^\s*(?:from\s+(?P<source>[\w.]+)\s+import|import\s+(?P<module>[\w.]+))", re.MULTILINE)
 _STARTS = re.compile(r"(?<!\w)(?:subprocess|os\.system|os\.popen|os\.exec\w+|os\.spawn\w+)(?!\w)")
 
 
@@ -69,12 +70,21 @@ def _with_includes(path: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[P
 
 
 def _scorers(texts: dict[Path, str]) -> Iterator[tuple[str, str]]:
-    """(name, source) of the modules beside the task files whose functions they name."""
+    """(name, source) of the modules beside the task files whose functions they name, and of those beside that these
+    import."""
+    seen: dict[Path, None] = {}
     for path, text in texts.items():
-        for module in dict.fromkeys(found["module"] for found in _FUNCTION.finditer(text)):
-            source = path.parent / f"{module.replace('.', '/')}.py"
-            if source.is_file():
-                yield source.name, source.read_text(encoding="utf-8", errors="replace")
+        named = dict.fromkeys(found["module"] for found in _FUNCTION.finditer(text))
+        waiting = [path.parent / f"{module.replace('.', '/')}.py" for module in named]
+        while waiting:
+            file = waiting.pop()
+            if file in seen or not file.is_file():
+                continue
+            seen[file] = None
+            source = file.read_text(encoding="utf-8", errors="replace")
+            yield file.name, source
+            stems = {(found["source"] or found["module"]).rsplit(".")[-1] for found in _IMPORT.finditer(source)}
+            waiting += [file.parent / f"{stem}.py" for stem in sorted(stems)]
 
 
 def code_tasks(entries: Iterable[TaskEntry]) -> dict[str, CodeTask]:

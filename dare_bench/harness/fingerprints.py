@@ -20,7 +20,7 @@ def definition(task: Any, extra: Iterable[str] = ()) -> str:
     """Hash of a task's definition: its templates, metrics, filters, and the source of the code they call.
 
     Args:
-        extra: anything else that decides scores (a stand-in for a missing resource).
+        extra: anything else that decides scores (a metric of ours that stands in for one).
     """
     config = {key: value for key, value in vars(task.config).items() if not _LEFT_OUT.match(key)}
     version = (task.config.metadata or {}).get("version") if isinstance(task.config.metadata, Mapping) else None

@@ -22,7 +22,9 @@ from dare_bench.harness.code_scoring import CodeScoring, code_mark
 from dare_bench.harness.code_tasks import refuse_unknown_code, sandboxed_tasks
 from dare_bench.harness.data import LocalData
 from dare_bench.harness.documents import Documents, place, without_tasks
+from dare_bench.harness.extraction import annotate, tally, unread
 from dare_bench.harness.fingerprints import documents as documents_hash
+from dare_bench.harness.mathematics import guarded
 from dare_bench.harness.punkt import check_punkt
 from dare_bench.harness.repeats import Part, combine, equal_repeats
 from dare_bench.harness.requests import RequestBuilder
@@ -185,7 +187,7 @@ class LmEvalSource:
             limit, chosen = None, {task: self._documents[task].select(d) for task, d in kept.items() if d != []}
         try:
             self._tasks.show(without_tasks(everything, _dropped(kept)))
-            with quiet(self.notes):
+            with quiet(self.notes), guarded(everything["tasks"], part=part) as watched:
                 lm = Replayer(self.model, self.spec.apply_chat_template, samples, part)
                 found = _plain_json(self._lm_eval(lm, limit, chosen))
         finally:
@@ -194,6 +196,13 @@ class LmEvalSource:
                 documents.select(None)
         rows = found.pop("samples", {})
         self._code.mark(rows, self.requests(), part)
+        watched.mark(rows)
+        self.notes += watched.notes
+
+        def finish(*where: Any) -> str | None:
+            return getattr(samples[where].answer, "finish_reason", None)
+
+        annotate(everything["tasks"], rows, finish, part)
         return found, rows
 
     def _lm_eval(self, lm: BaseLM, limit: int | float | None, samples: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -257,12 +266,14 @@ class LmEvalSource:
             }
         notes = [*self.notes, *self._builder.notes, *self._code.notes, *(self._data.notes if self._data else [])]
         notes += [f"task {t!r} has no score: none of its documents was answered" for t, d in kept.items() if d == []]
+        notes += unread(self._tasks.load(self._names)["tasks"], samples)
         return HarnessResult(
             results=results,
             samples=samples,
             fingerprints=prints,
             notes=list(dict.fromkeys(notes)),
             failures=[{"task": task, "doc_id": doc, "error": error} for (task, doc), error in failures.items()],
+            extraction=tally(samples),
             execution=self._code.execution(samples),
         )
 

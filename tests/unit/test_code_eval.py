@@ -7,7 +7,7 @@ import sys
 import types
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from require import need, need_package
@@ -38,7 +38,7 @@ def runner() -> Iterator[CodeRunner]:
 class Paper:
     """A pool that decides by the text alone: what holds ``+`` passes; ``refuse`` refuses all."""
 
-    made: list[Paper] = []
+    made: ClassVar[list[Paper]] = []
     status = "passed"
 
     def __init__(self, workers: int | None = None, *, timeout: float = 10.0, unsafe: bool = False) -> None:
@@ -132,7 +132,9 @@ def test_what_the_sandbox_refuses_is_no_wrong_answer(paper: type[Paper]) -> None
 def test_no_isolation_is_refused_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "isolation", lambda: "none")
     spec = run_spec(model="toy", tasks="humaneval")
-    with pytest.raises(UsageError, match=r"task 'humaneval' \(and 1 more\) runs code .*bubblewrap.*--unsafe-no-sandbox"):
+    with pytest.raises(
+        UsageError, match=r"task 'humaneval' \(and 1 more\) runs code .*bubblewrap.*--unsafe-no-sandbox"
+    ):
         CodeRunner.check(spec, ["humaneval", "mbpp"])
     CodeRunner.check(spec, [])
     CodeRunner.check(spec.model_copy(update={"unsafe_no_sandbox": True}), ["humaneval"])

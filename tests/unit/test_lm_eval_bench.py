@@ -198,7 +198,9 @@ def test_every_file_is_listed_with_licence_and_source() -> None:
     assert listed == there
     assert sum(path.stat().st_size for path in BENCH.rglob("*") if path.is_file()) < 150_000
     for entry in manifest(BENCH).values():
-        assert entry["licence"] in {"MIT", "Apache-2.0", "CC BY-SA 4.0", "CC BY 4.0"} and entry["source"].startswith("https://")
+        assert entry["licence"] in {"MIT", "Apache-2.0", "CC BY-SA 4.0", "CC BY 4.0"} and entry["source"].startswith(
+            "https://"
+        )
 
 
 def test_a_real_checkpoint_from_end_to_end(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_scorers_that_run_code_by_themselves_are_refused_with_the_reason(tmp_pat
         "toy_code_group": "toy_code_child",
         str(tmp_path / "code" / "starts.yaml"): "shell.py starts programs by itself",
         "cruxeval_input": "utils.py runs code by itself",
-        "longproc_pseudo_to_code_2k": "metrics.py starts programs by itself",
+        "longproc_pseudo_to_code_2k": "metrics.py runs code by itself",
     }.items():
         with pytest.raises(CodeTaskError, match=reason) as error:
             sandboxed_tasks(index.leaves(index.match([name])))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from sandbox_fakes import FAKES, HONEST_TESTS, TESTS
+from sandbox_fakes import DIG, FAKES, HONEST_TESTS, TESTS
 from sandboxes import attack, level, nothing_left  # noqa: F401
 
 from dare_bench.sandbox.verdict import Level
@@ -28,3 +28,11 @@ def test_each_trick_does_what_it_says(level: Level) -> None:
 
 def test_the_right_answer_passes(level: Level) -> None:
     assert attack(level, "def f(x):\n    return x + 1\n", HONEST_TESTS).status == "passed"
+
+
+def test_no_frame_leads_to_a_ticket(level: Level) -> None:
+    """The only long byte string in reach is the text that runs, which the program may read anyway."""
+    verdict = attack(
+        level, DIG, "f(1)\nlong = [value for value in found if len(value) >= 16]\nassert len(long) == 1, long"
+    )
+    assert verdict.status == "passed", verdict

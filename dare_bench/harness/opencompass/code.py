@@ -66,10 +66,10 @@ class CodeSet:
         """The code in an answer that is postprocessed already."""
         return answer if self.name in _HUMANEVAL else str(self._mbpp._process_answer(answer))
 
-    def program(self, answer: str, row: Mapping[str, Any]) -> Program:
-        """The program of one answer, already postprocessed, to the document ``row``."""
+    def program(self, code: str, row: Mapping[str, Any]) -> Program:
+        """The program of the code in one answer to the document ``row``."""
         start = row["prompt"] if self.name in _HUMANEVAL else ""
-        return Program(start + self.read(answer), self.tests(row), TIMEOUT if self._plus is None else HEAVY_TIMEOUT)
+        return Program(start + code, self.tests(row), TIMEOUT if self._plus is None else HEAVY_TIMEOUT)
 
     def tests(self, row: Mapping[str, Any]) -> str:
         """The tests of a document, behind what the document wants run before them. OpenCompass leaves that out, and

@@ -51,7 +51,7 @@ class Scorer:
         self.data, self._runner, self._seconds = data, runner, seconds
         self.evaluation = Evaluation(data)
         self._code = CodeSet(data.cfg, bench) if runs_code(data.cfg) else None
-        self._programs: dict[tuple[int, str], Program] = {}
+        self._programs: dict[tuple[int, str], tuple[str, Program]] = {}
         self._late: Counter[str] = Counter()
         self._errors: list[str] = []
 
@@ -63,7 +63,7 @@ class Scorer:
     def watch(self, document: int, text: str) -> None:
         """An answer is there: start running its code."""
         if self._code is not None and self._runner is not None:
-            self._runner.prepare(*self._program(document, text))
+            self._runner.prepare(*self._program(document, text)[1])
 
     def score(self, answers: Mapping[int, Answer]) -> Scored:
         """The scores of one answer to each document.
@@ -142,12 +142,15 @@ class Scorer:
             scored.totals[name] = share * total
             if found is not None:
                 scored.values[name] = {d: share * value for d, value in zip(documents, found, strict=True)}
+                scored.totals[name] = mean(list(scored.values[name].values()))
 
-    def _program(self, document: int, text: str) -> Program:
+    def _program(self, document: int, text: str) -> tuple[str, Program]:
+        """The code in an answer, and what is run."""
         key = (document, text)
         if key not in self._programs:
             assert self._code is not None
-            self._programs[key] = self._code.program(self.evaluation.extract(text), self.data.test[document])
+            code = self._code.read(self.evaluation.extract(text))
+            self._programs[key] = code, self._code.program(code, self.data.test[document])
         return self._programs[key]
 
     def _run(self, answers: Mapping[int, Answer]) -> Scored:
@@ -156,11 +159,10 @@ class Scorer:
         for document, answer in answers.items():
             self.watch(document, str(answer))
         for document, answer in answers.items():
-            program = self._program(document, str(answer))
+            scored.extracted[document], program = self._program(document, str(answer))
             verdict = self._runner.verdict(*program)
             passed[document] = float(verdict.status == "passed")
             scored.verdicts[document] = {name: getattr(verdict, name) for name in ("status", "level", "seconds")}
-            scored.extracted[document] = self._code.read(self.evaluation.extract(str(answer)))
         counts = Counter(verdict["status"] for verdict in scored.verdicts.values())
         share = mean(list(passed.values()))
         scored.totals, scored.values = {self._code.metric: share}, {self._code.metric: passed}

@@ -19,7 +19,7 @@ from dare_bench.types import Likelihood, Request, Sample
 
 
 @MODELS.register_module()
-class DareBenchModel(BaseModel):  # type: ignore[misc]
+class DareBenchModel(BaseModel):
     """``models = [dict(type=DareBenchModel, path="tiny-llada", decoding=dict(steps=32), ...)]``
 
     Args:

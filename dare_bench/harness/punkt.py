@@ -19,7 +19,7 @@ def check_punkt(entries: Iterable[TaskEntry]) -> None:
         UsageError: it is not there, or nltk is not; the message has the command that installs it.
     """
     asking = [entry.name for entry in entries if _asks(entry)]
-    if asking and not _found():
+    if asking and not found():
         raise UsageError(
             f"task {asking[0]!r} needs nltk's sentence model punkt_tab, which is not installed; install it with:"
             f" {INSTALL} (offline: unpack punkt_tab.zip into tokenizers/ of a folder that NLTK_DATA names)"
@@ -33,7 +33,7 @@ def _asks(entry: TaskEntry) -> bool:
     return any("punkt_tab" in file.read_text(errors="replace") for file in entry.path.parent.glob("*.py"))
 
 
-def _found() -> bool:
+def found() -> bool:
     try:
         import nltk
     except ImportError:

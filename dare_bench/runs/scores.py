@@ -21,6 +21,8 @@ HEADLINE = (
     "accuracy",
     "pass@1",
     "humaneval_pass@1",
+    "humaneval_plus_pass@1",
+    "mbpp_plus_pass@1",
     "acc_norm",
     "acc",
     "score",

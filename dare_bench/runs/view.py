@@ -143,4 +143,8 @@ def _shown(value: Any) -> str:
         return _shown(value[0])
     if isinstance(value, str):
         return value
+    if isinstance(value, dict) and set(value) == {"role", "content"}:
+        return f"[{value['role']}]\n{_shown(value['content'])}"
+    if isinstance(value, list) and value and all(isinstance(turn, dict) and "role" in turn for turn in value):
+        return "\n\n".join(map(_shown, value))
     return "" if value is None else ", ".join(map(_shown, value)) if isinstance(value, list) else str(value)

@@ -255,10 +255,10 @@ def test_check_refuses_before_a_model_is_opened(tasks: str, fields: dict[str, An
 
 def test_sentences_need_nltks_model(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = run_spec(model="toy", harness="opencompass", tasks="IFEval_gen", data_dir=str(BENCH))
-    monkeypatch.setattr(plan.punkt, "_found", lambda: False)
+    monkeypatch.setattr(plan.punkt, "found", lambda: False)
     with pytest.raises(UsageError, match=r"nltk\.downloader punkt_tab"):
         OpenCompassSource.check(spec)
-    monkeypatch.setattr(plan.punkt, "_found", lambda: True)
+    monkeypatch.setattr(plan.punkt, "found", lambda: True)
     OpenCompassSource.check(spec)
 
 

@@ -133,6 +133,11 @@ class DataSet:
     def notes(self) -> list[str]:
         """What the configuration asks for and a run here does otherwise."""
         inferencer, notes = self.cfg["infer_cfg"]["inferencer"], list(self.prompter.notes)
+        if self.kind == "ppl":
+            notes.append(
+                f"data set {self.name!r} compares texts: the label with the lowest -log p(rest | shared beginning) per"
+                " token of the rest wins (OpenCompass divides by the tokens of the whole text; docs/opencompass.md)"
+            )
         if shortest := inferencer.get("min_out_len"):
             notes.append(f"data set {self.name!r} sets min_out_len={shortest}, which no sampler here has: left out")
         depths = self.cfg.get("k", 1)

@@ -71,7 +71,7 @@ def groups_of(configs: Mapping[str, tuple[Wanted, Mapping[str, Any]]]) -> dict[s
 
 
 def _check_sentences(config: str, cfg: Mapping[str, Any]) -> None:
-    if evaluator_name(cfg) in _SENTENCES and not punkt._found():
+    if evaluator_name(cfg) in _SENTENCES and not punkt.found():
         raise UsageError(
             f"config {config} needs nltk's sentence model punkt_tab, which is not installed; install it with:"
             f" {punkt.INSTALL} (offline: unpack punkt_tab.zip into tokenizers/ of a folder that NLTK_DATA names)"

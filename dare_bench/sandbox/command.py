@@ -32,10 +32,11 @@ def worker(channel: int, limits: Limits, user: int) -> list[str]:
     return [*_python(), source("worker"), *map(str, numbers), *view.packages_folders()]
 
 
-def command(level: Level, channel: int, filter_fd: int, limits: Limits) -> list[str]:
-    """What to start; ``filter_fd`` is where bubblewrap reads the seccomp filter."""
+def command(level: Level, channel: int, filter_fd: int, limits: Limits, user: int = 0) -> list[str]:
+    """What to start; ``filter_fd`` is where bubblewrap reads the seccomp filter. ``user``: whom code becomes where
+    nothing isolates (0: nobody else)."""
     if level == "none":
-        return [*_python(), source("enter"), "plain", "0", "", "--", *worker(channel, limits, 0)]
+        return [*_python(), source("enter"), "plain", "0", "", "--", *worker(channel, limits, user)]
     entries = view.tree(limits.tmp_mb)
     if level == "namespaces":
         mode, user = ("root", free_user()) if is_root() else ("user", 0)
@@ -85,6 +86,15 @@ def free_user() -> int:
     """A user id for one run: the limit of processes counts all processes of a user, so no two runs share one."""
     wanted = _FREE_USERS + secrets.randbelow(_MANY)
     return wanted if _mapped(wanted) else _NOBODY
+
+
+def other_user() -> int:
+    """Where nothing isolates and we are root: a user for the code, so that it can signal no process of ours (root's
+    ``kill(-1)`` ends the machine) and write no file of ours. 0 where we are not root, or others may not read Python."""
+    needed = [Path(view.executable()), *map(Path, view.packages_folders())]
+    ways = {folder for path in needed for folder in (path, *path.parents)}
+    open_to_all = all(folder.stat().st_mode & 0o001 for folder in ways if folder.exists())
+    return free_user() if is_root() and open_to_all else 0
 
 
 def _mapped(user: int) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from dare_bench.errors import UsageError
 from dare_bench.sandbox import filter as calls
 from dare_bench.sandbox.channel import Channel, Closed
-from dare_bench.sandbox.command import ENVIRONMENT, command, source
+from dare_bench.sandbox.command import ENVIRONMENT, command, other_user, source
 from dare_bench.sandbox.processes import children, memory_over
 from dare_bench.sandbox.verdict import MEMORY_MB, InstallHint, Level, Limits, Status, Verdict
 
@@ -107,12 +107,14 @@ class Run:
         filter_fd, filter_end = os.pipe()
         with os.fdopen(filter_end, "wb") as file:  # smaller than a pipe's buffer
             file.write(calls.program())
-        folder, environment = "/", ENVIRONMENT
+        folder, environment, user = "/", ENVIRONMENT, 0
         if self.level == "none":
             folder = tempfile.mkdtemp(prefix="dare-bench-run-")
             stack.callback(remove, folder)
+            if user := other_user():
+                os.chown(folder, user, user)
             environment = {**ENVIRONMENT, "HOME": folder, "TMPDIR": folder}
-        words = command(self.level, theirs.fileno(), filter_fd, self.limits)
+        words = command(self.level, theirs.fileno(), filter_fd, self.limits, user)
         try:
             return subprocess.Popen(
                 words,

@@ -257,6 +257,22 @@ def test_humaneval_works_with_any_limit(coding: Path, limit: int | None, share: 
     assert result.execution["unsafe"] is True
 
 
+def test_code_that_the_sandbox_did_not_run_is_a_failure_and_not_a_wrong_answer(
+    coding: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dare_bench import sandbox
+
+    class Broken(sandbox.Pool):
+        def _one(self, solution: str, tests: str) -> sandbox.Verdict:
+            return sandbox.Verdict("refused", "bubblewrap", "the sandbox did not start", 0.0)
+
+    monkeypatch.setattr(sandbox, "Pool", Broken)
+    result = run_code("humaneval_gen", lambda request: "    return 1", coding)
+    assert [failure["doc_id"] for failure in result.failures] == [0, 1, 2]
+    assert all("its code was not run" in failure["error"] for failure in result.failures)
+    assert "humaneval_pass@1,none" not in result.results["results"].get("openai_humaneval", {})
+
+
 def test_humaneval_plus_runs_the_plus_tests(coding: Path) -> None:
     reply = lambda r: adds(int(r.doc_id), " if x > 0 else 77" if r.doc_id == 1 else "")  # noqa: E731
     both = run_code("humaneval_gen,humaneval_plus_gen", reply, coding).results["results"]

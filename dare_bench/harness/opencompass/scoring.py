@@ -65,6 +65,13 @@ class Scorer:
         if self._code is not None and self._runner is not None:
             self._runner.prepare(*self._program(document, text)[1])
 
+    def refusal(self, document: int, text: str) -> str | None:
+        """Why an answer's code could not be run at all (the sandbox did not start); None if it was. Waits for it."""
+        if self._code is None or self._runner is None:
+            return None
+        why = self._runner.refusal(*self._program(document, text)[1])
+        return None if why is None else f"its code was not run: {why}"
+
     def score(self, answers: Mapping[int, Answer]) -> Scored:
         """The scores of one answer to each document.
 

@@ -142,6 +142,13 @@ class OpenCompassSource:
         for request, sample in zip(requests, samples, strict=True):
             if sample.error is not None or sample.answer is None:
                 failures.setdefault((request.task, request.doc_id), sample.error or "no answer")
+        for sample in samples:
+            self.watch(sample)  # where nobody did while answers came
+        for request, sample in zip(requests, samples, strict=True):
+            if isinstance(sample.answer, Generation):
+                scorer, text = self._scorers[request.task], sample.answer.text or ""
+                if (why := scorer.refusal(int(request.doc_id), text)) is not None:
+                    failures.setdefault((request.task, request.doc_id), why)
         kept: dict[str, dict[int, Pairs]] = {name: {} for name in self._scorers}
         for request, sample in zip(requests, samples, strict=True):
             if (request.task, request.doc_id) not in failures:

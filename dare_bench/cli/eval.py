@@ -52,7 +52,7 @@ def evaluate(
     ] = None,
     device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, ...", show_default=False)] = None,
     dtype: Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16, ...", show_default=False)] = None,
-    harness: Annotated[str | None, _task("--harness", text="Who owns the tasks: lm-eval (default), opencompass.")] = None,
+    harness: Annotated[str | None, _task("--harness", text="Who owns the tasks: lm-eval, opencompass.")] = None,
     num_fewshot: Annotated[int | None, _task("--num-fewshot", "-f", text="Examples in the prompt.")] = None,
     limit: Annotated[
         str | None, _task("--limit", "-L", text="First N documents of each task, or a share (0.1).")

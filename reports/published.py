@@ -66,7 +66,7 @@ class Comparison:
 
 def comparisons(runs: Iterable[Run]) -> list[Comparison]:
     """The runs that were made by a recipe, each beside its published score, in the order given."""
-    return [compare(run, run.block.recipe) for run in runs if run.block is not None and run.block.recipe is not None]
+    return [compare(run, recipe) for run in runs if run.block is not None for recipe in run.block.recipes]
 
 
 def compare(run: Run, recipe: RecipeBlock) -> Comparison:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dare_bench.reports.text import Bullets, Heading, Line, Piece, Table, bounds, percent
-from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
 
@@ -58,7 +57,7 @@ def _overview(runs: Sequence[Run]) -> Iterator[Piece]:
 
 
 def _table(names: Sequence[str], rows: Sequence[tuple[Run, Score, Sequence[str]]]) -> Table:
-    rates = [extraction_rate(run, score) for run, score, _ in rows]
+    rates = [score.extraction_rate for _, score, _ in rows]
     known = any(rate is not None for rate in rates)
     columns = (*names, "task", "metric", "filter", "%", "95 %", "n", "tier", *(("extracted %",) if known else ()))
     return Table(
@@ -76,21 +75,12 @@ def _cells(score: Score) -> tuple[str, ...]:
     return score.task, score.metric, score.filter, value, bounds(score.lo, score.hi), n, score.tier or ""
 
 
-def extraction_rate(run: Run, score: Score) -> float | None:
-    """The share of answers out of which the harness read something; None where that was not recorded."""
-    assert run.block is not None
-    counts: Counter[str] = Counter()
-    for task in members(run.results, score.task):
-        counts.update(run.block.extraction.get(task, {}).get(score.filter, {}))
-    total = sum(counts.values())
-    return counts["matched"] / total if total else None
-
-
 def _remarks(run: Run) -> Iterator[str]:
     assert run.block is not None
     if run.block.repeats > 1:
         yield f"{run.block.repeats} answers to each prompt; intervals count documents"
     yield from _extraction(run.block.extraction)
+    yield from (event.what for event in run.block.events if "has changed since" in event.what)
     yield from _left_out(run)
 
 
@@ -137,7 +127,7 @@ def record(run: Run) -> dict[str, Any]:
         "model": run.model,
         "status": run.status,
         "created": run.created,
-        "scores": [{**asdict(score), "extraction_rate": extraction_rate(run, score)} for score in run.scores()],
+        "scores": [asdict(score) for score in run.scores()],
     }
     if run.block is not None:
         made["harness"] = run.block.harness.model_dump()

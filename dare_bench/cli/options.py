@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,10 @@ def number(value: Any) -> int | float | None:
     except ValueError:
         pass
     try:
-        return float(value)
+        share = float(value)
+        if math.isfinite(share) and share > 1 and not share.is_integer():
+            raise ValueError
+        return share
     except ValueError:
         raise UsageError(f"--limit {value!r}: expected a count (50) or a share of the documents (0.1)") from None
 

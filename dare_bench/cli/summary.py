@@ -55,7 +55,7 @@ def print_run(run: Run) -> None:
             f"the first is {first.task} {first.doc_id}: {first.error}",
             soft_wrap=True,
         )
-    if block.recipe is not None:
+    if block.recipes:
         _print_published(console, [run])
     print(run.results_file)
 
@@ -83,7 +83,7 @@ def print_runs(made: Sequence[tuple[str, Run | None, str | None]]) -> None:
         if reason is not None:
             console.print(f"NOT RUN: {name}: {reason}", soft_wrap=True)
     runs = [run for _, run, _ in made if run is not None]
-    _print_published(console, [run for run in runs if run.block is not None and run.block.recipe is not None])
+    _print_published(console, [run for run in runs if run.block is not None and run.block.recipes])
     for run in runs:
         print(run.results_file)
 

@@ -53,8 +53,10 @@ def plan(fields: Mapping[str, Any]) -> list[Planned]:
 def _recipes(given: Mapping[str, Any]) -> list[Planned]:
     if "tasks" in given or "harness" in given:
         raise UsageError("--recipe names tasks and harness by itself; leave --tasks and --harness out")
-    names = str(given["recipe"]).split(",")
-    found = [recipe for name in names for recipe in recipes.find(name.strip())]
+    names = [name.strip() for name in str(given["recipe"]).split(",") if name.strip()]
+    found = [recipe for name in names for recipe in recipes.find(name)]
+    if not found:
+        raise UsageError("--recipe names nothing; give checkpoint/entry (dare-bench ls recipes lists them)")
     several = len(found) > 1
     return [
         Planned(recipe.name, suites.merged(recipe.fields(), {**given, "recipe": recipe.name}), recipe=recipe)

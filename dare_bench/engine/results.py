@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +17,15 @@ from dare_bench.engine.codec import to_answer
 from dare_bench.engine.environment import environment, installed
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.meters import Meter, decoded_tokens, last_costs
+from dare_bench.errors import RunError, UnknownNameError
 from dare_bench.runs import schema
 from dare_bench.runs.files import samples_name, traces_name, write_results, write_samples, write_traces
 from dare_bench.runs.intervals import confidence_intervals
+from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import weakest
 from dare_bench.types import Generation, Request
+
+log = logging.getLogger("dare_bench")
 
 Piece = Callable[[int], str]
 """The text of one token."""
@@ -90,7 +96,8 @@ def write(folder: Path, done: Written) -> schema.Block:
     Raises:
         SaveError: a file could not be written.
     """
-    date = str(done.about["date"])
+    date, before = str(done.about["date"]), _earlier(folder)
+    _note_changes(done, before)
     by_task: dict[str, list[Request]] = {}
     for request in done.requests:
         by_task.setdefault(request.task, []).append(request)
@@ -105,7 +112,7 @@ def write(folder: Path, done: Written) -> schema.Block:
                 run_meter.add(answer)
         tasks[task] = _task_block(task, by_task.get(task, []), meter, done)
         _write_task(folder, date, task, by_task.get(task, []), done)
-    block = _block(done, tasks, run_meter)
+    block = _block(done, tasks, run_meter, before)
     write_results(folder, date, _lm_eval_keys(done, block), block)
     return block
 
@@ -155,7 +162,9 @@ def _task_block(task: str, requests: Sequence[Request], meter: Meter, done: Writ
     )
 
 
-def _block(done: Written, tasks: dict[str, schema.TaskBlock], meter: Meter) -> schema.Block:
+def _block(
+    done: Written, tasks: dict[str, schema.TaskBlock], meter: Meter, before: schema.Block | None
+) -> schema.Block:
     failures = [schema.Failure(**failure) for failure in done.harness.failures]
     sessions = done.journal.records("session")
     costs = last_costs(done.journal.records("cost"))
@@ -176,7 +185,7 @@ def _block(done: Written, tasks: dict[str, schema.TaskBlock], meter: Meter) -> s
         ci=confidence_intervals(done.harness.results, done.harness.samples),
         extraction=done.harness.extraction,
         execution=schema.Execution(**done.harness.execution) if done.harness.execution else None,
-        recipe=_recipe(done.spec),
+        recipes=_recipes(done.spec, before),
         failures=failures,
         resumed_from=[schema.Resumed(date=s["date"], samples=s["held"]) for s in sessions[1:]],
         events=list(_events(done.journal)),
@@ -184,12 +193,34 @@ def _block(done: Written, tasks: dict[str, schema.TaskBlock], meter: Meter) -> s
     )
 
 
-def _recipe(spec: RunSpec) -> schema.RecipeBlock | None:
-    """The published score that the run is held against, and where the run's settings are not the recipe's."""
-    if spec.recipe is None:
+def _recipes(spec: RunSpec, before: schema.Block | None) -> list[schema.RecipeBlock]:
+    """The published scores that the run is held against, and where its settings are not theirs. Several recipes may ask
+    for equal settings, hence for one run: those that it was made for before stay."""
+    kept = {recipe.name: recipe for recipe in before.recipes} if before is not None else {}
+    for name in dict.fromkeys([*kept, *([spec.recipe] if spec.recipe else [])]):
+        with contextlib.suppress(UnknownNameError):  # a recipe of another version, which this one does not know
+            recipe = recipes.find(name)[0]
+            facts = {**recipe.block(), "deviations": recipes.deviations(recipe, spec)}
+            kept[name] = schema.RecipeBlock.model_validate(facts)
+    return list(kept.values())
+
+
+def _note_changes(done: Written, before: schema.Block | None) -> None:
+    """Put into the journal which tasks are other tasks than when the run's results were last written."""
+    for task, fingerprint in done.harness.fingerprints.items():
+        old = before.tasks[task].fingerprint if before is not None and task in before.tasks else fingerprint
+        if old.partition(":")[0] != fingerprint.partition(":")[0]:
+            what = f"task {task!r} has changed since this run was last scored: its prompts, filters or scorer differ"
+            log.warning("%s; earlier scores of it are not comparable (--fresh keeps both runs)", what)
+            done.journal.append({"type": "event", "what": what, "from": old, "to": fingerprint})
+
+
+def _earlier(folder: Path) -> schema.Block | None:
+    """What the folder's results said until now; None for a new run, or where nobody can read them any more."""
+    try:
+        return Run(folder).block
+    except RunError:
         return None
-    recipe = recipes.find(spec.recipe)[0]
-    return schema.RecipeBlock.model_validate({**recipe.block(), "deviations": recipes.deviations(recipe, spec)})
 
 
 def _events(journal: Journal) -> Iterator[schema.RunEvent]:

@@ -175,7 +175,7 @@ class Block(_Strict):
         description="by task, then filter: answers that were matched, no_match, ambiguous, truncated",
     )
     execution: Execution | None = None
-    recipe: RecipeBlock | None = None
+    recipes: list[RecipeBlock] = Field(default_factory=list, description="published scores this run is held against")
     failures: list[Failure] = Field(default_factory=list)
     resumed_from: list[Resumed] = Field(default_factory=list)
     events: list[RunEvent] = Field(default_factory=list)

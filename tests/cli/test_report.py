@@ -25,7 +25,7 @@ RECIPE = {
 def _with_recipe(run: Path) -> Path:
     (results,) = run.glob("results_*.json")
     whole = json.loads(results.read_text())
-    whole["dare_bench"]["recipe"] = RECIPE
+    whole["dare_bench"]["recipes"] = [RECIPE]
     results.write_text(json.dumps(whole))
     return run
 

@@ -333,3 +333,28 @@ def test_dry_run_writes_nothing(tmp_path: Path) -> None:
     run = go(tmp_path, limit=4)
     assert run.path.name == seen.run_id
     assert preview(model=model, tasks="toygen,toychoice", harness="toy", output_path=str(tmp_path)).exists
+
+
+def test_recipes_of_equal_settings_share_a_run_and_all_stay_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many published scores were taken with equal settings: the run stands beside each of them."""
+    from dare_bench import recipes
+
+    first, second = (recipes.find(f"llada-8b-instruct/{name}")[0] for name in ("arc-c", "arc-c.opencompass"))
+    found = {recipe.name: [recipe] for recipe in (first, second)}
+    monkeypatch.setattr(recipes, "find", found.__getitem__)
+    runs = [go(tmp_path, ToyModel(), limit=2, recipe=name) for name in found]
+    plain = go(tmp_path, ToyModel(), limit=2)
+    assert runs[0].path == runs[1].path == plain.path
+    assert [recipe.name for recipe in Run(plain.path).block.recipes] == [first.name, second.name]  # type: ignore[union-attr]
+    assert any("limit: 2" in text for text in Run(plain.path).block.recipes[0].deviations)  # type: ignore[union-attr]
+
+
+def test_a_task_that_changed_under_the_same_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = go(tmp_path, ToyModel(), limit=2)
+    assert run.block is not None and not run.block.events
+    monkeypatch.setattr(ToySource, "version", "2")
+    again = go(tmp_path, ToyModel(), limit=3)
+    assert again.path == run.path and again.block is not None
+    assert any("'toygen' has changed since this run was last scored" in event.what for event in again.block.events)

@@ -182,7 +182,7 @@ def test_code_without_a_sandbox_is_said(tmp_path: Path) -> None:
 
 def test_only_runs_of_a_recipe_are_compared(tmp_path: Path) -> None:
     def add(results: dict[str, Any]) -> None:
-        results["dare_bench"]["recipe"] = _recipe().model_dump()
+        results["dare_bench"]["recipes"] = [_recipe().model_dump()]
 
     plain, made = _run(tmp_path / "a"), _edited(_run(tmp_path / "b"), add)
     unfinished = Run(make_run(tmp_path / "c"))

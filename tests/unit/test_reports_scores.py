@@ -8,7 +8,7 @@ from typing import Any
 
 from run_factory import make_run
 
-from dare_bench.reports.scores import extraction_rate, pieces, record
+from dare_bench.reports.scores import pieces, record
 from dare_bench.reports.text import markdown
 from dare_bench.runs.reader import Run
 
@@ -60,7 +60,7 @@ def test_many_tasks_are_summed(tmp_path: Path) -> None:
     text = _text(run)
     assert "read out of answers, 6 tasks: matched 45, no match 15; least of t5 (none): 50.00 %" in text
     assert text.count("read out of answers") == 1
-    assert [extraction_rate(run, score) for score in run.scores()] == [1.0, 0.9, 0.8, 0.7, 0.6, 0.5]
+    assert [score.extraction_rate for score in run.scores()] == [1.0, 0.9, 0.8, 0.7, 0.6, 0.5]
 
 
 def test_more_than_two_runs_are_one_table(tmp_path: Path) -> None:

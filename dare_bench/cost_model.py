@@ -1,4 +1,4 @@
-"""What a recipe would cost on a GPU, from its facts alone: no weights, no data, no GPU.
+"""What a run of a recipe would cost on a GPU, from its facts and the settings alone: no weights, no data, no GPU.
 
 Floating-point operations of a pass over q tokens that see c: 2 body q + 4 layers heads head_dim q c + 2 head h, where
 ``body`` counts the parameters a token uses, ``head`` those of the LM head and h the positions that are projected. A
@@ -15,7 +15,10 @@ from typing import Any
 
 from dare_bench.errors import UsageError, unknown
 from dare_bench.recipe_schema import Facts, Run, TestSet
-from dare_bench.recipes import Recipe
+from dare_bench.recipes import Recipe, plain
+from dare_bench.registry import registry
+from dare_bench.suites import merged
+from dare_bench.types import ModelSpec
 
 BYTES = 2
 """Of a weight or a cached value: bfloat16 or float16."""
@@ -96,25 +99,27 @@ class Estimate:
         return "\n".join([*lines, *(f"  assumed: {text}" for text in self.assumptions)])
 
 
-def estimate(recipe: Recipe, limit: int | float | None = None, gpu: str = "H100") -> Estimate:
-    """Forward passes and GPU hours of a recipe. ``limit``: the first so many documents, or a share below 1.
+def estimate(recipe: Recipe, given: Mapping[str, Any] | None = None, gpu: str = "H100") -> Estimate:
+    """Forward passes and GPU hours of a recipe. ``given``: RunSpec fields that win over the recipe's own, as in a run.
 
     Raises:
         UsageError: an unknown GPU, a recipe that cannot be run, or a test set whose size is not recorded.
+        DecodingError: decoding or likelihood settings that the family does not have or allow.
     """
     if gpu not in GPUS:
         raise unknown("GPU", gpu, GPUS)
-    recipe.fields()  # raises for a recipe that cannot be run
-    run, test_set, facts = recipe.entry.run, recipe.entry.published.test_set, recipe.file.facts
-    assert run is not None
-    documents = _documents(recipe.name, test_set, limit)
+    asked_for = {name: value for name, value in (given or {}).items() if value is not None}
+    fields = merged(recipe.fields(), asked_for)  # raises for a recipe that cannot be run
+    test_set, facts = recipe.entry.published.test_set, recipe.file.facts
     notes: list[str] = []
+    run = _settings(recipe, fields, notes)
+    documents = _documents(recipe.name, test_set, fields, notes)
     prompt = _prompt(run, test_set, notes)
     if run.kind == "likelihood":
         most = likely = list(_likelihood(run, test_set, prompt, notes))
         asked = run.repeats * (test_set.choices or 2)
     else:
-        answer = float(test_set.answer_tokens or run.decoding.get("gen_length", 128))
+        answer = float(test_set.answer_tokens or run.decoding["gen_length"])
         most = list(_generation(facts, run.decoding, prompt, None))
         likely = list(_generation(facts, run.decoding, prompt, answer))
         asked = run.repeats * run.prompts
@@ -136,7 +141,55 @@ def estimate(recipe: Recipe, limit: int | float | None = None, gpu: str = "H100"
     )
 
 
-def _documents(name: str, test_set: TestSet, limit: int | float | None) -> int:
+def _settings(recipe: Recipe, fields: Mapping[str, Any], notes: list[str]) -> Run:
+    """The recipe's run with the settings of ``fields``; what nobody set is filled in by the family's own rule."""
+    run, file = recipe.entry.run, recipe.file
+    assert run is not None
+    family = registry().get("family", fields["family"]).load()
+    spec = ModelSpec(
+        family=family.name,
+        mask_id=0,
+        eos_ids=(),
+        eot_id=None,
+        pad_id=None,
+        vocab_size=file.facts.vocab or 2**31,
+        context_limit=2**31,
+        attention=file.facts.attention,
+        block_length=file.facts.block_length,
+    )
+    decoding: dict[str, Any] = {}
+    likelihood: dict[str, Any] = {}
+    if run.kind == "likelihood":
+        likelihood = family.likelihood_settings(fields["likelihood"], spec)
+    else:
+        decoding = family.resolve(fields["decoding"], spec).model_dump()
+        before, now = plain(run.decoding), plain(fields["decoding"])
+        if now.get("gen_length") != before.get("gen_length"):
+            pace = [name for name in ("steps", "denoising_steps", "block_length") if decoding.get(name) is not None]
+            kept = [f"{name}={now[name]}" for name in pace if name in now and now[name] == before.get(name)]
+            filled = [f"{name}={decoding[name]}" for name in pace if name not in now]
+            length = f"gen_length={decoding['gen_length']}"
+            notes += [f"{length} with the recipe's own {', '.join(kept)}"] if kept else []
+            notes += [f"{length} with {', '.join(filled)} by {family.name}'s rule"] if filled else []
+    if fields["model"] != file.model:
+        notes.append(f"a network of {file.model}'s shape; the shape of {fields['model']} is not known here")
+    few = fields.get("num_fewshot")
+    return run.model_copy(
+        update={
+            "decoding": decoding,
+            "likelihood": likelihood,
+            "repeats": fields["repeats"],
+            "shots": run.shots if few is None else few,
+        }
+    )
+
+
+def _documents(name: str, test_set: TestSet, fields: Mapping[str, Any], notes: list[str]) -> int:
+    samples, limit = fields.get("samples"), fields.get("limit")
+    if samples:
+        return sum(len(chosen) for chosen in samples.values())
+    if limit is not None:
+        notes.append("--limit counts over the whole test set; a harness takes so many of each data set in it")
     if test_set.documents is None:
         if limit is None or limit < 1:
             raise UsageError(
@@ -152,16 +205,15 @@ def _prompt(run: Run, test_set: TestSet, notes: list[str]) -> float:
     """Mean prompt tokens: the question, worked examples as long as a question and its answer, the task's words."""
     known = test_set.prompt_tokens is not None and test_set.tokens == "data"
     question = test_set.prompt_tokens or 200
-    shots = max(run.shots, run.num_fewshot or 0)
-    total = question * (1 + shots) + (test_set.answer_tokens or 0) * shots + TEMPLATE_TOKENS
+    total = question * (1 + run.shots) + (test_set.answer_tokens or 0) * run.shots + TEMPLATE_TOKENS
     source = "the data's mean" if known else "not known, taken"
-    notes.append(f"prompts of {total} tokens: a question of {question} ({source}), {shots} worked examples")
+    notes.append(f"prompts of {total} tokens: a question of {question} ({source}), {run.shots} worked examples")
     return float(total)
 
 
 def _generation(facts: Facts, decoding: Mapping[str, Any], prompt: float, answer: float | None) -> Iterator[Pass]:
     """The passes of one response; ``answer``: where it ends, for samplers that stop there; None: nowhere."""
-    length = int(decoding.get("gen_length", 128))
+    length = int(decoding["gen_length"])
     if facts.attention == "block-causal":
         yield from _blockwise(facts, decoding, prompt, length, answer)
         return
@@ -183,7 +235,7 @@ def _blockwise(
     facts: Facts, decoding: Mapping[str, Any], prompt: float, length: int, answer: float | None
 ) -> Iterator[Pass]:
     """Block by block behind a cache of all earlier ones; a block's commit rides on the next one's first pass."""
-    block = int(decoding.get("block_length") or facts.block_length or 32)
+    block = int(decoding["block_length"])
     steps = int(decoding.get("denoising_steps") or decoding.get("steps") or block)
     edits = decoding.get("editing_threshold") is not None
     passes = float(steps if not edits else block) + (1 + int(decoding.get("max_post_steps", 16)) if edits else 0)
@@ -199,7 +251,7 @@ def _blockwise(
 
 
 def _by_confidence(decoding: Mapping[str, Any]) -> bool:
-    return "threshold" in decoding or decoding.get("remasking_strategy") == "low_confidence_dynamic"
+    return decoding.get("threshold") is not None or decoding.get("remasking_strategy") == "low_confidence_dynamic"
 
 
 def _generation_notes(facts: Facts, decoding: Mapping[str, Any], answer: float) -> list[str]:
@@ -216,7 +268,7 @@ def _generation_notes(facts: Facts, decoding: Mapping[str, Any], answer: float) 
 def _likelihood(run: Run, test_set: TestSet, prompt: float, notes: list[str]) -> Iterator[Pass]:
     """The passes of one choice: every draw over context and target."""
     target = test_set.answer_tokens or 1
-    draws = int(run.likelihood.get("mc_num", 128))
+    draws = int(run.likelihood["mc_num"])
     if run.likelihood.get("estimator", "auto") != "reference" and target <= EXACT_LIMIT:
         draws = 2**target - 1
     guided = 2 if float(run.likelihood.get("cfg_scale", 0)) > 0 else 1

@@ -69,7 +69,7 @@ def closest(name: str, known: Iterable[str], n: int = 3) -> list[str]:
     names = sorted(set(known))
     found = difflib.get_close_matches(name, names, n=n, cutoff=0.0)
     # difflib misses obvious prefixes of long names ("gsm" for "gsm8k_cot"): put those first.
-    prefixed = [k for k in names if k.startswith(name)][:n]
+    prefixed = sorted((k for k in names if k.startswith(name)), key=lambda k: (len(k), k))[:n]
     return list(dict.fromkeys([*prefixed, *found]))[:n]
 
 

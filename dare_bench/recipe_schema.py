@@ -127,7 +127,7 @@ class Score(_Strict):
 
 
 class Entry(_Strict):
-    """One published score. Without ``run`` no harness here has the task; ``doubts`` then says so."""
+    """One published score. Without ``run`` no harness here has the task; the last of ``doubts`` then says so."""
 
     published: Published
     run: Run | None = None

@@ -6,7 +6,7 @@ Recipes come from the registry (kind ``recipe``: one YAML file a checkpoint). Ne
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dare_bench.config import RunSpec, one_line, read_yaml
+from dare_bench.config import DEFAULT_SEEDS, RunSpec, one_line, read_yaml
 from dare_bench.errors import DataError, UsageError, unknown
 from dare_bench.recipe_schema import Entry, RecipeFile
 from dare_bench.registry import registry
@@ -44,7 +44,7 @@ class Recipe:
         """
         run = self.entry.run
         if run is None:
-            raise UsageError(f"recipe {self.name} cannot be run: {self.entry.doubts[0]}")
+            raise UsageError(f"recipe {self.name} cannot be run: {self.entry.doubts[-1]}")
         made: dict[str, Any] = {
             "model": self.file.model,
             "family": self.file.family,
@@ -130,15 +130,20 @@ def deviations(recipe: Recipe, spec: RunSpec) -> list[str]:
     for name in ("num_fewshot", "system_instruction"):
         if name not in wanted and getattr(spec, name) is not None:
             found.append(f"{name}: {_shown(getattr(spec, name))}, which the recipe does not set")
+    if "fewshot_as_multiturn" not in wanted and spec.apply_chat_template and not spec.fewshot_as_multiturn:
+        found.append("fewshot_as_multiturn: false, which the recipe does not set")
     for group in ("decoding", "likelihood"):
-        found += _different(group, _plain(wanted[group]), _plain(getattr(spec, group)))
-    for name in ("model_args", "limit", "samples"):
+        found += _different(group, plain(wanted[group]), plain(getattr(spec, group)))
+    for name in ("model_args", "include_path", "limit", "samples"):
         if getattr(spec, name):
             found.append(f"{name}: {_shown(getattr(spec, name))}")
+    if spec.seeds != DEFAULT_SEEDS:
+        found.append(f"seeds: {_shown(spec.seeds)} instead of {_shown(DEFAULT_SEEDS)}")
     return found
 
 
-def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+def plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Decoding fields under their first names; those that are null are not set."""
     return {Decoding.aliases.get(name, name): value for name, value in fields.items() if value is not None}
 
 
@@ -207,7 +212,9 @@ def _shared(folder: Path) -> dict[str, dict[str, Any]]:
 def _entry(name: str, parts: Mapping[str, Any], defaults: Any, shared: dict[str, dict[str, Any]]) -> Any:
     """An entry as read: defaults < what it is ``like``, in order < its own words; names looked up."""
     try:
-        made = _merged(defaults, _own(name, parts, ()))
+        made = _over(defaults, _own(name, parts, ()))
+        doubts = made.get("doubts") or ()
+        made["doubts"] = doubts["only"] if isinstance(doubts, dict) else doubts
         published = made.get("published")
         if isinstance(published, dict):
             for field, section in (("test_set", "test_sets"), ("source", "sources")):
@@ -218,7 +225,7 @@ def _entry(name: str, parts: Mapping[str, Any], defaults: Any, shared: dict[str,
             facts = shared["tasks"].get(f"{run.get('harness')}:{run['tasks']}", {})
             made["run"] = _merged({key: value for key, value in facts.items() if key not in ("score", "doubts")}, run)
             made["score"] = _merged(facts.get("score", {}), made.get("score") or {})
-            made["doubts"] = [*(made.get("doubts") or ()), *facts.get("doubts", ())]
+            made["doubts"] = _added(made["doubts"], facts.get("doubts", ()))
         for field in ("missing", "doubts"):
             made[field] = [
                 _named("notes", text[1:], shared) if str(text).startswith("$") else text
@@ -241,8 +248,30 @@ def _own(name: str, parts: Mapping[str, Any], seen: tuple[str, ...]) -> dict[str
     like = own.get("like", ())
     made: dict[str, Any] = {}
     for other in (like,) if isinstance(like, str) else like:
-        made = _merged(made, _own(str(other), parts, (*seen, name)))
-    return _merged(made, {key: value for key, value in own.items() if key != "like"})
+        made = _over(made, _own(str(other), parts, (*seen, name)))
+    return _over(made, {key: value for key, value in own.items() if key != "like"})
+
+
+def _over(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """``own`` merged over ``base``. ``doubts`` are added to those of ``base``; ``{only: [...]}`` takes their place."""
+    made: dict[str, Any] = _merged(base, own)
+    doubts, before = own.get("doubts") or (), base.get("doubts") or ()
+    for found in (doubts, before):
+        said = found.get("only") if isinstance(found, dict) and len(found) == 1 else found
+        if not isinstance(said, list | tuple):
+            raise DataError(f"'doubts' must be a list (added to inherited ones) or {{only: [...]}}, found {found!r}")
+    if isinstance(doubts, dict):
+        made["doubts"] = doubts
+    elif isinstance(before, dict):
+        made["doubts"] = {"only": _added(before["only"], doubts)}
+    else:
+        made["doubts"] = _added(before, doubts)
+    return made
+
+
+def _added(first: Sequence[Any], more: Sequence[Any]) -> list[Any]:
+    """Both, none of them twice."""
+    return [*first, *(one for one in more if one not in first)]
 
 
 def _merged(base: Any, over: Any) -> Any:

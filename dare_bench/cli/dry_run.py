@@ -50,7 +50,7 @@ def _seen(one: Planned) -> Preview | Estimate:
     if one.recipe is not None and not _is_here(str(one.fields.get("model"))):
         from dare_bench.cost_model import estimate
 
-        return estimate(one.recipe, one.fields.get("limit"))
+        return estimate(one.recipe, one.fields)
     from dare_bench.engine.preview import preview
 
     return preview(**one.fields)
@@ -79,7 +79,9 @@ def _print(one: Planned, found: Preview | Estimate) -> None:
     for name, value in one.fields.items():
         if value not in (None, {}, (), [], ""):
             print(f"{name}: {','.join(value) if isinstance(value, tuple) else value}")
-    print(f"the checkpoint {one.fields['model']} is not on this machine: from its facts and the recipe's own settings,")
+    model, known = one.fields["model"], one.recipe.file.model
+    facts = "its facts" if model == known else f"the facts of {known}"
+    print(f"the checkpoint {model} is not on this machine: from {facts} and the settings as given,")
     print(found.text())
 
 

@@ -18,6 +18,7 @@ from dare_bench.config import RunSpec, run_spec
 from dare_bench.engine import identity as ident
 from dare_bench.engine import results
 from dare_bench.engine.environment import command, versions
+from dare_bench.engine.hints import check
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.opening import Opener
 from dare_bench.engine.plan import Planned, plan
@@ -89,13 +90,6 @@ def _one(spec: RunSpec, opener: Opener, progress: bool) -> Run:
     return _Evaluation(spec, model, path, content, source_class, progress).run(scope)
 
 
-def check(source_class: Any, spec: RunSpec) -> None:
-    """Let the harness refuse what it must refuse (unknown tasks, code tasks) before gigabytes are read."""
-    refuse = getattr(source_class, "check", None)
-    if refuse is not None:
-        refuse(spec)
-
-
 def finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:
     """The finished run that holds what is asked, found without opening the model; None if there is none."""
     prefix = fingerprint.readable_prefix(spec.model, spec.harness, sorted(set(spec.tasks)))
@@ -128,14 +122,14 @@ def settled(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) -> tupl
     if spec is None and "tasks" not in given and given.get("recipe") is not None:
         given = _single(given)
     if "model" not in given:
-        raise UsageError("no model named; give model=<folder, hub id, bundled name, or an open model>")
+        raise UsageError("no model named; give --model: a folder, a hub id or a bundled name (dare-bench ls models)")
     if isinstance(tasks := given.get("tasks"), str) and suites.find(tasks) is not None:
         raise UsageError(
             f"{tasks!r} is a suite of many runs; in Python: for outcome in evaluate_all(plan({{'model': ..., "
-            f"'tasks': {tasks!r}}})), both from dare_bench.engine; or dare-bench eval --tasks {tasks}"
+            f"'tasks': {tasks!r}}})), see docs/python.md; or dare-bench eval --tasks {tasks}"
         )
     if "tasks" not in given:
-        raise UsageError("no task named; give tasks='name,name' (dare-bench ls tasks lists them)")
+        raise UsageError("no task named; give --tasks name,name (dare-bench ls tasks lists them)")
     whole = run_spec(**given)
     if whole.data_dir is None and (found := os.environ.get("DARE_BENCH_DATA")):
         whole = whole.model_copy(update={"data_dir": found})

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dare_bench import recipes, suites
 from dare_bench.errors import UsageError
+
+
+log = logging.getLogger("dare_bench")
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,6 @@ class Planned:
 
     name: str
     fields: dict[str, Any]
-    needs: tuple[str, ...] = ()
     note: str = ""
     recipe: recipes.Recipe | None = field(default=None, compare=False)
 
@@ -40,7 +43,7 @@ def plan(fields: Mapping[str, Any]) -> list[Planned]:
     if not named:
         return [Planned("", given)]
     planned = [
-        Planned(entry.name, made, entry.needs, entry.note)
+        Planned(entry.name, made, entry.note)
         for suite in named.values()
         for entry, made in suite.specs(given)
     ]
@@ -58,6 +61,9 @@ def _recipes(given: Mapping[str, Any]) -> list[Planned]:
     if not found:
         raise UsageError("--recipe names nothing; give checkpoint/entry (dare-bench ls recipes lists them)")
     several = len(found) > 1
+    for recipe in found if several else ():
+        if recipe.entry.run is None:
+            log.warning("%s cannot be run and is left out: %s", recipe.name, recipe.entry.doubts[-1])
     return [
         Planned(recipe.name, suites.merged(recipe.fields(), {**given, "recipe": recipe.name}), recipe=recipe)
         for recipe in found

@@ -12,7 +12,8 @@ from typing import Any
 
 from dare_bench import fingerprint
 from dare_bench.engine import identity as ident
-from dare_bench.engine.evaluate import check, preparer, settled
+from dare_bench.engine.evaluate import preparer, settled
+from dare_bench.engine.hints import check
 from dare_bench.engine.opening import Opener
 from dare_bench.engine.queue import size
 from dare_bench.engine.rundir import candidates

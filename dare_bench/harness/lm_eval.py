@@ -71,6 +71,11 @@ class LmEvalSource:
         check_punkt(leaves)
         LocalData.find(spec.data_dir)
 
+    @staticmethod
+    def knows(task: str, spec: RunSpec) -> bool:
+        """Is that one of lm-eval's names, or of the folders added?"""
+        return task in TaskIndex(spec.include_path if spec.harness == "lm-eval" else ()).entries
+
     def __init__(self, spec: RunSpec, model: LoadedModel) -> None:
         self.check(spec)
         self.version = importlib.metadata.version("lm_eval")

@@ -139,8 +139,9 @@ class _Task:
 
 
 def sizes(n: int) -> list[int]:
-    """The k of pass@k that ``n`` answers are reported for: powers of two up to ``n``, and ``n``."""
-    return sorted({2**power for power in range(n.bit_length())} | {n})
+    """The k of pass@k that ``n`` answers are reported for: powers of two up to ``n``, and ``n``. The metric itself is
+    pass@1."""
+    return sorted({2**power for power in range(1, n.bit_length())} | {n} - {1})
 
 
 def _joined(repeats: Sequence[Mapping[str, Any]]) -> Row:

@@ -57,3 +57,17 @@ def test_a_dry_run_of_a_recipe_needs_no_checkpoint(capsys: pytest.CaptureFixture
     assert "GPU hours" in out and "not on this machine" in out and "assumed:" in out
     code, out, _ = call(capsys, "eval", "--recipe", "llada-8b-instruct/gsm8k", "--dry-run", "--json", "--limit", "10")
     assert code == 0 and json.loads(out)["at_most"]["forwards"] == 2560
+
+
+def test_a_dry_run_of_a_recipe_counts_the_flags_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    dry = ("eval", "--recipe", "llada-8b-instruct/gsm8k", "--dry-run")
+    short = ("--gen-length", "32", "--steps", "32", "--repeats", "4")
+    code, out, _ = call(capsys, *dry, *short)
+    assert code == 0 and f"{1319 * 4 * 32:,} forward passes" in out
+    assert "from its facts and the settings as given" in out
+    code, out, _ = call(capsys, *dry, "--model", "org/another")
+    assert code == 0 and "from the facts of GSAI-ML/LLaDA-8B-Instruct" in out and "org/another is not known" in out
+    code, _, err = call(capsys, *dry, "--gen-length", "33")
+    assert code != 0 and "gen_length=33 is not divisible by block_length=8" in err
+    code, out, _ = call(capsys, "eval", "--recipe", "sdar-8b-chat/olympiadbench", "--dry-run")
+    assert code == 0 and "2,674 documents" in out

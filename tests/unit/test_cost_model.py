@@ -6,7 +6,7 @@ import pytest
 
 from dare_bench import cost_model, recipes
 from dare_bench.cost_model import Pass, estimate
-from dare_bench.errors import UnknownNameError, UsageError
+from dare_bench.errors import DecodingError, UnknownNameError, UsageError
 
 RUNNABLE = [r for name in recipes.registry().names("recipe") for r in recipes.find(name) if r.entry.run is not None]
 
@@ -51,9 +51,9 @@ def test_forward_passes_of_a_generation_are_counted_exactly():
     made = estimate(one("llada-8b-instruct/gsm8k"))
     assert (made.documents, made.prompts) == (1319, 1319)
     assert made.at_most.forwards == 1319 * 256 == made.expected.forwards
-    assert estimate(one("llada-8b-instruct/gsm8k"), limit=10).at_most.forwards == 10 * 256
-    assert estimate(one("llada-8b-instruct/gsm8k"), limit=0.5).documents == 660
-    assert estimate(one("llada-8b-instruct/gsm8k"), limit=10**6).documents == 1319
+    assert estimate(one("llada-8b-instruct/gsm8k"), {"limit": 10}).at_most.forwards == 10 * 256
+    assert estimate(one("llada-8b-instruct/gsm8k"), {"limit": 0.5}).documents == 660
+    assert estimate(one("llada-8b-instruct/gsm8k"), {"limit": 10**6}).documents == 1319
 
 
 def test_a_cache_makes_passes_cheaper_not_fewer():
@@ -111,8 +111,61 @@ def test_what_cannot_be_estimated_says_why():
     with pytest.raises(UsageError, match="humaneval-fim cannot be run"):
         estimate(one("llada-8b-base/humaneval-fim"))
     with pytest.raises(UsageError, match=r"size of its test set is not recorded .*; give --limit with a count"):
-        estimate(one("llada-8b-instruct/olympiadbench"))
-    assert estimate(one("llada-8b-instruct/olympiadbench"), limit=7).documents == 7
+        estimate(one("llada2.0-mini/gpqa.report"))
+    assert estimate(one("llada2.0-mini/gpqa.report"), {"limit": 7}).documents == 7
+    assert estimate(one("llada-8b-instruct/olympiadbench")).documents == 675 + 408 + 1240 + 236 + 115
+
+
+GSM8K = "llada-8b-instruct/gsm8k"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "forwards"),
+    [
+        (GSM8K, {"decoding": {"gen_length": 32, "steps": 32}, "repeats": 4}, 1319 * 4 * 32),
+        (GSM8K, {"decoding": {"max_new_tokens": 32, "steps": 32}}, 1319 * 32),
+        (GSM8K, {"decoding": {"gen_length": 32}}, 1319 * 256),  # the recipe's 256 steps stay, as they would in the run
+        (GSM8K, {"decoding": {"gen_length": 32, "steps": None, "block_length": None}}, 1319 * 32),  # LLaDA's rule
+        (GSM8K, {"decoding": {"cfg_scale": 0.5}}, 1319 * 256 * 2),
+        (GSM8K, {"samples": {"gsm8k": [0, 5, 9]}}, 3 * 256),
+        ("dream-7b-instruct/gsm8k", {"decoding": {"gen_length": 32, "steps": None}}, 1319 * 32),
+        ("llada2.0-mini/math", {"decoding": {"gen_length": 64, "steps": 8}}, 5000 * (1 + 2 * 8)),
+        ("sdar-8b-chat/math", {"decoding": {"gen_length": 16, "denoising_steps": None}}, 500 * (1 + 4 * 4)),
+        ("llada-8b-base/hellaswag", {"likelihood": {"mc_num": 16}, "limit": 5}, 5 * 4 * 16),
+    ],
+)
+def test_settings_given_beside_the_recipe_count(name, given, forwards):
+    assert estimate(one(name), given).at_most.forwards == forwards
+
+
+def test_a_finished_runspecs_fields_are_the_recipe_itself():
+    recipe = one(GSM8K)
+    assert estimate(recipe, {**recipe.fields(), "limit": None, "num_fewshot": None}) == estimate(recipe)
+
+
+def test_worked_examples_given_or_taken_away_change_the_prompt():
+    four, none = (estimate(one("llada-8b-base/gsm8k"), {"num_fewshot": n}) for n in (4, 0))
+    assert four == estimate(one("llada-8b-base/gsm8k")) and none.at_most.pflop < four.at_most.pflop
+    assert "0 worked examples" in none.text() and "4 worked examples" in four.text()
+    assert "0 worked examples" in estimate(one("llada-8b-instruct/mmlu-pro")).text()
+
+
+def test_what_was_not_given_is_told():
+    told = estimate(one(GSM8K), {"decoding": {"gen_length": 32, "block_length": None}}).text()
+    assert "gen_length=32 with the recipe's own steps=256" in told and "block_length=32 by llada's rule" in told
+    other = estimate(one(GSM8K), {"model": "org/another"}).text()
+    assert "a network of GSAI-ML/LLaDA-8B-Instruct's shape; the shape of org/another is not known" in other
+    assert "not known here" not in estimate(one(GSM8K)).text()
+    assert "harness takes so many of each data set" in estimate(one(GSM8K), {"limit": 3}).text()
+
+
+def test_settings_that_a_run_would_refuse_are_refused():
+    with pytest.raises(DecodingError, match="gen_length=32 is not divisible by block_length=5"):
+        estimate(one(GSM8K), {"decoding": {"gen_length": 32, "block_length": 5}})
+    with pytest.raises(DecodingError, match="no decoding field 'stepps'; closest: steps"):
+        estimate(one(GSM8K), {"decoding": {"stepps": 5}})
+    with pytest.raises(DecodingError, match="likelihood field 'draws' is not known"):
+        estimate(one("llada-8b-base/hellaswag"), {"likelihood": {"draws": 5}})
 
 
 def test_the_text_says_that_it_is_an_estimate_and_on_what_it_stands():
@@ -123,8 +176,7 @@ def test_the_text_says_that_it_is_an_estimate_and_on_what_it_stands():
 
 @pytest.mark.parametrize("recipe", RUNNABLE, ids=lambda recipe: recipe.name)
 def test_every_recipe_has_an_estimate(recipe):
-    limit = None if recipe.entry.published.test_set.documents else 100
-    made = estimate(recipe, limit)
+    made = estimate(recipe, {} if recipe.entry.published.test_set.documents else {"limit": 100})
     assert 0 < made.expected.forwards <= made.at_most.forwards
     assert 0 < made.expected.hours <= made.at_most.hours < 500
     assert made.plain()["assumptions"]

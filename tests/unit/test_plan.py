@@ -28,7 +28,7 @@ def test_a_suite_is_a_run_for_each_entry_and_other_tasks_one_more() -> None:
     assert {one.fields["harness"] for one in planned[:-1]} == {"lm-eval", "opencompass"}
     assert all(one.fields["limit"] == 3 and one.fields["decoding"]["gen_length"] == 16 for one in planned)
     gpqa = planned[names.index("gpqa")]
-    assert "hub" in gpqa.needs and "gated" in gpqa.note
+    assert "gated" in gpqa.note
 
 
 def test_the_user_wins_over_a_recipe_field_by_field() -> None:

@@ -50,8 +50,30 @@ def test_defaults_like_and_names_are_filled_in(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("own", "like", "task", "said"),
+    [
+        ("[one]", "[two]", "", ("base", "one", "two", "mine")),
+        ("[one]", "{only: [two]}", "", ("two", "mine")),
+        ("{only: [one]}", "[two]", "", ("one", "two", "mine")),
+        ("{only: []}", "[]", "", ("mine",)),
+        ("[base, one]", "[one]", "", ("base", "one", "mine")),  # none twice
+        ("[one]", "{only: [two]}", "doubts: [the task], ", ("two", "mine", "the task")),
+        ("null", "[]", "", ("base", "mine")),
+    ],
+)
+def test_doubts_are_added_up_unless_only_some_are_wanted(tmp_path, own, like, task, said):
+    text = GOOD.replace("  missing: [$seed]\n", "  missing: [$seed]\n  doubts: [base]\n")
+    text = text.replace("run: {tasks: toy}}", f"run: {{tasks: toy}}, doubts: {own}}}").replace("[long]", like)
+    text = text.replace("value: 25}}", "value: 25}, doubts: [mine]}")
+    scores = recipes.read(write(tmp_path, text, SHARED.replace("{shots", f"{{{task}shots"))).scores
+    assert scores["b"].doubts == said
+
+
+@pytest.mark.parametrize(
     ("old", "new", "said"),
     [
+        ("doubts: [long]", "doubts: long", "entry 'b': 'doubts' must be a list (added to inherited ones) or {only:"),
+        ("doubts: [long]", "doubts: {also: [long]}", "or {only: [...]}, found {'also': ['long']}"),
         ("value: 50", "value: 500", "scores.a.published"),
         ("value: 50", "value: 500", "value=500.0 must lie between 0 and 100"),
         ("test_set: toys", "test_set: boys", "entry 'a': unknown test set 'boys'; closest: toys"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -150,22 +151,72 @@ def test_opencompass_configs_exist():
     assert sorted(wanted - stems) == []
 
 
+def shots_of(config):
+    """Worked examples in a prompt of an OpenCompass data set: fixed rows, turns already answered, or in the text."""
+    infer = config["infer_cfg"]
+    rows = len(infer["retriever"].get("fix_id_list") or ())
+    template = infer.get("prompt_template", {}).get("template", "")
+    turns = template["round"] if isinstance(template, dict) else []
+    asked = [number for number, turn in enumerate(turns) if turn["role"] == "HUMAN"]
+    answered = sum(turn["role"] == "BOT" for turn in turns[: asked[-1]]) if asked else 0
+    text = turns[asked[-1]]["prompt"] if asked else ""
+    return rows + answered + max(len(re.findall(r"^Q(?:uestion)?: ", text, re.MULTILINE)) - 1, 0)
+
+
+def test_shots_are_those_of_the_opencompass_configs():
+    need_package("opencompass")
+    from dare_bench.harness.opencompass.catalogue import Catalogue
+
+    catalogue = Catalogue()
+    stated = {r.entry.run.tasks: r.entry.run.shots for r in RUNNABLE if r.entry.run.harness == "opencompass"}
+    assert len(stated) > 15 and {0, 3, 4, 5} == set(stated.values())
+    for (task,), shots in stated.items():
+        (wanted,) = catalogue.match([task])
+        assert {shots_of(config) for config in catalogue.load(wanted)} == {shots}, task
+
+
 def test_the_doubts_of_dares_tables_are_where_they_belong():
     def doubts(name):
         return " ".join(recipes.find(name)[0].entry.doubts)
 
-    for name in ("llada-8b-instruct/math", "llada-8b-instruct/math.dare-table2", "dream-7b-instruct/humaneval"):
-        assert "disagree" in doubts(name)  # baselines
-    for name in ("llada-8b-instruct/math", "sdar-8b-chat/math", "sdar-30b-a3b-chat/math", "llada2.0-mini/math"):
-        assert "mixes test sets" in doubts(name)
-    assert "mean reward, not accuracy" in doubts("llada-8b-instruct/countdown.dare-table2")
-    assert "cells" in doubts("llada-8b-instruct/sudoku.dare-table2")
-    for name in ("sdar-8b-chat/aime24", "llada2.0-mini/aime25", "llada2.1-mini/aime24"):
-        assert "1/30" in doubts(name)
-    assert "1/240" in doubts("llada-8b-instruct/aime24")
-    assert "the better of cache on and off" in doubts("llada-8b-instruct/math")
-    for recipe in RUNNABLE:  # what is ours in a task stands with every recipe that runs it
-        assert ("gpqa_fewshot_gen" in recipe.entry.run.tasks) == ("are ours: GPQA" in " ".join(recipe.entry.doubts))
+    trained = ("gsm8k", "math", "humaneval", "mbpp")  # in table 1 and in those of training
+    for checkpoint, table in (("llada-8b-instruct", "dare-table2"), ("dream-7b-instruct", "dare-table3")):
+        for bench in TABLE_1:
+            assert ("tables disagree" in doubts(f"{checkpoint}/{bench}")) == (bench in trained)
+        assert all("tables disagree" in doubts(f"{checkpoint}/{bench}.{table}") for bench in trained)
+    mixed = ("mmlu", "mmlu-pro", "gsm8k", "math", "gpqa", "humaneval", "mbpp")
+    for recipe in ALL:
+        is_table_1 = recipe.entry_name in TABLE_1 and recipe.file.checkpoint in COLUMNS
+        wanted = is_table_1 and recipe.entry_name in mixed
+        assert ("mixes test sets" in doubts(recipe.name)) == wanted, recipe.name
+    for bench, said in (("countdown", "mean reward, not accuracy"), ("sudoku", "not of boards solved")):
+        assert said in doubts(f"llada-8b-instruct/{bench}.dare-table2")
+        assert "tables disagree" not in doubts(f"llada-8b-instruct/{bench}.dare-table2")  # table 1 has no such row
+    for year in ("aime24", "aime25"):
+        for checkpoint in ("sdar-8b-chat", "llada2.0-mini", "llada2.1-mini"):
+            assert "multiple of 1/30" in doubts(f"{checkpoint}/{year}")
+        assert "One answer a problem" in doubts(f"sdar-30b-a3b-chat/{year}")
+        for checkpoint in ("llada-8b-instruct", "dream-7b-instruct"):
+            is_zero = recipes.find(f"{checkpoint}/{year}")[0].entry.published.value == 0
+            said = "A score of 0 does not tell" if is_zero else "multiple of 1/240"
+            assert said in doubts(f"{checkpoint}/{year}")
+    for recipe in ALL:
+        assert ("the better of cache on and off" in doubts(recipe.name)) == (recipe.name == "llada-8b-instruct/math")
+    ours = {  # what makes a task another than the published one stands with every recipe that runs it
+        "gpqa_fewshot_gen": "are ours: GPQA",
+        "ARC_c_gen": "development set (295 questions)",
+        "OlympiadBench_0shot_gen_be8b13": "five subsets were taken",
+    }
+    for recipe in RUNNABLE:
+        for task, said in ours.items():
+            assert (task in recipe.entry.run.tasks) == (said in doubts(recipe.name)), recipe.name
+    assert "--tasks" in doubts("sdar-8b-chat/olympiadbench") and "*maths_en*" in doubts("sdar-8b-chat/olympiadbench")
+    for bench in TABLE_1:  # no entry's own doubts take a default one away
+        assert "draws at temperature 0" in doubts(f"llada2.0-mini/{bench}")
+        assert "1024 tokens" in doubts(f"llada2.0-mini/{bench}") and "1024 tokens" in doubts(f"llada2.1-mini/{bench}")
+        assert "leak into earlier" in doubts(f"llada2.1-mini/{bench}")
+        assert "GPU types" in doubts(f"llada-8b-instruct/{bench}")
+        assert "as the mask id" in doubts(f"sdar-30b-a3b-chat/{bench}")
     for bench in TABLE_1:
         if bench != "arc-c":  # equal in both columns
             assert "larger of the" in doubts(f"llada-8b-instruct/{bench}")
@@ -257,6 +308,10 @@ def test_the_recipe_itself_deviates_in_nothing():
         ({"num_fewshot": 2}, "num_fewshot: 2, which the recipe does not set"),
         ({"likelihood": {"mc_num": 4}}, "likelihood.mc_num: 4, which the recipe does not set"),
         ({"model_args": {"mask_id": 5}}, 'model_args: {"mask_id": 5}'),
+        ({"apply_chat_template": "rag"}, "apply_chat_template: rag instead of true"),
+        ({"fewshot_as_multiturn": False}, "fewshot_as_multiturn: false, which the recipe does not set"),
+        ({"include_path": "mine"}, "include_path: mine"),
+        ({"seeds": 7}, "seeds: [7, 7, 7, 7] instead of [0, 1234, 1234, 1234]"),
     ],
 )
 def test_what_differs_from_the_recipe_is_named(change, said):
@@ -266,6 +321,12 @@ def test_what_differs_from_the_recipe_is_named(change, said):
         if group in change:
             change = {**change, group: {**fields[group], **change[group]}}
     assert said in recipes.deviations(recipe, run_spec(**{**fields, **change}))
+
+
+def test_turns_are_no_deviation_where_there_are_none():
+    """Without a chat template examples are one text, whatever fewshot_as_multiturn says."""
+    (recipe,) = recipes.find("llada-8b-base/gsm8k")
+    assert recipes.deviations(recipe, run_spec(**recipe.fields(), fewshot_as_multiturn=False)) == []
 
 
 def test_an_alias_is_no_deviation():

@@ -14,6 +14,7 @@ from statsmodels.stats.proportion import confint_proportions_2indep
 from dare_bench.reports.published import (
     Bounded,
     Comparison,
+    answers_each,
     compare,
     comparisons,
     effective,
@@ -159,6 +160,16 @@ def test_repeats_that_the_task_itself_asks_for_are_counted(tmp_path: Path) -> No
 
     made = compare(_edited(_run(tmp_path), eight), _recipe({"repeats": 8}))
     assert "answers to each prompt: published 8, this run 8" in _text(made)
+
+
+def test_repeats_that_were_asked_for_but_not_made_are_not_counted(tmp_path: Path) -> None:
+    def likelihoods(results: dict[str, Any]) -> None:
+        block = results["dare_bench"]
+        block["repeats"] = 4
+        block["tasks"]["dare_sudoku"] |= {"requests": 4 * 200, "decoding": {}, "likelihood": {"mc_num": 8}}
+
+    run = _edited(_run(tmp_path), likelihoods)
+    assert answers_each(run, "dare_sudoku") == 1, "four choices, each compared once"
 
 
 def test_settings_recorded_nowhere_and_another_test_set(tmp_path: Path) -> None:

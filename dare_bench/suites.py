@@ -18,11 +18,7 @@ from dare_bench.registry import registry
 from dare_bench.types import Decoding
 
 Need = Literal["hub", "punkt_tab", "sandbox"]
-NEEDS: Mapping[Need, str] = {
-    "hub": "fetches its data from the Hugging Face hub",
-    "punkt_tab": "nltk's sentence model: python -m nltk.downloader punkt_tab",
-    "sandbox": "runs generated code: bubblewrap or user namespaces, else --unsafe-no-sandbox",
-}
+"""Data that one has to get from the Hugging Face hub oneself; nltk's sentence model; a sandbox for generated code."""
 
 _MERGED = ("decoding", "likelihood")
 

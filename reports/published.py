@@ -196,11 +196,12 @@ def _notes(run: Run, score: Score | None, published: Bounded | None, facts: Mapp
 
 
 def answers_each(run: Run, name: str) -> int:
-    """How many answers each prompt of a task or group got: ``--repeats``, or what the task itself asks for."""
+    """How many answers each prompt of a task or group got, counted: ``--repeats`` leaves likelihoods alone, and a task
+    may ask for several answers by itself."""
     assert run.block is not None
     tasks = [run.block.tasks[task] for task in members(run.results, name) if task in run.block.tasks]
-    own = [task.requests // task.n_docs for task in tasks if task.decoding and task.n_docs]
-    return max([run.block.repeats, *own])
+    own = [task.requests // task.n_docs for task in tasks if task.decoding and not task.likelihood and task.n_docs]
+    return max([1, *own])
 
 
 def _named(wanted: Mapping[str, Any]) -> str:

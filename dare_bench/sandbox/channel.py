@@ -1,11 +1,17 @@
 """The supervisor's side of the talk with the worker (worker.py says what it is for).
 
-To the worker: ticket (16 bytes), kind (1 byte), length (8 bytes), text. From it: length (4 bytes), then ``+`` and the
-ticket of the text that has run, or ``-`` and one line about the exception that ended it.
+To the worker: the secret (16 bytes); then for each text the length of the body (8 bytes) and the body, which is a
+ticket (16 bytes) and the text. From it: length (4 bytes), then ``+`` and the proof that the text has run, or ``-`` and
+one line about the exception that ended it.
+
+The proof is a digest of body and secret. The secret is sent before there is any code, so reading the channel does not
+give it. The proof does not give it either, and is of these texts and no others: code can put a socket of its own in the
+place of the channel and pass on what it likes. The ticket makes the proofs of equal texts differ.
 """
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import selectors
 import socket
@@ -24,13 +30,14 @@ class Closed(Exception):
 
 
 class Channel:
-    """``texts``: kind and source of each text in order. ``ready``: the worker has said its first word."""
+    """``texts``: what to run, in order. ``ready``: the worker has said its first word."""
 
-    def __init__(self, ours: socket.socket, texts: Sequence[tuple[bytes, str]]) -> None:
+    def __init__(self, ours: socket.socket, texts: Sequence[str]) -> None:
         ours.setblocking(False)
         self.socket, self.ready = ours, False
         self._texts = list(texts)
-        self._ticket = b""  # the answer that comes next, and no other; the worker's greeting has an empty one
+        self._secret = secrets.token_bytes(16)
+        self._proof = b""  # the one that comes next, and no other; the worker's greeting has an empty one
         self._incoming, self._outgoing = b"", memoryview(b"")
 
     @property
@@ -77,14 +84,14 @@ class Channel:
         payload, self._incoming = self._incoming[4 : 4 + length], self._incoming[4 + length :]
         if payload[:1] == b"-":
             return "failed", payload[1:].decode("utf-8", "replace")
-        # An answer before its ticket was sent in full, a second one, or a guess: none is the worker's.
-        if payload != b"+" + self._ticket or self.waiting or self._incoming:
+        # A proof before its text was sent in full, a second one, or a guess: none is the worker's.
+        if payload != b"+" + self._proof or self.waiting or self._incoming:
             return _FORGED
-        self.ready = True
         if not self._texts:
             return "passed", ""
-        kind, text = self._texts.pop(0)
-        self._ticket = secrets.token_bytes(16)
-        encoded = text.encode("utf-8", "surrogatepass")
-        self._outgoing = memoryview(self._ticket + kind + len(encoded).to_bytes(8, "big") + encoded)
+        body = secrets.token_bytes(16) + self._texts.pop(0).encode("utf-8", "surrogatepass")
+        self._proof = hashlib.blake2b(body + self._secret).digest()
+        first = b"" if self.ready else self._secret
+        self._outgoing = memoryview(first + len(body).to_bytes(8, "big") + body)
+        self.ready = True
         return None

@@ -71,8 +71,8 @@ class Run:
 
     def __init__(self, level: Level, solution: str, tests: str, limits: Limits) -> None:
         self.level, self.limits = level, limits
-        checks = source("checks") + "\ncheck(pristine, current, modules)\n"
-        self.texts = [(b"s", solution), (b"c", checks), (b"t", tests), (b"c", checks), (b"e", "")]
+        checks = source("checks") + "\ncheck(pristine, current, modules, solution, standard)\n"
+        self.texts = [solution, checks, tests, checks]
         self.tail, self.written = b"", 0
         self.started: float | None = None  # when the code began
         self.stopped = threading.Event()
@@ -130,7 +130,7 @@ class Run:
             os.close(filter_fd)
 
     def _watch(self, process: subprocess.Popen[bytes], channel: Channel, output: int) -> tuple[Status, str]:
-        """Until there is a verdict: the last ticket, an exception, a limit passed, or an end without proof."""
+        """Until there is a verdict: the last proof, an exception, a limit passed, or an end without proof."""
         deadline, next_look = time.monotonic() + _START_SECONDS, 0.0
         with selectors.DefaultSelector() as selector:
             selector.register(channel.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, "channel")

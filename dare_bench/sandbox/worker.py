@@ -1,88 +1,95 @@
 """The process in which generated code runs, from the text of this file: nothing of dare_bench is there.
 
-The supervisor sends one text after the other, each with a ticket, and the next only when the ticket of the last has
-come back: it says that this text ran to its end. The solution's ticket buys the tests, and the last text is empty: its
-ticket is the token that proves the pass, so it is in no process before the tests have ended. Code that exits, prints,
-closes descriptors or forks returns no ticket.
+The supervisor sends a secret, then one text after the other, and the next only when the proof of the last has come
+back: a digest of this very text and the secret, made when the text has run to its end. Code that exits, prints, closes
+descriptors or forks makes no proof; nor does code that reads the channel, or puts one of its own in its place.
 
-The tickets live in a suspended generator that only the value stack of ``main`` refers to. No frame, module or global
-leads there, and what ``main`` calls is on its stack before the code runs, so that nothing it rebinds is called here.
+All of it, from the bytes read to the proof written, is a chain of iterators made of C functions. While it runs there
+is no frame of ours but ``main``'s, which holds none of it: only the value stack of ``main`` refers to the chain. So
+handlers of signals, callbacks of the garbage collector, threads, tracebacks and closures do not lead to the secret,
+and nothing that the code rebinds is called here.
 """
 
 import builtins
 import os
 import resource
 import sys
+from _blake2 import blake2b  # hashlib would load OpenSSL first, for 5 ms
 from collections.abc import Callable, Iterator
-from types import CodeType, ModuleType
+from itertools import repeat, tee
+from types import ModuleType
 from typing import Any
 
-# Ways to other frames' variables and to the generator. Legitimate answers need none of them.
+# Ways to other frames' variables and to the chain. Legitimate answers need none of them. Another interpreter would
+# have no audit hook.
 REFUSED = frozenset(
     {
         *("sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"),
-        *("sys._current_frames", "sys._current_exceptions"),
+        *("sys._current_frames", "sys._current_exceptions", "cpython.PyInterpreterState_New"),
         *("gc.get_objects", "gc.get_referrers", "gc.get_referents"),
     }
 )
-FILES = {b"s": "<solution>", b"t": "<tests>", b"c": "<checks>"}
+FILES = ("<solution>", "<checks>", "<tests>", "<checks>")  # the texts in order
 MESSAGE_BYTES = 2000
-
-Make = Callable[..., CodeType]
-Run = Callable[[CodeType, dict[str, Any]], None]
-Fail = Callable[[BaseException], None]
 
 
 def main(channel: int) -> None:
-    """Run each text; the first that raises ends it. Only C functions stand between a text and its ticket."""
-    for make, run, fail, text, file, names in stages(channel):
-        try:
-            run(make(text.decode("utf-8", "surrogatepass"), file, "exec", 0, True, 0), names)
-        except BaseException as error:
-            fail(error)
-            return
+    """Run each text; the first that raises ends it."""
+    fail = failing(channel)
+    try:
+        for _ in proofs(channel):
+            pass
+        raise StopIteration("raised by the code")  # which ends a chain without an error
+    except BaseException as error:
+        fail(error)
 
 
-def stages(channel: int) -> Iterator[tuple[Make, Run, Fail, bytes, str, dict[str, Any]]]:
-    """What to run next and with what, for as long as the supervisor sends texts.
+def proofs(channel: int) -> Iterator[int]:
+    """Each step reads a text, runs it and writes its proof. Only C functions here, or a frame would be in reach.
 
-    Every name it uses is local and bound here, before the first text: the code can rebind globals and built-ins.
+    To be read downwards; ``map`` and ``zip`` ask their arguments from left to right, which says what happens when.
     """
-    make, run, size, copy, number, files = compile, exec, len, dict, int.from_bytes, dict(FILES)
-    read, write, leave, own_pid = os.read, os.write, os._exit, os.getpid
-    pristine, pid = dict(vars(builtins)), os.getpid()
+    os.write(channel, b"\0\0\0\1+")
+    read = open(channel, "rb", closefd=False).read  # noqa: SIM115  (lives as long as the process)
+    secrets = {os.getpid(): read(16)}  # a forked child finds none: it does not answer for its parent
+    sizes: Iterator[int] = map(int.from_bytes, map(read, repeat(8)), repeat("big"))  # type: ignore[arg-type]
+    bodies, copies = tee(map(read, sizes))
+    texts = map(bytes.__getitem__, bodies, repeat(slice(16, None)))
+    sources = map(bytes.decode, texts, repeat("utf-8"), repeat("surrogatepass"))
+    code = map(compile, sources, iter(FILES), repeat("exec"), repeat(0), repeat(True), repeat(0))
+    ran = map(exec, code, namespaces())
+    done: Iterator[Any] = map(tuple.__getitem__, zip(ran, copies, strict=False), repeat(1))
+    sealed = map(bytes.__add__, done, map(secrets.__getitem__, iter(os.getpid, 0)))
+    digests = map(blake2b.digest, map(blake2b, sealed))
+    return map(os.write, repeat(channel), map(bytes.__add__, repeat(b"\0\0\0\x41+"), digests))
+
+
+def namespaces() -> Iterator[dict[str, Any]]:
+    """Where the texts run. Each checks has built-ins of its own, copied before there was any other code."""
     solution = ModuleType("solution")
     sys.modules["solution"] = solution  # pickle, dataclasses and typing look there
     shared = vars(solution)
-    checking = {"pristine": dict(pristine), "current": vars(builtins), "modules": sys.modules}
+    known = sys.stdlib_module_names
 
-    def take(wanted: int) -> bytes:
-        data = b""
-        while size(data) < wanted:
-            piece = read(channel, wanted - size(data))
-            if not piece:
-                leave(1)
-            data += piece
-        return data
+    def checking() -> dict[str, Any]:
+        pristine, own = dict(vars(builtins)), dict(vars(builtins))
+        view = {"current": vars(builtins), "modules": sys.modules, "solution": shared, "standard": known}
+        return {"__builtins__": own, "pristine": pristine, **view}
 
-    def answer(payload: bytes) -> None:
-        write(channel, size(payload).to_bytes(4, "big") + payload)
+    return iter((shared, checking(), shared, checking()))
+
+
+def failing(channel: int) -> Callable[[BaseException], None]:
+    """What says that a text raised. Code can reach and change it; so the proofs share nothing with it."""
+    write, leave, own_pid, pid, say = os.write, os._exit, os.getpid, os.getpid(), describe
 
     def fail(error: BaseException) -> None:
-        answer(b"-" + describe(error).encode("utf-8", "replace")[:MESSAGE_BYTES])
+        if own_pid() == pid:  # nor does a child fail for its parent
+            payload = b"-" + say(error).encode("utf-8", "replace")[:MESSAGE_BYTES]
+            write(channel, len(payload).to_bytes(4, "big") + payload)
         leave(1)
 
-    answer(b"+")
-    while True:
-        head = take(25)
-        text = take(number(head[17:], "big"))
-        kind = head[16:17]
-        if kind != b"e":
-            names = {"__builtins__": copy(pristine), **checking} if kind == b"c" else shared
-            yield make, run, fail, text, files[kind], names
-            if own_pid() != pid:  # a forked child does not answer for its parent
-                leave(1)
-        answer(b"+" + head[:16])
+    return fail
 
 
 def describe(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from require import need_package
 from typer.testing import CliRunner
 
 from dare_bench.cli import app
-from dare_bench.errors import DareError, DataError, UnknownNameError
+from dare_bench.errors import DareError, DataError, UnknownNameError, UsageError
 from dare_bench.harness.opencompass.answers import first_stated_number
 from dare_bench.harness.opencompass.catalogue import OURS, Catalogue, Wanted, opencompass_folder
 from dare_bench.harness.opencompass.refusals import why_not
@@ -114,7 +114,7 @@ def test_an_unknown_name_says_the_three_closest(catalogue: Catalogue) -> None:
         catalogue.match(["gsm8k_gn"])
     with pytest.raises(UnknownNameError, match="closest"):
         catalogue.match(["nothing_fits_*"])
-    with pytest.raises(DataError, match="no such config file"):
+    with pytest.raises(UsageError, match="no such config file"):
         catalogue.match(["nowhere/config.py"])
 
 
@@ -134,7 +134,7 @@ def test_a_folder_of_the_user_comes_before_opencompass_and_the_last_folder_first
     mine = Catalogue([tmp_path / "one", tmp_path / "two"])
     assert [config["abbr"] for config in named(mine, "gsm8k_gen")] == ["two"]
     assert mine.entries["ARC_c_gen"].origin == "opencompass"
-    with pytest.raises(DataError, match="no such folder"):
+    with pytest.raises(UsageError, match="no such folder"):
         Catalogue([tmp_path / "three"])
 
 
@@ -145,7 +145,7 @@ def test_data_sets_are_chosen_by_abbr(catalogue: Catalogue) -> None:
     assert {str(c["abbr"]) for c in named(catalogue, "bbh_gen:*logical_deduction*")} == {
         f"bbh-logical_deduction_{n}_objects" for n in ("three", "five", "seven")
     }
-    with pytest.raises(DataError, match=r"none of its 57 data sets is 'anatomi'; closest: \S+"):
+    with pytest.raises(UnknownNameError, match=r"none of its 57 data sets is 'anatomi'; closest: \S+"):
         named(catalogue, "mmlu_gen_a484b3:anatomi")
 
 
@@ -158,6 +158,8 @@ def test_data_sets_are_chosen_by_abbr(catalogue: Catalogue) -> None:
         ("x_datasets = [dict(abbr='a', path='1'), dict(abbr='a', path='2')]", "two different data sets of .* abbr 'a'"),
         ("x_datasets = []", "defines no data set"),
         ("x_datasets = ['a']", "no dictionary, but 'a'"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("import sys\nx_datasets = []\nsys.exit()", "SystemExit: no reason given"),
     ],
 )
 def test_a_config_that_cannot_be_loaded_is_one_line(tmp_path: Path, text: str, said: str) -> None:
@@ -253,12 +255,15 @@ def test_what_the_suite_needs_can_be_run(catalogue: Catalogue, name: str) -> Non
     assert [why_not(config) for config in named(catalogue, name)] == [None] * len(named(catalogue, name))
 
 
-def test_a_user_s_judge_is_refused_and_another_config_of_the_same_data_named(tmp_path: Path) -> None:
+def test_a_user_s_judge_is_refused_without_running_the_user_s_other_files(tmp_path: Path) -> None:
     judged = written(tmp_path, "mine_judged", "made('judged', GenericLLMEvaluator)")
-    written(tmp_path, "mine_gen", "made('ruled', MATHVerifyEvaluator)")
-    written(tmp_path, "other_gen", "made('other', MATHVerifyEvaluator, path='data/other.jsonl')")
-    (config,) = named(Catalogue(), str(judged))
-    assert str(why_not(config, judged)).endswith("; take mine_gen instead")
+    other = written(tmp_path, "mine_gen", "made('ruled', MATHVerifyEvaluator)")
+    other.write_text(f"open({str(tmp_path / 'was_run')!r}, 'w').close()\n{other.read_text()}")
+    (config,) = named(Catalogue([tmp_path]), "mine_judged")
+    assert "asks a second language model" in str(why_not(config, judged))
+    assert "instead" not in str(why_not(config, judged)) and not (tmp_path / "was_run").exists()
+    ours = {**config, "path": "./data/gpqa/", "name": "gpqa_diamond.csv"}
+    assert str(why_not(ours, judged)).endswith("; take gpqa_fewshot_gen instead")
     assert why_not({"abbr": "a"}) == (
         "OpenCompass data set a: it has no inferencer; run here: GenInferencer and PPLInferencer"
     )

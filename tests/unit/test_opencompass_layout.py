@@ -6,86 +6,34 @@ With DARE_BENCH_DATA naming a folder of whole data sets their sizes are checked 
 
 from __future__ import annotations
 
-import gzip
 import json
 import multiprocessing
 import os
 import shutil
-import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opencompass_data import BENCH, bench, built, offline, row_of
 from require import need_package
 
 from dare_bench.errors import DataError
 from dare_bench.harness.opencompass.catalogue import Catalogue
-from dare_bench.harness.opencompass.layout import ROOT, Layout, lay_out
-from dare_bench.harness.opencompass.quiet import quiet
+from dare_bench.harness.opencompass.layout import ROOT, lay_out
 
 need_package("opencompass")
-BENCH = Path(__file__).parents[1] / "data" / "bench"
 WHOLE = os.environ.get("DARE_BENCH_DATA")
 
 
 @pytest.fixture(autouse=True)
-def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Caches and a current folder of this test's own, and no way out: asking for an address is noted."""
-    asked: list[Any] = []
-
-    def refuse(host: Any, *_: Any, **__: Any) -> Any:
-        asked.append(host)
-        raise OSError(f"the test has no network, not even for {host!r}")
-
-    work = tmp_path / "work"
-    work.mkdir()
-    monkeypatch.chdir(work)
-    monkeypatch.setenv("DARE_BENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for name in ("DARE_BENCH_DATA", ROOT, "DATASET_SOURCE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    yield
-    assert asked == []
+def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    yield from offline(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def catalogue() -> Catalogue:
     return Catalogue()
-
-
-def built(catalogue: Catalogue, layout: Layout, name: str) -> list[Any]:
-    (wanted,) = catalogue.match([name])
-    with quiet():
-        return [layout.build(config) for config in catalogue.load(wanted)]
-
-
-def bench(folder: Path, name: str, hub_id: str, configs: list[str] | None = None, **splits: list[Any]) -> Path:
-    """A manifest folder with one data set, whose splits are given as rows (of each config)."""
-    place = name + ("/{config}" if configs else "")
-    files = []
-    for split, rows in splits.items():
-        for config in configs or [""]:
-            path = folder / place.replace("{config}", config) / f"{split}.jsonl"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-            files.append({"file": str(path.relative_to(folder))})
-    first = {"test": f"{place}/test.jsonl"} if "test" in splits else {s: f"{place}/{s}.jsonl" for s in splits}
-    entry = {
-        "name": name,
-        "hf_ids": [hub_id],
-        "configs": configs or [],
-        "lm_eval": {"dataset_path": "json", "dataset_kwargs": {"data_files": first}},
-        "files": files,
-    }
-    (folder / "manifest.json").write_text(json.dumps({"datasets": [entry]}))
-    return folder
-
-
-def row_of(folder: str, number: int = 0) -> dict[str, Any]:
-    return dict(json.loads((BENCH / folder).read_text().splitlines()[number]))
 
 
 @pytest.mark.parametrize(
@@ -133,111 +81,6 @@ def test_hellaswag_text_is_what_lm_eval_s_task_makes_of_it(catalogue: Catalogue)
         endings = [lm_eval.preprocess(ending).strip() for ending in row["endings"]]
         assert [found.test[number][letter] for letter in "ABCD"] == endings
         assert found.test[number]["label"] == "ABCD"[int(row["label"])]
-
-
-def mbpp_rows(numbers: range, text: str) -> list[dict[str, Any]]:
-    return [
-        {"task_id": n, text: f"task {n}", "code": "def f(): pass", "test_list": [f"assert f() == {n}", "assert f()"]}
-        for n in numbers
-    ]
-
-
-def test_mbpp_is_cut_where_opencompass_cuts_it(tmp_path: Path, catalogue: Catalogue) -> None:
-    parts = {"train": range(15, 17), "prompt": range(1, 11), "validation": range(13, 15), "test": range(11, 13)}
-    whole = {split: mbpp_rows(numbers, "text") for split, numbers in parts.items()}
-    folder = bench(tmp_path / "a", "mbpp", "google-research-datasets/mbpp:full", **whole)
-    (found,) = built(catalogue, lay_out(folder), "mbpp_gen")
-    assert [row["task_id"] for row in found.train] == list(range(1, 11))
-    assert [row["task_id"] for row in found.test] == list(range(11, 17))
-    assert found.test[0]["test_list"] == "assert f() == 11\nassert f()"
-    parts["prompt"] = range(1, 8)
-    whole = {split: mbpp_rows(numbers, "prompt") for split, numbers in parts.items()}
-    folder = bench(tmp_path / "b", "mbpp_sanitized", "google-research-datasets/mbpp:sanitized", **whole)
-    (found,) = built(catalogue, lay_out(folder), "sanitized_mbpp_gen_830460")
-    assert [row["task_id"] for row in found.test] == list(range(11, 17))
-    assert found.test[0]["text"] == "task 11"
-
-
-def test_half_of_mbpp_is_an_error_and_no_smaller_data_set(tmp_path: Path, catalogue: Catalogue) -> None:
-    rows = mbpp_rows(range(11, 13), "text")
-    folder = bench(tmp_path, "mbpp", "google-research-datasets/mbpp:full", test=rows)
-    with pytest.raises(
-        DataError, match=r"no local data for OpenCompass data set mbpp: data/mbpp/mbpp.jsonl is missing"
-    ):
-        built(catalogue, lay_out(folder), "mbpp_gen")
-
-
-def test_mbpp_plus_has_the_column_that_its_configs_ask_for(tmp_path: Path, catalogue: Catalogue) -> None:
-    rows = [{**row, "test": "assert True"} for row in mbpp_rows(range(2, 4), "prompt")]
-    (found,) = built(catalogue, lay_out(bench(tmp_path, "mbpp_plus", "evalplus/mbppplus", test=rows)), "mbpp_plus_gen")
-    assert [row["text"] for row in found.test] == ["task 2", "task 3"]
-    assert found.test[0]["test"] == "assert True"
-
-
-def test_mmlu_pro_is_read_by_category_with_its_shots(tmp_path: Path, catalogue: Catalogue) -> None:
-    row = {"question": "?", "options": ["x", "y"], "answer": "B", "answer_index": 1, "cot_content": "", "src": "s"}
-    rows = [{"question_id": n, "category": "law" if n % 2 else "math", **row} for n in range(5)]
-    folder = bench(tmp_path, "mmlu_pro", "TIGER-Lab/MMLU-Pro", test=rows, validation=rows[:2])
-    (found,) = built(catalogue, lay_out(folder), "mmlu_pro_gen:mmlu_pro_law")
-    assert [row["question_id"] for row in found.test] == [1, 3]
-
-
-def test_ceval_tests_on_its_validation_split(tmp_path: Path, catalogue: Catalogue) -> None:
-    def rows(count: int) -> list[dict[str, Any]]:
-        row = {"question": "何？", "A": "a,", "B": 'b"', "C": "c\n", "D": "d", "answer": "C", "explanation": ""}
-        return [{"id": number, **row} for number in range(count)]
-
-    splits = {"test": rows(3), "val": rows(2), "dev": rows(5)}
-    folder = bench(tmp_path, "ceval", "ceval/ceval-exam", ["accountant"], **splits)
-    (found,) = built(catalogue, lay_out(folder), "ceval_gen:ceval-accountant")
-    assert (len(found.test), len(found.train)) == (2, 5)
-    assert [found.test[0][letter] for letter in "ABCD"] == ["a,", 'b"', "c\n", "d"]
-
-
-def test_aime_and_olympiad_rows(tmp_path: Path, catalogue: Catalogue) -> None:
-    hub = [{"ID": "2024-I-1", "Problem": "p", "Solution": "s", "Answer": 33}]
-    layout = lay_out(bench(tmp_path / "a", "aime24", "Maxwell-Jia/AIME_2024", train=hub))
-    (found,) = built(catalogue, layout, "aime2024_gen")
-    assert (found.test[0]["question"], found.test[0]["answer"]) == ("p", "33")
-    assert any("wording" in note for note in layout.notes)
-    own = [{"origin_prompt": "q", "gold_answer": "33"}]
-    layout = lay_out(bench(tmp_path / "b", "aime24", "Maxwell-Jia/AIME_2024", train=hub, opencompass=own))
-    (found,) = built(catalogue, layout, "aime2024_gen")
-    assert found.test[0]["question"] == "q"
-    assert layout.notes == []
-    rows = [{"id": "0", "problem": "p", "answer": "70"}, {"id": "1", "problem": "r", "answer": "588"}]
-    layout = lay_out(bench(tmp_path / "c", "aime25", "math-ai/aime25", test=rows))
-    (found,) = built(catalogue, layout, "aime2025_gen_repeat8_5e9f4f")
-    assert [row["answer"] for row in found.test] == ["70", "588"] * 8  # its n is 8
-    rows = [
-        {"question": "o", "final_answer": ["$1$"], "answer_type": "Numerical", "is_multiple_answer": False}
-        | {"unit": None, "error": None, "id": 1, "solution": ["s"]}
-    ]
-    hub_id = "Hothan/OlympiadBench:OE_TO_maths_en_COMP"
-    layout = lay_out(bench(tmp_path / "d", "olympiadbench", hub_id, train=rows))
-    (found,) = built(catalogue, layout, "OlympiadBench_0shot_gen_be8b13:*maths_en*")
-    assert (found.test[0]["solution"], found.test[0]["subject"]) == ("$1$", "Math")
-    with pytest.raises(DataError, match=r"physics_en_COMP.json is missing.*has another part.*CONFIG:ABBR"):
-        built(catalogue, layout, "OlympiadBench_0shot_gen_be8b13:*physics_en*")
-
-
-def test_math_500_serves_both_loaders_and_humaneval_may_be_compressed(tmp_path: Path, catalogue: Catalogue) -> None:
-    rows = [{"problem": "p", "solution": "so \\boxed{7}", "answer": "7", "subject": "Algebra", "level": 1}]
-    layout = lay_out(bench(tmp_path / "a", "math500", "HuggingFaceH4/MATH-500", test=rows))
-    for name, solution in (("math_500_gen", "so \\boxed{7}"), ("math_prm800k_500_0shot_cot_gen", "7")):
-        (found,) = built(catalogue, layout, name)
-        assert [row["solution"] for row in found.test] == [solution]
-    rows = [
-        {"task_id": "HumanEval/0", "prompt": "def f():\n", "entry_point": "f", "test": "", "canonical_solution": ""}
-    ]
-    folder = bench(tmp_path / "b", "humaneval", "openai/openai_humaneval", test=rows)
-    plain = folder / "humaneval" / "test.jsonl"
-    plain.with_name("test.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
-    plain.unlink()
-    manifest = (folder / "manifest.json").read_text()
-    (folder / "manifest.json").write_text(manifest.replace("test.jsonl", "test.jsonl.gz"))
-    (found,) = built(catalogue, lay_out(folder), "humaneval_gen")
-    assert found.test[0]["prompt"] == "def f():\n"
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:

@@ -15,7 +15,7 @@ from toy_model import ToyModel
 from dare_bench.config import run_spec
 from dare_bench.errors import DataError
 from dare_bench.harness.opencompass.comparison import holds
-from dare_bench.harness.opencompass.details import as_share, by_document, numbers
+from dare_bench.harness.opencompass.details import as_share, by_document, numbers, unclear
 from dare_bench.harness.opencompass.source import OpenCompassSource
 from dare_bench.harness.result import HarnessResult
 from dare_bench.types import Request, Sample
@@ -78,10 +78,30 @@ def test_whole_numbers_are_counts() -> None:
 
 
 def test_percentages_become_shares() -> None:
-    assert as_share(50.0, [100.0, 0.0]) == 0.01
-    assert as_share(0.5, [1.0, 0.0]) == 1.0
-    assert as_share(31.2, None) == 0.01
-    assert as_share(350.0, None) == 1.0
+    assert as_share("accuracy", 50.0, [100.0, 0.0]) == 0.01
+    assert as_share("accuracy", 0.5, [1.0, 0.0]) == 1.0
+    assert as_share("score", 0.5, [0.25, 0.75]) == 1.0
+    assert as_share("rouge1", 0.5, [0.0, 1.25]) == 0.01
+    assert as_share("accuracy", 0.0, [0.0, 0.0]) == 0.01
+    assert as_share("score", 31.2, None) == 0.01
+    assert as_share("score", 350.0, None) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("metric", "share"),
+    [
+        ("accuracy", 0.01),
+        ("humaneval_pass@1", 0.01),
+        ("rougeL", 0.01),
+        ("Prompt-level-strict-accuracy", 0.01),
+        ("acc score", 1.0),
+        ("mcc", 1.0),
+        ("answer_correct", 1.0),
+    ],
+)
+def test_a_small_total_without_values_is_read_by_its_name(metric: str, share: float) -> None:
+    assert as_share(metric, 0.41, None) == share
+    assert unclear(0.41, None) and not unclear(1.2, None) and not unclear(0.41, [0.41]) and not unclear(0.0, None)
 
 
 # --- answers that cannot be read or compared --------------------------------------------------------------------------
@@ -133,6 +153,24 @@ def test_a_comparison_that_hangs_or_dies_counts_as_wrong_and_is_flagged(slow: di
     assert any("1 answers not compared within 1 s" in note for note in result.notes)
     assert any("evaluator failed on 1 answers" in note for note in result.notes)
     assert result.execution is None  # no code was run
+
+
+def test_a_total_that_may_be_a_share_or_a_percentage_is_noted(slow: dict[str, Any], tmp_path: Path) -> None:
+    whole = '{"mean_reward": 0.5 if len(predictions) > 1 else 0.0, "accuracy": 0.5 if len(predictions) > 1 else 0.0}'
+    text = MODULE.replace(" (a stand-in for what uses sympy)", "").replace("sympy", "")
+    text = text.replace(
+        '"accuracy": 100.0 * sum(map(str.__eq__, predictions, references)) / len(predictions)', whole[1:-1]
+    )
+    module = text.replace("class Slow", "class Whole")
+    (tmp_path / "whole_module.py").write_text(module)
+    (tmp_path / "configs" / "slow_gen.py").write_text(
+        CONFIG.replace("slow_module", "whole_module").replace("Slow", "Whole")
+    )
+    result = score(reply=lambda r: "7", **slow)
+    row = result.results["results"]["gsm8k"]
+    assert (row["mean_reward,none"], row["accuracy,none"]) == (0.5, 0.005)
+    assert any("mean_reward 0.5 comes without documents' values and was read as a share" in n for n in result.notes)
+    assert any("accuracy 0.5 comes without documents' values and was read as a percentage" in n for n in result.notes)
 
 
 def test_an_evaluator_that_never_works_is_an_error(slow: dict[str, Any]) -> None:

@@ -166,6 +166,18 @@ def test_a_config_of_several_data_sets_is_a_group() -> None:
     assert result.results["results"][group] == result.results["groups"][group]
 
 
+def test_several_words_of_one_config_are_one_group() -> None:
+    words = "bbh_gen:bbh-navigate,bbh_gen:bbh-boolean*"
+    result = run(make(f"{words},gsm8k_gen"))
+    assert result.results["group_subtasks"] == {
+        "bbh_gen:bbh-navigate+bbh-boolean*": ["bbh-navigate", "bbh-boolean_expressions"]
+    }
+    with pytest.raises(UsageError) as caught:
+        make("bbh_gen:bbh-navigate,bbh_gen:bbh-nav*")
+    told = "bbh_gen:bbh-navigate and bbh_gen:bbh-nav* both hold a data set 'bbh-navigate': name it once"
+    assert str(caught.value) == told
+
+
 def test_a_document_without_an_answer_is_left_out_and_listed() -> None:
     numbers = [row["answer"].split("#### ")[1] for row in rows("gsm8k/test.jsonl")]
     model = ToyModel(reply=lambda r: numbers[int(r.doc_id)], context_limit=1 << 20)
@@ -187,8 +199,12 @@ def test_repeats_are_asked_with_keys_of_their_own_and_scored_together() -> None:
     assert [(r.doc_id, r.repeat) for r in asked] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert len({r.seed for r in asked}) == 4
     assert {r.repeat for r in source.requests() if r.task == "ARC-c"} == {0}
-    row = run(source).results["results"]["gsm8k"]
-    assert row["accuracy,none"] == 0.5 and row["pass@1,none"] == 0.5 and row["pass@2,none"] == 1.0
+    found = run(source)
+    assert [note for note in found.notes if "--repeats" in note] == [
+        "data set 'ARC-c' compares texts, which is done once: --repeats 2 is left out"
+    ]
+    row = found.results["results"]["gsm8k"]
+    assert row["accuracy,none"] == 0.5 and row["pass@2,none"] == 1.0
 
 
 def test_a_configs_own_repeats_are_asked_that_often(tmp_path: Path) -> None:
@@ -236,6 +252,48 @@ def test_data_that_is_nowhere_is_one_line() -> None:
 @pytest.mark.parametrize(
     ("tasks", "fields", "message"),
     [
+        ("gsm8k_gen", {"data_dir": None}, "data/gsm8k is missing"),
+        (
+            "gpqa_fewshot_gen",
+            {},
+            r"accept its terms .* download .* \./data/gpqa/gpqa_diamond\.csv .*COMPASS_DATA_CACHE",
+        ),
+        ("mmlu_gen_a484b3:*clinical_knowledge", {}, "data/mmlu is missing; .* has another part"),
+        ("gsm8k_gen,ceval_gen:*accountant", {}, "lacks it: .*ceval/ceval-exam"),
+        (
+            "bbh_gen",
+            {},
+            r"; 2 of its config's data sets are here: --harness opencompass --tasks 'bbh_gen:bbh-\w+,bbh_gen",
+        ),
+        (
+            "mmlu_gen_a484b3",
+            {"recipe": "llada/mmlu"},
+            r"--tasks 'mmlu_gen_a484b3:lukaemon_mmlu_\w+' in place of --recipe",
+        ),
+    ],
+)
+def test_missing_data_is_told_before_a_model_is_opened(tasks: str, fields: dict[str, Any], message: str) -> None:
+    given = {"data_dir": str(BENCH), **fields}
+    with pytest.raises(DataError, match=message) as caught:
+        OpenCompassSource.check(run_spec(model="toy", harness="opencompass", tasks=tasks, **given))
+    assert "\n" not in str(caught.value)
+
+
+def test_data_that_is_there_or_that_opencompass_may_fetch_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = (
+        "gsm8k_gen,ARC_c_gen,bbh_gen:bbh-navigate,hellaswag_ppl,mbpp_plus_gen,humaneval_gen,mmlu_gen_a484b3:*anatomy"
+    )
+    spec = run_spec(model="toy", harness="opencompass", tasks=tasks, data_dir=str(BENCH), unsafe_no_sandbox=True)
+    OpenCompassSource.check(spec)
+    monkeypatch.setenv("COMPASS_DATA_CACHE", str(tmp_path))
+    OpenCompassSource.check(run_spec(model="toy", harness="opencompass", tasks="gsm8k_gen"))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "fields", "message"),
+    [
         ("gsm8k_gen", {"num_fewshot": 2}, "num-fewshot 2"),
         ("gsm8k_gen", {"fewshot_as_multiturn": False}, "fewshot-as-multiturn"),
         ("gsm8k_gen", {"system_instruction": "x"}, "apply-chat-template"),
@@ -244,6 +302,9 @@ def test_data_that_is_nowhere_is_one_line() -> None:
         ("hellaswag_ppl", {"apply_chat_template": True}, "PPL"),
         ("gsm8k_gen,gsm8k_0shot_gen_a58960", {}, "'gsm8k': run them apart"),
         ("gsm8k_gin", {}, "gsm8k_gen"),
+        ("gsm8k_gen:nope", {}, "none of its 1 data sets is 'nope'; closest: gsm8k"),
+        ("nowhere/x.py", {}, "no such config file"),
+        ("gsm8k_gen", {"include_path": "nowhere"}, "no such folder"),
         ("math_500_llmjudge_gen_6ff468", {}, "judge"),
     ],
 )

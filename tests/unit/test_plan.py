@@ -75,3 +75,20 @@ def test_runs_share_one_open_model_and_one_refusal_stops_no_other(
     again = list(evaluate_all(planned, progress=False))
     assert opened == ["toy"]  # finished runs are read, not made
     assert again[0].run is not None and again[0].run.path == outcomes[0].run.path  # type: ignore[union-attr]
+
+
+def test_a_name_of_another_harness_or_a_suite_is_told(tmp_path: Path) -> None:
+    from dare_bench.engine.evaluate import evaluate
+
+    pytest.importorskip("lm_eval")
+    pytest.importorskip("opencompass")
+
+    def refused(**fields: str) -> str:
+        with pytest.raises(UnknownNameError) as error:
+            evaluate(model="tiny-llada", output_path=str(tmp_path), **fields)
+        return str(error.value)
+
+    assert "'gsm8k_gen' is known to --harness opencompass" in refused(tasks="gsm8k_gen")
+    other = refused(tasks="gsm8k", harness="opencompass")
+    assert "'gsm8k' is known to --harness lm-eval" in other and "closest: gsm8k_gen," in other
+    assert "or the suite 'dare-smoke'?" in refused(tasks="dare_smok")

@@ -30,9 +30,7 @@ def test_the_right_answer_passes(level: Level) -> None:
     assert attack(level, "def f(x):\n    return x + 1\n", HONEST_TESTS).status == "passed"
 
 
-def test_no_frame_leads_to_a_ticket(level: Level) -> None:
-    """The only long byte string in reach is the text that runs, which the program may read anyway."""
-    verdict = attack(
-        level, DIG, "f(1)\nlong = [value for value in found if len(value) >= 16]\nassert len(long) == 1, long"
-    )
+def test_no_frame_leads_to_a_secret(level: Level) -> None:
+    """Neither the secret nor the body of a text is in reach."""
+    verdict = attack(level, DIG, "f(1)\nlong = [value for value in found if len(value) >= 16]\nassert not long, long")
     assert verdict.status == "passed", verdict

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from require import need_package
@@ -12,7 +12,7 @@ from dare_bench import suites
 from dare_bench.config import RunSpec, run_spec
 from dare_bench.errors import UnknownNameError, UsageError
 from dare_bench.harness.task_index import TaskIndex
-from dare_bench.suites import NEEDS, Entry, Suite
+from dare_bench.suites import Entry, Suite
 
 ISSUE = (
     "mmlu mmlu-pro hellaswag arc-c gsm8k math math-500 gpqa aime24 aime25 olympiadbench humaneval mbpp"
@@ -37,9 +37,9 @@ def test_dare_has_every_benchmark_and_the_smoke_suite_all_but_the_gated_one() ->
 
 def test_what_cannot_be_had_freely_is_said(suite: Suite) -> None:
     for entry in suite.entries:
-        assert set(entry.needs) <= set(NEEDS)
         if entry.gated:
             assert "hub" in entry.needs and "gated" in entry.note
+            assert "data/gpqa/gpqa_diamond.csv" in entry.note and "COMPASS_DATA_CACHE" in entry.note
         code = entry.name.partition("-")[0] in ("humaneval", "mbpp")
         assert ("sandbox" in entry.needs) == code, entry.name
 
@@ -59,6 +59,12 @@ def test_the_docs_name_every_task_of_dare() -> None:
     for entry in suites.load("dare").entries:
         assert entry.name in text
         assert all(f"`{task}`" in text for task in entry.tasks), entry.name
+
+
+def test_the_docs_say_what_each_need_is_and_where_gated_data_goes() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "suites.md").read_text()
+    assert all(f"`{need}` (" in text for need in get_args(suites.Need))
+    assert "data/gpqa/gpqa_diamond.csv" in text and "COMPASS_DATA_CACHE" in text
 
 
 def test_a_word_that_is_no_suite_may_be_a_task() -> None:

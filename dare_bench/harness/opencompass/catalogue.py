@@ -20,7 +20,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from dare_bench.errors import DareError, DataError, UnknownNameError, closest, unknown
+from dare_bench.errors import DareError, DataError, UnknownNameError, UsageError, closest, unknown
 from dare_bench.harness.opencompass.quiet import quiet
 
 KIND = "OpenCompass config"
@@ -55,6 +55,11 @@ class Wanted:
     path: Path
     only: str | None = None
 
+    @property
+    def word(self) -> str:
+        """As the user wrote it: ``CONFIG`` or ``CONFIG:ABBR``."""
+        return f"{self.name}:{self.only}" if self.only else self.name
+
 
 def opencompass_folder() -> Path:
     """The folder of OpenCompass's data-set configs, found without importing it.
@@ -87,7 +92,7 @@ class Catalogue:
 
     Raises:
         DareError: OpenCompass is not installed.
-        DataError: a folder of ``include_path`` is not there.
+        UsageError: a folder of ``include_path`` is not there.
     """
 
     def __init__(self, include_path: Sequence[str | Path] = ()) -> None:
@@ -95,7 +100,9 @@ class Catalogue:
         for folder in include_path:
             root = Path(folder).expanduser()
             if not root.is_dir():
-                raise DataError(f"--include-path {folder}: no such folder; give a folder with OpenCompass config files")
+                raise UsageError(
+                    f"--include-path {folder}: no such folder; give a folder with OpenCompass config files"
+                )
             self._roots.append((str(folder), root.resolve()))
         self._roots.reverse()  # the last folder given wins, as with lm-eval's tasks
         self._roots.append((OPENCOMPASS, opencompass_folder()))
@@ -130,7 +137,7 @@ class Catalogue:
 
         Raises:
             UnknownNameError: no such config (the three closest are named), or several of that name (their paths are).
-            DataError: a path that is not there.
+            UsageError: a path that is not there.
         """
         found: list[Wanted] = []
         for pattern in patterns:
@@ -144,7 +151,7 @@ class Catalogue:
         if name.endswith(".py"):
             path = Path(name).expanduser()
             if not path.is_file():
-                raise DataError(f"--tasks {name}: no such config file")
+                raise UsageError(f"--tasks {name}: no such config file; give its path, or a config's name")
             return [Config(path.stem, path.resolve(), str(path.parent), ".")]
         if set("*?[") & set(name):
             if matched := sorted(fnmatch.filter(self.entries, name)):
@@ -169,8 +176,8 @@ class Catalogue:
         A data set that the file lists under two keys is taken once.
 
         Raises:
-            DataError: the file cannot be loaded, defines no data set, none that ``only`` fits, or two different ones
-                of one ``abbr``.
+            UnknownNameError: ``only`` fits none of its data sets.
+            DataError: the file cannot be loaded, defines no data set, or two different ones of one ``abbr``.
         """
         found = load_file(wanted)
         if not found:
@@ -180,7 +187,7 @@ class Catalogue:
         taken = [config for abbr, config in found.items() if fnmatch.fnmatchcase(abbr, wanted.only)]
         if not taken:
             near = ", ".join(closest(wanted.only, found))
-            raise DataError(
+            raise UnknownNameError(
                 f"{KIND} {wanted.name}: none of its {len(found)} data sets is {wanted.only!r}; closest: {near}"
             )
         return taken
@@ -192,8 +199,10 @@ def _below(folder: str, where: str) -> bool:
 
 
 def config_files(beside: Path) -> list[Path]:
-    """The config files below ``beside``, and ours."""
-    return [*_scan(beside), *_scan(_OUR_FOLDER)]
+    """The config files below ``beside`` where that is OpenCompass's own, and ours. A user's are left alone: reading one
+    means running it, and nobody asked for more than those that ``--tasks`` names."""
+    theirs = beside.resolve().is_relative_to(opencompass_folder().resolve())
+    return [*(_scan(beside) if theirs else ()), *_scan(_OUR_FOLDER)]
 
 
 def load_file(wanted: Wanted) -> dict[str, dict[str, Any]]:
@@ -206,7 +215,7 @@ def load_file(wanted: Wanted) -> dict[str, dict[str, Any]]:
             read = Reader.fromfile(str(wanted.path), format_python_code=False)
             listed = [(key, item) for key in read if key.endswith(_SUFFIX) for item in read[key]]
             _import_all(listed)
-    except Exception as error:  # the file is a program: anything can come out of it
+    except (Exception, SystemExit) as error:  # the file is a program: anything can come out of it
         reason = " ".join(str(error).split())[:300] or "no reason given"
         raise DataError(
             f"{KIND} {wanted.name} cannot be loaded: {type(error).__name__}: {reason};"

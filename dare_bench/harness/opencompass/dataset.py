@@ -73,6 +73,7 @@ class DataSet:
         self.config, self.cfg, self.name = config, cfg, str(cfg["abbr"])
         self.kind = kind_of(cfg)
         own = math.prod(int(cfg.get(name) or 1) for name in _REPEATS)
+        self._asked_for = repeats
         self.repeats = 1 if self.kind == "ppl" else repeats if repeats > 1 else own
         plain = {key: value for key, value in cfg.items() if key not in (*_REPEATS, "k")}
         self.built = layout.build(copy.deepcopy(plain))
@@ -137,6 +138,10 @@ class DataSet:
             notes.append(
                 f"data set {self.name!r} compares texts: the label with the lowest -log p(rest | shared beginning) per"
                 " token of the rest wins (OpenCompass divides by the tokens of the whole text; docs/opencompass.md)"
+            )
+        if self.kind == "ppl" and self._asked_for > 1:
+            notes.append(
+                f"data set {self.name!r} compares texts, which is done once: --repeats {self._asked_for} is left out"
             )
         if shortest := inferencer.get("min_out_len"):
             notes.append(f"data set {self.name!r} sets min_out_len={shortest}, which no sampler here has: left out")

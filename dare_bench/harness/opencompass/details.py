@@ -6,6 +6,7 @@ A list of values is believed only if its mean gives the total back; so an interv
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,11 @@ _CORRECT = ("correct", "is_correct", "cascade_correct")
 """The names under which OpenCompass's own statistics look for a document's verdict in its details."""
 _BUDGET = 120.0
 """Seconds that scoring documents one by one may take; afterwards the score stays without an interval."""
+
+_PERCENT = re.compile(
+    r"accuracy|.*[-_]accuracy|score|exact_match|f1|bleu|rouge(1|2|L|Lsum|_?[12l])|(.*_)?pass@\d+", re.IGNORECASE
+)
+"""Metrics that OpenCompass 0.5.4's general evaluators (accuracy, exact match, ROUGE, BLEU, pass@k) give in percent."""
 
 Single = Callable[[int], Mapping[str, Any]]
 """The evaluator's result for the one document at this place."""
@@ -100,9 +106,20 @@ def _one_by_one(single: Single, count: int) -> list[dict[str, float]]:
     return rows
 
 
-def as_share(total: float, values: Sequence[float] | None) -> float:
-    """What a metric is multiplied with to be a share from 0 to 1. OpenCompass reports percentages; what lies outside 0
-    to 100 is none and stays as it is, and so does a score whose documents are 0 or 1."""
-    if values is not None and any(values) and set(values) <= {0.0, 1.0}:
+def as_share(metric: str, total: float, values: Sequence[float] | None) -> float:
+    """What a metric is multiplied with to be a share from 0 to 1.
+
+    OpenCompass reports percentages; what lies outside 0 to 100 is none and stays as it is, and so does a score none of
+    whose documents exceeds 1. A total of at most 1 whose documents are not known may be either (:func:`unclear`): it is
+    a percentage where OpenCompass's evaluators give that metric so.
+    """
+    if values is not None and any(values) and max(values) <= 1.0:
+        return 1.0
+    if unclear(total, values) and not _PERCENT.fullmatch(metric):
         return 1.0
     return 0.01 if 0.0 <= total <= 100.0 else 1.0
+
+
+def unclear(total: float, values: Sequence[float] | None) -> bool:
+    """Could the total be a share as well as a percentage?"""
+    return values is None and 0.0 < total <= 1.0

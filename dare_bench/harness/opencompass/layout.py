@@ -34,8 +34,10 @@ _VERSION = 1
 """Counts up when a shape is written differently, so that caches of older versions are left alone."""
 _GPQA = (
     "GPQA is gated, and its authors ask that no plain copies are passed on: accept its terms at"
-    " https://huggingface.co/datasets/Idavidrein/gpqa and put its csv files there"
+    " https://huggingface.co/datasets/Idavidrein/gpqa, download the file there, and put it at"
 )
+_BY_NAME = ("BBH", "OlympiadBench", "ceval", "gpqa", "mmlu")
+"""Entries of ``data/`` with a file for each data set, which has the data set's ``name`` in its own."""
 
 
 @dataclass
@@ -71,6 +73,16 @@ class Layout:
                     f" {root or Path.cwd()}"
                 ) from error
         raise DataError(self._absent(config, missing)) from missing
+
+    def absent(self, config: Mapping[str, Any]) -> str | None:
+        """Why a data set cannot be built, as far as files tell: no file of it is anywhere. None where one is, and where
+        only its loader knows which files it reads or fetches. What the manifest has of it is laid out."""
+        if not _is_known(config):
+            return None
+        for root, guarded in self._places(config):
+            if not guarded or _is_there((root or Path()) / _local(config), config):
+                return None
+        return self._absent(config, None)
 
     @contextlib.contextmanager
     def reading(self, root: Path | None = None, guarded: bool = True) -> Iterator[None]:
@@ -133,10 +145,11 @@ class Layout:
         own = os.environ.get(ROOT)
         place = f"{own or '.'}/{file}"
         if "gpqa" in file.lower():
-            return f"{start}. {_GPQA}: {place}"
+            return f"{start}. {_GPQA} {place}" + ("" if own else f" (or below a folder that {ROOT} names)")
         ways = [f"put it at {place}" + ("" if own else f" (or set {ROOT} to a folder that has it)")]
         if name in self._ready and self.root is not None and (self.root / "data" / name).exists():
-            ways.insert(0, f"{self._folder} has another part of data/{name}: with CONFIG:ABBR only its data sets run")
+            part = "--tasks 'CONFIG:ABBR', in place of --recipe where that was given, runs only the data sets ABBR"
+            ways.insert(0, f"{self._folder} has another part of data/{name}: {part}")
         elif name in SHAPES:
             ids = " or ".join(hub_id for group in SHAPES[name].ids for hub_id in group)
             given = f"{self._folder} lacks it" if self.bench else "--data-dir DIR"
@@ -220,6 +233,22 @@ def _entry(config: Mapping[str, Any]) -> str:
     return parts[1] if len(parts) > 1 and parts[0] == "data" else ""
 
 
+def _is_known(config: Mapping[str, Any]) -> bool:
+    """Is the path below ``data/`` where its files are? Else it may be a prefix of them, or a hub's name for them."""
+    from opencompass.utils.datasets_info import DATASETS_MAPPING
+
+    if os.environ.get(_SOURCE) or not _entry(config):
+        return False
+    return str(config.get("path", "")) in DATASETS_MAPPING or _entry(config) in (*SHAPES, *_BY_NAME)
+
+
+def _is_there(place: Path, config: Mapping[str, Any]) -> bool:
+    name = config.get("name")
+    if place.is_dir() and _entry(config) in _BY_NAME and isinstance(name, str):
+        return any(name in path.name for path in place.rglob("*"))
+    return place.exists()
+
+
 def _below_data(missing: OSError | None, config: Mapping[str, Any]) -> str:
     """``data/gsm8k/train.jsonl`` from what a loader could not open, whatever root it was below."""
     named = str(getattr(missing, "filename", None) or missing or "")
@@ -227,7 +256,7 @@ def _below_data(missing: OSError | None, config: Mapping[str, Any]) -> str:
     seen = os.path.normpath(named[at:].split("'")[0]) if at >= 0 else ""
     local = _local(config)
     name = config.get("name") or config.get("file_name")
-    if seen == local and isinstance(name, str) and Path(name).suffix:
+    if seen in ("", local) and isinstance(name, str) and Path(name).suffix:
         return str(Path(local) / name)
     return seen or local
 

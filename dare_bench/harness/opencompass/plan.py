@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from dare_bench.config import RunSpec
-from dare_bench.errors import UsageError
+from dare_bench.errors import DataError, UsageError
 from dare_bench.harness import punkt
 from dare_bench.harness.opencompass.catalogue import Catalogue, Wanted
 from dare_bench.harness.opencompass.code import evaluator_name
+from dare_bench.harness.opencompass.layout import Layout
 from dare_bench.harness.opencompass.prompts import kind_of
 from dare_bench.harness.opencompass.refusals import why_not
 
@@ -47,9 +49,9 @@ def configs_of(spec: RunSpec) -> dict[str, tuple[Wanted, dict[str, Any]]]:
         for cfg in catalogue.load(wanted):
             name = str(cfg["abbr"])
             if name in found and found[name][0] != wanted:
-                raise UsageError(
-                    f"configs {found[name][0].name} and {wanted.name} both hold a data set {name!r}: run them apart"
-                )
+                other = found[name][0]
+                way = "name it once" if other.path == wanted.path else "run them apart"
+                raise UsageError(f"{other.word} and {wanted.word} both hold a data set {name!r}: {way}")
             if reason := why_not(cfg, wanted.path):
                 raise UsageError(reason)
             _check_sentences(wanted.name, cfg)
@@ -63,11 +65,38 @@ def configs_of(spec: RunSpec) -> dict[str, tuple[Wanted, dict[str, Any]]]:
 
 
 def groups_of(configs: Mapping[str, tuple[Wanted, Mapping[str, Any]]]) -> dict[str, list[str]]:
-    """The data sets of each config that has several in this run."""
-    members: dict[str, list[str]] = {}
+    """The data sets of each config that has several in this run, under ``CONFIG``, ``CONFIG:ABBR`` or, where several
+    words name parts of one config, ``CONFIG:ABBR+ABBR``."""
+    words: dict[Path, dict[Wanted, list[str]]] = {}
     for name, (wanted, _) in configs.items():
-        members.setdefault(wanted.name + (f":{wanted.only}" if wanted.only else ""), []).append(name)
-    return {group: names for group, names in members.items() if len(names) > 1}
+        words.setdefault(wanted.path, {}).setdefault(wanted, []).append(name)
+    groups: dict[str, list[str]] = {}
+    for parts in words.values():
+        first, *rest = parts
+        group = "+".join([first.word, *(other.only or other.name for other in rest)])
+        groups[group] = [name for names in parts.values() for name in names]
+    return {group: names for group, names in groups.items() if len(names) > 1}
+
+
+def check_data(spec: RunSpec, configs: Mapping[str, tuple[Wanted, Mapping[str, Any]]], layout: Layout) -> None:
+    """Refuse data sets of which no file is there, before a model is opened. Nothing is built, so a file that only the
+    data set's loader knows of is missed until then.
+
+    Raises:
+        DataError: the first that is missing, and the words that run those of its config that are here.
+    """
+    missing = {name: why for name, (_, cfg) in configs.items() if (why := layout.absent(cfg)) is not None}
+    if not missing:
+        return
+    name, why = next(iter(missing.items()))
+    config = configs[name][0]
+    here = [other for other, (wanted, _) in configs.items() if wanted.path == config.path and other not in missing]
+    if here:
+        instead = f"--harness opencompass --tasks '{','.join(f'{config.name}:{other}' for other in here[:3])}'"
+        told = "in place of --recipe " if spec.recipe is not None else ""
+        many = f"{len(here)} of its config's data sets are" if len(here) > 1 else "one of its config's data sets is"
+        why += f"; {many} here: {instead} {told}runs {'three of them' if len(here) > 3 else 'what is here'}"
+    raise DataError(why)
 
 
 def _check_sentences(config: str, cfg: Mapping[str, Any]) -> None:

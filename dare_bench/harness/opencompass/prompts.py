@@ -58,9 +58,14 @@ class Prompter:
             )
 
     @property
-    def shots(self) -> int:
-        """Examples before each question that come from the training split; those inside a template do not count."""
-        return len(self._shots[0]) if self._shots else 0
+    def shots(self) -> int | None:
+        """Examples before each question: from the training split, or written into the template as turns of a chat. None
+        where there are none of either: a template's text may hold examples that nobody can count."""
+        retrieved = len(self._shots[0]) if self._shots else 0
+        template = getattr(self._prompt, "template", None)
+        turns = template.get("round", ()) if isinstance(template, dict) else ()
+        answered = sum(turn.get("role") == "BOT" and bool(turn.get("prompt")) for turn in turns[:-1])
+        return retrieved + answered or None
 
     def prompt(self, place: int) -> str | list[dict[str, str]]:
         """What the model is to continue: text, or messages."""

@@ -69,8 +69,8 @@ def why_not(config: Mapping[str, Any], file: Path | None = None) -> str | None:
 
     Args:
         config: a data-set configuration, as :meth:`~dare_bench.harness.opencompass.catalogue.Catalogue.load` gives it.
-        file: the config file it comes from; where given, the line names another config of the same data beside it that
-            can be run.
+        file: the config file it comes from; where given, the line names another config of the same data that can be
+            run: one of OpenCompass's beside it, or one of ours.
     """
     reason = _reason(config)
     if reason is None:
@@ -143,8 +143,8 @@ def _family(given: Any) -> set[str]:
 
 
 def instead(config: Mapping[str, Any], file: Path) -> str | None:
-    """The name of a config with the same data as ``config`` that can be run: of those beside ``file`` and of ours,
-    the one with the shortest name; None where there is none."""
+    """The name of a config with the same data as ``config`` that can be run: of OpenCompass's beside ``file`` and
+    of ours, the one with the shortest name; None where there is none. A user's files are not looked at."""
     for near in sorted(
         config_files(file.parent), key=lambda path: (path.stem.startswith("deprecated"), len(path.stem))
     ):

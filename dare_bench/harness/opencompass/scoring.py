@@ -15,7 +15,7 @@ from dare_bench.harness.mathematics import ITEM_SECONDS
 from dare_bench.harness.opencompass.bench import Bench
 from dare_bench.harness.opencompass.code import CodeSet, Program, runs_code
 from dare_bench.harness.opencompass.dataset import DataSet
-from dare_bench.harness.opencompass.details import as_share, by_document, mean, numbers
+from dare_bench.harness.opencompass.details import as_share, by_document, mean, numbers, unclear
 from dare_bench.harness.opencompass.evaluation import Evaluation
 from dare_bench.types import Likelihood
 
@@ -54,6 +54,7 @@ class Scorer:
         self._programs: dict[tuple[int, str], tuple[str, Program]] = {}
         self._late: Counter[str] = Counter()
         self._errors: list[str] = []
+        self._unclear: dict[str, str] = {}
 
     @property
     def runs_code(self) -> bool:
@@ -145,7 +146,10 @@ class Scorer:
     ) -> None:
         for name, total in totals.items():
             found = values.get(name)
-            share = as_share(total, found)
+            share = as_share(name, total, found)
+            if unclear(total, found):
+                read = "a share" if share == 1.0 else "a percentage"
+                self._unclear[name] = f"{name} {total:g} comes without documents' values and was read as {read}"
             scored.totals[name] = share * total
             if found is not None:
                 scored.values[name] = {d: share * value for d, value in zip(documents, found, strict=True)}
@@ -188,7 +192,10 @@ class Scorer:
     @property
     def notes(self) -> list[str]:
         """What went wrong for single answers and how they were counted."""
-        name, found = self.data.name, []
+        name = self.data.name
+        found = [
+            f"task {name!r}: {said}; check it against opencompass in the results" for said in self._unclear.values()
+        ]
         if count := self._late["timeout"]:
             found.append(f"task {name!r}: {count} answers not compared within {self._seconds:g} s; counted as wrong")
         if self._errors:

@@ -18,11 +18,12 @@ from dare_bench.config import RunSpec
 from dare_bench.errors import DareError, unknown
 from dare_bench.harness.code_eval import CodeRunner
 from dare_bench.harness.fingerprints import documents as documents_hash
+from dare_bench.harness.opencompass.catalogue import Catalogue
 from dare_bench.harness.opencompass.code import runs_code
 from dare_bench.harness.opencompass.dataset import DataSet, Question
 from dare_bench.harness.opencompass.fingerprints import definition
 from dare_bench.harness.opencompass.layout import lay_out
-from dare_bench.harness.opencompass.plan import check_flags, configs_of, groups_of
+from dare_bench.harness.opencompass.plan import check_data, check_flags, configs_of, groups_of
 from dare_bench.harness.opencompass.quiet import quiet
 from dare_bench.harness.opencompass.results import Results
 from dare_bench.harness.opencompass.samples import shown
@@ -59,12 +60,18 @@ class OpenCompassSource:
         Raises:
             UnknownNameError: a config nobody knows; the message names the three closest.
             UsageError: flags that OpenCompass has no place for, or a data set that cannot be run here.
-            DataError: a config or data folder that cannot be read.
+            DataError: a config or data folder that cannot be read, or a data set of which no file is there.
         """
         check_flags(spec)
-        lay_out(spec.data_dir)
+        layout = lay_out(spec.data_dir)
         configs = configs_of(spec)
         CodeRunner.check(spec, [name for name, (_, cfg) in configs.items() if runs_code(cfg)])
+        check_data(spec, configs, layout)
+
+    @staticmethod
+    def knows(task: str, spec: RunSpec) -> bool:
+        """Is that the name of a config?"""
+        return task.partition(":")[0] in Catalogue().entries
 
     def __init__(self, spec: RunSpec, model: LoadedModel) -> None:
         check_flags(spec)

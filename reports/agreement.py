@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dare_bench.errors import RunError, UsageError, unknown
+from dare_bench.reports.changes import asking
 from dare_bench.reports.matching import How, match
+from dare_bench.reports.published import answers_each
 from dare_bench.runs.index import Document, SampleIndex
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
@@ -211,7 +213,8 @@ def _tokens(trace: Mapping[str, Any]) -> list[int | None]:
 
 
 def _settings(first: Run, second: Run, a: str, b: str) -> dict[str, tuple[Any, Any]]:
-    """What differs in how the two were asked: checkpoint, decoding, estimator, seeds, harness."""
+    """What differs in how the two were asked: checkpoint, harness, what stands around the documents, seeds, decoding,
+    estimator."""
     ours, theirs = (dict(_facts(run, task)) for run, task in ((first, a), (second, b)))
     names = {**ours, **theirs}
     return {name: (ours.get(name), theirs.get(name)) for name in names if ours.get(name) != theirs.get(name)}
@@ -223,8 +226,13 @@ def _facts(run: Run, task: str) -> Iterator[tuple[str, Any]]:
     yield "checkpoint", block.model.content_hash
     yield "dtype", block.model.dtype
     yield "harness", f"{block.harness.name} {block.harness.version}"
+    yield from asking(run, task).items()
     yield "sampling seed", block.seeds[2]
+    yield "python seed", block.seeds[0]
+    yield "numpy seed", block.seeds[1]
+    yield "few-shot seed", block.seeds[3]
     yield "repeats", block.repeats
+    yield "answers to each prompt", answers_each(run, task)
     yield "tier", own.tier
     yield from ((name, value) for name, value in own.decoding.items() if name not in Decoding.hidden)
     yield from ((f"likelihood {name}", value) for name, value in own.likelihood.items())

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from dare_bench.reports.agreement import Agreement, Pair, Side
+from dare_bench.reports.changes import shown
+from dare_bench.reports.scores import run_names
 from dare_bench.reports.text import Bullets, Heading, Line, Piece, Table, Verbatim, percent
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
@@ -14,14 +16,17 @@ from dare_bench.runs.scores import Score
 PROMPT_TAIL = 600
 """Characters of a prompt's end that are shown: the question stands there, after the examples."""
 _IDS = 20
+_BEFORE = 60
+_PARTING = 200
 
 
 def pieces(found: Agreement, most: int | None = None) -> Iterator[Piece]:
     """The report's section on two runs; of the documents whose scores differ ``most`` are shown (None: all)."""
+    runs = run_names([found.first, found.second])
     names = [_named(found.first, found.score_first), _named(found.second, found.score_second)]
     yield Heading("Agreement")
     yield Table(("", "first", "second"), [
-        ("run", found.first.run_id, found.second.run_id),
+        ("run", *runs),
         ("harness and task", *names),
         ("score", found.score_first.key, found.score_second.key),
         ("value %", percent(found.score_first.value), percent(found.score_second.value)),
@@ -33,15 +38,19 @@ def pieces(found: Agreement, most: int | None = None) -> Iterator[Piece]:
     if found.settings:
         yield Heading("Settings that differ", 3)
         yield Table(
-            ("setting", "first", "second"), [(name, _shown(a), _shown(b)) for name, (a, b) in found.settings.items()]
+            ("setting", "first", "second"), [(name, shown(a), shown(b)) for name, (a, b) in found.settings.items()]
         )
     differing = found.differing
-    shown = differing if most is None else differing[:most]
-    for pair in shown:
+    first_ones = differing if most is None else differing[:most]
+    for pair in first_ones:
         yield from _document(pair)
-    if len(shown) < len(differing):
+    other = next((pair for pair in found.pairs if not pair.same_prompt), None)
+    if other is not None and all(pair.same_prompt for pair in first_ones):
+        yield Heading(f"Document {_both_ids(other)}, the first with other prompts", 3)
+        yield from _prompts(other)
+    if len(first_ones) < len(differing):
         yield Line(
-            f"{len(differing) - len(shown)} more documents have other scores; --markdown FILE or --json has all."
+            f"{len(differing) - len(first_ones)} more documents have other scores; --markdown FILE or --json has all."
         )
 
 
@@ -90,15 +99,38 @@ def _ids(pairs: list[Pair]) -> str:
 
 def _document(pair: Pair) -> Iterator[Piece]:
     a, b = pair.first, pair.second
-    ids = str(a.doc_id) if str(a.doc_id) == str(b.doc_id) else f"{a.doc_id} and {b.doc_id}"
-    yield Heading(f"Document {ids}: {_value(a)} and {_value(b)}", 3)
+    yield Heading(f"Document {_both_ids(pair)}: {_value(a)} and {_value(b)}", 3)
     same = {True: "the same tokens", False: "other tokens", None: "no tokens to compare"}[pair.same_tokens]
     yield Line(f"{same}, {'the same prompt' if pair.same_prompt else 'other prompts'}")
-    yield from _both("prompt, its end", _tail(a.prompt), _tail(b.prompt))
+    yield from _prompts(pair)
     yield from _both("answer", a.answer, b.answer)
     yield Verbatim("read out of the answer by the first", a.read)
     yield Verbatim("read out of the answer by the second", b.read)
     yield from _both("target", a.target, b.target)
+
+
+def _both_ids(pair: Pair) -> str:
+    a, b = str(pair.first.doc_id), str(pair.second.doc_id)
+    return a if a == b else f"{a} and {b}"
+
+
+def _prompts(pair: Pair) -> Iterator[Piece]:
+    """The ends of both prompts, or where they part if that is further up."""
+    a, b = pair.first.prompt, pair.second.prompt
+    yield from _both("prompt, its end", _tail(a), _tail(b))
+    if a != b and _tail(a) == _tail(b):
+        at = max(0, _common(a, b) - _BEFORE)
+        yield from _both("prompt, from where they part", _from(a, at), _from(b, at))
+
+
+def _common(a: str, b: str) -> int:
+    """How many characters both begin with."""
+    return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _from(text: str, at: int) -> str:
+    end = at + _BEFORE + _PARTING
+    return ("… " if at else "") + text[at:end] + (" …" if end < len(text) else "")
 
 
 def _both(label: str, a: str, b: str) -> Iterator[Piece]:
@@ -116,10 +148,6 @@ def _tail(text: str) -> str:
 
 def _value(side: Side) -> str:
     return "no score" if side.value is None else f"{side.value:g}"
-
-
-def _shown(value: Any) -> str:
-    return "not set" if value is None else str(value)
 
 
 def record(found: Agreement) -> dict[str, Any]:

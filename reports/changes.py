@@ -137,7 +137,7 @@ def asking(run: Run, task: str) -> dict[str, Any]:
     shots = run.results.get("n-shot", {}).get(task)
     found = {
         "config": config_of(run, task) or None,
-        "chat template": str(template)[:12] if template else "not applied",
+        "chat template": f"{str(template)[:12]}…" if template else "not applied",
         "examples (n-shot)": shots,
         "system instruction": run.results.get("system_instruction"),
     }

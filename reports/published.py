@@ -10,6 +10,7 @@ interval is too wide rather than too narrow, and "differs" can be trusted more t
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,12 +22,12 @@ from dare_bench.runs.schema import RecipeBlock
 from dare_bench.runs.scores import Score
 
 LEVEL = 0.95
-Verdict = Literal["differs beyond noise", "within noise", "cannot tell"]
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
+Verdict = Literal["differs beyond noise", "within noise", "cannot tell", "another model"]
+_OTHER_MODEL = "model: "
 EXPLAINED = (
-    "In brackets: 95 % intervals. Differences are in percentage points, reproduced less published; their interval"
-    " (Newcombe's) takes the two scores as independent although the same documents were asked, so it is too wide rather"
-    " than too narrow: 'differs' can be relied on, 'within noise' means only that this many documents cannot tell the"
-    " two apart."
+    "In brackets: 95 % intervals, the difference's rather too wide: 'differs' can be relied"
+    " on, 'within noise' means that so many documents cannot tell."
 )
 
 
@@ -84,6 +85,8 @@ def compare(run: Run, recipe: RecipeBlock) -> Comparison:
     verdict: Verdict = "cannot tell"
     if not problem and difference is not None and difference.lo is not None and difference.hi is not None:
         verdict = "within noise" if difference.lo <= 0 <= difference.hi else "differs beyond noise"
+    if any(text.startswith(_OTHER_MODEL) for text in recipe.deviations):
+        verdict = "another model"  # the published number is not a claim about this checkpoint
     return Comparison(
         recipe=recipe.name,
         run_id=run.run_id,
@@ -223,7 +226,7 @@ def pieces(found: Sequence[Comparison]) -> Iterator[Piece]:
         remarks = list(_remarks(one))
         if remarks:
             yield Heading(f"{one.recipe}: {one.run_id}", 3)
-            yield Bullets(remarks)
+            yield Bullets(remarks, list(_remarks(one, short=True)))
 
 
 def _row(one: Comparison) -> tuple[str, ...]:
@@ -238,7 +241,8 @@ def _cell(score: Bounded | None) -> str:
     return f"{percent(score.value)} ({bounds(score.lo, score.hi)}) of {score.n or 'an unknown number'}"
 
 
-def _remarks(one: Comparison) -> Iterator[str]:
+def _remarks(one: Comparison, short: bool = False) -> Iterator[str]:
+    """``short``: of each doubt the first sentence, and where the rest is."""
     if one.reason:
         yield f"cannot tell: {one.reason}"
     yield f"compared: {one.task} {one.metric}"
@@ -249,5 +253,8 @@ def _remarks(one: Comparison) -> Iterator[str]:
         yield "its settings are recorded nowhere: the recipe has the closest that its authors ship or recommend"
     elif one.missing:
         yield "settings that no source records: " + ", ".join(one.missing)
-    yield from (f"doubt: {doubt}" for doubt in one.doubts)
+    told = [_SENTENCE.split(doubt, maxsplit=1)[0] if short else doubt for doubt in one.doubts]
+    yield from (f"doubt: {doubt}" for doubt in told)
+    if told != list(one.doubts):
+        yield f"more on these doubts: dare-bench ls recipes {one.recipe}"
     yield from one.notes

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from dare_bench.reports.published import answers_each
 from dare_bench.reports.text import Bullets, Heading, Line, Piece, Table, bounds, percent
+from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
 
 _FEW_RUNS = 2
 _FEW_TASKS = 4
+_PASS_AT = re.compile(r"(.*_)?pass@(?!1$)\d+")
+_SHORT = {"opencompass": "oc"}
+"""Harnesses' names as they are written in a column."""
 
 
 def pieces(runs: Sequence[Run]) -> Iterator[Piece]:
@@ -22,8 +29,8 @@ def pieces(runs: Sequence[Run]) -> Iterator[Piece]:
     if len(runs) > _FEW_RUNS:
         yield from _overview(runs)
         return
-    for run in runs:
-        yield Heading(run.run_id)
+    for run, name in zip(runs, run_names(runs), strict=True):
+        yield Heading(name)
         if run.block is None:
             yield Line(f"No results yet (status {run.status}): run the same command again to finish it.")
             continue
@@ -33,55 +40,108 @@ def pieces(runs: Sequence[Run]) -> Iterator[Piece]:
             f" {block.harness.version}, {run.status}, {run.created[:16].replace('T', ' ')}"
         )
         top = run.top_level()
-        yield _table((), [(run, score, ()) for score in run.scores() if score.task in top])
+        yield _table(["task"], [(run, score, [score.task]) for score in run.scores() if score.task in top])
         remarks = list(_remarks(run))
         if remarks:
             yield Bullets(remarks)
 
 
-def _overview(runs: Sequence[Run]) -> Iterator[Piece]:
-    yield Heading("Scores")
-    several = len({run.model for run in runs}) > 1
-    rows = []
+def run_names(runs: Sequence[Run]) -> list[str]:
+    """What to call each run: its id, or its path where another folder has a run of that id."""
+    folders: dict[str, set[Path]] = {}
     for run in runs:
-        name = run.block.harness.name if run.block else ""
-        for task in run.top_level():
-            score = run.headline(task)
-            if score is not None:
-                rows.append((run, score, (run.model, name) if several else (name,)))
-    yield _table(("model", "harness") if several else ("harness",), rows)
-    remarks = [f"{run.run_id}: {text}" for run in runs if run.block for text in _left_out(run)]
-    remarks += [f"{run.run_id}: no results yet (status {run.status})" for run in runs if run.block is None]
+        folders.setdefault(run.run_id, set()).add(run.path.resolve())
+    return [run.run_id if len(folders[run.run_id]) == 1 else str(run.path) for run in runs]
+
+
+def config_of(run: Run, task: str) -> str:
+    """The config that a task was taken from, where the harness has such (OpenCompass's file name); "" elsewhere."""
+    configs = run.results.get("configs", {})
+    return ", ".join(dict.fromkeys(filter(None, (_config(configs.get(name)) for name in members(run.results, task)))))
+
+
+def _config(own: Any) -> str:
+    return str((own or {}).get("config") or "")
+
+
+def _overview(runs: Sequence[Run]) -> Iterator[Piece]:
+    """One table for all runs. What is equal in all of them stands above it and not in a column."""
+    yield Heading("Scores")
+    names = dict(zip(map(id, runs), run_names(runs), strict=True))
+    rows = [(run, score, _place(run, score.task, names[id(run)])) for run in runs for score in _leading(run)]
+    columns = _columns([place for _, _, place in rows], [score.key for _, score, _ in rows])
+    if rows and (above := [_whole(rows[0][0], name) for name in ("model", "harness") if name not in columns]):
+        yield Line(f"All: {' under '.join(above)}.")
+    yield _table(columns, [(run, score, [place[name] for name in columns]) for run, score, place in rows])
+    remarks = [f"{names[id(run)]}: {text}" for run in runs if run.block for text in (*_repeats(run), *_left_out(run))]
+    remarks += [f"{names[id(run)]}: no results yet (status {run.status})" for run in runs if run.block is None]
     if remarks:
         yield Bullets(remarks)
 
 
+def _leading(run: Run) -> Iterator[Score]:
+    """The headline scores, and with several answers to a prompt each pass@k of more than one."""
+    for task in run.top_level():
+        score = run.headline(task)
+        if score is not None:
+            yield score
+            if answers_each(run, task) > 1:
+                yield from (own for own in run.scores() if own.task == task and _PASS_AT.fullmatch(own.metric))
+
+
+def _place(run: Run, task: str, name: str) -> dict[str, str]:
+    """What tells one row of the overview from another, by column."""
+    assert run.block is not None
+    return {
+        "run": name,
+        "model": run.model,
+        "harness": _SHORT.get(run.block.harness.name, run.block.harness.name),
+        "config": config_of(run, task) or task,
+        "task": task,
+    }
+
+
+def _whole(run: Run, name: str) -> str:
+    assert run.block is not None
+    return run.model if name == "model" else run.block.harness.name
+
+
+def _columns(places: Sequence[dict[str, str]], keys: Sequence[str]) -> list[str]:
+    """The columns that are needed to tell all rows apart; the run's name only if nothing else does."""
+    several = [name for name in ("model", "harness") if len({place[name] for place in places}) > 1]
+    configs = ["config"] if any(place["config"] != place["task"] for place in places) else []
+    columns = [*several, *configs, "task"]
+    if len({(*(place[name] for name in columns), key) for place, key in zip(places, keys, strict=True)}) < len(keys):
+        columns.insert(0, "run")
+    return columns
+
+
 def _table(names: Sequence[str], rows: Sequence[tuple[Run, Score, Sequence[str]]]) -> Table:
-    rates = [score.extraction_rate for _, score, _ in rows]
-    known = any(rate is not None for rate in rates)
-    columns = (*names, "task", "metric", "filter", "%", "95 %", "n", "tier", *(("extracted %",) if known else ()))
-    return Table(
-        columns,
-        [
-            (*first, *_cells(score), *((percent(rate),) if known else ()))
-            for (_, score, first), rate in zip(rows, rates, strict=True)
-        ],
-    )
-
-
-def _cells(score: Score) -> tuple[str, ...]:
-    n = f"{score.n} of {score.n_total}" if score.limited and score.n_total else str(score.n)
-    value = percent(score.value) if 0 <= score.value <= 1 else f"({score.value:g})"
-    return score.task, score.metric, score.filter, value, bounds(score.lo, score.hi), n, score.tier or ""
+    """One row for each score: ``names`` and what the rows have for these, then the score's own cells."""
+    rates = any(score.extraction_rate is not None for _, score, _ in rows)
+    columns = [*names, "metric", "%", "95 %", "n", "tier", *(["extracted"] if rates else [])]
+    made = []
+    for _, score, first in rows:
+        metric = score.metric if score.filter == "none" else score.key
+        n = f"{score.n} of {score.n_total}" if score.limited and score.n_total else str(score.n)
+        value = percent(score.value) if 0 <= score.value <= 1 else f"({score.value:g})"
+        own = [metric, value, bounds(score.lo, score.hi), n, score.tier or ""]
+        made.append([*first, *own, *([percent(score.extraction_rate)] if rates else [])])
+    return Table(columns, made)
 
 
 def _remarks(run: Run) -> Iterator[str]:
     assert run.block is not None
-    if run.block.repeats > 1:
-        yield f"{run.block.repeats} answers to each prompt; intervals count documents"
+    yield from _repeats(run)
     yield from _extraction(run.block.extraction)
     yield from (event.what for event in run.block.events if "has changed since" in event.what)
     yield from _left_out(run)
+
+
+def _repeats(run: Run) -> Iterator[str]:
+    each = max((answers_each(run, task) for task in run.tasks), default=1)
+    if each > 1:
+        yield f"{each} answers to each prompt; intervals count documents"
 
 
 def _left_out(run: Run) -> Iterator[str]:

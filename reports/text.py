@@ -33,7 +33,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Bullets:
+    """``short``: what a terminal shows of the items, where that is less."""
+
     items: Sequence[str]
+    short: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ def _markdown(piece: Piece) -> str:
             return f"{'#' * level} {_escaped(text)}"
         case Line(text):
             return _escaped(text)
-        case Bullets(items):
+        case Bullets(items, _):
             return "\n".join(f"- {_escaped(item)}" for item in items)
         case Table(columns, rows):
             lines = [columns, ["---"] * len(columns), *rows]
@@ -99,9 +102,7 @@ def show(pieces: Iterable[Piece], console: Console) -> None:
 
 
 def _show(piece: Piece, console: Console) -> None:
-    from rich import box
     from rich.padding import Padding
-    from rich.table import Table as RichTable
     from rich.text import Text
 
     match piece:
@@ -110,16 +111,13 @@ def _show(piece: Piece, console: Console) -> None:
             console.print(Text(visible(text), "bold reverse" if level < 2 else "bold cyan"), soft_wrap=True)
         case Line(text):
             console.print(Text(visible(text)), soft_wrap=not console.is_terminal)
-        case Bullets(items):
-            for item in items:
+        case Bullets(items, short):
+            for item in items if short is None else short:
                 console.print(Padding(Text(f"- {visible(item)}"), (0, 0, 0, 2), expand=False))
         case Table(columns, rows):
-            table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
-            for name in columns:
-                table.add_column(name, overflow="fold")
-            for row in rows:
-                table.add_row(*(Text(visible(cell)) for cell in row))
-            console.print(table)
+            from dare_bench.reports.tables import show_table
+
+            show_table([[*map(visible, line)] for line in (columns, *rows)], console)
         case Verbatim(label, text):
             console.print(Text(f"{visible(label)}:", "dim"), soft_wrap=True)
             console.print(Padding(Text(visible(text)), (0, 0, 0, 4), expand=False))

@@ -61,6 +61,8 @@ def report(
         together = compare(opened[0], opened[1], _two(task), _two(score))
     elif task is not None or score is not None:
         raise UsageError("--task and --score say what --agreement compares; add --agreement or leave them out")
+    else:
+        opened = list({run.path.resolve(): run for run in opened}.values())  # one named by itself and in its folder
     if markdown is not None:
         from dare_bench.reports.text import Heading
         from dare_bench.reports.text import markdown as written
@@ -68,6 +70,7 @@ def report(
 
         whole = [Heading("dare-bench report", 1), *_pieces(opened, together, None)]
         atomic_write_text(markdown, written(whole), durable=False)
+        print(f"wrote {markdown}", file=sys.stderr)
     if json:
         print(jsonlib.dumps(_record(opened, together), indent=2, ensure_ascii=False, default=str))
         return

@@ -33,11 +33,29 @@ def main(mode: str, user: int, filter_: bytes, tree: list[tuple[str, str, str]],
     die_with_parent()
     if mode == "plain":
         call(_LIBC.prctl, _CHILD_SUBREAPER, 1, 0, 0, 0)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-        relay(start(lambda: os.execv(program[0], program), new_session=True), leave_none=True)
+        plain(program)
     unshare(mode)
     die_with_parent()  # the kernel forgets it when credentials change
     relay(start(lambda: init(user if mode == "root" else 0, filter_, tree, program)))
+
+
+def plain(program: list[str]) -> NoReturn:
+    """Start the program, and leave nothing of it: neither when it ends nor when SIGTERM says to end it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def run() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        os.execv(program[0], program)
+
+    child = start(run, new_session=True)
+
+    def stop(*_: object) -> None:
+        kill_all(child)
+        os._exit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    relay(child, leave_none=True)
 
 
 def init(user: int, filter_: bytes, tree: list[tuple[str, str, str]], program: list[str]) -> NoReturn:

@@ -72,7 +72,8 @@ def test_markdown_is_whole_where_the_terminal_is_short(tmp_path: Path, capsys: O
     report(names, agreement=True, docs=0, markdown=str(file))
     text = file.read_text()
     assert text.startswith("# dare-bench report\n") and text.count("### Document") == 15
-    assert "15 more documents" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "15 more documents" in said.out and said.err == f"wrote {file}\n"
     with pytest.raises(SaveError, match="cannot write"):
         report(names, markdown=str(file / "below" / "a file.md"))
 
@@ -106,3 +107,10 @@ def test_no_torch_and_no_harness(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_run_named_twice_is_one_run(tmp_path: Path, capsys: Out) -> None:
+    run = make_run(tmp_path, "a")
+    report([str(run), str(tmp_path)], json=True)
+    made = json.loads(capsys.readouterr().out)
+    assert [one["run_id"] for one in made["runs"]] == ["a"] and made["changes"] == []

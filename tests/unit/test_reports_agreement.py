@@ -239,3 +239,51 @@ def test_what_a_document_asks() -> None:
     assert question({"answer": "x", "problem": "  What\u00a0IS ２+2? "}) == "what is 2+2?"
     assert question("Plain\ntext") == "plain text"
     assert question({"answer": "x", "question": " "}) is None and question(None) is None and question([1]) is None
+
+
+def test_what_stands_around_the_documents_is_a_setting(tmp_path: Path) -> None:
+    first = _first(tmp_path)
+    second = _twin(first, seeds=[0, 1234, 1234, 99], repeats=4)
+    second.results |= {"chat_template_sha": "81ccac1e89fc1d03", "system_instruction": "Be brief. " * 20}
+    second.results["n-shot"] = {"gsm8k_oc": 5}
+    second.results["configs"] = {"gsm8k_oc": {"config": "gsm8k_gen"}}
+    assert second.block is not None
+    second.block.model.dtype = "bfloat16"
+    found = agreement(first, second)
+    assert found.settings["chat template"] == ("not applied", "81ccac1e89fc…")
+    assert found.settings["examples (n-shot)"] == (0, 5) and found.settings["few-shot seed"] == (1234, 99)
+    assert found.settings["config"] == (None, "gsm8k_gen") and found.settings["dtype"] == ("float32", "bfloat16")
+    assert found.settings["repeats"] == (1, 4)
+    text = _text(found)
+    assert "| system instruction | not set | Be brief. " in text and "… (200 characters) |" in text
+
+
+def _asked(*prompts: str) -> Rows:
+    def edit(rows: list[dict[str, Any]]) -> None:
+        for row, prompt in zip(rows, prompts, strict=False):
+            row["arguments"]["gen_args_0"]["arg_0"] = prompt
+
+    return edit
+
+
+def test_other_prompts_are_shown_once_where_scores_are_equal(tmp_path: Path) -> None:
+    first = _first(tmp_path)
+    found = agreement(first, _twin(first, rows=_asked("[user] one", "[user] two")))
+    assert found.differing == [] and sum(not pair.same_prompt for pair in found.pairs) == 2
+    text = _text(found)
+    assert text.count("the first with other prompts") == 1 and "### Document 0 and 100, the first" in text
+    assert "prompt, its end (second)\n\n```text\n[user] one\n```" in text
+
+
+def test_prompts_that_part_far_from_their_ends(tmp_path: Path) -> None:
+    first = _first(tmp_path, prompt="Example: 1+1=2. " + "x" * 1000)
+    found = agreement(first, _twin(first, rows=_asked("Example: 2+2=4. " + "x" * 1000)))
+    text = _text(found)
+    assert "prompt, from where they part (first)\n\n```text\nExample: 1+1=2." in text
+    assert "prompt, from where they part (second)\n\n```text\nExample: 2+2=4." in text
+
+
+def test_runs_of_one_id_are_shown_by_path(tmp_path: Path) -> None:
+    first = _first(tmp_path)
+    second = Run(make_run(tmp_path / "again", "lm", tasks={"gsm8k": 0.5}, n_docs=6))
+    assert f"| run | {first.path} | {second.path} |" in _text(agreement(first, second))

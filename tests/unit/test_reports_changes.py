@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 from run_factory import make_run
 
-from dare_bench.reports.changes import changes, pieces
+from dare_bench.reports.changes import Change, changes, pieces
 from dare_bench.reports.text import markdown
 from dare_bench.runs.reader import Run
 
@@ -28,6 +29,11 @@ def _run(root: Path, name: str, hashes: dict[int, str] | None = None, version: s
     return Run(run.path)
 
 
+def _between(*runs: Run) -> tuple[Change, ...]:
+    (asked,) = changes(runs)
+    return asked.changes
+
+
 def test_the_same_task_is_said_to_be_the_same(tmp_path: Path) -> None:
     (found,) = changes([_run(tmp_path, "a"), _run(tmp_path, "b")])
     assert found.same
@@ -35,23 +41,27 @@ def test_the_same_task_is_said_to_be_the_same(tmp_path: Path) -> None:
 
 
 def test_another_definition_breaks_the_comparison(tmp_path: Path) -> None:
-    (found,) = changes([_run(tmp_path, "a"), _run(tmp_path, "b", fingerprint="fixed", version="0.4.14")])
-    assert len(found.breaks) == 1
+    (asked,) = changes([_run(tmp_path, "a"), _run(tmp_path, "b", fingerprint="fixed", version="0.4.14")])
+    (found,) = asked.changes
+    assert not asked.same and len(found.breaks) == 1
     assert "prompts, filters or scorer changed between these runs: their scores aren't comparable" in found.breaks[0]
     assert found.notes == ("the harness's version changed too: 0.4.13 and 0.4.14",)
-    text = markdown(pieces([found]))
+    text = markdown(pieces([asked]))
     assert "gsm8k: a and b" in text and "aren't comparable" in text
 
 
 def test_changed_prompts_are_counted(tmp_path: Path) -> None:
-    (found,) = changes([_run(tmp_path, "a"), _run(tmp_path, "b", {3: "x", 4: "y"}, prompts="new")])
+    (found,) = _between(_run(tmp_path, "a"), _run(tmp_path, "b", {3: "x", 4: "y"}, prompts="new"))
     assert found.breaks == ("of 10 documents that both runs asked, these differ: the prompt in 2",)
 
 
 def test_more_documents_alone_break_nothing(tmp_path: Path) -> None:
     (found,) = changes([_run(tmp_path, "a", n_docs=4, limit=4), _run(tmp_path, "b")])
-    assert found.breaks == ()
-    assert found.notes == ("not the same documents: 4 are in both runs, 0 only in the first, 6 only in the second",)
+    assert found.groups == (("a", "b"),) and not found.same and found.changes == ()
+    said = "b and a: not the same documents: 4 are in both runs, 6 only in the first, 0 only in the second"
+    assert found.notes == (said,)
+    text = markdown(pieces([found]))
+    assert said in text and "Same prompts" not in text
 
 
 def test_without_sample_lines_the_worst_is_assumed(tmp_path: Path) -> None:
@@ -59,17 +69,18 @@ def test_without_sample_lines_the_worst_is_assumed(tmp_path: Path) -> None:
     path = second.samples_file("gsm8k")
     assert path is not None
     path.unlink()
-    (found,) = changes([first, second])
+    (found,) = _between(first, second)
     assert found.breaks == ("other documents or prompts were asked (10 and 10): their scores aren't comparable",)
 
 
-def test_each_run_stands_beside_the_first_of_its_task_and_harness(tmp_path: Path) -> None:
+def test_runs_are_grouped_by_task_and_harness(tmp_path: Path) -> None:
     runs = [_run(tmp_path, name) for name in "abc"]
     other = _run(tmp_path, "d")
     assert other.block is not None
     other.block.harness.name = "opencompass"
     lone = Run(make_run(tmp_path, "e", tasks={"mmlu": 0.5}))
-    assert [(one.first, one.second) for one in changes([*runs, other, lone])] == [("a", "b"), ("a", "c")]
+    (found,) = changes([*runs, other, lone])
+    assert found.same and found.groups == (("a", "b", "c"),) and found.harness == "lm-eval"
     assert list(pieces(changes([runs[0], other, lone]))) == []
 
 
@@ -77,5 +88,34 @@ def test_two_configs_of_one_name_are_no_change(tmp_path: Path) -> None:
     runs = [_run(tmp_path, "a"), _run(tmp_path, "b", fingerprint="other", prompts="other")]
     for run, config in zip(runs, ("hellaswag_gen", "hellaswag_ppl"), strict=True):
         run.results["configs"]["gsm8k"] = {"config": config}
-    (found,) = changes(runs)
+    (found,) = _between(*runs)
     assert found.breaks == ("two configs of one data set ask or score it differently: hellaswag_gen and hellaswag_ppl",)
+
+
+def test_three_runs_are_grouped_whatever_their_order(tmp_path: Path) -> None:
+    runs = [_run(tmp_path, "a"), _run(tmp_path, "b", {3: "x"}, prompts="new"), _run(tmp_path, "c")]
+    runs[1].results["chat_template_sha"] = "81ccac1e89fc1d03"
+    told = {markdown(pieces(changes(order))) for order in permutations(runs)}
+    assert len(told) == 1
+    (text,) = told
+    assert "Same prompts" not in text and "gsm8k: asked in 2 ways" in text
+    assert "- A: a, c\n- B: b\n" in text
+    assert "A and B: of 10 documents that both runs asked, these differ: the prompt in 1\n" in text
+    assert "A and B: chat template: not applied and 81ccac1e89fc…" in text
+
+
+def test_runs_with_other_limits_are_one_group(tmp_path: Path) -> None:
+    few, all_of_them = _run(tmp_path, "a", n_docs=4, limit=4), _run(tmp_path, "b")
+    other = _run(tmp_path, "c", {0: "x"}, prompts="new")
+    (found,) = changes([other, few, all_of_them])
+    assert found.groups == (("a", "b"), ("c",))
+    assert [(one.first, one.second) for one in found.changes] == [("b", "c")]
+    text = markdown(pieces([found]))
+    assert "b and a: not the same documents" in text and "A: a, b" in text
+
+
+def test_folders_of_one_run_id_are_told_apart_by_path(tmp_path: Path) -> None:
+    runs = [_run(tmp_path / "x", "a"), _run(tmp_path / "y", "a", fingerprint="other")]
+    text = markdown(pieces(changes(runs))).replace("\\", "")
+    assert f"{runs[0].path} and {runs[1].path}" in text
+    assert changes([runs[0], Run(runs[0].path)]) == [], "one folder twice is one run"

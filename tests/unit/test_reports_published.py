@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from run_factory import make_run
 from statsmodels.stats.proportion import confint_proportions_2indep
 
 from dare_bench.reports.published import (
+    EXPLAINED,
     Bounded,
     Comparison,
     answers_each,
@@ -22,7 +26,7 @@ from dare_bench.reports.published import (
     published_score,
     wilson_of_mean,
 )
-from dare_bench.reports.text import markdown
+from dare_bench.reports.text import markdown, show
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import RecipeBlock
 from dare_bench.stats import wilson
@@ -219,3 +223,23 @@ def test_nothing_to_compare_is_shown_as_dashes() -> None:
 
 def _text(made: Comparison) -> str:
     return markdown(pieces([made])).replace("\\", "")
+
+
+def test_another_model_gets_no_verdict_by_noise(tmp_path: Path) -> None:
+    other = _recipe(deviations=["model: tiny-llada instead of GSAI-ML/LLaDA-8B-Instruct", "limit: 4"])
+    made = compare(_run(tmp_path, 0.1), other)
+    assert (
+        made.verdict == "another model" and "| another model |" in _text(made) and "beyond noise |" not in _text(made)
+    )
+    assert compare(_run(tmp_path, 0.1), _recipe(deviations=["limit: 4"])).verdict == "differs beyond noise"
+
+
+def test_a_terminal_shows_each_doubts_first_sentence(tmp_path: Path) -> None:
+    made = compare(_run(tmp_path), _recipe(doubts=["Two columns, 79.68 and 76.5. A maximum is biased.", "No seed."]))
+    out = io.StringIO()
+    show(pieces([made]), Console(file=out, width=80, markup=False, highlight=False))
+    text = out.getvalue()
+    assert "doubt: Two columns, 79.68 and 76.5.\n" in text.replace(" \n", "\n") and "biased" not in text
+    assert "dare-bench ls recipes llada/gsm8k" in text
+    assert "A maximum is biased." in _text(made) and "ls recipes" not in _text(made)
+    assert len(textwrap.wrap(EXPLAINED, 80)) == 2

@@ -13,11 +13,13 @@ from dare_bench.reports.text import markdown
 from dare_bench.runs.reader import Run
 
 
-def _run(root: Path, name: str = "a", block: dict[str, Any] | None = None, **more: Any) -> Run:
+def _run(root: Path, name: str = "a", block: dict[str, Any] | None = None, answers: int = 1, **more: Any) -> Run:
     run = Run(make_run(root, name, **more))
     assert run.results_file is not None
     results = json.loads(run.results_file.read_text())
     results["dare_bench"] |= block or {}
+    for own in results["dare_bench"]["tasks"].values():
+        own["requests"] *= answers
     run.results_file.write_text(json.dumps(results))
     return Run(run.path)
 
@@ -29,8 +31,8 @@ def _text(*runs: Run) -> str:
 def test_one_run_in_full(tmp_path: Path) -> None:
     text = _text(_run(tmp_path, tasks={"dare_sudoku": 0.9, "choice_x": 0.5}, limit=20))
     assert "tiny-llada (llada, float32) under lm-eval 0.4.13, complete, 2026-11-20 10:30" in text
-    assert "| dare_sudoku | exact_match | none | 90.00 | 69.90 to 97.21 | 20 of 200 | E1 |" in text
-    assert "| choice_x | acc | none | 50.00 | 29.93 to 70.07 | 20 of 200 | E2 |" in text
+    assert "| dare_sudoku | exact_match | 90.00 | 69.90 to 97.21 | 20 of 200 | E1 |" in text
+    assert "| choice_x | acc | 50.00 | 29.93 to 70.07 | 20 of 200 | E2 |" in text
 
 
 def test_extraction_failures_and_the_sandbox_are_said(tmp_path: Path) -> None:
@@ -39,9 +41,9 @@ def test_extraction_failures_and_the_sandbox_are_said(tmp_path: Path) -> None:
         "extraction": {"dare_sudoku": {"none": counts}}, "repeats": 2,
         "execution": {"level": "bubblewrap", "statuses": {"passed": 3, "timeout": 1}},
     }  # fmt: skip
-    run = _run(tmp_path, block=block, failures=2, status="incomplete")
+    run = _run(tmp_path, block=block, failures=2, status="incomplete", answers=2)
     text = _text(run)
-    assert "| E1 | 75.00 |" in text and "| extracted % |" in text
+    assert "| E1 | 75.00 |" in text and "| extracted |" in text
     assert "- read out of answers, dare_sudoku (none): matched 15, no match 3, truncated 2" in text
     assert "- 2 documents have no answer and are left out, the first: dare_sudoku 19: the prompt is too long" in text
     assert "- 2 answers to each prompt" in text
@@ -70,9 +72,13 @@ def test_more_than_two_runs_are_one_table(tmp_path: Path) -> None:
     unfinished.mkdir()
     (unfinished / "run.json").write_text('{"run_id": "d"}')
     text = _text(*runs, odd)
-    assert text.count("| lm-eval |") == 3 and "| model |" not in text and "- c: generated code ran without" in text
+    assert (
+        "All: tiny-llada under lm-eval." in text
+        and "| task | metric | % |" in text
+        and "- c: generated code ran without" in text
+    )
     text = _text(*runs, odd, Run(unfinished))
-    assert "| model | harness |" in text, "runs of several models are told apart"
+    assert "| task | metric |" in text, "a run without scores is no second model"
     assert "- d: no results yet (status running)" in text
     assert "No results yet (status running)" in _text(Run(unfinished))
 
@@ -87,5 +93,36 @@ def test_a_group_stands_for_its_tasks(tmp_path: Path) -> None:
     results["group_subtasks"]["both"] = ["x", "y"]
     run.results_file.write_text(json.dumps(results))
     text = _text(Run(run.path))
-    assert "| both | exact_match | none | 75.00 |" in text and "| x |" not in text
+    assert "| both | exact_match | 75.00 |" in text and "| x |" not in text
     assert "| 75.00 |\n" in text, "the group's extraction rate is over all its answers"
+
+
+def test_rows_that_would_look_alike_are_told_apart(tmp_path: Path) -> None:
+    runs = [_run(tmp_path, name, tasks={"hellaswag": 0.5}) for name in "abc"]
+    assert "| run | task | metric |" in _text(*runs) and "| b | hellaswag |" in _text(*runs)
+    for run, config in zip(runs, ("hellaswag_gen", "hellaswag_ppl", "hellaswag_x"), strict=True):
+        run.results["configs"]["hellaswag"] = {"config": config}
+    assert "| config | task | metric |" in _text(*runs) and "| hellaswag_ppl | hellaswag |" in _text(*runs)
+    other = _run(tmp_path, "d", model="tiny-dream", tasks={"hellaswag": 0.5})
+    assert other.block is not None
+    other.block.harness.name = "opencompass"
+    text = _text(*runs, other)
+    assert "| model | harness | config | task |" in text and "| tiny-dream | oc | hellaswag | hellaswag |" in text
+    twin = _run(tmp_path / "twin", "a", tasks={"hellaswag": 0.5})
+    assert f"| {twin.path} |" in _text(twin, *(_run(tmp_path, name, tasks={"hellaswag": 0.5}) for name in "ab"))
+
+
+def test_pass_at_k_and_repeats_are_in_the_table_of_many_runs(tmp_path: Path) -> None:
+    run = _run(tmp_path, "a", {"repeats": 4}, answers=4, tasks={"humaneval": 0.5})
+    run.results["results"]["humaneval"] |= {"pass@2,none": 0.75, "pass@4,none": 0.875, "other,none": 0.1}
+    text = _text(run, *(_run(tmp_path, name, tasks={name: 0.5}) for name in "bc"))
+    assert "| humaneval | pass@2 | 75.00 |" in text and "| humaneval | pass@4 | 87.50 |" in text
+    assert "| exact_match | 50.00 |" in text and "| other |" not in text
+    assert "- a: 4 answers to each prompt; intervals count documents" in text and "- b:" not in text
+
+
+def test_a_filter_is_named_with_its_metric(tmp_path: Path) -> None:
+    run = _run(tmp_path, tasks={"gsm8k": 0.5})
+    run.results["results"]["gsm8k"]["exact_match,strict-match"] = 0.25
+    text = _text(run)
+    assert "| exact_match,strict-match | 25.00 |" in text and "| exact_match | 50.00 |" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
 from dare_bench.reports.text import Bullets, Heading, Line, Table, Verbatim, bounds, markdown, percent, show
@@ -45,3 +46,40 @@ def test_the_terminal_gets_the_same_words_and_no_commands() -> None:
     for words in ("head", "line [red]x[/red]", "- item", "said:", "␛[31mred", "next"):
         assert words in text, words
     assert "\x1b" not in text
+
+
+ROWS = [
+    ("oc", "lukaemon_mmlu_world_religions", "accuracy", "0.00 to 79.35", "1 of 171"),
+    ("lm-eval", "hellaswag", "exact_match,strict-match", "-79.68 (-81.76 to -30.64)", "2 of 10042"),
+]
+
+
+def _shown(width: int) -> list[str]:
+    out = io.StringIO()
+    table = Table(("harness", "task", "metric", "95 %", "n"), ROWS)
+    show([table], Console(file=out, width=width, markup=False, highlight=False))
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [120, 90, 80, 60, 40, 31])
+def test_a_narrow_table_cuts_no_word(width: int) -> None:
+    lines = _shown(width)
+    assert max(len(line.rstrip()) for line in lines) <= width
+    text = " ".join(lines)
+    for word in ("religions", "hellaswag", "accuracy", "lm-eval", "-81.76", "79.35", "10042"):
+        assert word in text, word
+
+
+def test_what_a_narrow_table_turns_into() -> None:
+    assert len(_shown(120)) == 4, "side by side"
+    assert any("religions" in line and "lukaemon" not in line for line in _shown(90)), "folded at its joints"
+    lines = _shown(60)
+    assert lines[0].startswith("harness") and lines[1].startswith("  "), "each row on several lines"
+    at = (lines := _shown(25)).index("task: lukaemon_mmlu_")
+    assert lines[at + 1] == "world_religions", "name and value"
+
+
+def test_a_terminal_may_show_less_than_the_file() -> None:
+    out = io.StringIO()
+    show([Bullets(["long. Very long."], ["long."])], Console(file=out, width=80, markup=False, highlight=False))
+    assert out.getvalue().strip() == "- long." and markdown([Bullets(["a", "b"], ["c"])]) == "- a\n- b\n"

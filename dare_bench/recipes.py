@@ -109,7 +109,8 @@ def find(name: str) -> list[Recipe]:
     checkpoint, slash, entry = name.partition("/")
     known = registry().names("recipe")
     if checkpoint not in known:
-        raise unknown("recipe", name, [*known, *names()])
+        error = unknown("recipe", name, [*known, *names()])
+        raise type(error)(f"{error}; names are checkpoint or checkpoint/entry (dare-bench ls recipes)")
     file = load(checkpoint)
     if slash and entry not in file.scores:
         raise unknown("recipe", name, [f"{checkpoint}/{known}" for known in file.scores])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dare_bench.errors import RunError, UsageError, unknown
-from dare_bench.reports.changes import asking
+from dare_bench.reports.changes import asking, differing
 from dare_bench.reports.matching import How, match
 from dare_bench.reports.published import answers_each
 from dare_bench.runs.index import Document, SampleIndex
@@ -215,9 +215,7 @@ def _tokens(trace: Mapping[str, Any]) -> list[int | None]:
 def _settings(first: Run, second: Run, a: str, b: str) -> dict[str, tuple[Any, Any]]:
     """What differs in how the two were asked: checkpoint, harness, what stands around the documents, seeds, decoding,
     estimator."""
-    ours, theirs = (dict(_facts(run, task)) for run, task in ((first, a), (second, b)))
-    names = {**ours, **theirs}
-    return {name: (ours.get(name), theirs.get(name)) for name in names if ours.get(name) != theirs.get(name)}
+    return differing(dict(_facts(first, a)), dict(_facts(second, b)))
 
 
 def _facts(run: Run, task: str) -> Iterator[tuple[str, Any]]:

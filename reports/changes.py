@@ -7,7 +7,7 @@ are sorted before they are compared, so that the order of the arguments changes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -19,6 +19,7 @@ from dare_bench.runs.schema import TaskBlock
 
 _MANY_GROUPS = 3
 _SHOWN = 60
+_KNOWN = ("config", "examples (n-shot)", "examples as turns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,12 @@ def asking(run: Run, task: str) -> dict[str, Any]:
     return found
 
 
+def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The settings that differ, by name. What one side does not know, or does not have, is no difference."""
+    pairs = {name: (ours.get(name), theirs.get(name)) for name in {**ours, **theirs}}
+    return {name: two for name, two in pairs.items() if two[0] != two[1] and not (name in _KNOWN and None in two)}
+
+
 def shown(value: Any) -> str:
     """A setting's value, cut where it is long."""
     text = "not set" if value is None else str(value)
@@ -156,11 +163,8 @@ def shown(value: Any) -> str:
 
 def _reasons(first: Run, second: Run, task: str) -> Iterator[str]:
     """Settings that make prompts differ."""
-    ours, theirs = asking(first, task), asking(second, task)
-    for name in {**ours, **theirs}:
-        a, b = ours.get(name), theirs.get(name)
-        if a != b:
-            yield f"{name}: {shown(a)} and {shown(b)}"
+    for name, (a, b) in differing(asking(first, task), asking(second, task)).items():
+        yield f"{name}: {shown(a)} and {shown(b)}"
 
 
 def _halves(task: TaskBlock) -> tuple[str, str]:

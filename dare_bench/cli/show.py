@@ -108,9 +108,9 @@ def _print_document(console: Console, view: DocumentView) -> None:
     _say(console, view.target)
     for verdict in view.verdicts:
         if view.kind == "generate":
-            _heading(console, f"filtered answer ({verdict.filter})")
+            _heading(console, "filtered answer" + (f" ({verdict.filter})" if verdict.filter != "none" else ""))
             _say(console, verdict.filtered)
-        _heading(console, f"score ({verdict.filter})")
+        _heading(console, "score" + (f" ({verdict.filter})" if verdict.filter != "none" else ""))
         _say(console, "  ".join(f"{name} = {value}" for name, value in verdict.metrics.items()))
     for prompt in view.prompts:
         _heading(console, "prompt")
@@ -141,6 +141,10 @@ def _print_answer(console: Console, answer: AnswerView, several: bool) -> None:
             f" of {record.get('tokens')}, {record.get('finish_reason')}, tier {record.get('tier')}"
         )
         _say(console, facts, "dim")
+        if status := record.get("extraction"):
+            _say(console, f"extraction: {status.replace('_', ' ')}", "dim")
+        if ran := record.get("verdict"):
+            _say(console, f"its tests: {ran['status']} ({ran['level']}, {ran['seconds']:.1f} s)", "dim")
     if answer.order is not None:
         _heading(console, f"unmasking order (small figures: the step that wrote the token, 1 to {answer.order.steps})")
         console.print(coloured(answer.order), soft_wrap=True)

@@ -10,7 +10,6 @@ from typing import Any
 from dare_bench import recipes, suites
 from dare_bench.errors import UsageError
 
-
 log = logging.getLogger("dare_bench")
 
 

@@ -246,14 +246,20 @@ def test_what_stands_around_the_documents_is_a_setting(tmp_path: Path) -> None:
     second = _twin(first, seeds=[0, 1234, 1234, 99], repeats=4)
     second.results |= {"chat_template_sha": "81ccac1e89fc1d03", "system_instruction": "Be brief. " * 20}
     second.results["n-shot"] = {"gsm8k_oc": 5}
+    first.results["configs"] = {"gsm8k": {"config": "gsm8k_0shot"}}
     second.results["configs"] = {"gsm8k_oc": {"config": "gsm8k_gen"}}
     assert second.block is not None
     second.block.model.dtype = "bfloat16"
     found = agreement(first, second)
     assert found.settings["chat template"] == ("not applied", "81ccac1e89fc…")
     assert found.settings["examples (n-shot)"] == (0, 5) and found.settings["few-shot seed"] == (1234, 99)
-    assert found.settings["config"] == (None, "gsm8k_gen") and found.settings["dtype"] == ("float32", "bfloat16")
+    assert found.settings["config"] == ("gsm8k_0shot", "gsm8k_gen") and found.settings["dtype"] == (
+        "float32",
+        "bfloat16",
+    )
     assert found.settings["repeats"] == (1, 4)
+    second.results["n-shot"] = second.results["configs"] = {}
+    assert not {"config", "examples (n-shot)"} & agreement(first, second).settings.keys(), "not known is no difference"
     text = _text(found)
     assert "| system instruction | not set | Be brief. " in text and "… (200 characters) |" in text
 

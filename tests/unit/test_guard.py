@@ -214,11 +214,14 @@ def test_a_worker_keeps_no_file_or_lock_of_its_parent(tmp_path: Path, guard: Gua
 
 
 def test_ctrl_c_while_waiting_ends_the_worker(guard: Guard) -> None:
+    # A test run started in the background hands on a SIGINT that is ignored; a terminal's is not.
+    was = signal.signal(signal.SIGINT, signal.default_int_handler)
     before = guard.call("pid")
     timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         guard.call("sleep", 60, seconds=60)
+    signal.signal(signal.SIGINT, was)
     timer.join()
     assert gone(before)
     assert guard.call("echo", "after") == "after"

@@ -206,6 +206,7 @@ def test_pool_works_beside_the_caller_and_ends_at_once(pool_level: Level) -> Non
 def test_an_interrupted_program_leaves_nothing(pool_level: Level, tmp_path: Path) -> None:
     code = (
         "from dare_bench.sandbox import Pool\nimport signal, threading, os, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored by what runs in the background
         f"pool = Pool(2, timeout=60, memory_mb={MEMORY_MB})\n"
         "futures = [pool.submit('while True: pass', str(n)) for n in range(6)]\n"
         "threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()\nfutures[0].result()"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from require import need, need_package
+from require import lacks, need_package
 from toy_model import ToyModel
 from toy_tasks import answer_with, write_tasks
 
@@ -46,8 +46,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def isolated() -> None:
     if sandbox.isolation() == "none":
-        need("bwrap", "bubblewrap")
-        pytest.skip("no isolation works on this machine")
+        lacks("bubblewrap", "is not installed or may not isolate, and neither may namespaces")
 
 
 def rows(name: str) -> list[dict[str, Any]]:

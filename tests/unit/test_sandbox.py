@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
-from require import need_package
+from require import lacks, need_package
 from sandboxes import MEMORY_MB, QUICK, assert_nothing_left, level, nothing_left  # noqa: F401
 
 from dare_bench.errors import UsageError
@@ -80,7 +80,7 @@ def test_verdicts(level: Level, name: str) -> None:
 
 def test_run_tests_uses_the_strongest_level() -> None:
     if isolation() == "none":
-        pytest.skip(f"nothing isolates here: {levels.why_none()}")
+        lacks("bubblewrap", f"does not isolate here, nor do namespaces: {levels.why_none()}")
     verdict = run_tests(ADD, "assert f(1) == 2", timeout=5)
     assert (verdict.status, verdict.level, verdict.stdout_tail) == ("passed", isolation(), "")
 
@@ -170,7 +170,7 @@ def test_the_filter_is_well_formed() -> None:
 @pytest.fixture
 def pool_level() -> Level:
     if isolation() == "none":
-        pytest.skip(f"nothing isolates here: {levels.why_none()}")
+        lacks("bubblewrap", f"does not isolate here, nor do namespaces: {levels.why_none()}")
     return isolation()
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from dare_bench.model_adapters.backbone.plan import GroupQueries, Plan, View
+from dare_bench.diffusion.plan import GroupQueries, Plan, View
 
 
 def _keys(x_TKC: Tensor, stored_SKC: Tensor | None, view: View, name: str) -> Tensor:

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm, silu
 
+from dare_bench.diffusion.plan import GroupQueries, Plan
 from dare_bench.model_adapters.backbone.arch import Arch, MoE
 from dare_bench.model_adapters.backbone.attention import attend
 from dare_bench.model_adapters.backbone.moe import Experts, route
-from dare_bench.model_adapters.backbone.plan import GroupQueries, Plan
 
 WHOLE_MODEL = ("embed", "layers", "final_norm", "head")
 

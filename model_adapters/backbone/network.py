@@ -19,10 +19,10 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
+from dare_bench.diffusion.plan import Plan, select_queries
 from dare_bench.model_adapters.backbone.arch import Arch
 from dare_bench.model_adapters.backbone.layers import Layer, RMSNorm, attach, rotary
 from dare_bench.model_adapters.backbone.moe import Experts
-from dare_bench.model_adapters.backbone.plan import Plan, select_queries
 
 SELECT_FROM = 64
 """Tokens without wanted logits from which on the last layer is computed for the others alone; below, sorting out the

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dare_bench.model_adapters.backbone.plan import Plan
+from dare_bench.diffusion.plan import Plan
 from dare_bench.model_adapters.sampling.rows import Row
 from dare_bench.model_adapters.sampling.windows import Pack
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from dare_bench.diffusion.plan import Cached, Plan
 from dare_bench.model_adapters.backbone.cache import KVStore
-from dare_bench.model_adapters.backbone.plan import Cached, Plan
 from dare_bench.model_adapters.sampling.pages import Block, Pages
 from dare_bench.model_adapters.sampling.rows import Row
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dare_bench.model_adapters.backbone.plan import Cached, Plan
+from dare_bench.diffusion.plan import Cached, Plan
 from dare_bench.model_adapters.sampling.loop import new_cache
 from dare_bench.model_adapters.sampling.pages import Block
 from dare_bench.model_adapters.scoring.pairs import Pair

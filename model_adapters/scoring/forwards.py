@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from dare_bench.diffusion.plan import Cached, Plan
 from dare_bench.errors import MemoryLimitError, ModelOutputError
 from dare_bench.model_adapters.backbone.cache import KVStore
-from dare_bench.model_adapters.backbone.plan import Cached, Plan
 from dare_bench.model_adapters.sampling.guidance import guided
 from dare_bench.model_adapters.sampling.loop import out_of_memory
 from dare_bench.model_adapters.scoring.pairs import Canvas, Pair, User, canvases

@@ -6,9 +6,9 @@ import golden
 import pytest
 import torch
 
+from dare_bench.diffusion.plan import Cached, Plan
 from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.backbone.moe import route
-from dare_bench.model_adapters.backbone.plan import Cached, Plan
 from dare_bench.model_adapters.sampling.choose import choose
 from dare_bench.model_adapters.sampling.rule import Rule, quota_schedule
 

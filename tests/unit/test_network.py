@@ -8,8 +8,8 @@ import torch
 from require import need_package
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from dare_bench.diffusion.plan import select_queries
 from dare_bench.model_adapters.backbone import Plan
-from dare_bench.model_adapters.backbone.plan import select_queries
 
 ROWS = [[5, 6, 7, 8], [1, 2], [9, 9, 9, 9], [3, 1, 4, 1, 5, 9, 2]]
 

@@ -12,13 +12,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from dare_bench.model_adapters.backbone.cache import KVStore
+
+class Store(Protocol):
+    """Keys and values of committed tokens by slot, a tensor [S, K, C] a layer each (the backbone's ``KVStore``)."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+
+    def write(self, layer: int, at_n: Tensor, to_n: Tensor, k_TKC: Tensor, v_TKC: Tensor) -> None:
+        """Keep the keys and values of the packed tokens ``at_n`` in the slots ``to_n``."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ class Cached:
     gathered once (without gradients only).
     """
 
-    store: KVStore
+    store: Store
     slots: tuple[Tensor, ...]
     write_at: Tensor
     write_to: Tensor

@@ -50,6 +50,10 @@ class DataError(DareError):
     """A data set, manifest or task file that is missing or malformed."""
 
 
+class TrainingError(DareError):
+    """Training that cannot go on: a loss that is no number, a folder that holds another training."""
+
+
 class RunError(DareError):
     """A run directory that cannot be used: locked by another process, damaged, of another schema."""
 

@@ -1,0 +1,115 @@
+"""What a training is asked to do: one validated record, from flags, a YAML file (``-C train.yaml``) or Python."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from dare_bench.config import one_line
+from dare_bench.errors import UsageError, closest
+
+
+class TrainSpec(BaseModel):
+    """One training. Settings that transformers' TrainingArguments has keep its names and meanings.
+
+    ``options`` are the method's own settings (``dare-bench train METHOD --help`` lists them), by name; what is not
+    given is the method's default for the model's family.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: str
+    model: str = Field(description="Checkpoint to start from: a folder, a hub id or a bundled name.")
+    adapter: str | None = Field(None, description="LoRA folder to go on from.")
+    data: str | None = Field(None, description="Training data: a JSONL or parquet file, a folder, or a hub id.")
+    task: str | None = Field(None, description="Training data: our own task's training split (dare_sudoku, ...).")
+    output_path: str = Field(description="Folder of the trained checkpoint; the same command resumes in it.")
+
+    split: str = Field("train", description="Split of a hub data set.")
+    rows: int | None = Field(None, ge=1, description="First N rows of the data.")
+    max_length: int | None = Field(None, ge=2, description="Most tokens of a row (default: the model's context).")
+    overlong: Literal["error", "drop", "truncate"] = Field(
+        "error", description="Rows beyond max_length: an error, left out (and counted), or their answer cut."
+    )
+
+    family: str | None = Field(None, description="Family, where config.json does not tell.")
+    model_args: dict[str, Any] = Field(default_factory=dict, description="k=v,k=v for opening the model.")
+    device: str | None = Field(None, description="cpu, cuda, cuda:1, ...")
+    dtype: str | None = Field(None, description="Dtype of the weights: float32, bfloat16.")
+
+    peft: Literal["lora"] | None = Field(None, description="Train an adapter instead of the weights.")
+    lora_r: int = Field(32, ge=1, description="Rank of the adapter.")
+    lora_alpha: float = Field(16.0, gt=0, description="Scale of the adapter: alpha / r.")
+    lora_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout before the adapter.")
+    lora_targets: tuple[str, ...] = Field(
+        ("attention", "mlp"),
+        description="Groups (attention, mlp, router, experts, head) or module names, by commas.",
+    )
+
+    max_steps: int | None = Field(None, ge=1, description="Optimiser steps; wins over num_train_epochs.")
+    num_train_epochs: float = Field(3.0, gt=0, description="Passes over the data.")
+    per_device_train_batch_size: int = Field(8, ge=1, description="Rows (pairs) of a forward on one device.")
+    gradient_accumulation_steps: int = Field(1, ge=1, description="Forwards of an optimiser step.")
+    learning_rate: float | None = Field(None, gt=0, description="Highest learning rate (default: the method's).")
+    lr_scheduler_type: str = Field("cosine", description="linear, cosine, constant_with_warmup, ...")
+    warmup_steps: float = Field(0.1, ge=0, description="Steps of warm-up; below 1, their share of all steps.")
+    weight_decay: float = Field(0.01, ge=0)
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    adam_beta2: float = Field(0.95, ge=0, lt=1)
+    adam_epsilon: float = Field(1e-8, gt=0)
+    max_grad_norm: float = Field(1.0, ge=0, description="Gradients are clipped to this norm; 0: not.")
+    gradient_checkpointing: bool = Field(False, description="Compute activations twice instead of keeping them.")
+    bf16: bool = Field(False, description="Compute in bfloat16 beside float32 weights.")
+    fsdp: bool = Field(False, description="Shard the model over the processes (FSDP2).")
+    seed: int = Field(0, ge=0)
+
+    logging_steps: int = Field(10, ge=1)
+    report_to: tuple[str, ...] = Field(
+        ("tensorboard",), description="Trackers that are used where installed: tensorboard, wandb, trackio; none."
+    )
+    save_steps: int | None = Field(None, ge=1, description="A checkpoint every N steps (default: only the last).")
+    save_total_limit: int | None = Field(None, ge=1, description="Keep the last N checkpoints.")
+
+    eval_every: int | None = Field(None, ge=1, description="Evaluate (and save) every N steps; the end always.")
+    eval_on_start: bool = Field(False, description="Evaluate the checkpoint that training starts from, too.")
+    eval: dict[str, Any] = Field(
+        default_factory=dict, description="What is evaluated: fields of an evaluation (tasks, limit, gen_kwargs, ...)."
+    )
+
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("lora_targets", "report_to", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TrainSpec:
+        if (self.data is None) == (self.task is None):
+            given = "both are given" if self.data is not None else "neither is given"
+            raise ValueError(f"data and task say where rows come from, and {given}; give one of them")
+        if self.eval_every is not None and not self.eval:
+            raise ValueError("eval_every asks for evaluations, but of what? give eval_tasks or eval_suite")
+        for name in ("learning_rate", "weight_decay", "max_grad_norm", "num_train_epochs", "warmup_steps"):
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                raise ValueError(f"{name}={value} must be finite")
+        return self
+
+
+def train_spec(**fields: Any) -> TrainSpec:
+    """A TrainSpec from plain values.
+
+    Raises:
+        UsageError: an unknown field, or a value that cannot be, in one line.
+    """
+    unknown = [name for name in fields if name not in TrainSpec.model_fields]
+    if unknown:
+        near = ", ".join(closest(unknown[0], TrainSpec.model_fields))
+        raise UsageError(f"unknown training setting {unknown[0]!r}; closest: {near}")
+    try:
+        return TrainSpec(**fields)
+    except ValidationError as error:
+        raise UsageError(one_line(error, "the training")) from error

@@ -157,6 +157,8 @@ class ModelSpec:
     dtype: str = "float32"
     device: str = "cpu"
     parameters: int = 0
+    sft: Mapping[str, Any] = field(default_factory=dict)
+    """How the family's authors fine-tune: settings of the method ``sft``, by name."""
 
 
 @dataclass(frozen=True, slots=True)

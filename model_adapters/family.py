@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
@@ -48,6 +48,8 @@ class Family(ABC):
 
         return open_native(self, path, **options)
 
+    sft: ClassVar[Mapping[str, Any]] = {}
+    """How the family's authors fine-tune, where it is not the default: settings of the method ``sft``, by name."""
     mask_texts: tuple[str, ...] = ()
     """How published tokenizers write the mask token."""
     eot_text: str | None = None

@@ -1,4 +1,4 @@
-"""Trainer plugins: one registered name a method (see ``protocols.Trainer``)."""
+"""Trainer plugins: one registered name a method (see ``protocols.Trainer`` and ``method.py``)."""
 
 from __future__ import annotations
 
@@ -12,4 +12,6 @@ if TYPE_CHECKING:
 
 
 def register(registry: Registry) -> None:
-    """This version trains from ``scripts/`` alone: no method is registered yet, plugins may add theirs."""
+    """The methods by name. Imports no torch."""
+    for name, target, about in (("sft", "sft:SFT", "supervised fine-tuning, as the family's authors do it"),):
+        registry.add("trainer", name, f"dare_bench.trainers.{target}", origin=__name__, about=about)

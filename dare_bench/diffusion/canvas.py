@@ -80,3 +80,15 @@ def pack(rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
         column_T >= prompt_B[row_T],
         tuple(lengths),
     )
+
+
+def select(batch: Batch, rows: Sequence[int]) -> tuple[Batch, Tensor]:
+    """Some rows of a batch, in the order given, and which packed tokens they are: int64 [T]."""
+    starts, total = [], 0
+    for length in batch.lengths:
+        starts.append(total)
+        total += length
+    lengths = tuple(batch.lengths[r] for r in rows)
+    at_T = torch.cat([torch.arange(starts[r], starts[r] + batch.lengths[r]) for r in rows])
+    row_T = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(lengths))
+    return Batch(batch.tokens_T[at_T], row_T, batch.column_T[at_T], batch.response_T[at_T], lengths), at_T

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from dare_bench.types import Prompt
@@ -42,6 +43,15 @@ class Question:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+Item = Example | Pair | Question
+
+
+def content(row: Item) -> str:
+    """What a row says, as canonical JSON, without where it stood: equal rows of any file format are equal here."""
+    said = {f.name: getattr(row, f.name) for f in fields(row) if f.name != "where"}
+    return json.dumps(said, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
+
+
 @dataclass(frozen=True)
 class Data:
     """Rows of one kind, the hash of their contents, and what they are called in records.
@@ -50,7 +60,29 @@ class Data:
     """
 
     kind: Kind
-    rows: tuple[Example | Pair | Question, ...]
+    rows: tuple[Item, ...]
+    hash: str
+    name: str
+    canvas: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """A prompt and the answer to learn as token ids, without the EOS behind it. ``key`` says which row this is by its
+    content, so that its noise does not depend on where it stands."""
+
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+    where: str
+    key: int
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Data as token ids, ready for a trainer: an example is one row, a pair two (the preferred one first)."""
+
+    kind: Kind
+    items: tuple[tuple[TokenRow, ...], ...]
     hash: str
     name: str
     canvas: int | None = None

@@ -69,7 +69,7 @@ class TrainSpec(BaseModel):
     report_to: tuple[str, ...] = Field(
         ("tensorboard",), description="Trackers that are used where installed: tensorboard, wandb, trackio; none."
     )
-    save_steps: int | None = Field(None, ge=1, description="A checkpoint every N steps (default: only the last).")
+    save_steps: int = Field(500, ge=1, description="A checkpoint every N steps.")
     save_total_limit: int | None = Field(None, ge=1, description="Keep the last N checkpoints.")
 
     eval_every: int | None = Field(None, ge=1, description="Evaluate (and save) every N steps; the end always.")

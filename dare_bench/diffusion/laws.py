@@ -1,0 +1,209 @@
+"""Noise laws by name: how copies of training rows are masked, and by what each masked token's loss is divided.
+
+A row is noised ``draws`` times; each copy is one row of a packed batch. A law hides response tokens and gives each
+hidden token its chance p, so that the sum of log p(token) / p over a row's copies, divided by ``draws``, estimates the
+row's ELBO without bias (``band`` aside, whose levels do not cover (0, 1)). Draws are counter-based: what is hidden in a
+copy is a function of (the row's key, the draw's number), for ``even`` of (the batch's key, the copy's place in it) too,
+never of how the batch is cut into micro-batches. Drawn once, noise is kept and used by every policy that looks at it.
+
+Shape letters: B rows, R copies (R = B draws), T packed tokens of all copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv1d
+
+from dare_bench.diffusion.canvas import Batch, select
+from dare_bench.diffusion.noise import EPS, even_levels
+from dare_bench.diffusion.rng import Draw, uniform
+from dare_bench.errors import UsageError
+
+LawName = Literal["uniform", "even", "counts", "coupled", "blocks", "band"]
+Weighting = Literal["elbo", "plain", "cart"]
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law by name with its numbers. ``eps``: lowest level; ``band``: levels of ``band``; ``block_length``: of
+    ``blocks``, counted from a row's first token, as the samplers count."""
+
+    name: LawName = "uniform"
+    draws: int = 1
+    eps: float = EPS
+    band: tuple[float, float] = (0.3, 0.8)
+    block_length: int | None = None
+
+    def __post_init__(self) -> None:
+        low, high = self.band
+        if self.name not in get_args(LawName):
+            raise UsageError(f"noise={self.name!r} is no law; laws are {', '.join(get_args(LawName))}")
+        if self.draws < 1 or (self.name == "coupled" and self.draws % 2):
+            need = "an even number, since draws come in complementary pairs" if self.name == "coupled" else "at least 1"
+            raise UsageError(f"draws={self.draws} with noise={self.name!r} must be {need}")
+        if not 0.0 <= low < high <= 1.0:
+            raise UsageError(f"band={low},{high} is none; give 0 <= low < high <= 1")
+        if not 0.0 < self.eps < 1.0:
+            raise UsageError(f"eps={self.eps} must be above 0 and below 1: losses are divided by it")
+        if self.name == "blocks" and not self.block_length:
+            raise UsageError("noise='blocks' needs block_length; this model attends without blocks, so give one")
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Rows to be noised, each ``draws`` times, side by side: copy r is draw ``draw_R[r]`` of the row with key
+    ``key_R[r]``. ``batch_key`` is the whole batch's, for laws that spread levels over all its copies."""
+
+    batch: Batch
+    key_R: Tensor
+    draw_R: Tensor
+    batch_key: int
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Copies with their masks. ``chance_T`` is p of every token (see the module's text), float64; 1 where nothing is
+    hidden. ``draws`` is how many copies each row has."""
+
+    batch: Batch
+    masked_T: Tensor
+    chance_T: Tensor
+    draws: int
+
+    def take(self, copies: list[int]) -> Noise:
+        """Some of the copies, in the order given."""
+        batch, at_T = select(self.batch, copies)
+        return replace(self, batch=batch, masked_T=self.masked_T[at_T], chance_T=self.chance_T[at_T])
+
+
+def draw(law: Law, copies: Copies) -> Noise:
+    """Mask ``copies`` by ``law``."""
+    masked_T, chance_T = _LAWS[law.name](law, copies)
+    masked_T = masked_T & copies.batch.response_T
+    return Noise(copies.batch, masked_T, torch.where(masked_T, chance_T, 1.0), law.draws)
+
+
+def weights(noise: Noise, weighting: Weighting) -> Tensor:
+    """What each token's loss is multiplied by within its row, float64 [T]; 0 where it is not masked.
+
+    ``elbo``: 1 / (p draws), so that a row's weighted losses sum to an estimate of its negative ELBO. ``plain``: 1 /
+    draws. ``cart``: context-adaptive weights (Dream, arXiv 2508.15487, section 4.2) / draws.
+    """
+    if weighting == "elbo":
+        weight_T = 1.0 / noise.chance_T
+    elif weighting == "cart":
+        weight_T = cart(noise.batch, noise.masked_T)
+    else:
+        weight_T = torch.ones_like(noise.chance_T)
+    return torch.where(noise.masked_T, weight_T, 0.0) / noise.draws
+
+
+CART_Q, CART_REACH = 0.3, 96
+"""Dream's geometric rate, and how far it is summed: beyond, less than 1e-14 of the weight is left."""
+
+
+def cart(batch: Batch, masked_T: Tensor) -> Tensor:
+    """w_i = sum over visible tokens j of the row of q (1 - q)^(|i - j| - 1) / 2, float64 [T]; at most 1."""
+    distance = torch.arange(-CART_REACH, CART_REACH + 1).abs().double()
+    kernel = torch.where(distance > 0, 0.5 * CART_Q * (1 - CART_Q) ** (distance - 1), 0.0)
+    visible = (~masked_T).double().split(list(batch.lengths))
+    return torch.cat([conv1d(v[None, None], kernel[None, None], padding=CART_REACH)[0, 0] for v in visible])
+
+
+def _bernoulli(copies: Copies, level_R: Tensor) -> tuple[Tensor, Tensor]:
+    """Every token on its own with its copy's level."""
+    row_T, column_T = copies.batch.row_T, copies.batch.column_T
+    u_T = uniform(copies.key_R[row_T], Draw.MASK, copies.draw_R[row_T], column_T)
+    level_T = level_R[row_T]
+    return u_T < level_T, level_T
+
+
+def _uniform(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
+    """t ~ U(eps, 1) for every copy (LLaDA, arXiv 2502.09992, eq. 5; SDAR's p = (1 - eps) t + eps is the same law)."""
+    u_R = uniform(copies.key_R, Draw.NOISE_LEVEL, copies.draw_R, 0)
+    return _bernoulli(copies, law.eps + (1.0 - law.eps) * u_R)
+
+
+def _even(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
+    """Levels of the whole batch on one even grid with a random offset, in random order."""
+    return _bernoulli(copies, even_levels(copies.batch_key, 0, len(copies.key_R), law.eps))
+
+
+def _band(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
+    """t ~ U(low, high) (LLaDA2: inclusionAI/dFactory's noise_range)."""
+    low, high = law.band
+    return _bernoulli(copies, low + (high - low) * uniform(copies.key_R, Draw.NOISE_LEVEL, copies.draw_R, 0))
+
+
+def _ranks(copies: Copies, draw_T: Tensor, group_T: Tensor) -> Tensor:
+    """Each response token's place, from 0, in a random order of its group (a whole number, growing along the pack)."""
+    batch = copies.batch
+    u_T = uniform(copies.key_R[batch.row_T], Draw.ORDER, draw_T, batch.column_T)
+    u_T = torch.where(batch.response_T, u_T, 2.0)  # prompts stand behind: their places are not used
+    order_T = (group_T.double() * 4.0 + u_T).argsort()
+    place_T = torch.empty_like(order_T)
+    place_T[order_T] = torch.arange(len(order_T))
+    first = torch.bincount(group_T).cumsum(0) - torch.bincount(group_T)
+    return place_T - first[group_T]
+
+
+def _counts(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
+    """Exactly k of a row's L tokens: k_j = ((k0 - 1 + floor(j L / n)) mod L) + 1 for draw j of n, k0 uniform on 1..L.
+
+    LLaDA's forward_process (get_log_likelihood.py) rounds k0 + j L / n half to even, and then some k_j are not uniform
+    (L = 2, n = 4: draw 1 always hides both tokens); a whole shift keeps every k_j uniform.
+    """
+    batch = copies.batch
+    length_R = batch.response_lengths_B
+    first_R = (uniform(copies.key_R, Draw.NOISE_LEVEL, 0, 0) * length_R).floor().long()
+    count_R = (first_R + copies.draw_R * length_R // law.draws) % length_R + 1
+    place_T = _ranks(copies, copies.draw_R[batch.row_T], batch.row_T)
+    return place_T < count_R[batch.row_T], (count_R / length_R.double())[batch.row_T]
+
+
+def _coupled(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
+    """Draws 2i and 2i + 1 hide a set of k tokens and its complement, k uniform on 0..L, p = k / (L + 1) and the rest of
+    L / (L + 1) (ESPO, arXiv 2512.03759)."""
+    batch = copies.batch
+    length_R = batch.response_lengths_B
+    pair_R, second_R = copies.draw_R // 2, copies.draw_R % 2 == 1
+    count_R = (uniform(copies.key_R, Draw.NOISE_LEVEL, pair_R, 0) * (length_R + 1)).floor().long().clamp(max=length_R)
+    inside_T = _ranks(copies, pair_R[batch.row_T], batch.row_T) < count_R[batch.row_T]
+    masked_T = torch.where(second_R[batch.row_T], ~inside_T, inside_T)
+    hidden_R = torch.where(second_R, length_R - count_R, count_R)
+    return masked_T, (hidden_R.clamp(min=1) / (length_R + 1).double())[batch.row_T]
+
+
+def _blocks(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
+    """k of the s response tokens of every block, p = k / s; the levels of a row's (draw, block) cells lie on one even
+    grid with a random offset (EBPO, LLaDA2.1 report, arXiv 2602.08676)."""
+    batch = copies.batch
+    assert law.block_length is not None
+    block_T = batch.column_T // law.block_length
+    prompt_R = torch.tensor(batch.lengths) - batch.response_lengths_B
+    first_R = prompt_R // law.block_length
+    cells_R = (torch.tensor(batch.lengths) - 1) // law.block_length - first_R + 1
+    cell_T = copies.draw_R[batch.row_T] * cells_R[batch.row_T] + (block_T - first_R[batch.row_T]).clamp(min=0)
+    offset_R = uniform(copies.key_R, Draw.NOISE_LEVEL, 0, 0)
+    level_T = (cell_T.double() / (cells_R * law.draws)[batch.row_T] + offset_R[batch.row_T]) % 1.0
+    width = int(block_T.max()) + 1
+    group_T = batch.row_T * width + block_T
+    size_T = torch.bincount(group_T[batch.response_T], minlength=int(group_T.max()) + 1)[group_T].clamp(min=1)
+    count_T = torch.minimum((level_T * size_T).floor().long() + 1, size_T)
+    place_T = _ranks(copies, copies.draw_R[batch.row_T], group_T)
+    return place_T < count_T, count_T / size_T.double()
+
+
+_LAWS: dict[str, Callable[[Law, Copies], tuple[Tensor, Tensor]]] = {
+    "uniform": _uniform,
+    "even": _even,
+    "counts": _counts,
+    "coupled": _coupled,
+    "blocks": _blocks,
+    "band": _band,
+}

@@ -1,0 +1,53 @@
+"""The output folder of a training: whose it is, and how far it came (``train.json``)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dare_bench.errors import TrainingError, UsageError
+from dare_bench.runs.writer import atomic_write_json, ensure_folder
+
+FILE = "train.json"
+
+
+def claim(out: Path, asked: Mapping[str, Any]) -> str:
+    """Begin or go on with the training ``asked`` in ``out``; returns its status so far: new, running or complete.
+
+    Raises:
+        UsageError: the folder holds another training, or a checkpoint that no training here made.
+        SaveError: the folder cannot be made or written.
+    """
+    file = out / FILE
+    if not file.exists():
+        strange = [name for name in ("config.json", "adapter_config.json") if (out / name).exists()]
+        if strange:
+            raise UsageError(f"{out} holds a checkpoint ({strange[0]}) but no {FILE}; choose another --output-path")
+        ensure_folder(out)
+        atomic_write_json(file, {"status": "running", "asked": dict(asked)})
+        return "new"
+    try:
+        found = json.loads(file.read_text())
+        before, status = dict(found["asked"]), str(found["status"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TrainingError(f"{file} cannot be read ({error}); choose another --output-path") from error
+    mine = json.loads(json.dumps(asked))
+    for name in sorted({*before, *mine}):
+        if before.get(name) != mine.get(name):
+            raise UsageError(
+                f"{out} holds another training: {name} was {_short(before.get(name))}, now {_short(mine.get(name))}; "
+                "choose another --output-path, or give the same settings to go on"
+            )
+    return status
+
+
+def finish(out: Path, asked: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """Mark the training complete."""
+    atomic_write_json(out / FILE, {"status": "complete", "asked": dict(asked), **facts})
+
+
+def _short(value: Any) -> str:
+    text = " ".join(json.dumps(value).split())
+    return text if len(text) <= 100 else f"{text[:97]}..."

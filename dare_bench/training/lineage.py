@@ -1,0 +1,57 @@
+"""Where a trained checkpoint comes from: ``lineage.json`` beside its weights.
+
+It is written last, so a folder that has it is whole; an evaluation copies it into its run.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+import dare_bench
+from dare_bench.runs.writer import atomic_write_json
+
+FILE = "lineage.json"
+
+
+class Lineage(BaseModel):
+    """One training's checkpoint: what it began from, by which method, on which data, after how many steps.
+
+    ``parents`` are the lineages that its base checkpoint came with, the first training first.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    base: str
+    base_content: str
+    base_adapter: str | None = None
+    method: str
+    options: dict[str, Any] = Field(default_factory=dict)
+    peft: str | None = None
+    data: str
+    data_hash: str
+    step: int
+    steps: int
+    seed: int
+    settings: dict[str, Any] = Field(default_factory=dict)
+    version: str = dare_bench.__version__
+    parents: tuple[dict[str, Any], ...] = ()
+
+
+def write(folder: Path, lineage: Lineage) -> None:
+    """Put ``lineage`` into a checkpoint folder; raises SaveError."""
+    atomic_write_json(folder / FILE, lineage.model_dump(mode="json"))
+
+
+def read(folder: Path | None) -> dict[str, Any] | None:
+    """The lineage of a checkpoint folder; None where it has none (or none that can be read: it is only told on)."""
+    if folder is None:
+        return None
+    try:
+        found = json.loads((folder / FILE).read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

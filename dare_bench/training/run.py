@@ -1,0 +1,225 @@
+"""``dare_bench.train``: open a checkpoint, read data, hand both to a method, evaluate what comes out.
+
+The same call resumes: training goes on from the last whole checkpoint, finished evaluations are only read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from dare_bench import fingerprint
+from dare_bench.engine.evaluate import Outcome, evaluate_all
+from dare_bench.engine.plan import plan
+from dare_bench.errors import RunError, UsageError
+from dare_bench.loading import load, locate
+from dare_bench.registry import registry
+from dare_bench.runs.reader import Run
+from dare_bench.training import folder, lineage
+from dare_bench.training.data import read_data
+from dare_bench.training.rows import Tokens
+from dare_bench.training.spec import TrainSpec, train_spec
+from dare_bench.training.tokens import histogram, tokenise
+
+log = logging.getLogger("dare_bench")
+
+_NOT_IDENTITY = frozenset(
+    {
+        "output_path", "device", "report_to", "logging_steps", "save_steps", "save_total_limit", "eval", "eval_every",
+        "eval_on_start", "fsdp", "per_device_train_batch_size", "gradient_accumulation_steps", "model", "adapter",
+        "data", "task", "options",
+    }
+)  # fmt: skip
+"""Settings that do not say which training this is (where, how it is cut, what is written), or that are told otherwise."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished training: the folder of its checkpoint, and the runs of all evaluations, base first, then by step."""
+
+    path: Path
+    runs: tuple[Run, ...]
+    not_run: tuple[str, ...] = ()
+    """Evaluations that were refused, and why."""
+    seconds: float = 0.0
+
+
+def train(spec: TrainSpec | None = None, **fields: Any) -> Trained:
+    """Train a checkpoint and evaluate what comes out.
+
+    Args:
+        spec: what to do; or give its fields by name: ``train(method="sft", model="tiny-llada-base",
+            task="dare_sudoku", output_path="out/sft", max_steps=100, eval={"tasks": "dare_sudoku"})``. A field that
+            :class:`TrainSpec` does not have is taken for the method's own.
+
+    Raises:
+        UsageError: unknown method, data or settings; an output folder of another training.
+        DataError: rows that cannot be learned from, by file and line.
+        TrainingError: a loss that is no number. CheckpointError, SaveError, MemoryLimitError: what the message says.
+    """
+    spec = settle(spec, fields)
+    began, out = time.perf_counter(), Path(spec.output_path)
+    kind = registry().get("trainer", spec.method).load()
+    planned = plan({**spec.eval, "model": spec.model}) if spec.eval else []
+    del planned  # only to refuse wrong words before anything is computed
+    with _held(out):
+        model = _open(spec)
+        method = kind(kind.settle(spec.options, model.spec), model.spec, None)
+        data = _tokens(spec, kind.reads, model)
+        method = kind(method.options, model.spec, data.canvas)
+        asked = _asked(spec, method, data)
+        services = _Services(spec, method, asked, data)
+        status = folder.claim(out, asked) if _first() else "running"
+        if status == "complete":
+            log.info("trained already: %s", out)
+        else:
+            if spec.eval_on_start and _first():
+                services.evaluate_base()
+            if spec.peft:
+                model.loaded.add_adapter(spec)
+            method.fit(spec, model.loaded, data, out, services)
+        del model
+        seconds = time.perf_counter() - began
+        if _first():
+            if status == "complete" and spec.eval_on_start:
+                services.evaluate_base()
+            services.evaluate(out, -1)
+            folder.finish(out, asked, {"seconds": round(seconds, 1)})
+    return Trained(out, tuple(services.runs), tuple(services.refused), time.perf_counter() - began)
+
+
+def settle(spec: TrainSpec | None, fields: dict[str, Any]) -> TrainSpec:
+    """The whole spec; fields it does not have are the method's options."""
+    own = {name: value for name, value in fields.items() if name in TrainSpec.model_fields}
+    options = {name: value for name, value in fields.items() if name not in TrainSpec.model_fields}
+    given = {**(spec.model_dump() if spec is not None else {}), **own}
+    if options:
+        given["options"] = {**given.get("options", {}), **options}
+    return train_spec(**given)
+
+
+def _first() -> bool:
+    """Is this the first process of all (or the only one)?"""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+class _held:
+    """The output folder, for one training at a time."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+
+    def __enter__(self) -> None:
+        if not _first():
+            return
+        folder.ensure_folder(self.out)
+        self.lock = FileLock(self.out / ".lock")
+        try:
+            self.lock.acquire(timeout=0)
+        except Timeout:
+            raise RunError(f"{self.out} is being trained by another process; wait, or choose another folder") from None
+
+    def __exit__(self, *_: object) -> None:
+        if _first():
+            self.lock.release()
+
+
+def _open(spec: TrainSpec) -> Any:
+    """The model, on this process's own device where there are several."""
+    import torch
+
+    device = spec.device
+    if device is None and torch.cuda.is_available() and (local := os.environ.get("LOCAL_RANK")) is not None:
+        device = f"cuda:{local}"
+    return load(
+        spec.model, adapter=spec.adapter, device=device, dtype=spec.dtype, family=spec.family, **spec.model_args
+    )
+
+
+def _tokens(spec: TrainSpec, kind: Any, model: Any) -> Tokens:
+    tokens = tokenise(read_data(spec, kind), model.loaded, spec)
+    if _first():
+        log.info("%s", histogram(tokens))
+    return tokens
+
+
+def _asked(spec: TrainSpec, method: Any, data: Tokens) -> dict[str, Any]:
+    """What makes this training this training and no other; micro-batches and processes do not, their product does."""
+    settings = spec.model_dump(mode="json", exclude=set(_NOT_IDENTITY))
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    return {
+        **settings,
+        "base": fingerprint.model_name(spec.model),
+        "base_content": fingerprint.content_hash(locate(spec.model)),
+        "base_adapter": fingerprint.content_hash(spec.adapter) if spec.adapter else None,
+        "options": method.options.model_dump(mode="json"),
+        "data": data.name,
+        "data_hash": data.hash,
+        "items": len(data.items),
+        "batch": spec.per_device_train_batch_size * spec.gradient_accumulation_steps * processes,
+    }
+
+
+class _Services:
+    """What the engine does for a trainer (see ``protocols.Services``)."""
+
+    def __init__(self, spec: TrainSpec, method: Any, asked: dict[str, Any], data: Tokens) -> None:
+        self.spec, self.method, self.asked, self.data = spec, method, asked, data
+        self.runs: list[Run] = []
+        self.refused: list[str] = []
+        self._parents = lineage.read(locate(spec.model))
+
+    def evaluate_base(self) -> None:
+        """Evaluate the checkpoint that training starts from."""
+        base = {"model": self.spec.model, **({"adapter": self.spec.adapter} if self.spec.adapter else {})}
+        self._evaluate({**base, "family": self.spec.family, "model_args": self.spec.model_args})
+
+    def evaluate(self, checkpoint: Path, step: int) -> None:
+        """Evaluate a saved checkpoint; nothing where nothing was asked for."""
+        family = {"family": self.spec.family, "model_args": self.spec.model_args}
+        self._evaluate({"model": str(checkpoint), **family})
+
+    def _evaluate(self, model: dict[str, Any]) -> None:
+        if not self.spec.eval:
+            return
+        where = {"device": self.spec.device, "dtype": self.spec.dtype}
+        runs = str(Path(self.spec.output_path) / "runs")
+        given = {**{k: v for k, v in {**where, **model}.items() if v}, **self.spec.eval, "output_path": runs}
+        for outcome in evaluate_all(plan(given)):
+            self._keep(outcome)
+
+    def _keep(self, outcome: Outcome) -> None:
+        if outcome.run is not None:
+            self.runs.append(outcome.run)
+            return
+        if not outcome.planned.name:  # not one benchmark of many: what was asked for cannot be done
+            raise UsageError(str(outcome.reason))
+        self.refused.append(f"{outcome.planned.name}: {outcome.reason}")
+        log.warning("%s", self.refused[-1])
+
+    def lineage(self, folder: Path, step: int) -> None:
+        """Write ``lineage.json``."""
+        asked = dict(self.asked)
+        told = {name: asked.pop(name) for name in ("base", "base_content", "base_adapter", "options", "data")}
+        before = [*self._parents.get("parents", ()), self._parents] if self._parents else []
+        parents = [{k: v for k, v in one.items() if k != "parents"} for one in before]
+        lineage.write(
+            folder,
+            lineage.Lineage(
+                **told,
+                method=asked.pop("method"),
+                peft=asked.pop("peft"),
+                data_hash=asked.pop("data_hash"),
+                seed=asked.pop("seed"),
+                step=step,
+                steps=self.spec.max_steps or step,
+                settings=asked,
+                parents=tuple(parents),
+            ),
+        )

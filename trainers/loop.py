@@ -1,0 +1,264 @@
+"""One training loop for every method, on ``transformers.Trainer``: it owns steps, optimiser, schedule, precision,
+processes, trackers and resume; ours are the data of a step, the loss, and where checkpoints go.
+
+A checkpoint is whole once its ``lineage.json`` stands in it, which is written last. The same command goes on from the
+last whole one; a folder that a kill left half written is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+
+from dare_bench.diffusion.forward import Inputs
+from dare_bench.errors import TrainingError
+from dare_bench.protocols import LoadedModel, Services
+from dare_bench.trainers.method import Method
+from dare_bench.trainers.progress import Progress
+from dare_bench.trainers.reference import Reference
+from dare_bench.trainers.steps import Micro, Shape, Steps
+from dare_bench.training.rows import Tokens
+from dare_bench.training.spec import TrainSpec
+
+LINEAGE = "lineage.json"
+_FOLDER = re.compile(r"checkpoint-(\d+)$")
+
+
+def run(method: Method, spec: TrainSpec, model: LoadedModel, data: Tokens, out: Path, services: Services) -> Path:
+    """Train ``model`` by ``method`` and save it to ``out``.
+
+    Raises:
+        TrainingError: a loss that is no number; the step and rows are named.
+        SaveError: a checkpoint could not be written.
+    """
+    items = method.items(data)
+    arguments = training_arguments(spec, method, model, out)
+    shape = Shape(spec.per_device_train_batch_size, spec.gradient_accumulation_steps, arguments.world_size)
+    steps = spec.max_steps or max(1, math.ceil(spec.num_train_epochs * len(items) / shape.whole))
+    arguments.max_steps = steps
+    data_of_steps = Steps(
+        items, method.law, method.weigh, steps, shape, arguments.process_index, spec.seed, method.fresh_noise
+    )
+    loop = Loop(method, spec, model, data_of_steps, services, arguments)
+    last = loop.tidy(out)
+    if spec.eval_every is not None:
+        loop.catch_up(out)
+    loop.train(resume_from_checkpoint=str(last) if last else None)
+    loop.save_model(str(out))
+    if loop.is_world_process_zero():
+        services.lineage(out, steps)
+    loop.accelerator.wait_for_everyone()
+    assert model.network is not None
+    model.network.eval()
+    return out
+
+
+def training_arguments(spec: TrainSpec, method: Method, model: LoadedModel, out: Path) -> TrainingArguments:
+    """transformers' settings of a training; names are the same on both sides."""
+    default = method.lora_learning_rate if spec.peft else method.learning_rate
+    kept = ("lr_scheduler_type", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
+    arguments = TrainingArguments(
+        output_dir=str(out),
+        **{name: getattr(spec, name) for name in (*kept, "max_grad_norm", "seed", "bf16", "logging_steps")},
+        learning_rate=spec.learning_rate or default,
+        max_steps=spec.max_steps or 1,
+        per_device_train_batch_size=spec.per_device_train_batch_size,
+        gradient_accumulation_steps=spec.gradient_accumulation_steps,
+        logging_first_step=True,
+        logging_nan_inf_filter=False,  # a loss that is no number ends the training
+        save_strategy="no",  # Loop decides, after what was asked for
+        report_to=trackers(spec.report_to),
+        use_cpu=torch.device(model.spec.device).type == "cpu",
+        remove_unused_columns=False,
+        dataloader_pin_memory=False,
+        disable_tqdm=True,
+        ddp_find_unused_parameters=False,
+        **({"fsdp": True, "fsdp_config": {"version": 2}} if spec.fsdp else {}),
+    )
+    arguments._n_gpu = min(arguments.n_gpu, 1)  # several GPUs are several processes, never DataParallel
+    return arguments
+
+
+def trackers(wanted: tuple[str, ...]) -> list[str]:
+    """Those of the trackers asked for that are installed."""
+    from importlib.util import find_spec
+
+    return [name for name in wanted if name != "none" and find_spec(name) is not None]
+
+
+class Loop(Trainer):
+    """``transformers.Trainer`` with our steps and losses."""
+
+    loss_is_scaled_for_ga = True  # weights are settled for the whole step
+
+    def __init__(
+        self,
+        method: Method,
+        spec: TrainSpec,
+        model: LoadedModel,
+        steps: Steps,
+        services: Services,
+        arguments: TrainingArguments,
+    ) -> None:
+        assert model.network is not None
+        self.method, self.asked, self.loaded, self.services = method, spec, model, services
+        self.figures: dict[str, float] = {}
+        model.network.train()
+        for module in model.network.modules():
+            if hasattr(module, "gradient_checkpointing"):
+                module.gradient_checkpointing = spec.gradient_checkpointing
+        super().__init__(model=model.network, args=arguments, train_dataset=steps)
+        self.steps = steps
+        self.reference = Reference(method, spec, model, self.accelerator.device) if method.wants_reference else None
+        self.remove_callback(PrinterCallback)
+        self.add_callback(_Keep(self))
+        self.add_callback(Progress(steps.shape.whole))
+
+    # -- data ----------------------------------------------------------------------------------------------------
+
+    def get_train_dataloader(self) -> DataLoader[Micro]:
+        """The parts of steps that are this process's, in order."""
+        return DataLoader(self.steps, batch_size=1, shuffle=False, collate_fn=_only)
+
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        return inputs
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> None:
+        return None
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        return 0
+
+    # -- loss ----------------------------------------------------------------------------------------------------
+
+    def compute_loss(
+        self, model: Any, inputs: Micro, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Tensor:
+        """This part's share of the step's loss, times the processes, since gradients are averaged over them."""
+        device = self.accelerator.device
+
+        def policy(given: Inputs) -> Tensor:
+            nll: Tensor = model(**given.to(device).arguments()).nll
+            return nll
+
+        reference = self.reference.losses(inputs, model) if self.reference is not None else None
+        loss, figures = self.method.loss(inputs, policy, reference)
+        if not math.isfinite(value := float(loss.detach())):
+            names = ", ".join(row.where for item in inputs.items for row in item[:1])
+            raise TrainingError(
+                f"step {inputs.step + 1}: the loss is {value}; rows of this batch: {names}; lower --learning-rate, "
+                "check these rows, or go on from the last checkpoint with other settings"
+            )
+        for name, figure in figures.items():
+            self.figures[name] = self.figures.get(name, 0.0) + figure / inputs.step_items
+        return loss * self.accelerator.num_processes
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Our figures stand beside the loss, averaged over the same steps."""
+        if "loss" in logs and (names := sorted(self.figures)):
+            span = max(1, self.state.global_step - self._logged)
+            totals = self.accelerator.reduce(torch.tensor([self.figures[n] for n in names], device=self.args.device))
+            logs |= {name: float(total) / span for name, total in zip(names, totals, strict=True)}
+            self.figures.clear()
+        if "loss" in logs:
+            self._logged = self.state.global_step
+        super().log(logs, start_time)
+
+    _logged = 0
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def due(self, step: int) -> bool:
+        """Is a checkpoint due after this step? The last step's is the output itself."""
+        every = (self.asked.save_steps, self.asked.eval_every)
+        return step < self.args.max_steps and any(n is not None and step % n == 0 for n in every)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        if self.args.should_save:
+            self.loaded.save(Path(output_dir or self.args.output_dir), state_dict)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        step = self.state.global_step
+        folder = Path(self.args.output_dir) / f"checkpoint-{step}"
+        self.accelerator.wait_for_everyone()
+        if self.is_world_process_zero():
+            self.services.lineage(folder, step)
+            limit = self.asked.save_total_limit
+            for old in checkpoints(Path(self.args.output_dir))[: -limit if limit else 0]:
+                if old != folder:
+                    shutil.rmtree(old)
+        self._evaluate_saved(folder, step)
+
+    def _evaluate_saved(self, folder: Path, step: int) -> None:
+        if self.asked.eval_every is None or step % self.asked.eval_every:
+            return
+        if self.is_world_process_zero():
+            with kept_randomness():
+                self.services.evaluate(folder, step)
+        self.accelerator.wait_for_everyone()
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        self.loaded.read_weights(Path(resume_from_checkpoint))
+
+    def tidy(self, out: Path) -> Path | None:
+        """The last whole checkpoint in ``out``; half-written ones are removed."""
+        whole = checkpoints(out)
+        self.accelerator.wait_for_everyone()
+        if self.is_world_process_zero():
+            for folder in out.glob("checkpoint-*"):
+                if _FOLDER.search(folder.name) and folder not in whole:
+                    shutil.rmtree(folder)
+        self.accelerator.wait_for_everyone()
+        return whole[-1] if whole else None
+
+    def catch_up(self, out: Path) -> None:
+        """Evaluations of checkpoints that a kill cut short; finished ones cost nothing."""
+        for folder in checkpoints(out):
+            found = _FOLDER.search(folder.name)
+            assert found is not None
+            self._evaluate_saved(folder, int(found[1]))
+
+
+class _Keep(TrainerCallback):
+    """Asks for a checkpoint when one is due."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        control.should_save = self.loop.due(state.global_step)
+        return control
+
+
+def _only(parts: list[Micro]) -> Micro:
+    return parts[0]
+
+
+def checkpoints(out: Path) -> list[Path]:
+    """The whole checkpoints in ``out``, by step."""
+    found = [(int(match[1]), path) for path in out.glob("checkpoint-*") if (match := _FOLDER.search(path.name))]
+    return [path for _, path in sorted(found) if (path / LINEAGE).is_file()]
+
+
+@contextlib.contextmanager
+def kept_randomness() -> Iterator[None]:
+    """What happens inside moves no generator outside: harnesses seed the global ones."""
+    import numpy as np
+
+    state, arrays = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        yield
+    random.setstate(state)
+    np.random.set_state(arrays)

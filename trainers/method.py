@@ -1,0 +1,115 @@
+"""What a training method must say: its settings, its noise, its loss. All else is the loop's (``loop.py``).
+
+A method of your own is one class and one line of registration: docs/training.md has a whole one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, ValidationError
+from torch import Tensor
+
+from dare_bench.config import one_line
+from dare_bench.diffusion.canvas import response
+from dare_bench.diffusion.forward import Inputs
+from dare_bench.diffusion.laws import Law, Noise
+from dare_bench.errors import UsageError, closest
+from dare_bench.protocols import LoadedModel, Services
+from dare_bench.trainers.padding import PaddingOptions
+from dare_bench.trainers.steps import Item, Micro, Row
+from dare_bench.training.rows import Kind, TokenRow, Tokens
+from dare_bench.training.spec import TrainSpec
+from dare_bench.types import ModelSpec
+
+TokenLosses = Callable[[Inputs], Tensor]
+"""-log p of the masked tokens, float32 [N], in nats."""
+
+
+class Options(PaddingOptions):
+    """A method's settings. A field that is None until the family or the data decides is filled in by the method."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Method(ABC):
+    """A training method at work on one model. Subclasses say ``name``, ``reads``, ``Options``, ``law``, ``weigh`` and
+    ``loss``; one that wants another policy's losses (a reference) says so by ``wants_reference``."""
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    """One line for lists."""
+    reads: ClassVar[Kind] = "examples"
+    Options: ClassVar[type[PaddingOptions]] = Options
+    learning_rate: ClassVar[float] = 1e-5
+    lora_learning_rate: ClassVar[float] = 1e-4
+    wants_reference: ClassVar[bool] = False
+
+    def __init__(self, options: Any, spec: ModelSpec, canvas: int | None) -> None:
+        self.options, self.spec, self.canvas = options, spec, canvas
+
+    @classmethod
+    def settle(cls, given: dict[str, Any], spec: ModelSpec) -> Any:
+        """The options that hold for a model: what is given, over what its family's authors use, over the defaults.
+
+        Raises:
+            UsageError: a setting the method does not have, or a value that cannot be.
+        """
+        known = cls.Options.model_fields
+        for name in given:
+            if name not in known:
+                near = ", ".join(closest(name, known))
+                raise UsageError(f"{cls.name} has no setting {name!r}; closest: {near}")
+        try:
+            return cls.Options(**{**cls.family_defaults(spec), **given})
+        except ValidationError as error:
+            raise UsageError(one_line(error, cls.name)) from error
+
+    @classmethod
+    def family_defaults(cls, spec: ModelSpec) -> dict[str, Any]:
+        """Settings that the model's family brings along."""
+        return {}
+
+    @property
+    @abstractmethod
+    def law(self) -> Law:
+        """The noise law."""
+
+    @abstractmethod
+    def weigh(self, noise: Noise) -> Tensor:
+        """What each token of a whole step's copies weighs in the loss, float64 [T]; 0 where it is not masked."""
+
+    @abstractmethod
+    def loss(self, micro: Micro, policy: TokenLosses, reference: TokenLosses | None) -> tuple[Tensor, dict[str, float]]:
+        """The micro-batch's part of the step's loss (parts add up), and figures for the log, each a sum over items."""
+
+    @property
+    def block_length(self) -> int | None:
+        """Of block-causal attention in training; None: the model's own."""
+        return getattr(self.options, "block_length", None)
+
+    @property
+    def fresh_noise(self) -> bool:
+        """Is noise drawn anew each time a row comes round?"""
+        return True
+
+    def items(self, data: Tokens) -> list[Item]:
+        """Rows with the room behind their answers settled."""
+        return [tuple(self._row(row) for row in rows) for rows in data.items]
+
+    def _row(self, row: TokenRow) -> Row:
+        length, padding, most = self.options.room(len(row.prompt), len(row.answer), self.canvas, self.spec.block_length)
+        eos = self.spec.eos_ids[0] if self.spec.eos_ids else self.spec.pad_id
+        if eos is None:
+            raise UsageError("this checkpoint names no EOS id, so answers cannot be ended; give --model-args eos_id=")
+        answer = response(row.answer, length, eos, padding, most)
+        return Row(row.prompt, tuple(answer), row.key, row.where)
+
+    def fit(self, spec: TrainSpec, model: LoadedModel, data: Tokens, out: Path, services: Services) -> Path:
+        """Train ``model`` (see :func:`dare_bench.trainers.loop.run`)."""
+        from dare_bench.trainers.loop import run
+
+        return run(self, spec, model, data, out, services)

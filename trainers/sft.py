@@ -1,0 +1,86 @@
+"""Supervised fine-tuning as each family's authors do it, in one loss.
+
+    loss = sum over masked tokens i of w_i CE_i / Z
+
+``w`` is the noise law's ELBO weight 1 / p (LLaDA, arXiv 2502.09992, eq. 5; SDAR, arXiv 2510.06303), Dream's CART (arXiv
+2508.15487, section 4.2) or 1 (LLaDA2, inclusionAI/dFactory). Z is, for ``row``, rows x the row's learned tokens; for
+``token``, all learned tokens of the step; for ``mask``, all masked tokens of the step. With ELBO weights and ``row``
+the expectation is the negative ELBO for each response token, averaged over rows. Z is the whole optimiser step's, so
+the loss does not depend on how a step is cut into micro-batches (DARE divides by each micro-batch's masked tokens,
+which is another objective for every cut).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from dare_bench.diffusion.laws import Law, LawName, Noise, Weighting, weights
+from dare_bench.diffusion.noise import EPS
+from dare_bench.errors import UsageError
+from dare_bench.trainers.method import Method, Options, TokenLosses
+from dare_bench.trainers.steps import Micro
+from dare_bench.types import ModelSpec
+
+
+class SFTOptions(Options):
+    """Settings of ``sft``; a family's authors' own are the defaults for its models."""
+
+    noise: LawName = Field("uniform", description="Noise law: uniform, even, counts, coupled, blocks, band.")
+    draws: int = Field(1, ge=1, description="Noised copies of each row.")
+    eps: float = Field(EPS, gt=0, lt=1, description="Lowest noise level of uniform and even.")
+    band: tuple[float, float] = Field((0.3, 0.8), description="Lowest and highest noise level of band: low,high.")
+    weight: Weighting = Field("elbo", description="Weight of a masked token: elbo (1 / p), plain (1), cart (Dream).")
+    normalise: Literal["row", "token", "mask"] = Field(
+        "row", description="Divide by each row's learned tokens, by all learned, or by all masked tokens of a step."
+    )
+    block_length: int | None = Field(None, ge=1, description="Blocks of a block-causal model (default: its own).")
+
+    @field_validator("band", mode="before")
+    @classmethod
+    def _two(cls, value: Any) -> Any:
+        return tuple(part for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+class SFT(Method):
+    """Supervised fine-tuning."""
+
+    name = "sft"
+    about = "supervised fine-tuning, as the family's authors do it"
+    Options = SFTOptions
+    learning_rate = 1e-5
+    lora_learning_rate = 1e-4
+
+    def __init__(self, options: SFTOptions, spec: ModelSpec, canvas: int | None) -> None:
+        super().__init__(options, spec, canvas)
+        if options.noise == "band" and options.weight == "elbo":
+            raise UsageError("weight='elbo' with noise='band' is no ELBO: its levels do not cover 0 to 1; use 'plain'")
+        if options.block_length is not None and spec.block_length is None:
+            raise UsageError(f"block_length={options.block_length}: {spec.family} attends without blocks; leave it out")
+
+    @classmethod
+    def family_defaults(cls, spec: ModelSpec) -> dict[str, Any]:
+        return dict(spec.sft)
+
+    @property
+    def law(self) -> Law:
+        o = self.options
+        return Law(o.noise, o.draws, o.eps, o.band, o.block_length or self.spec.block_length)
+
+    def weigh(self, noise: Noise) -> Tensor:
+        batch = noise.batch
+        weight_T = weights(noise, self.options.weight)
+        if self.options.normalise == "row":
+            length_R = batch.response_lengths_B.double()
+            return weight_T / (length_R[batch.row_T].clamp(min=1) * (len(batch.lengths) / noise.draws))
+        if self.options.normalise == "token":
+            return weight_T / (batch.response_T.sum().double() / noise.draws)
+        return weight_T / (noise.masked_T.sum().clamp(min=1).double() / noise.draws)
+
+    def loss(self, micro: Micro, policy: TokenLosses, reference: TokenLosses | None) -> tuple[Tensor, dict[str, float]]:
+        nll_N = policy(micro.inputs(self.spec, self.block_length))
+        loss = torch.dot(nll_N, micro.weight_N.to(nll_N.device, nll_N.dtype))
+        return loss, {}

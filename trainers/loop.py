@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import random
 import re
 import shutil
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
@@ -50,13 +53,16 @@ def run(method: Method, spec: TrainSpec, model: LoadedModel, data: Tokens, out: 
     data_of_steps = Steps(
         items, method.law, method.weigh, steps, shape, arguments.process_index, spec.seed, method.fresh_noise
     )
+    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(out / "logs"))  # by default it takes runs/, which is ours
     loop = Loop(method, spec, model, data_of_steps, services, arguments)
-    last = loop.tidy(out)
+    if (last := loop.tidy(out)) is not None:
+        model.read_weights(last)  # before the model is sharded
     if spec.eval_every is not None:
         loop.catch_up(out)
     loop.train(resume_from_checkpoint=str(last) if last else None)
     loop.save_model(str(out))
     if loop.is_world_process_zero():
+        loop.state.save_to_json(str(out / "trainer_state.json"))
         services.lineage(out, steps)
     loop.accelerator.wait_for_everyone()
     assert model.network is not None
@@ -124,6 +130,15 @@ class Loop(Trainer):
         self.remove_callback(PrinterCallback)
         self.add_callback(_Keep(self))
         self.add_callback(Progress(steps.shape.whole))
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """accelerate takes FSDP for accelerators alone and would run DDP on CPU ranks without a word."""
+        super().create_accelerator_and_postprocess()
+        if self.args.fsdp and self.accelerator.distributed_type == DistributedType.MULTI_CPU:
+            state = self.accelerator.state
+            state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
+            PartialState._shared_state["distributed_type"] = state.distributed_type = DistributedType.FSDP
+            self.is_fsdp_enabled = True
 
     # -- data ----------------------------------------------------------------------------------------------------
 
@@ -210,7 +225,7 @@ class Loop(Trainer):
         self.accelerator.wait_for_everyone()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        self.loaded.read_weights(Path(resume_from_checkpoint))
+        """Weights were read before the model was wrapped (see ``run``)."""
 
     def tidy(self, out: Path) -> Path | None:
         """The last whole checkpoint in ``out``; half-written ones are removed."""

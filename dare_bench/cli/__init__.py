@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dare_bench import __version__
-from dare_bench.cli import doctor, eval, leaderboard, ls, report, show, validate
+from dare_bench.cli import doctor, eval, leaderboard, ls, report, show, train, validate
 from dare_bench.cli.guard import State, guarded
 
 app = typer.Typer(
@@ -54,6 +54,7 @@ for group, name in ((ls.app, "ls"), (leaderboard.app, "leaderboard")):
         if registered.callback is not None:
             registered.callback = guarded(registered.callback)
     app.add_typer(group, name=name)
+app.add_typer(train.app, name="train")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -61,4 +62,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if argv is None else argv)
     State.debug, State.resume = "--debug" in words, "interrupted"
     words = [word for word in words if word != "--debug"]
+    if words[:1] == ["train"]:
+        try:
+            guarded(train.fill)(words[1] if len(words) > 1 else None)
+        except typer.Exit as stop:
+            sys.exit(stop.exit_code)
     app(args=eval.with_template_names(words) if words[:1] == ["eval"] else words, prog_name="dare-bench")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -50,6 +51,14 @@ def content(row: Item) -> str:
     """What a row says, as canonical JSON, without where it stood: equal rows of any file format are equal here."""
     said = {f.name: getattr(row, f.name) for f in fields(row) if f.name != "where"}
     return json.dumps(said, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
+
+
+def digest(rows: Iterable[Item]) -> str:
+    """SHA-256 of what rows say, in order: equal for equal rows from JSONL, parquet or the hub."""
+    whole = hashlib.sha256()
+    for row in rows:
+        whole.update(content(row).encode() + b"\n")
+    return whole.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,14 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from dare_bench import fingerprint
-from dare_bench.engine.evaluate import Outcome, evaluate_all
+from dare_bench.engine.evaluate import evaluate_all, settled
+from dare_bench.engine.hints import check
 from dare_bench.engine.plan import plan
-from dare_bench.errors import RunError, UsageError
+from dare_bench.errors import DataError, RunError, UsageError
 from dare_bench.loading import load, locate
+from dare_bench.protocols import AdapterSettings, LoadedModel
 from dare_bench.registry import registry
+from dare_bench.run_fields import run_fields
 from dare_bench.runs.reader import Run
 from dare_bench.training import folder, lineage
 from dare_bench.training.data import read_data
@@ -36,7 +39,7 @@ _NOT_IDENTITY = frozenset(
         "data", "task", "options",
     }
 )  # fmt: skip
-"""Settings that do not say which training this is (where, how it is cut, what is written), or that are told otherwise."""
+"""Settings that do not say which training this is (where, how it is cut, what is written), or are told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,6 @@ def train(spec: TrainSpec | None = None, **fields: Any) -> Trained:
     spec = settle(spec, fields)
     began, out = time.perf_counter(), Path(spec.output_path)
     kind = registry().get("trainer", spec.method).load()
-    planned = plan({**spec.eval, "model": spec.model}) if spec.eval else []
-    del planned  # only to refuse wrong words before anything is computed
     with _held(out):
         model = _open(spec)
         method = kind(kind.settle(spec.options, model.spec), model.spec, None)
@@ -81,8 +82,9 @@ def train(spec: TrainSpec | None = None, **fields: Any) -> Trained:
         else:
             if spec.eval_on_start and _first():
                 services.evaluate_base()
+            services.check(model.loaded)
             if spec.peft:
-                model.loaded.add_adapter(spec)
+                model.loaded.add_adapter(_adapter(spec))
             method.fit(spec, model.loaded, data, out, services)
         del model
         seconds = time.perf_counter() - began
@@ -137,9 +139,12 @@ def _open(spec: TrainSpec) -> Any:
     device = spec.device
     if device is None and torch.cuda.is_available() and (local := os.environ.get("LOCAL_RANK")) is not None:
         device = f"cuda:{local}"
-    return load(
-        spec.model, adapter=spec.adapter, device=device, dtype=spec.dtype, family=spec.family, **spec.model_args
-    )
+    adapter = {"adapter": spec.adapter} if spec.adapter else {}
+    return load(spec.model, device=device, dtype=spec.dtype, family=spec.family, **adapter, **spec.model_args)
+
+
+def _adapter(spec: TrainSpec) -> AdapterSettings:
+    return AdapterSettings(spec.lora_r, spec.lora_alpha, spec.lora_dropout, spec.lora_targets, spec.seed)
 
 
 def _tokens(spec: TrainSpec, kind: Any, model: Any) -> Tokens:
@@ -175,6 +180,19 @@ class _Services:
         self.refused: list[str] = []
         self._parents = lineage.read(locate(spec.model))
 
+    def check(self, model: LoadedModel) -> None:
+        """Refuse an evaluation that cannot be made before anything is trained; of a suite's entries only all."""
+        planned = plan(self._fields({"model": self.spec.model})) if self.spec.eval else []
+        for one in planned:
+            try:
+                spec = settled(None, None, {**one.fields, "limit": 1, "samples": None})[0]
+                source = registry().get("harness", spec.harness).load()
+                check(source, spec)
+                source(spec, model).requests()
+            except (UsageError, DataError):
+                if len(planned) == 1:
+                    raise
+
     def evaluate_base(self) -> None:
         """Evaluate the checkpoint that training starts from."""
         base = {"model": self.spec.model, **({"adapter": self.spec.adapter} if self.spec.adapter else {})}
@@ -186,22 +204,19 @@ class _Services:
         self._evaluate({"model": str(checkpoint), **family})
 
     def _evaluate(self, model: dict[str, Any]) -> None:
-        if not self.spec.eval:
-            return
-        where = {"device": self.spec.device, "dtype": self.spec.dtype}
-        runs = str(Path(self.spec.output_path) / "runs")
-        given = {**{k: v for k, v in {**where, **model}.items() if v}, **self.spec.eval, "output_path": runs}
-        for outcome in evaluate_all(plan(given)):
-            self._keep(outcome)
+        for outcome in evaluate_all(plan(self._fields(model))) if self.spec.eval else ():
+            if outcome.run is not None:
+                self.runs.append(outcome.run)
+                continue
+            self.refused.append(": ".join(part for part in (outcome.planned.name, str(outcome.reason)) if part))
+            log.warning("%s", self.refused[-1])
 
-    def _keep(self, outcome: Outcome) -> None:
-        if outcome.run is not None:
-            self.runs.append(outcome.run)
-            return
-        if not outcome.planned.name:  # not one benchmark of many: what was asked for cannot be done
-            raise UsageError(str(outcome.reason))
-        self.refused.append(f"{outcome.planned.name}: {outcome.reason}")
-        log.warning("%s", self.refused[-1])
+    def _fields(self, model: dict[str, Any]) -> dict[str, Any]:
+        """The fields of the evaluation of a model."""
+        where = {"device": self.spec.device, "dtype": self.spec.dtype, **model}
+        asked = run_fields(None, self.spec.eval)
+        runs = str(Path(self.spec.output_path) / "runs")
+        return {**{name: value for name, value in where.items() if value}, **asked, "output_path": runs}
 
     def lineage(self, folder: Path, step: int) -> None:
         """Write ``lineage.json``."""

@@ -11,7 +11,7 @@ import toy_source
 from toy_model import ToyModel
 
 from dare_bench.cli import main
-from dare_bench.cli.options import run_fields
+from dare_bench.run_fields import run_fields
 from dare_bench.errors import UsageError
 
 toy_source.register()

@@ -1,4 +1,4 @@
-"""From the words of the command line and ``-C run.yaml`` to the fields of a run. Flags win over the file."""
+"""From the words of people to the fields of a run: flags, ``-C run.yaml``, what a training or a sweep evaluates."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ _ALIASES = {
     "seed": "seeds",
     "batch_size": "max_rows",
     "pretrained": "model",
+    "suite": "tasks",
 }
 _PAIRS = ("decoding", "likelihood", "model_args")
 

@@ -1,0 +1,176 @@
+"""``dare-bench train METHOD``: train a checkpoint, evaluate what comes out. The last line is the checkpoint's folder.
+
+Flags are made from the fields of :class:`TrainSpec` and of the method's own settings, so that flag, YAML key and Python
+argument always agree.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json as jsonlib
+import types
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import typer
+from pydantic.fields import FieldInfo
+
+from dare_bench.cli.guard import State, guarded
+from dare_bench.config import parse_pairs, read_yaml
+from dare_bench.errors import UsageError, closest
+from dare_bench.registry import Entry, registry
+from dare_bench.training.spec import TrainSpec
+
+app = typer.Typer(
+    help="Train a checkpoint by a method, then evaluate it (dare-bench train METHOD --help lists the settings).",
+    no_args_is_help=True,
+)
+
+_SHORT = {"model": ("-m",), "output_path": ("-o",)}
+_OWN = {
+    "eval_tasks": ("Tasks that checkpoints are evaluated on, by commas.", str),
+    "eval_suite": ("Suite that checkpoints are evaluated on (dare-bench ls suites).", str),
+    "eval_limit": ("First N documents of each task, or a share.", str),
+    "eval_args": ("k=v,k=v: any other setting of the evaluation (gen_length=..., repeats=...).", str),
+}
+"""Flags that fill ``eval``."""
+_PANEL = {
+    name: panel
+    for panel, names in {
+        "Data": "data task split rows max_length overlong",
+        "Adapter": "peft adapter lora_r lora_alpha lora_dropout lora_targets",
+        "Optimiser": "max_steps num_train_epochs per_device_train_batch_size gradient_accumulation_steps learning_rate "
+        "lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm "
+        "gradient_checkpointing bf16 fsdp seed",
+        "Checkpoints and logs": "output_path save_steps save_total_limit logging_steps report_to",
+        "Evaluation": "eval_every eval_on_start",
+    }.items()
+    for name in names.split()
+}
+
+
+def fill(named: str | None) -> None:
+    """Add a command for each registered method; the one that is named gets its settings as flags."""
+    for entry in registry().entries("trainer"):
+        about = str(entry.about.get("about", "")) or f"Train by {entry.name}."
+        app.command(entry.name, help=about[:1].upper() + about[1:])(guarded(_command(entry, entry.name == named)))
+
+
+def _command(entry: Entry, whole: bool) -> Callable[..., None]:
+    """The function that typer reads: its parameters are the settings."""
+    own = dict(entry.load().Options.model_fields) if whole else {}
+
+    def command(**given: Any) -> None:
+        json = given.pop("json")
+        _train(entry.name, own, {name: value for name, value in given.items() if value is not None}, json)
+
+    clash = sorted(own.keys() & (TrainSpec.model_fields.keys() | _OWN.keys()))
+    if clash:
+        raise UsageError(f"trainer {entry.name!r} has a setting {clash[0]!r}, which every training has; rename it")
+    common = {n: f for n, f in TrainSpec.model_fields.items() if n not in ("method", "options", "eval")}
+    parameters = [
+        _parameter("config", str, "YAML file with these settings; flags win over it.", None, "--config", "-C"),
+        *[_of_field(name, field, _PANEL.get(name)) for name, field in common.items()],
+        *[_parameter(name, kind, text, "Evaluation") for name, (text, kind) in _OWN.items()],
+        *[_of_field(name, field, f"Settings of {entry.name}") for name, field in own.items()],
+        inspect.Parameter(
+            "json",
+            inspect.Parameter.KEYWORD_ONLY,
+            default=False,
+            annotation=Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")],
+        ),
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__doc__ = None
+    return command
+
+
+def _of_field(name: str, field: FieldInfo, panel: str | None) -> inspect.Parameter:
+    silent = field.default is None or field.is_required() or field.default_factory is not None
+    default = "" if silent else f" (default: {_shown(field.default)})"
+    text = f"{field.description or ''}{_choices(field.annotation)}{default}".strip()
+    return _parameter(name, _kind(field.annotation), text, panel)
+
+
+def _parameter(name: str, kind: type, text: str, panel: str | None, *flags: str) -> inspect.Parameter:
+    flag = f"--{name.replace('_', '-')}"
+    names = flags or ((f"{flag}/--no-{flag[2:]}",) if kind is bool else (flag, *_SHORT.get(name, ())))
+    option = typer.Option(*names, help=text.replace("[", "\\["), show_default=False, rich_help_panel=panel)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+    )
+
+
+def _kind(annotation: Any) -> type:
+    """What the command line reads a field as: what is neither number nor switch is text, which the field reads."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        annotation = next(part for part in get_args(annotation) if part is not type(None))
+    return annotation if annotation in (int, float, bool) else str
+
+
+def _choices(annotation: Any) -> str:
+    parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    found = next((get_args(part) for part in parts if get_origin(part) is Literal), ())
+    return f" One of {', '.join(map(str, found))}." if found else ""
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _train(method: str, own: Mapping[str, FieldInfo], flags: dict[str, Any], json: bool) -> None:
+    from dare_bench.cli.eval import _log_to_stderr
+    from dare_bench.training.run import train
+
+    fields = settings(method, own, flags)
+    _log_to_stderr()
+    State.resume = "interrupted; run the same command to resume"
+    trained = train(**fields)
+    if json:
+        from dare_bench.cli.summary import record
+
+        runs = [record(run) for run in trained.runs]
+        print(jsonlib.dumps({"path": str(trained.path), "runs": runs, "not_run": list(trained.not_run)}, indent=2))
+    else:
+        from dare_bench.cli.summary import print_runs
+
+        if trained.runs:
+            print_runs([(run.path.name, run, None) for run in trained.runs])
+        print(trained.path)
+    if trained.not_run or any(run.status != "complete" for run in trained.runs):
+        raise typer.Exit(4)
+
+
+def settings(method: str, own: Mapping[str, FieldInfo], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of ``dare_bench.train`` from flags and the YAML file they name.
+
+    Raises:
+        UsageError: a key nobody knows, another method in the file, a setting that is missing.
+    """
+    given = dict(flags)
+    config = given.pop("config", None)
+    found = read_yaml(config) if config is not None else {}
+    if found.pop("method", method) != method:
+        raise UsageError(f"{config}: method is another than {method!r}, which the command names; leave one of them out")
+    known = [*TrainSpec.model_fields, *own, *_OWN]
+    for name in found:
+        if name not in known:
+            raise UsageError(f"{config}: unknown setting {name!r}; closest: {', '.join(closest(name, known))}")
+    if {"data", "task"} & given.keys():
+        found = {name: value for name, value in found.items() if name not in ("data", "task")}
+    fields = {"method": method, **found, **given}
+    evaluation = dict(fields.pop("eval", None) or {})
+    for name in _OWN:
+        value = fields.pop(name, None)
+        if value is not None and name == "eval_args":
+            evaluation |= parse_pairs(value)
+        elif value is not None:
+            evaluation[name.removeprefix("eval_")] = value
+    fields["eval"] = evaluation
+    if "model_args" in fields:
+        fields["model_args"] = parse_pairs(fields["model_args"])
+    missing = [name for name in ("model", "output_path") if name not in fields]
+    if missing:
+        raise UsageError(f"give --{missing[0].replace('_', '-')}: {TrainSpec.model_fields[missing[0]].description}")
+    return fields

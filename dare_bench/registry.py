@@ -17,8 +17,16 @@ from typing import Any, Literal, get_args
 
 from dare_bench.errors import UsageError, unknown
 
-Kind = Literal["family", "checkpoint", "task_folder", "recipe", "suite", "harness", "trainer", "executor", "training_data"]
-BUILT_IN = ("dare_bench.harness", "dare_bench.model_adapters", "dare_bench.tasks", "dare_bench.trainers")
+Kind = Literal[
+    "family", "checkpoint", "task_folder", "recipe", "suite", "harness", "trainer", "executor", "training_data"
+]
+BUILT_IN = (
+    "dare_bench.executors",
+    "dare_bench.harness",
+    "dare_bench.model_adapters",
+    "dare_bench.tasks",
+    "dare_bench.trainers",
+)
 GROUP = "dare_bench.plugins"
 
 

@@ -12,11 +12,22 @@ if TYPE_CHECKING:
     from dare_bench.registry import Registry
 
 
+TRAINING = {
+    "dare_sudoku": "dare_sudoku.training:DATA",
+    "dare_arithmetic": "dare_arithmetic.training:DATA",
+    "dare_countdown3": "dare_countdown.training:THREE",
+    "dare_countdown4": "dare_countdown.training:FOUR",
+}
+"""Tasks whose training split is made without end, and where (see ``training.TrainingData``)."""
+
+
 def register(registry: Registry) -> None:
     """The folder is searched for lm-eval task files before lm-eval's own. A recipe file holds a checkpoint's published
     scores, a suite file several benchmarks; both are found by their file's name."""
     here = Path(__file__).parent
     registry.add("task_folder", "dare", str(here), origin=__name__)
+    for name, target in TRAINING.items():
+        registry.add("training_data", name, f"dare_bench.tasks.{target}", origin=__name__)
     for kind in ("recipe", "suite"):
         for file in sorted((here / f"{kind}s").glob("*.yaml")):
             registry.add(kind, file.stem, str(file), origin=__name__)

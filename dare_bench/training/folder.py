@@ -43,6 +43,14 @@ def claim(out: Path, asked: Mapping[str, Any]) -> str:
     return status
 
 
+def status(out: Path) -> str:
+    """How far the training in ``out`` is, for processes that only follow the first."""
+    try:
+        return str(json.loads((out / FILE).read_text())["status"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "new"
+
+
 def finish(out: Path, asked: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     """Mark the training complete."""
     atomic_write_json(out / FILE, {"status": "complete", "asked": dict(asked), **facts})

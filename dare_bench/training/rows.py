@@ -84,6 +84,8 @@ class TokenRow:
     answer: tuple[int, ...]
     where: str
     key: int
+    cut: bool = False
+    """The answer goes on in the data: no EOS belongs behind it."""
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,9 @@ from dare_bench.loading import load, locate
 from dare_bench.protocols import AdapterSettings, LoadedModel
 from dare_bench.registry import registry
 from dare_bench.run_fields import run_fields
+from dare_bench.runs import lineage
 from dare_bench.runs.reader import Run
-from dare_bench.training import folder, lineage
+from dare_bench.training import folder
 from dare_bench.training.data import read_data
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec, train_spec
@@ -76,11 +77,11 @@ def train(spec: TrainSpec | None = None, **fields: Any) -> Trained:
         method = kind(method.options, model.spec, data.canvas)
         asked = _asked(spec, method, data)
         services = _Services(spec, method, asked, data)
-        status = folder.claim(out, asked) if _first() else "running"
+        status = folder.claim(out, asked) if first_process() else folder.status(out)
         if status == "complete":
             log.info("trained already: %s", out)
         else:
-            if spec.eval_on_start and _first():
+            if spec.eval_on_start and first_process():
                 services.evaluate_base()
             services.check(model.loaded)
             if spec.peft:
@@ -88,7 +89,7 @@ def train(spec: TrainSpec | None = None, **fields: Any) -> Trained:
             method.fit(spec, model.loaded, data, out, services)
         del model
         seconds = time.perf_counter() - began
-        if _first():
+        if first_process():
             if status == "complete" and spec.eval_on_start:
                 services.evaluate_base()
             services.evaluate(out, -1)
@@ -106,7 +107,7 @@ def settle(spec: TrainSpec | None, fields: dict[str, Any]) -> TrainSpec:
     return train_spec(**given)
 
 
-def _first() -> bool:
+def first_process() -> bool:
     """Is this the first process of all (or the only one)?"""
     return int(os.environ.get("RANK", "0")) == 0
 
@@ -118,7 +119,7 @@ class _held:
         self.out = out
 
     def __enter__(self) -> None:
-        if not _first():
+        if not first_process():
             return
         folder.ensure_folder(self.out)
         self.lock = FileLock(self.out / ".lock")
@@ -128,7 +129,7 @@ class _held:
             raise RunError(f"{self.out} is being trained by another process; wait, or choose another folder") from None
 
     def __exit__(self, *_: object) -> None:
-        if _first():
+        if first_process():
             self.lock.release()
 
 
@@ -149,7 +150,7 @@ def _adapter(spec: TrainSpec) -> AdapterSettings:
 
 def _tokens(spec: TrainSpec, kind: Any, model: Any) -> Tokens:
     tokens = tokenise(read_data(spec, kind), model.loaded, spec)
-    if _first():
+    if first_process():
         log.info("%s", histogram(tokens))
     return tokens
 
@@ -192,6 +193,12 @@ class _Services:
             except (UsageError, DataError):
                 if len(planned) == 1:
                     raise
+
+    def open(self, checkpoint: str | None) -> LoadedModel:
+        """Another model, as this training's own was opened; None: the one that training starts from."""
+        other = {} if checkpoint is None else {"model": checkpoint, "adapter": None}
+        model: LoadedModel = _open(self.spec.model_copy(update=other)).loaded
+        return model
 
     def evaluate_base(self) -> None:
         """Evaluate the checkpoint that training starts from."""

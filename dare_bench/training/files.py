@@ -1,0 +1,296 @@
+"""Where training rows lie: JSONL, JSON and parquet files, folders of them, Hugging Face data sets. One row at a time.
+
+A row that cannot be read is no exception here but a :class:`Row` with its ``problem``: the reader of a file counts all
+of them and names the first.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+from dare_bench.errors import DataError, UsageError
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
+SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(:[\w.-]+)?")
+PARQUET_ROWS = 1024
+"""Rows of a parquet file that are held at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: its columns, or why it has none."""
+
+    where: str
+    value: dict[str, Any] | None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of one file. ``columns`` also has the fields inside columns (``extra_info.question``); it is empty
+    where no row can be read."""
+
+    name: str
+    columns: frozenset[str]
+    rows: Iterator[Row]
+
+
+def shown(value: Any, most: int = 60) -> str:
+    """A value for a message, in one line, however large it is."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def reason(error: BaseException) -> str:
+    """The first line of an exception, for a message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
+
+
+def find_files(data: str, split: str) -> list[Path]:
+    """The files that ``data`` names, sorted; none where it can only be a hub id.
+
+    A folder stands for its files of the split (``train.jsonl``, ``data/train-00000.parquet``), or for all of them where
+    no name says a split.
+
+    Raises:
+        UsageError: a path, pattern or folder without such files.
+    """
+    place = Path(data).expanduser()
+    if place.is_file():
+        if not place.name.endswith(SUFFIXES):
+            raise UsageError(f"{data} is no training data by its name; allowed are {', '.join(SUFFIXES)}")
+        return [place]
+    if place.is_dir():
+        return _of_folder(place, split)
+    if glob.has_magic(data):
+        matching = map(Path, glob.glob(str(place), recursive=True))  # noqa: PTH207 - Path.glob takes no absolute one
+        found = sorted(file for file in matching if file.name.endswith(SUFFIXES))
+        if not found:
+            raise UsageError(f"no training file matches {data!r}; allowed are {', '.join(SUFFIXES)}")
+        return found
+    if not HUB_ID.fullmatch(data) or data.endswith(SUFFIXES):
+        raise UsageError(f"{data} is not there; give a file ({', '.join(SUFFIXES)}), a folder of them or a hub id")
+    return []
+
+
+def _of_folder(folder: Path, split: str) -> list[Path]:
+    every = sorted(p for p in folder.rglob("*") if p.is_file() and p.name.endswith(SUFFIXES))
+    every = [p for p in every if not any(part.startswith(".") for part in p.relative_to(folder).parts)]
+    if not every:
+        raise UsageError(f"{folder} holds no training file; allowed are {', '.join(SUFFIXES)}")
+    names = {p: p.relative_to(folder).as_posix() for p in every}
+    chosen = [p for p in every if _says(names[p], split)]
+    if not chosen and any(_says(name, other) for name in names.values() for other in SPLITS):
+        raise UsageError(
+            f"{folder} has no file of the split {split!r} ({shown(', '.join(names.values()), 120)}); "
+            "name the file itself, or another split"
+        )
+    return chosen or every
+
+
+def _says(name: str, split: str) -> bool:
+    """Is the split's name a word of the file's name? (``train3.jsonl`` and ``train-00000`` are train, ``trainer`` is
+    not.)"""
+    return re.search(rf"(?<![A-Za-z0-9]){re.escape(split)}(?![A-Za-z])", name) is not None
+
+
+def open_file(file: Path, keep: frozenset[str]) -> Table:
+    """A file as a table. Of a parquet file only the columns in ``keep`` are read."""
+    if file.name.endswith(".parquet"):
+        return _parquet(file, keep)
+    return _peeked(str(file), _json_rows(file))
+
+
+def _peeked(name: str, rows: Iterable[Row]) -> Table:
+    """A table whose columns are those of its first row that can be read."""
+    source = iter(rows)
+    held: list[Row] = []
+    for row in source:
+        held.append(row)
+        if row.value is not None:
+            break
+    first = held[-1].value if held else None
+    return Table(name, frozenset(_names(first or {})), chain(held, source))
+
+
+def _names(value: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, inner in value.items():
+        yield prefix + name
+        if isinstance(inner, dict) and not prefix:
+            yield from _names(inner, f"{name}.")
+
+
+# -- JSON ------------------------------------------------------------------------------------------------------------
+
+
+class _Twice(ValueError):
+    """A key is written twice in one object."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Twice(f"key {next(n for n in names if names.count(n) > 1)!r} is written twice; keep one")
+    return made
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+
+
+def _json_rows(file: Path) -> Iterator[Row]:
+    """The objects of a file of JSON lines or of one JSON array, each with the line it begins in."""
+    number = 0
+    try:
+        with _binary(file) as stream:
+            for number, line in enumerate(stream, 1):
+                if number == 1:
+                    line = line.removeprefix(b"\xef\xbb\xbf")
+                    if ".json" in file.suffixes and line.lstrip()[:1] == b"[":
+                        yield from _array_rows(str(file), line + stream.read())
+                        return
+                if line.strip():
+                    yield _json_row(f"{file}:{number}", line)
+    except (OSError, EOFError, zlib.error) as error:  # the last two: a gzip file that is cut off or damaged
+        raise DataError(f"{file}:{number + 1}: cannot be read on ({reason(error)})") from error
+
+
+def _binary(file: Path) -> IO[bytes]:
+    return gzip.open(file) if file.name.endswith(".gz") else file.open("rb")  # type: ignore[return-value]
+
+
+def _json_row(where: str, line: bytes) -> Row:
+    try:
+        return _checked(where, json.loads(line.decode(), object_pairs_hook=_object))
+    except (ValueError, RecursionError) as error:
+        return Row(where, None, _why(error))
+
+
+def _checked(where: str, value: Any) -> Row:
+    if isinstance(value, dict):
+        return Row(where, value)
+    return Row(where, None, f"a row is an object of columns, this is a {type(value).__name__} ({shown(value)})")
+
+
+def _why(error: ValueError | RecursionError) -> str:
+    """Why a line is no row."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8: byte 0x{error.object[error.start]:02x} at {error.start}"
+    if isinstance(error, json.JSONDecodeError):
+        return f"not valid JSON ({error.msg} at character {error.pos})"
+    if isinstance(error, RecursionError):
+        return "not valid JSON (nested too deeply)"
+    return str(error) if isinstance(error, _Twice) else f"not valid JSON ({reason(error)})"
+
+
+def _array_rows(name: str, raw: bytes) -> Iterator[Row]:
+    """The objects of one JSON array. What breaks it ends it: what follows cannot be told apart."""
+    at, line, seen = 0, 1, 0
+    try:
+        text = raw.decode()
+        at = text.index("[") + 1
+        while True:
+            at = _skip(text, at)
+            line, seen = line + text.count("\n", seen, at), at
+            if text[at : at + 1] == "]":
+                if text[at + 1 :].strip():
+                    yield Row(f"{name}:{line}", None, "something follows the array's end")
+                return
+            value, at = _DECODER.raw_decode(text, at)
+            yield _checked(f"{name}:{line}", value)
+            at = _skip(text, at)
+            if text[at : at + 1] not in (",", "]"):
+                raise json.JSONDecodeError("Expecting ',' or ']'", text, at)
+            at += text[at] == ","
+    except UnicodeDecodeError as error:
+        yield Row(f"{name}:{1 + raw.count(10, 0, error.start)}", None, _why(error))
+    except (ValueError, RecursionError) as error:
+        yield Row(f"{name}:{line}", None, _why(error))
+
+
+def _skip(text: str, at: int) -> int:
+    while text[at : at + 1].isspace():
+        at += 1
+    return at
+
+
+# -- parquet and the hub -----------------------------------------------------------------------------------------------
+
+
+def _need(module: str, what: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise UsageError(f"{what} needs {package}; install it with: pip install 'dare-bench[train]'") from error
+
+
+def _parquet(file: Path, keep: frozenset[str]) -> Table:
+    parquet = _need("pyarrow.parquet", f"{file}: a parquet file")
+    try:
+        source = parquet.ParquetFile(file)
+    except (OSError, ValueError) as error:  # pyarrow.ArrowInvalid is a ValueError
+        raise DataError(f"{file}: no readable parquet file ({reason(error)})") from error
+    names = source.schema_arrow.names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f"{file}: column {twice[0]!r} is there twice; keep one")
+    rows = _parquet_rows(file, source, [name for name in names if name in keep])
+    return Table(str(file), frozenset(schema_names(source.schema_arrow)), rows)
+
+
+def _parquet_rows(file: Path, source: Any, columns: list[str]) -> Iterator[Row]:
+    start = 1
+    try:
+        for batch in source.iter_batches(batch_size=PARQUET_ROWS, columns=columns):
+            for i in range(batch.num_rows):
+                where = f"{file}:row {start + i}"
+                try:
+                    yield Row(where, batch.slice(i, 1).to_pylist()[0])
+                except UnicodeDecodeError as error:
+                    yield Row(where, None, _why(error))
+            start += batch.num_rows
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}:row {start}: cannot be read on ({reason(error)})") from error
+
+
+def schema_names(schema: Any) -> Iterator[str]:
+    """Columns of a pyarrow schema, and the fields of those that are structs."""
+    for field in schema:
+        yield field.name
+        inner = getattr(field.type, "fields", None)  # only a struct type has them
+        for part in inner or ():
+            yield f"{field.name}.{part.name}"
+
+
+def open_hub(name: str, split: str) -> Table:
+    """A data set of the Hugging Face hub, ``owner/name`` or ``owner/name:config``, through the ``datasets`` library.
+
+    Raises:
+        DataError: it cannot be had (no network and not in the cache, no such data set, split or config).
+        UsageError: the library is not installed.
+    """
+    datasets = _need("datasets", f"{name}: a data set of the hub")
+    hub_id, _, config = name.partition(":")
+    try:
+        found = datasets.load_dataset(hub_id, config or None, split=split)
+    except Exception as error:  # the library raises a dozen kinds, depending on how far it came
+        raise DataError(
+            f"{name}: no such file or folder, and not to be had from the hub ({reason(error)}); "
+            "check the name and the network, or give a local file"
+        ) from error
+    rows = (Row(f"{name}[{split}]:row {i}", dict(row)) for i, row in enumerate(found, 1))
+    return Table(f"{name}[{split}]", frozenset(schema_names(found.features.arrow_schema)), rows)

@@ -1,0 +1,203 @@
+"""``dare-bench train`` on bundled checkpoints: layout, resume after a kill, refusals, several processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from require import need_package
+from safetensors.torch import load_file
+
+from dare_bench.errors import TrainingError, UsageError
+
+need_package("accelerate")
+COMMON = ("--model", "tiny-llada-base", "--task", "dare_sudoku", "--rows", "200", "--learning-rate", "1e-3")
+FIELDS: dict[str, Any] = {
+    "method": "sft",
+    "model": "tiny-llada-base",
+    "task": "dare_sudoku",
+    "rows": 200,
+    "learning_rate": 1e-3,
+    "per_device_train_batch_size": 8,
+    "max_steps": 4,
+    "report_to": (),
+}
+
+
+def train(out: Path, **more: Any) -> Any:
+    from dare_bench.training.run import train
+
+    return train(**{**FIELDS, "output_path": str(out), **more})
+
+
+def command(out: Path, *more: str, processes: int = 1) -> list[str]:
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    first = [*launch, "-m"] if processes > 1 else ["-m"]
+    return [sys.executable, *first, "dare_bench.cli", "train", "sft", *COMMON, "-o", str(out), *more]
+
+
+def run(words: list[str], code: int = 0) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240, env=env)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def weights(folder: Path, name: str = "model.safetensors") -> dict[str, Any]:
+    return load_file(folder / name)
+
+
+def difference(left: Path, right: Path) -> float:
+    """The largest difference of any weight of two checkpoints."""
+    a, b = weights(left), weights(right)
+    assert a.keys() == b.keys()
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four steps of eight rows in one process."""
+    out = tmp_path_factory.mktemp("plain") / "out"
+    train(out)
+    return out
+
+
+def test_the_command_trains_evaluates_and_does_nothing_the_second_time(tmp_path):
+    out = tmp_path / "out"
+    asked = ("--max-steps", "6", "--eval-tasks", "dare_sudoku", "--eval-limit", "4", "--eval-every", "3")
+    words = command(out, *asked, "--save-steps", "2", "--eval-on-start", "--json")
+    said = json.loads(run(words).stdout)
+    names = {path.name for path in out.iterdir()}
+    assert {"config.json", "model.safetensors", "lineage.json", "train.json", "trainer_state.json", "logs"} <= names
+    assert {f"checkpoint-{n}" for n in (2, 3, 4)} == {name for name in names if name.startswith("checkpoint")}
+    lineage = json.loads((out / "checkpoint-3" / "lineage.json").read_text())
+    assert (lineage["base"], lineage["method"], lineage["step"]) == ("tiny-llada-base", "sft", 3)
+    assert lineage["data_hash"] == json.loads((out / "lineage.json").read_text())["data_hash"]
+    assert len(said["runs"]) == 3
+    assert not list(out.rglob("*.bin")), "a checkpoint holds no pickled arguments"
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
+    again = run(words)
+    assert "trained already" in again.stderr
+    assert len(json.loads(again.stdout)["runs"]) == 2  # the base and the end; checkpoints were judged on the way
+    after = {path: path.stat().st_mtime_ns for path in before}
+    assert {path.name for path in before if before[path] != after[path]} <= {"train.json"}
+
+
+@pytest.mark.parametrize("peft", [(), ("--peft", "lora", "--lora-dropout", "0.1")], ids=["full", "lora"])
+def test_a_killed_training_ends_with_the_weights_of_an_unbroken_one(tmp_path, peft):
+    asked = ("--max-steps", "40", "--save-steps", "4", "--per-device-train-batch-size", "8", *peft)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    run(command(whole, *asked))
+    process = subprocess.Popen(command(broken, *asked), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (broken / "checkpoint-8" / "lineage.json").exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (broken / "lineage.json").exists(), "it was to be killed before its end"
+    (broken / "checkpoint-39").mkdir()  # as a kill leaves it in the middle of a save
+    run(command(broken, *asked))
+    assert not (broken / "checkpoint-39").exists()
+    name = "adapter_model.safetensors" if peft else "model.safetensors"
+    assert (whole / name).read_bytes() == (broken / name).read_bytes()
+
+
+@pytest.mark.parametrize(("rows", "parts"), [(4, 2), (1, 8)])
+def test_the_cut_into_micro_batches_changes_nothing(tmp_path, plain, rows, parts):
+    train(tmp_path / "cut", per_device_train_batch_size=rows, gradient_accumulation_steps=parts)
+    assert difference(plain, tmp_path / "cut") < 2e-5
+    left, right = (json.loads((o / "trainer_state.json").read_text()) for o in (plain, tmp_path / "cut"))
+    assert left["log_history"][0]["loss"] == pytest.approx(right["log_history"][0]["loss"], rel=1e-5)
+    assert left["log_history"][0]["grad_norm"] == pytest.approx(right["log_history"][0]["grad_norm"], rel=1e-4)
+
+
+@pytest.mark.parametrize("more", [(), ("--fsdp",)], ids=["ddp", "fsdp2"])
+def test_two_processes_equal_one_also_after_a_resume(tmp_path, plain, more):
+    asked = ("--per-device-train-batch-size", "4", "--save-steps", "2", "--report-to", "none", *more)
+    out = tmp_path / "out"
+    run(command(out, *asked, "--max-steps", "4", processes=2))
+    assert difference(plain, out) < 5e-5
+    for name in ("lineage.json", "model.safetensors", "trainer_state.json"):
+        (out / name).unlink()
+    status = json.loads((out / "train.json").read_text())
+    (out / "train.json").write_text(json.dumps({**status, "status": "running"}))
+    run(command(out, *asked, "--max-steps", "4", processes=2))  # goes on from checkpoint-2
+    assert difference(plain, out) < 5e-5
+    state = json.loads((out / "trainer_state.json").read_text())
+    assert state["log_history"][0]["loss"] == pytest.approx(
+        json.loads((plain / "trainer_state.json").read_text())["log_history"][0]["loss"], rel=1e-4
+    )
+
+
+def test_another_training_is_kept_out_of_the_folder(plain):
+    with pytest.raises(UsageError, match=r"learning_rate was 0\.001, now 0\.002"):
+        train(plain, learning_rate=2e-3)
+    with pytest.raises(UsageError, match="padding"):
+        train(plain, padding="masked_out")
+
+
+def test_a_checkpoint_that_no_training_made_is_not_written_over(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"holds a checkpoint .*choose another --output-path"):
+        train(tmp_path)
+
+
+def test_a_loss_that_is_no_number_ends_it_and_names_the_rows(tmp_path):
+    with pytest.raises(TrainingError, match=r"step \d+: the loss is nan; rows of this batch: dare_sudoku:"):
+        train(tmp_path / "out", learning_rate=1e30, max_grad_norm=0, warmup_steps=0)
+
+
+def test_only_the_last_checkpoints_are_kept(tmp_path):
+    train(tmp_path / "out", save_steps=1, save_total_limit=2)
+    kept = sorted(path.name for path in (tmp_path / "out").glob("checkpoint-*"))
+    assert kept == ["checkpoint-2", "checkpoint-3"]
+
+
+def test_a_wrong_evaluation_is_refused_before_anything_is_trained(tmp_path):
+    with pytest.raises(UsageError, match="dare_sudokoo"):
+        train(tmp_path / "out", eval={"tasks": "dare_sudokoo"})
+    assert not (tmp_path / "out" / "trainer_state.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train", "sftt", *COMMON, "-o", "x"], "sftt"),
+        (["train", "sft", "--model", "tiny-llada-base", "-o", "x"], "neither is given"),
+        (["train", "sft", *COMMON], "give --output-path"),
+        (["train", "sft", *COMMON, "-o", "x", "--noise", "pink"], "noise='pink'"),
+        (["train", "sft", *COMMON, "-o", "x", "--eval-every", "3"], "eval_tasks or eval_suite"),
+    ],
+)
+def test_wrong_words_are_told_in_one_line(words, said, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "dare_bench.cli", *words], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_settings_come_from_a_file_too_and_flags_win(tmp_path):
+    from dare_bench.cli.train import settings
+    from dare_bench.trainers.sft import SFTOptions
+
+    file = tmp_path / "train.yaml"
+    file.write_text("model: tiny-llada-base\ntask: dare_sudoku\nlearning-rate: 0.5\nnoise: even\neval: {tasks: a}\n")
+    flags = {"config": str(file), "learning_rate": 0.1, "output_path": "o", "eval_limit": "4"}
+    made = settings("sft", SFTOptions.model_fields, flags)
+    assert made["learning_rate"] == 0.1
+    assert made["noise"] == "even"
+    assert made["eval"] == {"tasks": "a", "limit": "4"}
+    file.write_text("modle: x\n")
+    with pytest.raises(UsageError, match="unknown setting 'modle'; closest: model"):
+        settings("sft", SFTOptions.model_fields, {"config": str(file)})

@@ -1,0 +1,121 @@
+"""Where training rows come from: files, folders, patterns and the hub."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+import training_samples as samples
+from require import need_package
+from training_samples import FOLDER as SAMPLES
+from training_samples import lines, read
+
+from dare_bench.errors import DataError, UsageError
+
+
+def test_json_arrays_gzip_and_blank_lines_are_the_same_rows(tmp_path):
+    rows = [{"question": f"q{i}", "answer": f"a{i}"} for i in range(5)]
+    plain = read(lines(tmp_path, rows))
+    (tmp_path / "a.json").write_text(json.dumps(rows, indent=2))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress((tmp_path / "rows.jsonl").read_bytes()))
+    (tmp_path / "c.jsonl").write_bytes(
+        b"\xef\xbb\xbf\n" + (tmp_path / "rows.jsonl").read_bytes().replace(b"\n", b"\r\n\n")
+    )
+    for name in ("a.json", "b.jsonl.gz", "c.jsonl"):
+        assert read(tmp_path / name).hash == plain.hash, name
+    assert read(tmp_path / "a.json").rows[2].where == f"{tmp_path / 'a.json'}:10"
+    assert read(tmp_path / "c.jsonl").rows[0].where.endswith("c.jsonl:2")
+
+
+def test_a_folder_is_its_files_of_the_split(tmp_path):
+    for name in ("train-00001.jsonl", "train-00000.jsonl", "test.jsonl", "trainer.jsonl"):
+        lines(tmp_path, [{"prompt": name, "answer": "a"}], name)
+    (tmp_path / "README.md").write_text("no data")
+    assert [row.prompt for row in read(tmp_path).rows] == ["train-00000.jsonl", "train-00001.jsonl"]
+    assert [row.prompt for row in read(tmp_path, split="test").rows] == ["test.jsonl"]
+    assert [row.prompt for row in read(tmp_path / "train-*").rows] == ["train-00000.jsonl", "train-00001.jsonl"]
+    with pytest.raises(UsageError, match=r"no file of the split 'dev' .*test\.jsonl"):
+        read(tmp_path, split="dev")
+
+
+def test_a_folder_without_splits_is_all_its_files(tmp_path):
+    (tmp_path / "part").mkdir()
+    lines(tmp_path / "part", [{"prompt": "2", "answer": "a"}], "b.jsonl")
+    lines(tmp_path, [{"question": "1", "answer": "a"}], "a.jsonl")
+    rows = read(tmp_path).rows
+    assert [row.prompt for row in rows] == [({"role": "user", "content": "1"},), "2"]  # each file by its own columns
+
+
+def test_rows_takes_the_first_and_looks_no_further(tmp_path):
+    file = lines(tmp_path, [{"prompt": str(i), "answer": "a"} for i in range(4)])
+    file.write_text(file.read_text() + "no json\n")
+    assert [row.prompt for row in read(file, rows=3).rows] == ["0", "1", "2"]
+    with pytest.raises(DataError, match=r"rows\.jsonl:5: not valid JSON"):
+        read(file, rows=5)
+    two = tmp_path / "two"
+    two.mkdir()
+    for name in "ab":
+        lines(two, [{"prompt": name, "answer": str(i)} for i in range(3)], f"{name}.jsonl")
+    assert [row.prompt for row in read(two, rows=4).rows] == ["a", "a", "a", "b"]
+
+
+def test_a_hub_id_goes_to_the_datasets_library(monkeypatch):
+    datasets = need_package("datasets")
+    asked: list[Any] = []
+
+    def load_dataset(*args: Any, **named: Any) -> Any:
+        asked.append((args, named))
+        return datasets.Dataset.from_list(samples.SFT)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    data = read("owner/name:main", split="train[:10]")
+    assert asked == [(("owner/name", "main"), {"split": "train[:10]"})]
+    assert data.hash == read(SAMPLES / "dare_sft.parquet").hash
+    assert data.rows[1].where == "owner/name:main[train[:10]]:row 2"
+    assert data.name == "owner/name:main"
+
+
+def test_a_hub_id_without_network_is_one_line():
+    need_package("datasets")
+    with pytest.raises(
+        DataError, match=r"^no-such-owner/no-such-data: no such file or folder, and not to be had"
+    ) as met:
+        read("no-such-owner/no-such-data")
+    assert "\n" not in str(met.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("missing.jsonl", r"missing\.jsonl is not there; give a file"),
+        ("a/b/c", "is not there"),
+        ("*.parquet", r"no training file matches '.*\*\.parquet'"),
+        ("notes.txt", r"notes\.txt is no training data by its name; allowed are \.jsonl"),
+        ("empty", "empty holds no training file"),
+    ],
+)
+def test_sources_that_are_not_there(tmp_path, name, message):
+    (tmp_path / "notes.txt").write_text("{}")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match=message):
+        read(tmp_path / name)
+
+
+def test_damaged_and_empty_files(tmp_path):
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"prompt": "p", "answer": "a"}\n' * 9)[:-12])
+    with pytest.raises(DataError, match=r"cut\.jsonl\.gz:\d+: cannot be read on"):
+        read(tmp_path / "cut.jsonl.gz")
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(DataError, match=r"empty\.jsonl holds no rows"):
+        read(tmp_path / "empty.jsonl")
+    (tmp_path / "array.json").write_text('[\n{"prompt": "p", "answer": "a"},\n{"prompt": }\n]')
+    with pytest.raises(DataError, match=r"array\.json:3: not valid JSON"):
+        read(tmp_path / "array.json")
+    (tmp_path / "array.json").write_text('[{"prompt": "p", "answer": "a"}] {}')
+    with pytest.raises(DataError, match=r"array\.json:1: something follows"):
+        read(tmp_path / "array.json")
+    (tmp_path / "object.jsonl").write_text("{}\n")
+    with pytest.raises(DataError, match=r"object\.jsonl:1: an object without columns"):
+        read(tmp_path / "object.jsonl")

@@ -1,0 +1,45 @@
+"""A training method of one's own: supervised fine-tuning with the focal loss (Lin et al., arXiv 1708.02002, eq. 4).
+
+    loss = sum over masked tokens of w_i (1 - p_i)^gamma CE_i
+
+The weights w (noise law, normaliser) are those of ``sft``; the factor takes the weight off tokens that the model knows.
+Noise, packing, micro-batches, LoRA, processes, resume and evaluation are dare-bench's own and need nothing here.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+
+from dare_bench.trainers.sft import SFT, SFTOptions
+
+
+class FocalOptions(SFTOptions):
+    """What ``dare-bench train focal --help`` lists beside the settings of every training."""
+
+    gamma: float = Field(2.0, ge=0, description="How much weight certain tokens lose; 0 is plain sft.")
+
+
+class Focal(SFT):
+    """``reads`` says which rows a method learns from (examples, pairs, prompts), ``law`` how they are noised, ``weigh``
+    what each masked token weighs in the loss of the whole step; here all three are those of ``sft``."""
+
+    name = "focal"
+    about = "supervised fine-tuning with the focal loss"
+    Options = FocalOptions
+
+    def loss(self, micro, policy, reference):
+        """The micro-batch's part of the step's loss (parts add up), and figures for the log as sums over its rows.
+
+        ``policy`` gives -log p of the masked tokens, with a graph.
+        """
+        nll_N = policy(micro.inputs(self.spec, self.block_length))
+        factor_N = (1.0 - torch.exp(-nll_N.detach())) ** self.options.gamma
+        weight_N = micro.weight_N.to(nll_N.device, nll_N.dtype)
+        mean = float((factor_N * weight_N).sum() / weight_N.sum().clamp(min=1e-9))
+        return torch.dot(nll_N * factor_N, weight_N), {"focus": mean * len(micro.items)}
+
+
+def register(registry):
+    """Called once by dare-bench (entry point ``dare_bench.plugins``); a name that is taken is an error."""
+    registry.add("trainer", "focal", "dare_focal:Focal", origin=__name__, about=Focal.about)

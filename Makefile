@@ -14,7 +14,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 		{ echo "error: $(PYTHON) is $$($(PYTHON) -V 2>&1); dare-bench needs Python 3.11 or newer: make PYTHON=python3.11 ..."; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (about three minutes the first time)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-warn-script-location -c constraints.txt -e '.[eval,train,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-warn-script-location -c constraints.txt -e '.[eval,train,cluster,dev]'
 	@touch $@
 
 demo: venv
@@ -34,6 +34,7 @@ bench: venv
 	@$(BIN)/python scripts/bench/sampler.py
 	@$(BIN)/python scripts/bench/cached.py
 	@$(BIN)/python scripts/bench/bundled.py
+	@$(BIN)/python scripts/bench/update.py
 
 clean:
 	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

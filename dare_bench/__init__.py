@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from dare_bench.loading import load
     from dare_bench.model import Model
     from dare_bench.runs.reader import Run
+    from dare_bench.sweeps.run import SweepResult, sweep
+    from dare_bench.training.run import Trained, train
     from dare_bench.types import Event, Generation, Likelihood
 
 __version__ = "0.1.0"
@@ -30,11 +32,29 @@ _HOME = {
     "Likelihood": "dare_bench.types",
     "Model": "dare_bench.model",
     "Run": "dare_bench.runs.reader",
+    "SweepResult": "dare_bench.sweeps.run",
+    "Trained": "dare_bench.training.run",
     "evaluate": "dare_bench.engine.evaluate",
     "load": "dare_bench.loading",
+    "sweep": "dare_bench.sweeps.run",
+    "train": "dare_bench.training.run",
 }
 
-__all__ = ["DareError", "Event", "Generation", "Likelihood", "Model", "Run", "__version__", "evaluate", "load"]
+__all__ = [
+    "DareError",
+    "Event",
+    "Generation",
+    "Likelihood",
+    "Model",
+    "Run",
+    "SweepResult",
+    "Trained",
+    "__version__",
+    "evaluate",
+    "load",
+    "sweep",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,13 +19,16 @@ class RunSpec(BaseModel):
 
     ``seeds`` are lm-eval's four (python, numpy, torch, fewshot); the third keys the sampler's counter-based randomness.
     ``decoding`` and ``likelihood`` hold only what was asked for; the model fills in the rest and the run records all.
-    ``repeats``: how often each prompt is answered, every time from its own random key. ``unsafe_no_sandbox``: run
-    generated code also where no isolation works. ``recipe``: the published score that the run is to be held against.
+    ``adapter``: a LoRA adapter's folder or hub id. ``repeats``: how often each prompt is answered, every time from its
+    own random key. ``unsafe_no_sandbox``: run generated code also where no isolation works. ``recipe``: the published
+    score that the run is to be held against. ``devices``, ``executor``, ``ray_address``: where the work is done, which
+    is no part of what the run is.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str
+    adapter: str | None = None
     family: str | None = None
     model_args: dict[str, Any] = Field(default_factory=dict)
     device: str | None = None
@@ -45,6 +48,9 @@ class RunSpec(BaseModel):
     include_path: tuple[str, ...] = ()
     data_dir: str | None = None
     max_rows: int | None = Field(default=None, ge=1)
+    devices: int = Field(default=1, ge=1)
+    executor: str | None = None
+    ray_address: str | None = None
     output_path: str = "out"
     fresh: bool = False
     log_samples: bool = True

@@ -103,7 +103,11 @@ def content_hash(folder: str | Path) -> str:
         raise CheckpointError(f"no checkpoint folder at {path}; give a folder, a hub id or a bundled name")
     files = content_files(path.resolve())
     if not any(file.suffix == ".safetensors" for file in files):
-        raise CheckpointError(f"no *.safetensors file in {path}; a checkpoint has one or more, beside its config.json")
+        others = sorted(file.name for file in path.iterdir() if file.suffix in (".bin", ".pt"))
+        hint = f"; {others[0]} is a pickle, which is never loaded: convert it to safetensors" if others else ""
+        raise CheckpointError(
+            f"no *.safetensors file in {path}; a checkpoint has one or more, beside its config.json{hint}"
+        )
     memory = _Remembered()
     try:
         lines = [f"{file.name}\0{memory.hash(file)}\n" for file in files]
@@ -149,9 +153,24 @@ def model_name(checkpoint: str) -> str:
     return path.resolve().name
 
 
-def readable_prefix(model: str, harness: str, tasks: Iterable[str]) -> str:
+def adapter_name(adapter: str) -> str:
+    """What an adapter is called: like a checkpoint; ``checkpoint-50`` of a training with the training's folder."""
+    name = model_name(adapter)
+    if re.fullmatch(r"checkpoint-\d+", name):
+        return f"{Path(adapter).expanduser().resolve().parent.name}-{name}"
+    return name
+
+
+def shown_name(model: str, adapter: str | None = None) -> str:
+    """What a model is called on boards and in summaries: ``base+adapter`` where it has an adapter."""
+    return model_name(model) if adapter is None else f"{model_name(model)}+{adapter_name(adapter).split('/')[-1]}"
+
+
+def readable_prefix(model: str, harness: str, tasks: Iterable[str], adapter: str | None = None) -> str:
     """The part of a run's name for people: model, harness (unless it is lm-eval) and tasks, shortened."""
     name = slug(model_name(model).split("/")[-1], 40)
+    if adapter is not None:
+        name = f"{name}+{slug(adapter_name(adapter).split('/')[-1], 40)}"
     names = list(tasks)
     shown = "-".join(slug(task, 24) for task in names[:3]) + (f"-and-{len(names) - 3}-more" if len(names) > 3 else "")
     middle = "" if harness == "lm-eval" else f"{slug(harness, 16)}-"

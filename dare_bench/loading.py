@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dare_bench.errors import CheckpointError
+from dare_bench.errors import CheckpointError, UsageError
 from dare_bench.registry import Entry, registry
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
 """What is fetched from a hub: weights, configuration, tokenizer. Never Python code, never a pickle."""
+ADAPTER = "adapter_config.json"
 
 
 def locate(checkpoint: str | Path) -> Path:
@@ -32,6 +33,53 @@ def locate(checkpoint: str | Path) -> Path:
         return _from_hub(name)
     bundled = ", ".join(registry().names("checkpoint"))
     raise CheckpointError(f"no checkpoint {name!r}: no such folder, hub id or bundled name (bundled: {bundled})")
+
+
+def is_adapter(path: Path) -> bool:
+    """Does a folder hold an adapter, as peft writes it, and no checkpoint?"""
+    return (path / ADAPTER).is_file() and not (path / "config.json").exists()
+
+
+def base_and_adapter(checkpoint: str | Path, adapter: str | Path | None = None) -> tuple[str, str | None]:
+    """What is opened first, and the adapter that is put on it, each as it is named. An adapter given as the checkpoint
+    names its base itself.
+
+    Raises:
+        CheckpointError: something is not there, or an adapter does not say what its base is.
+        UsageError: both are adapters.
+    """
+    path = locate(checkpoint)
+    if adapter is None:
+        return (_base_of(path), str(checkpoint)) if is_adapter(path) else (str(checkpoint), None)
+    folder = locate(adapter)
+    if not (folder / ADAPTER).is_file():
+        raise CheckpointError(f"{adapter}: no {ADAPTER} in it; an adapter folder as peft writes it has one")
+    if is_adapter(path):
+        raise UsageError(f"{checkpoint} is an adapter too, of {_base_of(path)!r}; give the base model and one adapter")
+    return str(checkpoint), str(adapter)
+
+
+def _base_of(path: Path) -> str:
+    """The base model that an adapter folder names; raises CheckpointError where it does not, or it is not there."""
+    file = path / ADAPTER
+    try:
+        name = json.loads(file.read_text())["base_model_name_or_path"]
+        base = locate(name)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{file}: names no base model ({error!r}); give model=BASE and adapter={path}") from error
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{path}: its base model {name!r} is not here; give model=BASE and adapter={path}"
+        ) from error
+    if is_adapter(base):
+        raise CheckpointError(f"{path}: its base model {name!r} is an adapter itself; merge that one first")
+    return str(name)
+
+
+def lasting_name(checkpoint: str | Path) -> str:
+    """How a checkpoint is named in files that outlive this folder: a bundled name, a hub id, or an absolute path."""
+    name, path = str(checkpoint), Path(checkpoint).expanduser()
+    return str(path.resolve()) if name not in registry().names("checkpoint") and path.exists() else name
 
 
 def _from_hub(name: str) -> Path:
@@ -78,6 +126,7 @@ def family_of(path: Path, family: str | None = None) -> Entry:
 def load(
     checkpoint: str | Path,
     *,
+    adapter: str | Path | None = None,
     device: str | None = None,
     dtype: Any = None,
     family: str | None = None,
@@ -88,7 +137,9 @@ def load(
     """Open a checkpoint in its published layout, without remote code.
 
     Args:
-        checkpoint: a bundled name (``dare-bench ls models``), a Hugging Face folder, or a hub id.
+        checkpoint: a bundled name (``dare-bench ls models``), a Hugging Face folder, or a hub id. The folder of a LoRA
+            adapter opens with the base model that it names.
+        adapter: the folder or hub id of a LoRA adapter for this checkpoint, in safetensors; it is not merged.
         device: ``cpu``, ``cuda``, ...; CUDA where there is one when not given.
         dtype: ``float32``, ``bfloat16``, ...; float32 on CPU, the checkpoint's own on a GPU when not given.
         family: overrides what config.json says.
@@ -98,13 +149,16 @@ def load(
         A :class:`dare_bench.Model`. A folder without a tokenizer opens and takes token ids.
 
     Raises:
-        CheckpointError: not there, not whole, another family, wrong vocabulary.
+        CheckpointError: not there, not whole, another family, wrong vocabulary; an adapter of another base.
         UsageError: unknown device, dtype or family.
     """
     from dare_bench.model import Model
 
-    path = locate(checkpoint)
-    entry = family_of(path, family)
-    opener = entry.load()
-    loaded = opener.open(path, device=device, dtype=dtype, mask_id=mask_id, eos_id=eos_id, eot_id=eot_id)
-    return Model(loaded, name=str(checkpoint), path=path)
+    base, named = base_and_adapter(checkpoint, adapter)
+    path, folder = locate(base), None if named is None else locate(named)
+    options = {} if folder is None else {"adapter": folder}
+    opener = family_of(path, family).load()
+    loaded = opener.open(path, device=device, dtype=dtype, mask_id=mask_id, eos_id=eos_id, eot_id=eot_id, **options)
+    if loaded.network is not None:
+        loaded.network.name_or_path = lasting_name(base)  # an adapter that is saved says that this is its base
+    return Model(loaded, name=base if named is None else f"{base}+{named}", path=path, adapter=folder)

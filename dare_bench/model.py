@@ -23,11 +23,12 @@ class Model:
         spec: family, special ids, vocabulary, context limit, dtype, device.
         network: the ``PreTrainedModel`` (None for a served engine); peft, FSDP and ``save_pretrained`` work on it.
         tokenizer: the checkpoint's tokenizer, or None.
+        path: the folder it was read from; adapter: the folder of the LoRA adapter on it, if any.
         last_stats: what the last call cost (forwards, slot occupancy).
     """
 
-    def __init__(self, loaded: LoadedModel, *, name: str, path: Path) -> None:
-        self.loaded, self.name, self.path = loaded, name, path
+    def __init__(self, loaded: LoadedModel, *, name: str, path: Path, adapter: Path | None = None) -> None:
+        self.loaded, self.name, self.path, self.adapter = loaded, name, path, adapter
         self.last_stats = LoopStats()
 
     @property
@@ -114,7 +115,8 @@ class Model:
         return self._answers(requests, max_rows)
 
     def save(self, path: str | Path) -> None:
-        """Write the published layout to ``path``, so that the original code loads it; raises SaveError."""
+        """Write the published layout to ``path``, so that the original code loads it; of a model with an adapter, the
+        adapter alone, as peft lays it out. Raises SaveError."""
         self.loaded.save(path)
 
     def _answers(self, requests: list[Request], max_rows: int | None) -> list[Any]:

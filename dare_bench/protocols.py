@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from dare_bench.types import Capabilities, Decoding, LoopStats, ModelSpec, Prompt, Request, Sample
+
+
+@dataclass(frozen=True)
+class AdapterSettings:
+    """A LoRA adapter (arXiv 2106.09685): rank, scale alpha / r, dropout before it, what it adapts, how it starts.
+
+    ``targets`` are groups (attention, mlp, router, experts, head) or module names, each of which must be there.
+    """
+
+    r: int = 32
+    alpha: float = 16.0
+    dropout: float = 0.0
+    targets: tuple[str, ...] = ("attention", "mlp")
+    seed: int = 0
 
 
 @runtime_checkable
@@ -55,8 +71,35 @@ class LoadedModel(Protocol):
         """Upper bound of the forward passes that a request takes, for estimates; costs nothing."""
         ...
 
-    def save(self, path: str | Path) -> None:
-        """Write the published layout, so that the original code loads it."""
+    def save(self, path: str | Path, state_dict: Mapping[str, Any] | None = None) -> None:
+        """Write the published layout, so that the original code loads it; of a model with an adapter, the adapter alone
+        as peft lays it out. ``state_dict``: the network's whole state, where each process holds a part (FSDP).
+
+        Raises SaveError.
+        """
+        ...
+
+    def read_weights(self, path: str | Path) -> None:
+        """Put the weights of a folder that ``save`` wrote back into the open network, in place and exactly; raises
+        CheckpointError. For a network that is whole in this process, before it is sharded."""
+        ...
+
+    def add_adapter(self, settings: AdapterSettings) -> None:
+        """Put a new LoRA adapter on the network. From then on only the adapter's weights want gradients.
+
+        Raises UsageError: a target that matches nothing, an adapter that is there already.
+        """
+        ...
+
+    def merge_adapter(self) -> None:
+        """Add the adapter's update to the weights and take it off; raises UsageError where there is none."""
+        ...
+
+    def without_adapter(self) -> AbstractContextManager[None]:
+        """Inside, the network is the base bit for bit: a reference policy at no cost.
+
+        Raises UsageError for a model without adapter: it is no reference for itself.
+        """
         ...
 
 
@@ -78,17 +121,78 @@ class TaskSource(Protocol):
         ...
 
 
-class Trainer(Protocol):
-    """Turns a checkpoint into a better one; ``services`` are the engine's generate, score and evaluate."""
+class Services(Protocol):
+    """What the engine does for a trainer."""
 
-    def fit(self, spec: Any, model: LoadedModel, data: Any, out: Path, services: Any) -> Path:
+    def open(self, checkpoint: str | None) -> LoadedModel:
+        """Open a model beside the one in training, as that was opened: a checkpoint, or (None) what training starts
+        from, its adapter included. Called by every process."""
+        ...
+
+    def evaluate(self, checkpoint: Path, step: int) -> None:
+        """Evaluate a saved checkpoint as was asked for; its runs lie in ``OUT/runs``. Called by one process alone."""
+        ...
+
+    def lineage(self, folder: Path, step: int) -> None:
+        """Write where the checkpoint in ``folder`` comes from (``lineage.json``); it is whole from then on."""
+        ...
+
+
+class Trainer(Protocol):
+    """Turns a checkpoint into a better one."""
+
+    def fit(self, spec: Any, model: LoadedModel, data: Any, out: Path, services: Services) -> Path:
         """Train; return the folder of the final checkpoint (``out`` itself)."""
         ...
 
 
-class Executor(Protocol):
-    """Where work runs: in process, one worker a device, or a cluster. Neither engine nor sweep knows which."""
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A piece of work for an executor: ``payload`` (picklable) for its function, once the jobs ``after`` are done."""
 
-    def map(self, job: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        """Run ``job`` on every item; results come as each finishes."""
+    name: str
+    payload: Any = None
+    after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of a job. ``value`` is little (a path, counts): what is big goes into files."""
+
+    name: str
+    value: Any = None
+    error: Exception | None = None
+    """Why it failed; the exception itself where it can cross processes."""
+    skipped: str | None = None
+    """The job before it that failed or was skipped: this one was not run."""
+    seconds: float = 0.0
+    where: str = ""
+    """Host, process and device, for people."""
+    traceback: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None and self.skipped is None
+
+
+class Executor(Protocol):
+    """Where work runs: in process, one worker a device, or a cluster. Neither engine nor sweep knows which.
+
+    Implementations are made by ``dare_bench.executors.executor`` with the keywords ``workers`` (jobs at a time),
+    ``device`` (``cpu``: none needs a GPU) and ``address`` (of a cluster); each may ignore what means nothing to it.
+    """
+
+    name: str
+    workers: int
+    """Jobs that run at a time."""
+
+    def run(self, function: Callable[[Any], Any], jobs: Sequence[Job]) -> Iterator[Done]:
+        """Run ``function(job.payload)`` for every job, each after those it names; results come as each finishes.
+
+        ``function`` is one that other processes can import. A job that raises or whose worker dies fails alone: the
+        jobs behind it come back as skipped, the others go on. Closing the iterator, or Ctrl-C, ends the work.
+
+        Raises:
+            ValueError: two jobs of one name, a job after one that does not exist, a circle.
+        """
         ...

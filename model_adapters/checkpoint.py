@@ -97,21 +97,29 @@ def check_weights(path: Path, expected: dict[str, tuple[int, ...]]) -> None:
     found: dict[str, tuple[int, ...]] = {}
     for file in shards(path):
         found.update(header(file))
+    compare(path, found, expected, "the family", "config.json")
+
+
+def compare(
+    path: Path, found: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]], knows: str, says: str
+) -> None:
+    """Raise CheckpointError where a folder's tensors are not, by name and shape, those that ``says`` asks for."""
     missing = sorted(expected.keys() - found.keys())
     extra = sorted(found.keys() - expected.keys())
     if missing:
-        also = f"; it has {extra[0]!r}, which the family does not know" if extra else ""
+        also = f"; it has {extra[0]!r}, which {knows} does not know" if extra else ""
         raise CheckpointError(
             f"{path}: {len(missing)} of {len(expected)} weights missing, first {missing[0]!r}{also}: "
-            "wrong family, or an incomplete checkpoint"
+            f"wrong {knows.removeprefix('the ')}, or an incomplete checkpoint"
         )
     if extra:
         raise CheckpointError(
-            f"{path}: {len(extra)} weights that the family does not know, first {extra[0]!r}: wrong family or config"
+            f"{path}: {len(extra)} weights that {knows} does not know, first {extra[0]!r}: "
+            f"wrong {knows.removeprefix('the ')} or config"
         )
     for name, shape in expected.items():
         if found[name] != shape:
             raise CheckpointError(
-                f"{path}: {name} has shape {list(found[name])}, config.json says {list(shape)}: "
+                f"{path}: {name} has shape {list(found[name])}, {says} says {list(shape)}: "
                 "wrong vocabulary or sizes in the config, or weights of another model"
             )

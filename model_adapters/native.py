@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dare_bench.errors import DareError, DecodingError, ModelOutputError, PromptError
+from dare_bench.errors import DareError, DecodingError, ModelOutputError, PromptError, UsageError
+from dare_bench.model_adapters.adapters import is_adapted, merge, read_adapter, wrap
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
 from dare_bench.model_adapters.family import Family
 from dare_bench.model_adapters.sampling.loop import denoise
@@ -19,6 +21,8 @@ from dare_bench.model_adapters.sampling.text import response_text, through_eos
 from dare_bench.model_adapters.saving import save_checkpoint
 from dare_bench.model_adapters.scoring.score import score_pairs
 from dare_bench.model_adapters.tokens import as_id, encode_prompt, one_line
+from dare_bench.model_adapters.weights import into
+from dare_bench.protocols import AdapterSettings
 from dare_bench.types import Capabilities, Decoding, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
 
 DEFAULT_ROWS = {"cpu": 16, "cuda": 64}
@@ -32,7 +36,8 @@ class NativeModel:
     def __init__(
         self, family: Family, network: DiffusionNetwork, tokenizer: Any | None, spec: ModelSpec, path: Path
     ) -> None:
-        self.family, self.network, self.tokenizer, self.spec, self.path = family, network, tokenizer, spec, path
+        self.network: Any = network  # a PeftModel around it while an adapter is on
+        self.family, self.tokenizer, self.spec, self.path = family, tokenizer, spec, path
         self.device = torch.device(spec.device)
 
     # -- what was asked for --------------------------------------------------------------------------------------
@@ -185,9 +190,34 @@ class NativeModel:
             raise ModelOutputError("the network gave NaN logits: check the weights (dare-bench validate) and the dtype")
         return logits
 
-    def save(self, path: str | Path) -> None:
-        """Write the published layout to ``path``; raises SaveError."""
-        save_checkpoint(self.network, self.path, Path(path))
+    # -- weights -------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, state_dict: Mapping[str, Any] | None = None) -> None:
+        """Write the published layout to ``path``, or the adapter where one is on the network; raises SaveError."""
+        save_checkpoint(self.network, self.path, Path(path), state_dict)
+
+    def read_weights(self, path: str | Path) -> None:
+        """Put the weights of a folder that ``save`` wrote back into the network, in place; raises CheckpointError."""
+        folder = Path(path)
+        if is_adapted(self.network):
+            read_adapter(self.network, folder)
+        else:
+            into(self.network, folder)
+
+    def add_adapter(self, settings: AdapterSettings) -> None:
+        """Put a new LoRA adapter on the network, which freezes all other weights; raises UsageError."""
+        self.network = wrap(self.network, settings)
+
+    def merge_adapter(self) -> None:
+        """Add the adapter's update to the weights and take it off; raises UsageError."""
+        self.network = merge(self.network)
+
+    def without_adapter(self) -> AbstractContextManager[None]:
+        """Inside, the network is the base, bit for bit; raises UsageError where it has no adapter."""
+        if not is_adapted(self.network):
+            raise UsageError("the model has no adapter, so no base behind it; open a second model as reference")
+        without: AbstractContextManager[None] = self.network.disable_adapter()
+        return without
 
 
 def _drain(rejected: list[Sample]) -> Iterator[Sample]:

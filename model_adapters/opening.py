@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from dare_bench.errors import CheckpointError, UsageError
+from dare_bench.model_adapters.adapters import open_adapter
 from dare_bench.model_adapters.backbone.moe import published_shapes
 from dare_bench.model_adapters.checkpoint import check_weights, read_config, read_object
 from dare_bench.model_adapters.family import Family, require_mask
@@ -16,6 +17,7 @@ from dare_bench.model_adapters.native import NativeModel
 from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.model_adapters.qwen_tokenizer import name_mask
 from dare_bench.model_adapters.tokens import as_id, one_line, open_tokenizer
+from dare_bench.model_adapters.weights import check_finite, from_folder
 from dare_bench.types import ModelSpec
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -56,11 +58,12 @@ def open_native(
     mask_id: int | None = None,
     eos_id: int | tuple[int, ...] | list[int] | None = None,
     eot_id: int | None = None,
+    adapter: Path | None = None,
 ) -> NativeModel:
-    """Open ``path`` with a family's network.
+    """Open ``path`` with a family's network, and the adapter of a folder on it.
 
     Raises:
-        CheckpointError: the folder is not whole, or not of this family.
+        CheckpointError: a folder is not whole, or not of this family.
         UsageError: unknown device or dtype, or a special id that is no whole number.
     """
     mask_id = None if mask_id is None else _given_id("mask_id", mask_id)
@@ -82,8 +85,9 @@ def open_native(
     tokenizer = open_tokenizer(path, arch.vocab)
     if tokenizer is not None and not getattr(tokenizer, "chat_template", None):
         tokenizer.chat_template = family.chat_template  # the harnesses ask the tokenizer for it
-    loaded = _weights(network, path, config, kind).to(where).eval()
-    _check_finite(loaded, path)
+    loaded = from_folder(network, path, config, kind).to(where)
+    check_finite(loaded.state_dict(), path)
+    loaded = (loaded if adapter is None else open_adapter(loaded, adapter)).eval()
     ids = family.special_ids(config, tokenizer, read_object(path / "generation_config.json"))
     spec = ModelSpec(
         family=family.name,
@@ -99,6 +103,7 @@ def open_native(
         dtype=str(kind).removeprefix("torch."),
         device=str(where),
         parameters=sum(p.numel() for p in loaded.parameters()),
+        sft=family.sft,
     )
     _check_ids(spec, path)
     if tokenizer is not None:
@@ -135,20 +140,3 @@ def read(network: Any, raw: dict[str, Any]) -> Any:
     with quiet_transformers(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         return network.config_class.from_dict(raw)
-
-
-def _weights(network: Any, path: Path, config: Any, dtype: torch.dtype) -> Any:
-    try:
-        with quiet_transformers():
-            return network.from_pretrained(str(path), config=config, dtype=dtype, use_safetensors=True)
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{path}: its weights do not load ({reason})") from error
-
-
-def _check_finite(network: Any, path: Path) -> None:
-    """NaN weights are named here: deeper in, some attention kernels swallow them and the model is silently worse."""
-    for name, weight in network.state_dict().items():
-        if not bool(torch.isfinite(weight).all()):
-            count = int((~torch.isfinite(weight)).sum())
-            raise CheckpointError(f"{path}: {name} holds {count} NaN or infinite values; fetch or train it again")

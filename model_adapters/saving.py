@@ -1,16 +1,19 @@
-"""Back to the published layout: config and companion files as they came, weights under their published names."""
+"""Back to the published layout: config and companion files as they came, weights under their published names. An
+adapter is saved as peft lays it out."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
 from dare_bench.errors import SaveError
+from dare_bench.model_adapters.adapters import CONFIG, is_adapted, write_adapter
 from dare_bench.model_adapters.checkpoint import INDEX
 from dare_bench.model_adapters.quiet import quiet_transformers
 
@@ -18,26 +21,37 @@ COMPANIONS = ("*.json", "*.jinja", "*.txt", "*.model", "*.py", "LICENSE*")
 """Tokenizer, template, generation config, published code, licence: what belongs to a checkpoint beside its weights."""
 
 
-def save_checkpoint(network: Any, source: Path, target: Path) -> None:
-    """Write ``network`` to ``target``. Companion files are copied from ``source``, and config.json keeps its published
-    fields, so the original code loads the result. All is written beside the target first: a failed save leaves the
-    target as it was. Raises SaveError.
+TRAINING = frozenset({"lineage.json", "train.json", "trainer_state.json"})
+"""What a training leaves beside its checkpoint: of that checkpoint, and of none that is made from it."""
+
+
+def save_checkpoint(network: Any, source: Path, target: Path, state_dict: Mapping[str, Any] | None = None) -> None:
+    """Write ``network`` to ``target``: a PeftModel's adapter alone, else the published layout. Then companion files are
+    copied from ``source``, and config.json keeps its published fields, so the original code loads the result.
+
+    All is written beside the target first: a failed save leaves the target as it was.
+
+    Args:
+        source: the folder that the (base) network was opened from.
+        state_dict: the network's whole state, where no process holds all of it (FSDP).
+
+    Raises:
+        SaveError: no space, no permission; a target that is the source, or holds a model of the other kind.
     """
     if target.resolve() == source.resolve():
         raise SaveError(f"{target} is the folder the model was opened from; save to another one")
+    _check_kind(target, is_adapted(network))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     except OSError as error:
         raise SaveError(f"cannot save the checkpoint to {target}: {error.strerror or error}") from error
     try:
-        _write(network, source, beside)
-        target.mkdir(exist_ok=True)
-        for old in [*target.glob("*.safetensors"), target / INDEX]:
-            old.unlink(missing_ok=True)
-        for file in sorted(beside.iterdir()):
-            file.chmod(0o644)
-            file.replace(target / file.name)
+        if is_adapted(network):
+            write_adapter(network, beside, state_dict)
+        else:
+            _write(network, source, beside, state_dict)
+        _put(beside, target)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise SaveError(f"cannot save the checkpoint to {target}: {reason}; choose another folder or disk") from error
@@ -45,12 +59,35 @@ def save_checkpoint(network: Any, source: Path, target: Path) -> None:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _write(network: Any, source: Path, folder: Path) -> None:
+def _check_kind(target: Path, adapted: bool) -> None:
+    """A whole checkpoint and an adapter in one folder would each be taken for the other."""
+    if adapted and (target / "config.json").exists():
+        raise SaveError(f"{target} holds a whole checkpoint, an adapter is to be saved; choose another folder")
+    if not adapted and (target / CONFIG).exists():
+        raise SaveError(f"{target} holds an adapter, a whole checkpoint is to be saved; choose another folder")
+
+
+def _put(beside: Path, target: Path) -> None:
+    """Move all files to the target, in one step where nothing is there yet."""
+    for file in beside.iterdir():
+        file.chmod(0o644)
+    if not target.exists():
+        beside.chmod(0o755)
+        beside.rename(target)
+        return
+    for old in [*target.glob("*.safetensors"), target / INDEX]:
+        old.unlink(missing_ok=True)
+    for file in sorted(beside.iterdir()):
+        file.replace(target / file.name)
+
+
+def _write(network: Any, source: Path, folder: Path, state_dict: Mapping[str, Any] | None) -> None:
+    given = {} if state_dict is None else {"state_dict": dict(state_dict)}  # transformers empties it
     with quiet_transformers():
-        network.save_pretrained(str(folder))
+        network.save_pretrained(str(folder), **given)
     for pattern in COMPANIONS:
         for file in source.glob(pattern):
-            if file.is_file() and file.name not in ("config.json", INDEX):
+            if file.is_file() and file.name not in ("config.json", INDEX, *TRAINING):
                 shutil.copyfile(file, folder / file.name)
     original = json.loads((source / "config.json").read_text())
     saved = json.loads((folder / "config.json").read_text())

@@ -29,7 +29,7 @@ from dare_bench.errors import TrainingError
 from dare_bench.protocols import LoadedModel, Services
 from dare_bench.trainers.method import Method
 from dare_bench.trainers.progress import Progress
-from dare_bench.trainers.reference import Reference
+from dare_bench.trainers.reference import open_reference
 from dare_bench.trainers.steps import Micro, Shape, Steps
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
@@ -53,8 +53,8 @@ def run(method: Method, spec: TrainSpec, model: LoadedModel, data: Tokens, out: 
     data_of_steps = Steps(
         items, method.law, method.weigh, steps, shape, arguments.process_index, spec.seed, method.fresh_noise
     )
-    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(out / "logs"))  # by default it takes runs/, which is ours
-    loop = Loop(method, spec, model, data_of_steps, services, arguments)
+    with curves_in(out / "logs"):
+        loop = Loop(method, spec, model, data_of_steps, services, arguments)
     if (last := loop.tidy(out)) is not None:
         model.read_weights(last)  # before the model is sharded
     if spec.eval_every is not None:
@@ -126,7 +126,9 @@ class Loop(Trainer):
                 module.gradient_checkpointing = spec.gradient_checkpointing
         super().__init__(model=model.network, args=arguments, train_dataset=steps)
         self.steps = steps
-        self.reference = Reference(method, spec, model, self.accelerator.device) if method.wants_reference else None
+        self.reference = None
+        if method.wants_reference:
+            self.reference = open_reference(method, spec, model, services, self.accelerator)
         self.remove_callback(PrinterCallback)
         self.add_callback(_Keep(self))
         self.add_callback(Progress(steps.shape.whole))
@@ -167,8 +169,7 @@ class Loop(Trainer):
             nll: Tensor = model(**given.to(device).arguments()).nll
             return nll
 
-        reference = self.reference.losses(inputs, model) if self.reference is not None else None
-        loss, figures = self.method.loss(inputs, policy, reference)
+        loss, figures = self.method.loss(inputs, policy, self.reference)
         if not math.isfinite(value := float(loss.detach())):
             names = ", ".join(row.where for item in inputs.items for row in item[:1])
             raise TrainingError(
@@ -255,6 +256,18 @@ class _Keep(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         control.should_save = self.loop.due(state.global_step)
         return control
+
+
+@contextlib.contextmanager
+def curves_in(folder: Path) -> Iterator[None]:
+    """TensorBoard's callback asks the environment where to write; by default it takes ``runs/``, which is ours."""
+    before = os.environ.get("TENSORBOARD_LOGGING_DIR")
+    os.environ["TENSORBOARD_LOGGING_DIR"] = before or str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TENSORBOARD_LOGGING_DIR"]
 
 
 def _only(parts: list[Micro]) -> Micro:

@@ -28,6 +28,10 @@ from dare_bench.types import ModelSpec
 TokenLosses = Callable[[Inputs], Tensor]
 """-log p of the masked tokens, float32 [N], in nats."""
 
+RowLosses = Callable[[Micro], Tensor]
+"""Another policy's weighted token losses summed by item and role (see :meth:`Micro.sums`), without a graph: float64
+[items, roles] on the CPU."""
+
 
 class Options(PaddingOptions):
     """A method's settings. A field that is None until the family or the data decides is filled in by the method."""
@@ -83,7 +87,7 @@ class Method(ABC):
         """What each token of a whole step's copies weighs in the loss, float64 [T]; 0 where it is not masked."""
 
     @abstractmethod
-    def loss(self, micro: Micro, policy: TokenLosses, reference: TokenLosses | None) -> tuple[Tensor, dict[str, float]]:
+    def loss(self, micro: Micro, policy: TokenLosses, reference: RowLosses | None) -> tuple[Tensor, dict[str, float]]:
         """The micro-batch's part of the step's loss (parts add up), and figures for the log, each a sum over items."""
 
     @property
@@ -96,12 +100,20 @@ class Method(ABC):
         """Is noise drawn anew each time a row comes round?"""
         return True
 
+    @property
+    def reference(self) -> str | None:
+        """The checkpoint of the reference; None: the policy that training starts from."""
+        return None
+
     def items(self, data: Tokens) -> list[Item]:
         """Rows with the room behind their answers settled."""
         return [tuple(self._row(row) for row in rows) for rows in data.items]
 
     def _row(self, row: TokenRow) -> Row:
+        if row.cut:
+            return Row(row.prompt, row.answer, row.key, row.where)
         length, padding, most = self.options.room(len(row.prompt), len(row.answer), self.canvas, self.spec.block_length)
+        length = max(len(row.answer) + 1, min(length, self.spec.context_limit - len(row.prompt)))
         eos = self.spec.eos_ids[0] if self.spec.eos_ids else self.spec.pad_id
         if eos is None:
             raise UsageError("this checkpoint names no EOS id, so answers cannot be ended; give --model-args eos_id=")

@@ -23,7 +23,8 @@ class Progress(TrainerCallback):
     """
 
     def __init__(self, items: int) -> None:
-        self.items, self.bar, self.first = items, None, 0
+        self.items, self.first = items, 0
+        self.bar: Any = None
         self.terminal = sys.stderr.isatty()
         self.said = 0.0
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from dare_bench.diffusion.laws import Law, LawName, Noise, Weighting, weights
 from dare_bench.diffusion.noise import EPS
 from dare_bench.errors import UsageError
-from dare_bench.trainers.method import Method, Options, TokenLosses
+from dare_bench.trainers.method import Method, Options, RowLosses, TokenLosses
 from dare_bench.trainers.steps import Micro
 from dare_bench.types import ModelSpec
 
@@ -80,7 +80,7 @@ class SFT(Method):
             return weight_T / (batch.response_T.sum().double() / noise.draws)
         return weight_T / (noise.masked_T.sum().clamp(min=1).double() / noise.draws)
 
-    def loss(self, micro: Micro, policy: TokenLosses, reference: TokenLosses | None) -> tuple[Tensor, dict[str, float]]:
+    def loss(self, micro: Micro, policy: TokenLosses, reference: RowLosses | None) -> tuple[Tensor, dict[str, float]]:
         nll_N = policy(micro.inputs(self.spec, self.block_length))
         loss = torch.dot(nll_N, micro.weight_N.to(nll_N.device, nll_N.dtype))
         return loss, {}

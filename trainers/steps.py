@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 
 from dare_bench.diffusion.canvas import pack
 from dare_bench.diffusion.forward import Inputs, inputs
-from dare_bench.diffusion.laws import Copies, Law, Noise, draw
+from dare_bench.diffusion.laws import Copies, Law, Noise, draw, weights
 from dare_bench.seeds import key
 from dare_bench.types import ModelSpec
 
@@ -44,7 +44,8 @@ class Micro:
 
     ``noise`` holds its copies, sorted by length. Copy r is of item ``item_R[r]`` (counted in this part) and of that
     item's row ``role_R[r]``. ``weight_T`` is what each token's loss is multiplied by (0 where it is not masked), as
-    settled for the whole step; ``step_items`` is the number of items of the whole step.
+    settled for the whole step; ``step_items`` is the number of items of the whole step. ``keys`` name the items' rows
+    and noise: equal keys, equal copies (but for the law ``even``, whose levels are a whole step's).
     """
 
     step: int
@@ -71,12 +72,30 @@ class Micro:
         return inputs(self.noise.batch, self.noise.masked_T, spec, block_length)
 
     def sums(self, loss_N: Tensor) -> Tensor:
-        """Weighted token losses summed by item and role: [items, roles], with a graph where ``loss_N`` has one."""
+        """Weighted token losses summed by item and role: [items, roles], with a graph where ``loss_N`` has one.
+
+        float64: policies are compared by the difference of sums of which each is hundreds of nats.
+        """
         roles = len(self.items[0])
         place_N = (self.item_R * roles + self.role_R)[self.copy_N].to(loss_N.device)
-        total = loss_N.new_zeros(len(self.items) * roles)
-        weighted_N = loss_N * self.weight_N.to(loss_N.device, loss_N.dtype)
+        weighted_N = loss_N.double() * self.weight_N.to(loss_N.device)
+        total = weighted_N.new_zeros(len(self.items) * roles)
         return total.index_add(0, place_N, weighted_N).view(len(self.items), roles)
+
+    def take(self, places: Sequence[int]) -> Micro:
+        """The part that some of its items are, in the order given."""
+        number = {item: n for n, item in enumerate(places)}
+        at = [r for r, item in enumerate(self.item_R.tolist()) if item in number]
+        weight_of = self.weight_T.split(list(self.noise.batch.lengths))
+        return replace(
+            self,
+            items=tuple(self.items[i] for i in places),
+            keys=tuple(self.keys[i] for i in places),
+            noise=self.noise.take(at),
+            item_R=torch.tensor([number[i] for i in self.item_R[at].tolist()]),
+            role_R=self.role_R[at],
+            weight_T=torch.cat([weight_of[r] for r in at]),
+        )
 
 
 @dataclass(frozen=True)
@@ -159,7 +178,7 @@ class Steps(Dataset[Micro]):
         roles, draws = len(items[0]), self.law.draws
         size = roles * draws
         lengths = noise.batch.lengths
-        weights = weight_T.split(list(lengths))
+        weight_of = weight_T.split(list(lengths))
         parts = []
         for mine in deal([sum(lengths[i * size : (i + 1) * size]) for i in range(len(items))], self.shape.parts):
             copies = [(n, c) for n, i in enumerate(mine) for c in range(i * size, (i + 1) * size)]
@@ -173,7 +192,7 @@ class Steps(Dataset[Micro]):
                     noise=noise.take(at),
                     item_R=torch.tensor([n for n, _ in copies]),
                     role_R=torch.tensor([c % size // draws for c in at]),
-                    weight_T=torch.cat([weights[c] for c in at]),
+                    weight_T=torch.cat([weight_of[c] for c in at]),
                     step_items=len(items),
                 )
             )
@@ -182,32 +201,35 @@ class Steps(Dataset[Micro]):
     def _noise(self, step: int, items: Sequence[Item], epochs: Sequence[int]) -> tuple[Noise, list[int]]:
         """The noise of a step's copies (item by item, role by role, draw by draw), and a key of each item's noise."""
         draws = self.law.draws
-        rows = [(row, epoch) for item, epoch in zip(items, epochs, strict=True) for row in item]
-        keys = [key("noise", self.seed, row.key, epoch) for row, epoch in rows]
+        roles = len(items[0])
+        rows = [(row, role, epoch) for item, epoch in zip(items, epochs, strict=True) for role, row in enumerate(item)]
+        keys = [key("noise", self.seed, row.key, role, epoch) for row, role, epoch in rows]
         copies = Copies(
-            pack([(row.prompt, row.response) for row, _ in rows for _ in range(draws)]),
+            pack([(row.prompt, row.response) for row, _, _ in rows for _ in range(draws)]),
             torch.tensor(keys).repeat_interleave(draws),
             torch.arange(draws).repeat(len(rows)),
             key("batch", self.seed, step),
         )
-        return draw(self.law, copies), keys[:: len(items[0])]
+        return draw(self.law, copies), [key("item", *keys[i : i + roles]) for i in range(0, len(keys), roles)]
 
 
-def redraw(micro: Micro, law: Law, seed: int) -> Micro:
-    """The same copies with other noise, for a policy that is to have its own: ELBO weights, drawn under ``seed``."""
-    from dare_bench.diffusion.laws import weights
+def redraw(micro: Micro, law: Law) -> Micro:
+    """The same rows with other noise, independent of the first, for a policy that is to have its own; ELBO weights.
 
-    batch = micro.noise.batch
-    roles = len(micro.items[0])
-    keys = torch.tensor([[key("other noise", seed, k, role) for role in range(roles)] for k in micro.keys])
+    Raises:
+        ValueError: the law spreads levels over the whole step, of which this is a part.
+    """
+    if law.name == "even":
+        raise ValueError("noise='even' spreads levels over a whole step; a part of it cannot be drawn again")
+    keys = tuple(key("other noise", k) for k in micro.keys)
+    key_IR = torch.tensor([[key(k, role) for role in range(len(micro.items[0]))] for k in keys])
     seen: dict[tuple[int, int], int] = {}
     draws = []
     for place in zip(micro.item_R.tolist(), micro.role_R.tolist(), strict=True):
         draws.append(seen.setdefault(place, 0))
         seen[place] += 1
-    copies = Copies(batch, keys[micro.item_R, micro.role_R], torch.tensor(draws), key("other batch", seed, micro.step))
-    noise = draw(law, copies)
-    return replace(micro, noise=noise, weight_T=weights(noise, "elbo"))
+    noise = draw(law, Copies(micro.noise.batch, key_IR[micro.item_R, micro.role_R], torch.tensor(draws), 0))
+    return replace(micro, keys=keys, noise=noise, weight_T=weights(noise, "elbo"))
 
 
 def deal(sizes: Sequence[int], hands: int) -> list[list[int]]:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dare_bench import __version__
-from dare_bench.cli import doctor, eval, leaderboard, ls, report, show, train, validate
+from dare_bench.cli import doctor, eval, export, leaderboard, ls, report, show, sweep, train, validate
 from dare_bench.cli.guard import State, guarded
 
 app = typer.Typer(
@@ -48,8 +48,9 @@ app.command("eval")(guarded(eval.evaluate))
 app.command("show")(guarded(show.show))
 app.command("report")(guarded(report.report))
 app.command("validate")(guarded(validate.validate))
+app.command("sweep")(guarded(sweep.sweep))
 app.command("doctor")(guarded(doctor.doctor))
-for group, name in ((ls.app, "ls"), (leaderboard.app, "leaderboard")):
+for group, name in ((ls.app, "ls"), (leaderboard.app, "leaderboard"), (export.app, "export")):
     for registered in group.registered_commands:
         if registered.callback is not None:
             registered.callback = guarded(registered.callback)

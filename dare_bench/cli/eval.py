@@ -31,6 +31,10 @@ def evaluate(
         str | None,
         typer.Option("--model", "-m", help="Checkpoint: a folder, a hub id or a bundled name.", show_default=False),
     ] = None,
+    adapter: Annotated[
+        str | None,
+        typer.Option("--adapter", help="LoRA adapter on the model: a folder or a hub id.", show_default=False),
+    ] = None,
     tasks: Annotated[
         str | None, _task("--tasks", "-t", text="Names, groups, globs, suites (dare, dare-smoke), by commas.")
     ] = None,
@@ -132,6 +136,15 @@ def evaluate(
     max_rows: Annotated[
         str | None, _run("--max-rows", "--batch-size", "-b", text="Most rows at a time; changes no result.")
     ] = None,
+    devices: Annotated[
+        int | None, _run("--devices", min=1, text="Worker processes, one a GPU (on CPU: processes). (default: 1)")
+    ] = None,
+    executor: Annotated[
+        str | None, _run("--executor", text="Where shards are answered: devices, ray (docs/scale.md).")
+    ] = None,
+    ray_address: Annotated[
+        str | None, _run("--ray-address", text="Ray cluster, host:port. (default: RAY_ADDRESS, else one started here)")
+    ] = None,
     output_path: Annotated[str | None, _run("--output-path", "-o", text="Where runs go. (default: out)")] = None,
     fresh: Annotated[bool | None, _run("--fresh/--no-fresh", text="A new run beside an existing one.")] = None,
     log_samples: Annotated[
@@ -153,7 +166,7 @@ def evaluate(
 
     Example: dare-bench eval --model tiny-llada --tasks dare_sudoku --limit 50
     """
-    from dare_bench.cli.options import run_fields
+    from dare_bench.run_fields import run_fields
 
     skipped = {"config", "dry_run", "json"}
     fields = run_fields(config, {name: value for name, value in locals().items() if name in _NAMES - skipped})

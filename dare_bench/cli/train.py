@@ -121,12 +121,14 @@ def _shown(value: Any) -> str:
 
 def _train(method: str, own: Mapping[str, FieldInfo], flags: dict[str, Any], json: bool) -> None:
     from dare_bench.cli.eval import _log_to_stderr
-    from dare_bench.training.run import train
+    from dare_bench.training.run import first_process, train
 
     fields = settings(method, own, flags)
     _log_to_stderr()
     State.resume = "interrupted; run the same command to resume"
     trained = train(**fields)
+    if not first_process():
+        return
     if json:
         from dare_bench.cli.summary import record
 

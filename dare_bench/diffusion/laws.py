@@ -2,9 +2,10 @@
 
 A row is noised ``draws`` times; each copy is one row of a packed batch. A law hides response tokens and gives each
 hidden token its chance p, so that the sum of log p(token) / p over a row's copies, divided by ``draws``, estimates the
-row's ELBO without bias (``band`` aside, whose levels do not cover (0, 1)). Draws are counter-based: what is hidden in a
-copy is a function of (the row's key, the draw's number), for ``even`` of (the batch's key, the copy's place in it) too,
-never of how the batch is cut into micro-batches. Drawn once, noise is kept and used by every policy that looks at it.
+row's ELBO without bias (``band`` aside, whose levels do not cover (0, 1); ``blocks`` is for attention in blocks).
+Draws are counter-based: what is hidden in a copy is a function of (the row's key, the draw's number), for ``even`` of
+(the batch's key, the copy's place in it) too, never of how the batch is cut into micro-batches. Drawn once, noise is
+kept and used by every policy that looks at it.
 
 Shape letters: B rows, R copies (R = B draws), T packed tokens of all copies.
 """
@@ -51,7 +52,7 @@ class Law:
         if not 0.0 < self.eps < 1.0:
             raise UsageError(f"eps={self.eps} must be above 0 and below 1: losses are divided by it")
         if self.name == "blocks" and not self.block_length:
-            raise UsageError("noise='blocks' needs block_length; this model attends without blocks, so give one")
+            raise UsageError("noise='blocks' needs block_length and a model that attends in blocks; else use 'counts'")
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,17 @@ from dare_bench.engine import results
 from dare_bench.engine.environment import command, versions
 from dare_bench.engine.hints import check
 from dare_bench.engine.journal import Journal
-from dare_bench.engine.opening import Opener
+from dare_bench.engine.opening import Opener, apart
 from dare_bench.engine.plan import Planned, plan
 from dare_bench.engine.progress import watcher
 from dare_bench.engine.queue import Queue, with_fields
 from dare_bench.engine.rundir import Done, RunFolder, choose, latest_with_prefix, read_done
 from dare_bench.engine.scope import Scope, joined
+from dare_bench.engine.sharding import Shards, sharded
 from dare_bench.errors import DataError, UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.registry import registry
+from dare_bench.runs import lineage
 from dare_bench.runs.reader import Run
 from dare_bench.types import Request
 
@@ -92,7 +94,7 @@ def _one(spec: RunSpec, opener: Opener, progress: bool) -> Run:
 
 def finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:
     """The finished run that holds what is asked, found without opening the model; None if there is none."""
-    prefix = fingerprint.readable_prefix(spec.model, spec.harness, sorted(set(spec.tasks)))
+    prefix = fingerprint.readable_prefix(spec.model, spec.harness, sorted(set(spec.tasks)), spec.adapter)
     signature = ident.asked(spec, content)
     for folder in latest_with_prefix(Path(spec.output_path), prefix):
         done = read_done(folder)
@@ -134,7 +136,8 @@ def settled(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) -> tupl
     if whole.data_dir is None and (found := os.environ.get("DARE_BENCH_DATA")):
         whole = whole.model_copy(update={"data_dir": found})
     Scope.of(whole.limit, whole.samples)
-    return whole, opened
+    sharded(whole, opened)
+    return apart(whole, opened), opened
 
 
 def _single(given: dict[str, Any]) -> dict[str, Any]:
@@ -184,7 +187,7 @@ class _Evaluation:
         requests: Sequence[Request] = source.requests()
         prepare = preparer(self.model, spec)
         settings = ident.settings_by_task(self.model, [prepare(request) for request in requests])
-        prefix = fingerprint.readable_prefix(spec.model, spec.harness, sorted(set(spec.tasks)))
+        prefix = fingerprint.readable_prefix(spec.model, spec.harness, sorted(set(spec.tasks)), spec.adapter)
         run_id = fingerprint.run_id(prefix, ident.identity(spec, self.model, self.content, *settings))
         folder = choose(Path(spec.output_path), run_id, spec.fresh)
         with RunFolder(folder) as place:
@@ -237,6 +240,9 @@ class _Evaluation:
             watcher=watcher(self.progress),
             watch=watch,
             session=len(sessions),
+            elsewhere=Shards(self.spec, self.content, self.model, journal, len(sessions))
+            if sharded(self.spec)
+            else None,
         )
 
     def _about(self) -> dict[str, Any]:
@@ -245,12 +251,15 @@ class _Evaluation:
         return {
             "spec": spec.model_dump(mode="json"),
             "model": {
-                "name": fingerprint.model_name(spec.model),
+                "name": fingerprint.shown_name(spec.model, spec.adapter),
                 "path": str(self.path) if self.path is not None else None,
                 "family": facts.family,
                 "content_hash": self.content,
+                "adapter": spec.adapter,
+                "adapter_hash": ident.adapter_content(spec, self.content),
                 "dtype": facts.dtype,
                 "parameters": facts.parameters,
+                "lineage": lineage.read(Path(spec.adapter) if spec.adapter else self.path),
             },
             "device": facts.device,
             "command": command(),

@@ -17,11 +17,16 @@ import dare_bench
 from dare_bench import fingerprint
 from dare_bench.config import RunSpec
 from dare_bench.engine.environment import installed
+from dare_bench.loading import locate
 from dare_bench.protocols import LoadedModel
 from dare_bench.types import Decoding, Request
 
 # Given again by what the model says of itself (ids, family, dtype), or no part of identity.
 _ELSEWHERE = frozenset({"device", "dtype", "mask_id", "eos_id", "eot_id", "family"})
+# How a model is called (what it is is told by its content), and what a run may grow by.
+_NAMES, _SCOPE = frozenset({"model", "adapter"}), frozenset({"limit", "samples", "output_path", "fresh"})
+# Where and in what portions the work is done.
+_WHERE = frozenset({"max_rows", "devices", "executor", "ray_address"})
 
 
 def model_content(model: Any, loaded: LoadedModel) -> str:
@@ -34,6 +39,18 @@ def model_content(model: Any, loaded: LoadedModel) -> str:
         return fingerprint.network_hash(loaded.network)
     kind = type(loaded)
     return f"object:{kind.__module__}.{kind.__qualname__}:{getattr(model, 'name', '')}"
+
+
+def adapter_content(spec: RunSpec, content: str) -> str | None:
+    """The content hash of the adapter on the model whose own is ``content``; None without one. The hash of weights in
+    memory covers an adapter's already.
+
+    Raises:
+        CheckpointError: no adapter there.
+    """
+    if spec.adapter is None or not content.startswith(("sha256:", "rev:")):
+        return None
+    return fingerprint.content_hash(locate(spec.adapter))
 
 
 def settings_by_task(
@@ -73,7 +90,7 @@ def identity(
         "family": facts.family,
         "ids": [facts.mask_id, sorted(facts.eos_ids), facts.eot_id],
         "model_args": {k: v for k, v in spec.model_args.items() if k not in _ELSEWHERE},
-        "adapter": None,
+        "adapter": adapter_content(spec, content),
         "harness": spec.harness,
         "tasks": sorted(set(spec.tasks)),
         "num_fewshot": spec.num_fewshot,
@@ -92,13 +109,14 @@ def identity(
 
 def asked(spec: RunSpec, content: str) -> str:
     """The signature of a command: what was asked, of which model, data files, task files and program."""
-    fields = spec.model_dump(mode="json", exclude={"limit", "samples", "output_path", "fresh", "max_rows", "model"})
+    fields = spec.model_dump(mode="json", exclude={*_NAMES, *_SCOPE, *_WHERE})
     fields["tasks"] = sorted(set(spec.tasks))
     files = [*spec.include_path, *([spec.data_dir] if spec.data_dir else [])]
     return fingerprint.digest(
         {
             **fields,
             "content": content,
+            "adapter": adapter_content(spec, content),
             "files": [_signature(Path(path)) for path in files],
             "program": [dare_bench.__version__, installed("lm-eval"), installed("opencompass"), _program()],
         },

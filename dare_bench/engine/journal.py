@@ -68,14 +68,18 @@ class _Index:
     places: dict[str, _Place] = field(default_factory=dict)
     notes: list[dict[str, Any]] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
+    good: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    """How far each file was read: length and number of its lines up to the end of the last good one."""
 
 
-def _scan(file: Path, index: _Index) -> int:
-    """Read one file into ``index``; returns the length up to the end of the last good line."""
-    good = offset = 0
+def _scan(file: Path, index: _Index) -> list[tuple[str, str]]:
+    """Read into ``index`` what a file holds behind its last good line; returns (type, key or "") of each record."""
+    found: list[tuple[str, str]] = []
+    offset, lines = index.good.get(file, (0, 0))
     bad: list[int] = []
     with file.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
+        stream.seek(offset)
+        for number, line in enumerate(stream, lines + 1):
             record = unpack(line)
             if record is None:
                 bad.append(number)
@@ -87,9 +91,10 @@ def _scan(file: Path, index: _Index) -> int:
                     index.places[record["key"]] = _Place(file, offset, len(line))
                 else:
                     index.notes.append(record)
-                good = offset + len(line)
+                found.append((record["type"], record.get("key", "")))
+                index.good[file] = (offset + len(line), number)
             offset += len(line)
-    return good
+    return found
 
 
 class Journal:
@@ -113,16 +118,18 @@ class Journal:
         self._last_sync = 0.0
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            end = 0
-            for file in sorted(folder.glob("*.jsonl")):
-                length = _scan(file, self._index)
-                end = length if file == self.file else end
+            for file in self._files():
+                _scan(file, self._index)
+            end = self._index.good.get(self.file, (0, 0))[0]
             self._fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             os.ftruncate(self._fd, end)
             sync_folder(folder)
         except OSError as error:
             raise save_error(self.file, error) from error
         self._end = end
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("*.jsonl"))
 
     def __enter__(self) -> Journal:
         return self
@@ -167,6 +174,22 @@ class Journal:
         """All samples, one at a time."""
         for key in list(self._index.places):
             yield self.sample(key)
+
+    def reread(self) -> list[tuple[str, str]]:
+        """Take in what other writers have added since; returns (type, key or "") of each record. They may not be
+        durable yet."""
+        return [record for file in self._files() if file != self.file for record in _scan(file, self._index)]
+
+    def adopt(self) -> list[tuple[str, str]]:
+        """What :meth:`reread` does, and make it all durable: a writer that was killed could not see to that."""
+        found = self.reread()
+        for file in self._files():
+            try:
+                with file.open("rb") as stream:
+                    os.fsync(stream.fileno())
+            except OSError as error:
+                raise save_error(file, error) from error
+        return found
 
     def append(self, record: dict[str, Any]) -> None:
         """Write a record (``type``, and ``key`` for samples); it is durable after the next ``sync``.

@@ -3,7 +3,8 @@
 A row's NFE counts the forward passes it took part in, whatever else was in the pack; TPF is the tokens up to and
 including the first EOS, divided by NFE. Speed counts tokens to the first EOS, what is written behind it being no use,
 over the seconds spent on generating: likelihoods write no tokens. A resumed run adds up what its samples say, so costs
-do not depend on how often it was interrupted; its peak memory is that of its largest session.
+do not depend on how often it was interrupted; its peak memory is that of its largest session. Seconds are those of
+devices: where several answer side by side theirs add up, so that speed is that of one of them.
 """
 
 from __future__ import annotations
@@ -79,5 +80,5 @@ class Meter:
 
 
 def last_costs(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The last cost record of each session: each holds what the session had cost so far."""
-    return list({record["session"]: record for record in records}.values())
+    """The last cost record of each session, and of each of its shards: each holds what that had cost so far."""
+    return list({(record["session"], record.get("writer")): record for record in records}.values())

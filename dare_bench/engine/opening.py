@@ -10,7 +10,33 @@ from dare_bench import fingerprint
 from dare_bench.config import RunSpec
 from dare_bench.engine import identity as ident
 from dare_bench.errors import UsageError
+from dare_bench.loading import base_and_adapter, is_adapter, load, locate
 from dare_bench.protocols import LoadedModel
+
+
+def apart(spec: RunSpec, given: Any = None) -> RunSpec:
+    """The spec with base model and adapter told apart, so that a model is the same however it is named: by its base and
+    ``adapter``, by ``adapter`` among the ``model_args``, or by the adapter's folder, which names its base.
+
+    Args:
+        given: a model that is open already; what it was opened from holds.
+
+    Raises:
+        CheckpointError: an adapter or its base is not there. UsageError: two adapters.
+    """
+    arguments = dict(spec.model_args)
+    named = [name for name in (spec.adapter, arguments.pop("adapter", None)) if name is not None]
+    if given is not None:
+        theirs = getattr(given, "adapter", None)
+        if named and named != [str(theirs)]:
+            raise UsageError(f"adapter={named[0]!r}, but the model is open already; load(base, adapter=...) opens both")
+        return spec.model_copy(update={"adapter": None if theirs is None else str(theirs)})
+    if not named and not is_adapter(Path(spec.model).expanduser()):
+        return spec
+    if len(set(named)) > 1:
+        raise UsageError(f"two adapters are named, {named[0]!r} and {named[1]!r} in model_args; give one")
+    base, adapter = base_and_adapter(spec.model, named[0] if named else None)
+    return spec.model_copy(update={"model": base, "adapter": adapter, "model_args": arguments})
 
 
 class Opener:
@@ -31,9 +57,10 @@ class Opener:
         if self._given is not None:
             return ident.model_content(self._given, _loaded(self._given))
         if spec.model not in self._content:
-            from dare_bench.loading import locate
-
-            self._content[spec.model] = fingerprint.content_hash(locate(spec.model))
+            folder = locate(spec.model)
+            if is_adapter(folder):
+                raise UsageError(f"{spec.model} is an adapter; give its base model, and it as the adapter")
+            self._content[spec.model] = fingerprint.content_hash(folder)
         return self._content[spec.model]
 
     def path(self, spec: RunSpec) -> Path | None:
@@ -49,7 +76,8 @@ class Opener:
         return _loaded(self._given) if self._given is not None else self._model(spec)[1]
 
     def _model(self, spec: RunSpec) -> tuple[Any, LoadedModel]:
-        arguments = {"device": spec.device, "dtype": spec.dtype, "family": spec.family, **spec.model_args}
+        named = {"adapter": spec.adapter, "device": spec.device, "dtype": spec.dtype, "family": spec.family}
+        arguments = {**named, **spec.model_args}
         mark = json.dumps([spec.model, arguments], sort_keys=True, default=str)
         if self._open is None or self._open[0] != mark:
             self._open = None  # the one before may be as big as the memory
@@ -59,8 +87,6 @@ class Opener:
 
 
 def _load(checkpoint: str, arguments: dict[str, Any]) -> Any:
-    from dare_bench.loading import load
-
     try:
         return load(checkpoint, **arguments)
     except TypeError as error:

@@ -60,6 +60,14 @@ Prepare = Callable[[Request], Request]
 """Adds the engine's own decoding fields to a request, for the model's eyes; the key stays as it is."""
 
 
+class Elsewhere(Protocol):
+    """Answers requests in other processes, into the same journal."""
+
+    def __call__(self, prepared: Sequence[Request], work: Mapping[str, int], watcher: Watcher) -> dict[str, Failure]:
+        """Answer them all (``work``: forward passes by key); returns those that failed, by key."""
+        ...
+
+
 class Queue:
     """Answers requests for a task source: ``queue.answer`` is its ``Answer``.
 
@@ -71,6 +79,8 @@ class Queue:
         watcher: told about progress.
         watch: given every generated sample as soon as it is there, so that scoring can begin while others are computed.
         session: the number of this session in the run, for the cost records.
+        writer: the shard that this queue is, for the cost records; None where the run is not sharded.
+        elsewhere: who computes what is missing, in other processes; None computes it here.
     """
 
     def __init__(
@@ -83,8 +93,10 @@ class Queue:
         watcher: Watcher | None = None,
         watch: Callable[[Sample], None] | None = None,
         session: int = 0,
+        writer: str | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
-        self.watch = watch
+        self.watch, self.writer, self.elsewhere = watch, writer, elsewhere
         self.model, self.journal, self.prepare = model, journal, prepare
         self.max_rows, self.watcher, self.session = max_rows, watcher or Silent(), session
         self.stats = LoopStats()
@@ -106,11 +118,10 @@ class Queue:
         if len(counts) < len(requests):
             key, times = counts.most_common(1)[0]
             raise ValueError(f"request key {key!r} occurs {times} times; keys must be unique in a run")
-        missing = [r for r in requests if r.key not in self.journal and r.key not in self.failures]
         for request in requests if self.watch is not None else ():
             if request.kind == "generate" and request.key in self.journal:
                 self._show(request)
-        self._compute(missing, requests)
+        self.fill(requests)
         self._answered.update(dict.fromkeys(counts))
         return [self._serve(request) for request in requests]
 
@@ -130,16 +141,43 @@ class Queue:
             raise RunError(f"the model gave no sample for request {request.key}; every request must come back once")
         return to_sample(self.journal.sample(request.key), request)
 
-    def _compute(self, missing: Sequence[Request], requests: Sequence[Request]) -> None:
+    def fill(self, requests: Sequence[Request]) -> None:
+        """Have all requests in the journal (or among the failures): compute what is missing.
+
+        Raises: what ``answer`` raises, and what the model does.
+        """
+        missing = [r for r in requests if r.key not in self.journal and r.key not in self.failures]
         prepared = {request.key: self.prepare(request) for request in missing}
         work = {key: max(1, self.model.forwards(request)) for key, request in prepared.items()}
         # What is served costs nothing now; its work only keeps the bar honest about how much of the run is done.
         served = len(requests) - len(missing)
         share = sum(work.values()) * served // max(1, len(missing))
         self.watcher.start(len(requests), served, sum(work.values()) + share, share)
+        originals = {request.key: request for request in missing}
         if not missing:
             return
-        originals = {request.key: request for request in missing}
+        if self.elsewhere is not None:
+            self._fetch(self.elsewhere, prepared, originals, work)
+        else:
+            self._compute(prepared, originals, work)
+
+    def _fetch(
+        self,
+        elsewhere: Elsewhere,
+        prepared: Mapping[str, Request],
+        originals: Mapping[str, Request],
+        work: Mapping[str, int],
+    ) -> None:
+        """Have requests answered in other processes."""
+        self.failures |= elsewhere(list(prepared.values()), work, self.watcher)
+        self.computed += sum(key in self.journal for key in originals)
+        for key, request in originals.items() if self.watch is not None else ():
+            if request.kind == "generate" and key in self.journal:
+                self._show(request)
+
+    def _compute(
+        self, prepared: Mapping[str, Request], originals: Mapping[str, Request], work: Mapping[str, int]
+    ) -> None:
         try:
             for kind, compute in (("generate", self.model.generate), ("score", self.model.score)):
                 todo = ordered((r for r in prepared.values() if r.kind == kind), work)
@@ -194,20 +232,26 @@ class Queue:
         self._tick()
         spent = {"seconds": sum(self.seconds.values()), "generate_seconds": self.seconds["generate"]}
         record: dict[str, Any] = {"type": "cost", "session": self.session, **spent, **asdict(self.stats)}
+        if self.writer is not None:
+            record["writer"] = self.writer
         self.journal.append({**record, "peak_memory_mb": round(peak_memory_mb(), 1)})
 
 
-def ordered(requests: Iterable[Request], work: Mapping[str, int]) -> list[Request]:
-    """Longest work first; requests of one document stay together, so that choices can share what they can share."""
+def together(requests: Iterable[Request]) -> list[list[Request]]:
+    """Requests of one document, which can share what its choices have in common."""
     groups: dict[tuple[str, str, int], list[Request]] = {}
     for request in requests:
         groups.setdefault((request.task, str(request.doc_id), request.repeat), []).append(request)
+    return list(groups.values())
+
+
+def ordered(requests: Iterable[Request], work: Mapping[str, int]) -> list[Request]:
+    """Longest work first; requests of one document stay together."""
 
     def cost(group: list[Request]) -> tuple[int, int]:
         return max(work[r.key] for r in group), max(size(r) for r in group)
 
-    by_cost = sorted(groups.values(), key=cost, reverse=True)
-    return [request for group in by_cost for request in group]
+    return [request for group in sorted(together(requests), key=cost, reverse=True) for request in group]
 
 
 def size(request: Request) -> int:

@@ -37,8 +37,15 @@ class ModelBlock(_Strict):
     path: str | None = None
     family: str
     content_hash: str
+    adapter: str | None = Field(default=None, description="the LoRA adapter on it, as it was named; null: none")
+    adapter_hash: str | None = Field(
+        default=None, description="of the adapter's files; null also where content_hash covers weights in memory"
+    )
     dtype: str
     parameters: int = 0
+    lineage: dict[str, Any] | None = Field(
+        default=None, description="of a checkpoint trained here: base, method, data hash, step, seed, settings, parents"
+    )
 
 
 class HarnessBlock(_Strict):

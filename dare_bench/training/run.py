@@ -19,12 +19,13 @@ from dare_bench.engine.evaluate import evaluate_all, settled
 from dare_bench.engine.hints import check
 from dare_bench.engine.plan import plan
 from dare_bench.errors import DataError, RunError, UsageError
-from dare_bench.loading import load, locate
+from dare_bench.loading import base_and_adapter, load, locate
 from dare_bench.protocols import AdapterSettings, LoadedModel
 from dare_bench.registry import registry
 from dare_bench.run_fields import run_fields
 from dare_bench.runs import lineage
 from dare_bench.runs.reader import Run
+from dare_bench.runs.writer import ensure_folder
 from dare_bench.training import folder
 from dare_bench.training.data import read_data
 from dare_bench.training.rows import Tokens
@@ -84,7 +85,9 @@ def train(spec: TrainSpec | None = None, **fields: Any) -> Trained:
             if spec.eval_on_start and first_process():
                 services.evaluate_base()
             services.check(model.loaded)
-            if spec.peft:
+            if spec.adapter:
+                _thaw(model.loaded.network)
+            elif spec.peft:
                 model.loaded.add_adapter(_adapter(spec))
             method.fit(spec, model.loaded, data, out, services)
         del model
@@ -104,7 +107,11 @@ def settle(spec: TrainSpec | None, fields: dict[str, Any]) -> TrainSpec:
     given = {**(spec.model_dump() if spec is not None else {}), **own}
     if options:
         given["options"] = {**given.get("options", {}), **options}
-    return train_spec(**given)
+    whole = train_spec(**given)
+    base, adapter = base_and_adapter(whole.model, whole.adapter)
+    if adapter is not None and whole.peft is None:
+        raise UsageError(f"{adapter} is an adapter; give --peft lora to go on with it, or merge it first (export merge)")
+    return whole.model_copy(update={"model": base, "adapter": adapter})
 
 
 def first_process() -> bool:
@@ -121,7 +128,7 @@ class _held:
     def __enter__(self) -> None:
         if not first_process():
             return
-        folder.ensure_folder(self.out)
+        ensure_folder(self.out)
         self.lock = FileLock(self.out / ".lock")
         try:
             self.lock.acquire(timeout=0)
@@ -140,8 +147,14 @@ def _open(spec: TrainSpec) -> Any:
     device = spec.device
     if device is None and torch.cuda.is_available() and (local := os.environ.get("LOCAL_RANK")) is not None:
         device = f"cuda:{local}"
-    adapter = {"adapter": spec.adapter} if spec.adapter else {}
-    return load(spec.model, device=device, dtype=spec.dtype, family=spec.family, **adapter, **spec.model_args)
+    named = {"adapter": spec.adapter, "device": device, "dtype": spec.dtype, "family": spec.family}
+    return load(spec.model, **{**named, **spec.model_args})
+
+
+def _thaw(network: Any) -> None:
+    """Let an adapter that was opened for evaluation learn again."""
+    for name, weight in network.named_parameters():
+        weight.requires_grad_("lora_" in name)
 
 
 def _adapter(spec: TrainSpec) -> AdapterSettings:
@@ -179,7 +192,7 @@ class _Services:
         self.spec, self.method, self.asked, self.data = spec, method, asked, data
         self.runs: list[Run] = []
         self.refused: list[str] = []
-        self._parents = lineage.read(locate(spec.model))
+        self._parents = lineage.read(locate(spec.adapter or spec.model))
 
     def check(self, model: LoadedModel) -> None:
         """Refuse an evaluation that cannot be made before anything is trained; of a suite's entries only all."""

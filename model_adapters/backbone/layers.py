@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.nn.functional import rms_norm, silu
 from dare_bench.diffusion.plan import GroupQueries, Plan
 from dare_bench.model_adapters.backbone.arch import Arch, MoE
 from dare_bench.model_adapters.backbone.attention import attend
-from dare_bench.model_adapters.backbone.moe import Experts, route
+from dare_bench.model_adapters.backbone.moe import Experts, Router, route
 
 WHOLE_MODEL = ("embed", "layers", "final_norm", "head")
 
@@ -68,6 +69,15 @@ def attach(root: nn.Module, path: str, module: nn.Module) -> None:
     root.add_module(leaf, module)
 
 
+def unwrapped(root: nn.Module, path: str) -> Any:
+    """What lies at a dotted path, in the original of a module that peft has wrapped."""
+    parent, _, leaf = path.rpartition(".")
+    module: Any = root.get_submodule(parent)
+    while hasattr(module, "base_layer"):
+        module = module.base_layer
+    return getattr(module, leaf)
+
+
 class Layer(nn.Module):
     """``x += Attn(norm(x)); x += FF(norm(x))``. Submodules are looked up by name on every call, so a wrapper that
     replaces one (LoRA, quantisation, FSDP) is what runs."""
@@ -93,6 +103,8 @@ class Layer(nn.Module):
         self._parts: dict[str, Callable[[Any], Any]] = {
             part: attrgetter(path) for part, path in asdict(n).items() if path and part not in WHOLE_MODEL
         }
+        if n.expert_bias:  # some families keep it in the router, where LoRA may stand before it
+            self._parts["expert_bias"] = partial(unwrapped, path=n.expert_bias)
 
     def _attach_ff(self, paths: tuple[str, str, str], width: int) -> None:
         gate, up, down = paths
@@ -102,7 +114,7 @@ class Layer(nn.Module):
 
     def _attach_experts(self, moe: MoE) -> None:
         n = self.arch.names
-        attach(self, n.router, nn.Linear(self.arch.width, moe.experts, bias=False))
+        attach(self, n.router, Router(self.arch.width, moe.experts, moe.float32))
         attach(self, n.experts, Experts(moe, self.arch.width))
         if moe.bias != "none":
             parent, _, leaf = n.expert_bias.rpartition(".")
@@ -157,7 +169,7 @@ class Layer(nn.Module):
         if self.moe is None:
             return self._swiglu(y_TD, "gate", "up", "down")
         bias = self.part("expert_bias") if self.moe.bias != "none" else None
-        expert_TK, weight_TK = route(y_TD, self.part("router").weight, bias, self.moe)
+        expert_TK, weight_TK = route(self.part("router")(y_TD), bias, self.moe, y_TD.dtype)
         out_TD = self.part("experts")(y_TD, expert_TK, weight_TK)
         if self.moe.shared_width:
             out_TD = out_TD + self._swiglu(y_TD, "shared_gate", "shared_up", "shared_down")

@@ -51,6 +51,21 @@ def published_shapes(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int,
     return found
 
 
+class Router(nn.Linear):
+    """Each expert's value for each token before softmax or sigmoid, [T, E] in float32.
+
+    float32: the product itself in float32 too, whatever the model's dtype.
+    """
+
+    def __init__(self, width: int, experts: int, float32: bool) -> None:
+        super().__init__(width, experts, bias=False)
+        self.float32 = float32
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        kind = torch.float32 if self.float32 else x_TD.dtype
+        return linear(x_TD.to(kind), self.weight.to(kind)).float()
+
+
 class Experts(nn.Module):
     """All SwiGLU experts of a layer: ``gate_up_proj`` [E, 2M, D], ``down_proj`` [E, D, M]."""
 
@@ -86,13 +101,12 @@ def _each(x_SD: Tensor, weight_EMD: Tensor, ends_E: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def route(x_TD: Tensor, weight_ED: Tensor, bias_E: Tensor | None, moe: MoE) -> tuple[Tensor, Tensor]:
-    """Each token's experts [T, K] and their weights [T, K].
+def route(raw_TE: Tensor, bias_E: Tensor | None, moe: MoE, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Each token's experts [T, K] and their weights [T, K] from the router's values; weights in ``dtype``, the model's,
+    unless the family weighs in float32.
 
     Sources: Qwen3MoeTopKRouter (softmax), LLaDA2MoeGate of inclusionAI/LLaDA2.0-mini (sigmoid, groups, bias).
     """
-    kind = torch.float32 if moe.float32 else x_TD.dtype
-    raw_TE = linear(x_TD.to(kind), weight_ED.to(kind)).float()
     value_TE = raw_TE.softmax(-1) if moe.score == "softmax" else raw_TE.sigmoid()
     rank_TE = value_TE if bias_E is None else value_TE + bias_E.float()
     if moe.groups > 1:
@@ -102,7 +116,7 @@ def route(x_TD: Tensor, weight_ED: Tensor, bias_E: Tensor | None, moe: MoE) -> t
     if moe.renormalise and moe.top_k > 1:
         weight_TK = weight_TK / (weight_TK.sum(-1, keepdim=True) + 1e-20)
     weight_TK = weight_TK * moe.scale
-    return expert_TK, weight_TK if moe.float32 else weight_TK.to(x_TD.dtype)
+    return expert_TK, weight_TK if moe.float32 else weight_TK.to(dtype)
 
 
 def _best_groups(rank_TE: Tensor, moe: MoE) -> Tensor:

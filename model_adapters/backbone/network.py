@@ -8,7 +8,9 @@ Shape letters: B rows, L positions, T packed tokens, N selected tokens, V vocabu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -19,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
+from dare_bench.diffusion.chunked import CHUNK_ELEMENTS, linear_nll
 from dare_bench.diffusion.plan import Plan, select_queries
 from dare_bench.model_adapters.backbone.arch import Arch
 from dare_bench.model_adapters.backbone.layers import Layer, RMSNorm, attach, rotary
@@ -27,8 +30,6 @@ from dare_bench.model_adapters.backbone.moe import Experts
 SELECT_FROM = 64
 """Tokens without wanted logits from which on the last layer is computed for the others alone; below, sorting out the
 queries costs more than it saves."""
-CHUNK_ELEMENTS = 1 << 25
-"""Logits held at once when only losses are wanted: 32 M numbers, 128 MB in float32."""
 
 
 @dataclass
@@ -52,6 +53,8 @@ class DiffusionNetwork(PreTrainedModel):
         super().__init__(config)
         self.arch = arch = self.arch_of(config)
         self.gradient_checkpointing = False
+        self._gradient_checkpointing_func: Callable[..., Any] = partial(checkpoint, use_reentrant=False)
+        self._checkpoint_every = 1
         n = arch.names
         attach(self, n.embed, nn.Embedding(arch.vocab, arch.width))
         attach(self, n.layers, nn.ModuleList(Layer(arch, i) for i in range(arch.layers)))
@@ -89,6 +92,13 @@ class DiffusionNetwork(PreTrainedModel):
         elif isinstance(module, RMSNorm) and module.weight is not None:
             nn.init.ones_(module.weight)
 
+    def _set_gradient_checkpointing(
+        self, enable: bool = True, gradient_checkpointing_func: Callable[..., Any] = checkpoint, every_n_layers: int = 1
+    ) -> None:
+        """What ``activation_checkpointing_enable`` of transformers calls: all its options hold here."""
+        super()._set_gradient_checkpointing(enable, gradient_checkpointing_func)
+        self._checkpoint_every = every_n_layers
+
     def head(self, hidden_ND: Tensor) -> Tensor:
         """Logits [N, V] of final hidden states."""
         a = self.arch
@@ -111,8 +121,8 @@ class DiffusionNetwork(PreTrainedModel):
         for i, layer in enumerate(layers):
             last = few and i == len(layers) - 1
             args = (x, cos, sin, plan, logits_at if last else None, queries if last else None)
-            if self.gradient_checkpointing and self.training:
-                x = checkpoint(layer, *args, use_reentrant=False)
+            if self.gradient_checkpointing and self.training and i % self._checkpoint_every == 0:
+                x = self._gradient_checkpointing_func(layer, *args)
             else:
                 x = layer(*args)
         if logits_at is not None and not few:
@@ -135,7 +145,7 @@ class DiffusionNetwork(PreTrainedModel):
             plan: who sees whom (see :class:`Plan`); without it each row attends as the family does by default.
             logits_at: sorted packed indices [N]; only these are projected through the head.
             targets: [N] ids (at ``logits_at``, or at all T): return ``nll`` instead of logits, the head applied in
-                chunks so that no [N, V] tensor is held.
+                chunks so that no [N, V] tensor is held, in the backward neither.
         """
         shape = input_ids.shape
         if plan is None:
@@ -152,8 +162,28 @@ class DiffusionNetwork(PreTrainedModel):
 
     def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         rows = max(1, CHUNK_ELEMENTS // self.arch.vocab)
-        parts = [
-            cross_entropy(self.head(h).float(), t, reduction="none")
-            for h, t in zip(hidden_ND.split(rows), targets_N.split(rows), strict=True)
-        ]
-        return torch.cat(parts) if parts else hidden_ND.new_zeros(0, dtype=torch.float32)
+        chunk = self._chunk_nll
+        if torch.is_grad_enabled():
+            plain = self._plain_head()
+            if plain is not None:
+                return linear_nll(hidden_ND, plain[0], targets_N, plain[1], self.arch.logit_scale, rows).float()
+            chunk = partial(checkpoint, self._chunk_nll, use_reentrant=False)
+        parts = zip(hidden_ND.split(rows), targets_N.split(rows), strict=True)
+        return torch.cat([chunk(hidden_RD, targets_R) for hidden_RD, targets_R in parts])
+
+    def _chunk_nll(self, hidden_RD: Tensor, targets_R: Tensor) -> Tensor:
+        return cross_entropy(self.head(hidden_RD).float(), targets_R, reduction="none")
+
+    def _plain_head(self) -> tuple[Tensor, Tensor | None] | None:
+        """Weight and bias where the head is a matrix product and nothing else. None where it has to be called: LoRA or
+        quantisation stand in its place, hooks are on it, or its weight is a shard that its own call gathers."""
+        n = self.arch.names
+        if self.arch.tied_head:
+            weight, bias = self.at(f"{n.embed}.weight"), None
+        else:
+            head = self.at(n.head)
+            hooks = (head._forward_pre_hooks, head._forward_hooks, head._backward_pre_hooks, head._backward_hooks)
+            if type(head) is not nn.Linear or "forward" in vars(head) or any(hooks):
+                return None
+            weight, bias = head.weight, head.bias
+        return (weight, bias) if type(weight) in (Tensor, nn.Parameter) else None

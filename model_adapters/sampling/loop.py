@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from dare_bench.diffusion.lockstep import Lockstep
 from dare_bench.errors import MemoryLimitError
 from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.sampling.batch import Batch
@@ -26,7 +27,6 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
 
 
-@torch.inference_mode()
 def denoise(
     network: Any,
     rows: Iterable[Row],
@@ -47,6 +47,20 @@ def denoise(
         MemoryLimitError: one row alone does not fit.
         ModelOutputError: NaN or infinite logits.
     """
+    # FSDP keeps what it gathers weights into for training, which takes no inference tensors.
+    mode = torch.no_grad if isinstance(network, Lockstep) else torch.inference_mode
+    return mode()(_turns)(network, rows, mask_id, vocab, max_rows, device, stats)
+
+
+def _turns(
+    network: Any,
+    rows: Iterable[Row],
+    mask_id: int,
+    vocab: int,
+    max_rows: int,
+    device: torch.device,
+    stats: LoopStats,
+) -> Iterator[Row]:
     source, slots = iter(rows), max_rows
     pool: list[Row] = []
     held: list[Row] = []  # rows that wait a turn for a prefix that another row commits

@@ -201,3 +201,17 @@ def test_settings_come_from_a_file_too_and_flags_win(tmp_path):
     file.write_text("modle: x\n")
     with pytest.raises(UsageError, match="unknown setting 'modle'; closest: model"):
         settings("sft", SFTOptions.model_fields, {"config": str(file)})
+
+
+def test_an_adapter_goes_on_learning_and_its_base_stays(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    train(first, peft="lora", learning_rate=3e-3)
+    with pytest.raises(UsageError, match="is an adapter; give --peft lora"):
+        train(second, model=str(first))
+    train(second, model=str(first), peft="lora", learning_rate=3e-3)
+    left, right = (weights(out, "adapter_model.safetensors") for out in (first, second))
+    assert left.keys() == right.keys()
+    assert any((left[name] != right[name]).any() for name in left)
+    lineage = json.loads((second / "lineage.json").read_text())
+    assert lineage["base"] == "tiny-llada-base"
+    assert [parent["peft"] for parent in lineage["parents"]] == ["lora"]

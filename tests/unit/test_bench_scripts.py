@@ -53,6 +53,35 @@ def test_the_bundled_checkpoint_is_compared_too(script, capsys):
     assert out.count("same tokens") == 3 and "nothing shared" in out
 
 
+def test_a_packed_update_is_compared_with_the_padded_one(script, capsys):
+    script("update").main()
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    models = ["tiny-llada,", "tiny-dream,", "tiny-sdar,", "tiny-llada,"]
+    assert [line[0] for line in lines] == [word for model in models for word in (model, "time", "logits", "apart")]
+    assert all(line[-1] == "met" for line in lines if line[0] in ("logits", "apart"))
+
+
+def test_another_loss_voids_the_comparison_of_updates(script, monkeypatch):
+    update = script("update")
+    packed = update.packed
+    monkeypatch.setattr(update, "packed", lambda *args: packed(*args) * (1 + 1e-5))
+    with pytest.raises(SystemExit, match=r"differ by 1\.0e-05; 1e-06 is allowed"):
+        list(update.compare(update.QUICK[0], 1, 8))
+
+
+def test_logits_are_counted_while_they_live(script):
+    update = script("update")
+    hidden, weight = torch.randn(20, 4, requires_grad=True), torch.randn(10, 4, requires_grad=True)
+    with update.LogitsPeak(10, 4) as seen:
+        logits = hidden @ weight.t()
+        assert seen.peak == 20 * 10 * 4
+        logits.softmax(-1).square().sum().backward()
+        assert 3 * 800 <= seen.peak < 6 * 800
+        del logits
+        torch.zeros(1) + 1
+    assert seen.alive == {}
+
+
 def test_a_changed_token_voids_the_comparison(script, monkeypatch):
     cached = script("cached")
     size = cached.Size(width=32, layers=1, ff_width=32, vocab=64, gen=16)

@@ -1,0 +1,139 @@
+"""A Ray cluster: every job is a task and the jobs before it are its arguments, so Ray itself schedules the graph.
+
+What runs on a node that dies runs again on another (``max_retries``); results are small and live with the driver, so a
+node takes none with it and nothing that came back is computed twice. Jobs meet their files where the driver does: the
+cluster shares a file system, and the driver's working directory is theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dare_bench.errors import DareError, UsageError
+from dare_bench.executors.graph import Graph, work
+from dare_bench.protocols import Done, Job
+
+LOCAL = "local"
+RETRIES = 3
+STORE_BYTES = 128 * 2**20
+"""Ray's object store of a cluster on this machine: what passes through it is paths and counts."""
+
+
+class Ray:
+    """Runs jobs on a Ray cluster: one that the program is connected to, that of an address, or one of its own.
+
+    Args:
+        workers: shards that people ask for; 1 means as many as the cluster has GPUs, else CPUs.
+        device: ``cpu`` asks for no GPU though there are some.
+        address: ``host:port``, ``auto``, ``local``; None takes ``RAY_ADDRESS``, else ``local``.
+        cpus: that Ray sets aside for each job.
+
+    Raises:
+        UsageError: Ray is not installed, or nothing answers at the address.
+    """
+
+    name = "ray"
+
+    def __init__(
+        self, *, workers: int = 1, device: str | None = None, address: str | None = None, cpus: int = 1
+    ) -> None:
+        self.address = address or os.environ.get("RAY_ADDRESS") or LOCAL
+        self._asked, self._cpus, self._ours = workers, cpus, False
+        self.ray = _import(self.address)
+        self._connect()
+        has = self.ray.cluster_resources()
+        self._gpus = 1 if has.get("GPU", 0) >= 1 and (device or "cuda").startswith("cuda") else 0
+        self.workers = workers if workers > 1 else max(1, int(has.get("GPU" if self._gpus else "CPU", 1)))
+
+    def run(self, function: Callable[[Any], Any], jobs: Sequence[Job]) -> Iterator[Done]:
+        """See :meth:`dare_bench.protocols.Executor.run`."""
+        order = Graph(jobs).ordered()
+        self._connect()
+        needs = {"num_cpus": self._cpus, "num_gpus": self._gpus, "max_retries": RETRIES, "retry_exceptions": False}
+        remote = self.ray.remote(_task)
+        refs: dict[str, Any] = {}
+        done: dict[str, Done] = {}
+        try:
+            for job in order:
+                before = [refs[name] for name in job.after]
+                refs[job.name] = remote.options(name=job.name, **needs).remote(function, job, str(Path.cwd()), *before)
+            names = {ref: name for name, ref in refs.items()}
+            while waiting := [ref for name, ref in refs.items() if name not in done]:
+                ready, _ = self.ray.wait(waiting, num_returns=1, timeout=1.0)
+                for ref in ready:
+                    yield from self._settle(names[ref], refs, {job.name: job for job in order}, done)
+        finally:
+            for name, ref in refs.items() if self.ray.is_initialized() else ():  # any call to Ray would start one
+                if name not in done:
+                    with contextlib.suppress(Exception):
+                        self.ray.cancel(ref, force=True)
+            self._disconnect()
+
+    def _settle(self, name: str, refs: dict[str, Any], jobs: dict[str, Job], done: dict[str, Done]) -> Iterator[Done]:
+        """The result of a job that is over; those of its predecessors first, as they must be over too."""
+        if name in done:
+            return
+        for earlier in jobs[name].after:
+            yield from self._settle(earlier, refs, jobs, done)
+        try:
+            done[name] = self.ray.get(refs[name])
+        except self.ray.exceptions.RayError as error:
+            failed = next((earlier for earlier in jobs[name].after if not done[earlier].ok), None)
+            lost = DareError(f"{name}: Ray could not finish it: {' '.join(str(error).split())[:500]}")
+            done[name] = Done(name, skipped=failed) if failed is not None else Done(name, error=lost)
+        yield done[name]
+
+    def _connect(self) -> None:
+        """Connect, unless the program is connected; start a cluster on this machine where that is the address."""
+        if self.ray.is_initialized():
+            return
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        if self.address == LOCAL:
+            quiet |= {"num_cpus": self._asked if self._asked > 1 else None, "object_store_memory": STORE_BYTES}
+            quiet |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        try:
+            self.ray.init(address=self.address, **quiet)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise UsageError(
+                f"no Ray cluster at {self.address!r} ({' '.join(str(error).split())[:200]}); start one (ray start"
+                " --head), give its host:port, or 'local' for one on this machine alone"
+            ) from error
+        self._ours = True
+
+    def _disconnect(self) -> None:
+        if self._ours:
+            self.ray.shutdown()
+            self._ours = False
+
+
+def _task(function: Callable[[Any], Any], job: Job, folder: str, *before: Done) -> Done:
+    """One job on a node, with what became of its predecessors."""
+    for earlier in before:
+        if not earlier.ok:
+            return Done(job.name, skipped=earlier.name)
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        where = f"the driver's folder {folder} is not on this node ({error.strerror})"
+        return Done(job.name, error=DareError(f"{where}; Ray jobs need a file system that all nodes share"))
+    return work(function, job)
+
+
+def _import(address: str) -> Any:
+    """Ray, told before its import to send no usage statistics and, for a cluster of this machine, to stay on it."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if address == LOCAL:
+        # Ray replaces 127.0.0.1 by an address that others can reach, except where it knows that there are no others.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    try:
+        import ray
+    except ImportError as error:
+        if error.name != "ray":
+            raise
+        raise UsageError("the executor 'ray' needs Ray: pip install 'dare-bench[cluster]'") from error
+    return ray

@@ -1,0 +1,56 @@
+"""An adapter merged into its base: a checkpoint in the published layout, which the published code opens."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from dare_bench.errors import UsageError
+from dare_bench.loading import ADAPTER, base_and_adapter, load, locate
+from dare_bench.runs.lineage import FILE as LINEAGE
+
+
+def merge(
+    model: str | Path | None,
+    adapter: str | Path,
+    output_path: str | Path,
+    *,
+    dtype: str | None = None,
+    device: str | None = "cpu",
+    family: str | None = None,
+) -> Path:
+    """Write the base model with an adapter's update added to its weights.
+
+    Args:
+        model: the base; None takes the one that the adapter names.
+        dtype: of the merged weights; None: the base's own. The sum is rounded to it, so merged and unmerged differ by
+            that rounding (``float32``: by the order of sums alone).
+
+    Returns:
+        The folder of the merged checkpoint, with the adapter's ``lineage.json`` if it has one.
+
+    Raises:
+        CheckpointError: base or adapter is not there, or they do not fit.
+        UsageError: ``output_path`` holds a checkpoint already; an unknown dtype or device.
+        SaveError: it cannot be written.
+    """
+    out = Path(output_path)
+    if there := next((name for name in ("config.json", ADAPTER, LINEAGE) if (out / name).exists()), None):
+        raise UsageError(f"{out} holds a model already ({there}); choose another output folder")
+    base, named = base_and_adapter(adapter) if model is None else base_and_adapter(model, adapter)
+    if named is None:
+        raise UsageError(f"{adapter} is no adapter folder: it has a config.json; give the base and an adapter")
+    opened = load(base, adapter=named, dtype=dtype or _own_dtype(locate(base)), device=device, family=family)
+    opened.loaded.merge_adapter()
+    opened.save(out)
+    if (lineage := locate(named) / LINEAGE).is_file():
+        shutil.copyfile(lineage, out / LINEAGE)
+    return out
+
+
+def _own_dtype(folder: Path) -> Any:
+    """The dtype of a checkpoint's weights, as its config says."""
+    config = json.loads((folder / "config.json").read_text())
+    return config.get("dtype") or config.get("torch_dtype") or "bfloat16"

@@ -1,0 +1,188 @@
+"""The grids of a sweep spelled out: every training and every evaluation, checked, with its place in the file."""
+
+from __future__ import annotations
+
+import logging
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Union, get_args, get_origin
+
+from dare_bench import fingerprint
+from dare_bench.config import RunSpec, run_spec
+from dare_bench.engine.plan import plan
+from dare_bench.errors import UsageError, closest
+from dare_bench.registry import registry
+from dare_bench.run_fields import run_fields
+from dare_bench.sweeps.grid import Named, expand
+from dare_bench.sweeps.spec import Checkpoint, SweepSpec
+from dare_bench.training.spec import TrainSpec, train_spec
+from dare_bench.types import Decoding
+
+log = logging.getLogger("dare_bench")
+
+_SWEEPS_OWN = ("output_path", "eval", "eval_every", "eval_on_start", "model", "adapter")
+"""Training settings that a sweep sets by itself."""
+_INSTEAD = dict.fromkeys(("model", "adapter"), "name it in models")
+_NOT_OF_EVALS = ("model", "adapter", "output_path", "fresh", "devices", "executor", "ray_address")
+_EVAL_WORDS = ("gen_kwargs", "likelihood_args", "seed", "batch_size", "suite")
+"""Names of evaluation settings beside RunSpec's own."""
+_NESTED = ("gen_kwargs", "decoding", "likelihood_args", "likelihood")
+"""Mappings of an evaluation whose values may be axes, too."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """One point of a training grid. ``told`` are the settings that name it, ``where`` its place in the file."""
+
+    base: Checkpoint
+    spec: TrainSpec
+    told: dict[str, Any]
+    where: str
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation: fields for ``engine.plan`` without the model, and the models it is for (empty: all)."""
+
+    fields: dict[str, Any]
+    where: str
+    name: str | None = None
+    models: tuple[str, ...] = field(default=())
+
+
+def trainings(spec: SweepSpec) -> list[Training]:
+    """Every training: each model with each point of each grid. Equal ones from two mappings are one.
+
+    Raises:
+        UsageError: a setting that nobody knows or a value that cannot be, with its place in the file.
+    """
+    found: dict[str, Training] = {}
+    for number, mapping in enumerate(spec.train):
+        where = f"train[{number}]"
+        for point in _points(mapping, where):
+            for base in _chosen(spec, point.pop("models", None), where):
+                made = _training(base, point, where)
+                twin = found.setdefault(_mark(made), made)
+                if twin is not made:
+                    log.info("%s and %s name the same training of %s; it is done once", twin.where, where, base.name)
+    return list(found.values())
+
+
+def _points(mapping: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    """The points of one training grid. Methods come first: they say which settings are lists by nature."""
+    for name in _SWEEPS_OWN:
+        if name in mapping:
+            raise UsageError(f"{where}.{name}: not here; {_INSTEAD.get(name, 'the sweep sets it')}")
+    own = mapping.get("options", {})
+    if not isinstance(own, Mapping):
+        raise UsageError(f"{where}.options={own!r}: expected a mapping of the method's settings")
+    if "method" not in mapping:
+        known = ", ".join(registry().names("trainer"))
+        raise UsageError(f"{where}: no method named; give method, one of {known}")
+    flat = {name: value for name, value in {**mapping, **own}.items() if name != "options"}
+    found = []
+    for start in expand({"method": flat.pop("method")}, where):
+        method = start["method"]
+        try:
+            settings = registry().get("trainer", str(method)).load().Options.model_fields
+        except UsageError as error:
+            raise UsageError(f"{where}.method: {error}") from error
+        for name in flat:
+            if name not in settings and name not in TrainSpec.model_fields and name != "models":
+                near = ", ".join(closest(name, [*TrainSpec.model_fields, *settings]))
+                raise UsageError(f"{where}.{name}: neither a training setting nor one of {method}; closest: {near}")
+        lists = _lists({**TrainSpec.model_fields, **settings}) | {"models"}
+        found += [{"method": method, **point} for point in expand(flat, where, lists)]
+    return found
+
+
+def _training(base: Checkpoint, point: Mapping[str, Any], where: str) -> Training:
+    given = {name: value for name, value in point.items() if value is not None}
+    common = {name: value for name, value in given.items() if name in TrainSpec.model_fields}
+    options = {name: value for name, value in given.items() if name not in common}
+    try:
+        spec = train_spec(**{**base.opening(), **common}, options=options, output_path="-")
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+    defaults = {name: item.default for name, item in TrainSpec.model_fields.items()}
+    told = {name: getattr(spec, name) for name in TrainSpec.model_fields if name in common}
+    told = {name: value for name, value in told.items() if value != defaults[name] and name not in _PLAIN}
+    return Training(base, spec, {**told, **dict(sorted(options.items())), "seed": spec.seed}, where)
+
+
+_PLAIN = ("method", "data", "task", "seed", "device")
+"""Settings that a training's name has in another place, or not at all."""
+
+
+def _mark(made: Training) -> str:
+    return fingerprint.digest([made.base.name, made.spec.model_dump(mode="json")], 32)
+
+
+def evaluations(spec: SweepSpec) -> list[Evaluation]:
+    """Every evaluation; a list where one value belongs (``gen_kwargs: {steps: [16, 32]}``) is a grid axis, too.
+
+    Raises:
+        UsageError: no task, a field that nobody knows, a value that cannot be, with its place in the file.
+    """
+    found = []
+    for number, mapping in enumerate(spec.eval):
+        where = f"eval[{number}]" if len(spec.eval) > 1 else "eval"
+        lists = _lists(RunSpec.model_fields) | {"models", "suite", "recipe", "samples"}
+        nested: Named = dict.fromkeys(_NESTED, _lists(Decoding.model_fields))
+        for point in expand(mapping, where, lists, nested):
+            _chosen(spec, models := point.pop("models", None), where)
+            name = point.pop("name", None)
+            fields = _evaluation(point, where)
+            names = (models,) if isinstance(models, str) else tuple(models or ())
+            found.append(Evaluation(fields, where, str(name) if name is not None else None, names))
+    return found
+
+
+def _evaluation(point: Mapping[str, Any], where: str) -> dict[str, Any]:
+    for name in point:
+        if name in _NOT_OF_EVALS:
+            raise UsageError(f"{where}.{name}: not here; the sweep sets it")
+    for word in ("tasks", "suite", "recipe"):
+        if isinstance(point.get(word), list):
+            point = {**point, word: ",".join(map(str, point[word]))}
+    if not point.get("tasks") and not point.get("suite") and not point.get("recipe"):
+        raise UsageError(f"{where}: what is evaluated? give tasks, suite or recipe")
+    if point.get("tasks") and point.get("suite"):
+        raise UsageError(f"{where}: tasks and suite are one setting by two names; give one of them, or two evaluations")
+    try:
+        fields = {name: value for name, value in run_fields(None, point).items() if value not in (None, {})}
+        for name in fields:
+            if name not in RunSpec.model_fields:
+                near = ", ".join(closest(name, [*RunSpec.model_fields, *_EVAL_WORDS]))
+                raise UsageError(f"unknown setting {name!r}; closest: {near} (decoding fields stand in gen_kwargs)")
+        for one in plan({**fields, "model": "-"}):
+            run_spec(**one.fields)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+    return fields
+
+
+def _chosen(spec: SweepSpec, names: Any, where: str) -> Sequence[Checkpoint]:
+    """The checkpoints that an entry is for: those it names, or all."""
+    if names is None:
+        return spec.models
+    wanted = [names] if isinstance(names, str) else list(names)
+    known = {name: one for one in spec.models for name in (one.model, one.name)}
+    for name in wanted:
+        if name not in known:
+            have = ", ".join(one.name for one in spec.models)
+            raise UsageError(f"{where}.models: {name!r} is none of this sweep's models ({have})")
+    return list({known[name].name: known[name] for name in wanted}.values())
+
+
+def _lists(fields: Mapping[str, Any]) -> frozenset[str]:
+    """The fields whose value is a list by nature."""
+
+    def many(annotation: Any) -> bool:
+        origin = get_origin(annotation)
+        if origin in (Union, types.UnionType):
+            return any(many(part) for part in get_args(annotation))
+        return (origin or annotation) in (tuple, list, set, frozenset, dict)
+
+    return frozenset(name for name, item in fields.items() if many(item.annotation))

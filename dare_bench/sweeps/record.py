@@ -1,0 +1,210 @@
+"""What became of a node: ``OUT/nodes/<id>/node.json`` and ``log.txt`` beside it. The files are the only state."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dare_bench import fingerprint
+from dare_bench.config import one_line
+from dare_bench.errors import CheckpointError, DareError, RunError
+from dare_bench.loading import locate
+from dare_bench.registry import registry
+from dare_bench.runs.reader import Run
+from dare_bench.runs.writer import atomic_write_json
+from dare_bench.sweeps.graph import Node
+from dare_bench.training.files import find_files
+
+Status = Literal["pending", "running", "done", "failed", "skipped"]
+INTERRUPTED = "interrupted"
+
+
+class Attempt(BaseModel):
+    """One time that a node was begun; ``seconds`` is None where it was killed."""
+
+    started: str
+    where: str
+    seconds: float | None = None
+    error: str = ""
+
+
+class Record(BaseModel):
+    """A node's file. ``mark`` hashes what was asked and what it was made from, when it was last begun."""
+
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+    id: str
+    kind: str
+    status: Status = "pending"
+    asked: dict[str, Any] = Field(default_factory=dict)
+    after: tuple[str, ...] = ()
+    inputs: dict[str, Any] = Field(default_factory=dict)
+    mark: str = ""
+    outputs: dict[str, Any] = Field(default_factory=dict)
+    cost: dict[str, Any] = Field(default_factory=dict)
+    error: str = ""
+    attempts: list[Attempt] = Field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """Of all attempts together, as far as they are known."""
+        return sum(attempt.seconds or 0.0 for attempt in self.attempts)
+
+
+def folder(out: Path, name: str) -> Path:
+    return out / "nodes" / name
+
+
+def read(out: Path, node: Node) -> Record:
+    """A node's record, a fresh one where there is none.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    return read_file(folder(out, node.id) / "node.json") or Record(
+        id=node.id, kind=node.kind, asked=node.asked, after=node.after
+    )
+
+
+def read_file(file: Path) -> Record | None:
+    """A record; None where there is no file. Raises RunError."""
+    try:
+        return Record.model_validate_json(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise RunError(f"{file} is damaged ({one_line(error, 'the node')}); remove it to do the node again") from error
+    except OSError as error:
+        raise RunError(f"cannot read {file}: {error.strerror}") from error
+
+
+def write(out: Path, record: Record) -> None:
+    """Replace a node's file; raises SaveError."""
+    atomic_write_json(folder(out, record.id) / "node.json", record.model_dump(mode="json"))
+
+
+def known(out: Path) -> list[str]:
+    """The ids of all nodes that have a record."""
+    root = out / "nodes"
+    return sorted(file.parent.relative_to(root).as_posix() for file in root.rglob("node.json")) if root.is_dir() else []
+
+
+def inputs_of(out: Path, node: Node) -> dict[str, Any]:
+    """What a node is made from: contents of checkpoints and data, never paths.
+
+    Raises:
+        CheckpointError, UsageError: something it is made from is not there.
+    """
+    if node.kind == "train":
+        asked = node.asked
+        found: dict[str, Any] = {"base": content(asked["model"])}
+        if "adapter" in asked:
+            found["adapter"] = content(asked["adapter"])
+        if "data" in asked:
+            found["data"] = _data(asked["data"], asked.get("split", "train"))
+        return found
+    if node.kind == "eval":
+        if node.of is None:
+            found = {"checkpoint": content(node.asked["model"])}
+            return {**found, "adapter": content(node.asked["adapter"])} if "adapter" in node.asked else found
+        return {"checkpoint": _trained(out, node.of)}
+    return {"runs": {name: _outputs(out, name).get("content") for name in node.after}}
+
+
+def mark_of(node: Node, inputs: dict[str, Any]) -> str:
+    return fingerprint.digest([node.asked, inputs], 32)
+
+
+def is_done(out: Path, node: Node) -> bool:
+    """Is the node done, from what it would be made from now, with its result still there?
+
+    What cannot be looked at any more (data that was moved away after a training) counts as unchanged.
+    """
+    record = read(out, node)
+    if record.status != "done" or not _there(out, node, record):
+        return False
+    try:
+        return record.mark == mark_of(node, inputs_of(out, node))
+    except DareError:
+        return True
+
+
+def content(checkpoint: str) -> str:
+    """A checkpoint's content; a hub id that is not on this machine stands for itself: nothing is fetched for this."""
+    if checkpoint in registry().names("checkpoint") or Path(checkpoint).expanduser().exists():
+        return fingerprint.content_hash(locate(checkpoint))
+    if checkpoint.count("/") != 1 or checkpoint.startswith((".", "/", "~")):
+        locate(checkpoint)  # raises, and says what there is
+    return checkpoint
+
+
+def run_content(run: Run) -> str:
+    """What a run holds: a hash over its results file."""
+    return fingerprint.digest(run.results_file.read_text() if run.results_file else "", 32)
+
+
+def _trained(out: Path, name: str) -> str:
+    found = _outputs(out, name).get("content")
+    if not found:
+        raise CheckpointError(f"{name} has no checkpoint yet; run the sweep without --only-failed to train it")
+    return str(found)
+
+
+def _outputs(out: Path, name: str) -> dict[str, Any]:
+    record = read_file(folder(out, name) / "node.json")
+    return record.outputs if record is not None and record.status == "done" else {}
+
+
+def _data(data: str, split: str) -> str:
+    files = find_files(data, split)
+    stats = [(file, file.stat()) for file in files]
+    return fingerprint.digest([_file(f, s.st_size, s.st_mtime_ns) for f, s in stats], 32) if files else data
+
+
+@cache
+def _file(file: Path, size: int, moment: int) -> str:
+    """A file's hash; size and time are there to be remembered by."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _there(out: Path, node: Node, record: Record) -> bool:
+    """Are the files that the record tells of as they were?"""
+    try:
+        if node.kind == "train":
+            return fingerprint.content_hash(node.place(out)) == record.outputs.get("content")
+        if node.kind == "eval":
+            runs: Sequence[dict[str, Any]] = record.outputs.get("runs", ())
+            return all(Run(out / "runs" / run["id"]).status == "complete" for run in runs)
+    except DareError:
+        return False
+    return (node.place(out) / "index.html").is_file()
+
+
+def told(error: BaseException) -> str:
+    """An exception in one line."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, DareError) else f"{type(error).__name__}: {text}"
+
+
+def claim(out: Path, name: str, asked: dict[str, Any]) -> None:
+    """Note in ``OUT/sweep.json`` whose folder this is.
+
+    Raises:
+        RunError: the folder is another sweep's.
+    """
+    file = out / "sweep.json"
+    if file.exists():
+        try:
+            before = str(json.loads(file.read_text())["name"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{file} is damaged ({error}); remove it, or choose another --output-path") from error
+        if before != name:
+            raise RunError(f"{out} holds the sweep {before!r}, this one is {name!r}; choose another --output-path")
+    atomic_write_json(file, {"name": name, "asked": asked})

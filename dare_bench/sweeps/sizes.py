@@ -1,0 +1,130 @@
+"""How large things are: a checkpoint by the headers of its files, rows by a look at some of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dare_bench.errors import DareError
+from dare_bench.loading import family_of, locate
+from dare_bench.registry import registry
+from dare_bench.training.rows import Example, Kind, Pair
+from dare_bench.training.spec import TrainSpec
+
+Encode = Callable[[str], Sequence[int]]
+
+LOOKED_AT = 256
+"""Rows whose length is taken for that of all."""
+CHARACTERS = 3.5
+"""Of a token, where the tokenizer is not asked: English text and code by vocabularies of today."""
+UNKNOWN_TOKENS = 512.0
+UNKNOWN_ROWS = 10_000
+
+
+@dataclass
+class Size:
+    """``parameters`` of all weights, ``active`` that a token uses; None where the checkpoint is not on this machine."""
+
+    parameters: float | None = None
+    active: float | None = None
+    two_copies: bool = False
+    seconds_per_forward: float | None = None
+    """Of one row, as measured on this machine."""
+    encode: Encode | None = None
+    """Its tokenizer, where it was opened."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """``count`` items of ``of_item`` rows each (a preference pair is two), of ``tokens`` in the mean."""
+
+    count: int
+    of_item: int
+    tokens: float
+    source: str
+
+
+def size_of(model: str, family: str | None = None) -> Size:
+    """The size of a checkpoint; nothing is fetched for it, and no weight is read."""
+    if model not in registry().names("checkpoint") and not Path(model).expanduser().exists():
+        return Size()
+    folder = locate(model)
+    files = sorted(folder.glob("*.safetensors"))
+    shapes = {name: shape for file in files for name, shape in _shapes(file).items()}
+    config = _config(folder)
+    share = 1.0
+    chosen, experts = config.get("num_experts_per_tok"), config.get("num_experts")
+    if isinstance(chosen, int) and isinstance(experts, int) and experts:
+        share = chosen / experts
+    total = float(sum(shapes.values()))
+    routed = float(sum(count for name, count in shapes.items() if ".experts." in name))
+    return Size(total, total - routed * (1 - share), _has_blocks(folder, family, config))
+
+
+def _has_blocks(folder: Path, family: str | None, config: dict[str, Any]) -> bool:
+    """Does the network attend block-causally (and so train on two copies of a row)? By its family, from config.json."""
+    try:
+        network = family_of(folder, family).load().network_of(config)
+        return network.arch_of(network.config_class(**config)).block_length is not None
+    except (DareError, AttributeError, TypeError, ValueError):  # another kind of family: taken as the plain one
+        return False
+
+
+def rows_of(spec: TrainSpec, encode: Encode | None = None) -> Rows:
+    """How many rows a training has and how long they are, by reading some (all, where epochs are counted).
+
+    Args:
+        encode: the checkpoint's own tokenizer, where it is at hand; else tokens are taken from the text's length.
+    """
+    kind: Kind = getattr(registry().get("trainer", spec.method).load(), "reads", "examples")
+    of_item = 2 if kind == "pairs" else 1
+    limit = float(spec.max_length or 10**9)
+    local = spec.task is not None or Path(spec.data or "").expanduser().exists()
+    if not local:
+        tokens = min(UNKNOWN_TOKENS, limit)
+        return Rows(spec.rows or UNKNOWN_ROWS, of_item, tokens, "not looked at: taken")
+    from dare_bench.training.data import read_data
+
+    few = min(spec.rows or LOOKED_AT, LOOKED_AT)
+    wanted = spec if spec.max_steps is None else spec.model_copy(update={"rows": few})
+    try:
+        found = read_data(wanted, kind).rows
+    except DareError as error:
+        return Rows(spec.rows or UNKNOWN_ROWS, of_item, min(UNKNOWN_TOKENS, limit), f"taken, since: {error}")
+    count = (lambda text: len(encode(text))) if encode is not None else lambda text: len(text) / CHARACTERS
+    lengths = [min(_length(row, count), limit) for row in found[:LOOKED_AT]]
+    source = "its tokenizer" if encode is not None else f"characters / {CHARACTERS:g}"
+    return Rows(len(found), of_item, sum(lengths) / len(lengths), source)
+
+
+def _length(row: Any, count: Callable[[str], float]) -> float:
+    """Tokens of one of an item's rows."""
+    said = row.prompt if isinstance(row.prompt, str) else "".join(turn["content"] for turn in row.prompt)
+    if isinstance(row, Pair):
+        return count(said) + (count(row.chosen) + count(row.rejected)) / 2
+    return count(said) + count(row.answer if isinstance(row, Example) else row.truth)
+
+
+def _shapes(file: Path) -> dict[str, int]:
+    """Numbers in each tensor of a safetensors file, by its header (8 bytes of length, then JSON)."""
+    with file.open("rb") as stream:
+        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+    found = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            count = 1
+            for part in entry["shape"]:
+                count *= part
+            found[name] = count
+    return found
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

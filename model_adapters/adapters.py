@@ -1,0 +1,162 @@
+"""LoRA on a network (arXiv 2106.09685) by peft: put it on, write it, read it, merge it.
+
+Adapter weights are float32 also on a bfloat16 network, in training and in evaluation (peft's own rule). LoRA on stacked
+experts (``target_parameters``) makes each layer's full update in every forward and takes no dropout.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from dare_bench.errors import CheckpointError, UsageError
+from dare_bench.model_adapters.checkpoint import compare, header, read_object
+from dare_bench.model_adapters.targets import choose
+from dare_bench.model_adapters.weights import check_finite
+from dare_bench.protocols import AdapterSettings
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+NAME = "default"
+"""peft's own name of an adapter that is alone."""
+
+
+def is_adapted(network: Any) -> bool:
+    """Is it a PeftModel? (Asked without importing peft, which takes seconds.)"""
+    return hasattr(type(network), "disable_adapter")
+
+
+def wrap(network: Any, settings: AdapterSettings) -> Any:
+    """The network as a PeftModel with a new adapter, which changes nothing yet (B = 0); only its weights are trained.
+
+    The start of A depends on ``settings.seed`` alone, and no other random stream is moved.
+
+    Raises:
+        UsageError: targets that match nothing, dropout on experts, an adapter that is there already, no peft.
+    """
+    if is_adapted(network):
+        raise UsageError("the model has an adapter already: it is what is trained; leave the new one (peft) out")
+    targets = choose(network, settings.targets)
+    if targets.parameters and settings.dropout:
+        raise UsageError(
+            f"LoRA on experts takes no dropout, lora_dropout={settings.dropout} is asked for; set it to 0 or leave "
+            "'experts' out of the targets"
+        )
+    config = _peft().LoraConfig(
+        r=settings.r,
+        lora_alpha=int(settings.alpha) if float(settings.alpha).is_integer() else settings.alpha,
+        lora_dropout=settings.dropout,
+        bias="none",
+        target_modules=targets.target_modules,
+        target_parameters=targets.target_parameters,
+    )
+    with _building(settings.seed):
+        return _peft().PeftModel(network, config, NAME)
+
+
+def open_adapter(network: Any, folder: Path) -> Any:
+    """The network with the adapter of a folder on it, as peft writes folders; its weights can be trained on.
+
+    Raises:
+        CheckpointError: not a LoRA adapter in safetensors, damaged, or made for another network.
+        UsageError: peft is not installed.
+    """
+    raw = read_object(folder / CONFIG)
+    if raw.get("peft_type") != "LORA":
+        raise CheckpointError(f"{folder}: peft_type={raw.get('peft_type')!r}; only LORA adapters are opened")
+    weight_file(folder)
+    try:
+        with _building(0):
+            config = _peft().LoraConfig.from_pretrained(str(folder))
+            # The class that a task_type asks for calls the network as a causal language model.
+            config.task_type, config.inference_mode = None, False
+            adapted = _peft().PeftModel(network, config, NAME)
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(f"{folder}: does not fit the model {network.name_or_path} ({reason})") from error
+    read_adapter(adapted, folder)
+    return adapted
+
+
+def weight_file(folder: Path) -> Path:
+    """The weights of an adapter folder; raises CheckpointError."""
+    if (folder / WEIGHTS).is_file():
+        return folder / WEIGHTS
+    others = sorted(file.name for ending in ("*.bin", "*.pt") for file in folder.glob(ending))
+    hint = f"; {others[0]} is a pickle, which is never loaded: convert it to safetensors" if others else ""
+    raise CheckpointError(f"{folder}: no {WEIGHTS} in it{hint}")
+
+
+def read_adapter(network: Any, folder: Path) -> None:
+    """Put a folder's weights into the adapter that is on the network, exactly.
+
+    Raises:
+        CheckpointError: weights missing, too many, of another shape, NaN.
+    """
+    from peft import set_peft_model_state_dict
+
+    file = weight_file(folder)
+    expected = {name: tuple(value.shape) for name, value in _state(network).items()}
+    compare(folder, header(file), expected, "the base model", "the base model")
+    weights = load_file(str(file))
+    check_finite(weights, folder)
+    set_peft_model_state_dict(network, weights, NAME)
+
+
+def write_adapter(network: Any, folder: Path, state_dict: Mapping[str, Any] | None = None) -> None:
+    """Write adapter_config.json and adapter_model.safetensors. ``state_dict``: the network's, gathered from all
+    processes where each holds a part."""
+    weights = {name: value.detach().cpu().contiguous() for name, value in _state(network, state_dict).items()}
+    save_file(weights, str(folder / WEIGHTS), metadata={"format": "pt"})
+    config = copy(network.peft_config[NAME])
+    config.inference_mode, config.base_model_name_or_path = True, network.get_base_model().name_or_path
+    config.save_pretrained(str(folder))
+    # peft keeps some lists as sets, whose order differs from process to process: the file is part of what a model is.
+    plain = json.loads((folder / CONFIG).read_text())
+    plain = {key: sorted(value, key=str) if isinstance(value, list) else value for key, value in plain.items()}
+    (folder / CONFIG).write_text(json.dumps(plain, indent=2, sort_keys=True) + "\n")
+
+
+def merge(network: Any) -> Any:
+    """The base network with the adapter's update added to its weights, in their dtype; all of it can be trained.
+
+    Raises:
+        UsageError: there is no adapter.
+    """
+    if not is_adapted(network):
+        raise UsageError("the model has no adapter to merge; open one with load(base, adapter=DIR)")
+    return network.merge_and_unload().requires_grad_(True)
+
+
+def _state(network: Any, state_dict: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The adapter's tensors as files name them. Never embeddings: peft would ask a hub whether the base has others."""
+    from peft import get_peft_model_state_dict
+
+    whole = None if state_dict is None else dict(state_dict)
+    found: dict[str, Any] = get_peft_model_state_dict(network, whole, NAME, save_embedding_layers=False)
+    return found
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError:
+        raise UsageError("adapters need peft, which is not installed: pip install 'dare-bench[train]'") from None
+    return peft
+
+
+@contextmanager
+def _building(seed: int) -> Iterator[None]:
+    """Random draws inside start from ``seed``, and the stream outside goes on as if there had been none. Libraries warn
+    of one another's old names and of settings of other versions: nothing a user can mend."""
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        torch.default_generator.manual_seed(seed)
+        yield

@@ -1,0 +1,50 @@
+"""Weights from a checkpoint folder into a network: at opening, and in place when a training goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dare_bench.errors import CheckpointError
+from dare_bench.model_adapters.backbone.moe import published_shapes
+from dare_bench.model_adapters.checkpoint import check_weights
+from dare_bench.model_adapters.quiet import quiet_transformers
+
+
+def from_folder(network: Any, path: Path, config: Any, dtype: torch.dtype) -> Any:
+    """A network of the class ``network`` with a folder's weights; raises CheckpointError."""
+    try:
+        with quiet_transformers():
+            return network.from_pretrained(str(path), config=config, dtype=dtype, use_safetensors=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(f"{path}: its weights do not load ({reason})") from error
+
+
+def into(network: Any, path: Path) -> None:
+    """Put a folder's weights into an open network in place. Both are in memory for a moment.
+
+    Raises:
+        CheckpointError: weights missing, too many, of another shape, NaN.
+    """
+    check_weights(path, published_shapes({name: tuple(value.shape) for name, value in network.state_dict().items()}))
+    found = from_folder(type(network), path, deepcopy(network.config), network.dtype).state_dict()
+    check_finite(found, path)
+    network.load_state_dict(found)
+
+
+def check_finite(weights: Mapping[str, Tensor], path: Path) -> None:
+    """NaN weights are named here: deeper in, some attention kernels swallow them and the model is silently worse.
+
+    Raises:
+        CheckpointError: naming the first tensor with NaN or infinite values.
+    """
+    for name, weight in weights.items():
+        if not bool(torch.isfinite(weight).all()):
+            count = int((~torch.isfinite(weight)).sum())
+            raise CheckpointError(f"{path}: {name} holds {count} NaN or infinite values; fetch or train it again")

@@ -1,0 +1,239 @@
+"""One training update, packed with the losses of masked tokens alone, against padded rows and all logits.
+
+    python scripts/bench/update.py [--runs 5] [--threads 2] [--quick]
+
+Both sides see the same noised rows and give the same loss and gradients: the bench fails where they differ by more than
+1e-6 with float64 weights, and says how far they are apart in the float32 that is timed (1e-5 is the target). An update
+is loss, backward and an AdamW step, at learning rate 0 so that both sides meet the same weights.
+
+- padded: rows as long as the batch's longest, an attention mask over the pads, logits of every position, those of the
+  masked tokens gathered, plain cross-entropy (what LLaDA's GUIDELINES.md trains with, its pads left out). Of two copies
+  [noisy | clean] only the noisy one's logits are made.
+- packed: rows behind one another, the last layer and the head for masked tokens alone, chunked cross-entropy; what
+  ``dare_bench.diffusion`` gives any trainer.
+
+Prompts have log-normal lengths of 60 to 900 tokens, answers of 16 to 256 (median 100) with one EOS; levels and masks
+are LLaDA's. Each run is another batch. Tokens are random: speed does not depend on what they say. The bundled networks
+have 300 words, so one case has a random head of 32,768, where logits dominate as they do in real models.
+
+The logits peak is counted, not read off the process: a TorchDispatchMode sees every tensor that forward and backward
+make and adds up the bytes of those alive at once that are as wide as the vocabulary (logits, log-softmax, gradients;
+weights and their gradients are not counted). What a kernel needs inside itself is not seen.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import math
+import random
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+sys.path.insert(0, str(Path(__file__).parent))
+from timing import Timing, alternate, options
+
+import dare_bench
+from dare_bench.diffusion.canvas import Batch, pack
+from dare_bench.diffusion.forward import inputs
+from dare_bench.diffusion.losses import weighted_sum, weights
+from dare_bench.diffusion.noise import draw_masks, even_levels
+from dare_bench.diffusion.plan import Plan
+from dare_bench.model_adapters.llada import LLaDAConfig, LLaDAModelLM
+from dare_bench.types import ModelSpec
+
+TIME, PEAK, SAME = 1.6, 4.0, 1e-5
+"""Targets: the two ratios at least, the relative difference in float32 at most."""
+SAME_IN_FLOAT64 = 1e-6
+"""Norms and rotary positions stay in float32."""
+
+Result = tuple[float, list[Tensor]]
+"""Loss and gradients of an update."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """``vocab`` None: the bundled checkpoint; else its shape with random weights and that many words."""
+
+    model: str
+    rows: int
+    vocab: int | None = None
+
+
+CASES = (Case("tiny-llada", 16), Case("tiny-dream", 16), Case("tiny-sdar", 16), Case("tiny-llada", 8, 32768))
+QUICK = tuple(replace(case, rows=4, vocab=case.vocab and 2048) for case in CASES)
+
+
+@dataclass(frozen=True)
+class Noised:
+    """A noised batch with each masked token's weight in the loss."""
+
+    batch: Batch
+    masked_T: Tensor
+    weights_N: Tensor
+
+
+def length(rng: random.Random, median: float, low: int, high: int) -> int:
+    """Log-normal, cut to [low, high] by drawing again."""
+    while True:
+        found = round(math.exp(rng.gauss(math.log(median), 0.65)))
+        if low <= found <= high:
+            return found
+
+
+def noised(case: Case, seed: int, shorter: int) -> Noised:
+    rng = random.Random(seed)
+    rows = []
+    for _ in range(case.rows):
+        counts = length(rng, 230, 60, 900), length(rng, 100, 16, 256)
+        prompt, answer = ([rng.randrange(256) for _ in range(-(-n // shorter))] for n in counts)
+        rows.append((prompt, answer))
+    batch, key_B = pack(rows), torch.arange(case.rows)
+    t_B = even_levels(seed, 0, case.rows)
+    masked_T = draw_masks(batch, t_B, key_B, seed)
+    return Noised(batch, masked_T, weights(batch, masked_T, t_B))
+
+
+def packed(network: Any, spec: ModelSpec, data: Noised) -> Tensor:
+    found = inputs(data.batch, data.masked_T, spec)
+    return weighted_sum(network(**found.arguments()).nll, data.weights_N)
+
+
+def padded(network: Any, spec: ModelSpec, data: Noised) -> Tensor:
+    """B rows, C copies of W columns each, W the longest row's length."""
+    found = inputs(data.batch, data.masked_T, spec)
+    rows, copies, width = len(data.batch.lengths), found.plan.copies, max(data.batch.lengths)
+    length_B = torch.tensor(data.batch.lengths)
+    column = torch.arange(width)
+    real_BCW = (column < length_B[:, None])[:, None].expand(rows, copies, width)
+    place_U = real_BCW.flatten().nonzero()[:, 0]  # packed order is row by row, copy by copy, here too
+    tokens = torch.full((rows * copies * width,), spec.mask_id)
+    tokens[place_U] = found.tokens_U
+    plan = Plan((copies * width,) * rows, found.plan.block_length, copies)
+    views = plan.views(tokens.device)  # the list that the plan keeps and every layer reads
+    seen = real_BCW.reshape(rows, 1, 1, -1).expand(-1, -1, copies * width, -1)
+    views[0] = replace(views[0], mask=seen if views[0].mask is None else seen & views[0].mask)
+    hidden = network.hidden(tokens, column.repeat(rows * copies), plan, None)
+    logits = network.head(hidden.view(rows, copies, width, -1)[:, 0].reshape(rows * width, -1))
+    row, rest = place_U[found.at_N] // (copies * width), place_U[found.at_N] % (copies * width)
+    nll_N = cross_entropy(logits[row * width + rest], found.targets_N, reduction="none")
+    return weighted_sum(nll_N, data.weights_N)
+
+
+class LogitsPeak(TorchDispatchMode):
+    """Counts the bytes of living tensors of width ``vocab``; ``peak`` is the most there ever were at once."""
+
+    def __init__(self, vocab: int, width: int) -> None:
+        super().__init__()
+        self.vocab, self.width, self.peak = vocab, width, 0
+        self.alive: dict[StorageWeakRef, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.alive = {ref: size for ref, size in self.alive.items() if not ref.expired()}
+        for x in tree_leaves(out):
+            if isinstance(x, Tensor) and x.dim() > 1 and x.shape[-1] == self.vocab and x.shape[-2] != self.width:
+                self.alive[StorageWeakRef(x.untyped_storage())] = x.untyped_storage().nbytes()
+        self.peak = max(self.peak, sum(self.alive.values()))
+        return out
+
+
+def build(case: Case) -> tuple[Any, ModelSpec]:
+    """The network, in float32, and its spec."""
+    loaded = dare_bench.load(case.model, device="cpu", dtype="float32").loaded
+    if case.vocab is None:
+        return loaded.network.train(), loaded.spec
+    torch.manual_seed(0)
+    fields = {**loaded.network.config.to_dict(), "vocab_size": case.vocab, "embedding_size": case.vocab, "dtype": None}
+    return LLaDAModelLM(LLaDAConfig(**fields)).train(), replace(loaded.spec, vocab_size=case.vocab)
+
+
+def updates(network: Any, spec: ModelSpec, loss_of: Callable[..., Tensor]) -> Callable[[Noised], Result]:
+    """A function that makes one update on a batch."""
+    parameters = list(network.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=0.0)
+
+    def update(data: Noised) -> Result:
+        optimizer.zero_grad()
+        loss = loss_of(network, spec, data)
+        loss.backward()
+        optimizer.step()
+        return loss.item(), [p.grad for p in parameters]
+
+    return update
+
+
+def difference(one: Result, other: Result) -> float:
+    """The larger of both relative differences: of the losses, and of the gradients by their norms."""
+    apart = sum(float((a - b).double().square().sum()) for a, b in zip(one[1], other[1], strict=True))
+    whole = sum(float(b.double().square().sum()) for b in other[1])
+    return max(abs(one[0] - other[0]) / abs(other[0]), math.sqrt(apart / whole))
+
+
+def logits_peak(network: Any, update: Callable[[Noised], Result], data: Noised) -> int:
+    """Bytes, over one update."""
+    gc.collect()
+    with LogitsPeak(*network.get_output_embeddings().weight.shape) as seen:
+        update(data)
+    return seen.peak
+
+
+def check(case: Case, network: Any, spec: ModelSpec, shorter: int) -> float:
+    """How far apart both sides are with float64 weights, on shorter rows; SystemExit where that is too far."""
+    exact, data = copy.deepcopy(network).double(), noised(case, 0, 4 * shorter)
+    found = difference(*(updates(exact, spec, loss_of)(data) for loss_of in (packed, padded)))
+    if not found <= SAME_IN_FLOAT64:
+        raise SystemExit(f"{case}: loss or gradients differ by {found:.1e}; {SAME_IN_FLOAT64:.0e} is allowed")
+    return found
+
+
+def compare(case: Case, runs: int, shorter: int) -> Iterator[str]:
+    """The lines of a case; SystemExit where both sides do not compute the same."""
+    network, spec = build(case)
+    exact = check(case, network, spec, shorter)
+    slow, fast = updates(network, spec, padded), updates(network, spec, packed)
+    first = noised(case, 0, shorter)  # warms up, and is what the memory is counted on
+    before, after = (logits_peak(network, update, first) for update in (slow, fast))
+    slow_s, fast_s, apart, counts = [], [], 0.0, [0, 0, 0]
+    for seed in range(1, runs + 1):
+        data = noised(case, seed, shorter)
+        pair = alternate(lambda d=data: slow(d), lambda d=data: fast(d), 1)
+        apart = max(apart, difference(pair.fast_value, pair.slow_value))
+        slow_s, fast_s = slow_s + pair.slow, fast_s + pair.fast
+        sizes = case.rows * max(data.batch.lengths), len(data.masked_T), len(data.weights_N)
+        counts = [a + b for a, b in zip(counts, sizes, strict=True)]
+    timing = Timing(slow_s, fast_s, None, None)
+    yield (
+        f"{case.model}, {spec.vocab_size} words, {case.rows} rows: {counts[0] // runs} padded, {counts[1] // runs} "
+        f"packed, {counts[2] // runs} masked tokens a batch"
+    )
+    yield f"    time    {timing.spread()}  >= {TIME:g}x {verdict(timing.ratio >= TIME)}"
+    mib = f"{before / 2**20:.1f} -> {after / 2**20:.1f} MiB"
+    yield f"    logits  {before / after:.2f}x ({mib})  >= {PEAK:g}x {verdict(before >= PEAK * after)}"
+    yield f"    apart   {apart:.0e} ({exact:.0e} in float64)  <= {SAME:.0e} {verdict(apart <= SAME)}"
+
+
+def verdict(met: bool) -> str:
+    return "met" if met else "MISSED"
+
+
+def main() -> None:
+    args = options(__doc__)
+    print(f"padded rows and all logits -> packed and masked only; float32, {args.threads} threads, {args.runs} runs")
+    for case in QUICK if args.quick else CASES:
+        for line in compare(case, args.runs, 8 if args.quick else 1):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""``dare-bench sweep`` for real: two trainings of a bundled checkpoint, their evaluations, a board; then nothing again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from require import need_package
+
+import dare_bench
+from dare_bench.cli import main
+from dare_bench.runs.reader import find_runs
+
+need_package("accelerate")
+need_package("lm_eval")
+FILE = """
+name: first
+models: [tiny-llada-base]
+train: [{method: sft, task: dare_sudoku, max_steps: 2, rows: 64, seed: [0, 1], report_to: [none]}]
+eval: {tasks: [dare_sudoku], limit: 4}
+board: true
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("sweep")
+    (made / "first.yaml").write_text(FILE)
+    return made
+
+
+def command(folder: Path, *more: str, file: str = "first.yaml", out: str = "out") -> int:
+    with pytest.raises(SystemExit) as left:
+        main(["sweep", str(folder / file), "--output-path", str(folder / out), *more])
+    return int(left.value.code or 0)
+
+
+def state(out: Path) -> dict[str, int]:
+    """When each file of results was written."""
+    kept = [file for name in ("train", "runs", "nodes", "site") for file in (out / name).rglob("*") if file.is_file()]
+    return {str(file): file.stat().st_mtime_ns for file in kept if ".lock" not in file.name}
+
+
+def test_a_dry_run_shows_the_graph_and_its_cost_and_writes_nothing(folder: Path, capsys: Any) -> None:
+    assert command(folder, "--dry-run", "--json") == 0
+    seen = json.loads(capsys.readouterr().out)
+    assert not (folder / "out").exists()
+    nodes = {node["id"]: node for node in seen["nodes"]}
+    assert len(nodes) == 6 and not any(node["done"] for node in nodes.values())
+    base = nodes["eval/tiny-llada-base/dare_sudoku"]
+    assert base["forwards"] == 4 * 20 and base["seconds"] > 0  # 4 boards of 20 tokens, a token a forward
+    train = next(node for node in seen["nodes"] if node["kind"] == "train")
+    rows, tokens = 2 * 8, 43  # 24 tokens of a puzzle, 19 of its solution
+    assert train["flop"] == pytest.approx(rows * tokens * 6 * parameters(), rel=1e-6)
+    assert command(folder, "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "2 steps of 8 rows of 43 tokens" in said and "assumed: 6 N operations" in said
+
+
+def parameters() -> int:
+    return dare_bench.load("tiny-llada-base", device="cpu").spec.parameters
+
+
+def test_a_real_sweep_and_nothing_is_computed_twice(folder: Path, capsys: Any) -> None:
+    assert command(folder) == 0
+    said = capsys.readouterr()
+    out = folder / "out"
+    assert said.out.splitlines()[-1] == str(out / "site" / "index.html")
+    assert "[6/6] board: done" in said.err
+    runs = find_runs(out / "runs")
+    assert len(runs) == 3 and {run.status for run in runs} == {"complete"}
+    for seed in (0, 1):
+        name = f"tiny-llada-base-sft-dare_sudoku-rows=64-max_steps=2-seed={seed}"
+        assert dare_bench.load(out / "train" / name).spec.family == "llada"
+        lineage = json.loads((out / "train" / name / "lineage.json").read_text())
+        assert (lineage["method"], lineage["step"], lineage["seed"]) == ("sft", 2, seed)
+        node = json.loads((out / "nodes" / "train" / name / "node.json").read_text())
+        assert node["status"] == "done" and node["cost"]["steps"] == 2
+        assert "step 1/2: loss" in (out / "nodes" / "train" / name / "log.txt").read_text()
+        assert name in (out / "site" / "index.html").read_text()
+    before = state(out)
+    assert command(folder, "--json") == 0
+    again = capsys.readouterr()
+    assert state(out) == before
+    assert "0 nodes to do, 6 stay as they are" in again.err
+    found = json.loads(again.out)
+    assert [node["status"] for node in found["nodes"]] == ["done"] * 6
+    assert all(node["seconds"] > 0 for node in found["nodes"])
+
+
+def test_python_sees_the_same_sweep(folder: Path) -> None:
+    found = dare_bench.sweep(folder / "first.yaml", output_path=folder / "out", progress=False)
+    assert found.complete and len(found.runs) == 3
+    assert {run.headline("dare_sudoku").n for run in found.runs} == {4}
+
+
+def test_a_failed_node_is_an_exit_code_and_a_line(folder: Path, capsys: Any) -> None:
+    (folder / "bad.yaml").write_text(
+        "models: [tiny-llada-base]\ntrain: {method: sft, data: rows.jsonl, max_steps: 2}\n"
+        "eval: {tasks: dare_sudoku, limit: 2}\nbase: false\nboard: true\n"
+    )
+    assert command(folder, file="bad.yaml", out="bad") == 4
+    said = capsys.readouterr()
+    assert "FAILED: train/tiny-llada-base-sft-rows" in said.out and "rows.jsonl is not there" in said.out
+    assert said.out.count("SKIPPED:") == 2 and "Traceback" not in said.err + said.out
+
+
+def test_wrong_words_are_one_line(folder: Path, capsys: Any) -> None:
+    (folder / "off.yaml").write_text("models: tiny-llada-base\ntrain: {method: sft, task: dare_sudoku, max_step: 3}\n")
+    assert command(folder, file="off.yaml") == 2
+    assert "train[0].max_step" in capsys.readouterr().err
+    assert command(folder, file="none.yaml") == 2
+    assert "cannot read" in capsys.readouterr().err

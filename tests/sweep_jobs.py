@@ -1,0 +1,78 @@
+"""What nodes of the sweeps' tests do instead of training and evaluating: importable, so that worker processes find it.
+
+``OUT/../begun`` lists the nodes that were begun, in order. ``OUT/../acts.json`` tells what a node whose id contains a
+word shall do: ``fail``, ``die`` (SIGKILL), or ``weights`` (train other weights than before).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from run_factory import make_run
+
+from dare_bench import fingerprint
+from dare_bench.errors import DataError
+from dare_bench.runs.reader import Run
+from dare_bench.sweeps.doers import outputs_of
+from dare_bench.sweeps.graph import Node
+from dare_bench.sweeps.job import perform
+from dare_bench.sweeps.record import Record
+
+
+def told(out: Path) -> list[str]:
+    """The nodes that were begun."""
+    file = out.parent / "begun"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def act(out: Path, **acts: str) -> None:
+    """From now on nodes whose id contains the key do what the value says."""
+    (out.parent / "acts.json").write_text(json.dumps(acts))
+
+
+def play(payload: Mapping[str, Any]) -> str:
+    return perform(payload, {"train": train, "eval": evaluate})
+
+
+def train(out: Path, node: Node, place: Mapping[str, Any], record: Record) -> dict[str, Any]:
+    _begin(out, node)
+    folder = node.place(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(node.asked) + ("other" if _acts(out, node) == "weights" else "")
+    (folder / "model.safetensors").write_text(text)
+    return {"path": node.id, "content": fingerprint.content_hash(folder)}
+
+
+def evaluate(out: Path, node: Node, place: Mapping[str, Any], record: Record) -> dict[str, Any]:
+    _begin(out, node)
+    checkpoint = node.of or node.asked["model"]
+    weights = out / node.of / "model.safetensors" if node.of is not None else None
+    mark = fingerprint.digest([node.asked, weights.read_text() if weights is not None else checkpoint], 8)
+    made = make_run(out / "runs", f"{fingerprint.slug(checkpoint, 60)}-{mark}", model=checkpoint)
+    return outputs_of([Run(made)])
+
+
+def _begin(out: Path, node: Node) -> None:
+    handle = os.open(out.parent / "begun", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(handle, f"{node.id}\n".encode())
+    os.close(handle)
+    logging.getLogger("dare_bench").info("logged by %s", node.id)
+    print(f"printed by {node.id}", file=sys.stderr)
+    what = _acts(out, node)
+    if what == "fail":
+        raise DataError(f"{node.id} was told to fail")
+    if what == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _acts(out: Path, node: Node) -> str | None:
+    file = out.parent / "acts.json"
+    acts = json.loads(file.read_text()) if file.exists() else {}
+    return next((what for word, what in acts.items() if word in node.id), None)

@@ -1,0 +1,76 @@
+"""A policy small enough to enumerate: logits of a row depend on all its tokens, in float64. For tests of losses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from dare_bench.diffusion.forward import Inputs
+from dare_bench.training.rows import Kind, TokenRow, Tokens
+from dare_bench.types import ModelSpec
+
+V, MASK, EOS = 7, 6, 5
+SPEC = ModelSpec("toy", MASK, (EOS,), None, None, V, 64)
+SHIFTED = ModelSpec("toy", MASK, (EOS,), None, None, V, 64, predicts="next")
+
+
+class Table(nn.Module):
+    """``table(rows [..., L]) -> logits [..., L, V]``; ``losses`` is a ``TokenLosses`` for bidirectional specs."""
+
+    def __init__(self, seed: int = 0, scale: float = 1.0) -> None:
+        super().__init__()
+        g = torch.Generator().manual_seed(seed)
+        self.emb = nn.Parameter(torch.randn(V, V, generator=g, dtype=torch.float64) * scale)
+        self.mix = nn.Parameter(torch.randn(16, 16, generator=g, dtype=torch.float64) * scale)
+        self.forwards = 0
+
+    def forward(self, rows: Tensor) -> Tensor:
+        n = rows.shape[-1]
+        return torch.tanh(self.mix[:n, :n] @ self.emb[rows]) * 2
+
+    def losses(self, given: Inputs) -> Tensor:
+        """-log p of the targets, [N]."""
+        self.forwards += 1
+        groups = [(given.tokens_U[g.start : g.stop].view(g.rows, g.length)) for g in given.plan.groups]
+        logits = torch.cat([self(rows).view(-1, V) for rows in groups])
+        return cross_entropy(logits[given.at_N], given.targets_N, reduction="none")
+
+
+def masks(length: int) -> Iterator[tuple[Tensor, float]]:
+    """Every mask [L] with at least one token, and its chance when the count is uniform on 1..L."""
+    for bits in product([False, True], repeat=length):
+        if any(bits):
+            yield torch.tensor(bits), 1.0 / (length * math.comb(length, sum(bits)))
+
+
+def elbo(
+    table: Callable[[Tensor], Tensor], prompt: Sequence[int], answer: Sequence[int], shift: bool = False
+) -> Tensor:
+    """The exact ELBO of an answer by its discrete form, with a graph: E_k (L / k) sum over k masked tokens of log p."""
+    whole = torch.tensor([*prompt, *answer])
+    total = torch.zeros((), dtype=torch.float64)
+    for mask, chance in masks(len(answer)):
+        masked = torch.cat([torch.zeros(len(prompt), dtype=torch.bool), mask])
+        logits = table(torch.where(masked, MASK, whole))
+        if shift:
+            logits = torch.cat([logits[:1], logits[:-1]])
+        nll = cross_entropy(logits[masked], whole[masked], reduction="sum")
+        total = total - nll * chance * len(answer) / int(mask.sum())
+    return total
+
+
+def tokens(kind: Kind, *items: Sequence[tuple[Sequence[int], Sequence[int]]], canvas: int | None = None) -> Tokens:
+    """Items of (prompt, answer) rows; a row's key is its place, and a pair's rows differ by their role."""
+    rows = tuple(
+        tuple(
+            TokenRow(tuple(prompt), tuple(answer), f"row {i}", 1000 * i + role)
+            for role, (prompt, answer) in enumerate(item)
+        )
+        for i, item in enumerate(items)
+    )
+    return Tokens(kind, rows, "hash", "rows", canvas)

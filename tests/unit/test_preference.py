@@ -1,0 +1,374 @@
+"""Preference optimisation on ELBO estimates: the identities that it stands on, and a reference that is asked once."""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from table_policy import EOS, SPEC, Table, V, elbo, masks, tokens
+from torch.nn.functional import logsigmoid
+
+from dare_bench.diffusion.canvas import pack
+from dare_bench.diffusion.forward import inputs
+from dare_bench.diffusion.laws import Copies, Law, draw, weights
+from dare_bench.errors import UsageError
+from dare_bench.trainers.preference import DPO, VRPO
+from dare_bench.trainers.reference import Reference
+from dare_bench.trainers.steps import Shape, Steps, redraw
+
+PAIRS = [
+    [([0, 1], [2, 3, 4]), ([0, 1], [2, 2])],
+    [([1], [4]), ([1], [0, 3, 3, 1])],
+    [([3, 3], [1, 0]), ([3, 3], [4, 0])],
+    [([], [2, 1, 2]), ([], [1])],
+]
+BARE = {"padding": "eos_supervised", "max_pads": 0}
+"""No EOS behind answers: rows are what they say."""
+
+
+def method(kind=VRPO, spec=SPEC, **options):
+    return kind(kind.settle({**BARE, **options}, spec), spec, None)
+
+
+def steps(dpo, pairs=PAIRS, shape=None, count=1, seed=0):
+    shape = shape or Shape(len(pairs))
+    items = dpo.items(tokens("pairs", *pairs))
+    return Steps(items, dpo.law, dpo.weigh, count, shape, 0, seed, dpo.fresh_noise)
+
+
+def reference_of(table, dpo, keep=False):
+    return Reference(table.losses, lambda micro: micro.inputs(dpo.spec, dpo.block_length), keep)
+
+
+def losses(dpo, policy, reference, count=200, pair=PAIRS[1]):
+    """The loss of each of ``count`` pairs, which differ by their draws alone."""
+    data = steps(dpo, [pair] * count)
+    with torch.no_grad():
+        whole, _ = dpo.loss(data.step(0)[0], policy.losses, reference_of(reference, dpo))
+    own, theirs = scores(dpo, policy, reference, count, pair)
+    each = -logsigmoid(dpo.options.beta * (own - theirs))
+    assert float(whole) == pytest.approx(float(each.mean()), rel=1e-9)
+    return each
+
+
+def scores(dpo, policy, before, count, pair=PAIRS[1]):
+    """B(w) - B(l) of the policy and of the reference, [2, count]: their difference is the score in log sigmoid."""
+    micro = steps(dpo, [pair] * count).step(0)[0]
+    other = micro if dpo.options.shared_noise else redraw(micro, dpo.law)
+    with torch.no_grad():
+        own = micro.sums(policy.losses(micro.inputs(SPEC)))
+        theirs = other.sums(before.losses(other.inputs(SPEC)))
+    return torch.stack([own[:, 1] - own[:, 0], theirs[:, 1] - theirs[:, 0]])
+
+
+def gradient(table, value):
+    """Of all of a table's numbers, as one vector."""
+    found = torch.autograd.grad(value, list(table.parameters()))
+    return torch.cat([part.flatten() for part in found])
+
+
+def close_to(table, by=0.1):
+    """A policy that has moved a little."""
+    moved, other = deepcopy(table), Table(9)
+    with torch.no_grad():
+        for mine, theirs in zip(moved.parameters(), other.parameters(), strict=True):
+            mine += by * theirs
+    return moved
+
+
+# At the reference
+
+
+@pytest.mark.parametrize("noise", ["uniform", "even", "counts", "coupled"])
+def test_at_the_reference_shared_draws_cost_log_2_whatever_is_drawn(noise):
+    table = Table()
+    each = losses(method(noise=noise, draws=2), table, table)
+    assert torch.equal(each, torch.full((200,), math.log(2), dtype=torch.float64))
+
+
+def test_at_the_reference_draws_of_its_own_cost_more():
+    """Jensen: -log sigmoid is convex, and the score is noise with mean zero."""
+    table = Table()
+    each = losses(method(DPO, draws=1, beta=1.0), table, table, 2000)
+    assert float(each.mean()) - math.log(2) > 10 * float(each.std()) / math.sqrt(2000)
+    fewer = losses(method(DPO, draws=4, noise="counts", beta=1.0), table, table, 2000)
+    assert math.log(2) < float(fewer.mean()) < 0.9 * float(each.mean()), "more draws, less of it"
+
+
+def test_the_gradient_at_the_reference_is_minus_half_beta_of_the_elbos_difference():
+    table, dpo = Table(), method(beta=0.7, draws=3)
+    micro = steps(dpo, PAIRS[:1]).step(0)[0]
+    loss, _ = dpo.loss(micro, table.losses, reference_of(table, dpo))
+    sums = micro.sums(table.losses(micro.inputs(SPEC)))
+    won, lost = gradient(table, -sums[0, 0]), gradient(table, -micro.sums(table.losses(micro.inputs(SPEC)))[0, 1])
+    torch.testing.assert_close(gradient(table, loss), -0.35 * (won - lost))
+    assert float(won.norm()) > 0.1
+
+
+# Enumerated: DPO on the ELBO itself
+
+
+def test_full_enumeration_is_dpo_on_the_elbo():
+    """As many draws as an answer has masks, each mask once: estimates that are exact, and a loss that is DPO's."""
+    policy, before, dpo = Table(1), Table(2), method(beta=0.3, draws=7)
+    pair = [([0, 1], [2, 3, 4]), ([0, 1], [4, 2, 0])]
+    micro = steps(dpo, [pair]).step(0)[0]
+    masked_T, weight_T = torch.zeros(14, 5, dtype=torch.bool), torch.zeros(14, 5, dtype=torch.float64)
+    for role in (0, 1):
+        for copy, (mask, chance) in zip((micro.role_R == role).nonzero()[:, 0].tolist(), masks(3), strict=True):
+            masked_T[copy, 2:] = mask
+            weight_T[copy, 2:][mask] = chance * 3 / int(mask.sum())
+    noise = replace(micro.noise, masked_T=masked_T.flatten())
+    micro = replace(micro, noise=noise, weight_T=weight_T.flatten())
+    loss, figures = dpo.loss(micro, policy.losses, reference_of(before, dpo))
+    won, lost = (elbo(policy, *answer) - elbo(before, *answer).detach() for answer in pair)
+    torch.testing.assert_close(loss, -logsigmoid(0.3 * (won - lost)))
+    torch.testing.assert_close(gradient(policy, loss), gradient(policy, -logsigmoid(0.3 * (won - lost))))
+    assert figures["rewards/chosen"] == pytest.approx(0.3 * won.item())
+    assert figures["rewards/rejected"] == pytest.approx(0.3 * lost.item())
+    assert figures["rewards/margins"] == pytest.approx(0.3 * (won - lost).item())
+    assert figures["rewards/accuracies"] == float(won.item() > lost.item())
+    assert figures["logps/chosen"] == pytest.approx(elbo(policy, *pair[0]).item())
+    assert figures["logps/rejected"] == pytest.approx(elbo(policy, *pair[1]).item())
+
+
+def test_beta_is_per_nat_of_the_whole_answer():
+    """An answer of twice the length has twice the say: nothing is divided by lengths."""
+    dpo = method(beta=0.5, draws=2)
+    pair = [([0], [1] * 8), ([0], [1] * 4)]
+
+    def policy(given):
+        return torch.full((len(given.at_N),), 2.0, dtype=torch.float64)
+
+    def before(given):
+        return torch.full((len(given.at_N),), 3.0, dtype=torch.float64)
+
+    figures = dpo.loss(steps(dpo, [pair] * 50).step(0)[0], policy, Reference(before, lambda micro: micro.inputs(SPEC)))[
+        1
+    ]
+    assert figures["rewards/chosen"] / 50 == pytest.approx(0.5 * 8, rel=1e-9), "k tokens at weight 8 / k, one nat each"
+    assert figures["rewards/rejected"] / 50 == pytest.approx(0.5 * 4, rel=1e-9)
+
+
+def test_label_smoothing_is_the_mean_over_wrong_labels():
+    policy, before = Table(1), Table(2)
+    plain, smooth = (method(label_smoothing=share, draws=2) for share in (0.0, 0.2))
+    micro = steps(plain, PAIRS[:1]).step(0)[0]
+    right = dpo_loss(plain, micro, policy, before)
+    wrong = dpo_loss(plain, swapped(micro), policy, before)
+    assert dpo_loss(smooth, micro, policy, before) == pytest.approx(0.8 * right + 0.2 * wrong)
+
+
+def dpo_loss(dpo, micro, policy, before):
+    with torch.no_grad():
+        return float(dpo.loss(micro, policy.losses, reference_of(before, dpo))[0])
+
+
+def swapped(micro):
+    """The same copies with the labels changed."""
+    return replace(micro, items=tuple(item[::-1] for item in micro.items), role_R=1 - micro.role_R)
+
+
+def test_swapping_the_answers_turns_the_sign_of_the_logit():
+    policy, before, dpo = Table(1), Table(2), method(draws=2)
+    micro = steps(dpo, PAIRS[:1]).step(0)[0]
+
+    def logit(of):
+        return -math.log(math.expm1(dpo_loss(dpo, of, policy, before)))
+
+    assert logit(micro) == pytest.approx(-logit(swapped(micro)))
+    assert abs(logit(micro)) > 0.01
+
+
+# Variance
+
+
+def test_sharing_draws_takes_the_covariance_out_of_the_score():
+    before = Table(2)
+    policy = close_to(before)
+    shared, apart = (
+        scores(method(draws=1, noise="uniform", shared_noise=s), policy, before, 2000) for s in (True, False)
+    )
+    for found in (shared, apart):
+        both = torch.cov(found)
+        score = float((found[0] - found[1]).var())
+        assert score == pytest.approx(float(both[0, 0] + both[1, 1] - 2 * both[0, 1]), rel=1e-9)
+    assert abs(float(torch.corrcoef(apart)[0, 1])) < 0.1
+    assert float(torch.corrcoef(shared)[0, 1]) > 0.9
+    assert float((shared[0] - shared[1]).var()) < 0.2 * float((apart[0] - apart[1]).var())
+
+
+PROMPT, ANSWER = [0, 1], [2, 3, 4, 1]
+
+
+def growing(given):
+    """A table's losses, and more where more is hidden, as models have it: levels then differ, not masks alone."""
+    length = torch.tensor(given.plan.lengths)
+    row_T = torch.arange(len(length)).repeat_interleave(length)
+    hidden_R = torch.bincount(row_T[given.at_N], minlength=len(length))
+    return Table(3, 0.5).losses(given).detach() + 2 * hidden_R[row_T[given.at_N]]
+
+
+def total_variance():
+    """V_t and E V_mask|t of one draw's estimate, k uniform on 1..L, by enumeration."""
+    by_count = {k: [] for k in range(1, 5)}
+    for mask, _ in masks(4):
+        masked_T = torch.cat([torch.zeros(2, dtype=torch.bool), mask])
+        given = inputs(pack([(PROMPT, ANSWER)]), masked_T, SPEC)
+        k = int(mask.sum())
+        by_count[k].append(float(growing(given).sum()) * 4 / k)
+    values = [torch.tensor(v, dtype=torch.float64) for v in by_count.values()]
+    means = torch.stack([v.mean() for v in values])
+    return float(means.var(correction=0)), float(torch.stack([v.var(correction=0) for v in values]).mean())
+
+
+def test_n_levels_with_one_mask_each_vary_least():
+    """Var = V_t / n_time + E V_mask|t / (n_time n_mask) for every split of four forwards, hence (4, 1) is the best; and
+    levels that are spread evenly (``counts`` with four draws) are better than four independent ones."""
+    between, within = total_variance()
+    assert between > 0.3 * within, "the split matters here"
+    count, single, found = 8000, Law("counts", 1), {}
+    for n_time, n_mask in ((4, 1), (2, 2), (1, 4)):
+        # One draw of many keys is independent levels; the same key under other draw numbers, other masks of its level.
+        key_R = torch.arange(count * n_time).repeat_interleave(n_mask) + 77 * n_time
+        draw_R = torch.arange(n_mask).repeat(count * n_time)
+        noise = draw(single, Copies(pack([(PROMPT, ANSWER)] * len(key_R)), key_R, draw_R, 0))
+        weighted_N = growing(inputs(noise.batch, noise.masked_T, SPEC)) * weights(noise, "elbo")[noise.masked_T]
+        each_R = torch.zeros(len(key_R), dtype=torch.float64)
+        each_R.index_add_(0, noise.batch.row_T[noise.masked_T], weighted_N)
+        found[n_time] = float(each_R.view(count, 4).mean(-1).var())
+        assert found[n_time] == pytest.approx(between / n_time + within / 4, rel=0.1)
+    assert found[4] < found[2] < found[1]
+    dpo = method(draws=4, noise="counts")
+    micro = steps(dpo, [[(PROMPT, ANSWER), (PROMPT, ANSWER)]] * count).step(0)[0]
+    assert float(micro.sums(growing(micro.inputs(SPEC)))[:, 0].var()) < 0.8 * found[4]
+
+
+# Noise
+
+
+def test_the_two_policies_see_the_same_copies_or_their_own():
+    seen = []
+
+    class Watched(Table):
+        def losses(self, given):
+            seen.append(given)
+            return super().losses(given)
+
+    for shared in (True, False):
+        seen.clear()
+        dpo = method(draws=2, noise="uniform", shared_noise=shared)
+        micro = steps(dpo).step(0)[0]
+        dpo.loss(micro, Watched().losses, reference_of(Watched(), dpo))
+        assert len(seen) == 2
+        assert (seen[0].tokens_U.tolist() == seen[1].tokens_U.tolist()) is shared
+
+
+def test_kept_noise_comes_again_and_fresh_noise_does_not():
+    for fresh in (True, False):
+        dpo = method(draws=2, noise="uniform", fresh_noise=fresh)
+        one, other = steps(dpo, count=2).step(0)[0], steps(dpo, count=2).step(1)[0]
+        assert (set(one.keys) == set(other.keys)) is not fresh
+
+
+# Cuts
+
+
+@pytest.mark.parametrize("options", [{}, {"noise": "even"}, {"shared_noise": False, "noise": "uniform"}])
+def test_the_loss_and_its_gradients_do_not_depend_on_the_cut(options):
+    policy, before = Table(1), Table(2)
+    dpo = method(draws=2, **options)
+    found = []
+    for shape in (Shape(4), Shape(2, 2), Shape(1, 4), Shape(1, 2, 2)):
+        parts = steps(dpo, shape=shape).step(0)
+        assert len(parts) == shape.parts
+        told = [dpo.loss(part, policy.losses, reference_of(before, dpo)) for part in parts]
+        total = torch.stack([loss for loss, _ in told]).sum()
+        figures = {name: sum(f[name] for _, f in told) for name in told[0][1]}
+        found.append((total.item(), gradient(policy, total), figures))
+    for total, grad, figures in found[1:]:
+        assert total == pytest.approx(found[0][0], rel=1e-12)
+        torch.testing.assert_close(grad, found[0][1])
+        assert figures == pytest.approx(found[0][2])
+
+
+# The reference
+
+
+def test_kept_noise_asks_the_reference_once_for_each_pair():
+    policy, before, dpo = Table(1), Table(2), method(draws=2, fresh_noise=False)
+    data, other = steps(dpo, shape=Shape(2), count=8), reference_of(before, dpo, keep=True)
+    told = []
+    for n in range(8):
+        micro = data.step(n)[0]
+        told.append(dpo.loss(micro, policy.losses, other)[0].item())
+        assert told[-1] == pytest.approx(dpo.loss(micro, policy.losses, reference_of(before, dpo))[0].item())
+        before.forwards -= 1  # the line before asked a reference that keeps nothing
+        assert before.forwards == min(2 * (n + 1), 4), "four pairs, one at a time, whatever the epoch"
+    assert len(set(told)) > 1
+
+
+def test_a_kept_value_does_not_depend_on_its_neighbours():
+    before, dpo = Table(2), method(draws=2, fresh_noise=False)
+    whole, one = (reference_of(before, dpo, keep=True) for _ in range(2))
+    micro = steps(dpo).step(0)[0]
+    together, alone = whole(micro), torch.cat([one(micro.take([i])) for i in (3, 1, 0, 2)])
+    assert torch.equal(together[[3, 1, 0, 2]], alone)
+    assert torch.equal(whole(micro.take([2, 0])), together[[2, 0]])
+
+
+def test_the_reference_has_no_graph():
+    dpo, before = method(draws=2), Table(2)
+    policy = Table(1)
+    loss, _ = dpo.loss(steps(dpo).step(0)[0], policy.losses, reference_of(before, dpo))
+    loss.backward()
+    assert all(p.grad is None for p in before.parameters())
+    assert all(p.grad is not None for p in policy.parameters())
+
+
+# Options
+
+
+def test_defaults_are_the_naive_method_and_the_papers():
+    naive, vrpo = method(DPO).options, method(VRPO).options
+    assert (naive.draws, naive.noise, naive.shared_noise, naive.fresh_noise) == (1, "uniform", False, True)
+    assert (vrpo.draws, vrpo.noise, vrpo.shared_noise, vrpo.fresh_noise) == (8, "counts", True, True)
+    assert (naive.beta, vrpo.beta) == (0.1, 0.2)
+    assert DPO.reads == VRPO.reads == "pairs"
+
+
+def test_answers_end_as_in_fine_tuning():
+    ((won, lost),) = VRPO(VRPO.settle({}, SPEC), SPEC, 5).items(tokens("pairs", PAIRS[0]))
+    assert won.response == (2, 3, 4, EOS, EOS)
+    assert lost.response == (2, 2, EOS, EOS, EOS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"noise": "band"}, "'counts'"),
+        ({"noise": "blocks"}, "attends without blocks"),
+        ({"block_length": 4}, "attends without blocks"),
+        ({"noise": "coupled", "draws": 3}, "complementary pairs"),
+        ({"noise": "even", "shared_noise": False}, "noise='even'"),
+        ({"noise": "even", "fresh_noise": False}, "noise='even'"),
+        ({"beta": 0}, "beta"),
+        ({"label_smoothing": 0.5}, "label_smoothing"),
+        ({"gamma": 1}, "vrpo has no setting 'gamma'"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_in_one_line(options, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        method(VRPO, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_blocks_are_a_law_of_models_that_attend_in_blocks():
+    spec = replace(SPEC, attention="block-causal", block_length=4, vocab_size=V)
+    dpo = method(VRPO, spec, noise="blocks", block_length=2)
+    assert dpo.law.block_length == 2
+    assert dpo.block_length == 2
+    assert method(VRPO, spec).law.block_length == 4

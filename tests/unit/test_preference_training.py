@@ -1,0 +1,245 @@
+"""Preference optimisation on the bundled bases: every family, either kind of reference, through the loop."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from require import need_package
+
+from dare_bench.errors import UsageError
+from dare_bench.loading import load
+from dare_bench.protocols import AdapterSettings
+from dare_bench.trainers.preference import DPO, VRPO
+from dare_bench.trainers.reference import open_reference
+from dare_bench.trainers.steps import Shape, Steps
+from dare_bench.training.rows import TokenRow, Tokens
+from dare_bench.training.spec import train_spec
+
+FAMILIES = ("llada", "dream", "sdar", "llada2")
+LORA = AdapterSettings(r=4, alpha=8.0)
+
+
+def cpu():
+    return need_package("accelerate").Accelerator(cpu=True)
+
+
+def opened(family, lora=False):
+    model = load(f"tiny-{family}-base", device="cpu").loaded
+    if lora:
+        need_package("peft")
+        model.add_adapter(LORA)
+    return model
+
+
+class Bench:
+    """``Services`` for one family; counts what is opened and what it is called."""
+
+    def __init__(self, family):
+        self.family, self.opened, self.forwards = family, [], 0
+
+    def open(self, checkpoint):
+        self.opened.append(checkpoint)
+        model = load(checkpoint or f"tiny-{self.family}-base", device="cpu").loaded
+        model.network.register_forward_hook(self._count)
+        return model
+
+    def _count(self, *_):
+        self.forwards += 1
+
+    def evaluate(self, checkpoint, step):
+        raise AssertionError("nothing was asked for")
+
+    def lineage(self, folder, step):
+        (folder / "lineage.json").write_text(json.dumps({"step": step}))
+
+
+def pairs(count=4):
+    """Token ids that every bundled vocabulary has; answers of unlike lengths."""
+    return Tokens(
+        "pairs",
+        tuple(
+            (
+                TokenRow(tuple(range(20, 24 + i)), tuple(range(30, 35 + i)), f"row {i}", 2 * i),
+                TokenRow(tuple(range(20, 24 + i)), tuple(range(50, 53)), f"row {i}", 2 * i + 1),
+            )
+            for i in range(count)
+        ),
+        "hash",
+        "pairs",
+        8,
+    )
+
+
+def spec(**fields):
+    given = {"method": "vrpo", "model": "m", "data": "d", "output_path": "out", "max_steps": 2, "logging_steps": 1}
+    return train_spec(**{**given, "report_to": "none", "per_device_train_batch_size": 2, **fields})
+
+
+def method(model, kind=VRPO, **options):
+    return kind(kind.settle({"draws": 2, **options}, model.spec), model.spec, 8)
+
+
+def step_of(dpo, pairs_=None, number=0):
+    data = Steps(dpo.items(pairs_ or pairs()), dpo.law, dpo.weigh, 4, Shape(4), 0, 0, dpo.fresh_noise)
+    return data.step(number)[0]
+
+
+def policy_of(model):
+    def losses(given):
+        return model.network(**given.arguments()).nll
+
+    return losses
+
+
+def moved(model):
+    """The adapter no longer changes nothing."""
+    torch.manual_seed(0)
+    for name, weight in model.network.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.1)
+    return model
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_adapter_off_is_the_base_opened_a_second_time(family):
+    model, bench = moved(opened(family, lora=True)), Bench(family)
+    dpo = method(model)
+    off = open_reference(dpo, spec(peft="lora"), model, bench, cpu())
+    assert bench.opened == [], "costs no memory"
+    second = open_reference(dpo, spec(), model, bench, cpu())
+    assert bench.opened == [None]
+    micro = step_of(dpo)
+    assert torch.equal(off(micro), second(micro))
+    with torch.no_grad():
+        own = micro.sums(policy_of(model)(micro.inputs(model.spec)))
+    assert float((own - off(micro)).abs().min()) > 1e-3, "the policy is another, also afterwards"
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_at_the_start_every_pair_costs_log_2_and_the_gradient_is_not_zero(family, lora):
+    model = opened(family, lora)
+    model.network.train()
+    dpo = method(model)
+    reference = open_reference(dpo, spec(peft="lora" if lora else None), model, Bench(family), cpu())
+    loss, figures = dpo.loss(step_of(dpo), policy_of(model), reference)
+    assert loss.item() == pytest.approx(math.log(2), abs=1e-5)
+    assert figures["rewards/margins"] == pytest.approx(0, abs=1e-4)
+    loss.backward()
+    trained = {n: p for n, p in model.network.named_parameters() if p.requires_grad}
+    assert any(p.grad is not None and float(p.grad.abs().max()) > 1e-4 for p in trained.values())
+    assert all(("lora_" in name) is lora for name in trained)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_loss_and_its_gradients_do_not_depend_on_the_cut(family):
+    model, bench = moved(opened(family, lora=True)), Bench(family)
+    dpo = method(model, draws=4, noise="coupled")
+    reference = open_reference(dpo, spec(peft="lora"), model, bench, cpu())
+    found = []
+    for shape in (Shape(4), Shape(2, 2), Shape(1, 2, 2)):
+        model.network.zero_grad()
+        parts = Steps(dpo.items(pairs()), dpo.law, dpo.weigh, 1, shape, 0, 0).step(0)
+        total = 0.0
+        for part in parts:
+            loss, _ = dpo.loss(part, policy_of(model), reference)
+            loss.backward()
+            total += loss.item()
+        grads = [p.grad.flatten() for p in model.network.parameters() if p.requires_grad]
+        found.append((total, torch.cat(grads)))
+    for total, grad in found[1:]:
+        assert total == pytest.approx(found[0][0], rel=1e-5)
+        assert float((grad - found[0][1]).norm()) <= 1e-5 * float(found[0][1].norm())
+
+
+@pytest.mark.parametrize("kind", [DPO, VRPO])
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+def test_the_loop_raises_the_margin_of_the_preferred_answers(kind, lora, tmp_path):
+    model, bench = opened("llada", lora), Bench("llada")
+    dpo = method(model, kind, draws=4, noise="counts")
+    asked = spec(
+        peft="lora" if lora else None, max_steps=12, learning_rate=3e-3 if lora else 3e-4, lr_scheduler_type="constant",
+        warmup_steps=0, per_device_train_batch_size=4,
+    )  # fmt: skip
+    dpo.fit(asked, model, pairs(), tmp_path, bench)
+    assert bench.opened == ([] if lora else [None])
+    base, trained = opened("llada"), model
+    margins = []
+    for policy in (base, trained):
+        judge = method(base, draws=8)
+        reference = open_reference(judge, spec(), base, bench, cpu())
+        with torch.no_grad():
+            figures = judge.loss(step_of(judge, number=3), policy_of(policy), reference)[1]
+        margins.append(figures["rewards/margins"] / 4)
+    assert margins[0] == pytest.approx(0, abs=1e-4)
+    assert margins[1] > 0.1
+
+
+def test_kept_noise_costs_one_pass_of_the_reference(tmp_path):
+    model, bench = opened("llada"), Bench("llada")
+    dpo = method(model, fresh_noise=False)
+    dpo.fit(spec(max_steps=6), model, pairs(), tmp_path / "kept", bench)
+    assert bench.forwards == 4, "four pairs; twelve were asked for"
+    again = Bench("llada")
+    model = opened("llada")
+    method(model).fit(spec(max_steps=6), model, pairs(), tmp_path / "fresh", again)
+    assert again.forwards == 6, "one a step"
+
+
+def test_what_is_logged(tmp_path):
+    model = opened("sdar")
+    method(model).fit(spec(save_steps=1), model, pairs(), tmp_path, Bench("sdar"))
+    state = json.loads((tmp_path / "checkpoint-1" / "trainer_state.json").read_text())
+    (entry,) = [entry for entry in state["log_history"] if "loss" in entry]
+    assert entry["loss"] == pytest.approx(math.log(2), abs=1e-3)
+    names = {"rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies"}
+    assert names | {"logps/chosen", "logps/rejected"} <= set(entry)
+    assert entry["logps/chosen"] < -1
+
+
+def test_the_reference_may_be_another_checkpoint_of_the_family():
+    model, bench = opened("llada"), Bench("llada")
+    dpo = method(model, reference="tiny-llada")
+    reference = open_reference(dpo, spec(), model, bench, cpu())
+    assert bench.opened == ["tiny-llada"]
+    own = open_reference(method(model), spec(), model, bench, cpu())
+    assert not torch.allclose(reference(step_of(dpo)), own(step_of(dpo)), atol=0.1)
+    lora = opened("llada", lora=True)
+    open_reference(dpo, spec(peft="lora"), lora, bench, cpu())
+    assert bench.opened[-1] == "tiny-llada", "also under LoRA"
+
+
+def test_a_reference_of_other_tokens_is_refused():
+    model = opened("llada")
+    dpo = method(model, reference="tiny-dream")
+    with pytest.raises(UsageError, match="reference='tiny-dream' has family='dream', the model 'llada'"):
+        open_reference(dpo, spec(), model, Bench("llada"), cpu())
+
+
+def test_a_sharded_network_is_asked_as_often_by_every_process():
+    """Kept sums would let one process skip a forward in which the others wait for its shard."""
+    model, bench = opened("llada", lora=True), Bench("llada")
+    dpo = method(model, fresh_noise=False)
+    assert open_reference(dpo, spec(peft="lora", fsdp=True), model, bench, cpu()).kept is None
+    assert open_reference(dpo, spec(peft="lora"), model, bench, cpu()).kept == {}
+    assert open_reference(dpo, spec(fsdp=True), model, bench, cpu()).kept == {}
+
+
+def test_the_reference_computes_in_the_precision_of_the_training():
+    model, seen = opened("llada"), []
+    accelerator = SimpleNamespace(device=torch.device("cpu"), autocast=lambda: torch.autocast("cpu", torch.bfloat16))
+
+    class Typed(Bench):
+        def open(self, checkpoint):
+            other = super().open(checkpoint)
+            layer = next(m for m in other.network.modules() if isinstance(m, torch.nn.Linear))
+            layer.register_forward_hook(lambda module, given, out: seen.append(out.dtype))
+            return other
+
+    dpo = method(model)
+    open_reference(dpo, spec(), model, Typed("llada"), accelerator)(step_of(dpo))
+    assert set(seen) == {torch.bfloat16}

@@ -1,0 +1,296 @@
+"""Supervised fine-tuning through the method itself: what it is in expectation, and what does not change it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from table_policy import MASK, SHIFTED, SPEC, Table, V, elbo, masks, tokens
+from torch.nn.functional import cross_entropy
+
+from dare_bench.diffusion.laws import cart
+from dare_bench.diffusion.plan import Plan
+from dare_bench.errors import UsageError
+from dare_bench.loading import load
+from dare_bench.model_adapters.sdar.network import SDARConfig, SDARForCausalLM
+from dare_bench.trainers.sft import SFT
+from dare_bench.trainers.steps import Shape, Steps
+
+ROWS = [([0, 1], [2, 3, 4]), ([1], [0, 4, 4, 2])]
+FAMILIES = ("llada", "dream", "sdar", "llada2")
+
+
+def method(spec=SPEC, canvas=None, **options):
+    """Without EOS behind answers: rows are what they say."""
+    return SFT(SFT.settle({"padding": "eos_supervised", "max_pads": 0, **options}, spec), spec, canvas)
+
+
+def steps(sft, rows, shape, count=1, seed=0):
+    items = sft.items(tokens("examples", *[[row] for row in rows]))
+    return Steps(items, sft.law, sft.weigh, count, shape, 0, seed, sft.fresh_noise)
+
+
+def whole(sft, rows):
+    """One micro-batch that is the step, its rows in the order given."""
+    micro = steps(sft, rows, Shape(len(rows))).step(0)[0]
+    micro = micro.take(sorted(range(len(rows)), key=lambda i: micro.items[i][0].where))
+    order = micro.item_R.argsort().tolist()
+    return replace(micro, noise=micro.noise.take(order), item_R=micro.item_R[order], role_R=micro.role_R[order])
+
+
+def hidden(sft, micro, masked_T, chance_T):
+    """The same copies with a mask of one's own, weighed by the method."""
+    noise = replace(micro.noise, masked_T=masked_T, chance_T=torch.where(masked_T, chance_T, 1.0))
+    return replace(micro, noise=noise, weight_T=sft.weigh(noise))
+
+
+def expectation(sft, rows, losses):
+    """The mean of the method's loss when each row's count is uniform on 1..L, by enumeration of each row's masks.
+
+    The loss is a sum over rows, so the rows' masks can be enumerated one row at a time, nothing of the others hidden.
+    """
+    micro, total = whole(sft, rows), 0.0
+    assert len(micro.noise.batch.lengths) == len(rows)
+    for r, (_, answer) in enumerate(rows):
+        places = ((micro.noise.batch.row_T == r) & micro.noise.batch.response_T).nonzero()[:, 0]
+        for mask, chance in masks(len(answer)):
+            masked_T = torch.zeros_like(micro.noise.masked_T)
+            masked_T[places[mask]] = True
+            share = torch.full(masked_T.shape, int(mask.sum()) / len(answer), dtype=torch.float64)
+            total += chance * float(sft.loss(hidden(sft, micro, masked_T, share), losses, None)[0].detach())
+    return total
+
+
+# Expectations
+
+
+@pytest.mark.parametrize("noise", ["uniform", "even", "counts", "coupled"])
+@pytest.mark.parametrize("normalise", ["row", "token"])
+def test_uniform_logits_cost_log_v(noise, normalise):
+    sft = method(noise=noise, normalise=normalise, draws=2)
+    rows = [([0], [1] * (1 + i % 9)) for i in range(32)]
+
+    def losses(given):
+        return torch.full((len(given.at_N),), math.log(V), dtype=torch.float64)
+
+    data = steps(sft, rows, Shape(32), 120)
+    each = torch.stack([sft.loss(data.step(n)[0], losses, None)[0] for n in range(120)])
+    error = float(each.std()) / math.sqrt(120)
+    assert error < 0.02 * math.log(V)
+    assert float(each.mean()) == pytest.approx(math.log(V), abs=4 * error + 1e-3 * math.log(V))
+
+
+@pytest.mark.parametrize(("spec", "shift"), [(SPEC, False), (SHIFTED, True)], ids=["llada", "dream"])
+def test_the_mean_over_noise_is_the_negative_elbo_per_token(spec, shift):
+    table = Table()
+    per_row = [-elbo(table, p, a, shift).item() for p, a in ROWS]
+    by_row = sum(total / len(a) for total, (_, a) in zip(per_row, ROWS, strict=True)) / len(ROWS)
+    by_token = sum(per_row) / sum(len(a) for _, a in ROWS)
+    assert expectation(method(spec), ROWS, table.losses) == pytest.approx(by_row, rel=1e-9)
+    assert expectation(method(spec, normalise="token"), ROWS, table.losses) == pytest.approx(by_token, rel=1e-9)
+    assert by_row != pytest.approx(by_token, rel=1e-3)
+    plain = elbo(table, *ROWS[0]).item(), elbo(table, *ROWS[0], shift=True).item()
+    assert plain[0] != pytest.approx(plain[1], rel=1e-3), "the shift is no formality"
+
+
+def test_sdars_mean_is_the_block_wise_elbo_per_token():
+    """Each block's own ELBO given the clean blocks before it, over all learned tokens of the step."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    more = {"num_key_value_heads": 1, "vocab_size": V, "max_position_embeddings": 64, "initializer_range": 0.3}
+    network = SDARForCausalLM(SDARConfig(head_dim=8, block_size=2, **sizes, **more)).eval()
+    spec = replace(SPEC, attention="block-causal", block_length=2)
+    sft = method(spec, normalise="token")
+    rows = [([0, 1], [2, 3, 4]), ([3], [0, 4, 4])]  # blocks of 2 and 1; of 1 and 2, since the prompt ends within one
+
+    def losses(given):
+        return network(**given.arguments()).nll
+
+    expected = 0.0
+    with torch.no_grad():
+        got = expectation(sft, rows, losses)
+        for prompt, answer in rows:
+            row = torch.tensor([*prompt, *answer])
+            for start in range(len(prompt) // 2 * 2, len(row), 2):
+                columns = [c for c in range(start, min(start + 2, len(row))) if c >= len(prompt)]
+                for mask, chance in masks(len(columns)):
+                    at = torch.tensor(columns)[mask]
+                    canvas = row[: columns[-1] + 1].clone()
+                    canvas[at] = MASK
+                    logits = network(canvas, None, Plan((len(canvas),), 2)).logits
+                    nll = cross_entropy(logits[at], row[at], reduction="sum")
+                    expected += chance * float(nll) * len(columns) / int(mask.sum()) / 6
+    assert got == pytest.approx(expected, rel=1e-4)
+
+
+def test_everything_hidden_is_plain_cross_entropy():
+    table, sft = Table(), method()
+    micro = whole(sft, ROWS)
+    everything = hidden(sft, micro, micro.noise.batch.response_T, torch.ones(10, dtype=torch.float64))
+    got = float(sft.loss(everything, table.losses, None)[0].detach())
+    wanted = 0.0
+    for prompt, answer in ROWS:
+        canvas = torch.tensor([*prompt, *[MASK] * len(answer)])
+        wanted += float(cross_entropy(table(canvas)[len(prompt) :], torch.tensor(answer)).detach()) / 2
+    assert got == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize(("spec", "shift"), [(SPEC, 0), (SHIFTED, 1)], ids=["llada", "dream"])
+def test_only_states_that_predict_hidden_tokens_have_a_gradient(spec, shift):
+    sft = method(spec, noise="counts")
+    micro = whole(sft, ROWS)
+    logits_TV = torch.randn(10, V, dtype=torch.float64, requires_grad=True)
+
+    def losses(given):
+        assert torch.equal(given.tokens_U == MASK, micro.noise.masked_T)
+        return cross_entropy(logits_TV[given.at_N], given.targets_N, reduction="none")
+
+    sft.loss(micro, losses, None)[0].backward()
+    touched = logits_TV.grad.abs().sum(-1) > 0
+    assert torch.equal(touched.nonzero()[:, 0], micro.noise.masked_T.nonzero()[:, 0] - shift)
+    assert touched.any()
+    assert not touched.all()
+
+
+def test_cart_stands_in_place_of_the_level():
+    table, sft = Table(), method(SHIFTED, weight="cart")
+    micro = whole(sft, ROWS)
+    masked_T = torch.tensor([0, 0, 1, 1, 0, 0, 1, 0, 1, 0], dtype=torch.bool)
+    level_T = torch.full((10,), 0.01, dtype=torch.float64)
+    mine = hidden(sft, micro, masked_T, level_T)
+    nll_N = table.losses(mine.inputs(SHIFTED)).detach()
+    wanted = torch.dot(nll_N, cart(mine.noise.batch, masked_T)[masked_T] / (2 * torch.tensor([3.0, 3, 4, 4]).double()))
+    torch.testing.assert_close(sft.loss(mine, table.losses, None)[0].detach(), wanted)
+    dark = ([], [1, 2, 3])
+    one = whole(sft, [dark])
+    nothing = hidden(sft, one, torch.ones(3, dtype=torch.bool), torch.ones(3, dtype=torch.float64))
+    assert float(sft.loss(nothing, table.losses, None)[0].detach()) == 0.0
+
+
+def test_the_plain_mean_is_over_all_hidden_tokens_of_a_step():
+    sft = method(noise="band", weight="plain", normalise="mask")
+    rows = [([0], [1] * (1 + i % 9)) for i in range(8)]
+    parts = steps(sft, rows, Shape(2, 4)).step(0)
+    hidden_tokens = sum(int(part.noise.masked_T.sum()) for part in parts)
+    for part in parts:
+        assert torch.allclose(part.weight_N, torch.tensor(1 / hidden_tokens).double())
+
+
+# Cuts
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_loss_and_its_gradients_do_not_depend_on_the_cut(family):
+    loaded = load(f"tiny-{family}-base", device="cpu").loaded
+    check_cuts(loaded, SFT(SFT.settle({"draws": 2}, loaded.spec), loaded.spec, 12))
+
+
+@pytest.mark.parametrize(
+    "options", [{"weight": "cart", "normalise": "token"}, {"noise": "even"}, {"noise": "band", "weight": "plain"}]
+)
+def test_whatever_weighs(options):
+    loaded = load("tiny-dream-base", device="cpu").loaded
+    check_cuts(loaded, SFT(SFT.settle(options, loaded.spec), loaded.spec, 12))
+
+
+def check_cuts(loaded, sft):
+    network = loaded.network.train()
+    rows = [(list(range(5, 8 + i)), list(range(9, 10 + (i * 5) % 8))) for i in range(8)]
+
+    def losses(given):
+        return network(**given.arguments()).nll
+
+    found = []
+    for shape in (Shape(8), Shape(4, 2), Shape(2, 4), Shape(1, 8), Shape(2, 2, 2)):
+        network.zero_grad()
+        parts = steps(sft, rows, shape).step(0)
+        assert len(parts) == shape.parts
+        total = 0.0
+        for part in parts:
+            loss, _ = sft.loss(part, losses, None)
+            loss.backward()
+            total += float(loss.detach())
+        found.append((total, torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])))
+    for total, gradient in found[1:]:
+        assert total == pytest.approx(found[0][0], rel=1e-6)
+        assert float((gradient - found[0][1]).norm()) <= 1e-6 * max(1.0, float(found[0][1].norm()))
+    assert float(found[0][1].norm()) > 1e-3
+
+
+def test_an_update_with_nothing_hidden_is_no_update():
+    sft, table = method(), Table()
+    micro = whole(sft, ROWS)
+    none = hidden(sft, micro, torch.zeros(10, dtype=torch.bool), torch.ones(10, dtype=torch.float64))
+    loss = sft.loss(none, table.losses, None)[0]
+    loss.backward()
+    assert loss.item() == 0
+    assert float(table.mix.grad.abs().max()) == 0
+
+
+# Options
+
+
+def test_families_bring_what_their_authors_use():
+    def settled(family, **given):
+        return SFT.settle(given, load(f"tiny-{family}-base", device="cpu").spec)
+
+    for family in ("llada", "dream"):
+        o = settled(family)
+        assert (o.noise, o.weight, o.normalise, o.eps) == ("uniform", "elbo", "row", 1e-3)
+    o = settled("sdar")
+    assert (o.noise, o.weight, o.normalise, o.eps) == ("uniform", "elbo", "token", 1e-3)
+    o = settled("llada2")
+    assert (o.noise, o.band, o.weight, o.normalise) == ("band", (0.3, 0.8), "plain", "mask")
+    o = settled("llada2", noise="counts", weight="elbo", normalise="row")
+    assert (o.noise, o.weight, o.normalise) == ("counts", "elbo", "row")
+
+
+@pytest.mark.parametrize(
+    ("canvas", "options", "response"),
+    [
+        (None, {}, [1, 2, 5]),
+        (6, {}, [1, 2, 5, 5, 5, 5]),
+        (6, {"max_pads": 1}, [1, 2, 5]),
+        (6, {"padding": "masked_out"}, [1, 2, 5]),
+        (6, {"canvas_length": 4}, [1, 2, 5, 5]),
+        (1, {}, [1, 2, 5]),
+        (None, {"padding": "eos_supervised", "canvas_length": 2}, [1, 2, 5]),
+    ],
+)
+def test_the_room_behind_an_answer(canvas, options, response):
+    sft = SFT(SFT.settle(options, SPEC), SPEC, canvas)
+    ((row,),) = sft.items(tokens("examples", [([0], [1, 2])]))
+    assert list(row.response) == response
+    assert row.prompt == (0,)
+
+
+def test_a_canvas_ends_on_the_grid_of_blocks():
+    spec = replace(SPEC, attention="block-causal", block_length=4)
+    sft = SFT(SFT.settle({}, spec), spec, 6)
+    ((row,),) = sft.items(tokens("examples", [([0, 3], [1, 2])]))
+    assert len(row.prompt) + len(row.response) == 8
+    ((other,),) = sft.items(tokens("examples", [([0, 3, 3], [1, 2])]))
+    assert len(other.prompt) + len(other.response) == 12
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"drawz": 2}, "sft has no setting 'drawz'; closest: draws"),
+        ({"noise": "band"}, "no ELBO"),
+        ({"noise": "cosine"}, "noise"),
+        ({"block_length": 4}, "attends without blocks"),
+        ({"band": "0.3"}, "band"),
+        ({"padding": "left"}, "padding"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_in_one_line(options, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        SFT(SFT.settle(options, SPEC), SPEC, None)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_band_comes_as_text_too():
+    assert SFT.settle({"band": "0.1,0.9"}, SPEC).band == (0.1, 0.9)

@@ -1,0 +1,208 @@
+"""Evaluation in several processes: equal results for any number of shards, and nothing lost whoever is killed."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toy_source
+import toy_tasks
+from executor_jobs import alive, until
+from require import need_package
+from toy_model import ToyModel
+
+from dare_bench.config import run_spec
+from dare_bench.engine import sharding
+from dare_bench.engine.evaluate import evaluate
+from dare_bench.engine.journal import Journal, unpack
+from dare_bench.engine.queue import Failure
+from dare_bench.engine.sharding import Shard, answer, deal
+from dare_bench.errors import RunError, UnknownNameError, UsageError
+from dare_bench.fingerprint import content_hash
+from dare_bench.loading import locate
+from dare_bench.protocols import Done
+from dare_bench.runs.reader import Run
+from dare_bench.types import Request
+
+toy_source.register()
+SLOW = {"tasks": "toygen", "harness": "toy", "max_rows": 1, "decoding": {"gen_length": 64}, "limit": 16}
+
+
+def go(out: Path, **fields: Any) -> Run:
+    return evaluate(model="tiny-llada", progress=False, output_path=str(out), **fields)
+
+
+def contents(run: Run) -> dict[str, Any]:
+    """What a run is, without its dates and the times it took; floats to five digits, as packs differ."""
+    assert run.status == "complete" and run.block is not None
+    lines = {task: [*run.samples(task), *run.traces(task)] for task in run.tasks}
+    for row in (row for rows in lines.values() for row in rows):
+        for entry in row.get("dare_bench", ()):
+            for name in ("seconds", "tokens_per_s"):
+                entry.pop(name, None)
+    cost = run.block.cost
+    plain = json.loads(json.dumps([run.results["results"], lines]), parse_float=lambda text: round(float(text), 5))
+    return {"name": run.path.name, "plain": plain, "cost": [cost.requests, cost.nfe, cost.tokens, cost.tokens_to_eos]}
+
+
+def journalled(out: Path) -> dict[str, list[str]]:
+    """By journal file: the keys of its samples."""
+    found: dict[str, list[str]] = {}
+    for file in out.glob("*/journal/*.jsonl"):
+        records = map(unpack, file.read_bytes().splitlines(keepends=True))
+        found[file.name] = [r["key"] for r in records if r is not None and r["type"] == "sample"]
+    return found
+
+
+def test_any_number_of_shards_gives_the_same_run(tmp_path: Path) -> None:
+    need_package("lm_eval")
+    fields: dict[str, Any] = {
+        "tasks": "dare_sudoku,dare_arithmetic,toy_choice",
+        "limit": 10,
+        "include_path": str(toy_tasks.write_tasks(tmp_path / "tasks")),
+        "data_dir": str(toy_tasks.write_data(tmp_path / "data")),
+    }
+    runs = {count: go(tmp_path / str(count), devices=count, **fields) for count in (1, 2, 3)}
+    alone = contents(runs[1])
+    assert alone["cost"][0] == 10 + 10 + 5 * 3
+    assert contents(runs[2]) == alone and contents(runs[3]) == alone
+    for count in (2, 3):
+        written = journalled(tmp_path / str(count))
+        keys = Counter(key for held in written.values() for key in held)
+        assert not written.pop("main.jsonl") and len(written) == count and all(written.values())
+        assert set(keys.values()) == {1} and len(keys) == 35
+        block = runs[count].block
+        assert block is not None and block.cost.seconds > 0 and (block.cost.peak_memory_mb or 0) > 10
+        (event,) = block.events
+        assert event.what == f"answered in {count} shards side by side"
+        assert event.model_extra is not None and event.model_extra["wall_seconds"] > 0
+    assert go(tmp_path / "3", **fields).path == runs[3].path, "devices are no part of what was asked"
+
+
+def _forever(out: Path, devices: int) -> None:
+    go(out, devices=devices, **SLOW)
+
+
+def begun(out: Path) -> dict[str, list[str]]:
+    """The shards' files, once each holds a sample."""
+    found = {name: keys for name, keys in journalled(out).items() if name != "main.jsonl"}
+    return found if len(found) == 2 and all(found.values()) else {}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return contents(go(tmp_path_factory.mktemp("whole"), **SLOW))
+
+
+def test_killed_workers_and_a_killed_parent(tmp_path: Path, whole: dict[str, Any]) -> None:
+    parent = multiprocessing.get_context("spawn").Process(target=_forever, args=(tmp_path, 2))
+    parent.start()
+    assert parent.pid is not None
+    until(lambda: begun(tmp_path) or not parent.is_alive())
+    workers = [int(name.rpartition("-")[2].removesuffix(".jsonl")) for name in begun(tmp_path)]
+    assert all(map(alive, workers))
+    os.kill(workers[0], signal.SIGKILL)
+    until(lambda: len(journalled(tmp_path)) == 4)  # the shard goes on in a new process
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.join()
+    files = [name for name in journalled(tmp_path) if name != "main.jsonl"]
+    workers = [int(name.rpartition("-")[2].removesuffix(".jsonl")) for name in files]
+    until(lambda: not any(map(alive, workers)))
+    before = journalled(tmp_path)
+    kept = sum(map(len, before.values()))
+    assert 2 <= kept < 16, "killed in the middle"
+    run = go(tmp_path, **SLOW)  # any number of devices goes on from there
+    assert contents(run) == whole
+    after = journalled(tmp_path)
+    assert {name: after[name] for name in before} == before, "no other session's file was touched"
+    assert sum(map(len, after.values())) == 16, "nothing finished was computed twice"
+    assert run.block is not None and [r.samples for r in run.block.resumed_from] == [kept]
+
+
+def request(task: str, doc: int, choice: int = 0) -> Request:
+    return Request(f"{task}/{doc}/{choice}", "score", f"q {doc}", "x" * choice, task=task, doc_id=doc)
+
+
+def test_shares_are_balanced_whole_and_never_empty() -> None:
+    requests = [request("choice", doc, i) for i in range(4) for doc in range(9)] + [request("long", 0)]
+    work = {r.key: 100 if r.task == "long" else 3 for r in requests}
+    shares = deal(requests, work, 3)
+    assert sorted(r.key for share in shares for r in share) == sorted(work)
+    for share in shares:
+        for r in share:
+            assert sum(r.doc_id == other.doc_id and r.task == other.task for other in share) == (
+                4 if r.task == "choice" else 1
+            )
+    assert sorted(sum(work[r.key] for r in share) for share in shares) == [48, 60, 100]
+    assert [len(share) for share in deal(requests[:1], work, 8)] == [1] and deal([], {}, 2) == []
+    assert deal(requests, work, 3) == shares
+
+
+def test_a_shard_is_of_the_checkpoint_that_the_run_is_of(tmp_path: Path) -> None:
+    spec = run_spec(model="tiny-llada", tasks="x")
+    with pytest.raises(RunError, match="tiny-llada changed while its evaluation began"):
+        answer(Shard(spec, ("sha256:other", None), tmp_path, 0, 1, ()))
+    assert answer(Shard(spec, (content_hash(locate("tiny-llada")), None), tmp_path, 0, 1, ())) == {}
+
+
+def test_failures_and_errors_of_shards_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = {"tasks": "toygen", "harness": "toy", "limit": 4, "decoding": {"gen_length": 32}}
+
+    class Fake:
+        workers = 2
+        error: Exception | None = None
+
+        def run(self, function: Any, jobs: Any) -> Any:
+            for number, job in enumerate(jobs):
+                failed = {r.key: Failure(r.task, r.doc_id, "no luck") for r in job.payload.requests[:number]}
+                kept = tuple(r for r in job.payload.requests if r.key not in failed)
+                value = function(Shard(**{n: getattr(job.payload, n) for n in Shard.__slots__} | {"requests": kept}))
+                yield Done(job.name, {**value, **failed}, error=self.error if number else None)
+
+    monkeypatch.setattr(sharding, "executor", lambda name, **_: Fake())
+    run = go(tmp_path, devices=2, **long)
+    assert run.status == "incomplete" and run.block is not None
+    assert [failure.error for failure in run.block.failures] == ["no luck"]
+    Fake.error = RunError("a shard said so")
+    with pytest.raises(RunError, match="a shard said so"):
+        go(tmp_path, devices=2, **{**long, "limit": 8})
+    monkeypatch.undo()
+    assert go(tmp_path, **long).status == "complete"
+
+
+def test_what_cannot_be_sharded(tmp_path: Path) -> None:
+    toy = {"tasks": "toygen", "harness": "toy", "output_path": str(tmp_path)}
+    with pytest.raises(UsageError, match="a model that is open in this process cannot be sharded"):
+        evaluate(model=ToyModel(), devices=2, **toy)
+    with pytest.raises(UsageError, match="devices=2 needs another executor than 'local'"):
+        evaluate(model="tiny-llada", devices=2, executor="local", **toy)
+    with pytest.raises(UnknownNameError, match="unknown executor 'slurm'"):
+        evaluate(model="tiny-llada", executor="slurm", **toy)
+    with pytest.raises(UsageError, match="devices"):
+        evaluate(model="tiny-llada", devices=0, **toy)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_journal_takes_in_what_others_write(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal, Journal(tmp_path, "shard-0-1") as other:
+        assert journal.reread() == []
+        other.append({"type": "sample", "key": "a"})
+        assert journal.reread() == [("sample", "a")] and journal.reread() == []
+        with other.file.open("ab") as torn:
+            torn.write(b'{"sum":"half a li')
+        assert journal.reread() == [] and not journal.damage
+        with other.file.open("ab") as torn:
+            torn.write(b"ne\n")
+        other._end = other.file.stat().st_size
+        other.append({"type": "sample", "key": "b"})
+        assert journal.adopt() == [("sample", "b")]
+        assert [(d.file, d.line) for d in journal.damage] == [("shard-0-1.jsonl", 2)]
+        assert journal.sample("a")["key"] == "a" and journal.sample("b")["key"] == "b"
+    with Journal(tmp_path) as again:
+        assert again.keys == ["a", "b"] and [d.line for d in again.damage] == [2]

@@ -1,0 +1,188 @@
+"""Optimiser steps: what they hold does not depend on how they are cut, on processes, or on where one begins."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dare_bench.diffusion.laws import Law, weights
+from dare_bench.trainers.steps import Order, Row, Shape, Steps, deal, redraw
+
+LAWS = [Law("uniform", 2), Law("even", 2), Law("counts", 3), Law("coupled", 2), Law("blocks", 2, block_length=2)]
+CUTS = [Shape(8), Shape(2, 4), Shape(1, 8), Shape(4, 1, 2), Shape(2, 2, 2), Shape(1, 1, 8)]
+
+
+def row(i, role=0):
+    """Rows of many lengths; those of one pair share the prompt."""
+    return Row((i,) * (i % 4), tuple(range(1 + (i * 7 + role * 3) % 5)), 1000 * i + role, f"row {i}")
+
+
+ROWS = [(row(i),) for i in range(11)]
+PAIRS = [(row(i), row(i, 1)) for i in range(11)]
+
+
+def elbo(noise):
+    """Weights of which each depends on the whole step, as normalisers do."""
+    return weights(noise, "elbo") / noise.masked_T.sum()
+
+
+def steps(items=ROWS, law=LAWS[0], shape=CUTS[0], process=0, **fields):
+    return Steps(items, law, elbo, **{"steps": 6, "seed": 3, **fields}, shape=shape, process=process)
+
+
+def copies(micro):
+    """Each copy of a part: its row, mask and weights. Draws are told apart by their order."""
+    lengths = list(micro.noise.batch.lengths)
+    parts = (x.split(lengths) for x in (micro.noise.batch.tokens_T, micro.noise.masked_T, micro.weight_T))
+    told = zip(micro.item_R.tolist(), micro.role_R.tolist(), *parts, strict=True)
+    return [
+        (micro.items[i][role].key, tuple(tokens.tolist()), tuple(mask.tolist()), tuple(weight.tolist()))
+        for i, role, tokens, mask, weight in told
+    ]
+
+
+def of_step(n, shape, **fields):
+    """All copies of a step, gathered from the processes' own data sets."""
+    parts = []
+    for process in range(shape.processes):
+        mine = steps(shape=shape, process=process, **fields)
+        parts += [mine[n * shape.accumulate + forward] for forward in range(shape.accumulate)]
+    return parts
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
+@pytest.mark.parametrize("items", [ROWS, PAIRS], ids=["rows", "pairs"])
+def test_every_cut_gives_the_same_copies_masks_and_weights(law, items):
+    wanted = Counter(copies(steps(items, law).step(1)[0]))
+    assert sum(wanted.values()) == 8 * len(items[0]) * law.draws
+    for shape in CUTS[1:]:
+        parts = of_step(1, shape, items=items, law=law)
+        assert Counter(copy for part in parts for copy in copies(part)) == wanted
+        assert {part.step_items for part in parts} == {8}
+        assert {len(part.items) for part in parts} == {shape.items}
+
+
+def test_a_step_is_a_function_of_its_number():
+    whole = steps(shape=Shape(2, 2))
+    in_order = [copies(whole[i]) for i in range(len(whole))]
+    assert len(whole) == 12
+    assert copies(steps(shape=Shape(2, 2))[9]) == in_order[9], "a resumed training begins anywhere"
+    assert len({str(part) for part in in_order}) == 12
+
+
+def test_epochs_cover_every_row_once_in_orders_of_their_own():
+    order = Order(11, 3)
+    epochs = [[order.at(11 * e + i) for i in range(11)] for e in range(3)]
+    for e, epoch in enumerate(epochs):
+        assert sorted(at for at, _ in epoch) == list(range(11))
+        assert {number for _, number in epoch} == {e}
+    assert epochs[0] != [(at, 0) for at, _ in epochs[1]]
+    assert order.at(2) == epochs[0][2], "also backwards"
+    assert [Order(11, 4).at(i) for i in range(11)] != epochs[0]
+    seen = Counter(item[0].key for n in range(11) for part in steps(steps=11).step(n) for item in part.items)
+    assert set(seen.values()) == {8}, "eleven steps of eight are eight epochs of eleven"
+
+
+def by_row(n, **fields):
+    told = {}
+    for step in range(n):
+        for copy in copies(steps(steps=n, **fields).step(step)[0]):
+            told.setdefault(copy[0], []).append(copy[2])
+    return told
+
+
+def test_noise_is_new_in_each_epoch_unless_it_is_kept():
+    items = [(Row((), tuple(range(20)), i, ""),) for i in range(8)]
+    fresh, kept = (by_row(2, items=items, law=Law("uniform", 2), fresh=fresh) for fresh in (True, False))
+    for key in range(8):
+        assert len(set(fresh[key])) == 4
+        assert kept[key][:2] == kept[key][2:] == fresh[key][:2]
+    other = by_row(2, items=items, law=Law("uniform", 2), seed=4)
+    assert all(other[key] != fresh[key] for key in range(8))
+
+
+def test_kept_noise_has_kept_names():
+    def names(fresh):
+        return [{k for part in steps(steps=11, fresh=fresh).step(n) for k in part.keys} for n in range(11)]
+
+    assert len(set().union(*names(False))) == 11
+    assert len(set().union(*names(True))) == 88
+
+
+def test_copies_stand_by_length_and_know_their_places():
+    micro = steps(PAIRS, Law("counts", 3)).step(0)[0]
+    lengths = micro.noise.batch.lengths
+    assert list(lengths) == sorted(lengths, reverse=True)
+    assert len(lengths) == 8 * 2 * 3
+    cut = micro.noise.batch.tokens_T.split(list(lengths))
+    for i, role, tokens in zip(micro.item_R.tolist(), micro.role_R.tolist(), cut, strict=True):
+        of = micro.items[i][role]
+        assert tuple(tokens.tolist()) == of.prompt + of.response
+
+
+def test_sums_are_by_item_and_role():
+    micro = steps(PAIRS, Law("counts", 2)).step(0)[0]
+    g = torch.Generator().manual_seed(0)
+    loss_N = torch.rand(int(micro.noise.masked_T.sum()), generator=g, requires_grad=True)
+    sums = micro.sums(loss_N)
+    wanted = torch.zeros(8, 2, dtype=torch.float64)
+    for n, copy in enumerate(micro.copy_N.tolist()):
+        wanted[micro.item_R[copy], micro.role_R[copy]] += loss_N[n].double() * micro.weight_N[n]
+    torch.testing.assert_close(sums, wanted)
+    assert torch.allclose(torch.autograd.grad(sums.sum(), loss_N)[0].double(), micro.weight_N)
+    part = micro.take([5, 2])
+    at = torch.cat([torch.isin(micro.item_R[micro.copy_N], torch.tensor([i])).nonzero()[:, 0] for i in (5, 2)])
+    of_part = loss_N[at.sort().values]  # a part's copies stand in the order of the whole's
+    torch.testing.assert_close(part.sums(of_part), wanted[[5, 2]])
+    assert part.items == (micro.items[5], micro.items[2])
+    assert part.keys == (micro.keys[5], micro.keys[2])
+
+
+def test_the_answers_of_a_pair_are_hidden_independently_even_when_they_are_alike():
+    """Same key, same text: the role alone tells them apart."""
+    same = Row((1,), tuple(range(30)), 7, "")
+    micro = steps([(same, same)], Law("uniform", 2), Shape(1)).step(0)[0]
+    masks = [copy[2] for copy in copies(micro)]
+    assert len(set(masks)) == 4
+
+
+def test_pairs_that_share_an_answer_have_names_of_their_own():
+    one, other = row(1), row(2)
+    pairs = [(one, other), (one, row(3)), (one, row(4))]
+    micro = steps(pairs, shape=Shape(3), fresh=False).step(0)[0]
+    assert len(set(micro.keys)) == 3
+
+
+@pytest.mark.parametrize("law", [law for law in LAWS if law.name != "even"], ids=lambda law: law.name)
+def test_another_policys_own_noise_is_independent_and_the_same_in_every_cut(law):
+    items = [(Row((1,), tuple(range(20 + i)), 2 * i, ""), Row((1,), tuple(range(25)), 2 * i + 1, "")) for i in range(8)]
+    whole = redraw(steps(items, law).step(0)[0], law)
+    wanted = Counter(copies(whole))
+    first = steps(items, law).step(0)[0]
+    assert not set(whole.keys) & set(first.keys)
+    parts = [redraw(part, law) for part in of_step(0, Shape(2, 2, 2), items=items, law=law)]
+    assert Counter(copy for part in parts for copy in copies(part)) == wanted
+    assert torch.equal(whole.weight_T, weights(whole.noise, "elbo"))
+    agree = [a[2] == b[2] for a, b in zip(copies(first), copies(whole), strict=True)]
+    assert sum(agree) <= 1, "two masks of twenty tokens are the same where both hide all of them"
+
+
+def test_levels_of_a_whole_step_are_not_drawn_again_for_a_part():
+    with pytest.raises(ValueError, match="even"):
+        redraw(steps(law=Law("even")).step(0)[0], Law("even"))
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=8).flatmap(lambda s: st.tuples(st.just(s), st.integers(1, 6))))
+@settings(max_examples=100, deadline=None)
+def test_dealing_gives_everyone_as_many_and_about_as_much(given_):
+    some, hands = given_
+    sizes = (some * hands)[: len(some) * hands]
+    dealt = deal(sizes, hands)
+    assert sorted(card for hand in dealt for card in hand) == list(range(len(sizes)))
+    assert {len(hand) for hand in dealt} == {len(some)}
+    sums = [sum(sizes[card] for card in hand) for hand in dealt]
+    assert max(sums) - min(sums) <= max(sizes)

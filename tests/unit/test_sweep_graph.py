@@ -1,0 +1,217 @@
+"""Doing a sweep's graph: every node resumes, failures stay alone, what is done is done once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+from sweep_jobs import act, play, told
+
+from dare_bench.errors import RunError
+from dare_bench.sweeps.run import SweepResult, sweep
+
+NAMES = {seed: f"tiny-llada-base-sft-dare_sudoku-max_steps=2-seed={seed}" for seed in (0, 1, 2)}
+BASE = "eval/tiny-llada-base/dare_sudoku"
+
+
+def trained(seed: int) -> str:
+    return f"train/{NAMES[seed]}"
+
+
+def evaluated(seed: int, name: str = "dare_sudoku") -> str:
+    return f"eval/{NAMES[seed]}/{name}"
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def run(out: Path, seeds: Iterable[int] = (0, 1), board: Any = True, **more: Any) -> SweepResult:
+    spec = {
+        "name": "toy",
+        "models": ["tiny-llada-base"],
+        "train": [{"method": "sft", "task": "dare_sudoku", "max_steps": 2, "seed": list(seeds)}],
+        "eval": more.pop("eval", {"tasks": "dare_sudoku", "limit": 4}),
+        "board": board,
+    }
+    return sweep(spec, output_path=out, job=play, progress=more.pop("progress", False), **more)
+
+
+def status(found: SweepResult) -> dict[str, str]:
+    return {node.id: node.status for node in found.nodes}
+
+
+def node(out: Path, name: str) -> dict[str, Any]:
+    return json.loads((out / "nodes" / name / "node.json").read_text())
+
+
+ALL = [BASE, trained(0), evaluated(0), trained(1), evaluated(1)]
+
+
+def test_all_nodes_once_and_never_again(out: Path) -> None:
+    found = run(out)
+    assert told(out) == ALL
+    assert found.complete and set(status(found).values()) == {"done"} and not found.failed
+    assert len(found.runs) == 3 and all(r.status == "complete" for r in found.runs)
+    assert found.site is not None and "tiny-llada-base-sft" in found.site.read_text()
+    before = {file: file.stat().st_mtime_ns for file in out.rglob("*") if file.is_file() and file.name != "sweep.json"}
+    assert run(out).complete
+    assert told(out) == ALL
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+
+
+def test_log_and_cost_of_a_node_are_its_own(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(out, progress=True)
+    for name in ALL:
+        log = (out / "nodes" / name / "log.txt").read_text()
+        assert f"logged by {name}" in log and f"printed by {name}" in log
+        assert not any(f"by {other}\n" in log for other in ALL if other != name)
+        record = node(out, name)
+        assert record["cost"]["seconds"] >= 0 and len(record["attempts"]) == 1
+        assert "process" in record["attempts"][0]["where"]
+    said = capsys.readouterr().err
+    assert "printed by" not in said
+    assert f"[5/6] {evaluated(1)}: done in" in said and "[6/6] board: done" in said
+
+
+def test_a_failure_keeps_only_what_depends_on_it(out: Path) -> None:
+    act(out, **{trained(0): "fail"})
+    found = run(out)
+    assert status(found) == {
+        BASE: "done", trained(0): "failed", evaluated(0): "skipped", trained(1): "done", evaluated(1): "done",
+        "board": "done",
+    }  # fmt: skip
+    assert not found.complete and [one.id for one in found.failed] == [trained(0), evaluated(0)]
+    assert node(out, trained(0))["error"] == f"{trained(0)} was told to fail"
+    assert "DataError" in (out / "nodes" / trained(0) / "log.txt").read_text()
+    assert found.site is not None and f"seed={0}" not in found.site.read_text()
+
+
+def test_what_failed_is_tried_again_and_the_board_then_shows_it(out: Path) -> None:
+    act(out, **{trained(0): "fail"})
+    run(out)
+    act(out)
+    found = run(out)
+    assert found.complete
+    assert told(out)[4:] == [trained(0), evaluated(0)]
+    assert len(node(out, trained(0))["attempts"]) == 2 and node(out, trained(0))["attempts"][0]["error"]
+    assert found.site is not None and "seed=0" in found.site.read_text()
+
+
+def test_only_failed_leaves_new_nodes_alone(out: Path) -> None:
+    act(out, **{evaluated(0): "fail"})
+    run(out)
+    act(out)
+    found = run(out, seeds=(0, 1, 2), only_failed=True)
+    assert told(out)[5:] == [evaluated(0)]
+    assert status(found)[trained(2)] == status(found)[evaluated(2)] == "pending"
+    assert status(found)[evaluated(0)] == status(found)["board"] == "done"
+    assert not found.complete
+
+
+def test_only_failed_trains_again_what_is_gone(out: Path) -> None:
+    act(out, **{evaluated(0): "fail"})
+    run(out)
+    act(out)
+    shutil.rmtree(out / trained(0))
+    shutil.rmtree(out / trained(1))
+    run(out, only_failed=True)
+    assert told(out)[5:] == [trained(0), evaluated(0)]
+
+
+def test_a_larger_file_does_only_what_is_new_and_a_smaller_one_keeps_the_rest(out: Path) -> None:
+    run(out)
+    found = run(out, seeds=(0, 1, 2))
+    assert told(out)[5:] == [trained(2), evaluated(2)] and found.unnamed == ()
+    found = run(out, seeds=(1,))
+    assert len(told(out)) == 7 and found.complete
+    assert set(found.unnamed) == {name for seed in (0, 2) for name in (trained(seed), evaluated(seed))}
+    assert (out / trained(0) / "model.safetensors").exists()
+
+
+def test_another_limit_is_the_same_node_done_again(out: Path) -> None:
+    run(out)
+    run(out, eval={"tasks": "dare_sudoku", "limit": 8})
+    assert told(out)[5:] == [BASE, evaluated(0), evaluated(1)]
+
+
+def test_results_that_are_gone_are_made_again(out: Path) -> None:
+    found = run(out)
+    lost = next(one for one in found.nodes if one.id == evaluated(0)).outputs["runs"][0]["id"]
+    shutil.rmtree(out / "runs" / lost)
+    run(out)
+    assert told(out)[5:] == [evaluated(0)]
+
+
+def test_other_weights_from_a_training_are_evaluated_anew_and_equal_ones_are_not(out: Path) -> None:
+    run(out)
+    shutil.rmtree(out / trained(0))
+    run(out)
+    assert told(out)[5:] == [trained(0)], "the same weights came out: the evaluation stands"
+    shutil.rmtree(out / trained(0))
+    act(out, **{trained(0): "weights"})
+    run(out)
+    assert told(out)[6:] == [trained(0), evaluated(0)]
+
+
+def test_another_data_file_trains_in_a_fresh_folder(out: Path) -> None:
+    data = out.parent / "rows.jsonl"
+    data.write_text('{"prompt": "a", "completion": "b"}\n')
+    spec = {"models": "tiny-llada-base", "train": {"method": "sft", "data": str(data)}, "eval": {"tasks": "a"}}
+    (name,) = [one.id for one in sweep(spec, output_path=out, job=play, progress=False).nodes if one.kind == "train"]
+    count = len(told(out))
+    sweep(spec, output_path=out, job=play, progress=False)
+    assert len(told(out)) == count
+    data.write_text('{"prompt": "a", "completion": "c"}\n')
+    sweep(spec, output_path=out, job=play, progress=False)
+    assert told(out)[count:] == [name]
+    assert (out / f"{name}.old-1" / "model.safetensors").exists()
+    data.unlink()
+    sweep(spec, output_path=out, job=play, progress=False)
+    assert len(told(out)) == count + 1, "data that was moved away does not undo what was trained on it"
+
+
+def test_a_node_whose_worker_dies_fails_alone_in_worker_processes(out: Path) -> None:
+    act(out, **{trained(0): "die"})
+    found = run(out, executor="devices", devices=2, device="cpu")
+    assert status(found)[trained(0)] == "failed" and status(found)[evaluated(0)] == "skipped"
+    assert status(found)[evaluated(1)] == status(found)["board"] == "done"
+    assert "died" in node(out, trained(0))["error"]
+    act(out)
+    assert run(out, executor="devices", devices=2, device="cpu").complete
+    assert told(out)[-2:] == [trained(0), evaluated(0)]
+
+
+def test_what_a_kill_left_running_goes_on(out: Path) -> None:
+    run(out)
+    file = out / "nodes" / trained(1) / "node.json"
+    record = json.loads(file.read_text())
+    record |= {"status": "running", "attempts": [{"started": "2026-01-01", "where": "gone"}]}
+    file.write_text(json.dumps(record))
+    assert run(out).complete
+    assert told(out)[5:] == [trained(1)]
+    assert [attempt["seconds"] is None for attempt in node(out, trained(1))["attempts"]] == [True, False]
+
+
+def test_a_board_is_declared_in_the_file_or_named(out: Path) -> None:
+    found = run(out, board={"title": "Two seeds", "tasks": ["dare_sudoku"], "rank_by": "dare_sudoku"})
+    assert found.site is not None and "Two seeds" in found.site.read_text()
+    found = run(out, board="demo")
+    assert found.site is not None and "dare-bench demo" in found.site.read_text()
+    assert len(told(out)) == 5
+    bad = run(out, board="no-such-board")
+    assert status(bad)["board"] == "failed" and "unknown board" in bad.failed[0].error
+
+
+def test_a_folder_is_one_sweeps_at_a_time(out: Path) -> None:
+    run(out)
+    with FileLock(out / ".lock"), pytest.raises(RunError, match="in use by another sweep"):
+        run(out)
+    with pytest.raises(RunError, match="holds the sweep 'toy', this one is 'other'"):
+        sweep({"name": "other", "models": "tiny-llada-base", "eval": {"tasks": "a"}}, output_path=out, job=play)

@@ -1,0 +1,163 @@
+"""The file of a sweep: grids spelled out, names that last, errors that name the place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dare_bench.errors import UsageError
+from dare_bench.sweeps.entries import evaluations, trainings
+from dare_bench.sweeps.graph import LONGEST, graph
+from dare_bench.sweeps.spec import read_spec
+
+SMALLEST = """
+name: first
+models: [tiny-llada-base]
+train: [{method: sft, task: dare_sudoku, max_steps: [50, 100], seed: [0, 1]}]
+eval: {tasks: [dare_sudoku], limit: 100}
+board: true
+"""
+
+
+def spec(**fields: Any) -> Any:
+    return read_spec({"models": "tiny-llada-base", "eval": {"tasks": "dare_sudoku"}, **fields})
+
+
+def ids(**fields: Any) -> list[str]:
+    return [node.id for node in graph(spec(**fields))]
+
+
+SFT = {"method": "sft", "task": "dare_sudoku"}
+
+
+def test_the_smallest_file(tmp_path: Path) -> None:
+    file = tmp_path / "first.yaml"
+    file.write_text(SMALLEST)
+    nodes = {node.id: node for node in graph(read_spec(file))}
+    stems = [f"tiny-llada-base-sft-dare_sudoku-max_steps={n}-seed={s}" for n in (50, 100) for s in (0, 1)]
+    pairs = [name for stem in stems for name in (f"train/{stem}", f"eval/{stem}/dare_sudoku")]
+    assert list(nodes) == ["eval/tiny-llada-base/dare_sudoku", *pairs, "board"]
+    assert nodes[pairs[0]].asked == {
+        "method": "sft", "model": "tiny-llada-base", "task": "dare_sudoku", "max_steps": 50,
+    }  # fmt: skip
+    assert nodes[pairs[1]].after == (pairs[0],) and nodes[pairs[1]].of == pairs[0]
+    assert nodes[pairs[1]].asked == {"tasks": "dare_sudoku", "limit": 100}
+    assert set(nodes["board"].after) == {name for name in nodes if name.startswith("eval/")}
+    assert nodes["board"].asked == {"title": "first", "tasks": "all"}
+
+
+def test_a_name_is_the_files_where_it_says_none(tmp_path: Path) -> None:
+    file = tmp_path / "rates.yaml"
+    file.write_text(SMALLEST.replace("name: first", ""))
+    assert read_spec(file).name == "rates"
+
+
+def test_every_list_is_an_axis_and_the_first_varies_slowest() -> None:
+    made = trainings(
+        spec(models=["tiny-llada-base", "tiny-dream-base"], train=[{**SFT, "max_steps": [2, 4], "seed": [0, 1]}])
+    )
+    points = [(one.spec.max_steps, one.spec.seed, one.spec.model) for one in made]
+    assert points == [
+        (steps, seed, model) for steps in (2, 4) for seed in (0, 1) for model in ("tiny-llada-base", "tiny-dream-base")
+    ]
+
+
+def test_an_axis_of_lists_is_a_list_of_lists() -> None:
+    (one,) = trainings(spec(train=[{**SFT, "peft": "lora", "lora_targets": ["attention", "mlp"]}]))
+    assert one.spec.lora_targets == ("attention", "mlp")
+    two = trainings(spec(train=[{**SFT, "peft": "lora", "lora_targets": [["attention"], ["attention", "mlp"]]}]))
+    assert [made.spec.lora_targets for made in two] == [("attention",), ("attention", "mlp")]
+    bands = trainings(spec(train=[{**SFT, "noise": "band", "weight": "plain", "band": [[0.1, 0.9], [0.3, 0.8]]}]))
+    assert [made.spec.options["band"] for made in bands] == [[0.1, 0.9], [0.3, 0.8]]
+
+
+def test_options_of_the_method_are_axes_and_null_is_the_default() -> None:
+    made = trainings(spec(train=[{**SFT, "weight": ["elbo", None], "options": {"draws": [1, 2]}}]))
+    assert [one.spec.options for one in made] == [
+        {"weight": "elbo", "draws": 1}, {"weight": "elbo", "draws": 2}, {"draws": 1}, {"draws": 2},
+    ]  # fmt: skip
+
+
+def test_equal_trainings_are_one_and_a_default_said_aloud_changes_no_name() -> None:
+    first = ids(train=[{**SFT, "max_steps": [2, 4]}])
+    assert first == ids(train=[{**SFT, "max_steps": [2, 4], "seed": 0}, {**SFT, "max_steps": 4, "split": "train"}])
+    more = ids(train=[{**SFT, "max_steps": [2, 4], "seed": [0, 1], "learning_rate": [None, 1e-3]}])
+    assert set(first) < set(more), "a new axis leaves the nodes that were there their names"
+
+
+def test_models_can_be_named_apart_and_an_entry_can_be_for_some() -> None:
+    models = [{"model": "tiny-llada-base", "name": "half", "dtype": "bfloat16"}, "tiny-llada-base"]
+    nodes = graph(
+        spec(models=models, train={**SFT, "models": "half"}, eval={"tasks": "dare_sudoku", "models": ["half"]})
+    )
+    assert [node.id for node in nodes] == [
+        "eval/half/dare_sudoku", "train/half-sft-dare_sudoku-seed=0", "eval/half-sft-dare_sudoku-seed=0/dare_sudoku",
+    ]  # fmt: skip
+    assert [node.asked.get("dtype") for node in nodes] == ["bfloat16"] * 3
+
+
+def test_evaluations_are_grids_too() -> None:
+    fields = [one.fields for one in evaluations(spec(eval={"tasks": ["a", "b"], "gen_kwargs": {"steps": [16, 32]}}))]
+    assert fields == [{"tasks": "a,b", "decoding": {"steps": n}} for n in (16, 32)]
+    assert ids(eval={"tasks": "a", "gen_kwargs": {"steps": [16, 32]}, "seed": [0, 1]})[1:3] == [
+        "eval/tiny-llada-base/a-steps=16-seeds=1", "eval/tiny-llada-base/a-steps=32-seeds=0",
+    ]  # fmt: skip
+
+
+def test_a_limit_is_no_part_of_a_name_and_a_suite_is_tasks() -> None:
+    name = ["eval/tiny-llada-base/dare-smoke"]
+    assert ids(eval={"suite": "dare-smoke"}) == ids(eval={"tasks": "dare-smoke", "limit": 3}) == name
+
+
+def test_without_base_only_what_is_trained_is_evaluated() -> None:
+    assert all(node.of for node in graph(spec(train=SFT, base=False)) if node.kind == "eval")
+    assert ids(train=[], base=False) == ["eval/tiny-llada-base/dare_sudoku"], "nothing trained: the models themselves"
+
+
+def test_long_names_are_cut_and_stay_different() -> None:
+    long = {
+        **SFT,
+        "lr_scheduler_type": "constant_with_warmup",
+        "num_train_epochs": 7.5,
+        "gradient_accumulation_steps": 16,
+    }
+    found = ids(train={**long, "adam_epsilon": [1e-7, 1e-6], "weight_decay": 0.123}, eval={"tasks": "dare_sudoku"})
+    parts = [part for name in found for part in name.split("/")]
+    assert max(map(len, parts)) <= LONGEST
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"trains": []}, "unknown setting 'trains' of a sweep; closest: train"),
+        ({"models": []}, "models="),
+        ({"models": ["tiny-llada", {"model": "x/tiny-llada"}]}, "two are called 'tiny-llada'"),
+        ({"eval": None}, "neither train nor eval"),
+        ({"eval": None, "train": SFT, "board": True}, "board shows evaluations"),
+        ({"board": {"board": "demo", "title": "mine"}}, "title is that board's"),
+        ({"train": {"task": "dare_sudoku"}}, "train[0]: no method named"),
+        ({"train": {**SFT, "method": "sfft"}}, "train[0].method: unknown trainer 'sfft'; closest: sft"),
+        ({"train": [SFT, {**SFT, "max_step": 3}]}, "train[1].max_step: neither a training setting nor one of sft"),
+        ({"train": {**SFT, "max_steps": [4, 0]}}, "train[0]: max_steps=0"),
+        ({"train": {**SFT, "seed": []}}, "train[0].seed: an empty list"),
+        ({"train": {**SFT, "seed": [1, 2, 1]}}, "train[0].seed: 1 stands there twice"),
+        ({"train": {**SFT, "model": "tiny-dream"}}, "train[0].model: not here; name it in models"),
+        ({"train": {**SFT, "eval_every": 5}}, "train[0].eval_every: not here; the sweep sets it"),
+        ({"train": {**SFT, "models": "tiny-dream"}}, "train[0].models: 'tiny-dream' is none of this sweep's"),
+        ({"train": {"method": "sft"}}, "data and task say where rows come from"),
+        ({"eval": {"limit": 3}}, "eval: what is evaluated?"),
+        ({"eval": [{"tasks": "a"}, {"tasks": "b", "limits": 3}]}, "eval[1]: unknown setting 'limits'; closest: limit"),
+        ({"eval": {"tasks": "a", "limit": -1}}, "eval: limit=-1"),
+        ({"eval": {"tasks": "a", "output_path": "x"}}, "eval.output_path: not here"),
+        ({"eval": {"recipe": "no/such"}}, "eval: unknown recipe"),
+        ({"eval": [{"tasks": "a"}, {"tasks": "a", "limit": 3}]}, "eval[0] and eval[1] are called 'a'"),
+    ],
+)
+def test_errors_name_the_place(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        graph(spec(**fields))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,130 @@
+"""Preference optimisation on ELBO estimates: DPO (arXiv 2305.18290) with B for log p, and VRPO (arXiv 2505.19223).
+
+    loss = -log sigmoid(beta [(B_th(w) - B_ref(w)) - (B_th(l) - B_ref(l))]),    the mean over the pairs of a step
+
+B is the ELBO of a whole response in nats, estimated from ``draws`` noised copies, each with its own level and one mask.
+It is *not* divided by the response's length: beta is per nat of the sequence, as in DPO. (DARE divides by the padded
+length: its 0.2 at 512 tokens is 0.0004 here.) Noise in B makes the loss too large and the gradient biased, both bounded
+by the variance of the score inside log sigmoid; VRPO lowers it by more draws, by n levels x 1 mask rather than fewer
+levels with more masks each, and by looking at the same copies with both policies. The answers of a pair are always
+drawn independently of each other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from dare_bench.diffusion.laws import Law, Noise, weights
+from dare_bench.diffusion.noise import EPS
+from dare_bench.errors import UsageError
+from dare_bench.trainers.method import Method, Options, RowLosses, TokenLosses
+from dare_bench.trainers.steps import Micro, redraw
+from dare_bench.types import ModelSpec
+
+Unbiased = Literal["uniform", "even", "counts", "coupled", "blocks"]
+"""The noise laws whose weighted losses are an ELBO in expectation (``band`` is none)."""
+
+
+class DPOOptions(Options):
+    """Settings of ``dpo``: one draw, and another one for the reference."""
+
+    beta: float = Field(0.1, gt=0, description="Strength of the pull to the reference, per nat of a response's ELBO.")
+    draws: int = Field(1, ge=1, description="Noised copies of each answer: levels x 1 mask.")
+    noise: Unbiased = Field("uniform", description="Noise law: uniform, counts, coupled, even, blocks.")
+    eps: float = Field(EPS, gt=0, lt=1, description="Lowest noise level of uniform and even.")
+    shared_noise: bool = Field(False, description="The reference sees the same noised copies as the policy.")
+    fresh_noise: bool = Field(
+        True, description="New noise each epoch; false: a pair keeps its noise, and the reference is computed once."
+    )
+    reference: str | None = Field(None, description="Checkpoint of the reference (default: what training starts from).")
+    label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="Share of pairs whose preference is taken as wrong.")
+    block_length: int | None = Field(None, ge=1, description="Blocks of a block-causal model (default: its own).")
+
+
+class VRPOOptions(DPOOptions):
+    """Settings of ``vrpo``. ``counts`` spreads an answer's levels evenly (ML-GSAI/LLaDA's likelihood, DARE's VRPO); the
+    paper's own independent levels are ``uniform``."""
+
+    beta: float = Field(0.2, gt=0, description="Strength of the pull to the reference, per nat of a response's ELBO.")
+    draws: int = Field(8, ge=1, description="Noised copies of each answer: levels x 1 mask.")
+    noise: Unbiased = Field("counts", description="Noise law: uniform, counts, coupled, even, blocks.")
+    shared_noise: bool = Field(True, description="The reference sees the same noised copies as the policy.")
+
+
+class DPO(Method):
+    """Direct preference optimisation on ELBO estimates.
+
+    Learning rates are those of the alignment handbook (recipes/zephyr-7b-beta/dpo), DARE's VRPO has the first too.
+    """
+
+    name = "dpo"
+    about = "direct preference optimisation on ELBO estimates"
+    reads = "pairs"
+    Options = DPOOptions
+    learning_rate = 5e-7
+    lora_learning_rate = 5e-6
+    wants_reference = True
+
+    def __init__(self, options: DPOOptions, spec: ModelSpec, canvas: int | None) -> None:
+        super().__init__(options, spec, canvas)
+        if spec.block_length is None and (options.noise == "blocks" or options.block_length is not None):
+            asked = "noise='blocks'" if options.noise == "blocks" else f"block_length={options.block_length}"
+            raise UsageError(f"{asked}: {spec.family} attends without blocks; leave it out")
+        if options.noise == "even" and not (options.shared_noise and options.fresh_noise):
+            raise UsageError("noise='even' spreads levels over a whole step: it needs shared_noise and fresh_noise")
+        _ = self.law  # says now what cannot be drawn
+
+    @property
+    def law(self) -> Law:
+        o = self.options
+        return Law(o.noise, o.draws, o.eps, block_length=o.block_length or self.spec.block_length)
+
+    @property
+    def fresh_noise(self) -> bool:
+        return bool(self.options.fresh_noise)
+
+    @property
+    def reference(self) -> str | None:
+        path: str | None = self.options.reference
+        return path
+
+    def weigh(self, noise: Noise) -> Tensor:
+        return weights(noise, "elbo")
+
+    def loss(self, micro: Micro, policy: TokenLosses, reference: RowLosses | None) -> tuple[Tensor, dict[str, float]]:
+        """The step's loss is the mean over its pairs, whatever part of them this micro-batch is."""
+        assert reference is not None
+        # The reference first: turning an adapter off and on is no business between a forward and its backward.
+        reference_IR = reference(micro if self.options.shared_noise else redraw(micro, self.law))
+        policy_IR = micro.sums(policy(micro.inputs(self.spec, self.block_length)))
+        reward_IR = self.options.beta * (reference_IR.to(policy_IR.device) - policy_IR)  # sums are negative ELBOs
+        margin_I = reward_IR[:, 0] - reward_IR[:, 1]
+        smoothing = self.options.label_smoothing
+        loss_I = -(1 - smoothing) * logsigmoid(margin_I) - smoothing * logsigmoid(-margin_I)
+        return loss_I.sum() / micro.step_items, _figures(reward_IR.detach(), policy_IR.detach())
+
+
+def _figures(reward_IR: Tensor, policy_IR: Tensor) -> dict[str, float]:
+    """What people look at, by TRL's names; ``logps`` are ELBO estimates of whole answers, in nats."""
+    margin_I = reward_IR[:, 0] - reward_IR[:, 1]
+    found: dict[str, Any] = {
+        "rewards/chosen": reward_IR[:, 0],
+        "rewards/rejected": reward_IR[:, 1],
+        "rewards/margins": margin_I,
+        "rewards/accuracies": margin_I > 0,
+        "logps/chosen": -policy_IR[:, 0],
+        "logps/rejected": -policy_IR[:, 1],
+    }
+    return {name: float(values_I.sum()) for name, values_I in found.items()}
+
+
+class VRPO(DPO):
+    """DPO with estimates of low variance."""
+
+    name = "vrpo"
+    about = "DPO with less noise (LLaDA 1.5): many draws, shared with the reference"
+    Options = VRPOOptions

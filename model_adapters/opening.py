@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,11 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def pick_device(device: str | None) -> torch.device:
-    """The device asked for, or CUDA where there is one; raises UsageError."""
+    """The device asked for, or CUDA where there is one (under torchrun this process's own); raises UsageError."""
     if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        local = os.environ.get("LOCAL_RANK")
+        gpu = "cuda" if local is None else f"cuda:{local}"
+        return torch.device(gpu if torch.cuda.is_available() else "cpu")
     try:
         found = torch.device(device)
     except RuntimeError:

@@ -9,6 +9,7 @@ they wrote last.
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
 import os
 import socket
@@ -87,6 +88,7 @@ def _main(file: str, name: str, folder: str, timeout: str) -> None:
     import torch
     import torch.distributed as dist
 
+    faulthandler.dump_traceback_later(0.95 * float(timeout))  # where a rank waits, when time is up
     torch.set_num_threads(1)
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.FileStore(f"{folder}/store", ranks)
@@ -100,6 +102,7 @@ def _main(file: str, name: str, folder: str, timeout: str) -> None:
     found = getattr(module, name)(*arguments)
     torch.save(found, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
+    faulthandler.cancel_dump_traceback_later()
 
 
 if __name__ == "__main__":

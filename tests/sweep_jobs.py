@@ -55,7 +55,7 @@ def evaluate(out: Path, node: Node, place: Mapping[str, Any], record: Record) ->
     checkpoint = node.of or node.asked["model"]
     weights = out / node.of / "model.safetensors" if node.of is not None else None
     mark = fingerprint.digest([node.asked, weights.read_text() if weights is not None else checkpoint], 8)
-    made = make_run(out / "runs", f"{fingerprint.slug(checkpoint, 60)}-{mark}", model=checkpoint)
+    made = make_run(out / "runs", f"{fingerprint.slug(checkpoint, 60)}-{mark}", model=checkpoint, n_docs=2)
     return outputs_of([Run(made)])
 
 

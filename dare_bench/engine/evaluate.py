@@ -28,6 +28,7 @@ from dare_bench.engine.rundir import Done, RunFolder, choose, latest_with_prefix
 from dare_bench.engine.scope import Scope, joined
 from dare_bench.engine.sharding import Shards, sharded
 from dare_bench.errors import DataError, UsageError
+from dare_bench.loading import locate
 from dare_bench.protocols import LoadedModel
 from dare_bench.registry import registry
 from dare_bench.runs import lineage
@@ -259,7 +260,7 @@ class _Evaluation:
                 "adapter_hash": ident.adapter_content(spec, self.content),
                 "dtype": facts.dtype,
                 "parameters": facts.parameters,
-                "lineage": lineage.read(Path(spec.adapter) if spec.adapter else self.path),
+                "lineage": lineage.read(locate(spec.adapter) if spec.adapter else self.path),
             },
             "device": facts.device,
             "command": command(),

@@ -254,7 +254,11 @@ class LmEvalSource:
         template = Asker(self.model).chat_template(spec.apply_chat_template)
         results["config"] |= {
             "model": "dare",
-            "model_args": {"pretrained": spec.model, **spec.model_args},
+            "model_args": {
+                "pretrained": spec.model,
+                **({"peft": spec.adapter} if spec.adapter else {}),
+                **spec.model_args,
+            },
             "device": self.model.spec.device,
             "batch_size": spec.max_rows or "auto",
             "limit": spec.limit,

@@ -107,12 +107,14 @@ def _training(base: Checkpoint, point: Mapping[str, Any], where: str) -> Trainin
         raise UsageError(f"{where}: {error}") from error
     defaults = {name: item.default for name, item in TrainSpec.model_fields.items()}
     told = {name: getattr(spec, name) for name in TrainSpec.model_fields if name in common}
-    told = {name: value for name, value in told.items() if value != defaults[name] and name not in _PLAIN}
+    told = {name: value for name, value in told.items() if value != defaults[name] and name not in HOW | _ELSEWHERE}
     return Training(base, spec, {**told, **dict(sorted(options.items())), "seed": spec.seed}, where)
 
 
-_PLAIN = ("method", "data", "task", "seed", "device")
-"""Settings that a training's name has in another place, or not at all."""
+HOW = frozenset({"device", "report_to", "logging_steps", "save_steps", "save_total_limit"})
+"""How a training is done and told of: with others of these it is the same training, by the same name."""
+_ELSEWHERE = frozenset({"method", "data", "task", "seed"})
+"""Settings that a training's name has in another place."""
 
 
 def _mark(made: Training) -> str:

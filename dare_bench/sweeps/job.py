@@ -39,7 +39,10 @@ def work(given: Mapping[str, Any]) -> str:
     """Train or evaluate: the function of every job. Returns the node's status."""
     from dare_bench.sweeps.doers import DOERS
 
-    return perform(given, DOERS)
+    try:
+        return perform(given, DOERS)
+    finally:
+        _let_go()
 
 
 def perform(given: Mapping[str, Any], doers: Mapping[str, Doer]) -> str:
@@ -78,7 +81,6 @@ def perform(given: Mapping[str, Any], doers: Mapping[str, Doer]) -> str:
             spent = {"seconds": round(took, 3), "cpu_seconds": round(time.process_time() - computed, 3)}
             record.cost = {**spent, **record.cost}
             write(out, record)
-            _let_go()
     return record.status
 
 

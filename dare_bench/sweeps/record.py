@@ -18,6 +18,7 @@ from dare_bench.loading import locate
 from dare_bench.registry import registry
 from dare_bench.runs.reader import Run
 from dare_bench.runs.writer import atomic_write_json
+from dare_bench.sweeps.entries import HOW
 from dare_bench.sweeps.graph import Node
 from dare_bench.training.files import find_files
 
@@ -118,7 +119,9 @@ def inputs_of(out: Path, node: Node) -> dict[str, Any]:
 
 
 def mark_of(node: Node, inputs: dict[str, Any]) -> str:
-    return fingerprint.digest([node.asked, inputs], 32)
+    """A hash over what a node is and what it is made from: with another one, it is done again."""
+    asked = {name: value for name, value in node.asked.items() if node.kind != "train" or name not in HOW}
+    return fingerprint.digest([asked, inputs], 32)
 
 
 def is_done(out: Path, node: Node) -> bool:

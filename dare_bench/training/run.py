@@ -110,7 +110,7 @@ def settle(spec: TrainSpec | None, fields: dict[str, Any]) -> TrainSpec:
     whole = train_spec(**given)
     base, adapter = base_and_adapter(whole.model, whole.adapter)
     if adapter is not None and whole.peft is None:
-        raise UsageError(f"{adapter} is an adapter; give --peft lora to go on with it, or merge it first (export merge)")
+        raise UsageError(f"{adapter} is an adapter; give --peft lora to go on with it, or merge it (export merge)")
     return whole.model_copy(update={"model": base, "adapter": adapter})
 
 
@@ -141,13 +141,7 @@ class _held:
 
 
 def _open(spec: TrainSpec) -> Any:
-    """The model, on this process's own device where there are several."""
-    import torch
-
-    device = spec.device
-    if device is None and torch.cuda.is_available() and (local := os.environ.get("LOCAL_RANK")) is not None:
-        device = f"cuda:{local}"
-    named = {"adapter": spec.adapter, "device": device, "dtype": spec.dtype, "family": spec.family}
+    named = {"adapter": spec.adapter, "device": spec.device, "dtype": spec.dtype, "family": spec.family}
     return load(spec.model, **{**named, **spec.model_args})
 
 
@@ -176,7 +170,7 @@ def _asked(spec: TrainSpec, method: Any, data: Tokens) -> dict[str, Any]:
         **settings,
         "base": fingerprint.model_name(spec.model),
         "base_content": fingerprint.content_hash(locate(spec.model)),
-        "base_adapter": fingerprint.content_hash(spec.adapter) if spec.adapter else None,
+        "base_adapter": fingerprint.content_hash(locate(spec.adapter)) if spec.adapter else None,
         "options": method.options.model_dump(mode="json"),
         "data": data.name,
         "data_hash": data.hash,

@@ -22,7 +22,9 @@ class TrainSpec(BaseModel):
 
     method: str
     model: str = Field(description="Checkpoint to start from: a folder, a hub id or a bundled name.")
-    adapter: str | None = Field(None, description="LoRA folder to go on training (with --peft lora; rank and targets are its own).")
+    adapter: str | None = Field(
+        None, description="LoRA folder to go on training (with --peft lora; rank and targets are its own)."
+    )
     data: str | None = Field(None, description="Training data: a JSONL or parquet file, a folder, or a hub id.")
     task: str | None = Field(None, description="Training data: our own task's training split (dare_sudoku, ...).")
     output_path: str = Field(description="Folder of the trained checkpoint; the same command resumes in it.")

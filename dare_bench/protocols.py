@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,11 +186,12 @@ class Executor(Protocol):
     workers: int
     """Jobs that run at a time."""
 
-    def run(self, function: Callable[[Any], Any], jobs: Sequence[Job]) -> Iterator[Done]:
+    def run(self, function: Callable[[Any], Any], jobs: Sequence[Job]) -> Generator[Done, None, None]:
         """Run ``function(job.payload)`` for every job, each after those it names; results come as each finishes.
 
         ``function`` is one that other processes can import. A job that raises or whose worker dies fails alone: the
-        jobs behind it come back as skipped, the others go on. Closing the iterator, or Ctrl-C, ends the work.
+        jobs behind it come back as skipped, the others go on. Ctrl-C ends the work, and so does closing the generator,
+        which the caller sees to (``contextlib.closing``).
 
         Raises:
             ValueError: two jobs of one name, a job after one that does not exist, a circle.

@@ -34,7 +34,7 @@ def on_ranks(function: Callable[..., Any], ranks: int, *arguments: Any, timeout:
         folder = Path(name)
         torch.save(arguments, folder / "arguments.pt")
         file = function.__code__.co_filename
-        command = [sys.executable, __file__, file, function.__name__, name, str(timeout)]
+        command = [sys.executable, __file__, file, function.__name__, name, str(time.time() + timeout)]
         running = []
         try:
             for rank in range(ranks):
@@ -83,16 +83,17 @@ def _wait(running: list[subprocess.Popen[bytes]], timeout: float) -> str:
     return trouble or (f"rank {failed[0]} failed" if failed else "")
 
 
-def _main(file: str, name: str, folder: str, timeout: str) -> None:
+def _main(file: str, name: str, folder: str, end: str) -> None:
     """One rank. The group meets by a file: no port that another process could take first."""
+    left = max(float(end) - time.time(), 1.0)
+    faulthandler.dump_traceback_later(0.9 * left)  # where a rank waits, when time is up
     import torch
     import torch.distributed as dist
 
-    faulthandler.dump_traceback_later(0.95 * float(timeout))  # where a rank waits, when time is up
     torch.set_num_threads(1)
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.FileStore(f"{folder}/store", ranks)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=float(timeout)))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=left))
     spec = importlib.util.spec_from_file_location("on_rank", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -158,15 +158,19 @@ class Lockstep:
 
     def _make_up(self, failure: BaseException) -> None:
         """A forward broke off here while the others go on with it: take part in what they still gather."""
+        try:
+            for state, module in self._units.items():
+                if state not in self._entered:
+                    module.unshard()
+                    module.reshard()
+        except BaseException:
+            self._over = True  # the others wait in the middle of the forward: they cannot be told, only lost
+            raise
         if not hasattr(self.network, "reset_iter_state"):
             raise TrainingError(
                 f"a forward under FSDP broke off ({failure}); torch {torch.__version__} cannot go on from there: "
                 "use torch>=2.13, or fewer rows at once"
             ) from failure
-        for state, module in self._units.items():
-            if state not in self._entered:
-                module.unshard()
-                module.reshard()
         self.network.reset_iter_state()
         self._broke_off = True
 

@@ -104,8 +104,12 @@ class Shards:
         errors: list[Exception] = []
         begin = time.perf_counter()
         journal.sync()
-        with _aside(self.model), _follow(journal, work, watcher):
-            for done in made.run(answer, jobs):
+        with (
+            _aside(self.model),
+            _follow(journal, work, watcher),
+            contextlib.closing(made.run(answer, jobs)) as running,
+        ):
+            for done in running:
                 failures |= done.value or {}
                 errors += [done.error] if done.error is not None else []
         self._note(name, len(shares), time.perf_counter() - begin)

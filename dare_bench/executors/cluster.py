@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ class Ray:
         self._gpus = 1 if has.get("GPU", 0) >= 1 and (device or "cuda").startswith("cuda") else 0
         self.workers = workers if workers > 1 else max(1, int(has.get("GPU" if self._gpus else "CPU", 1)))
 
-    def run(self, function: Callable[[Any], Any], jobs: Sequence[Job]) -> Iterator[Done]:
+    def run(self, function: Callable[[Any], Any], jobs: Sequence[Job]) -> Generator[Done, None, None]:
         """See :meth:`dare_bench.protocols.Executor.run`."""
         order = Graph(jobs).ordered()
         self._connect()

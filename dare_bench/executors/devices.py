@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -44,7 +44,7 @@ class Devices:
         self.workers = workers
         self.gpus = _gpus(workers, device)
 
-    def run(self, function: Callable[[Any], Any], jobs: Sequence[Job]) -> Iterator[Done]:
+    def run(self, function: Callable[[Any], Any], jobs: Sequence[Job]) -> Generator[Done, None, None]:
         """See :meth:`dare_bench.protocols.Executor.run`."""
         graph = Graph(jobs)
         workers = [_Worker(index, self.workers, self.gpus) for index in range(min(self.workers, len(jobs)))]

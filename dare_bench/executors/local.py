@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from dare_bench.executors.graph import Graph, work
@@ -22,7 +22,7 @@ class Local:
     def __init__(self, *, workers: int = 1, device: str | None = None, address: str | None = None) -> None:
         return
 
-    def run(self, function: Callable[[Any], Any], jobs: Sequence[Job]) -> Iterator[Done]:
+    def run(self, function: Callable[[Any], Any], jobs: Sequence[Job]) -> Generator[Done, None, None]:
         """See :meth:`dare_bench.protocols.Executor.run`."""
         graph = Graph(jobs)
         while (job := graph.take()) is not None:

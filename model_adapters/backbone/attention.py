@@ -15,10 +15,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from dare_bench.diffusion.plan import GroupQueries, Plan, View
 
 
-def _keys(x_TKC: Tensor, stored_SKC: Tensor | None, view: View, name: str) -> Tensor:
+def _keys(own_SKC: Tensor, stored_SKC: Tensor | None, view: View, name: str) -> Tensor:
     """Cached keys (or values) and a group's own, [R, K, E + L, C]. ``name`` tells tensors of one view apart."""
     g = view.group
-    own = x_TKC[g.start : g.stop].view(g.rows, g.length, *x_TKC.shape[1:])
+    own = own_SKC.view(g.rows, g.length, *own_SKC.shape[1:])
     if view.reads_RE is None:
         return own.transpose(1, 2)
     assert stored_SKC is not None
@@ -60,14 +60,17 @@ def attend(
     store = plan.cached.store if plan.cached else None
     stored_k = store.keys[layer] if store else None
     stored_v = store.values[layer] if store else None
+    # Split at once: the gradient of a slice is a whole pack of zeros, and there would be one a group.
+    sizes = [g.stop - g.start for g in plan.groups]
+    k_G, v_G, q_G = k_TKC.split(sizes), v_TKC.split(sizes), q.split(sizes) if queries is None else ()
     parts = []
     for i, view in enumerate(plan.views(q.device)):
         g, chosen = view.group, None if queries is None else queries[i]
         if queries is not None and chosen is None:
             continue
-        k, v = _keys(k_TKC, stored_k, view, f"k{layer}"), _keys(v_TKC, stored_v, view, f"v{layer}")
+        k, v = _keys(k_G[i], stored_k, view, f"k{layer}"), _keys(v_G[i], stored_v, view, f"v{layer}")
         if chosen is None:
-            out = _grouped(q[g.start : g.stop].view(g.rows, g.length, *q.shape[1:]), k, v, view.mask)
+            out = _grouped(q_G[i].view(g.rows, g.length, *q.shape[1:]), k, v, view.mask)
             parts.append(out.reshape(g.rows * g.length, *q.shape[1:]))
         else:
             mask = view.mask

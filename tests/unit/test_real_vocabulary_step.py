@@ -41,7 +41,8 @@ for p in network.parameters():
 model = peft.get_peft_model(network, peft.LoraConfig(r=32, lora_alpha=16, target_modules=TARGETS)).train()
 built, built_peak = time.perf_counter() - start, peak()
 
-rows = [(torch.randint(MASK, (p,)).tolist(), torch.randint(MASK, (a,)).tolist()) for p, a in ((70, 40), (25, 90), (48, 15))]
+lengths = (70, 40), (25, 90), (48, 15)
+rows = [tuple(torch.randint(MASK, (n,)).tolist() for n in pair) for pair in lengths]
 batch, key_B = pack(rows), torch.arange(3)
 t_B = even_levels(0, 0, 3)
 masked_T = draw_masks(batch, t_B, key_B, 0)

@@ -139,6 +139,8 @@ class Loop(Trainer):
         if self.args.fsdp and self.accelerator.distributed_type == DistributedType.MULTI_CPU:
             state = self.accelerator.state
             state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
+            if state.mixed_precision != "no":
+                state.fsdp_plugin.set_mixed_precision(state.mixed_precision)
             PartialState._shared_state["distributed_type"] = state.distributed_type = DistributedType.FSDP
             self.is_fsdp_enabled = True
 
@@ -210,6 +212,8 @@ class Loop(Trainer):
         folder = Path(self.args.output_dir) / f"checkpoint-{step}"
         self.accelerator.wait_for_everyone()
         if self.is_world_process_zero():
+            for pickled in folder.glob("pytorch_model_fsdp*.bin"):  # the weights once more, as a pickle
+                pickled.unlink()
             self.services.lineage(folder, step)
             limit = self.asked.save_total_limit
             for old in checkpoints(Path(self.args.output_dir))[: -limit if limit else 0]:

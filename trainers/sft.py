@@ -60,6 +60,7 @@ class SFT(Method):
             raise UsageError("weight='elbo' with noise='band' is no ELBO: its levels do not cover 0 to 1; use 'plain'")
         if options.block_length is not None and spec.block_length is None:
             raise UsageError(f"block_length={options.block_length}: {spec.family} attends without blocks; leave it out")
+        _ = self.law  # says now what cannot be drawn
 
     @classmethod
     def family_defaults(cls, spec: ModelSpec) -> dict[str, Any]:

@@ -16,14 +16,16 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from dare_bench.diffusion.chunked import CHUNK_ELEMENTS, linear_nll
+from dare_bench.diffusion.chunked import CHUNK_ELEMENTS
 from dare_bench.diffusion.plan import Plan, select_queries
 from dare_bench.model_adapters.backbone.arch import Arch
+from dare_bench.model_adapters.backbone.head import Head, TiedEmbedding
 from dare_bench.model_adapters.backbone.layers import Layer, RMSNorm, attach, rotary
 from dare_bench.model_adapters.backbone.moe import Experts
 
@@ -56,11 +58,11 @@ class DiffusionNetwork(PreTrainedModel):
         self._gradient_checkpointing_func: Callable[..., Any] = partial(checkpoint, use_reentrant=False)
         self._checkpoint_every = 1
         n = arch.names
-        attach(self, n.embed, nn.Embedding(arch.vocab, arch.width))
+        attach(self, n.embed, (TiedEmbedding if arch.tied_head else nn.Embedding)(arch.vocab, arch.width))
         attach(self, n.layers, nn.ModuleList(Layer(arch, i) for i in range(arch.layers)))
         attach(self, n.final_norm, RMSNorm(arch.width, arch.norm_eps, arch.norm_weight))
         if not arch.tied_head:
-            attach(self, n.head, nn.Linear(arch.width, arch.vocab, bias=arch.bias))
+            attach(self, n.head, Head(arch.width, arch.vocab, bias=arch.bias))
         self.post_init()
 
     @classmethod
@@ -103,7 +105,7 @@ class DiffusionNetwork(PreTrainedModel):
         """Logits [N, V] of final hidden states."""
         a = self.arch
         if a.tied_head:
-            logits = linear(hidden_ND, self.at(f"{a.names.embed}.weight"))
+            logits = self.at(a.names.embed)(hidden_ND)
         else:
             logits = self.at(a.names.head)(hidden_ND)
         return logits if a.logit_scale == 1.0 else logits * a.logit_scale
@@ -161,29 +163,20 @@ class DiffusionNetwork(PreTrainedModel):
         return NetworkOutput(logits=logits.view(*shape, -1) if logits_at is None and len(shape) == 2 else logits)
 
     def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-        rows = max(1, CHUNK_ELEMENTS // self.arch.vocab)
-        chunk = self._chunk_nll
-        if torch.is_grad_enabled():
-            plain = self._plain_head()
-            if plain is not None:
-                return linear_nll(hidden_ND, plain[0], targets_N, plain[1], self.arch.logit_scale, rows).float()
-            chunk = partial(checkpoint, self._chunk_nll, use_reentrant=False)
+        a = self.arch
+        rows = max(1, CHUNK_ELEMENTS // a.vocab)
+        head = self.at(a.names.embed if a.tied_head else a.names.head)
+        if isinstance(head, Head | TiedEmbedding):
+            losses: Tensor = head(hidden_ND, targets_N, a.logit_scale, rows)
+            return losses
+        # Something else stands in its place (LoRA, quantisation): called chunk by chunk, or once where each call is
+        # collective and processes may have unequal numbers of chunks.
+        rows = max(1, len(targets_N)) if isinstance(self, FSDPModule) else rows
+        chunk = (
+            partial(checkpoint, self._chunk_nll, use_reentrant=False) if torch.is_grad_enabled() else self._chunk_nll
+        )
         parts = zip(hidden_ND.split(rows), targets_N.split(rows), strict=True)
         return torch.cat([chunk(hidden_RD, targets_R) for hidden_RD, targets_R in parts])
 
     def _chunk_nll(self, hidden_RD: Tensor, targets_R: Tensor) -> Tensor:
         return cross_entropy(self.head(hidden_RD).float(), targets_R, reduction="none")
-
-    def _plain_head(self) -> tuple[Tensor, Tensor | None] | None:
-        """Weight and bias where the head is a matrix product and nothing else. None where it has to be called: LoRA or
-        quantisation stand in its place, hooks are on it, or its weight is a shard that its own call gathers."""
-        n = self.arch.names
-        if self.arch.tied_head:
-            weight, bias = self.at(f"{n.embed}.weight"), None
-        else:
-            head = self.at(n.head)
-            hooks = (head._forward_pre_hooks, head._forward_hooks, head._backward_pre_hooks, head._backward_hooks)
-            if type(head) is not nn.Linear or "forward" in vars(head) or any(hooks):
-                return None
-            weight, bias = head.weight, head.bias
-        return (weight, bias) if type(weight) in (Tensor, nn.Parameter) else None

@@ -312,12 +312,19 @@ def test_kept_noise_asks_the_reference_once_for_each_pair():
 
 
 def test_a_kept_value_does_not_depend_on_its_neighbours():
-    before, dpo = Table(2), method(draws=2, fresh_noise=False)
-    whole, one = (reference_of(before, dpo, keep=True) for _ in range(2))
+    """Each is computed alone: in one forward with others its last bits could be theirs."""
+    before, dpo, seen = Table(2), method(draws=2, fresh_noise=False), []
+
+    def watched(given):
+        seen.append(len(given.plan.lengths))
+        return before.losses(given)
+
+    whole, one = (Reference(watched, lambda micro: micro.inputs(SPEC), keep=True) for _ in range(2))
     micro = steps(dpo).step(0)[0]
     together, alone = whole(micro), torch.cat([one(micro.take([i])) for i in (3, 1, 0, 2)])
     assert torch.equal(together[[3, 1, 0, 2]], alone)
     assert torch.equal(whole(micro.take([2, 0])), together[[2, 0]])
+    assert seen == [2 * 2] * 8, "two answers in two copies"
 
 
 def test_the_reference_has_no_graph():

@@ -283,6 +283,9 @@ def test_a_canvas_ends_on_the_grid_of_blocks():
         ({"noise": "cosine"}, "noise"),
         ({"block_length": 4}, "attends without blocks"),
         ({"band": "0.3"}, "band"),
+        ({"band": "0.8,0.3"}, "band=0.8,0.3"),
+        ({"noise": "coupled", "draws": 3}, "complementary pairs"),
+        ({"noise": "blocks"}, "noise='blocks' needs block_length"),
         ({"padding": "left"}, "padding"),
     ],
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dare_bench.errors import UsageError
 from dare_bench.sweeps.entries import evaluations, trainings
@@ -161,3 +163,11 @@ def test_errors_name_the_place(fields: dict[str, Any], says: str) -> None:
         graph(spec(**fields))
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_examples_of_the_documentation_are_sweeps() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text()
+    blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    counts = [len(graph(read_spec({"models": "tiny-llada-base", **yaml.safe_load(block)}))) for block in blocks]
+    # 4 trainings, 5 evaluations and a board; 8 trainings and 9 checkpoints in 5 evaluations each
+    assert counts == [10, 8 + 9 * 5]

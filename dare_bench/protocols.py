@@ -133,8 +133,9 @@ class Services(Protocol):
         """Evaluate a saved checkpoint as was asked for; its runs lie in ``OUT/runs``. Called by one process alone."""
         ...
 
-    def lineage(self, folder: Path, step: int) -> None:
-        """Write where the checkpoint in ``folder`` comes from (``lineage.json``); it is whole from then on."""
+    def lineage(self, folder: Path, step: int, steps: int) -> None:
+        """Write where the checkpoint in ``folder`` comes from (``lineage.json``), after ``step`` of ``steps``; it is
+        whole from then on."""
         ...
 
 

@@ -1,7 +1,8 @@
 """What nodes of the sweeps' tests do instead of training and evaluating: importable, so that worker processes find it.
 
 ``OUT/../begun`` lists the nodes that were begun, in order. ``OUT/../acts.json`` tells what a node whose id contains a
-word shall do: ``fail``, ``die`` (SIGKILL), or ``weights`` (train other weights than before).
+word shall do: ``fail``, ``die`` (SIGKILL), ``weights`` (train other weights than before), or ``wait`` (for ``OUT/../go``; its
+process is told in ``OUT/../seed=N.pid``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from executor_jobs import until
 from run_factory import make_run
 
 from dare_bench import fingerprint
@@ -70,6 +72,9 @@ def _begin(out: Path, node: Node) -> None:
         raise DataError(f"{node.id} was told to fail")
     if what == "die":
         os.kill(os.getpid(), signal.SIGKILL)
+    if what == "wait":
+        (out.parent / f"{node.id.rpartition('-')[2]}.pid").write_text(str(os.getpid()))
+        until(lambda: (out.parent / "go").exists())
 
 
 def _acts(out: Path, node: Node) -> str | None:

@@ -63,7 +63,7 @@ def run(method: Method, spec: TrainSpec, model: LoadedModel, data: Tokens, out: 
     loop.save_model(str(out))
     if loop.is_world_process_zero():
         loop.state.save_to_json(str(out / "trainer_state.json"))
-        services.lineage(out, steps)
+        services.lineage(out, steps, steps)
     loop.accelerator.wait_for_everyone()
     assert model.network is not None
     model.network.eval()
@@ -89,6 +89,7 @@ def training_arguments(spec: TrainSpec, method: Method, model: LoadedModel, out:
         remove_unused_columns=False,
         dataloader_pin_memory=False,
         disable_tqdm=True,
+        ddp_timeout=7 * 24 * 3600,  # the others wait while the first process evaluates
         ddp_find_unused_parameters=False,
         **({"fsdp": True, "fsdp_config": {"version": 2}} if spec.fsdp else {}),
     )
@@ -214,7 +215,7 @@ class Loop(Trainer):
         if self.is_world_process_zero():
             for pickled in folder.glob("pytorch_model_fsdp*.bin"):  # the weights once more, as a pickle
                 pickled.unlink()
-            self.services.lineage(folder, step)
+            self.services.lineage(folder, step, self.args.max_steps)
             limit = self.asked.save_total_limit
             for old in checkpoints(Path(self.args.output_dir))[: -limit if limit else 0]:
                 if old != folder:

@@ -232,7 +232,7 @@ class _Services:
         runs = str(Path(self.spec.output_path) / "runs")
         return {**{name: value for name, value in where.items() if value}, **asked, "output_path": runs}
 
-    def lineage(self, folder: Path, step: int) -> None:
+    def lineage(self, folder: Path, step: int, steps: int) -> None:
         """Write ``lineage.json``."""
         asked = dict(self.asked)
         told = {name: asked.pop(name) for name in ("base", "base_content", "base_adapter", "options", "data")}
@@ -247,7 +247,7 @@ class _Services:
                 data_hash=asked.pop("data_hash"),
                 seed=asked.pop("seed"),
                 step=step,
-                steps=self.spec.max_steps or step,
+                steps=steps,
                 settings=asked,
                 parents=tuple(parents),
             ),

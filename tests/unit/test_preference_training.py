@@ -53,7 +53,7 @@ class Bench:
     def evaluate(self, checkpoint, step):
         raise AssertionError("nothing was asked for")
 
-    def lineage(self, folder, step):
+    def lineage(self, folder, step, steps):
         (folder / "lineage.json").write_text(json.dumps({"step": step}))
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import executor_jobs
 import pytest
+import sweep_jobs
 import toy_source
 from executor_jobs import alive, pid, play, told, until
 from require import need_package
@@ -19,6 +21,7 @@ from dare_bench.errors import DataError, UsageError
 from dare_bench.executors import cluster
 from dare_bench.protocols import Job
 from dare_bench.runs.reader import Run
+from dare_bench.sweeps.run import sweep
 
 # Ray reads these when it is imported: no statistics are sent, and 127.0.0.1 is not replaced by an outer address.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -101,6 +104,43 @@ def test_a_graph_outlives_a_node(two_nodes: Any, tmp_path: Path) -> None:
     assert len(twice) == 1 and twice < {"train 2", "train 3"}, "what the lost node was at is done again, and that alone"
     assert not twice & finished and len(begun) == len(jobs) - 1 + 1 and "behind bad" not in begun
     assert begun[-1] == "board"
+
+
+SWEEP = {
+    "name": "two nodes",
+    "models": ["tiny-llada-base"],
+    "train": [{"method": "sft", "task": "dare_sudoku", "max_steps": 2, "seed": [0, 1, 2, 3]}],
+    "eval": {"tasks": "dare_sudoku", "limit": 2},
+    "board": True,
+}
+
+
+def test_a_sweep_outlives_a_node(two_nodes: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for _ in range(2 - len(two_nodes.list_all_nodes())):
+        two_nodes.add_node(**NODE)
+    last = "train/tiny-llada-base-sft-dare_sudoku-max_steps=2-seed="
+    sweep_jobs.act(out, **{f"{last}2": "wait", f"{last}3": "wait"})
+    fields: dict[str, Any] = {"executor": "ray", "job": sweep_jobs.play, "progress": False}
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(sweep, SWEEP, output_path=out, **fields)
+        # One on each node, until "go" is there.
+        workers = until(lambda: all(pids := [pid(tmp_path, f"seed={i}") for i in (2, 3)]) and pids)
+        finished = [name for name in sweep_jobs.told(out) if "seed=2" not in name and "seed=3" not in name]
+        two_nodes.remove_node(two_nodes.list_all_nodes()[-1], allow_graceful=False)
+        until(lambda: not all(map(alive, workers)))
+        (tmp_path / "go").touch()
+        found = running.result(timeout=120)
+    assert found.complete and not found.failed and len(found.runs) == 5 and found.site is not None
+    begun = sweep_jobs.told(out)
+    jobs = [node for node in found.nodes if node.kind != "board"]
+    twice = [name for name in {node.id for node in jobs} if begun.count(name) > 1]
+    assert len(twice) == 1 and twice[0].startswith("train/") and twice[0].endswith(("seed=2", "seed=3"))
+    assert len(begun) == len(jobs) + 1 and finished and not set(twice) & set(finished)
+    (lost,) = (node for node in found.nodes if node.id in twice)
+    assert [attempt.seconds is None for attempt in lost.attempts] == [True, False]
+    assert all(len(node.attempts) == 1 for node in found.nodes if node.id not in twice)
+    assert sweep(SWEEP, output_path=out, **fields).complete and sweep_jobs.told(out) == begun
 
 
 def test_errors_are_told_in_one_line(two_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

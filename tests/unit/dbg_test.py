@@ -1,0 +1,162 @@
+"""Ray, on this machine alone: a cluster of two nodes bound to 127.0.0.1, one of which is killed at work."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import executor_jobs
+import pytest
+import sweep_jobs
+import toy_source
+from executor_jobs import alive, pid, play, told, until
+from require import need_package
+
+from dare_bench.engine.evaluate import evaluate
+from dare_bench.errors import DataError, UsageError
+from dare_bench.executors import cluster
+from dare_bench.protocols import Job
+from dare_bench.runs.reader import Run
+from dare_bench.sweeps.run import sweep
+
+# Ray reads these when it is imported: no statistics are sent, and 127.0.0.1 is not replaced by an outer address.
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+ray = need_package("ray")
+toy_source.register()
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "node_ip_address": "127.0.0.1"}
+
+
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[Any]:
+    """A cluster: the head works too, and a second node can be killed."""
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(executor_jobs.__file__).parent))
+        made = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+        made.add_node(**NODE)
+    try:
+        ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+
+
+def job(folder: Path, name: str, *after: str, **act: Any) -> Job:
+    return Job(name, {"folder": str(folder), "name": name, **act}, after)
+
+
+def test_sharded_evaluation_equals_one_process(two_nodes: Any, tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"tasks": "toygen,toychoice", "harness": "toy", "limit": 6, "progress": False}
+    alone = evaluate(model="tiny-llada", output_path=str(tmp_path / "alone"), **fields)
+    over_ray = evaluate(model="tiny-llada", executor="ray", output_path=str(tmp_path / "ray"), **fields)
+    assert ray.is_initialized(), "a connection that was there stays"
+    assert over_ray.path.name == alone.path.name and over_ray.results["results"] == alone.results["results"]
+    assert answers(over_ray) == answers(alone)
+    assert over_ray.block is not None and over_ray.block.events[0].what == "answered in 2 shards side by side"
+    assert len(list(over_ray.path.glob("journal/shard-*.jsonl"))) == 2
+
+
+def answers(run: Run) -> list[Any]:
+    return [
+        (row["doc_id"], row["target"], row["metrics"], row["acc"]) for task in run.tasks for row in run.samples(task)
+    ]
+
+
+def test_a_graph_outlives_a_node(two_nodes: Any, tmp_path: Path) -> None:
+    nodes = two_nodes.list_all_nodes()
+    assert {node["NodeManagerAddress"] for node in ray.nodes()} == {"127.0.0.1"}
+    made = cluster.Ray(address=two_nodes.address)
+    assert made.workers == 2
+    names = [f"train {i}" for i in range(4)]
+    jobs = [
+        job(tmp_path, "bad", act="fail"),
+        job(tmp_path, "behind bad", "bad"),
+        *(job(tmp_path, name, act="wait" if i >= 2 else None) for i, name in enumerate(names)),
+        *(job(tmp_path, f"eval {name}", name) for name in names),
+        job(tmp_path, "board", *(f"eval {name}" for name in names), act="tell"),
+    ]
+    running = made.run(play, jobs)
+    found = {}
+    while not {"bad", "train 0", "train 1"} <= set(found):
+        done = next(running)
+        found[done.name] = done
+    # One on each node, until "go" is there.
+    workers = until(lambda: all(pids := [pid(tmp_path, name) for name in ("train 2", "train 3")]) and pids, 30) if not __import__("time").sleep(20) and not print("DBG", running, running.done() and running.exception(), sweep_jobs.told(out), ray.cluster_resources(), ray.available_resources(), [(n["Alive"], n["NodeID"][:4]) for n in ray.nodes()]) else None
+    two_nodes.remove_node(nodes[-1], allow_graceful=False)
+    until(lambda: not all(map(alive, workers)))  # its worker outlives a node by a moment
+    finished = set(found)
+    (tmp_path / "go").touch()
+    found |= {done.name: done for done in running}
+    assert isinstance(found["bad"].error, DataError) and found["behind bad"].skipped == "bad"
+    good = [j.name for j in jobs if "bad" not in j.name]
+    assert all(found[name].ok for name in good) and len(found) == len(jobs)
+    assert Path(found["board"].value["cwd"]) == Path.cwd()
+    begun = told(tmp_path)
+    twice = {name for name in begun if begun.count(name) > 1}
+    assert len(twice) == 1 and twice < {"train 2", "train 3"}, "what the lost node was at is done again, and that alone"
+    assert not twice & finished and len(begun) == len(jobs) - 1 + 1 and "behind bad" not in begun
+    assert begun[-1] == "board"
+
+
+SWEEP = {
+    "name": "two nodes",
+    "models": ["tiny-llada-base"],
+    "train": [{"method": "sft", "task": "dare_sudoku", "max_steps": 2, "seed": [0, 1, 2, 3]}],
+    "eval": {"tasks": "dare_sudoku", "limit": 2},
+    "board": True,
+}
+
+
+def test_a_sweep_outlives_a_node(two_nodes: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for _ in range(2 - len(two_nodes.list_all_nodes())):
+        two_nodes.add_node(**NODE)
+    last = "train/tiny-llada-base-sft-dare_sudoku-max_steps=2-seed="
+    sweep_jobs.act(out, **{f"{last}2": "wait", f"{last}3": "wait"})
+    fields: dict[str, Any] = {"executor": "ray", "job": sweep_jobs.play, "progress": False}
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(sweep, SWEEP, output_path=out, **fields)
+        # One on each node, until "go" is there.
+        workers = until(lambda: all(pids := [pid(tmp_path, f"seed={i}") for i in (2, 3)]) and pids, 30) if not __import__("time").sleep(20) and not print("DBG", running, running.done() and running.exception(), sweep_jobs.told(out), ray.cluster_resources(), ray.available_resources(), [(n["Alive"], n["NodeID"][:4]) for n in ray.nodes()]) else None
+        finished = [name for name in sweep_jobs.told(out) if "seed=2" not in name and "seed=3" not in name]
+        two_nodes.remove_node(two_nodes.list_all_nodes()[-1], allow_graceful=False)
+        until(lambda: not all(map(alive, workers)))
+        (tmp_path / "go").touch()
+        found = running.result(timeout=120)
+    assert found.complete and not found.failed and len(found.runs) == 5 and found.site is not None
+    begun = sweep_jobs.told(out)
+    jobs = [node for node in found.nodes if node.kind != "board"]
+    twice = [name for name in {node.id for node in jobs} if begun.count(name) > 1]
+    assert len(twice) == 1 and twice[0].startswith("train/") and twice[0].endswith(("seed=2", "seed=3"))
+    assert len(begun) == len(jobs) + 1 and finished and not set(twice) & set(finished)
+    (lost,) = (node for node in found.nodes if node.id in twice)
+    assert [attempt.seconds is None for attempt in lost.attempts] == [True, False]
+    assert all(len(node.attempts) == 1 for node in found.nodes if node.id not in twice)
+    assert sweep(SWEEP, output_path=out, **fields).complete and sweep_jobs.told(out) == begun
+
+
+def test_errors_are_told_in_one_line(two_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = cluster.Ray(address=two_nodes.address)
+    monkeypatch.setattr(cluster.Path, "cwd", lambda: tmp_path / "only here")
+    (done,) = made.run(play, [job(tmp_path, "lost")])
+    assert "only here is not on this node" in str(done.error) and "file system that all nodes share" in str(done.error)
+
+
+def test_an_address_where_nobody_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: Any) -> None:
+        raise ConnectionError("nobody there")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(UsageError, match=r"no Ray cluster at '127.0.0.1:1' \(nobody there\)"):
+        cluster.Ray()
+    assert "ray" in sys.modules

@@ -103,6 +103,8 @@ def one_line(error: ValidationError, what: str) -> str:
         name = ".".join(str(p) for p in item["loc"]) or what
         if item["type"] == "extra_forbidden":
             parts.append(f"{name!r} is no field of {what}")
+        elif not item["loc"]:  # what is wrong is how fields go together; the message names them
+            parts.append(f"{what}: {item['msg'].removeprefix('Value error, ')}")
         else:
             parts.append(f"{name}={item['input']!r}: {item['msg'].removeprefix('Value error, ')}")
     return "; ".join(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,15 @@ class Row:
         return f"{block.model.family}, {text}" if block else text
 
     @property
+    def training(self) -> str:
+        """What a trained checkpoint was made of, the last training first; empty where the run knows of none."""
+        found = self.run.block.model.lineage if self.run.block else None
+        if not found:
+            return ""
+        parents = [one for one in found.get("parents") or () if isinstance(one, dict)]
+        return ", after ".join(_training(one) for one in (found, *reversed(parents)))
+
+    @property
     def hardware(self) -> str:
         environment = self.run.block.environment if self.run.block else None
         return (environment.gpu or environment.cpu or "") if environment else ""
@@ -55,6 +64,12 @@ class Row:
     def nfe_per_request(self) -> float | None:
         cost = self.run.block.cost if self.run.block else None
         return cost.nfe / cost.requests if cost and cost.requests else None
+
+
+def _training(made: Mapping[str, Any]) -> str:
+    how = f"{made.get('method')} ({made['peft']})" if made.get("peft") else made.get("method")
+    at = f"step {made.get('step')} of {made.get('steps')}, seed {made.get('seed')}"
+    return f"{made.get('base')}: {how} on {made.get('data')}, {at}"
 
 
 def make_rows(board: Board, columns: Sequence[Column], runs: Sequence[tuple[Run, str]]) -> list[Row]:

@@ -8,6 +8,7 @@ last whole one; a folder that a kill left half written is removed.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import random
@@ -22,10 +23,12 @@ from accelerate import PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, SchedulerType, Trainer, TrainerCallback, TrainingArguments
+from transformers.integrations import get_available_reporting_integrations
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from dare_bench.diffusion.forward import Inputs
-from dare_bench.errors import TrainingError
+from dare_bench.errors import TrainingError, unknown
 from dare_bench.protocols import LoadedModel, Services
 from dare_bench.trainers.method import Method
 from dare_bench.trainers.progress import Progress
@@ -33,6 +36,8 @@ from dare_bench.trainers.reference import open_reference
 from dare_bench.trainers.steps import Micro, Shape, Steps
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
+
+log = logging.getLogger("dare_bench")
 
 LINEAGE = "lineage.json"
 _FOLDER = re.compile(r"checkpoint-(\d+)$")
@@ -48,7 +53,7 @@ def run(method: Method, spec: TrainSpec, model: LoadedModel, data: Tokens, out: 
     items = method.items(data)
     arguments = training_arguments(spec, method, model, out)
     shape = Shape(spec.per_device_train_batch_size, spec.gradient_accumulation_steps, arguments.world_size)
-    steps = spec.max_steps or max(1, math.ceil(spec.num_train_epochs * len(items) / shape.whole))
+    steps = spec.steps(len(items), shape.whole)
     arguments.max_steps = steps
     data_of_steps = Steps(
         items, method.law, method.weigh, steps, shape, arguments.process_index, spec.seed, method.fresh_noise
@@ -71,7 +76,13 @@ def run(method: Method, spec: TrainSpec, model: LoadedModel, data: Tokens, out: 
 
 
 def training_arguments(spec: TrainSpec, method: Method, model: LoadedModel, out: Path) -> TrainingArguments:
-    """transformers' settings of a training; names are the same on both sides."""
+    """transformers' settings of a training; names are the same on both sides.
+
+    Raises:
+        UsageError: a value that transformers does not know.
+    """
+    if spec.lr_scheduler_type not in (known := [kind.value for kind in SchedulerType]):
+        raise unknown("lr_scheduler_type", spec.lr_scheduler_type, known)
     default = method.lora_learning_rate if spec.peft else method.learning_rate
     kept = ("lr_scheduler_type", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
     arguments = TrainingArguments(
@@ -98,10 +109,14 @@ def training_arguments(spec: TrainSpec, method: Method, model: LoadedModel, out:
 
 
 def trackers(wanted: tuple[str, ...]) -> list[str]:
-    """Those of the trackers asked for that are installed."""
-    from importlib.util import find_spec
-
-    return [name for name in wanted if name != "none" and find_spec(name) is not None]
+    """Those of the trackers asked for that are installed; raises UsageError for one that transformers does not know."""
+    installed = get_available_reporting_integrations()
+    for name in wanted:
+        if name != "none" and name not in INTEGRATION_TO_CALLBACK:
+            raise unknown("tracker", name, [*INTEGRATION_TO_CALLBACK, "none"])
+        if name != "none" and name not in installed and int(os.environ.get("RANK", "0")) == 0:
+            log.warning("%s is not installed: no curves are sent to it", name)
+    return [name for name in wanted if name in installed]
 
 
 class Loop(Trainer):
@@ -121,6 +136,7 @@ class Loop(Trainer):
         assert model.network is not None
         self.method, self.asked, self.loaded, self.services = method, spec, model, services
         self.figures: dict[str, float] = {}
+        self._counted_from = 0  # the step after which they begin
         model.network.train()
         for module in model.network.modules():
             if hasattr(module, "gradient_checkpointing"):
@@ -179,6 +195,8 @@ class Loop(Trainer):
                 f"step {inputs.step + 1}: the loss is {value}; rows of this batch: {names}; lower --learning-rate, "
                 "check these rows, or go on from the last checkpoint with other settings"
             )
+        if not self.figures:
+            self._counted_from = self.state.global_step
         for name, figure in figures.items():
             self.figures[name] = self.figures.get(name, 0.0) + figure / inputs.step_items
         return loss * self.accelerator.num_processes
@@ -186,15 +204,11 @@ class Loop(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Our figures stand beside the loss, averaged over the same steps."""
         if "loss" in logs and (names := sorted(self.figures)):
-            span = max(1, self.state.global_step - self._logged)
+            span = max(1, self.state.global_step - self._counted_from)
             totals = self.accelerator.reduce(torch.tensor([self.figures[n] for n in names], device=self.args.device))
             logs |= {name: float(total) / span for name, total in zip(names, totals, strict=True)}
             self.figures.clear()
-        if "loss" in logs:
-            self._logged = self.state.global_step
         super().log(logs, start_time)
-
-    _logged = 0
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ class DPOOptions(Options):
 
     beta: float = Field(0.1, gt=0, description="Strength of the pull to the reference, per nat of a response's ELBO.")
     draws: int = Field(1, ge=1, description="Noised copies of each answer: levels x 1 mask.")
-    noise: Unbiased = Field("uniform", description="Noise law.")
+    noise: Unbiased = Field("uniform", description="Noise law (docs/training.md).")
     eps: float = Field(EPS, gt=0, lt=1, description="Lowest noise level of uniform and even.")
     shared_noise: bool = Field(False, description="The reference sees the same noised copies as the policy.")
     fresh_noise: bool = Field(
@@ -51,7 +51,7 @@ class VRPOOptions(DPOOptions):
 
     beta: float = Field(0.2, gt=0, description="Strength of the pull to the reference, per nat of a response's ELBO.")
     draws: int = Field(8, ge=1, description="Noised copies of each answer: levels x 1 mask.")
-    noise: Unbiased = Field("counts", description="Noise law.")
+    noise: Unbiased = Field("counts", description="Noise law (docs/training.md).")
     shared_noise: bool = Field(True, description="The reference sees the same noised copies as the policy.")
 
 

@@ -1,4 +1,4 @@
-"""Progress of a training on stderr: a bar with the time left on a terminal, plain lines elsewhere."""
+"""Progress of a training on stderr: lines with loss, figures and time left; on a terminal a bar below them."""
 
 from __future__ import annotations
 
@@ -42,9 +42,8 @@ class Progress(TrainerCallback):
             return
         figures = {SHOWN.get(k, k): v for k, v in logs.items() if k not in _LEFT_OUT and isinstance(v, int | float)}
         text = ", ".join(f"{name} {_short(value)}" for name, value in figures.items())
-        if self.bar is not None:
-            self.bar.set_postfix_str(text)
-            return
+        if self.bar is not None:  # all figures would leave no room for the bar
+            self.bar.set_postfix_str(f"loss {_short(logs['loss'])}")
         now = time.monotonic()
         if now - self.said < LINE_EVERY and state.global_step not in (1, state.max_steps):
             return
@@ -53,7 +52,11 @@ class Progress(TrainerCallback):
         rate = done / max(now - self.started, 1e-9)
         left = (state.max_steps - state.global_step) / rate if done else 0.0
         pace = f"{rate * self.items:.1f} rows/s, {_clock(left)} left"
-        print(f"step {state.global_step}/{state.max_steps}: {text}, {pace}", file=sys.stderr, flush=True)
+        line = f"step {state.global_step}/{state.max_steps}: {text}, {pace}"
+        if self.bar is not None:
+            self.bar.write(line, file=sys.stderr)
+        else:
+            print(line, file=sys.stderr, flush=True)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.bar is not None:

@@ -29,13 +29,15 @@ from dare_bench.types import ModelSpec
 class SFTOptions(Options):
     """Settings of ``sft``; a family's authors' own are the defaults for its models."""
 
-    noise: LawName = Field("uniform", description="Noise law: uniform, even, counts, coupled, blocks, band.")
+    noise: LawName = Field("uniform", description="Noise law (docs/training.md); for LLaDA2 band.")
     draws: int = Field(1, ge=1, description="Noised copies of each row.")
     eps: float = Field(EPS, gt=0, lt=1, description="Lowest noise level of uniform and even.")
     band: tuple[float, float] = Field((0.3, 0.8), description="Lowest and highest noise level of band: low,high.")
-    weight: Weighting = Field("elbo", description="Weight of a masked token: elbo (1 / p), plain (1), cart (Dream).")
+    weight: Weighting = Field("elbo", description="Weight of a masked token: elbo is 1 / p, plain 1; for LLaDA2 plain.")
     normalise: Literal["row", "token", "mask"] = Field(
-        "row", description="Divide by each row's learned tokens, by all learned, or by all masked tokens of a step."
+        "row",
+        description="Divide by each row's learned tokens, by all learned, or by all masked tokens of a step; for SDAR "
+        "token, for LLaDA2 mask.",
     )
     block_length: int | None = Field(None, ge=1, description="Blocks of a block-causal model (default: its own).")
 

@@ -108,14 +108,17 @@ def runs(
 
 @app.command()
 def trainers(json: _Json = False) -> None:
-    """Training methods."""
+    """Training methods for dare-bench train, and where each comes from."""
     from dare_bench.registry import registry
 
-    names = [{"name": entry.name, "origin": entry.origin} for entry in registry().entries("trainer")]
+    names = [
+        {"name": entry.name, "about": str(entry.about.get("about", "")), "origin": entry.origin}
+        for entry in registry().entries("trainer")
+    ]
     if json:
         print(jsonlib.dumps(names, indent=2, ensure_ascii=False))
         return
-    _columns([[entry["name"], entry["origin"]] for entry in names] or [["none registered"]])
+    _columns([[entry["name"], entry["about"], entry["origin"]] for entry in names] or [["none registered"]])
 
 
 def _columns(rows: list[list[str]]) -> None:

@@ -68,7 +68,7 @@ def print_runs(made: Sequence[tuple[str, Run | None, str | None]]) -> None:
     console = _console()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("benchmark", "score of", "value", "95 % interval", "n", "extracted", "tier", "status"):
-        table.add_column(name, justify="right" if name in ("value", "n", "extracted") else "left")
+        table.add_column(name, justify="right" if name in ("value", "n", "extracted") else "left", overflow="fold")
     for name, run, _ in made:
         for score in _stands_for(run) if run is not None else ():
             bounds = f"{score.lo:.3f} to {score.hi:.3f}" if score.lo is not None and score.hi is not None else "—"

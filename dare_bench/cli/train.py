@@ -6,6 +6,7 @@ argument always agree.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json as jsonlib
 import types
@@ -38,27 +39,35 @@ _PANEL = {
     name: panel
     for panel, names in {
         "Data": "data task split rows max_length overlong",
-        "Adapter": "peft adapter lora_r lora_alpha lora_dropout lora_targets",
         "Optimiser": "max_steps num_train_epochs per_device_train_batch_size gradient_accumulation_steps learning_rate "
         "lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm "
-        "gradient_checkpointing bf16 fsdp seed",
-        "Checkpoints and logs": "output_path save_steps save_total_limit logging_steps report_to",
+        "seed",
+        "Memory and processes": "gradient_checkpointing bf16 fsdp",
+        "Adapter": "peft adapter lora_r lora_alpha lora_dropout lora_targets",
+        "Checkpoints and logs": "save_steps save_total_limit logging_steps report_to",
         "Evaluation": "eval_every eval_on_start",
     }.items()
     for name in names.split()
 }
+"""Where help shows a setting, panels in this order behind those without one. Switches have a panel of their own: their
+``--no-`` forms take a column, which would cut longer names short."""
 
 
 def fill(named: str | None) -> None:
     """Add a command for each registered method; the one that is named gets its settings as flags."""
     for entry in registry().entries("trainer"):
         about = str(entry.about.get("about", "")) or f"Train by {entry.name}."
-        app.command(entry.name, help=about[:1].upper() + about[1:])(guarded(_command(entry, entry.name == named)))
+        about = about[:1].upper() + about[1:]
+        example = f"dare-bench train {entry.name} --model tiny-llada-base --task dare_sudoku --max-steps 100 -o out"
+        app.command(entry.name, help=f"{about}.\n\nExample: {example}", short_help=about)(
+            guarded(_command(entry, entry.name == named))
+        )
 
 
 def _command(entry: Entry, whole: bool) -> Callable[..., None]:
     """The function that typer reads: its parameters are the settings."""
-    own = dict(entry.load().Options.model_fields) if whole else {}
+    kind = entry.load() if whole else None
+    own = dict(kind.Options.model_fields) if kind is not None else {}
 
     def command(**given: Any) -> None:
         json = given.pop("json")
@@ -67,7 +76,11 @@ def _command(entry: Entry, whole: bool) -> Callable[..., None]:
     clash = sorted(own.keys() & (TrainSpec.model_fields.keys() | _OWN.keys()))
     if clash:
         raise UsageError(f"trainer {entry.name!r} has a setting {clash[0]!r}, which every training has; rename it")
-    common = {n: f for n, f in TrainSpec.model_fields.items() if n not in ("method", "options", "eval")}
+    order = ["model", "output_path", *[n for n in TrainSpec.model_fields if n not in _PANEL], *_PANEL]
+    common = {n: TrainSpec.model_fields[n] for n in dict.fromkeys(order) if n not in ("method", "options", "eval")}
+    if kind is not None:
+        rates = f"Highest learning rate (default: {kind.learning_rate:g}, with LoRA {kind.lora_learning_rate:g})."
+        common["learning_rate"] = _described(common["learning_rate"], rates)
     parameters = [
         _parameter("config", str, "YAML file with these settings; flags win over it.", None, "--config", "-C"),
         *[_of_field(name, field, _PANEL.get(name)) for name, field in common.items()],
@@ -86,9 +99,16 @@ def _command(entry: Entry, whole: bool) -> Callable[..., None]:
     return command
 
 
+def _described(field: FieldInfo, text: str) -> FieldInfo:
+    """A field with another description."""
+    found = copy.copy(field)
+    found.description = text
+    return found
+
+
 def _of_field(name: str, field: FieldInfo, panel: str | None) -> inspect.Parameter:
     silent = field.default is None or field.is_required() or field.default_factory is not None
-    default = "" if silent else f" (default: {_shown(field.default)})"
+    default = " (required)" if field.is_required() else "" if silent else f" (default: {_shown(field.default)})"
     text = f"{field.description or ''}{_choices(field.annotation)}{default}".strip()
     return _parameter(name, _kind(field.annotation), text, panel)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,8 @@ class Ray:
             done[name] = self.ray.get(refs[name])
         except self.ray.exceptions.RayError as error:
             failed = next((earlier for earlier in jobs[name].after if not done[earlier].ok), None)
-            lost = DareError(f"{name}: Ray could not finish it: {' '.join(str(error).split())[:500]}")
+            plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Ray's words come in colour
+            lost = DareError(f"{name}: Ray could not finish it: {' '.join(plain.split())[:500]}")
             done[name] = Done(name, skipped=failed) if failed is not None else Done(name, error=lost)
         yield done[name]
 

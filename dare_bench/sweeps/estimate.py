@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -236,7 +235,7 @@ def _batch(spec: TrainSpec) -> int:
 
 
 def _steps(spec: TrainSpec, rows: Rows) -> int:
-    return spec.max_steps or max(1, ceil(spec.num_train_epochs * rows.count / _batch(spec)))
+    return spec.steps(rows.count, _batch(spec))
 
 
 _OPENING = ("model", "adapter", "family", "model_args", "dtype")

@@ -8,13 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import TrainingError, UsageError
+from dare_bench.runs import lineage
 from dare_bench.runs.writer import atomic_write_json, ensure_folder
 
 FILE = "train.json"
+_NAMES = frozenset({"base", "data"})
+"""What things are called; what they are is told by their hashes beside it."""
+_FOLLOW = frozenset({"data_hash", "items", "batch"})
+"""What follows from settings, too, and says less than they do: a seed makes other rows of our own tasks."""
 
 
 def claim(out: Path, asked: Mapping[str, Any]) -> str:
-    """Begin or go on with the training ``asked`` in ``out``; returns its status so far: new, running or complete.
+    """Begin or go on with the training ``asked`` in ``out``; returns its status so far: new, running or complete. One
+    that saved nothing before it ended (a wrong setting, an early kill) is as if it had never begun.
 
     Raises:
         UsageError: the folder holds another training, or a checkpoint that no training here made.
@@ -33,8 +39,11 @@ def claim(out: Path, asked: Mapping[str, Any]) -> str:
         before, status = dict(found["asked"]), str(found["status"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TrainingError(f"{file} cannot be read ({error}); choose another --output-path") from error
+    if status != "complete" and not any(out.glob("checkpoint-*")) and not (out / lineage.FILE).exists():
+        atomic_write_json(file, {"status": "running", "asked": dict(asked)})
+        return "new"
     mine = json.loads(json.dumps(asked))
-    for name in sorted({*before, *mine}):
+    for name in sorted({*before, *mine} - _NAMES, key=lambda name: (name in _FOLLOW, name)):
         if before.get(name) != mine.get(name):
             raise UsageError(
                 f"{out} holds another training: {name} was {_short(before.get(name))}, now {_short(mine.get(name))}; "

@@ -46,7 +46,8 @@ _NOT_IDENTITY = frozenset(
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished training: the folder of its checkpoint, and the runs of all evaluations, base first, then by step."""
+    """A finished training: the folder of its checkpoint, and the runs of all evaluations, base first, then by step; of
+    one that was finished before, those of base and end alone."""
 
     path: Path
     runs: tuple[Run, ...]
@@ -79,11 +80,11 @@ def train(spec: TrainSpec | None = None, **fields: Any) -> Trained:
         asked = _asked(spec, method, data)
         services = _Services(spec, method, asked, data)
         status = folder.claim(out, asked) if first_process() else folder.status(out)
-        if status == "complete":
+        if spec.eval_on_start and first_process():
+            services.evaluate_base()
+        if status == "complete" or lineage.read(out) is not None:  # written last: a kill came while it was evaluated
             log.info("trained already: %s", out)
         else:
-            if spec.eval_on_start and first_process():
-                services.evaluate_base()
             services.check(model.loaded)
             if spec.adapter:
                 _thaw(model.loaded.network)
@@ -93,8 +94,6 @@ def train(spec: TrainSpec | None = None, **fields: Any) -> Trained:
         del model
         seconds = time.perf_counter() - began
         if first_process():
-            if status == "complete" and spec.eval_on_start:
-                services.evaluate_base()
             services.evaluate(out, -1)
             folder.finish(out, asked, {"seconds": round(seconds, 1)})
     return Trained(out, tuple(services.runs), tuple(services.refused), time.perf_counter() - began)
@@ -171,6 +170,7 @@ def _asked(spec: TrainSpec, method: Any, data: Tokens) -> dict[str, Any]:
         "base": fingerprint.model_name(spec.model),
         "base_content": fingerprint.content_hash(locate(spec.model)),
         "base_adapter": fingerprint.content_hash(locate(spec.adapter)) if spec.adapter else None,
+        "reference_content": fingerprint.content_hash(locate(method.reference)) if method.reference else None,
         "options": method.options.model_dump(mode="json"),
         "data": data.name,
         "data_hash": data.hash,
@@ -189,17 +189,19 @@ class _Services:
         self._parents = lineage.read(locate(spec.adapter or spec.model))
 
     def check(self, model: LoadedModel) -> None:
-        """Refuse an evaluation that cannot be made before anything is trained; of a suite's entries only all."""
+        """Refuse evaluations none of which can be made, before anything is trained; raises UsageError or DataError."""
         planned = plan(self._fields({"model": self.spec.model})) if self.spec.eval else []
+        refused: list[Exception] = []
         for one in planned:
             try:
                 spec = settled(None, None, {**one.fields, "limit": 1, "samples": None})[0]
                 source = registry().get("harness", spec.harness).load()
                 check(source, spec)
                 source(spec, model).requests()
-            except (UsageError, DataError):
-                if len(planned) == 1:
-                    raise
+            except (UsageError, DataError) as error:
+                refused.append(error)
+        if refused and len(refused) == len(planned):
+            raise refused[0]
 
     def open(self, checkpoint: str | None) -> LoadedModel:
         """Another model, as this training's own was opened; None: the one that training starts from."""

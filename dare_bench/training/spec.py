@@ -25,7 +25,9 @@ class TrainSpec(BaseModel):
     adapter: str | None = Field(
         None, description="LoRA folder to go on training (with --peft lora; rank and targets are its own)."
     )
-    data: str | None = Field(None, description="Training data: a JSONL or parquet file, a folder, or a hub id.")
+    data: str | None = Field(
+        None, description="Training data: a JSONL or parquet file, a folder, a pattern or a hub id."
+    )
     task: str | None = Field(None, description="Training data: our own task's training split (dare_sudoku, ...).")
     output_path: str = Field(description="Folder of the trained checkpoint; the same command resumes in it.")
 
@@ -38,12 +40,14 @@ class TrainSpec(BaseModel):
 
     family: str | None = Field(None, description="Family, where config.json does not tell.")
     model_args: dict[str, Any] = Field(default_factory=dict, description="k=v,k=v for opening the model.")
-    device: str | None = Field(None, description="cpu, cuda, cuda:1, ...")
-    dtype: str | None = Field(None, description="Dtype of the weights: float32, bfloat16.")
+    device: str | None = Field(None, description="cpu, cuda, cuda:1, ... (default: CUDA where there is one).")
+    dtype: str | None = Field(
+        None, description="Dtype of the weights (default: float32 on CPU, the checkpoint's on a GPU)."
+    )
 
     peft: Literal["lora"] | None = Field(None, description="Train an adapter instead of the weights.")
     lora_r: int = Field(32, ge=1, description="Rank of the adapter.")
-    lora_alpha: float = Field(16.0, gt=0, description="Scale of the adapter: alpha / r.")
+    lora_alpha: float = Field(16.0, gt=0, description="The adapter's part is scaled by alpha / r.")
     lora_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout before the adapter.")
     lora_targets: tuple[str, ...] = Field(
         ("attention", "mlp"),
@@ -57,22 +61,22 @@ class TrainSpec(BaseModel):
     learning_rate: float | None = Field(None, gt=0, description="Highest learning rate (default: the method's).")
     lr_scheduler_type: str = Field("cosine", description="linear, cosine, constant_with_warmup, ...")
     warmup_steps: float = Field(0.1, ge=0, description="Steps of warm-up; below 1, their share of all steps.")
-    weight_decay: float = Field(0.01, ge=0)
-    adam_beta1: float = Field(0.9, ge=0, lt=1)
-    adam_beta2: float = Field(0.95, ge=0, lt=1)
-    adam_epsilon: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.01, ge=0, description="AdamW's weight decay.")
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's beta1.")
+    adam_beta2: float = Field(0.95, ge=0, lt=1, description="AdamW's beta2.")
+    adam_epsilon: float = Field(1e-8, gt=0, description="AdamW's epsilon.")
     max_grad_norm: float = Field(1.0, ge=0, description="Gradients are clipped to this norm; 0: not.")
     gradient_checkpointing: bool = Field(False, description="Compute activations twice instead of keeping them.")
     bf16: bool = Field(False, description="Compute in bfloat16 beside float32 weights.")
     fsdp: bool = Field(False, description="Shard the model over the processes (FSDP2).")
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, description="Of noise, order of rows, new adapters and our own tasks' rows.")
 
-    logging_steps: int = Field(10, ge=1)
+    logging_steps: int = Field(10, ge=1, description="Loss and figures every N steps.")
     report_to: tuple[str, ...] = Field(
         ("tensorboard",), description="Trackers that are used where installed: tensorboard, wandb, trackio; none."
     )
     save_steps: int = Field(500, ge=1, description="A checkpoint every N steps.")
-    save_total_limit: int | None = Field(None, ge=1, description="Keep the last N checkpoints.")
+    save_total_limit: int | None = Field(None, ge=1, description="Keep the last N checkpoint-*/ (default: all).")
 
     eval_every: int | None = Field(None, ge=1, description="Evaluate (and save) every N steps; the end always.")
     eval_on_start: bool = Field(False, description="Evaluate the checkpoint that training starts from, too.")
@@ -81,6 +85,10 @@ class TrainSpec(BaseModel):
     )
 
     options: dict[str, Any] = Field(default_factory=dict)
+
+    def steps(self, rows: int, batch: int) -> int:
+        """Optimiser steps over ``rows`` rows, ``batch`` of them a step."""
+        return self.max_steps or max(1, math.ceil(self.num_train_epochs * rows / batch))
 
     @field_validator("lora_targets", "report_to", mode="before")
     @classmethod

@@ -132,3 +132,17 @@ def test_doctor_runs(capsys: pytest.CaptureFixture[str]) -> None:
     found = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)}
     assert not left.value.code, found
     assert found["torch"]["level"] == "ok" and found["folder tasks"]["level"] == "ok"
+
+
+@pytest.mark.parametrize("method", ["sft", "vrpo"])
+def test_help_of_a_training_names_every_setting_whole(method: str) -> None:
+    shown = cli("train", method, "--help", COLUMNS="100").stdout
+    assert "…" not in shown
+    assert shown.index("─ Data ") < shown.index("─ Optimiser ") < shown.index(f"─ Settings of {method} ")
+    rates = {"sft": "(default: 1e-05, with LoRA 0.0001)", "vrpo": "(default: 5e-07, with LoRA 5e-06)"}
+    assert rates[method] in " ".join(shown.replace("│", " ").split())
+
+
+def test_trainers_are_listed_with_what_they_do() -> None:
+    assert "supervised fine-tuning" in cli("ls", "trainers").stdout
+    assert {"name", "about", "origin"} == set(json.loads(cli("ls", "trainers", "--json").stdout)[0])

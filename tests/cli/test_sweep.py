@@ -44,9 +44,9 @@ def state(out: Path) -> dict[str, int]:
 
 
 def test_a_dry_run_shows_the_graph_and_its_cost_and_writes_nothing(folder: Path, capsys: Any) -> None:
-    assert command(folder, "--dry-run", "--json") == 0
+    assert command(folder, "--dry-run", "--json", out="dry") == 0
     seen = json.loads(capsys.readouterr().out)
-    assert not (folder / "out").exists()
+    assert not (folder / "dry").exists()
     nodes = {node["id"]: node for node in seen["nodes"]}
     assert len(nodes) == 6 and not any(node["done"] for node in nodes.values())
     base = nodes["eval/tiny-llada-base/dare_sudoku"]

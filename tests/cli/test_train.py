@@ -133,9 +133,21 @@ def test_two_processes_equal_one_also_after_a_resume(tmp_path, plain, more):
     run(command(out, *asked, "--max-steps", "4", processes=2))  # goes on from checkpoint-2
     assert difference(plain, out) < 5e-5
     state = json.loads((out / "trainer_state.json").read_text())
-    assert state["log_history"][0]["loss"] == pytest.approx(
-        json.loads((plain / "trainer_state.json").read_text())["log_history"][0]["loss"], rel=1e-4
-    )
+    first = json.loads((plain / "trainer_state.json").read_text())["log_history"][0]
+    assert state["log_history"][0]["loss"] == pytest.approx(first["loss"], rel=1e-4)
+    assert state["log_history"][0]["grad_norm"] == pytest.approx(first["grad_norm"], rel=1e-4)
+
+
+def test_a_kill_while_the_end_is_evaluated_costs_no_training(tmp_path):
+    out = tmp_path / "out"
+    train(out, max_steps=2)
+    status = json.loads((out / "train.json").read_text())
+    (out / "train.json").write_text(json.dumps({**status, "status": "running"}))
+    before = (out / "model.safetensors").stat().st_mtime_ns
+    found = train(out, max_steps=2, eval_on_start=True, eval={"tasks": "dare_sudoku", "limit": 2})
+    assert (out / "model.safetensors").stat().st_mtime_ns == before
+    assert [run.block.model.name for run in found.runs] == ["tiny-llada-base", "out"]
+    assert json.loads((out / "train.json").read_text())["status"] == "complete"
 
 
 def test_another_training_is_kept_out_of_the_folder(plain):
@@ -168,6 +180,21 @@ def test_a_wrong_evaluation_is_refused_before_anything_is_trained(tmp_path):
     assert not (tmp_path / "out" / "trainer_state.json").exists()
 
 
+def test_of_several_evaluations_one_that_can_be_made_is_enough(tmp_path, monkeypatch):
+    from dare_bench.engine.plan import Planned
+    from dare_bench.training import run
+
+    def planned(*names):
+        return lambda fields: [Planned(name, {**fields, "tasks": name}) for name in names]
+
+    monkeypatch.setattr(run, "plan", planned("dare_sudokoo", "dare_nothing"))
+    with pytest.raises(UsageError, match="dare_sudokoo"):
+        train(tmp_path / "out", eval={"tasks": "a", "limit": 2})
+    monkeypatch.setattr(run, "plan", planned("dare_sudokoo", "dare_sudoku"))
+    found = train(tmp_path / "out", max_steps=1, eval={"tasks": "a", "limit": 2})
+    assert len(found.runs) == 1 and "dare_sudokoo" in found.not_run[0]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -176,6 +203,8 @@ def test_a_wrong_evaluation_is_refused_before_anything_is_trained(tmp_path):
         (["train", "sft", *COMMON], "give --output-path"),
         (["train", "sft", *COMMON, "-o", "x", "--noise", "pink"], "noise='pink'"),
         (["train", "sft", *COMMON, "-o", "x", "--eval-every", "3"], "eval_tasks or eval_suite"),
+        (["train", "sft", *COMMON, "-o", "x", "--lr-scheduler-type", "cosin"], "'cosin'; closest: cosine"),
+        (["train", "sft", *COMMON, "-o", "x", "--report-to", "wanb"], "unknown tracker 'wanb'; closest: wandb"),
     ],
 )
 def test_wrong_words_are_told_in_one_line(words, said, tmp_path):

@@ -423,3 +423,27 @@ def test_our_boards_load_and_an_unknown_one_names_the_closest() -> None:
     assert load_board("default").tasks == "all" and load_board("demo").title
     with pytest.raises(UnknownNameError, match="demo"):
         load_board("demmo")
+
+
+def test_a_trained_checkpoint_says_what_it_was_made_of(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs", "tuned", model="sft")
+    results = next(run.glob("results_*.json"))
+    said = json.loads(results.read_text())
+    first = {
+        "base": "tiny-llada-base",
+        "method": "sft",
+        "peft": None,
+        "data": "a.jsonl",
+        "step": 9,
+        "steps": 9,
+        "seed": 1,
+    }
+    last = {"base": "one", "method": "vrpo", "peft": "lora", "data": EVIL, "step": 5, "steps": 10, "seed": 0}
+    said["dare_bench"]["model"]["lineage"] = {**last, "parents": [first]}
+    results.write_text(json.dumps(said))
+    build(tmp_path / "runs", tmp_path / "site")
+    for page in (tmp_path / "site/index.html", tmp_path / "site/runs/tuned/index.html"):
+        text = Page(page).text
+        assert "one: vrpo (lora) on " in text and "step 5 of 10, seed 0" in text
+        assert ", after tiny-llada-base: sft on a.jsonl, step 9 of 9, seed 1" in text
+        assert "<script>alert" not in page.read_text()

@@ -201,6 +201,17 @@ def test_what_is_logged(tmp_path):
     assert entry["logps/chosen"] < -1
 
 
+def test_figures_after_a_resume_are_the_mean_of_the_steps_since(tmp_path):
+    asked, found = spec(max_steps=4, save_steps=2, logging_steps=2), []
+    for _ in range(2):  # the second time from checkpoint-2
+        model = opened("llada")
+        method(model).fit(asked, model, pairs(), tmp_path, Bench("llada"))
+        state = json.loads((tmp_path / "trainer_state.json").read_text())
+        found.append([entry for entry in state["log_history"] if "loss" in entry])
+    assert [entry["step"] for entry in found[1]] == [1, 2, 4]
+    assert found[1] == found[0]
+
+
 def test_the_reference_may_be_another_checkpoint_of_the_family():
     model, bench = opened("llada"), Bench("llada")
     dpo = method(model, reference="tiny-llada")

@@ -1,0 +1,40 @@
+"""What a training tells on stderr: the same lines everywhere, and on a terminal a bar that leaves room for itself."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from dare_bench.trainers.progress import Progress
+
+LOGS = {"loss": 0.5, "grad_norm": 1.0, "learning_rate": 1e-5, "rewards/margins": 0.25, "epoch": 1.0}
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool) -> str:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    state = SimpleNamespace(global_step=0, max_steps=4, is_world_process_zero=True)
+    progress = Progress(8)
+    progress.on_train_begin(None, state, None)
+    for step in range(1, 5):
+        state.global_step = step
+        progress.on_step_end(None, state, None)
+        progress.on_log(None, state, None, logs=dict(LOGS))
+    progress.on_train_end(None, state, None)
+    return capsys.readouterr().err.replace("\r", "\n")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_figures_stand_in_lines_of_their_own(monkeypatch, capsys, terminal):
+    lines = shown(monkeypatch, capsys, terminal).splitlines()
+    steps = [line for line in lines if line.startswith("step ")]
+    assert [line.partition(":")[0] for line in steps] == ["step 1/4", "step 4/4"]
+    assert all("rewards/margins 0.2500" in line and "rows/s" in line for line in steps)
+
+
+def test_the_bar_has_the_loss_alone(monkeypatch, capsys):
+    bars = [line for line in shown(monkeypatch, capsys, True).splitlines() if line.startswith("train:")]
+    assert "4/4" in bars[-1] and "loss 0.5000" in bars[-1] and "margins" not in bars[-1]

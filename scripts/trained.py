@@ -72,7 +72,7 @@ def groups(runs: list[Run]) -> dict[Group, list[Against]]:
         if lineage is None:
             continue
         method = lineage["method"] + (f" + {lineage['peft']}" if lineage["peft"] else "")
-        for task in run.tasks:
+        for task in (task for task in run.tasks if task == lineage["data"]):
             group = (lineage["base"], method, lineage["data"], task)
             found.setdefault(group, []).append(against(bases[lineage["base"], task], run, task))
     return dict(sorted(found.items(), key=lambda item: (item[0][0], item[0][3] != item[0][2], item[0])))
@@ -93,14 +93,17 @@ def table(found: dict[Group, list[Against]]) -> str:
     return "\n".join(lines)
 
 
-def copy_runs(runs: list[Run], folder: Path) -> None:
-    """Slim copies of the runs."""
+def copy_runs(runs: list[Run], folder: Path, out: Path) -> None:
+    """Slim copies of the runs, without the places where they were made."""
     shutil.rmtree(folder, ignore_errors=True)
+    places = {str(out.resolve()): "out/trained", f"{Path.cwd().resolve()}/": ""}
     for run in runs:
         (folder / run.path.name).mkdir(parents=True)
-        for pattern in KEPT:
-            for file in run.path.glob(pattern):
-                shutil.copyfile(file, folder / run.path.name / file.name)
+        for file in (file for pattern in KEPT for file in run.path.glob(pattern)):
+            text = file.read_text()
+            for place, name in places.items():
+                text = text.replace(place, name)
+            (folder / run.path.name / file.name).write_text(text)
 
 
 def curves(trained: Path) -> list[tuple[str, int, float, float | None]]:
@@ -146,8 +149,9 @@ def draw(lines: list[tuple[str, int, float, float | None]], file: Path) -> None:
 def main() -> None:
     """Copy, draw, and put the table into the page."""
     out = Path(sys.argv[1])
-    runs = find_runs(out / "runs")
-    copy_runs(runs, DOCS / "runs")
+    every = find_runs(out / "runs")
+    runs = [run for run in every if (told := run.block.model.lineage) is None or told["data"] in run.tasks]
+    copy_runs(runs, DOCS / "runs", out)
     lines = curves(out / "train")
     rows = [
         f"{name},{step},{loss:.6g},{'' if margin is None else f'{margin:.6g}'}" for name, step, loss, margin in lines

@@ -23,16 +23,17 @@ from accelerate import PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transformers import PrinterCallback, SchedulerType, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from dare_bench.diffusion.forward import Inputs
-from dare_bench.errors import TrainingError, unknown
+from dare_bench.errors import TrainingError, UsageError, unknown
 from dare_bench.protocols import LoadedModel, Services
 from dare_bench.trainers.method import Method
 from dare_bench.trainers.progress import Progress
 from dare_bench.trainers.reference import open_reference
+from dare_bench.trainers.resume import check_whole, damage_told
 from dare_bench.trainers.steps import Micro, Shape, Steps
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
@@ -41,6 +42,10 @@ log = logging.getLogger("dare_bench")
 
 LINEAGE = "lineage.json"
 _FOLDER = re.compile(r"checkpoint-(\d+)$")
+SCHEDULES = (
+    "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt",
+)  # fmt: skip
+"""Those of transformers that need no settings of their own."""
 
 
 def run(method: Method, spec: TrainSpec, model: LoadedModel, data: Tokens, out: Path, services: Services) -> Path:
@@ -61,7 +66,9 @@ def run(method: Method, spec: TrainSpec, model: LoadedModel, data: Tokens, out: 
     with curves_in(out / "logs"):
         loop = Loop(method, spec, model, data_of_steps, services, arguments)
     if (last := loop.tidy(out)) is not None:
-        model.read_weights(last)  # before the model is sharded
+        check_whole(last)
+        with damage_told(last):
+            model.read_weights(last)  # before the model is sharded
     if spec.eval_every is not None:
         loop.catch_up(out)
     loop.train(resume_from_checkpoint=str(last) if last else None)
@@ -81,8 +88,10 @@ def training_arguments(spec: TrainSpec, method: Method, model: LoadedModel, out:
     Raises:
         UsageError: a value that transformers does not know.
     """
-    if spec.lr_scheduler_type not in (known := [kind.value for kind in SchedulerType]):
-        raise unknown("lr_scheduler_type", spec.lr_scheduler_type, known)
+    if spec.lr_scheduler_type not in SCHEDULES:
+        raise unknown("lr_scheduler_type", spec.lr_scheduler_type, SCHEDULES)
+    if spec.fsdp and int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        raise UsageError("fsdp shards a model over several processes, and this is one; start them by torchrun, or drop it")
     default = method.lora_learning_rate if spec.peft else method.learning_rate
     kept = ("lr_scheduler_type", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
     arguments = TrainingArguments(
@@ -188,11 +197,11 @@ class Loop(Trainer):
             nll: Tensor = model(**given.to(device).arguments()).nll
             return nll
 
+        self._rows = ", ".join(row.where for item in inputs.items for row in item[:1])
         loss, figures = self.method.loss(inputs, policy, self.reference)
         if not math.isfinite(value := float(loss.detach())):
-            names = ", ".join(row.where for item in inputs.items for row in item[:1])
             raise TrainingError(
-                f"step {inputs.step + 1}: the loss is {value}; rows of this batch: {names}; lower --learning-rate, "
+                f"step {inputs.step + 1}: the loss is {value}; rows of this batch: {self._rows}; lower --learning-rate, "
                 "check these rows, or go on from the last checkpoint with other settings"
             )
         if not self.figures:
@@ -200,6 +209,16 @@ class Loop(Trainer):
         for name, figure in figures.items():
             self.figures[name] = self.figures.get(name, 0.0) + figure / inputs.step_items
         return loss * self.accelerator.num_processes
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """Before the weights change: a gradient that is no number must not reach them."""
+        norm = super()._get_grad_norm(model, grad_norm)
+        if norm is not None and not math.isfinite(float(norm)):
+            raise TrainingError(
+                f"step {self.state.global_step + 1}: the gradient's norm is {float(norm)}; rows of its last batch: "
+                f"{self._rows}; lower --learning-rate, check these rows, or go on from the last checkpoint"
+            )
+        return norm
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Our figures stand beside the loss, averaged over the same steps."""
@@ -247,6 +266,14 @@ class Loop(Trainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Weights were read before the model was wrapped (see ``run``)."""
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with damage_told(checkpoint):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with damage_told(checkpoint):
+            super()._load_rng_state(checkpoint)
+
     def tidy(self, out: Path) -> Path | None:
         """The last whole checkpoint in ``out``; half-written ones are removed."""
         whole = checkpoints(out)
@@ -267,13 +294,16 @@ class Loop(Trainer):
 
 
 class _Keep(TrainerCallback):
-    """Asks for a checkpoint when one is due."""
+    """Asks for a checkpoint when one is due, and for the last step's loss."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        steps = self.loop.steps
+        state.epoch = state.global_step * steps.shape.whole / len(steps.items)  # transformers takes max_steps for one
         control.should_save = self.loop.due(state.global_step)
+        control.should_log |= state.global_step == state.max_steps
         return control
 
 

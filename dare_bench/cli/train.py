@@ -181,6 +181,9 @@ def settings(method: str, own: Mapping[str, FieldInfo], flags: Mapping[str, Any]
             raise UsageError(f"{config}: unknown setting {name!r}; closest: {', '.join(closest(name, known))}")
     if {"data", "task"} & given.keys():
         found = {name: value for name, value in found.items() if name not in ("data", "task")}
+    twice = [name for name in {**(found.get("options") or {})} if name in found] if _mapping(found, "options", config) else []
+    if twice:
+        raise UsageError(f"{config}: {twice[0]!r} is given twice, by itself and among options; keep one")
     fields = {"method": method, **found, **given}
     evaluation = dict(fields.pop("eval", None) or {})
     for name in _OWN:

@@ -74,8 +74,8 @@ class Estimates:
         known = [cost.seconds for cost in left if cost.seconds is not None]
         if not left:
             return ["everything is done; a run would do nothing"]
-        more = f" and {len(left) - len(known)} nodes of unknown time" if len(known) < len(left) else ""
-        total = f"{len(left)} nodes to do: about {duration(sum(known))} on this machine{more}, one after another"
+        more = f"; of {len(left) - len(known)} of them the time is not known" if len(known) < len(left) else ""
+        total = f"nodes to do: {len(left)}, about {duration(sum(known))} on this machine, one after another{more}"
         return [
             total,
             "assumed: 6 N operations a token trained on (LoRA 4 N), twice for block-causal families; attention, the "

@@ -109,6 +109,8 @@ def inputs_of(out: Path, node: Node) -> dict[str, Any]:
             found["adapter"] = content(asked["adapter"])
         if "data" in asked:
             found["data"] = _data(asked["data"], asked.get("split", "train"))
+        if (reference := (asked.get("options") or {}).get("reference")) is not None:
+            found["reference"] = content(reference)
         return found
     if node.kind == "eval":
         if node.of is None:

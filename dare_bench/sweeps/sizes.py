@@ -48,8 +48,9 @@ class Rows:
 
 
 def size_of(model: str, family: str | None = None) -> Size:
-    """The size of a checkpoint; nothing is fetched for it, and no weight is read."""
-    if model not in registry().names("checkpoint") and not Path(model).expanduser().exists():
+    """The size of a checkpoint; nothing is fetched for it, and no weight is read. Raises CheckpointError."""
+    hub = model.count("/") == 1 and not model.startswith((".", "/", "~"))
+    if hub and model not in registry().names("checkpoint") and not Path(model).expanduser().exists():
         return Size()
     folder = locate(model)
     files = sorted(folder.glob("*.safetensors"))

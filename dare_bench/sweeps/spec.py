@@ -31,7 +31,7 @@ class Checkpoint(_Strict):
     def _named(self) -> Checkpoint:
         made = fingerprint.model_name(self.model).split("/")[-1]
         made += f"-{fingerprint.model_name(self.adapter)}" if self.adapter and not self.name else ""
-        object.__setattr__(self, "name", fingerprint.slug(self.name or made, 60))
+        object.__setattr__(self, "name", _part(self.name or made))
         return self
 
     def opening(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class SweepSpec(_Strict):
     """
 
     name: str = Field("sweep", min_length=1)
-    models: tuple[Checkpoint, ...] = Field(min_length=1)
+    models: tuple[Checkpoint, ...]
     train: tuple[dict[str, Any], ...] = ()
     eval: tuple[dict[str, Any], ...] = ()
     base: bool = True
@@ -72,7 +72,7 @@ class SweepSpec(_Strict):
     @classmethod
     def _short_models(cls, value: Any) -> Any:
         """A checkpoint may be written as its name alone, one without brackets."""
-        items = value if isinstance(value, list | tuple) else [value]
+        items = value if isinstance(value, list | tuple) else [] if value is None else [value]
         return [{"model": item} if isinstance(item, str) else item for item in items]
 
     @field_validator("train", "eval", mode="before")
@@ -94,6 +94,8 @@ class SweepSpec(_Strict):
     @field_validator("models")
     @classmethod
     def _distinct(cls, value: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
+        if not value:
+            raise ValueError("no model is named; give names, folders or hub ids (dare-bench ls models)")
         names = [one.name for one in value]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two are called {twice[0]!r}; give one a name of its own ({{model: ..., name: ...}})")
@@ -128,6 +130,12 @@ def read_spec(source: str | Path | Mapping[str, Any] | SweepSpec) -> SweepSpec:
         return SweepSpec.model_validate(found)
     except ValidationError as error:
         raise UsageError(f"{where}{one_line(error, 'a sweep')}") from error
+
+
+def _part(name: str) -> str:
+    """``name`` as part of a file name; letters that are lost there leave a hash behind."""
+    clean = fingerprint.slug(name, 60)
+    return clean if name.isascii() else f"{clean[:50]}-{fingerprint.digest(name, 8)}"
 
 
 def _dashed(mapping: Mapping[str, Any]) -> dict[str, Any]:

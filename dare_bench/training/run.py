@@ -140,7 +140,9 @@ class _held:
 
 
 def _open(spec: TrainSpec) -> Any:
-    named = {"adapter": spec.adapter, "device": spec.device, "dtype": spec.dtype, "family": spec.family}
+    """The model in the dtype it learns in: weights that are trained are float32 unless something else is asked for."""
+    dtype = spec.dtype or (None if spec.peft else "float32")
+    named = {"adapter": spec.adapter, "device": spec.device, "dtype": dtype, "family": spec.family}
     return load(spec.model, **{**named, **spec.model_args})
 
 
@@ -167,6 +169,7 @@ def _asked(spec: TrainSpec, method: Any, data: Tokens) -> dict[str, Any]:
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     return {
         **settings,
+        "learning_rate": spec.learning_rate or (method.lora_learning_rate if spec.peft else method.learning_rate),
         "base": fingerprint.model_name(spec.model),
         "base_content": fingerprint.content_hash(locate(spec.model)),
         "base_adapter": fingerprint.content_hash(locate(spec.adapter)) if spec.adapter else None,

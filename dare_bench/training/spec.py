@@ -42,7 +42,7 @@ class TrainSpec(BaseModel):
     model_args: dict[str, Any] = Field(default_factory=dict, description="k=v,k=v for opening the model.")
     device: str | None = Field(None, description="cpu, cuda, cuda:1, ... (default: CUDA where there is one).")
     dtype: str | None = Field(
-        None, description="Dtype of the weights (default: float32 on CPU, the checkpoint's on a GPU)."
+        None, description="Dtype of the weights (default: float32; of a base under LoRA, on a GPU the checkpoint's)."
     )
 
     peft: Literal["lora"] | None = Field(None, description="Train an adapter instead of the weights.")
@@ -69,7 +69,7 @@ class TrainSpec(BaseModel):
     gradient_checkpointing: bool = Field(False, description="Compute activations twice instead of keeping them.")
     bf16: bool = Field(False, description="Compute in bfloat16 beside float32 weights.")
     fsdp: bool = Field(False, description="Shard the model over the processes (FSDP2).")
-    seed: int = Field(0, ge=0, description="Of noise, order of rows, new adapters and our own tasks' rows.")
+    seed: int = Field(0, ge=0, lt=2**32, description="Of noise, order of rows, new adapters and our own tasks' rows.")
 
     logging_steps: int = Field(10, ge=1, description="Loss and figures every N steps.")
     report_to: tuple[str, ...] = Field(
@@ -102,9 +102,8 @@ class TrainSpec(BaseModel):
             raise ValueError(f"data and task say where rows come from, and {given}; give one of them")
         if self.eval_every is not None and not self.eval:
             raise ValueError("eval_every asks for evaluations, but of what? give eval_tasks or eval_suite")
-        for name in ("learning_rate", "weight_decay", "max_grad_norm", "num_train_epochs", "warmup_steps"):
-            value = getattr(self, name)
-            if value is not None and not math.isfinite(value):
+        for name, value in self:
+            if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{name}={value} must be finite")
         return self
 

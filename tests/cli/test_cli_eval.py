@@ -11,8 +11,8 @@ import toy_source
 from toy_model import ToyModel
 
 from dare_bench.cli import main
-from dare_bench.run_fields import run_fields
 from dare_bench.errors import UsageError
+from dare_bench.run_fields import run_fields
 
 toy_source.register()
 

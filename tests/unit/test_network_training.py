@@ -123,9 +123,10 @@ def test_hooks_of_the_head_fire_once_however_many_chunks_there_are():
 
 
 @pytest.mark.parametrize("wrap", [lambda m: m, replaced, lambda m: lora(m, "q_proj")])
-def test_no_masked_token_still_reaches_every_parameter(wrap):
+@pytest.mark.parametrize("length", [50, 2 * backbone.SELECT_FROM])
+def test_no_masked_token_still_reaches_every_parameter(wrap, length):
     model, none = wrap(network()), torch.zeros(0, dtype=torch.long)
-    nll = model(IDS, logits_at=none, targets=none).nll
+    nll = model(torch.arange(length)[None] % V, logits_at=none, targets=none).nll
     assert nll.shape == (0,) and nll.dtype == torch.float32
     nll.sum().backward()
     missing = [n for n, p in model.named_parameters() if p.requires_grad and (p.grad is None or p.grad.any())]

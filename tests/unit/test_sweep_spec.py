@@ -11,6 +11,7 @@ import yaml
 
 from dare_bench.errors import UsageError
 from dare_bench.sweeps.entries import evaluations, trainings
+from dare_bench.sweeps.estimate import Estimates
 from dare_bench.sweeps.graph import LONGEST, graph
 from dare_bench.sweeps.spec import read_spec
 
@@ -100,6 +101,18 @@ def test_models_can_be_named_apart_and_an_entry_can_be_for_some() -> None:
     assert [node.asked.get("dtype") for node in nodes] == ["bfloat16"] * 3
 
 
+def test_names_in_any_script_stay_different_and_make_no_empty_part() -> None:
+    models = [{"model": "tiny-llada-base", "name": name} for name in ("模型", "модель")]
+    found = ids(models=models, eval=[{"tasks": "dare_sudoku", "name": name} for name in ("短い", "長い")])
+    assert len(set(found)) == 4
+    assert all(re.fullmatch(r"eval/[A-Za-z0-9.-]+/[A-Za-z0-9.-]+", name) for name in found)
+
+
+def test_a_checkpoint_that_is_not_there_is_told_by_the_estimate(tmp_path: Path) -> None:
+    made = Estimates.of({"models": "no-such-model", "eval": {"tasks": "dare_sudoku"}}, tmp_path)
+    assert "no checkpoint 'no-such-model'" in made.costs["eval/no-such-model/dare_sudoku"].text
+
+
 def test_evaluations_are_grids_too() -> None:
     fields = [one.fields for one in evaluations(spec(eval={"tasks": ["a", "b"], "gen_kwargs": {"steps": [16, 32]}}))]
     assert fields == [{"tasks": "a,b", "decoding": {"steps": n}} for n in (16, 32)]
@@ -135,7 +148,8 @@ def test_long_names_are_cut_and_stay_different() -> None:
     ("fields", "says"),
     [
         ({"trains": []}, "unknown setting 'trains' of a sweep; closest: train"),
-        ({"models": []}, "models="),
+        ({"models": []}, "models=[]: no model is named"),
+        ({"models": None}, "no model is named"),
         ({"models": ["tiny-llada", {"model": "x/tiny-llada"}]}, "two are called 'tiny-llada'"),
         ({"eval": None}, "neither train nor eval"),
         ({"eval": None, "train": SFT, "board": True}, "board shows evaluations"),

@@ -1,0 +1,54 @@
+"""Going on from a checkpoint: what of it must be there, and errors that name the folder when it is damaged.
+
+transformers goes on without a word where the optimiser's state is missing, which is another training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from transformers import TrainerState
+
+from dare_bench.errors import CheckpointError, TrainingError
+
+STATE = "trainer_state.json"
+
+
+def check_whole(folder: Path) -> None:
+    """Raises TrainingError where a checkpoint lacks what an unbroken training would go on with, or cannot be read."""
+    needed = {STATE: STATE, "scheduler.pt": "scheduler.pt", "optimizer*": "optimizer.pt", "rng_state*": "rng_state.pth"}
+    missing = [name for pattern, name in needed.items() if not any(folder.glob(pattern))]
+    if missing:
+        raise _remove(folder, f"{', '.join(missing)} is missing")
+    with damage_told(folder):
+        TrainerState.load_from_json(str(folder / STATE))
+
+
+@contextlib.contextmanager
+def damage_told(folder: Path | str | None) -> Iterator[None]:
+    """An error that reading the checkpoint raises, as a TrainingError that names it."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (
+        CheckpointError,
+        OSError,
+        RuntimeError,
+        ValueError,
+        TypeError,
+        KeyError,
+        EOFError,
+        pickle.UnpicklingError,
+    ) as error:
+        if folder is None:
+            raise
+        raise _remove(Path(folder), f"it cannot be read: {str(error).splitlines()[0][:150]}") from error
+
+
+def _remove(folder: Path, what: str) -> TrainingError:
+    return TrainingError(f"{folder} is damaged ({what}); remove it to go on from the checkpoint before it")

@@ -1,8 +1,8 @@
 """What nodes of the sweeps' tests do instead of training and evaluating: importable, so that worker processes find it.
 
 ``OUT/../begun`` lists the nodes that were begun, in order. ``OUT/../acts.json`` tells what a node whose id contains a
-word shall do: ``fail``, ``die`` (SIGKILL), ``weights`` (train other weights than before), or ``wait`` (for ``OUT/../go``; its
-process is told in ``OUT/../seed=N.pid``).
+word shall do: ``fail``, ``die`` (SIGKILL), ``weights`` (train other weights than before), or ``wait`` (for
+``OUT/../go``; its process is told in ``OUT/../seed=N.pid``).
 """
 
 from __future__ import annotations

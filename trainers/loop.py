@@ -91,7 +91,7 @@ def training_arguments(spec: TrainSpec, method: Method, model: LoadedModel, out:
     if spec.lr_scheduler_type not in SCHEDULES:
         raise unknown("lr_scheduler_type", spec.lr_scheduler_type, SCHEDULES)
     if spec.fsdp and int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        raise UsageError("fsdp shards a model over several processes, and this is one; start them by torchrun, or drop it")
+        raise UsageError("fsdp shards a model over several processes, and this is one; start more by torchrun")
     default = method.lora_learning_rate if spec.peft else method.learning_rate
     kept = ("lr_scheduler_type", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
     arguments = TrainingArguments(
@@ -201,8 +201,8 @@ class Loop(Trainer):
         loss, figures = self.method.loss(inputs, policy, self.reference)
         if not math.isfinite(value := float(loss.detach())):
             raise TrainingError(
-                f"step {inputs.step + 1}: the loss is {value}; rows of this batch: {self._rows}; lower --learning-rate, "
-                "check these rows, or go on from the last checkpoint with other settings"
+                f"step {inputs.step + 1}: the loss is {value}; rows of this batch: {self._rows}; lower "
+                "--learning-rate, check these rows, or go on from the last checkpoint with other settings"
             )
         if not self.figures:
             self._counted_from = self.state.global_step

@@ -112,6 +112,12 @@ class Method(ABC):
     def _row(self, row: TokenRow) -> Row:
         if row.cut:
             return Row(row.prompt, row.answer, row.key, row.where)
+        if (asked := self.options.canvas_length) is not None and len(row.prompt) + asked > self.spec.context_limit:
+            most = self.spec.context_limit - len(row.prompt)
+            raise UsageError(
+                f"canvas_length={asked} behind {row.where} (a prompt of {len(row.prompt)} tokens) is beyond the "
+                f"model's context of {self.spec.context_limit}; give at most {most}"
+            )
         length, padding, most = self.options.room(len(row.prompt), len(row.answer), self.canvas, self.spec.block_length)
         length = max(len(row.answer) + 1, min(length, self.spec.context_limit - len(row.prompt)))
         eos = self.spec.eos_ids[0] if self.spec.eos_ids else self.spec.pad_id

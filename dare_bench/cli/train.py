@@ -164,6 +164,17 @@ def _train(method: str, own: Mapping[str, FieldInfo], flags: dict[str, Any], jso
         raise typer.Exit(4)
 
 
+def _once(found: Mapping[str, Any], config: str | None) -> None:
+    """What a file may write by itself or within a mapping stands in one of the two places."""
+    for name, prefix in (("options", ""), ("eval", "eval_")):
+        inner = found.get(name)
+        if inner is not None and not isinstance(inner, dict):
+            raise UsageError(f"{config}: {name}={inner!r} is no mapping; write {name}: {{setting: value}}")
+        twice = next((key for key in inner or () if f"{prefix}{key}" in found), None)
+        if twice is not None:
+            raise UsageError(f"{config}: {prefix}{twice} and {twice} within {name} are the same setting; keep one")
+
+
 def settings(method: str, own: Mapping[str, FieldInfo], flags: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``dare_bench.train`` from flags and the YAML file they name.
 
@@ -181,9 +192,7 @@ def settings(method: str, own: Mapping[str, FieldInfo], flags: Mapping[str, Any]
             raise UsageError(f"{config}: unknown setting {name!r}; closest: {', '.join(closest(name, known))}")
     if {"data", "task"} & given.keys():
         found = {name: value for name, value in found.items() if name not in ("data", "task")}
-    twice = [name for name in {**(found.get("options") or {})} if name in found] if _mapping(found, "options", config) else []
-    if twice:
-        raise UsageError(f"{config}: {twice[0]!r} is given twice, by itself and among options; keep one")
+    _once(found, config)
     fields = {"method": method, **found, **given}
     evaluation = dict(fields.pop("eval", None) or {})
     for name in _OWN:

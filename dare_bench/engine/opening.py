@@ -81,12 +81,13 @@ class Opener:
         mark = json.dumps([spec.model, arguments], sort_keys=True, default=str)
         if self._open is None or self._open[0] != mark:
             self._open = None  # the one before may be as big as the memory
-            model = _load(spec.model, {name: value for name, value in arguments.items() if value is not None})
+            model = open_checkpoint(spec.model, {name: value for name, value in arguments.items() if value is not None})
             self._open = (mark, model, model.loaded)
         return self._open[1:]
 
 
-def _load(checkpoint: str, arguments: dict[str, Any]) -> Any:
+def open_checkpoint(checkpoint: str, arguments: dict[str, Any]) -> Any:
+    """``load`` with arguments that people wrote; raises UsageError, too, for one that it does not have."""
     try:
         return load(checkpoint, **arguments)
     except TypeError as error:

@@ -27,6 +27,7 @@ _REMEDY = {
     errno.EPERM: "choose another folder or change its permissions",
     errno.ENOENT: "choose another folder",
     errno.ENOTDIR: "choose another folder",
+    errno.EEXIST: "choose another folder",
     errno.EROFS: "choose a folder on a disk that can be written",
 }
 

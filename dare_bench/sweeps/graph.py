@@ -127,8 +127,8 @@ def _named(asked: Sequence[Evaluation]) -> list[tuple[str, Evaluation]]:
 
 
 def label(words: Sequence[str | None], settings: Mapping[str, Any]) -> str:
-    """Words and ``name=value`` by hyphens, as one part of a path: at most ``LONGEST`` characters. A hash stands for what
-    is cut, and for letters that are left out."""
+    """Words and ``name=value`` by hyphens, as one part of a path: at most ``LONGEST`` characters. A hash stands for
+    what is cut, and for letters that are left out."""
     parts = [str(word) for word in words] + [f"{name}={_shown(value)}" for name, value in settings.items()]
     whole = "-".join(parts)
     clean = re.sub(r"[^A-Za-z0-9._=+]+", "-", whole).strip("-._")

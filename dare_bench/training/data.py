@@ -41,7 +41,7 @@ def read_data(spec: TrainSpec, kind: Kind) -> Data:
     tables = (open_file(file, KEEP) for file in files) if files else iter([open_hub(spec.data, spec.split)])
     rows = tuple(_Reader(kind).read(tables, spec.rows))
     if not rows:
-        raise DataError(f"{spec.data} holds no rows")
+        raise DataError(f"{spec.data} holds no rows; give data that does")
     return Data(kind, rows, digest(rows), spec.data)
 
 

@@ -17,9 +17,10 @@ from filelock import FileLock, Timeout
 from dare_bench import fingerprint
 from dare_bench.engine.evaluate import evaluate_all, settled
 from dare_bench.engine.hints import check
+from dare_bench.engine.opening import open_checkpoint
 from dare_bench.engine.plan import plan
 from dare_bench.errors import DataError, RunError, UsageError
-from dare_bench.loading import base_and_adapter, load, locate
+from dare_bench.loading import base_and_adapter, locate
 from dare_bench.protocols import AdapterSettings, LoadedModel
 from dare_bench.registry import registry
 from dare_bench.run_fields import run_fields
@@ -143,7 +144,7 @@ def _open(spec: TrainSpec) -> Any:
     """The model in the dtype it learns in: weights that are trained are float32 unless something else is asked for."""
     dtype = spec.dtype or (None if spec.peft else "float32")
     named = {"adapter": spec.adapter, "device": spec.device, "dtype": dtype, "family": spec.family}
-    return load(spec.model, **{**named, **spec.model_args})
+    return open_checkpoint(spec.model, {**named, **spec.model_args})
 
 
 def _thaw(network: Any) -> None:

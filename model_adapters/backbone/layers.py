@@ -144,7 +144,7 @@ class Layer(nn.Module):
             x_TD, cos, sin = x_TD[keep_N], cos[keep_N], sin[keep_N]
         q = rotate(q, cos, sin, self.arch.rope_in_float32)
         mixed = attend(q, k, v, plan, queries, self.index)
-        x_TD = x_TD + self.part("o")(mixed.flatten(1))
+        x_TD = x_TD + self.part("o")(mixed.reshape(x_TD.shape[0], -1))
         return x_TD + self._feed_forward(self.part("ff_norm")(x_TD))
 
     def _project(self, y_TD: Tensor, keep_N: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

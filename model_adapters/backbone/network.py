@@ -118,7 +118,8 @@ class DiffusionNetwork(PreTrainedModel):
             x = x * a.embed_scale
         cos, sin = rotary(positions_T, a.rotated, a.rope_theta)
         layers = self.at(a.names.layers)
-        few = logits_at is not None and len(tokens_T) - len(logits_at) >= SELECT_FROM
+        # With no token at all, every layer is computed whole: all parameters are to get a gradient, be it zero.
+        few = logits_at is not None and 0 < len(logits_at) <= len(tokens_T) - SELECT_FROM
         queries = select_queries(plan, logits_at) if few and logits_at is not None else None
         for i, layer in enumerate(layers):
             last = few and i == len(layers) - 1

@@ -164,7 +164,8 @@ def test_a_checkpoint_that_no_training_made_is_not_written_over(tmp_path):
 
 
 def test_a_loss_that_is_no_number_ends_it_and_names_the_rows(tmp_path):
-    with pytest.raises(TrainingError, match=r"step \d+: the (loss|gradient's norm) is (nan|inf); rows of .* batch: dare_sudoku:"):
+    said = r"step \d+: the (loss|gradient's norm) is (nan|inf); rows of .* batch: dare_sudoku:"
+    with pytest.raises(TrainingError, match=said):
         train(tmp_path / "out", learning_rate=1e30, max_grad_norm=0, warmup_steps=0)
 
 

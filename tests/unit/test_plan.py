@@ -64,7 +64,7 @@ def test_runs_share_one_open_model_and_one_refusal_stops_no_other(
         model.loaded = model  # type: ignore[attr-defined]
         return model
 
-    monkeypatch.setattr("dare_bench.engine.opening._load", load)
+    monkeypatch.setattr("dare_bench.engine.opening.open_checkpoint", load)
     monkeypatch.setattr(Opener, "content", lambda self, spec: "toy content")
     base = {"model": "toy", "harness": "toy", "limit": 3, "output_path": str(tmp_path)}
     planned = [Planned(name, {**base, "tasks": name}) for name in ("toygen", "nothing", "toycode", "toychoice")]

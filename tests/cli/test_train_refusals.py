@@ -1,0 +1,108 @@
+"""What ``dare-bench train`` refuses in one line, and damaged checkpoints that it does not go on from in silence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from require import need_package
+
+from dare_bench.cli.train import settings
+from dare_bench.errors import TrainingError, UsageError
+
+need_package("accelerate")
+FIELDS: dict[str, Any] = {
+    "method": "sft",
+    "model": "tiny-llada-base",
+    "task": "dare_sudoku",
+    "rows": 20,
+    "per_device_train_batch_size": 4,
+    "max_steps": 3,
+    "save_steps": 1,
+    "report_to": (),
+}
+
+
+def train(out: Path, **more: Any) -> Any:
+    from dare_bench.training.run import train
+
+    return train(**{**FIELDS, "output_path": str(out), **more})
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"seed": 2**32}, "seed=4294967296"),
+        ({"lora_alpha": float("inf")}, "lora_alpha=inf must be finite"),
+        ({"model_args": {"block_length": 4}}, "'block_length' is nothing that load takes"),
+        ({"lr_scheduler_type": "warmup_stable_decay"}, "unknown lr_scheduler_type"),
+        ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "unknown lr_scheduler_type"),
+        ({"fsdp": True}, "several processes, and this is one"),
+        ({"canvas_length": 100_000}, r"beyond the model's context of \d+; give at most"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(tmp_path: Path, more: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        train(tmp_path / "out", **more)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("eval: dare_sudoku\n", r"eval='dare_sudoku' is no mapping; write eval: \{setting: value\}"),
+        ("options: counts\n", "options='counts' is no mapping"),
+        ("noise: even\noptions: {noise: counts}\n", "noise and noise within options are the same setting"),
+        ("eval_tasks: a\neval: {tasks: b}\n", "eval_tasks and tasks within eval are the same setting"),
+    ],
+)
+def test_a_file_says_a_setting_once_and_mappings_as_mappings(tmp_path: Path, text: str, said: str) -> None:
+    from dare_bench.trainers.sft import SFTOptions
+
+    file = tmp_path / "train.yaml"
+    file.write_text(f"model: tiny-llada-base\ntask: dare_sudoku\noutput_path: o\n{text}")
+    with pytest.raises(UsageError, match=said):
+        settings("sft", SFTOptions.model_fields, {"config": str(file)})
+
+
+def test_the_last_step_is_logged(tmp_path: Path) -> None:
+    train(tmp_path / "out")
+    log = json.loads((tmp_path / "out" / "trainer_state.json").read_text())["log_history"]
+    assert [entry["step"] for entry in log if "loss" in entry] == [1, 3]
+
+
+def _cut(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:1000])
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda folder: (folder / "optimizer.pt").unlink(), r"optimizer\.pt is missing"),
+        (lambda folder: (folder / "rng_state.pth").unlink(), r"rng_state\.pth is missing"),
+        (lambda folder: (folder / "trainer_state.json").unlink(), r"trainer_state\.json is missing"),
+        (lambda folder: (folder / "trainer_state.json").write_text("{"), "cannot be read"),
+        (_cut("optimizer.pt"), "cannot be read"),
+        (_cut("rng_state.pth"), "cannot be read"),
+        (_cut("model.safetensors"), "cannot be read"),
+    ],
+    ids=["no optimiser", "no rng", "no state", "bad state", "cut optimiser", "cut rng", "cut weights"],
+)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_goes_on(
+    tmp_path: Path, damage: Callable[[Path], object], said: str
+) -> None:
+    import shutil
+
+    out = tmp_path / "out"
+    train(out)
+    whole = (out / "model.safetensors").read_bytes()
+    (out / "lineage.json").unlink()  # as if killed before its end
+    (out / "train.json").write_text((out / "train.json").read_text().replace('"complete"', '"running"'))
+    damage(out / "checkpoint-2")
+    with pytest.raises(TrainingError, match=f"checkpoint-2 is damaged .*{said}.*; remove it"):
+        train(out)
+    shutil.rmtree(out / "checkpoint-2")
+    train(out)
+    assert (out / "model.safetensors").read_bytes() == whole

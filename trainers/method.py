@@ -106,17 +106,25 @@ class Method(ABC):
         return None
 
     def items(self, data: Tokens) -> list[Item]:
-        """Rows with the room behind their answers settled."""
+        """Rows with the room behind their answers settled.
+
+        Raises:
+            UsageError: a canvas that nobody gave, or one beyond the model's context.
+        """
+        o = self.options
+        unknown = o.canvas_length is None and self.canvas is None and self.spec.block_length is None
+        if o.padding == "eos_supervised" and unknown and o.max_pads != 0:
+            raise UsageError("padding='eos_supervised' fills a canvas with EOS, of what length? give canvas_length")
         return [tuple(self._row(row) for row in rows) for rows in data.items]
 
     def _row(self, row: TokenRow) -> Row:
         if row.cut:
             return Row(row.prompt, row.answer, row.key, row.where)
         if (asked := self.options.canvas_length) is not None and len(row.prompt) + asked > self.spec.context_limit:
-            most = self.spec.context_limit - len(row.prompt)
+            fits = self.spec.context_limit - len(row.prompt)
             raise UsageError(
                 f"canvas_length={asked} behind {row.where} (a prompt of {len(row.prompt)} tokens) is beyond the "
-                f"model's context of {self.spec.context_limit}; give at most {most}"
+                f"model's context of {self.spec.context_limit}; give at most {fits}"
             )
         length, padding, most = self.options.room(len(row.prompt), len(row.answer), self.canvas, self.spec.block_length)
         length = max(len(row.answer) + 1, min(length, self.spec.context_limit - len(row.prompt)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dare_bench.diffusion.canvas import Padding
 
@@ -21,6 +21,13 @@ class PaddingOptions(BaseModel):
         None, ge=1, description="Response tokens of a row with eos_supervised (default: the task's own)."
     )
     max_pads: int | None = Field(None, ge=0, description="At most so many learned EOS behind an answer.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PaddingOptions:
+        if self.padding == "masked_out" and (self.canvas_length is not None or self.max_pads is not None):
+            name = "canvas_length" if self.canvas_length is not None else "max_pads"
+            raise ValueError(f"{name} is of padding='eos_supervised'; with masked_out a row ends with its one EOS")
+        return self
 
     def room(
         self, prompt: int, answer: int, canvas: int | None, block_length: int | None

@@ -90,6 +90,9 @@ class TrainSpec(BaseModel):
         """Optimiser steps over ``rows`` rows, ``batch`` of them a step."""
         return self.max_steps or max(1, math.ceil(self.num_train_epochs * rows / batch))
 
+    def _differs(self, name: str) -> bool:
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
+
     @field_validator("lora_targets", "report_to", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
@@ -100,6 +103,15 @@ class TrainSpec(BaseModel):
         if (self.data is None) == (self.task is None):
             given = "both are given" if self.data is not None else "neither is given"
             raise ValueError(f"data and task say where rows come from, and {given}; give one of them")
+        adapted = sorted(
+            name
+            for name in self.model_fields_set
+            if name.startswith("lora_") and self.peft is None and self._differs(name)
+        )
+        if adapted:
+            raise ValueError(
+                f"{adapted[0]}={getattr(self, adapted[0])} is of an adapter; give peft='lora' too, or drop it"
+            )
         if self.eval_every is not None and not self.eval:
             raise ValueError("eval_every asks for evaluations, but of what? give eval_tasks or eval_suite")
         for name, value in self:

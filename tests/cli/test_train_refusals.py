@@ -36,11 +36,14 @@ def train(out: Path, **more: Any) -> Any:
     ("more", "said"),
     [
         ({"seed": 2**32}, "seed=4294967296"),
-        ({"lora_alpha": float("inf")}, "lora_alpha=inf must be finite"),
+        ({"lora_alpha": float("inf"), "peft": "lora"}, "lora_alpha=inf must be finite"),
         ({"model_args": {"block_length": 4}}, "'block_length' is nothing that load takes"),
         ({"lr_scheduler_type": "warmup_stable_decay"}, "unknown lr_scheduler_type"),
         ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "unknown lr_scheduler_type"),
         ({"fsdp": True}, "several processes, and this is one"),
+        ({"lora_r": 8}, "lora_r=8 is of an adapter; give peft='lora' too"),
+        ({"padding": "masked_out", "canvas_length": 24}, "canvas_length is of padding='eos_supervised'"),
+        ({"padding": "masked_out", "max_pads": 2}, "max_pads is of padding='eos_supervised'"),
         ({"canvas_length": 100_000}, r"beyond the model's context of \d+; give at most"),
     ],
 )
@@ -106,3 +109,10 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_goes_on(
     shutil.rmtree(out / "checkpoint-2")
     train(out)
     assert (out / "model.safetensors").read_bytes() == whole
+
+
+def test_a_canvas_that_nobody_gave_is_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"prompt": "1+1=", "completion": "2"}\n')
+    with pytest.raises(UsageError, match="of what length"):
+        train(tmp_path / "out", task=None, data=str(file), padding="eos_supervised")

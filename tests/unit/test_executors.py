@@ -118,6 +118,7 @@ def test_closing_ends_the_workers(tmp_path: Path) -> None:
 
 
 def _parent(folder: str) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background begins with it ignored
     jobs = [job(Path(folder), "endless", act="sleep")]
     try:
         list(Devices(workers=2, device="cpu").run(play, jobs))

@@ -35,6 +35,7 @@ from dare_bench.trainers.progress import Progress
 from dare_bench.trainers.reference import open_reference
 from dare_bench.trainers.resume import check_whole, damage_told
 from dare_bench.trainers.steps import Micro, Shape, Steps
+from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
 
@@ -123,7 +124,7 @@ def trackers(wanted: tuple[str, ...]) -> list[str]:
     for name in wanted:
         if name != "none" and name not in INTEGRATION_TO_CALLBACK:
             raise unknown("tracker", name, [*INTEGRATION_TO_CALLBACK, "none"])
-        if name != "none" and name not in installed and int(os.environ.get("RANK", "0")) == 0:
+        if name != "none" and name not in installed and first_process():
             log.warning("%s is not installed: no curves are sent to it", name)
     return [name for name in wanted if name in installed]
 

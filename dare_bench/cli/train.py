@@ -141,7 +141,8 @@ def _shown(value: Any) -> str:
 
 def _train(method: str, own: Mapping[str, FieldInfo], flags: dict[str, Any], json: bool) -> None:
     from dare_bench.cli.eval import _log_to_stderr
-    from dare_bench.training.run import first_process, train
+    from dare_bench.training.processes import first_process
+    from dare_bench.training.run import train
 
     fields = settings(method, own, flags)
     _log_to_stderr()

@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.nn.functional import conv1d
 
 from dare_bench.diffusion.canvas import Batch, select
-from dare_bench.diffusion.noise import EPS, even_levels
+from dare_bench.diffusion.likelihood import level_counts
+from dare_bench.diffusion.noise import EPS, draw_masks, even_levels, levels
 from dare_bench.diffusion.rng import Draw, uniform
 from dare_bench.errors import UsageError
 
@@ -118,16 +119,13 @@ def cart(batch: Batch, masked_T: Tensor) -> Tensor:
 
 def _bernoulli(copies: Copies, level_R: Tensor) -> tuple[Tensor, Tensor]:
     """Every token on its own with its copy's level."""
-    row_T, column_T = copies.batch.row_T, copies.batch.column_T
-    u_T = uniform(copies.key_R[row_T], Draw.MASK, copies.draw_R[row_T], column_T)
-    level_T = level_R[row_T]
-    return u_T < level_T, level_T
+    masked_T = draw_masks(copies.batch, level_R, copies.key_R, copies.draw_R)
+    return masked_T, level_R[copies.batch.row_T]
 
 
 def _uniform(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
     """t ~ U(eps, 1) for every copy (LLaDA, arXiv 2502.09992, eq. 5; SDAR's p = (1 - eps) t + eps is the same law)."""
-    u_R = uniform(copies.key_R, Draw.NOISE_LEVEL, copies.draw_R, 0)
-    return _bernoulli(copies, law.eps + (1.0 - law.eps) * u_R)
+    return _bernoulli(copies, levels(copies.key_R, copies.draw_R, law.eps))
 
 
 def _even(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
@@ -138,7 +136,7 @@ def _even(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
 def _band(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
     """t ~ U(low, high) (LLaDA2: inclusionAI/dFactory's noise_range)."""
     low, high = law.band
-    return _bernoulli(copies, low + (high - low) * uniform(copies.key_R, Draw.NOISE_LEVEL, copies.draw_R, 0))
+    return _bernoulli(copies, low + (high - low) * levels(copies.key_R, copies.draw_R, 0.0))
 
 
 def _ranks(copies: Copies, draw_T: Tensor, group_T: Tensor) -> Tensor:
@@ -195,7 +193,7 @@ def _blocks(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
     width = int(block_T.max()) + 1
     group_T = batch.row_T * width + block_T
     size_T = torch.bincount(group_T[batch.response_T], minlength=int(group_T.max()) + 1)[group_T].clamp(min=1)
-    count_T = torch.minimum((level_T * size_T).floor().long() + 1, size_T)
+    count_T = level_counts(level_T, size_T)
     place_T = _ranks(copies, copies.draw_R[batch.row_T], group_T)
     return place_T < count_T, count_T / size_T.double()
 

@@ -163,8 +163,9 @@ def stratified_levels(draws: int, blocks: int, offset: float | Tensor) -> Tensor
     return levels_NB[levels_NB[:, 0].argsort()]
 
 
-def level_counts(levels: Tensor, size: int) -> Tensor:
-    """Masked tokens of a block of ``size`` at noise levels u: min(floor(u size) + 1, size), so uniform on 1..size."""
+def level_counts(levels: Tensor, size: int | Tensor) -> Tensor:
+    """Masked tokens of a block of ``size`` (one for all, or one a level) at noise levels u:
+    min(floor(u size) + 1, size), so uniform on 1..size."""
     return ((levels * size).floor().long() + 1).clamp(max=size)
 
 

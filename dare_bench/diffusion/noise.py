@@ -18,7 +18,7 @@ EPS = 1e-3
 """Lowest noise level: the loss divides by it (ML-GSAI/LLaDA GUIDELINES.md, forward_process)."""
 
 
-def levels(key_B: Tensor, step: int, eps: float = EPS) -> Tensor:
+def levels(key_B: Tensor, step: int | Tensor, eps: float = EPS) -> Tensor:
     """A noise level for each row, independent and uniform on (eps, 1): float64 [B]."""
     return eps + (1.0 - eps) * uniform(key_B, Draw.NOISE_LEVEL, step, 0)
 
@@ -36,7 +36,8 @@ def even_levels(key: int, step: int, rows: int, eps: float = EPS) -> Tensor:
     return even_B[uniform(key_B, Draw.ORDER, step, 0).argsort()]
 
 
-def draw_masks(batch: Batch, t_B: Tensor, key_B: Tensor, step: int) -> Tensor:
-    """Which tokens are masked: boolean [T], never True in a prompt."""
-    u_T = uniform(key_B[batch.row_T], Draw.MASK, step, batch.column_T)
+def draw_masks(batch: Batch, t_B: Tensor, key_B: Tensor, step: int | Tensor) -> Tensor:
+    """Which tokens are masked: boolean [T], never True in a prompt. ``step`` may be each row's own, [B]."""
+    step_T = step[batch.row_T] if isinstance(step, Tensor) else step
+    u_T = uniform(key_B[batch.row_T], Draw.MASK, step_T, batch.column_T)
     return batch.response_T & (u_T < t_B[batch.row_T])

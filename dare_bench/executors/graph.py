@@ -81,6 +81,6 @@ def _portable(error: Exception) -> Exception:
     try:
         if type(pickle.loads(pickle.dumps(error))) is type(error):  # our own bytes of a moment ago
             return error
-    except Exception:
+    except Exception:  # pickling runs the exception's own code, which may raise anything: its words are told below
         pass
     return DareError(f"{type(error).__name__}: {error}")

@@ -29,6 +29,7 @@ from dare_bench.runs.reader import Run
 from dare_bench.runs.writer import ensure_folder
 from dare_bench.training import folder
 from dare_bench.training.data import read_data
+from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec, train_spec
 from dare_bench.training.tokens import histogram, tokenise
@@ -75,7 +76,7 @@ def train(spec: TrainSpec | None = None, **fields: Any) -> Trained:
     kind = registry().get("trainer", spec.method).load()
     with _held(out):
         model = _open(spec)
-        method = kind(kind.settle(spec.options, model.spec), model.spec, None)
+        method = kind(kind.settle(spec.options, model.spec), model.spec, None)  # refuses before data is read
         data = _tokens(spec, kind.reads, model)
         method = kind(method.options, model.spec, data.canvas)
         asked = _asked(spec, method, data)
@@ -112,11 +113,6 @@ def settle(spec: TrainSpec | None, fields: dict[str, Any]) -> TrainSpec:
     if adapter is not None and whole.peft is None:
         raise UsageError(f"{adapter} is an adapter; give --peft lora to go on with it, or merge it (export merge)")
     return whole.model_copy(update={"model": base, "adapter": adapter})
-
-
-def first_process() -> bool:
-    """Is this the first process of all (or the only one)?"""
-    return int(os.environ.get("RANK", "0")) == 0
 
 
 class _held:

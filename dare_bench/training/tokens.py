@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from dare_bench import seeds
 from dare_bench.errors import DareError, DataError, UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.training.files import reason
+from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Data, Example, Item, Pair, TokenRow, Tokens, content, digest
 from dare_bench.training.spec import TrainSpec
 from dare_bench.types import Prompt
@@ -89,7 +89,7 @@ def _settle(long: list[str], total: int, limit: int, overlong: str) -> None:
     first = f"{len(long)} of {total} rows are longer than {limit} tokens, the first is {long[0]}"
     if overlong == "error":
         raise DataError(f"{first}; give a larger max_length, or overlong=drop or truncate")
-    if int(os.environ.get("RANK", "0")) == 0:
+    if first_process():
         log.warning("%s: %s", first, "left out" if overlong == "drop" else "their answers are cut")
 
 

@@ -21,8 +21,8 @@ class RunSpec(BaseModel):
     ``decoding`` and ``likelihood`` hold only what was asked for; the model fills in the rest and the run records all.
     ``adapter``: a LoRA adapter's folder or hub id. ``repeats``: how often each prompt is answered, every time from its
     own random key. ``unsafe_no_sandbox``: run generated code also where no isolation works. ``recipe``: the published
-    score that the run is to be held against. ``devices``, ``executor``, ``ray_address``: where the work is done, which
-    is no part of what the run is.
+    score that the run is to be held against; ``suite``: the suite that it is a part of. ``devices``, ``executor``,
+    ``ray_address``: where the work is done, which is no part of what the run is.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -56,6 +56,7 @@ class RunSpec(BaseModel):
     log_samples: bool = True
     unsafe_no_sandbox: bool = False
     recipe: str | None = None
+    suite: str | None = None
 
     @field_validator("tasks", "include_path", mode="before")
     @classmethod

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from dare_bench.config import one_line, read_yaml
 from dare_bench.errors import UsageError, unknown
-from dare_bench.runs.reader import Run
 
 FOLDER = Path(__file__).parent / "boards"
+
+
+class _Scored(Protocol):
+    @property
+    def top_level(self) -> list[str]: ...
 
 
 class Column(BaseModel):
@@ -30,7 +34,11 @@ class Column(BaseModel):
 
 
 class Board(BaseModel):
-    """A board's declaration. ``rank_by``: "mean" of all columns, "none", or one of the tasks."""
+    """A board's declaration.
+
+    ``rank_by``: "mean" of all columns, "none", or one of the tasks. ``rows``: "checkpoint" puts runs of one checkpoint
+    that were asked alike and have other tasks on one row, "run" gives each run its own.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -38,6 +46,7 @@ class Board(BaseModel):
     about: str = ""
     tasks: Literal["all"] | tuple[Column, ...] = "all"
     rank_by: str = "mean"
+    rows: Literal["checkpoint", "run"] = "checkpoint"
 
     @field_validator("tasks", mode="before")
     @classmethod
@@ -63,11 +72,11 @@ class Board(BaseModel):
             raise ValueError(f"rank_by is {self.rank_by!r}; allowed: {', '.join(allowed)}")
         return self
 
-    def columns(self, runs: Sequence[Run]) -> list[Column]:
+    def columns(self, runs: Sequence[_Scored]) -> list[Column]:
         """The columns: those declared, or every task and group that any run has a score of."""
         if self.tasks != "all":
             return list(self.tasks)
-        return [Column(task=task) for task in dict.fromkeys(task for run in runs for task in run.top_level())]
+        return [Column(task=task) for task in dict.fromkeys(task for run in runs for task in run.top_level)]
 
 
 def load_board(name: str) -> Board:

@@ -1,94 +1,66 @@
-"""Building a site: run directories in, plain files out. A rebuild replaces what the last build wrote, nothing else."""
+"""Building a site: run directories in, plain files out. A rebuild makes what has changed, nothing else."""
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import RunError, UsageError
-from dare_bench.leaderboards.board import Board, Column, load_board
-from dare_bench.leaderboards.pages import HERE, gist, render, settings_table, slug
-from dare_bench.leaderboards.rows import Row, make_rows, row_record, score_record, why_unranked
-from dare_bench.runs.index import SampleIndex
-from dare_bench.runs.reader import Run, find_runs
-from dare_bench.runs.scores import Score
-from dare_bench.runs.view import document_view
-from dare_bench.runs.writer import atomic_write_bytes, atomic_write_json, atomic_write_text
+from dare_bench.leaderboards import board_page, run_page, sample_pages
+from dare_bench.leaderboards.board import Board, load_board
+from dare_bench.leaderboards.context import Context, View
+from dare_bench.leaderboards.entries import read_entries
+from dare_bench.leaderboards.pages import HERE, Link, slug
+from dare_bench.leaderboards.ranking import make_rows
+from dare_bench.leaderboards.site import Site
 
-PAGE_SIZE = 25
-"""Documents on a sample page."""
-_MANIFEST = "data/files.json"
+PAGES: tuple[Any, ...] = ()
+"""Modules of pages over several runs: ``link(context)`` is their place in the navigation, or None where they would be
+empty; ``write(site, context)`` makes them."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What a build made."""
+    """What a build made. ``documents`` and ``files`` count what the site has, ``made`` the parts written now."""
 
     index: Path
     runs: int = 0
     documents: int = 0
     files: int = 0
+    made: int = 0
     left_out: list[str] = field(default_factory=list)
 
     def record(self) -> dict[str, Any]:
-        return {
-            "index": str(self.index),
-            "runs": self.runs,
-            "documents": self.documents,
-            "files": self.files,
-            "left_out": self.left_out,
+        return {name: getattr(self, name) for name in ("runs", "documents", "files", "made", "left_out")} | {
+            "index": str(self.index)
         }
-
-
-class _Site:
-    """The output folder: every write is atomic, stays inside, and is remembered."""
-
-    def __init__(self, out: Path) -> None:
-        self.out = out
-        self.written: set[str] = set()
-        self.documents = 0
-
-    def page(self, place: str, template: str, **values: Any) -> None:
-        root = "../" * place.count("/")
-        self.text(place, render(template, root, **values))
-
-    def text(self, place: str, text: str) -> None:
-        atomic_write_text(self._at(place), text, durable=False)
-
-    def json(self, place: str, value: Any) -> None:
-        atomic_write_json(self._at(place), value, durable=False)
-
-    def copy(self, place: str, source: Path) -> None:
-        atomic_write_bytes(self._at(place), source.read_bytes(), durable=False)
-
-    def _at(self, place: str) -> Path:
-        if ".." in Path(place).parts or place.startswith("/"):
-            raise AssertionError(f"{place} would leave the site's folder")  # names go through slug() first
-        self.written.add(place)
-        return self.out / place
 
 
 def build(
     runs: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
-    board: str = "default",
+    board: str | Sequence[str] = "default",
+    samples: bool = True,
     on_problem: Callable[[str], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Build the site of all runs at or below ``runs`` into the folder ``out``.
 
-    ``board`` is a name in ``boards/`` or a YAML file. Folders that cannot be read are left out and told to
-    ``on_problem`` (default: a warning).
+    Args:
+        board: names in ``boards/`` or YAML files; the first is the site's front page.
+        samples: make sample pages; without them only result files are read.
+        on_problem: told, in one line each, of folders and files that had to be left out (default: a warning).
+        on_progress: told (runs done, runs) as their pages are made.
 
     Raises:
         UsageError: no such board. RunError: no folder, or no run in it. SaveError: a page could not be written.
     """
-    declared = load_board(board)
+    names = [board] if isinstance(board, str) else list(board)
+    declared = [(name, load_board(name)) for name in names]
     out = Path(out)
     report = Report(out / "index.html")
 
@@ -97,160 +69,65 @@ def build(
         (on_problem or (lambda message: warnings.warn(message, stacklevel=4)))(text)
 
     roots = [runs] if isinstance(runs, (str, Path)) else list(runs)
-    found = _unique([run for root in roots for run in find_runs(root, problem)])
-    if not found:
+    entries = read_entries(roots, problem)
+    if not entries:
         raise RunError(f"no run below {', '.join(map(str, roots))}; make one with dare-bench eval")
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file; give a folder for the site")
-    slugs = _slugs(found)
-    columns = declared.columns(found)
-    site = _Site(out)
-    rows = make_rows(declared, columns, list(zip(found, slugs, strict=True)))
-    for row in rows:
-        try:
-            _write_run(site, row)
-        except RunError as error:  # damaged sample lines: the scores stand, the pages end there
-            problem(str(error))
-    _write_board(site, declared, columns, rows)
-    _forget_old(site)
-    report.runs, report.documents, report.files = len(found), site.documents, len(site.written)
+    context = Context(entries, problem, samples)
+    context.views = _views(declared, context)
+    site = Site(out, _navigation(context))
+    try:
+        _write(site, context, report, on_progress)
+    except BaseException:
+        site.broken_off()
+        raise
+    site.finish()
+    report.runs, report.files, report.made = len(entries), len(site.files), len(site.made)
     return report
 
 
-def _unique(runs: list[Run]) -> list[Run]:
-    """Each folder once, oldest run first."""
-    kept = {run.path.resolve(): run for run in runs}
-    return sorted(kept.values(), key=lambda run: (run.created, run.run_id, str(run.path)))
+def _write(site: Site, context: Context, report: Report, tell: Callable[[int, int], None] | None) -> None:
+    """Everything, in the order in which one needs the other: samples tell which runs' rows get a badge."""
+    site.part("static", "static", lambda: _static(site))
+    for done, entry in enumerate(context.entries, start=1):
+        if context.samples:
+            report.documents += sample_pages.write(site, context, entry)
+        if tell is not None:
+            tell(done, len(context.entries))
+    if any(entry.edited for entry in context.entries):  # known only now
+        context.views = [_view(view.name, view.board, context, view.place) for view in context.views]
+    for entry in context.entries:
+        run_page.write(site, context, entry)
+    for module in PAGES:
+        if module.link(context) is not None:
+            module.write(site, context)
+    for view in context.views:
+        board_page.write(site, context, view)
 
 
-def _slugs(runs: Sequence[Run]) -> list[str]:
-    """A folder name for each run: its id; copies of one run in two places get a number."""
-    seen: dict[str, int] = {}
-    made = []
-    for run in runs:
-        name = slug(run.run_id)
-        # Names that differ in case alone fall together on some file systems.
-        count = seen[name.lower()] = seen.get(name.lower(), 0) + 1
-        made.append(name if count == 1 else f"{name}--{count}")
-    return made
+def _views(declared: Sequence[tuple[str, Board]], context: Context) -> list[View]:
+    views = []
+    for number, (name, board) in enumerate(declared):
+        short = slug(Path(name).stem if name.endswith((".yaml", ".yml")) else name)
+        views.append(_view(short, board, context, "index.html" if number == 0 else f"boards/{number}-{short}.html"))
+    return views
 
 
-def _write_board(site: _Site, board: Board, columns: Sequence[Column], rows: Sequence[Row]) -> None:
-    for source in sorted((HERE / "static").iterdir()):
-        site.copy(f"static/{source.name}", source)
-    record = {
-        "title": board.title,
-        "columns": [column.model_dump() for column in columns],
-        "rank_by": board.rank_by,
-        "rows": [row_record(row, columns) for row in rows],
-    }
-    site.json("data/board.json", record)
-    show_mean = board.rank_by == "mean" and len(columns) > 1
-    site.page(
-        "index.html",
-        "board.html.j2",
-        title=board.title,
-        about=board.about,
-        heads=[_head(column, [row.cells[at] for row in rows]) for at, column in enumerate(columns)],
-        rows=rows,
-        unranked=why_unranked(rows, board, columns),
-        rank_by=board.rank_by,
-        show_mean=show_mean,
-        models=len({row.run.model for row in rows}),
-        newest=max(row.run.created for row in rows),
-    )
+def _view(name: str, board: Board, context: Context, place: str) -> View:
+    columns = board.columns(context.entries)
+    data = "data/board.json" if place == "index.html" else f"data/{place.removesuffix('.html')}.json"
+    return View(name, board, columns, make_rows(board, columns, context.entries), place, data)
 
 
-def _head(column: Column, cells: Sequence[Score | None]) -> dict[str, str]:
-    """A column's name and which metric stands in it; the filter is named where there is one."""
-    keys = {cell.key.removesuffix(",none").replace(",", ", ") for cell in cells if cell is not None}
-    return {"name": column.name, "metric": keys.pop() if len(keys) == 1 else "several metrics" if keys else ""}
+def _navigation(context: Context) -> tuple[Link, ...]:
+    """The boards by their titles, then the pages over several runs."""
+    boards = [Link(view.place, view.board.title if len(context.views) > 1 else "Board") for view in context.views]
+    found = [link for module in PAGES if (link := module.link(context)) is not None]
+    return (*boards, *found)
 
 
-def _write_run(site: _Site, row: Row) -> None:
-    """A run's page, its sample pages and its JSON. The run page comes last: it links to pages that exist."""
-    run, folder = row.run, f"runs/{row.slug}"
-    site.json(
-        f"data/runs/{row.slug}.json",
-        {
-            "run_id": run.run_id,
-            "model": run.model,
-            "status": run.status,
-            "scores": [score_record(score) for score in run.scores()],
-            "dare_bench": run.block.model_dump(mode="json") if run.block else None,
-        },
-    )
-    pages: dict[str, str] = {}
-    failure: RunError | None = None
-    for task in run.tasks:
-        try:
-            index = run.index(task)
-            if index is not None and len(index):
-                _write_samples(site, row, task, index)
-                pages[task] = f"samples/{slug(task)}/1.html"
-        except RunError as error:
-            failure = error
-    tasks = run.block.tasks if run.block else {}
-    site.page(
-        f"{folder}/index.html",
-        "run.html.j2",
-        row=row,
-        run=run,
-        block=run.block,
-        scores=run.scores(),
-        extracted=any(score.extraction_rate is not None for score in run.scores()),
-        pages=pages,
-        decoding=settings_table({name: task.decoding for name, task in tasks.items() if task.decoding}),
-        likelihood=settings_table({name: task.likelihood for name, task in tasks.items() if task.likelihood}),
-    )
-    if failure is not None:
-        raise failure
-
-
-def _write_samples(site: _Site, row: Row, task: str, index: SampleIndex) -> None:
-    folder = f"runs/{row.slug}/samples/{slug(task)}"
-    count = (len(index) + PAGE_SIZE - 1) // PAGE_SIZE
-    score = row.run.headline(task)
-    documents = iter(index)
-    for number, batch in enumerate(_batches(documents), start=1):
-        views = [document_view(document) for document in batch]
-        site.documents += len(views)
-        site.page(
-            f"{folder}/{number}.html",
-            "samples.html.j2",
-            run=row.run,
-            task=task,
-            score=score,
-            entries=[(view, gist(view, score)) for view in views],
-            number=number,
-            count=count,
-            first=(number - 1) * PAGE_SIZE + 1,
-            total=len(index),
-        )
-
-
-def _batches(documents: Iterator[Any]) -> Iterator[list[Any]]:
-    while batch := list(islice(documents, PAGE_SIZE)):
-        yield batch
-
-
-def _forget_old(site: _Site) -> None:
-    """Remove what an earlier build wrote and this one did not, then note what this one wrote.
-
-    Only names in the earlier build's own list go, and only below the site's folder: other files are not ours.
-    """
-    manifest = site.out / _MANIFEST
-    try:
-        before = json.loads(manifest.read_bytes())["files"] if manifest.is_file() else []
-    except (ValueError, KeyError, TypeError):
-        before = []
-    for place in before:
-        path = site.out / str(place)
-        inside = site.out.resolve() in path.resolve().parents
-        if place not in site.written and inside and path.is_file():
-            path.unlink()
-            for folder in path.parents:
-                if folder == site.out or any(folder.iterdir()):
-                    break
-                folder.rmdir()
-    site.json(_MANIFEST, {"files": sorted(site.written | {_MANIFEST})})
+def _static(site: Site) -> None:
+    for source in sorted((HERE / "static").rglob("*")):
+        if source.is_file():
+            site.copy(f"static/{source.relative_to(HERE / 'static').as_posix()}", source)

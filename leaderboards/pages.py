@@ -14,8 +14,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from dare_bench.leaderboards.rows import is_share
-from dare_bench.runs.scores import Score
+from dare_bench.runs.scores import Score, is_share
 from dare_bench.runs.text import one_line, visible
 from dare_bench.runs.unmasking import Fold, Piece, Unmasking, folded
 from dare_bench.runs.view import DocumentView
@@ -130,6 +129,14 @@ def _token(piece: Piece | Fold, steps: int) -> Markup:
     return Markup('<span class="tok s{}{}" title="step {} of {}{}{}">{}<sup>{}</sup></span>{}').format(
         piece.level, long, piece.step, steps, sure, again, body, piece.step, newline + rest
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A page of the site's navigation: its place from the site's folder, and its name."""
+
+    place: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

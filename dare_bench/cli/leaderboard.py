@@ -16,13 +16,23 @@ app = typer.Typer(help="Build a static board from run directories, and serve it 
 def build(
     runs: Annotated[list[str], typer.Argument(metavar="RUNS...", help="Run directories, or folders that hold them.")],
     out: Annotated[str, typer.Option("--out", "-o", help="Folder of the site.")] = "site",
-    board: Annotated[str, typer.Option("--board", help="A board's name or its YAML file.")] = "default",
+    board: Annotated[
+        list[str] | None,
+        typer.Option("--board", help="A board's name or its YAML file (default: default); give several for several."),
+    ] = None,
+    samples: Annotated[bool, typer.Option("--samples/--no-samples", help="Make pages of all documents.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON record of what was built.")] = False,
 ) -> None:
     """Build the site. It is plain files: open index.html, no server needed."""
     from dare_bench.leaderboards.builder import build as build_site
 
-    report = build_site(runs, out, board=board, on_problem=lambda text: print(text, file=sys.stderr))
+    report = build_site(
+        runs,
+        out,
+        board=board or ["default"],
+        samples=samples,
+        on_problem=lambda text: print(text, file=sys.stderr),
+    )
     if json:
         print(jsonlib.dumps(report.record(), indent=2, ensure_ascii=False))
         return

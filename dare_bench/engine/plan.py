@@ -41,7 +41,11 @@ def plan(fields: Mapping[str, Any]) -> list[Planned]:
     named = {word: suite for word in tasks if (suite := suites.find(word)) is not None}
     if not named:
         return [Planned("", given)]
-    planned = [Planned(entry.name, made, entry.note) for suite in named.values() for entry, made in suite.specs(given)]
+    planned = [
+        Planned(entry.name, {**made, "suite": suite.name}, entry.note)
+        for suite in named.values()
+        for entry, made in suite.specs(given)
+    ]
     rest = [word for word in tasks if word not in named]
     if rest:
         planned.append(Planned(",".join(rest), {**given, "tasks": tuple(rest)}))

@@ -80,14 +80,18 @@ def trace_line(record: Mapping[str, Any], piece: Piece) -> dict[str, Any] | None
     answer = to_answer(dict(record))
     if not isinstance(answer, Generation) or answer.trajectory is None:
         return None
-    return {
+    events = [event for event in answer.trajectory if event.position < len(answer.tokens)]
+    line = {
         "key": record["key"],
         "doc_id": record["doc_id"],
         "repeat": record["repeat"],
         "prompt_tokens": answer.prompt_tokens,
         "pieces": [piece(token) for token in answer.tokens],
-        "events": [list(event) for event in answer.trajectory if event.position < len(answer.tokens)],
+        "events": [list(event) for event in events],
     }
+    # What was written over later, or into the prompt, has no piece: whoever shows the steps needs its text.
+    others = {e.token for e in events if e.position < 0 or answer.tokens[e.position] != e.token}
+    return {**line, "others": {str(token): piece(token) for token in sorted(others)}} if others else line
 
 
 def write(folder: Path, done: Written) -> schema.Block:
@@ -110,19 +114,20 @@ def write(folder: Path, done: Written) -> schema.Block:
                 answer = to_answer(record)
                 meter.add(answer)
                 run_meter.add(answer)
-        tasks[task] = _task_block(task, by_task.get(task, []), meter, done)
-        _write_task(folder, date, task, by_task.get(task, []), done)
+        digests = _write_task(folder, date, task, by_task.get(task, []), done)
+        tasks[task] = _task_block(task, by_task.get(task, []), meter, done).model_copy(update=digests)
     block = _block(done, tasks, run_meter, before)
     write_results(folder, date, _lm_eval_keys(done, block), block)
     return block
 
 
-def _write_task(folder: Path, date: str, task: str, requests: Sequence[Request], done: Written) -> None:
-    """Sample and trace lines of one task. Without ``log_samples`` older ones go: they would tell of other scores."""
+def _write_task(folder: Path, date: str, task: str, requests: Sequence[Request], done: Written) -> dict[str, str]:
+    """Sample and trace lines of one task; returns the files' digests. Without ``log_samples`` older ones go: they would
+    tell of other scores."""
     if not done.spec.log_samples:
         for name in (samples_name(task, date), traces_name(task, date)):
             (folder / name).unlink(missing_ok=True)
-        return
+        return {}
     by_document: dict[str, list[Request]] = {}
     for request in requests:
         by_document.setdefault(str(request.doc_id), []).append(request)
@@ -142,9 +147,10 @@ def _write_task(folder: Path, date: str, task: str, requests: Sequence[Request],
             if line is not None:
                 yield line
 
-    write_samples(folder, date, task, lines())
+    digests = {"samples_sha256": write_samples(folder, date, task, lines())}
     if any(request.kind == "generate" for request in requests):
-        write_traces(folder, date, task, traces())
+        digests["traces_sha256"] = write_traces(folder, date, task, traces())
+    return digests
 
 
 def _task_block(task: str, requests: Sequence[Request], meter: Meter, done: Written) -> schema.TaskBlock:
@@ -185,6 +191,7 @@ def _block(
         ci=confidence_intervals(done.harness.results, done.harness.samples),
         extraction=done.harness.extraction,
         execution=schema.Execution(**done.harness.execution) if done.harness.execution else None,
+        suite=done.spec.suite,
         recipes=_recipes(done.spec, before),
         failures=failures,
         resumed_from=[schema.Resumed(date=s["date"], samples=s["held"]) for s in sessions[1:]],
@@ -292,7 +299,7 @@ def _lm_eval_keys(done: Written, block: schema.Block) -> dict[str, Any]:
     return whole | {
         "system_instruction_sha": _sha(whole["system_instruction"]),
         "chat_template_sha": _sha(whole["chat_template"]),
-        "task_hashes": {task: _task_hash(rows) for task, rows in done.harness.samples.items()},
+        "task_hashes": {task: task_hash(rows) for task, rows in done.harness.samples.items()},
     }
 
 
@@ -301,7 +308,7 @@ def _sha(text: str | None) -> str | None:
     return hashlib.sha256(text.encode()).hexdigest() if text else None
 
 
-def _task_hash(rows: Sequence[Mapping[str, Any]]) -> str:
+def task_hash(rows: Sequence[Mapping[str, Any]]) -> str:
     """lm-eval's hash of a task's samples: of their documents, prompts and targets, one behind the other."""
     hashes = (row[name] for row in rows for name in ("doc_hash", "prompt_hash", "target_hash"))
     return hashlib.sha256("".join(hashes).encode()).hexdigest()

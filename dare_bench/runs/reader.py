@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import RunError
-from dare_bench.runs.files import DONE_FILE, JOURNAL, RUN_FILE, samples_name, traces_name
+from dare_bench.runs.files import DONE_FILE, JOURNAL, RUN_FILE, file_digest, samples_name, traces_name
 from dare_bench.runs.index import Document, SampleIndex, read_lines
 from dare_bench.runs.schema import Block, Status, parse_block
 from dare_bench.runs.scores import Score, headline, scores_of
@@ -64,8 +64,13 @@ class Run:
         """The checkpoint's name."""
         if self.block:
             return self.block.model.name
+        return str(self.asked.get("model", ""))
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What the run was asked to do, as ``run.json`` has it (the fields of ``RunSpec``); empty if it has not."""
         spec = self._about.get("spec")
-        return str(spec.get("model", "")) if isinstance(spec, dict) else ""
+        return dict(spec) if isinstance(spec, dict) else {}
 
     @property
     def created(self) -> str:
@@ -112,6 +117,23 @@ class Run:
     def traces_file(self, task: str) -> Path | None:
         return self._file(traces_name(task, self.date or ""))
 
+    def edited(self, task: str) -> bool | None:
+        """Was the task's samples file changed after the run wrote it? None: the run does not know (older runs), or has
+        no such file. Reads the whole file.
+
+        Raises:
+            RunError: the file cannot be read.
+        """
+        return self._differs(task, self.samples_file(task), "samples_sha256")
+
+    def traces_edited(self, task: str) -> bool | None:
+        """The same of its traces file."""
+        return self._differs(task, self.traces_file(task), "traces_sha256")
+
+    def _differs(self, task: str, file: Path | None, name: str) -> bool | None:
+        known = getattr(self.block.tasks.get(task), name, None) if self.block else None
+        return None if file is None or known is None else file_digest(file) != known
+
     def _file(self, name: str) -> Path | None:
         path = self.path / name
         return path if self.date and path.is_file() else None
@@ -145,19 +167,24 @@ def find_runs(root: str | Path, on_problem: Callable[[str], None] | None = None)
     Raises:
         RunError: ``root`` is no folder.
     """
+    return sorted(iterate_runs(root, on_problem), key=lambda run: (run.created, run.run_id))
+
+
+def iterate_runs(root: str | Path, on_problem: Callable[[str], None] | None = None) -> Iterator[Run]:
+    """The runs of :func:`find_runs` one after another, in the order of their folders, for those who keep none."""
     root = Path(root)
     if not root.is_dir():
         raise RunError(f"no folder at {root}; give a run directory or a folder of them")
     tell = on_problem or (lambda text: warnings.warn(text, stacklevel=3))
-    found: list[Run] = []
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(name for name in folders if name != JOURNAL and not name.startswith("."))
         if RUN_FILE in files or any(name.startswith("results_") and name.endswith(".json") for name in files):
             try:
-                found.append(Run(folder))
+                found = Run(folder)
             except RunError as error:
                 tell(f"left out: {error}")
-    return sorted(found, key=lambda run: (run.created, run.run_id))
+            else:
+                yield found
 
 
 def _newest_results(folder: Path) -> Path | None:

@@ -32,6 +32,9 @@ HEADLINE = (
 lm-eval's and OpenCompass's names. math-verify comes first: the exact match beside it reads one set phrase only."""
 
 
+_OTHER_SCALES = ("bits_per_byte", "bleu", "chrf", "ter")
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """One number of a run and what it means.
@@ -163,3 +166,9 @@ def headline(scores: Iterable[Score], task: str) -> Score | None:
             if score.metric == metric:
                 return score
     return own[0] if own else None
+
+
+def is_share(score: Score) -> bool:
+    """Is it a share between 0 and 1, to be printed in percent? Perplexities and BLEU are not, whatever their value."""
+    other = score.metric in _OTHER_SCALES or "perplexity" in score.metric or "loss" in score.metric
+    return 0.0 <= score.value <= 1.0 and not other

@@ -14,8 +14,9 @@ from run_factory import make_run
 
 from dare_bench.errors import RunError, SaveError, UnknownNameError, UsageError
 from dare_bench.leaderboards.board import load_board
-from dare_bench.leaderboards.builder import PAGE_SIZE, build
+from dare_bench.leaderboards.builder import build
 from dare_bench.leaderboards.pages import slug
+from dare_bench.leaderboards.sample_pages import PAGE_SIZE
 
 TASKS = {"dare_sudoku": 0.95, "dare_countdown3": 0.4, "choice_x": 0.3}
 VOID = {"meta", "link", "br", "hr", "img", "input", "rect", "path", "col"}

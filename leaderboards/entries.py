@@ -1,0 +1,139 @@
+"""One run as boards need it: its scores and a few facts. The run itself is opened again when its page is written, so a
+board of any number of runs stays small in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dare_bench.leaderboards.pages import slug
+from dare_bench.leaderboards.site import state
+from dare_bench.runs.files import RUN_FILE
+from dare_bench.runs.reader import Run, iterate_runs
+from dare_bench.runs.schema import Cost
+from dare_bench.runs.scores import Score, headline
+from dare_bench.runs.text import one_line
+
+
+@dataclass(slots=True)
+class Entry:
+    """A run. ``checkpoint`` is what makes two runs those of one model: name, content, adapter and dtype.
+
+    ``state`` tells whether its results are those of the last build; ``edited`` names the tasks whose sample files are
+    not as the run wrote them (filled in when the samples are read).
+    """
+
+    path: Path
+    run_id: str
+    model: str
+    status: str
+    created: str
+    family: str
+    checkpoint: tuple[str, ...]
+    seeds: tuple[int, ...]
+    asked: dict[str, Any]
+    suite: str | None
+    recipes: tuple[str, ...]
+    limit: int | float | None
+    failures: int
+    hardware: str
+    on_gpu: bool
+    cost: Cost
+    lineage: dict[str, Any] | None
+    tasks: list[str]
+    top_level: list[str]
+    scores: list[Score]
+    state: Any
+    slug: str = ""
+    edited: list[str] = field(default_factory=list)
+
+    @property
+    def page(self) -> str:
+        return f"runs/{self.slug}/index.html"
+
+    def open(self) -> Run:
+        """The run itself, read anew; raises RunError."""
+        return Run(self.path)
+
+    def headline(self, task: str) -> Score | None:
+        """The score that stands for a task or group."""
+        return headline(self.scores, task)
+
+    def score(self, task: str, key: str) -> Score | None:
+        """The score of a task by its "metric,filter"."""
+        return next((score for score in self.scores if score.task == task and score.key == key), None)
+
+    @property
+    def complete(self) -> bool:
+        return self.status == "complete" and not self.failures
+
+    @property
+    def settings(self) -> str:
+        """The family, and what was asked for beyond its defaults, in short."""
+        text = one_line(", ".join(f"{name} {value}" for name, value in self.asked.items()), 90) or "default settings"
+        return f"{self.family}, {text}" if self.family else text
+
+    @property
+    def training(self) -> str:
+        """What a trained checkpoint was made of, the last training first; empty where the run knows of none."""
+        if not self.lineage:
+            return ""
+        parents = [one for one in self.lineage.get("parents") or () if isinstance(one, dict)]
+        return ", after ".join(_training(one) for one in (self.lineage, *reversed(parents)))
+
+
+def _training(made: dict[str, Any]) -> str:
+    how = f"{made.get('method')} ({made['peft']})" if made.get("peft") else made.get("method")
+    at = f"step {made.get('step')} of {made.get('steps')}, seed {made.get('seed')}"
+    return f"{made.get('base')}: {how} on {made.get('data')}, {at}"
+
+
+def read_entries(roots: Iterable[str | Path], problem: Callable[[str], None]) -> list[Entry]:
+    """The runs at or below ``roots``, each folder once, oldest first; what cannot be read is told to ``problem``.
+
+    Raises:
+        RunError: a root is no folder.
+    """
+    found: dict[Path, Entry] = {}
+    for root in roots:
+        for run in iterate_runs(root, problem):
+            found.setdefault(run.path.resolve(), _entry(run))
+    entries = sorted(found.values(), key=lambda entry: (entry.created, entry.run_id, str(entry.path)))
+    seen: dict[str, int] = {}
+    for entry in entries:
+        name = slug(entry.run_id)
+        # Names that differ in case alone fall together on some file systems; copies of one run get a number.
+        count = seen[name.lower()] = seen.get(name.lower(), 0) + 1
+        entry.slug = name if count == 1 else f"{name}--{count}"
+    return entries
+
+
+def _entry(run: Run) -> Entry:
+    block = run.block
+    model = block.model if block else None
+    environment = block.environment if block else None
+    return Entry(
+        path=run.path,
+        run_id=run.run_id,
+        model=run.model,
+        status=run.status,
+        created=run.created,
+        family=model.family if model else "",
+        checkpoint=(model.name, model.content_hash, model.adapter_hash or "", model.dtype) if model else (run.model,),
+        seeds=block.seeds if block else (),
+        asked=dict(block.decoding_requested) if block else {},
+        suite=block.suite if block else None,
+        recipes=tuple(recipe.name for recipe in block.recipes) if block else (),
+        limit=block.limit if block else None,
+        failures=len(block.failures) if block else 0,
+        hardware=(environment.gpu or environment.cpu or "") if environment else "",
+        on_gpu=bool(environment and environment.gpu),
+        cost=block.cost if block else Cost(),
+        lineage=model.lineage if model else None,
+        tasks=run.tasks,
+        top_level=run.top_level(),
+        scores=run.scores(),
+        state=(state(run.results_file), state(run.path / RUN_FILE), run.status),
+    )

@@ -1,0 +1,158 @@
+"""Which rows of a board may be compared, and their order: badges, the mean, the ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from dare_bench.leaderboards.board import Board, Column
+from dare_bench.leaderboards.entries import Entry
+from dare_bench.leaderboards.rows import Badge, Row, cells_of, together
+from dare_bench.runs.scores import is_share
+from dare_bench.stats import Interval, mean_of
+
+
+def make_rows(board: Board, columns: Sequence[Column], entries: Sequence[Entry]) -> list[Row]:
+    """The rows of a board, best first, then those without rank, newest first."""
+    rows = [Row(own, cells_of(own, columns)) for own in together(entries, board.rows == "run")]
+    rows = [row for row in rows if board.tasks == "all" or any(row.cells) or row.main.status == "running"]
+    current = _current_fingerprints(rows, len(columns))
+    for row in rows:
+        row.badges = _badges(row, columns, current)
+        _add_mean(row, board, columns)
+    _rank(rows, _comparable(rows, board, columns))
+    newest_first = sorted(rows, key=lambda row: row.created, reverse=True)
+    # "Ties" share a rank by their intervals; within a rank the better point estimate stands first.
+    return sorted(newest_first, key=lambda row: (row.rank is None, row.rank or 0, -_sign(row) * (row.mean or 0.0)))
+
+
+def _current_fingerprints(rows: Sequence[Row], columns: int) -> list[str | None]:
+    """For each column the task fingerprint of the newest complete run: prompts and scorer as they are now."""
+    newest: list[tuple[str, str] | None] = [None] * columns
+    for row in rows:
+        for at, cell in enumerate(row.cells):
+            # A limited run has fewer prompts, hence another fingerprint, without the task having changed.
+            if cell is None or cell.score.limited or not cell.entry.complete:
+                continue
+            known = newest[at]
+            if known is None or cell.entry.created >= known[0]:
+                newest[at] = (cell.entry.created, cell.score.task_fingerprint)
+    return [known[1] if known else None for known in newest]
+
+
+def _differing(row: Row, columns: Sequence[Column], current: Sequence[str | None]) -> tuple[list[str], list[str]]:
+    """(columns whose task has another definition than now, columns where only the prompts asked are others)."""
+    definitions, prompts = [], []
+    for column, cell, now in zip(columns, row.cells, current, strict=True):
+        if cell is None or now is None:
+            continue
+        score = cell.score
+        if score.task_fingerprint.partition(":")[0] != now.partition(":")[0]:
+            definitions.append(column.name)
+        elif score.task_fingerprint != now and not score.limited:  # limited: fewer prompts, and a badge that says so
+            prompts.append(column.name)
+    return definitions, prompts
+
+
+def _badges(row: Row, columns: Sequence[Column], current: Sequence[str | None]) -> list[Badge]:
+    badges: list[Badge] = []
+    statuses = {entry.status for entry in row.entries}
+    failures = sum(entry.failures for entry in row.entries)
+    if "running" in statuses:
+        badges.append(Badge("running", "not finished", "The run has not been finished; the same command resumes it."))
+    elif "incomplete" in statuses or failures:
+        why = f"{failures} samples failed and are left out of the scores."
+        badges.append(Badge("incomplete", f"incomplete: {failures} failed", why))
+    if any(cell is not None and cell.score.limited for cell in row.cells):
+        limits = {entry.limit for entry in row.entries if entry.limit is not None}
+        text = f"limit {limits.pop():g}" if len(limits) == 1 else "some documents"
+        badges.append(Badge("limited", text, "Only part of each task's documents was evaluated."))
+    edited = [task for entry in row.entries for task in entry.edited]
+    if edited:
+        why = f"Sample files are not as the run wrote them: {', '.join(edited)}. The pages show what they hold now."
+        badges.append(Badge("edited", "samples edited", why))
+    stale, prompts = _differing(row, columns, current)
+    if stale:
+        why = f"Templates, filters or scorer differ from those of the newest complete run: {', '.join(stale)}."
+        badges.append(Badge("stale", "other task version", why))
+    if prompts:
+        why = f"Examples, chat template or data differ from those of the newest complete run: {', '.join(prompts)}."
+        badges.append(Badge("prompts", "other prompts", why))
+    missing = [column.name for column, cell in zip(columns, row.cells, strict=True) if cell is None]
+    if missing and "running" not in statuses:
+        badges.append(Badge("missing", f"{len(missing)} of {len(columns)} tasks missing", ", ".join(missing)))
+    return badges
+
+
+def _add_mean(row: Row, board: Board, columns: Sequence[Column]) -> None:
+    """What the row is ranked by: one task's score, or the mean over all."""
+    if board.rank_by == "mean":
+        chosen = row.cells
+    else:
+        chosen = [cell for column, cell in zip(columns, row.cells, strict=True) if column.task == board.rank_by][:1]
+    scores = [cell.score for cell in chosen if cell is not None]
+    if not scores or len(scores) < len(chosen):
+        return
+    intervals = [Interval(s.method, s.level or 0.95, s.lo, s.hi, s.n) for s in scores]
+    if len(scores) == 1:
+        row.mean, row.mean_interval = scores[0].value, intervals[0]
+    else:
+        row.mean, row.mean_interval = mean_of(intervals, [score.value for score in scores])
+
+
+def _comparable(rows: Sequence[Row], board: Board, columns: Sequence[Column]) -> list[Row]:
+    """The rows that may be ranked; none where a mean would mix scores of different directions or scales."""
+    if _unranked_board(rows, board, columns):
+        return []
+    return [row for row in rows if not row.badges and row.mean is not None]
+
+
+def _unranked_board(rows: Sequence[Row], board: Board, columns: Sequence[Column]) -> str:
+    """Why this board ranks nothing, whatever its rows are; empty if it does rank."""
+    scores = [cell.score for row in rows for cell in row.cells if cell is not None]
+    if board.rank_by == "none":
+        return "this board is declared without a ranking."
+    if not columns:
+        return "no run has a score yet."
+    if board.rank_by == "mean" and len(columns) > 1 and not all(is_share(s) and s.higher_is_better for s in scores):
+        return "its tasks have scores of different scales or directions, of which a mean says nothing."
+    return ""
+
+
+def why_unranked(rows: Sequence[Row], board: Board, columns: Sequence[Column]) -> str:
+    """The reason, as the end of a sentence, where no row has a rank; empty where one has."""
+    if any(row.rank is not None for row in rows):
+        return ""
+    return _unranked_board(rows, board, columns) or "the badges say why."
+
+
+def _rank(rows: Sequence[Row], comparable: Sequence[Row]) -> None:
+    """Rank = 1 + the number of rows whose interval lies wholly above this one's. Rows that cannot be told apart from
+    the best of their band share its rank."""
+    for row in comparable:
+        row.rank = 1 + sum(_above(other, row) for other in comparable)
+    ranks = Counter(row.rank for row in rows)
+    for row in comparable:
+        row.shared = ranks[row.rank] > 1
+
+
+def _sign(row: Row) -> int:
+    lower = any(cell is not None and cell.score.higher_is_better is False for cell in row.cells)
+    return -1 if lower else 1
+
+
+def _above(other: Row, row: Row) -> bool:
+    """Is ``other`` better beyond its and ``row``'s interval? Without an interval the value alone counts."""
+    if other is row or other.mean is None or row.mean is None:
+        return False
+    lo, hi = _bounds(other)
+    own_lo, own_hi = _bounds(row)
+    return lo > own_hi if _sign(row) > 0 else hi < own_lo
+
+
+def _bounds(row: Row) -> tuple[float, float]:
+    made = row.mean_interval
+    mean = row.mean or 0.0
+    if made is None or made.lo is None or made.hi is None:
+        return mean, mean
+    return made.lo, made.hi

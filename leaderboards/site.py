@@ -1,0 +1,176 @@
+"""The site's folder: every write is atomic, stays inside and is remembered; what has not changed is not made again.
+
+A site is made of parts (the pages of one run, the samples of one task ...). Each part has a key: a hash of all that it
+is made from. The list of files that a build leaves (``data/files.json``) keeps the keys, so that the next build writes
+only the parts whose key is another one, and removes what no part has any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dare_bench.leaderboards.pages import HERE, Link, render
+from dare_bench.runs.writer import atomic_write_bytes, atomic_write_json, atomic_write_text
+
+MANIFEST = "data/files.json"
+
+
+@dataclass(slots=True)
+class Part:
+    """What one part of the site was made from (``key``), its files with their size and time, and what its making found
+    out."""
+
+    key: str
+    files: dict[str, list[int]] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Site:
+    """The output folder. ``navigation`` stands on every page, so it is part of every key."""
+
+    def __init__(self, out: Path, navigation: tuple[Link, ...] = ()) -> None:
+        self.out = out
+        self.navigation = navigation
+        self.parts: dict[str, Part] = {}
+        self.made: list[str] = []
+        """Names of the parts that this build wrote."""
+        self._before = _manifest(out)
+        self._source = _source()
+        self._now: Part | None = None
+
+    def part(self, name: str, made_from: Any, write: Callable[[], Mapping[str, Any] | None]) -> dict[str, Any]:
+        """Write a part, unless the last build made it from the same and all its files are there.
+
+        ``made_from`` is anything with a faithful ``repr``. What ``write`` returns are the part's facts; they are given
+        back, also where nothing had to be written.
+        """
+        key = _hash(repr((self._source, self.navigation, made_from)))
+        known = self._before.get(name)
+        if known is not None and known.key == key and self._as_left(known):
+            self.parts[name] = known
+            return known.facts
+        part = self._now = Part(key)
+        try:
+            part.facts = dict(write() or {})
+        finally:
+            self._now = None
+        part.files = {place: _stamp(self.out / place) for place in part.files}
+        self.parts[name] = part
+        self.made.append(name)
+        return part.facts
+
+    def _as_left(self, part: Part) -> bool:
+        """Are a part's files those that were written, by size and time? One that somebody changed is made again."""
+        try:
+            return all(_stamp(self.out / place) == stamp for place, stamp in part.files.items())
+        except OSError:
+            return False
+
+    def page(self, place: str, template: str, **values: Any) -> None:
+        root = "../" * place.count("/")
+        self.text(place, render(template, root, place=place, navigation=self.navigation, **values))
+
+    def text(self, place: str, text: str) -> None:
+        atomic_write_text(self._at(place), text, durable=False)
+
+    def json(self, place: str, value: Any) -> None:
+        atomic_write_json(self._at(place), value, durable=False)
+
+    def copy(self, place: str, source: Path) -> None:
+        atomic_write_bytes(self._at(place), source.read_bytes(), durable=False)
+
+    def _at(self, place: str) -> Path:
+        if ".." in Path(place).parts or place.startswith("/"):
+            raise AssertionError(f"{place} would leave the site's folder")  # names go through slug() first
+        assert self._now is not None, "files belong to parts"
+        self._now.files[place] = []
+        return self.out / place
+
+    @property
+    def files(self) -> list[str]:
+        """All files of the site, its list of them included."""
+        return sorted({MANIFEST, *(place for part in self.parts.values() for place in part.files)})
+
+    def finish(self) -> None:
+        """Remove what an earlier build wrote and this one has not, then note what there is.
+
+        Only names in the earlier build's own list go, and only below the site's folder: other files are not ours.
+        """
+        kept = set(self.files)
+        inside = self.out.resolve()
+        for place in {place for part in self._before.values() for place in part.files} - kept:
+            path = self.out / place
+            if inside in path.resolve().parents and path.is_file():
+                path.unlink()
+                _remove_empty(path.parent, self.out)
+        self.save()
+
+    def save(self) -> None:
+        """Note the parts that are done, also where a build is broken off: the next one goes on from there."""
+        record = {name: {"key": p.key, "files": p.files, "facts": p.facts} for name, p in sorted(self.parts.items())}
+        atomic_write_json(self.out / MANIFEST, {"files": self.files, "parts": record}, durable=False)
+
+    def broken_off(self) -> None:
+        """Keep the list complete when a build ends early: what the last build left is still listed."""
+        for name, part in self._before.items():
+            self.parts.setdefault(name, part)
+        self.save()
+
+
+def _remove_empty(folder: Path, top: Path) -> None:
+    while folder != top and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
+
+
+def _manifest(out: Path) -> dict[str, Part]:
+    """The parts that the last build left; none where its list is missing or damaged (then all is made again)."""
+    try:
+        raw = json.loads((out / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    parts = raw.get("parts") if isinstance(raw, dict) else None
+    found: dict[str, Part] = {}
+    for name, part in (parts if isinstance(parts, dict) else {}).items():
+        if isinstance(part, dict) and isinstance(part.get("files"), dict) and isinstance(part.get("facts"), dict):
+            found[str(name)] = Part(str(part.get("key")), part["files"], part["facts"])
+    if isinstance(raw, dict) and isinstance(raw.get("files"), list):  # what no part lists is to be removed all the same
+        listed = {place for part in found.values() for place in part.files}
+        found[""] = Part("", {str(place): [] for place in raw["files"] if place not in listed and place != MANIFEST})
+    return found
+
+
+def _stamp(path: Path) -> list[int]:
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns]
+
+
+def _source() -> str:
+    """A hash of the program that makes the pages: another version makes all of them again."""
+    folders = (HERE, HERE.parent / "runs", HERE.parent / "stats")
+    digest = hashlib.blake2b(digest_size=8)
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in (".py", ".j2", ".css", ".js"):
+                digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=12).hexdigest()
+
+
+def state(path: Path | None) -> tuple[str, int, int, int] | None:
+    """What tells, without reading it, that a file is the one it was: name, size and both times."""
+    if path is None:
+        return None
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return path.name, found.st_size, found.st_mtime_ns, found.st_ctime_ns

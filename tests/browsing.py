@@ -1,0 +1,79 @@
+"""Pages in a real browser: opening them, what axe finds wrong with them, and what no page of ours may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+DESKTOP, PHONE = {"width": 1380, "height": 900}, {"width": 390, "height": 844}
+Look = Callable[..., Any]
+
+
+def looking(browser: Any) -> Iterator[Look]:
+    """Yields ``look(file, phone=False, dark=False, scripts=True, query="", **options)``, which opens a file by
+    ``file://`` and returns Playwright's page; ``options`` are those of a browser context. ``scripts``: False turns
+    JavaScript off, "empty" leaves it on but gives the page empty scripts, so that axe can look at it.
+
+    Afterwards raises AssertionError if a page wrote to the console, threw, asked for a dialog, or asked for anything
+    that was not there or came from elsewhere.
+    """
+    contexts: list[Any] = []
+    trouble: list[str] = []
+
+    def open_page(
+        file: Path,
+        *,
+        phone: bool = False,
+        dark: bool = False,
+        scripts: bool | Literal["empty"] = True,
+        query: str = "",
+        **options: Any,
+    ) -> Any:
+        context = browser.new_context(
+            viewport=PHONE if phone else DESKTOP,
+            color_scheme="dark" if dark else "light",
+            java_script_enabled=bool(scripts),
+            accept_downloads=True,
+            reduced_motion="reduce",
+            **options,
+        )
+        contexts.append(context)
+        if scripts == "empty":
+            context.route("**/*.js", lambda route: route.fulfill(body="", content_type="text/javascript"))
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("console", lambda message: trouble.append(f"console {message.type}: {message.text}"))
+        page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("requestfailed", lambda request: trouble.append(f"not loaded: {request.url}"))
+        page.on("request", lambda request: _local(request.url, trouble))
+        page.goto(file.resolve().as_uri() + query)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert trouble == [], "\n".join(trouble)
+
+
+def _local(url: str, trouble: list[str]) -> None:
+    if not url.startswith(("file:", "data:", "blob:", "about:")):
+        trouble.append(f"asked for {url}")
+
+
+def faults(page: Any, **options: Any) -> list[str]:
+    """What axe finds wrong with a page as it stands, in one line each; empty if nothing. Needs scripts on."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page, options={"resultTypes": ["violations"], **options}).response["violations"]
+    return [
+        f"{one['id']} ({one['impact']}): {node['target']} {node['html'][:120]}"
+        for one in found
+        for node in one["nodes"]
+    ]
+
+
+def fits(page: Any) -> bool:
+    """Does the page itself not scroll sideways?"""
+    return bool(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dare_bench.leaderboards.board import Column
+from dare_bench.leaderboards.board import Column, column_names
 from dare_bench.leaderboards.entries import Entry
+from dare_bench.leaderboards.names import Name
 from dare_bench.runs.scores import Score
 from dare_bench.stats import Interval
 
@@ -52,6 +53,10 @@ class Row:
     @property
     def model(self) -> str:
         return self.main.model
+
+    @property
+    def name(self) -> Name:
+        return self.main.name
 
     @property
     def created(self) -> str:
@@ -111,8 +116,7 @@ def together(entries: Sequence[Entry], apart: bool) -> list[list[Entry]]:
     """Which runs share a row: those of one checkpoint on one machine that were asked with the same settings (or by one
     suite, or by recipes, where settings are the task's) and have no task in common."""
     rows: list[list[Entry]] = []
-    # Complete and new ones first: where two have a task, the better one is on the row that others may join.
-    for entry in sorted(entries, key=lambda entry: (not entry.complete, entry.limit is not None, _backwards(entry))):
+    for entry in sorted(entries, key=_precedence):
         for row in () if apart or entry.status == "running" else rows:
             if _may_join(entry, row):
                 row.append(entry)
@@ -122,8 +126,11 @@ def together(entries: Sequence[Entry], apart: bool) -> list[list[Entry]]:
     return rows
 
 
-def _backwards(entry: Entry) -> tuple[int, ...]:
-    return tuple(-ord(char) for char in entry.created)
+def _precedence(entry: Entry) -> tuple[Any, ...]:
+    """Complete and new ones first: where two have a task, the better one is on the row that others may join. Parts of
+    a suite find each other before a run of the same settings joins one of them."""
+    alone = entry.suite is None and not entry.recipes
+    return not entry.complete, entry.limit is not None, alone, tuple(-ord(char) for char in entry.created)
 
 
 def _may_join(entry: Entry, row: Sequence[Entry]) -> bool:
@@ -158,6 +165,7 @@ def row_record(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
         "runs": [entry.run_id for entry in row.entries],
         "page": row.main.page,
         "model": row.model,
+        "name": row.name.text,
         "family": row.family,
         "created": row.created,
         "status": row.main.status,
@@ -167,8 +175,8 @@ def row_record(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
         "mean": row.mean,
         "mean_interval": None if made is None else {"method": made.method, "lo": made.lo, "hi": made.hi},
         "scores": {
-            column.name: None if cell is None else {**score_record(cell.score), "page": cell.entry.page}
-            for column, cell in zip(columns, row.cells, strict=True)
+            name: None if cell is None else {**score_record(cell.score), "page": cell.entry.page}
+            for name, cell in zip(column_names(columns), row.cells, strict=True)
         },
         "settings": {name: value for entry in reversed(row.entries) for name, value in entry.asked.items()},
         "hardware": row.hardware,

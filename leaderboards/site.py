@@ -57,6 +57,10 @@ class Site:
         part = self._now = Part(key)
         try:
             part.facts = dict(write() or {})
+        except BaseException:  # half a part is none: listed as an earlier build's, its files go or are made again
+            old = self._before.setdefault(name, Part(""))
+            self._before[name] = Part("", {**old.files, **part.files}, {})
+            raise
         finally:
             self._now = None
         part.files = {place: _stamp(self.out / place) for place in part.files}

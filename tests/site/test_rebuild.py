@@ -1,0 +1,131 @@
+"""A rebuild makes what has changed and nothing else; a build that is broken off leaves nothing behind unlisted."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_factory import make_run
+
+from dare_bench.leaderboards import board_page, sample_pages
+from dare_bench.leaderboards.builder import build
+from dare_bench.leaderboards.site import MANIFEST
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> tuple[Path, Path]:
+    runs, out = tmp_path / "runs", tmp_path / "site"
+    for number in range(3):
+        make_run(runs, f"run-{number}", model=f"model-{number}", tasks={"a": 0.2 + number / 4, "b": 0.5}, n_docs=30)
+    build(runs, out)
+    return runs, out
+
+
+def times(out: Path) -> dict[str, int]:
+    files = (path for path in out.rglob("*") if path.is_file() and path.name != Path(MANIFEST).name)
+    return {path.relative_to(out).as_posix(): path.stat().st_mtime_ns for path in files}
+
+
+def changed(before: dict[str, int], after: dict[str, int]) -> set[str]:
+    return {place for place in after if before.get(place) != after[place]}
+
+
+def test_nothing_new_writes_nothing(built: tuple[Path, Path]) -> None:
+    runs, out = built
+    before = times(out)
+    report = build(runs, out)
+    assert report.made == 0 and times(out) == before
+    assert report.documents == 180 and report.files == len(before) + 1
+
+
+def test_a_new_run_writes_its_own_pages_and_those_over_all_runs(built: tuple[Path, Path]) -> None:
+    runs, out = built
+    before = times(out)
+    make_run(runs, "new", model="new", tasks={"a": 0.9, "b": 0.5}, n_docs=30)
+    build(runs, out)
+    touched = changed(before, times(out))
+    assert {"index.html", "data/board.json", "runs/new/index.html", "runs/new/samples/a/1.html"} <= touched
+    assert not [place for place in touched if place.startswith(("runs/run-", "data/runs/run-", "static/"))]
+
+
+def test_a_changed_samples_file_writes_the_pages_of_its_task(built: tuple[Path, Path]) -> None:
+    runs, out = built
+    before = times(out)
+    file = next((runs / "run-1").glob("samples_a_*"))
+    lines = file.read_text().splitlines(keepends=True)
+    row = json.loads(lines[0])
+    row["resps"] = [["other words"]]
+    state = file.stat()
+    file.write_text(json.dumps(row) + "\n" + "".join(lines[1:]))
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))  # a time set back does not hide it
+    build(runs, out)
+    touched = changed(before, times(out))
+    assert (
+        "runs/run-1/samples/a/1.html" in touched and "other words" in (out / "runs/run-1/samples/a/1.html").read_text()
+    )
+    assert not [place for place in touched if place.startswith(("runs/run-0", "runs/run-2", "runs/run-1/samples/b"))]
+
+
+def test_a_run_that_goes_takes_its_files_with_it(built: tuple[Path, Path]) -> None:
+    runs, out = built
+    for path in (runs / "run-2").iterdir():
+        path.unlink()
+    build(runs, out)
+    assert not (out / "runs/run-2").exists() and not (out / "data/runs/run-2.json").exists()
+    assert "model-2" not in (out / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"parts": []}', '{"parts": {"static": {"key": "x"}}}', '{"files": 3}']
+)
+def test_a_damaged_list_of_files_only_costs_time(built: tuple[Path, Path], text: str) -> None:
+    runs, out = built
+    (out / MANIFEST).write_text(text)
+    report = build(runs, out)
+    assert report.made > 6 and build(runs, out).made == 0
+
+
+def test_a_build_that_is_broken_off_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, out = tmp_path / "runs", tmp_path / "site"
+    make_run(runs, "run-0", tasks={"a": 0.5}, n_docs=30)
+    with monkeypatch.context() as patch:
+        patch.setattr(board_page, "write", _stopped)
+        with pytest.raises(KeyboardInterrupt):
+            build(runs, out)
+    before = times(out)
+    listed = json.loads((out / MANIFEST).read_bytes())["files"]
+    assert set(before) <= set(listed) and "runs/run-0/samples/a/1.html" in before
+    build(runs, out)
+    assert {place for place in changed(before, times(out)) if place.startswith("runs/")} == set()
+    assert (out / "index.html").is_file()
+
+
+def test_a_part_that_fails_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a task's pages are no task's pages: they are listed, so that they can go, but not taken for whole."""
+    runs, out = tmp_path / "runs", tmp_path / "site"
+    make_run(runs, "run-0", tasks={"a": 0.5}, n_docs=60)
+    real, calls = sample_pages.Site.text, []
+
+    def text(site: Any, place: str, content: str) -> None:
+        calls.append(place)
+        if "samples/" in place and place.endswith("2.html"):
+            raise KeyboardInterrupt
+        real(site, place, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sample_pages.Site, "text", text)
+        with pytest.raises(KeyboardInterrupt):
+            build(runs, out)
+    assert any(place.endswith("samples/a/1.html") for place in calls)
+    assert any(place.endswith("samples/a/1.html") for place in json.loads((out / MANIFEST).read_bytes())["files"])
+    assert build(runs, out).documents == 60
+    assert (out / "runs/run-0/samples/a/2.html").is_file() and set(times(out)) <= set(
+        json.loads((out / MANIFEST).read_bytes())["files"]
+    )
+
+
+def _stopped(*_: Any) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,116 @@
+"""Scales from numbers to places on the page, their ticks, and numbers as people write them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+_UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """From a value between ``lo`` and ``hi`` to a place between ``start`` and ``end``; ``ticks`` are values."""
+
+    lo: float
+    hi: float
+    start: float
+    end: float
+    ticks: tuple[float, ...]
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """The place of ``value``; what lies outside the scale is put on its edge."""
+        value = min(max(value, self.lo), self.hi)
+        if self.log:
+            share = math.log(value / self.lo) / math.log(self.hi / self.lo)
+        else:
+            share = (value - self.lo) / (self.hi - self.lo)
+        return self.start + share * (self.end - self.start)
+
+
+def linear(
+    values: Iterable[float],
+    start: float,
+    end: float,
+    *,
+    floor: float = -math.inf,
+    ceiling: float = math.inf,
+    count: int = 5,
+) -> Scale:
+    """A scale whose ends are ticks and that holds all ``values``, never wider than ``floor`` to ``ceiling``.
+
+    Equal values get some room on both sides, no values the scale from 0 to 1.
+    """
+    numbers = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+    lo, hi = max(min(numbers), floor), min(max(numbers), ceiling)
+    if hi - lo <= 1e-9 * max(abs(lo), abs(hi)):
+        room = 0.05 if ceiling == 1.0 else abs(hi) * 0.1 or 1.0
+        lo, hi = max(lo - room, floor), min(hi + room, ceiling)
+    step = nice_step((hi - lo) / count)
+    first, last = math.floor(lo / step + 1e-9), math.ceil(hi / step - 1e-9)
+    ticks = tuple(round(at * step, 12) for at in range(first, last + 1))
+    return Scale(ticks[0], ticks[-1], start, end, ticks)
+
+
+def logarithmic(values: Iterable[float], start: float, end: float) -> Scale:
+    """A logarithmic scale with a little room around ``values``; zeros, negatives and what is not finite are ignored.
+
+    Ticks are 1, 2, 5, 10 ... where they fit, powers of ten on a wide scale, even steps on one of less than a factor 3.
+    """
+    numbers = [value for value in values if value > 0 and math.isfinite(value)] or [1.0, 10.0]
+    lo, hi = min(numbers), max(numbers)
+    room = max((hi / lo) ** 0.07, 1.12)
+    lo, hi = lo / room, hi * room
+    return Scale(lo, hi, start, end, _log_ticks(lo, hi), log=True)
+
+
+def _log_ticks(lo: float, hi: float, most: int = 8) -> tuple[float, ...]:
+    if hi / lo < 3:
+        step = nice_step((hi - lo) / 4)
+        return tuple(round(at * step, 12) for at in range(math.ceil(lo / step), math.floor(hi / step) + 1))
+    first, last = math.floor(math.log10(lo)), math.ceil(math.log10(hi))
+    for parts in ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+        ticks = [part * 10.0**power for power in range(first, last + 1) for part in parts]
+        ticks = [tick for tick in ticks if lo <= tick <= hi]
+        if 2 <= len(ticks) <= most:
+            return tuple(ticks)
+    return tuple(ticks[:: math.ceil(len(ticks) / most)])
+
+
+def nice_step(rough: float) -> float:
+    """The step of 1, 2, 2.5 or 5 times a power of ten that is nearest above ``rough``."""
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next((part * power for part in (1, 2, 2.5, 5) if part * power >= rough * (1 - 1e-9)), 10 * power)
+
+
+def compact(value: float, digits: int = 3) -> str:
+    """``value`` with so many figures, as people write it: 0.25, 12, 2k, 1.5M."""
+    size, unit = abs(value), ""
+    for limit, name in _UNITS:
+        if size >= limit * (1 - 0.5 * 10.0**-digits):
+            size, unit = size / limit, name
+            break
+    text = f"{size:.{digits}g}"
+    if "e" in text:
+        mantissa, _, power = text.partition("e")
+        text = f"{mantissa}e{int(power)}"
+    return ("−" if value < 0 and text != "0" else "") + text + unit
+
+
+def tick_labels(ticks: Sequence[float], *, percent: bool = False) -> list[str]:
+    """A label for each tick, with as many figures as tell them apart; shares in percent, without the sign."""
+    values = [100 * tick if percent else tick for tick in ticks]
+    labels: list[str] = []
+    for digits in range(3, 12):
+        labels = [compact(value, digits) for value in values]
+        if len(set(labels)) == len(labels):
+            break
+    return labels
+
+
+def px(place: float) -> str:
+    """A place in the drawing to a tenth of a unit, in as few characters as it takes."""
+    text = f"{place:.1f}".removesuffix(".0")
+    return "0" if text == "-0" else text

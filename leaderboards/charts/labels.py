@@ -1,0 +1,93 @@
+"""Words in a drawing: how wide they are, how to shorten them, and where they find room."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dare_bench.runs.text import one_line
+
+HEIGHT = 14.0
+"""Of a line of label text, in the drawing's units."""
+_SIZE = 12.0
+_NARROW, _WIDE = frozenset("iljtfrI1.,:;'|!()[]- "), frozenset("mwMW@%&…→←")
+
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom."""
+
+
+def width(text: str) -> float:
+    """About how wide ``text`` is at the labels' size: no font is at hand, so a little more than it will be."""
+    return _SIZE * sum(map(_em, text))
+
+
+def _em(letter: str) -> float:
+    if letter in _NARROW:
+        return 0.4
+    if letter in _WIDE or unicodedata.east_asian_width(letter) in "WF":
+        return 1.0
+    return 0.72 if letter.isupper() else 0.62
+
+
+def shorten(name: str, limit: int = 26) -> str:
+    """``name`` visible, on one line; a long one keeps both ends, since runs of one model differ in the last words."""
+    text = one_line(name, 400)
+    if len(text) <= limit:
+        return text
+    head = (limit - 1) * 3 // 5
+    return f"{text[:head].rstrip()}…{text[len(text) - (limit - 1 - head) :].lstrip()}"
+
+
+@dataclass(slots=True)
+class Room:
+    """The free room of a plot: what is ``taken`` no label may touch."""
+
+    bounds: Box
+    taken: list[Box] = field(default_factory=list)
+
+    def place(self, text: str, x: float, y: float, ways: Sequence[tuple[int, int]], gap: float) -> Box | None:
+        """Take the first free place for ``text`` beside (x, y), None if there is none.
+
+        ``ways`` are directions to try, (1, 0) = right, (0, -1) = above, and so on.
+        """
+        wide = width(text)
+        for across, down in ways:
+            reach = gap * 0.75 if across and down else gap
+            left = x + across * reach - (0 if across > 0 else wide if across else wide / 2)
+            top = y + down * (reach + HEIGHT / 2) - HEIGHT / 2
+            box = (left, top, left + wide, top + HEIGHT)
+            if self._free(box):
+                self.taken.append(box)
+                return box
+        return None
+
+    def _free(self, box: Box) -> bool:
+        left, top, right, bottom = box
+        if left < self.bounds[0] or top < self.bounds[1] or right > self.bounds[2] or bottom > self.bounds[3]:
+            return False
+        return not any(left < c and right > a and top < d and bottom > b for a, b, c, d in self.taken)
+
+
+def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float | None]:
+    """Heights at least one ``gap`` apart for labels that want to be at ``places``, moved as little as it takes; None
+    for those that would end more than a gap and a half from where they belong, or outside ``low`` to ``high``."""
+
+    def top(group: Sequence[int]) -> float:
+        """Where a group's first label stands: the group centred on its places, inside the bounds."""
+        wanted = sum(places[at] for at in group) / len(group) - gap * (len(group) - 1) / 2
+        return max(min(wanted, high - gap * (len(group) - 1)), low)
+
+    groups: list[list[int]] = []
+    for at in sorted(range(len(places)), key=lambda index: places[index]):
+        groups.append([at])
+        # Neighbours that would touch form a group around their common middle.
+        while len(groups) > 1 and top(groups[-1]) < top(groups[-2]) + gap * len(groups[-2]):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    made: list[float | None] = [None] * len(places)
+    for group in groups:
+        for number, at in enumerate(group):
+            height = top(group) + number * gap
+            if abs(height - places[at]) <= 1.5 * gap and height <= high:
+                made[at] = height
+    return made

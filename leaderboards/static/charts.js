@@ -1,0 +1,86 @@
+// Comfort only: charts are complete without this file. A label at the mark instead of the browser's slow one, families
+// that stand out from the legend, and one tab stop for each chart with arrow keys between its marks.
+"use strict";
+
+for (const figure of document.querySelectorAll("figure.chart")) {
+  const svg = figure.querySelector("svg[viewBox][role]");
+  if (!svg) continue;
+  const links = [...svg.querySelectorAll("a")];
+  const middle = (link) => {
+    const box = link.lastElementChild.getBoundingClientRect();
+    return { x: box.left + box.width / 2, y: box.top + box.height / 2, top: box.top, bottom: box.bottom };
+  };
+
+  // The label. The marks' names move from <title> to aria-label, else the browser would show both.
+  const tip = document.createElement("div");
+  tip.className = "chart-tip";
+  tip.hidden = true;
+  tip.setAttribute("aria-hidden", "true");
+  figure.append(tip);
+  for (const link of links) {
+    const title = link.querySelector("title");
+    link.setAttribute("aria-label", title.textContent);
+    title.remove();
+    link.addEventListener("pointerenter", () => show(link));
+    link.addEventListener("focus", () => show(link));
+    link.addEventListener("pointerleave", hide);
+    link.addEventListener("blur", hide);
+  }
+
+  function show(link) {
+    const [first, ...rest] = link.getAttribute("aria-label").split("\n");
+    const name = document.createElement("strong");
+    name.textContent = first;
+    tip.replaceChildren(name, ...rest.map((line) => {
+      const part = document.createElement("span");
+      part.textContent = line;
+      return part;
+    }));
+    tip.hidden = false;
+    const outer = figure.getBoundingClientRect(), at = middle(link);
+    const left = at.x - outer.left - tip.offsetWidth / 2;
+    tip.style.left = `${Math.max(0, Math.min(left, outer.width - tip.offsetWidth))}px`;
+    const above = at.top - tip.offsetHeight - 10;
+    tip.style.top = `${(above < 0 ? at.bottom + 10 : above) - outer.top}px`;
+  }
+
+  function hide() {
+    tip.hidden = true;
+  }
+
+  // From left to right, whatever order they were drawn in.
+  const order = links.map((link) => [link, middle(link)]).sort(([, a], [, b]) => a.x - b.x || b.y - a.y).map(([link]) => link);
+  order.forEach((link, at) => link.setAttribute("tabindex", at === 0 ? "0" : "-1"));
+  svg.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") return hide();
+    const at = order.indexOf(document.activeElement);
+    const next = { ArrowRight: at + 1, ArrowUp: at + 1, ArrowLeft: at - 1, ArrowDown: at - 1, Home: 0, End: order.length - 1 }[event.key];
+    if (at < 0 || next === undefined || !order[next]) return;
+    event.preventDefault();
+    order[at].setAttribute("tabindex", "-1");
+    order[next].setAttribute("tabindex", "0");
+    order[next].focus();
+  });
+
+  // The legend: pointing at a family, or pressing its button, lets the others step back.
+  const entries = [...figure.querySelectorAll(".chart-legend .family")];
+  if (entries.length < 2) continue;
+  const family = (one) => [...one.classList].find((name) => /^f\d+$/.test(name));
+  const marks = [...svg.querySelectorAll("a[class^=f], g.series")];
+  let pressed = null;
+  const lift = (wanted) => marks.forEach((mark) => mark.classList.toggle("off", wanted !== null && family(mark) !== wanted));
+  for (const entry of entries) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.setAttribute("aria-pressed", "false");
+    button.append(...entry.childNodes);
+    entry.append(button);
+    button.addEventListener("pointerenter", () => lift(family(entry)));
+    button.addEventListener("pointerleave", () => lift(pressed));
+    button.addEventListener("click", () => {
+      pressed = pressed === family(entry) ? null : family(entry);
+      entries.forEach((each) => each.firstChild.setAttribute("aria-pressed", String(family(each) === pressed)));
+      lift(pressed);
+    });
+  }
+}

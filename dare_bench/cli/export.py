@@ -1,4 +1,4 @@
-"""``dare-bench export``: models in other forms. The last line on stdout is the path of what was written."""
+"""``dare-bench export``: models and results in other forms. The last line on stdout is the path of what was written."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Write models in other forms.", no_args_is_help=True)
+from dare_bench.cli import export_hub, export_table
 
-
-@app.callback()
-def _export() -> None:
-    """Keeps ``merge`` a word of its own while it is the only one."""
+app = typer.Typer(help="Write models and results in other forms.", no_args_is_help=True)
+app.command("table")(export_table.table)
+app.command("hub")(export_hub.hub)
 
 
 @app.command()

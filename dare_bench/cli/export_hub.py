@@ -1,0 +1,152 @@
+"""``dare-bench export hub``: a run's scores as the Hugging Face Hub reads them."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from dare_bench.reports.hub import Result
+    from dare_bench.runs.reader import Run
+
+CARD = "README.md"
+
+
+class Scale(StrEnum):
+    """How a share is told."""
+
+    PERCENT = "percent"
+    FRACTION = "fraction"
+
+
+def hub(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", help="Folder to write into (default: hub/<run>).", show_default=False),
+    ] = None,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dataset",
+            metavar="TASK=ID[:TASK_ID]",
+            help="A task's data set on the hub and the benchmark's name of the task in it; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    source_url: Annotated[
+        str | None, typer.Option("--source-url", help="Where the run can be looked at.", show_default=False)
+    ] = None,
+    readme: Annotated[
+        str | None,
+        typer.Option("--readme", help="The checkpoint's model card, to which scores are added.", show_default=False),
+    ] = None,
+    scale: Annotated[Scale, typer.Option("--scale", help="How shares are told.")] = Scale.PERCENT,
+    allow_partial: Annotated[
+        bool, typer.Option("--allow-partial", help="Export limited or incomplete scores, too; their notes say so.")
+    ] = False,
+    push: Annotated[bool, typer.Option("--push", help="Send the files to --repo-id, as a pull request.")] = False,
+    repo_id: Annotated[
+        str | None, typer.Option("--repo-id", help="The model's repository on the hub.", show_default=False)
+    ] = None,
+    no_pr: Annotated[
+        bool, typer.Option("--no-pr", help="With --push: commit directly, without a pull request to look at.")
+    ] = False,
+) -> None:
+    """Write a run's scores as .eval_results/*.yaml and as model-index in a model card; nothing is sent without --push.
+
+    A task's data set is the one that the run's configuration names, or --dataset; tasks without one are left out.
+
+    Example: dare-bench export hub out/my-run -o hub --readme ckpt/README.md
+    """
+    from dare_bench.errors import UsageError
+    from dare_bench.reports.hub import card_result, entry_file, is_id, parse_datasets, results_of
+    from dare_bench.reports.hub_card import with_results
+    from dare_bench.runs.writer import atomic_write_text
+
+    if push and repo_id is None:
+        raise UsageError("--push needs --repo-id OWNER/NAME, the model's repository on the hub")
+    if repo_id is not None and not is_id(repo_id):
+        raise UsageError(f"--repo-id {repo_id!r} is no name on the hub; expected OWNER/NAME")
+    if no_pr and not push:
+        raise UsageError("--no-pr says how --push commits; add --push or leave it out")
+    opened = _one(run)
+    results, left_out = results_of(
+        opened, parse_datasets(dataset or ()), scale=scale.value, allow_partial=allow_partial
+    )
+    for text in left_out:
+        _tell(f"left out: {text}")
+    if not results:
+        raise UsageError(
+            "nothing to export: no task has a data set on the hub; name one with --dataset TASK=ID:TASK_ID"
+        )
+    folder = Path(output) if output is not None else Path("hub") / opened.path.resolve().name
+    # A card without the repository's own text would take that text's place there, so only a given one is ever sent.
+    card = Path(readme) if readme is not None else folder / CARD
+    name = (repo_id or opened.model).rpartition("/")[2]
+    files = {result.path: entry_file(result, source_url) for result in results}
+    text = with_results(_read(card, readme), name, [card_result(one, source_url) for one in results], str(card))
+    for path, content in {**files, CARD: text}.items():
+        atomic_write_text(folder / path, content, durable=False)
+    _tell_of(results, folder)
+    sent = {**files, CARD: text} if readme is not None else files
+    if push and repo_id is not None:
+        from dare_bench.reports.hub_push import push as send
+
+        message = f"Evaluation results of {', '.join(one.score.task for one in results)}"
+        _tell(f"pushing {len(sent)} files to {repo_id} ...")
+        description = f"Exported by dare-bench from the run {opened.run_id}."
+        _tell(f"pushed: {send(sent, repo_id, message=message, description=description, create_pr=not no_pr)}")
+    else:
+        _tell(f"nothing was pushed; --push --repo-id {repo_id or 'OWNER/NAME'} would open a pull request with:")
+        for path in sent:
+            _tell(f"  {path}")
+    if readme is None:
+        _tell(f"{CARD} holds the scores alone and is not pushed; give the repository's own with --readme FILE")
+    print(folder)
+
+
+def _one(word: str) -> Run:
+    from dare_bench.cli.report import open_runs
+    from dare_bench.errors import UsageError
+
+    found = open_runs(word)
+    if len(found) != 1:
+        raise UsageError(f"{word} holds {len(found)} runs; give one run directory")
+    return found[0]
+
+
+def _read(card: Path, asked: str | None) -> str:
+    """The card to add to; nothing where there is none yet and none was asked for."""
+    from dare_bench.errors import DataError
+
+    try:
+        return card.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        if asked is None:
+            return ""
+        raise DataError(f"no model card at {card}; give the path of a README.md, or leave --readme out") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read {card}: {error}; give a text file in UTF-8") from error
+
+
+def _tell_of(results: list[Result], folder: Path) -> None:
+    for one in results:
+        data = one.dataset
+        _tell(f"wrote {folder / one.path}: {one.score.task} = {one.value:g}, data set {data.id}, task {data.task_id}")
+        if not data.named:
+            _tell(
+                f"  nobody named the task {data.task_id!r}: the hub wants one of the data set's eval.yaml; if that is"
+                f" another, give --dataset {one.score.task}={data.id}:TASK_ID"
+            )
+    _tell(f"wrote {folder / CARD}: model-index with {len(results)} results")
+
+
+def _tell(text: str) -> None:
+    from dare_bench.runs.text import visible
+
+    print(visible(text), file=sys.stderr)

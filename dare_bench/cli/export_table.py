@@ -1,0 +1,75 @@
+"""``dare-bench export table``: runs as the table of a paper."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class Format(StrEnum):
+    """How the table is written."""
+
+    MARKDOWN = "markdown"
+    LATEX = "latex"
+    CSV = "csv"
+
+
+class Intervals(StrEnum):
+    """What stands beside each value."""
+
+    NONE = "none"
+    PM = "pm"
+    RANGE = "range"
+
+
+def table(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run directories, or folders of them.")],
+    format: Annotated[Format, typer.Option("--format", "-f", help="How it is written.")] = Format.MARKDOWN,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="File to write (default: print it).", show_default=False)
+    ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option("--tasks", "-t", help="Tasks, by commas, in the order of the columns.", show_default=False),
+    ] = None,
+    interval: Annotated[
+        Intervals, typer.Option("--interval", help="Beside each value: nothing, ± half the width, or lo and hi.")
+    ] = Intervals.PM,
+    fingerprints: Annotated[bool, typer.Option("--fingerprints", help="A column of settings fingerprints.")] = False,
+    caption: Annotated[str | None, typer.Option("--caption", help="Text above the table.", show_default=False)] = None,
+) -> None:
+    """Write runs as a table: checkpoints down, tasks across, best scores in bold, doubtful ones marked.
+
+    Bold are the best of a column and what its interval does not separate from it. CSV has plain numbers, always with
+    the interval's ends and the settings fingerprint.
+
+    Example: dare-bench export table docs/trained/runs --format latex -o table.tex
+    """
+    from dare_bench.cli.report import open_runs
+    from dare_bench.errors import UsageError
+    from dare_bench.reports.export_formats import written
+    from dare_bench.reports.export_table import score_table
+    from dare_bench.runs.writer import atomic_write_text
+
+    wanted = [name for name in map(str.strip, tasks.split(",")) if name] if tasks is not None else None
+    if wanted == []:
+        raise UsageError("--tasks names no task; name some, as in --tasks gsm8k,humaneval, or leave it out")
+    opened = list({run.path.resolve(): run for word in runs for run in open_runs(word)}.values())
+    for run in opened:
+        if not run.scores():
+            print(f"left out: {run.path} has no score (status {run.status})", file=sys.stderr)
+    text = written(
+        score_table(opened, wanted),
+        format.value,
+        intervals=interval.value,
+        fingerprints=fingerprints,
+        caption=caption,
+    )
+    if output is None:
+        print(text, end="")
+        return
+    atomic_write_text(output, text, durable=False)
+    print(output)

@@ -1,0 +1,159 @@
+"""What rows of a table are called: checkpoints by what they were trained from and how, settings where they differ."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from dare_bench.runs.reader import Run
+from dare_bench.runs.schema import Block
+
+_PEFT = {"lora": "LoRA", "dora": "DoRA"}
+_SEEDS = ("python seed", "numpy seed", "seed", "few-shot seed")
+_PATH = re.compile(r"^[./~]|^[A-Za-z]:\\|/.*/")
+
+Checkpoint = tuple[str, str, str | None]
+Details = dict[str, str]
+
+
+def checkpoint_of(block: Block) -> Checkpoint:
+    """Two runs with the same one evaluated the same weights under the same name."""
+    return block.model.name, block.model.content_hash, block.model.adapter_hash
+
+
+def checkpoint_names(blocks: Sequence[Block]) -> dict[Checkpoint, str]:
+    """A name for each checkpoint, no two the same: "tiny-llada-base + SFT (LoRA)" for one that was trained here, with
+    the details of its training (data, steps, seed, options) that set it apart from the others of that name."""
+    known = {checkpoint_of(block): block for block in blocks}
+    alike: dict[str, list[Checkpoint]] = {}
+    for key, block in known.items():
+        alike.setdefault(_name(block, []), []).append(key)
+    names: dict[Checkpoint, str] = {}
+    for own in alike.values():
+        telling = _telling([_details(known[key]) for key in own])
+        for key, details in zip(own, telling, strict=True):
+            names[key] = _name(known[key], details)
+    counts = list(names.values())
+    return {key: name if counts.count(name) == 1 else f"{name} [{_short(key)}]" for key, name in names.items()}
+
+
+def family_and_depth(block: Block) -> tuple[str, int]:
+    """The checkpoint that all training began from, and how many trainings lie between."""
+    chain = trainings(block)
+    return (_base(chain[0]) if chain else block.model.name), len(chain)
+
+
+def trainings(block: Block) -> list[Mapping[str, Any]]:
+    """The trainings that made a checkpoint, the first one first; none where the run knows of none."""
+    found = block.model.lineage
+    if not found:
+        return []
+    return [*(one for one in found.get("parents") or () if isinstance(one, Mapping)), found]
+
+
+def _base(made: Mapping[str, Any]) -> str:
+    base, adapter = _of_path(str(made.get("base", "?"))), made.get("base_adapter")
+    return f"{base}+{_of_path(str(adapter))}" if adapter else base
+
+
+def _of_path(text: str) -> str:
+    """The last part of a path; a hub id (owner/name) stays whole."""
+    return PurePath(text).name or text if _PATH.search(text) else text
+
+
+def _name(block: Block, details: Sequence[Details]) -> str:
+    chain = trainings(block)
+    if not chain:
+        return block.model.name
+    parts = [_base(chain[0])]
+    for at, made in enumerate(chain):
+        peft = made.get("peft")
+        remarks = [_PEFT.get(str(peft), str(peft))] if peft else []
+        remarks += details[at].values() if at < len(details) else ()
+        parts.append(str(made.get("method", "?")).upper() + (f" ({', '.join(remarks)})" if remarks else ""))
+    return " + ".join(parts)
+
+
+def _details(block: Block) -> list[Details]:
+    """By training: every detail as it would be told, by its name."""
+    return [_details_of(made) for made in trainings(block)]
+
+
+def _details_of(made: Mapping[str, Any]) -> Details:
+    step, steps = made.get("step"), made.get("steps")
+    told = {
+        "data": f"on {_of_path(str(made.get('data')))}",
+        "step": f"{steps} steps" if step == steps else f"step {step} of {steps}",
+        "seed": f"seed {made.get('seed')}",
+    }
+    others = {**(made.get("options") or {}), **(made.get("settings") or {})}
+    return told | {name: f"{name} {value}" for name, value in others.items() if value is not None and name not in told}
+
+
+def _telling(several: Sequence[list[Details]]) -> list[list[Details]]:
+    """Of each checkpoint's details as few as tell all of them apart, the first ones first."""
+    places = dict.fromkeys((at, name) for chain in several for at, details in enumerate(chain) for name in details)
+    told: list[tuple[str | None, ...]] = [()] * len(several)
+    chosen: list[tuple[int, str]] = []
+    for at, name in places:
+        more = [(*old, chain[at].get(name)) for old, chain in zip(told, several, strict=True)]
+        if len(set(more)) > len(set(told)):
+            told = more
+            chosen.append((at, name))
+    return [
+        [{n: details[n] for place, n in chosen if place == at and n in details} for at, details in enumerate(chain)]
+        for chain in several
+    ]
+
+
+def _short(key: Checkpoint) -> str:
+    return hashlib.blake2b("".join(map(str, key)).encode(), digest_size=4).hexdigest()
+
+
+def settings_key(run: Run) -> tuple[Any, ...]:
+    """Runs of one checkpoint with the same one belong into one row. The parts of a suite do, whatever each task asks
+    for: their settings together are what the suite is."""
+    block = run.block
+    assert block is not None
+    asked = block.suite or sorted((name, str(value)) for name, value in block.decoding_requested.items())
+    fixed = (block.model.dtype, block.harness.name, block.seeds, block.repeats)
+    return (*fixed, run.results.get("chat_template_sha"), run.results.get("system_instruction"), str(asked))
+
+
+_MISSING = object()
+
+
+def settings_texts(rows: Sequence[Sequence[Run]]) -> list[str]:
+    """For each row (its runs) the settings that differ from another row's; empty where none do."""
+    blocks = [[run.block for run in row if run.block is not None] for row in rows]
+    asked = dict.fromkeys(name for row in blocks for block in row for name in block.decoding_requested)
+    estimator = dict.fromkeys(n for row in blocks for block in row for t in block.tasks.values() for n in t.likelihood)
+    known = [_settings(runs, row, [*asked], [*estimator]) for runs, row in zip(rows, blocks, strict=True)]
+    texts = []
+    for own in known:
+        told = []
+        for name, value in own.items():
+            others = [other.get(name, _MISSING) for other in known]
+            if value is not None and any(other is not _MISSING and other != value for other in others):
+                told.append(f"{name} {value}")
+        texts.append(", ".join(told))
+    return texts
+
+
+def _settings(runs: Sequence[Run], blocks: Sequence[Block], asked: list[str], estimator: list[str]) -> dict[str, Any]:
+    first, tasks = blocks[0], [task for block in blocks for task in block.tasks.values()]
+    found = {name: _only([t.decoding[name] for t in tasks if name in t.decoding]) for name in asked}
+    found |= {name: _only([t.likelihood[name] for t in tasks if name in t.likelihood]) for name in estimator}
+    found |= {"dtype": first.model.dtype, "harness": first.harness.name, "answers to each prompt": first.repeats}
+    found |= dict(zip(_SEEDS, first.seeds, strict=True))
+    template = runs[0].results.get("chat_template_sha")
+    found["chat template"] = str(template)[:8] if template else "not applied"
+    return {name: value for name, value in found.items() if value is not _MISSING}
+
+
+def _only(values: Sequence[Any]) -> Any:
+    """The value that all tasks share; "by task" where they do not; missing where none has it."""
+    return _MISSING if not values else values[0] if all(value == values[0] for value in values) else "by task"

@@ -1,0 +1,280 @@
+"""A run's scores in the two forms that the Hugging Face Hub reads: ``.eval_results/*.yaml`` and ``model-index``.
+
+The first is the hub's own format (https://huggingface.co/docs/hub/eval-results), one file a score, made and read back
+by huggingface_hub. It has a value, a date, a source and free notes; what a score means (settings, interval, documents)
+goes into the notes. The second is the older list in a model card's front matter, see ``hub_card``.
+
+A score needs the hub's name of its data set. It comes from the run's own task configuration or from whoever exports;
+a score without one is left out, never given a likely name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dare_bench.errors import RunError, UsageError, unknown
+from dare_bench.reports.hub_card import dumped
+from dare_bench.runs.intervals import members
+from dare_bench.runs.reader import Run
+from dare_bench.runs.schema import Block, TaskBlock
+from dare_bench.runs.scores import Score, is_share
+from dare_bench.runs.text import visible
+from dare_bench.types import Decoding
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult, EvalResultEntry
+
+Scale = Literal["percent", "fraction"]
+FOLDER = ".eval_results"
+_LOADERS = frozenset({"arrow", "audiofolder", "csv", "generator", "imagefolder", "json", "pandas", "parquet", "sql"})
+_LOADERS |= {"text", "videofolder", "webdataset", "xml"}
+"""Values of ``dataset_path`` that read files and name no data set."""
+_REVISION = re.compile(r"[0-9a-f]{40}")
+_METRICS = {"acc": "accuracy", "acc_norm": "accuracy"}
+"""The hub's names of metrics that harnesses call otherwise."""
+_UNTOLD = frozenset({"stop", "confidence_dtype", *Decoding.hidden, *Decoding.id_fields})
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A data set of the hub. ``task_id``: the benchmark's name of the task in it. ``named``: whoever exports said
+    so; else it is the configuration that the run loaded, or "default", and the benchmark may call it otherwise."""
+
+    id: str
+    task_id: str
+    config: str | None = None
+    split: str | None = None
+    revision: str | None = None
+    named: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One score as the hub is told it; ``value`` is on the scale asked for."""
+
+    score: Score
+    dataset: Dataset
+    value: float
+    date: str
+    notes: str
+    shots: int | None
+
+    @property
+    def path(self) -> str:
+        """Where it stands in the model's repository: another one for other settings, the same for a run made again."""
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", self.score.task).strip("-.") or "task"
+        return f"{FOLDER}/{name}-{self.score.fingerprint[:8]}.yaml"
+
+
+def parse_datasets(words: Sequence[str]) -> dict[str, Dataset]:
+    """``TASK=ID[:TASK_ID]`` by task; without a TASK_ID it is "default", the hub's word for the only one.
+
+    Raises:
+        UsageError: not of that form, or no id that the hub could have.
+    """
+    found = {}
+    for word in words:
+        task, sign, name = word.rpartition("=")
+        identity, _, task_id = name.partition(":")
+        if not sign or not task or not is_id(identity):
+            raise UsageError(
+                f"--dataset {word!r}: expected TASK=ID or TASK=ID:TASK_ID with a data set's id on the hub,"
+                " as in gsm8k=openai/gsm8k:gsm8k"
+            )
+        found[task] = Dataset(identity, task_id or "default", named=bool(task_id))
+    return found
+
+
+def results_of(
+    run: Run, given: Mapping[str, Dataset], *, scale: Scale = "percent", allow_partial: bool = False
+) -> tuple[list[Result], list[str]]:
+    """The headline scores that the hub can be told, and in words what is left out and why.
+
+    Tasks of a group are told as the group unless ``given`` names them. Shares are told in percent, as benchmarks on the
+    hub do, or as they are with ``scale="fraction"``; other scores always as they are.
+
+    Raises:
+        RunError: the run has no scores, or is limited or incomplete and ``allow_partial`` is not set.
+        UnknownNameError: ``given`` names a task that the run does not have.
+    """
+    block = run.block
+    known = list(dict.fromkeys(score.task for score in run.scores()))
+    if block is None or not known:
+        raise RunError(f"{run.path} has no score yet (status {run.status}); run the same command again to finish it")
+    for task in given:
+        if task not in known:
+            raise unknown("task", task, known)
+    made, left_out = [], []
+    for task in dict.fromkeys([*run.top_level(), *given]):
+        score = run.headline(task)
+        dataset = given.get(task) or _dataset_of(run, task)
+        if score is None or dataset is None:
+            left_out.append(f"{task}: its data set is not known to be on the hub; name it: --dataset {task}=ID:TASK_ID")
+            continue
+        partial = list(_partial(run, score))
+        if partial and not allow_partial:
+            raise RunError(
+                f"{run.run_id}, {task}: {'; '.join(partial)}; such a score is exported with --allow-partial only,"
+                " and its notes say so"
+            )
+        value = 100 * score.value if scale == "percent" and is_share(score) else score.value
+        notes = visible("; ".join(_notes(run, block, score, dataset, partial, scale))).replace("\n", " ")
+        shots = run.results.get("n-shot", {}).get(task)
+        made.append(Result(score, dataset, round(value, 4), _date(run.created), notes, shots))
+    return made, left_out
+
+
+def is_id(text: str) -> bool:
+    """Could the hub have a repository or data set of that name?"""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(text)
+    except HFValidationError:
+        return False
+    return bool(text)
+
+
+def _dataset_of(run: Run, name: str) -> Dataset | None:
+    """The data set that a task was loaded from, by its own configuration; None where that is a file, code or another
+    harness's name, or where the tasks of a group have several."""
+    found = {_dataset_in(run.results.get("configs", {}).get(task)) for task in members(run.results, name)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _dataset_in(config: Any) -> Dataset | None:
+    if not isinstance(config, Mapping) or config.get("custom_dataset") is not None:
+        return None
+    path, name, options = config.get("dataset_path"), config.get("dataset_name"), config.get("dataset_kwargs") or {}
+    if not isinstance(path, str) or path in _LOADERS or not is_id(path) or Path(path).exists():
+        return None
+    if not isinstance(options, Mapping) or "data_files" in options or "data_dir" in options:
+        return None
+    revision = str(options.get("revision") or "")
+    split = config.get("test_split") or config.get("validation_split")
+    return Dataset(
+        path,
+        str(name or "default"),
+        str(name) if name else None,
+        str(split) if split else None,
+        revision if _REVISION.fullmatch(revision) else None,
+    )
+
+
+def _partial(run: Run, score: Score) -> Iterator[str]:
+    """Why a score is not one of the whole task."""
+    assert run.block is not None
+    if score.limited:
+        yield f"limited to {score.n} of {score.n_total or 'more'} documents"
+    own = members(run.results, score.task)
+    failed = sum(failure.task in own for failure in run.block.failures)
+    if failed:
+        yield f"{failed} documents have no answer and are left out"
+    elif run.status == "running" or (run.status == "incomplete" and not run.block.failures):
+        yield f"the run is {'not finished' if run.status == 'running' else 'incomplete'}"
+
+
+def _notes(
+    run: Run, block: Block, score: Score, dataset: Dataset, partial: Sequence[str], scale: Scale
+) -> Iterator[str]:
+    """What the hub has no field for, the most important first."""
+    if partial:
+        yield f"PARTIAL: {', '.join(partial)}"
+    percent = scale == "percent" and is_share(score)
+    yield score.key.removesuffix(",none") + (" in percent" if percent else "")
+    yield f"n={score.n}"
+    if score.lo is not None and score.hi is not None and score.level is not None:
+        lo, hi = (f"{100 * bound:.1f}" if percent else f"{bound:.4g}" for bound in (score.lo, score.hi))
+        yield f"{100 * score.level:g} % interval {lo} to {hi} ({score.method})"
+    tasks = [block.tasks[task] for task in members(run.results, score.task) if task in block.tasks]
+    shots = run.results.get("n-shot", {}).get(score.task)
+    if shots is not None:
+        yield f"{shots}-shot"
+    yield from _settings(tasks, block)
+    if run.results.get("chat_template_sha") or run.results.get("chat_template"):
+        yield "chat template applied"
+    if score.tier is not None:
+        yield f"sampler exactness tier {score.tier}" + (" (approximate)" if score.tier == "A" else "")
+    yield f"{block.harness.name} {block.harness.version}, dare-bench {block.environment.dare_bench or 'unknown'}"
+    yield f"checkpoint {block.model.name} ({block.model.dtype})"
+    yield f"settings fingerprint {score.fingerprint}, task {score.task_fingerprint}"
+    yield from (note for note in block.notes if f"data set {dataset.id} " in note)
+
+
+def _settings(tasks: Sequence[TaskBlock], block: Block) -> Iterator[str]:
+    """Decoding and likelihood settings on which all tasks agree; those that are off go without saying."""
+    for found in ([task.decoding for task in tasks], [task.likelihood for task in tasks]):
+        names = [name for name in (found[0] if found else {}) if name not in _UNTOLD]
+        shared = {name: found[0][name] for name in names if all(one.get(name) == found[0][name] for one in found)}
+        told = {n: v for n, v in shared.items() if n in block.decoding_requested or not _goes_without_saying(v)}
+        if told:
+            yield ", ".join(f"{name} {value}" for name, value in told.items())
+    yield f"seed {block.seeds[2]}" + (f", {block.repeats} answers to each prompt" if block.repeats > 1 else "")
+
+
+def _goes_without_saying(value: Any) -> bool:
+    return value is None or value is False or value in ("none", "ours", "cut")
+
+
+def _date(created: str) -> str:
+    """In UTC where the run knows its zone; seconds are enough."""
+    moment = datetime.fromisoformat(created)
+    if moment.tzinfo is None:
+        return moment.isoformat(timespec="seconds")
+    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def entry(result: Result, source_url: str | None = None) -> EvalResultEntry:
+    """The score as huggingface_hub has it for ``.eval_results``."""
+    from huggingface_hub import EvalResultEntry
+
+    return EvalResultEntry(
+        dataset_id=result.dataset.id,
+        task_id=result.dataset.task_id,
+        value=result.value,
+        dataset_revision=result.dataset.revision,
+        date=result.date,
+        source_url=source_url,
+        notes=result.notes,
+    )
+
+
+def entry_file(result: Result, source_url: str | None = None) -> str:
+    """The text of a score's ``.eval_results`` file, read back by huggingface_hub's own parser before it is given."""
+    import yaml
+    from huggingface_hub import eval_result_entries_to_yaml, parse_eval_result_entries
+
+    made = entry(result, source_url)
+    text = dumped(eval_result_entries_to_yaml([made]))
+    if parse_eval_result_entries(yaml.safe_load(text)) != [made]:
+        raise RunError(f"{result.score.task}: huggingface_hub does not read back what it wrote: {text[:200]!r}")
+    return text
+
+
+def card_result(result: Result, source_url: str | None = None) -> EvalResult:
+    """The score as huggingface_hub has it for ``model-index``, which knows neither notes nor a date."""
+    from huggingface_hub import EvalResult
+
+    score = result.score
+    return EvalResult(
+        task_type="text-generation",
+        task_name=score.task,
+        dataset_type=result.dataset.id,
+        dataset_name=result.dataset.id.rpartition("/")[2],
+        dataset_config=result.dataset.config,
+        dataset_split=result.dataset.split,
+        dataset_revision=result.dataset.revision,
+        dataset_args=None if result.shots is None else {"num_few_shot": result.shots},
+        metric_type=_METRICS.get(score.metric, score.metric),
+        metric_name=score.key.removesuffix(",none"),
+        metric_value=result.value,
+        metric_args={"notes": result.notes},
+        source_url=source_url,
+        source_name="dare-bench" if source_url else None,
+    )

@@ -1,0 +1,226 @@
+"""Scores as the Hugging Face Hub reads them, read back by huggingface_hub's own parsers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import EvalResult, ModelCard, parse_eval_result_entries
+from huggingface_hub.repocard_data import model_index_to_eval_results
+from run_factory import make_run
+
+from dare_bench.errors import DataError, RunError, UnknownNameError, UsageError
+from dare_bench.reports.hub import Dataset, Result, card_result, entry_file, parse_datasets, results_of
+from dare_bench.reports.hub_card import with_results
+from dare_bench.runs.reader import Run
+
+GSM8K = {"dataset_path": "openai/gsm8k", "dataset_name": "main", "test_split": "test"}
+
+
+def edit(run: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    (file,) = run.glob("results_*.json")
+    whole = json.loads(file.read_text())
+    change(whole)
+    file.write_text(json.dumps(whole))
+    return run
+
+
+def gsm8k(root: Path, config: dict[str, Any] | None = None, **named: Any) -> Run:
+    """A run of gsm8k, 15 of 20 right, with the configuration that lm-eval records."""
+    run = make_run(root, named.pop("run_id", "r"), **{"tasks": {"gsm8k": 0.75}, **named})
+    return Run(edit(run, lambda whole: whole["configs"].update(gsm8k={"task": "gsm8k", **(config or GSM8K)})))
+
+
+def only(run: Run, *words: str, **named: Any) -> Result:
+    (made,), _ = results_of(run, parse_datasets(words), **named)
+    return made
+
+
+def test_an_entry_has_what_the_hub_needs_and_the_rest_in_its_notes(tmp_path: Path) -> None:
+    result = only(gsm8k(tmp_path, decoding={"temperature": 0.5}, created="2026-11-20T10:30:00.123456+02:00"))
+    (entry,) = parse_eval_result_entries(yaml.safe_load(entry_file(result, "https://example.org/run")))
+    assert (entry.dataset_id, entry.task_id, entry.value) == ("openai/gsm8k", "main", 75.0)
+    assert entry.date == "2026-11-20T08:30:00Z" and entry.source_url == "https://example.org/run"
+    assert entry.verify_token is None and entry.dataset_revision is None
+    told = (entry.notes or "").split("; ")
+    assert told[:3] == ["exact_match in percent", "n=20", "95 % interval 53.1 to 88.8 (Wilson)"]
+    assert "gen_length 16, steps 16, block_length 16, temperature 0.5" in (entry.notes or "")
+    assert {"0-shot", "sampler exactness tier E1", "lm-eval 0.4.13, dare-bench 0.1.0"} <= set(told)
+    assert f"settings fingerprint {result.score.fingerprint}" in (entry.notes or "")
+    assert result.path == f".eval_results/gsm8k-{result.score.fingerprint[:8]}.yaml"
+
+
+def test_fractions_and_scores_that_are_no_shares_stay_as_they_are(tmp_path: Path) -> None:
+    run = gsm8k(tmp_path)
+    assert only(run, scale="fraction").value == 0.75 and "percent" not in only(run, scale="fraction").notes
+    edit(run.path, lambda whole: whole["results"].update(gsm8k={"word_perplexity,none": 0.5}))
+    assert only(Run(run.path)).value == 0.5
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"dataset_path": "json", "dataset_kwargs": {"data_files": "x.json"}},
+        {"dataset_path": "some/set", "dataset_kwargs": {"data_dir": "x"}},
+        {**GSM8K, "custom_dataset": "def dataset(): ..."},
+        {"dataset_path": "/data/gsm8k"},
+        {"dataset_path": None},
+        {"path": "opencompass/gsm8k"},
+    ],
+)
+def test_a_data_set_is_never_made_up(tmp_path: Path, config: dict[str, Any]) -> None:
+    run = gsm8k(tmp_path, config)
+    assert results_of(run, {}) == (
+        [], ["gsm8k: its data set is not known to be on the hub; name it: --dataset gsm8k=ID:TASK_ID"],
+    )  # fmt: skip
+    assert only(run, "gsm8k=openai/gsm8k:gsm8k").dataset == Dataset("openai/gsm8k", "gsm8k", named=True)
+
+
+def test_a_folder_of_that_name_is_no_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = gsm8k(tmp_path)
+    (tmp_path / "openai" / "gsm8k").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert results_of(run, {})[0] == []
+
+
+def test_the_data_set_of_the_command_wins_and_its_revision_is_told(tmp_path: Path) -> None:
+    run = gsm8k(tmp_path, {**GSM8K, "dataset_kwargs": {"revision": "a" * 40}})
+    assert only(run).dataset == Dataset("openai/gsm8k", "main", "main", "test", "a" * 40)
+    assert only(run, "gsm8k=me/mine").dataset == Dataset("me/mine", "default")
+
+
+def test_a_group_has_a_data_set_if_its_parts_share_one(tmp_path: Path) -> None:
+    def group(second: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
+        def change(whole: dict[str, Any]) -> None:
+            whole["groups"] = {"g": {"exact_match,none": 0.5}}
+            whole["group_subtasks"] = {"g": ["a", "b"]}
+            whole["configs"] |= {"a": GSM8K, "b": second}
+
+        return change
+
+    run = make_run(tmp_path, tasks={"a": 0.5, "b": 0.5})
+    assert only(Run(edit(run, group(GSM8K)))).dataset.id == "openai/gsm8k"
+    edit(run, group({**GSM8K, "dataset_name": "socratic"}))
+    assert results_of(Run(run), {})[0] == []
+    (part,), left_out = results_of(Run(run), parse_datasets(["a=openai/gsm8k:gsm8k"]))
+    assert part.score.task == "a" and left_out[0].startswith("g: ")
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        ({"limit": 20}, "limited to 20 of 200 documents"),
+        ({"failures": 2, "status": "incomplete"}, "2 documents have no answer and are left out"),
+        ({"done": False}, "the run is not finished"),
+        ({"status": "incomplete"}, "the run is incomplete"),
+    ],
+)
+def test_partial_scores_are_refused_or_say_so(tmp_path: Path, named: dict[str, Any], why: str) -> None:
+    run = gsm8k(tmp_path, **named)
+    with pytest.raises(RunError, match=f"{why}; such a score is exported with --allow-partial only"):
+        results_of(run, {})
+    assert only(run, allow_partial=True).notes.startswith(f"PARTIAL: {why}; exact_match")
+
+
+def test_wrong_words(tmp_path: Path) -> None:
+    for word in ("gsm8k", "=openai/gsm8k", "gsm8k=", "gsm8k=a/b/c", "gsm8k=a b"):
+        with pytest.raises(UsageError, match="expected TASK=ID or TASK=ID:TASK_ID"):
+            parse_datasets([word])
+    with pytest.raises(UnknownNameError, match="unknown task 'gsm'; closest: gsm8k"):
+        results_of(gsm8k(tmp_path), parse_datasets(["gsm=openai/gsm8k"]))
+
+
+def test_two_settings_are_two_files_and_a_run_made_again_is_the_same_file(tmp_path: Path) -> None:
+    first, again = gsm8k(tmp_path), gsm8k(tmp_path, run_id="again", created="2026-11-21T10:00:00")
+    other = gsm8k(tmp_path, run_id="other", decoding={"steps": 8})
+    assert only(first).path == only(again).path != only(other).path
+    odd = make_run(tmp_path, "odd", tasks={"../a b/c": 0.5})
+    assert only(Run(odd), "../a b/c=me/x").path.startswith(".eval_results/a-b-c-")
+
+
+CARD = """---
+# who may use it
+license: apache-2.0
+language: no
+model-index:
+- name: My Model
+  results:
+  - task: {type: text-generation, name: old}
+    dataset: {name: x, type: me/x}
+    metrics: [{type: exact_match, value: 1.0}]
+# what it came from
+base_model: GSAI-ML/LLaDA-8B-Base
+---
+
+# My model
+
+---
+model-index: not this one
+"""
+
+
+def results(value: float = 75.0) -> list[EvalResult]:
+    data = {"dataset_type": "openai/gsm8k", "dataset_name": "gsm8k", "dataset_config": "main"}
+    return [EvalResult(task_type="text-generation", task_name="gsm8k", metric_type="em", metric_value=value, **data)]
+
+
+def index_of(card: str) -> tuple[str, list[EvalResult]]:
+    return model_index_to_eval_results(yaml.safe_load(card.split("---\n")[1])["model-index"])
+
+
+def test_a_card_keeps_its_text_and_all_other_metadata() -> None:
+    made = with_results(CARD, "ours", results())
+    name, found = index_of(made)
+    assert name == "My Model" and [one.task_name for one in found] == ["old", "gsm8k"]
+    assert made.endswith(CARD.split("---\n", 2)[2])
+    for line in ("# who may use it", "license: apache-2.0", "language: no", "# what it came from", "base_model: GSAI-"):
+        assert f"\n{line}" in made
+    assert ModelCard(made.replace("language: no\n", "")).data.eval_results == found
+
+
+def test_doing_it_again_replaces_the_score() -> None:
+    once = with_results(CARD, "ours", results())
+    assert with_results(once, "ours", results()) == once
+    assert [one.metric_value for one in index_of(with_results(once, "ours", results(80.0)))[1]] == [1.0, 80.0]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    "card", ["", "# Only text\n", "---\nlicense: mit\n---\nText\n", "---\n{license: mit}\n---\nText\n"]
+)
+def test_cards_without_an_index(card: str, newline: str) -> None:
+    made = with_results(card.replace("\n", newline), "ours", results())
+    assert (newline == "\r\n") == ("\r\n" in made) or not card
+    plain = made.replace("\r\n", "\n")
+    assert index_of(plain) == ("ours", results()) and plain.endswith(card.split("---\n")[-1])
+    assert ("license" in card) == (yaml.safe_load(plain.split("---\n")[1]).get("license") == "mit")
+
+
+@pytest.mark.parametrize(
+    ("card", "why"),
+    [
+        ("---\na: [1\n---\n", "its front matter is no YAML"),
+        ("---\n- a\n---\n", "its front matter is list"),
+        ("---\nmodel-index: 5\n---\n", "its model-index is not what the hub reads"),
+        ("---\nmodel-index:\n- name: x\n---\n", "its model-index is not what the hub reads .KeyError: 'results'"),
+    ],
+)
+def test_cards_that_the_hub_would_not_read(card: str, why: str) -> None:
+    with pytest.raises(DataError, match=f"^CARD.md: {why}"):
+        with_results(card, "ours", results(), "CARD.md")
+
+
+def test_two_tasks_of_one_data_set_stay_two_results(tmp_path: Path) -> None:
+    run = make_run(tmp_path, tasks={"gsm8k": 0.5, "gsm8k_cot": 0.75})
+    edit(run, lambda whole: (whole["configs"].update(gsm8k=GSM8K, gsm8k_cot=GSM8K), whole["n-shot"].update(gsm8k=5)))
+    made, _ = results_of(Run(run), {})
+    _, found = index_of(with_results("", "ours", [card_result(one, "https://example.org") for one in made]))
+    assert [(one.task_name, one.metric_value, one.dataset_args) for one in found] == [
+        ("gsm8k", 50.0, {"num_few_shot": 5}), ("gsm8k_cot", 75.0, {"num_few_shot": 0}),
+    ]  # fmt: skip
+    assert found[0].source_url == "https://example.org" and found[0].dataset_split == "test"
+    assert found[0].metric_args == {"notes": made[0].notes}

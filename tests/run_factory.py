@@ -46,11 +46,22 @@ def make_run(
     prompts: str = "",
     seed: int = 0,
     done: bool = True,
+    digests: bool = True,
+    values: dict[str, list[float]] | None = None,
+    documents: str | None = None,
+    lineage: dict[str, Any] | None = None,
+    content: str = "ab" * 32,
+    adapter: str | None = None,
 ) -> Path:
     """Write ``root/run_id`` and return it. ``tasks`` maps a task to its share of right answers; a task whose name
     starts with "choice" is scored by log-likelihood, all others are generated. ``fingerprint`` and ``prompts`` stand
-    for other definitions of the tasks and other prompts."""
+    for other definitions of the tasks and other prompts; ``digests=False`` leaves out what tells an edited file.
+    ``values`` gives the documents' scores one by one, by task. Runs with the same word for ``documents`` have the same
+    prompts and targets, as far as their numbers of documents go. ``lineage``, ``content`` and ``adapter`` (hashes) are
+    the checkpoint's."""
     tasks = {"dare_sudoku": 0.9} if tasks is None else tasks
+    if values is not None:
+        tasks, n_docs = dict.fromkeys(values, 0.0), max(map(len, values.values())) + failures
     settings = {**DECODING, **(decoding or {})}
     folder = Path(root) / run_id
     date = file_date(datetime.fromisoformat(created))
@@ -61,16 +72,20 @@ def make_run(
     samples: dict[str, list[dict[str, Any]]] = {}
     for task, share in tasks.items():
         scored = task.startswith("choice")
-        right = [i < round(share * (n_docs - failures)) for i in range(n_docs - failures)]
+        right: list[float] = [i < round(share * (n_docs - failures)) for i in range(n_docs - failures)]
+        if values is not None:
+            right = values[task]
+        if documents is not None:
+            rng = random.Random(f"{documents}{task}")
         make = _choice_sample if scored else _generate_sample
         made = [make(task, i, ok, rng, settings, prompt, answer) for i, ok in enumerate(right)]
         samples[task] = [sample for sample, _ in made]
-        write_samples(folder, date, task, samples[task])
+        sums = {"samples_sha256": write_samples(folder, date, task, samples[task])}
         if traces := [trace for _, trace in made if trace]:
-            write_traces(folder, date, task, traces)
+            sums["traces_sha256"] = write_traces(folder, date, task, traces)
         metric = "acc" if scored else "exact_match"
         mean = sum(right) / len(right) if right else 0.0
-        error = (mean * (1 - mean) / (len(right) - 1)) ** 0.5 if len(right) > 1 else "N/A"
+        error = max(0.0, mean * (1 - mean) / (len(right) - 1)) ** 0.5 if len(right) > 1 else "N/A"
         results["results"][task] = {
             "alias": task, "sample_len": len(right), f"{metric},none": mean, f"{metric}_stderr,none": error,
         }  # fmt: skip
@@ -82,13 +97,15 @@ def make_run(
             "n_docs": n_docs, "n_total": n_total, "limit_applied": limit is not None,
             "decoding": {} if scored else settings, "likelihood": {"mc_num": 128} if scored else {},
             "tier": "E2" if scored else "E1", "requests": n_docs * (len(CHOICES) if scored else 1),
+            **(sums if digests else {}),
         }  # fmt: skip
     requests = sum(block["requests"] for block in blocks.values())
     block = Block.model_validate(
         {
             "status": status, "run_id": run_id, "created": created,
-            "model": {"name": model, "family": "llada", "content_hash": "sha256:" + "ab" * 32, "dtype": "float32",
-                      "parameters": 861_000},
+            "model": {"name": model, "family": "llada", "content_hash": f"sha256:{content}", "dtype": "float32",
+                      "parameters": 861_000, "lineage": lineage,
+                      **({"adapter": "adapter", "adapter_hash": f"sha256:{adapter}"} if adapter else {})},
             "harness": {"name": "lm-eval", "version": "0.4.13"},
             "tasks": blocks, "seeds": (0, 1234, 1234, 1234), "limit": limit,
             "command": f"dare-bench eval --model {model} --tasks {','.join(tasks)}",
@@ -122,7 +139,7 @@ def _hashes(text: str) -> dict[str, str]:
 
 
 def _generate_sample(
-    task: str, i: int, ok: bool, rng: random.Random, settings: dict[str, Any], prompt: str | None, answer: str | None
+    task: str, i: int, ok: float, rng: random.Random, settings: dict[str, Any], prompt: str | None, answer: str | None
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     target = "".join(rng.choice("1234") for _ in range(8))
     said = answer if answer is not None else (target if ok else target[::-1] + "?")
@@ -149,7 +166,7 @@ def _generate_sample(
 
 
 def _choice_sample(
-    task: str, i: int, ok: bool, rng: random.Random, settings: dict[str, Any], prompt: str | None, answer: str | None
+    task: str, i: int, ok: float, rng: random.Random, settings: dict[str, Any], prompt: str | None, answer: str | None
 ) -> tuple[dict[str, Any], None]:
     gold = rng.randrange(len(CHOICES))
     best = gold if ok else (gold + 1) % len(CHOICES)

@@ -45,6 +45,8 @@ def show(
     console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     if doc is None:
         _print_scores(console, opened)
+    if opened.edited(view.task):
+        _say(console, f"EDITED: the samples file of {view.task} was changed after the run wrote it", "bold red")
     _print_document(console, view)
 
 
@@ -200,6 +202,7 @@ def _record(run: Run, document: Document, view: DocumentView) -> dict[str, Any]:
         "model": run.model,
         "status": run.status,
         "task": view.task,
+        "edited": run.edited(view.task),
         "doc_id": view.doc_id,
         "kind": view.kind,
         "target": view.target,

@@ -165,6 +165,7 @@ def _task_block(task: str, requests: Sequence[Request], meter: Meter, done: Writ
         likelihood=done.about["likelihood"].get(task, {}),
         tier=weakest(meter.tiers),
         requests=len(requests),
+        nfe=meter.nfe,
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from dare_bench.errors import RunError
 from dare_bench.runs.writer import atomic_write_json, atomic_write_jsonl
 
 RUN_FILE = "run.json"
@@ -62,15 +64,30 @@ def write_results(folder: Path, date: str, results: Mapping[str, Any], block: An
     return path
 
 
-def write_samples(folder: Path, date: str, task: str, samples: Iterable[Mapping[str, Any]]) -> Path:
-    """Write ``samples_<task>_<date>.jsonl``."""
-    path = folder / samples_name(task, date)
-    atomic_write_jsonl(path, (sample_line(sample) for sample in samples))
-    return path
+def write_samples(folder: Path, date: str, task: str, samples: Iterable[Mapping[str, Any]]) -> str:
+    """Write ``samples_<task>_<date>.jsonl``; returns its SHA-256 (see :func:`file_digest`)."""
+    return _write_lines(folder / samples_name(task, date), (sample_line(sample) for sample in samples))
 
 
-def write_traces(folder: Path, date: str, task: str, traces: Iterable[Mapping[str, Any]]) -> Path:
-    """Write ``traces_<task>_<date>.jsonl``."""
-    path = folder / traces_name(task, date)
-    atomic_write_jsonl(path, traces)
-    return path
+def write_traces(folder: Path, date: str, task: str, traces: Iterable[Mapping[str, Any]]) -> str:
+    """Write ``traces_<task>_<date>.jsonl``; returns its SHA-256."""
+    return _write_lines(folder / traces_name(task, date), traces)
+
+
+def _write_lines(path: Path, rows: Iterable[Any]) -> str:
+    digest = hashlib.sha256()
+    atomic_write_jsonl(path, rows, digest=digest)
+    return digest.hexdigest()
+
+
+def file_digest(path: str | Path) -> str:
+    """The SHA-256 of a file's bytes, 64 hex digits; read in portions, so a file of any size will do.
+
+    Raises:
+        RunError: it cannot be read.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from error

@@ -66,6 +66,13 @@ class TaskBlock(_Strict):
     likelihood: dict[str, Any] = Field(default_factory=dict)
     tier: Tier | None = Field(default=None, description="exactness of the sampler or estimator; the weakest of all")
     requests: int = Field(default=0, ge=0)
+    nfe: int | None = Field(
+        default=None, description="forward passes of this task's rows; null: only the run's is known"
+    )
+    samples_sha256: str | None = Field(
+        default=None, description="of the task's samples file as the run wrote it; null: not known, or none was written"
+    )
+    traces_sha256: str | None = Field(default=None, description="the same of its traces file")
 
 
 class Environment(_Open):
@@ -182,6 +189,7 @@ class Block(_Strict):
         description="by task, then filter: answers that were matched, no_match, ambiguous, truncated",
     )
     execution: Execution | None = None
+    suite: str | None = Field(default=None, description="the suite that asked for the run")
     recipes: list[RecipeBlock] = Field(default_factory=list, description="published scores this run is held against")
     failures: list[Failure] = Field(default_factory=list)
     resumed_from: list[Resumed] = Field(default_factory=list)
@@ -266,6 +274,10 @@ class TraceLine(_Strict):
     prompt_tokens: int = 0
     pieces: list[str] = Field(description="text of each response token")
     events: list[TraceEvent]
+    others: dict[str, str] = Field(
+        default_factory=dict,
+        description="text by token id, of those in events that are not what stands at their position in the end",
+    )
 
 
 class ResultsFile(_Open):

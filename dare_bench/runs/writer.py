@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import math
 import os
@@ -111,12 +112,20 @@ def atomic_write_json(path: str | Path, value: Any, *, indent: int | None = 2, d
     atomic_write_bytes(path, dumps(value, indent=indent) + b"\n", durable=durable)
 
 
-def atomic_write_jsonl(path: str | Path, rows: Iterable[Any], *, durable: bool = True) -> int:
-    """Replace ``path`` by one line of strict JSON for each row; returns how many; raises SaveError."""
+def atomic_write_jsonl(
+    path: str | Path, rows: Iterable[Any], *, durable: bool = True, digest: hashlib._Hash | None = None
+) -> int:
+    """Replace ``path`` by one line of strict JSON for each row; returns how many; raises SaveError.
+
+    ``digest`` (of :mod:`hashlib`) is updated with every byte on its way, so that nobody has to read the file again.
+    """
     count = 0
     with atomic_file(path, durable=durable) as file:
         for row in rows:
-            file.write(dumps(row) + b"\n")
+            line = dumps(row) + b"\n"
+            file.write(line)
+            if digest is not None:
+                digest.update(line)
             count += 1
     return count
 

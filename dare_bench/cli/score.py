@@ -1,0 +1,211 @@
+"""``dare-bench score``: a run's recorded answers scored again, without its model."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dare_bench.engine.rescore import Compared, Rescored
+    from dare_bench.runs.reader import Run
+
+_PLAIN_WIDTH = 200  # columns of a table that goes to a file or pipe, where rich would take 80
+_CHANGED, _INCOMPLETE, _FAILED = 3, 4, 1
+
+
+def score(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or a folder of them (a suite).")],
+    task: Annotated[str | None, typer.Option("--task", help="Only this task.", show_default=False)] = None,
+    data_dir: Annotated[
+        str | None,
+        typer.Option("--data-dir", help="Where data sets are, if not where the run had them.", show_default=False),
+    ] = None,
+    include_path: Annotated[
+        list[str] | None,
+        typer.Option("--include-path", help="Folder of tasks, if not where the run had it.", show_default=False),
+    ] = None,
+    output_path: Annotated[
+        str | None,
+        typer.Option("--output-path", "-o", help="Write the re-scored run into this folder.", show_default=False),
+    ] = None,
+    docs: Annotated[int, typer.Option("--docs", min=0, help="Documents that differ to show.")] = 10,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Score the recorded answers of a run again, with the tasks and scorers of today; no model is opened.
+
+    Exit codes: 0 the same scores, 3 scores or documents' values changed, 4 the run is incomplete, 1 it cannot be scored
+    again (its prompts are others now, its samples file is not there), 2 wrong words.
+
+    Example: dare-bench score out/my-run
+    """
+    from dare_bench.errors import UsageError
+
+    if task is not None and output_path is not None:
+        raise UsageError("--task with --output-path: a run is written whole; leave one of them out")
+    runs = _runs(run)
+    fields = {"task": task, "data_dir": data_dir, "include_path": include_path}
+    one = len(runs) == 1 and runs[0].path == _place(run)
+    made = [_one(opened, fields, output_path, alone=one) for opened in runs]
+    if json:
+        records = [record for record, _, _ in made]
+        print(jsonlib.dumps(records[0] if one else records, indent=2, ensure_ascii=False))
+    else:
+        from rich.console import Console
+
+        console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+        for opened, (record, done, _) in zip(runs, made, strict=True):
+            if one and done is not None:
+                _show(console, done, docs)
+            _say(console, (f"{opened.run_id}: " if not one else "") + _verdict(record))
+            if record.get("written"):
+                print(record["written"])
+    codes = {code for _, _, code in made}
+    if code := next((code for code in (_CHANGED, _FAILED, 2, _INCOMPLETE) if code in codes), 0):
+        raise typer.Exit(code)
+
+
+def _place(word: str) -> Path:
+    """The path given, or the folder of that name where runs go by default."""
+    path = Path(word)
+    return Path("out") / word if not path.exists() and (Path("out") / word).is_dir() else path
+
+
+def _runs(word: str) -> list[Run]:
+    from dare_bench.errors import RunError
+    from dare_bench.runs.files import RUN_FILE
+    from dare_bench.runs.reader import Run, find_runs
+
+    path = _place(word)
+    if not path.is_dir() or (path / RUN_FILE).is_file() or any(path.glob("results_*.json")):
+        return [Run(path)]
+    found = find_runs(path, lambda text: print(text, file=sys.stderr))
+    if not found:
+        raise RunError(f"no runs below {path}; make one with: dare-bench eval --model tiny-llada --tasks dare_sudoku")
+    return found
+
+
+def _one(
+    run: Run, fields: dict[str, Any], out: str | None, *, alone: bool
+) -> tuple[dict[str, Any], Rescored | None, int]:
+    """(record, what came of it, exit code) of one run; among several, one that cannot be scored stops no other."""
+    from dare_bench.engine.rescore import rescore
+    from dare_bench.errors import DareError
+
+    try:
+        done = rescore(run, **fields)
+    except DareError as error:
+        if alone:
+            raise
+        record = {"run_id": run.run_id, "path": str(run.path), "error": " ".join(str(error).split())}
+        return record, None, error.exit_code
+    written = None
+    if out is not None:
+        from dare_bench.engine.rescored import write_rescored
+
+        written = write_rescored(done, Path(out))
+    code = _CHANGED if not done.same else _INCOMPLETE if run.status != "complete" else 0
+    return _record(done, written), done, code
+
+
+def _record(done: Rescored, written: Run | None) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "run_id": done.run.run_id,
+        "path": str(done.run.path),
+        "status": done.run.status,
+        "same": done.same,
+        "documents": done.counted,
+        "edited": done.edited,
+        "changes": done.changes,
+        "scores": [{**_without(asdict(one), "doc_id"), "same": one.same} for one in done.scores],
+        "differing": [asdict(one) for one in done.documents],
+        "written": str(written.path) if written is not None else None,
+    }
+
+
+def _without(record: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key != name}
+
+
+def _show(console: Console, done: Rescored, most: int) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("task", "metric", "filter", "recorded", "again", ""):
+        table.add_column(name, justify="right" if name in ("recorded", "again") else "left", overflow="fold")
+    for one in done.scores:
+        mark = "" if one.same else "changed"
+        cells = (one.task, one.metric, one.filter, _number(one.recorded), _number(one.again), mark)
+        table.add_row(*(Text(cell) for cell in cells))
+    console.print(table)
+    if done.documents:
+        _show_documents(console, done.documents, most)
+    for change in done.changes:
+        _say(console, f"note: {change}")
+
+
+def _show_documents(console: Console, documents: list[Compared], most: int) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    console.print()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("task", "document", "metric", "filter", "recorded", "again"):
+        table.add_column(name, justify="right" if name in ("recorded", "again") else "left", overflow="fold")
+    for one in documents[:most]:
+        cells = (one.task, str(one.doc_id), one.metric, one.filter, _number(one.recorded), _number(one.again))
+        table.add_row(*(Text(cell) for cell in cells))
+    if most:
+        console.print(table)
+    if len(documents) > most:
+        _say(console, f"{len(documents) - most} more values differ; --docs {len(documents)} shows all")
+
+
+def _number(value: Any) -> str:
+    """A number as precisely as it takes to tell two apart; anything else in one short line."""
+    from dare_bench.runs.text import one_line
+
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return f"{value:.10g}"
+    return "—" if value is None else one_line(str(value), 60)
+
+
+def _verdict(record: dict[str, Any]) -> str:
+    """One line on a run."""
+    if "error" in record:
+        return f"NOT SCORED: {record['error']}"
+    documents = record["documents"]
+    of = f"{documents} document" + ("" if documents == 1 else "s")
+    if record["same"]:
+        count = len(record["scores"])
+        text = f"the same: {count} score" + ("" if count == 1 else "s") + f", values of {of}"
+    else:
+        scores = [f"{one['task']} {one['metric']},{one['filter']}" for one in record["scores"] if not one["same"]]
+        differing = dict.fromkeys((one["task"], one["doc_id"]) for one in record["differing"])
+        names = ", ".join(f"{task} {doc}" for task, doc in list(differing)[:3])
+        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+        text = f"CHANGED: {len(scores)} of {len(record['scores'])} scores" + (
+            f" ({', '.join(scores)})" if scores else ""
+        )
+        text += f", {len(differing)} of {of}" + (f" ({names}{more})" if differing else "")
+    if edited := [task for task, changed in record["edited"].items() if changed]:
+        text += f"; EDITED after the run: the samples file of {', '.join(edited)}"
+    if record["status"] != "complete":
+        text += f"; the run is {record['status']}: its failed documents stay out"
+    return text
+
+
+def _say(console: Console, text: str) -> None:
+    from rich.text import Text
+
+    from dare_bench.runs.text import visible
+
+    console.print(Text(visible(text)), soft_wrap=True)

@@ -1,0 +1,233 @@
+"""A run's recorded answers scored again by the harness that owns the task, without opening its model.
+
+Prompts are built anew and must be the recorded ones; what the task's filters and scorer make of the answers is then
+held against what the run says. Generated code runs again, in the sandbox only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dare_bench.config import RunSpec, run_spec
+from dare_bench.engine.hints import check
+from dare_bench.engine.recorded import RecordedAnswers, RecordedModel
+from dare_bench.engine.rundir import read_done
+from dare_bench.errors import DataError, IncompleteError, RunError, UsageError, unknown
+from dare_bench.registry import registry
+from dare_bench.runs.intervals import members, metric_keys
+from dare_bench.runs.reader import Run
+from dare_bench.runs.schema import Block
+from dare_bench.runs.writer import plain
+
+TOLERANCE = 1e-9
+"""Numbers nearer to each other than this (relative, or absolute below 1) are the same score."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One number or value, as the run says it and as it is now; None: there is none.
+
+    A score of a task or group, or with ``doc_id`` what one document has contributed to it.
+    """
+
+    task: str
+    metric: str
+    filter: str
+    recorded: Any
+    again: Any
+    doc_id: str | None = None
+
+    @property
+    def same(self) -> bool:
+        return _same(self.recorded, self.again)
+
+
+@dataclass(frozen=True)
+class Rescored:
+    """What came of scoring a run again.
+
+    ``scores``: all of them; ``documents``: the values that differ, in the order of the samples files; ``counted``: how
+    many documents were held against each other; ``edited``: by task, whether its samples file was changed after the run
+    (None: not known); ``changes``: what else is not as it was (a task's definition, its targets); ``harness``: the
+    harness's own result.
+    """
+
+    run: Run
+    spec: RunSpec
+    scores: list[Compared]
+    documents: list[Compared]
+    counted: int
+    edited: dict[str, bool | None]
+    harness: Any
+    changes: list[str] = field(default_factory=list)
+
+    @property
+    def same(self) -> bool:
+        """Is every score and every document's value what it was?"""
+        return not self.documents and all(score.same for score in self.scores)
+
+
+def rescore(
+    run: Run, *, task: str | None = None, data_dir: str | None = None, include_path: Sequence[str] | None = None
+) -> Rescored:
+    """Score the recorded answers of a run again.
+
+    Args:
+        task: only this task; groups are then left out.
+        data_dir: where data sets are, in place of the run's own folder.
+        include_path: folders of tasks, in place of the run's own.
+
+    Raises:
+        UsageError: a task that the run or the harness does not know; code to be run where nothing isolates.
+        IncompleteError: the run has no results yet.
+        RunError: the run does not hold what is needed, or was asked other prompts than the task asks now.
+        DataError: the task's data is not there, or the harness cannot score.
+    """
+    block = _finished(run)
+    if task is not None and task not in block.tasks:
+        raise unknown("task of this run", task, block.tasks)
+    tasks = [task] if task is not None else list(block.tasks)
+    spec = recorded_spec(run, data_dir, include_path)
+    answers = RecordedAnswers(run, tasks)
+    source_class = registry().get("harness", spec.harness).load()
+    check(source_class, spec)
+    source = source_class(spec, RecordedModel(run, block, spec.apply_chat_template))
+    found = source.run(answers)
+    _refuse_new_failures(run, block, [failure for failure in found.failures if failure["task"] in tasks])
+    counted, documents, targets = 0, list[Compared](), list[str]()
+    for name in tasks:
+        compared = _Documents(run, name, found.samples.get(name, ()))
+        documents += compared.differing
+        counted += compared.counted
+        targets += compared.notes
+    return Rescored(
+        run=run,
+        spec=spec,
+        scores=list(_scores(run, found.results, tasks if task is not None else None)),
+        documents=documents,
+        counted=counted,
+        edited={name: run.edited(name) for name in tasks},
+        harness=found,
+        changes=[*_definitions(block, found.fingerprints, tasks), *targets],
+    )
+
+
+def _finished(run: Run) -> Block:
+    if run.block is None or run.status == "running":
+        raise IncompleteError(f"{run.path} is not finished (status {run.status}); run its command again to finish it")
+    return run.block
+
+
+def recorded_spec(run: Run, data_dir: str | None = None, include_path: Sequence[str] | None = None) -> RunSpec:
+    """What the run was asked, in the extent that it has now (a run can be extended), with other folders if given.
+
+    Raises:
+        RunError: ``run.json`` does not say it, or a newer dare-bench wrote it.
+    """
+    asked = run.asked
+    if not asked.get("tasks"):
+        raise RunError(f"{run.path}/run.json does not say what the run was asked to do; it cannot be scored again")
+    done = read_done(run.path)
+    if done is not None:
+        asked |= done.scope.plain()
+    data = data_dir or asked.get("data_dir")
+    if data_dir is None and data is not None and not Path(data).expanduser().is_dir():
+        data = os.environ.get("DARE_BENCH_DATA") or data
+    # Code runs in the sandbox or not at all, however the run had it.
+    asked |= {"data_dir": data, "unsafe_no_sandbox": False}
+    if include_path is not None:
+        asked["include_path"] = list(include_path)
+    try:
+        return run_spec(**asked)
+    except UsageError as error:
+        raise RunError(f"{run.path}/run.json cannot be read by this dare-bench: {error}") from error
+
+
+def _refuse_new_failures(run: Run, block: Block, failures: Sequence[Mapping[str, Any]]) -> None:
+    """A document that could be scored then and cannot now leaves no score to compare."""
+    known = {(failure.task, str(failure.doc_id)) for failure in block.failures}
+    new = [failure for failure in failures if (failure["task"], str(failure["doc_id"])) not in known]
+    if new:
+        first = new[0]
+        more = f" (and {len(new) - 1} more)" if len(new) > 1 else ""
+        raise DataError(
+            f"{run.path}: document {first['doc_id']} of {first['task']!r}{more} cannot be scored here: {first['error']}"
+        )
+
+
+def _definitions(block: Block, now: Mapping[str, str], tasks: Sequence[str]) -> Iterator[str]:
+    for task in tasks:
+        before, after = block.tasks[task].fingerprint.partition(":"), now.get(task, "").partition(":")
+        if before[0] != after[0]:
+            yield (
+                f"task {task!r} is defined otherwise now: its templates, filters or scorer changed"
+                f" ({before[0]} then, {after[0]} now)"
+            )
+
+
+def _scores(run: Run, results: Mapping[str, Any], tasks: Sequence[str] | None) -> Iterator[Compared]:
+    """Every score that either has; of these tasks alone, if given."""
+    before, after = _table(run.results), _table(plain(results))
+    for name in dict.fromkeys([*before, *after]):
+        if tasks is not None and (name not in tasks or members(run.results, name) != [name]):
+            continue
+        old, new = before.get(name, {}), after.get(name, {})
+        for metric, filter_name in dict.fromkeys([*old, *new]):
+            place = (metric, filter_name)
+            yield Compared(name, metric, filter_name, old.get(place), new.get(place))
+
+
+def _table(results: Mapping[str, Any]) -> dict[str, dict[tuple[str, str], float]]:
+    rows = {**results.get("results", {}), **(results.get("groups") or {})}
+    return {name: {(m, f): value for m, f, value in metric_keys(row)} for name, row in rows.items()}
+
+
+class _Documents:
+    """The documents of one task, line by line: ``counted``, the values that are ``differing``, and ``notes``."""
+
+    def __init__(self, run: Run, task: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._task = task
+        self.differing: list[Compared] = []
+        again: dict[tuple[str, str], Mapping[str, Any]] = {_line(row): row for row in rows}
+        seen: dict[str, None] = {}
+        targets: dict[str, None] = {}
+        for row in run.samples(task):
+            now = again.pop(_line(row), {})
+            seen[str(row["doc_id"])] = None
+            if str(row.get("target")) != str(now.get("target")):
+                targets[str(row["doc_id"])] = None
+            self._compare(row, now)
+        for new in again.values():
+            seen[str(new["doc_id"])] = None
+            self._compare({}, new)
+        self.counted = len(seen)
+        first = next(iter(targets), None)
+        what = f"documents of {task!r} have another target now; the first is {first}"
+        self.notes = [f"{len(targets)} {what}"] if targets else []
+
+    def _compare(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        row = before or now
+        for metric in dict.fromkeys([*before.get("metrics", ()), *now.get("metrics", ())]):
+            old, new = before.get(metric), plain(now.get(metric))
+            if not _same(old, new):
+                doc, filter_name = str(row["doc_id"]), str(row.get("filter", "none"))
+                self.differing.append(Compared(self._task, metric, filter_name, old, new, doc))
+
+
+def _line(row: Mapping[str, Any]) -> tuple[str, str]:
+    return str(row["doc_id"]), str(row.get("filter", "none"))
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Equal values; numbers up to :data:`TOLERANCE`, and so inside lists."""
+    if isinstance(first, (int, float)) and isinstance(second, (int, float)):
+        return math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(_same, first, second))
+    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)

@@ -1,0 +1,153 @@
+"""``dare-bench score`` and what ``show`` says of an edited file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from require import need_package
+from run_factory import make_run
+from toy_model import ToyModel
+
+from dare_bench.cli.score import score
+from dare_bench.cli.show import show
+from dare_bench.engine.evaluate import evaluate
+from dare_bench.errors import IncompleteError, RunError, UnknownNameError, UsageError
+from dare_bench.runs.files import DONE_FILE
+from dare_bench.runs.reader import Run
+
+need_package("lm_eval")
+Out = pytest.CaptureFixture[str]
+TRAINED = Path(__file__).parents[2] / "docs" / "trained" / "runs"
+
+
+def made(out: Path, *, seed: int = 0, wrong: bool = False, **fields: Any) -> Run:
+    """A run of the bundled sudoku task; ``wrong`` answers all in vain."""
+    from dare_bench.tasks.dare_sudoku import utils
+
+    rows = [json.loads(line) for line in (Path(utils.__file__).parent / "test.jsonl").read_text().splitlines()]
+    model = ToyModel(reply=lambda request: "?" if wrong else utils.answer(rows[int(request.doc_id)]), **fields)
+    given = {"tasks": "dare_sudoku", "limit": 4, "seeds": seed, "output_path": str(out)}
+    return evaluate(model=model, progress=False, **given)
+
+
+def edit(run: Run) -> None:
+    file = run.samples_file("dare_sudoku")
+    assert file is not None
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[2]["resps"] = [["1111\n2222\n3333\n4444"]]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def code_of(*words: Any, **named: Any) -> int:
+    with pytest.raises(typer.Exit) as left:
+        score(*words, **named)
+    return left.value.exit_code
+
+
+def test_the_same_scores(tmp_path: Path, capsys: Out) -> None:
+    run = made(tmp_path)
+    score(str(run.path))
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1] == "the same: 2 scores, values of 4 documents"
+    assert "exact_match" in out and "cell_accuracy" in out and "changed" not in out
+
+
+def test_an_edited_answer_leaves_with_3_and_its_document(tmp_path: Path, capsys: Out) -> None:
+    run = made(tmp_path)
+    edit(run)
+    assert code_of(str(run.path)) == 3
+    out = capsys.readouterr().out
+    assert "CHANGED: 2 of 2 scores (dare_sudoku exact_match,none, dare_sudoku cell_accuracy,none)" in out
+    assert "1 of 4 documents (dare_sudoku 2); EDITED after the run: the samples file of dare_sudoku" in out
+    assert [line.split() for line in out.splitlines() if line.startswith("dare_sudoku  exact_match")] == [
+        ["dare_sudoku", "exact_match", "none", "1", "0.75", "changed"]
+    ]
+    assert code_of(str(run.path), json=True) == 3
+    record = json.loads(capsys.readouterr().out)
+    assert record["same"] is False and record["edited"] == {"dare_sudoku": True} and record["written"] is None
+    assert {(one["metric"], one["recorded"], one["again"], one["same"]) for one in record["scores"]} >= {
+        ("exact_match", 1.0, 0.75, False)
+    }
+    assert {one["doc_id"] for one in record["differing"]} == {"2"}
+    assert code_of(str(run.path), docs=1) == 3
+    assert "1 more values differ; --docs 2 shows all" in capsys.readouterr().out
+
+
+def test_a_folder_of_runs_has_a_line_each(tmp_path: Path, capsys: Out) -> None:
+    good, bad = made(tmp_path / "suite"), made(tmp_path / "suite", seed=1)
+    score(str(tmp_path / "suite"))
+    assert capsys.readouterr().out.splitlines() == [
+        f"{run.run_id}: the same: 2 scores, values of 4 documents" for run in (good, bad)
+    ]
+    file = good.samples_file("dare_sudoku")
+    assert file is not None
+    file.unlink()
+    assert code_of(str(tmp_path / "suite")) == 1
+    assert f"{good.run_id}: NOT SCORED: " in capsys.readouterr().out
+    edit(bad)
+    assert code_of(str(tmp_path / "suite"), json=True) == 3
+    records = json.loads(capsys.readouterr().out)
+    assert "no samples file" in records[0]["error"] and records[1]["same"] is False
+
+
+def test_a_written_run_is_named_and_read_by_other_verbs(tmp_path: Path, capsys: Out) -> None:
+    run = made(tmp_path / "runs", wrong=True)
+    score(str(run.path), output_path=str(tmp_path / "again"))
+    written = Path(capsys.readouterr().out.splitlines()[-1])
+    assert written == tmp_path / "again" / f"{run.run_id}-rescored"
+    assert [one.value for one in Run(written).scores()] == [one.value for one in run.scores()]
+    show(str(written))
+    assert f"{run.run_id}-rescored" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="a run is written whole"):
+        score(str(run.path), task="dare_sudoku", output_path=str(tmp_path))
+
+
+def test_incomplete_runs_leave_with_4(tmp_path: Path, capsys: Out) -> None:
+    run = made(tmp_path, fail_on=lambda request: request.doc_id == 3)
+    assert code_of(str(run.path)) == 4
+    assert "the same: 2 scores, values of 3 documents; the run is incomplete" in capsys.readouterr().out
+    (run.path / DONE_FILE).unlink()
+    with pytest.raises(IncompleteError) as caught:
+        score(str(run.path))
+    assert caught.value.exit_code == 4
+    assert code_of(str(tmp_path)) == 4
+
+
+def test_what_cannot_be_done(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"run\.json does not say what the run was asked"):
+        score(str(make_run(tmp_path)))
+    with pytest.raises(RunError, match="no run directory"):
+        score(str(tmp_path / "gone"))
+    with pytest.raises(UnknownNameError, match="closest: dare_sudoku"):
+        score(str(made(tmp_path / "runs").path), task="dare_sudok")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunError, match="no runs below"):
+        score(str(tmp_path / "empty"))
+
+
+def test_show_says_that_a_file_was_edited(tmp_path: Path, capsys: Out) -> None:
+    run = made(tmp_path)
+    show(str(run.path))
+    assert "EDITED" not in capsys.readouterr().out
+    edit(run)
+    show(str(run.path), doc="1")
+    assert "EDITED: the samples file of dare_sudoku was changed after the run wrote it" in capsys.readouterr().out
+    show(str(run.path), json=True)
+    assert json.loads(capsys.readouterr().out)["edited"] is True
+
+
+def test_the_command_from_end_to_end() -> None:
+    (folder, *_) = sorted(TRAINED.glob("tiny-llada-base-dare_arithmetic-*"))
+    words = [sys.executable, "-m", "dare_bench.cli", "score", str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "the same: 2 scores, values of 300 documents" in done.stdout
+    words[-1] = str(folder / "gone")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1 and done.stderr.startswith("error: no run directory") and done.stderr.count("\n") == 1

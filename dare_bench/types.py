@@ -89,7 +89,7 @@ class Generation:
     tier: Tier = "E1"
     seconds: float = 0.0
     margin: float | None = None
-    """The smallest gap by which any choice was made; below 1e-4 a flip may be a floating-point tie."""
+    """The error of logits that would turn a choice behind the answer; below 1e-4 that may be floating-point noise."""
     trajectory: list[Event] | None = None
     weights_version: int = 0
 

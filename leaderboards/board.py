@@ -79,6 +79,13 @@ class Board(BaseModel):
         return [Column(task=task) for task in dict.fromkeys(task for run in runs for task in run.top_level)]
 
 
+def column_names(columns: Sequence[Column]) -> list[str]:
+    """The columns' names, no two alike: of one task with several metrics each tells its own."""
+    names = [column.name for column in columns]
+    several = [f"{column.name} {column.metric}" if names.count(column.name) > 1 else column.name for column in columns]
+    return [name if several.count(name) == 1 else f"{name} ({at + 1})" for at, name in enumerate(several)]
+
+
 def load_board(name: str) -> Board:
     """A board by its name in ``boards/`` or by the path of a YAML file.
 

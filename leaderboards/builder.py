@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import RunError, UsageError
-from dare_bench.leaderboards import board_page, run_page, sample_pages
+from dare_bench.leaderboards import board_page, compare_page, lineage_page, run_page, sample_pages, speed_page
 from dare_bench.leaderboards.board import Board, load_board
 from dare_bench.leaderboards.context import Context, View
 from dare_bench.leaderboards.entries import read_entries
@@ -17,7 +17,7 @@ from dare_bench.leaderboards.pages import HERE, Link, slug
 from dare_bench.leaderboards.ranking import make_rows
 from dare_bench.leaderboards.site import Site
 
-PAGES: tuple[Any, ...] = ()
+PAGES: tuple[Any, ...] = (speed_page, lineage_page, compare_page)
 """Modules of pages over several runs: ``link(context)`` is their place in the navigation, or None where they would be
 empty; ``write(site, context)`` makes them."""
 

@@ -3,16 +3,18 @@ board of any number of runs stays small in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dare_bench.leaderboards.names import Name, names
 from dare_bench.leaderboards.pages import slug
 from dare_bench.leaderboards.site import state
 from dare_bench.runs.files import RUN_FILE
+from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run, iterate_runs
-from dare_bench.runs.schema import Cost
+from dare_bench.runs.schema import Cost, TaskBlock
 from dare_bench.runs.scores import Score, headline
 from dare_bench.runs.text import one_line
 
@@ -21,8 +23,8 @@ from dare_bench.runs.text import one_line
 class Entry:
     """A run. ``checkpoint`` is what makes two runs those of one model: name, content, adapter and dtype.
 
-    ``state`` tells whether its results are those of the last build; ``edited`` names the tasks whose sample files are
-    not as the run wrote them (filled in when the samples are read).
+    ``name`` is what to call it among the others. ``state`` tells whether its results are those of the last build;
+    ``edited`` names the tasks whose sample files are not as the run wrote them (filled in when the samples are read).
     """
 
     path: Path
@@ -46,6 +48,11 @@ class Entry:
     top_level: list[str]
     scores: list[Score]
     state: Any
+    name: Name
+    task_nfe: dict[str, float] = field(default_factory=dict)
+    """Forward passes per request of each task or group whose own the run knows."""
+    generated: frozenset[str] = frozenset()
+    """Tasks and groups that were generated, some of a group's at least."""
     slug: str = ""
     edited: list[str] = field(default_factory=list)
 
@@ -64,6 +71,14 @@ class Entry:
     def score(self, task: str, key: str) -> Score | None:
         """The score of a task by its "metric,filter"."""
         return next((score for score in self.scores if score.task == task and score.key == key), None)
+
+    def nfe_per_request(self, task: str) -> tuple[float | None, bool]:
+        """Forward passes per request, and whether they are the task's own: older runs of several tasks know only what
+        all of them cost together."""
+        if task in self.task_nfe:
+            return self.task_nfe[task], True
+        cost = self.cost
+        return (cost.nfe / cost.requests if cost.requests else None), len(self.tasks) == 1
 
     @property
     def complete(self) -> bool:
@@ -101,8 +116,10 @@ def read_entries(roots: Iterable[str | Path], problem: Callable[[str], None]) ->
         for run in iterate_runs(root, problem):
             found.setdefault(run.path.resolve(), _entry(run))
     entries = sorted(found.values(), key=lambda entry: (entry.created, entry.run_id, str(entry.path)))
+    called = names((entry.checkpoint, entry.lineage) for entry in entries)
     seen: dict[str, int] = {}
     for entry in entries:
+        entry.name = called[entry.checkpoint]
         name = slug(entry.run_id)
         # Names that differ in case alone fall together on some file systems; copies of one run get a number.
         count = seen[name.lower()] = seen.get(name.lower(), 0) + 1
@@ -136,4 +153,26 @@ def _entry(run: Run) -> Entry:
         top_level=run.top_level(),
         scores=run.scores(),
         state=(state(run.results_file), state(run.path / RUN_FILE), run.status),
+        name=Name(run.model),
+        task_nfe=dict(_task_nfe(run)),
+        generated=frozenset(name for name in _scored(run) if any(task.decoding for task in _blocks(run, name))),
     )
+
+
+def _scored(run: Run) -> dict[str, None]:
+    """Tasks and groups that have a score, in order."""
+    return dict.fromkeys(score.task for score in run.scores())
+
+
+def _blocks(run: Run, name: str) -> list[TaskBlock]:
+    """The task of that name, or those of the group."""
+    known = run.block.tasks if run.block else {}
+    return [known[task] for task in members(run.results, name) if task in known]
+
+
+def _task_nfe(run: Run) -> Iterator[tuple[str, float]]:
+    for name in _scored(run):
+        tasks = _blocks(run, name)
+        requests = sum(task.requests for task in tasks)
+        if requests and all(task.nfe is not None for task in tasks):
+            yield name, sum(task.nfe or 0 for task in tasks) / requests

@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from dare_bench.runs.scores import Score, is_share
 from dare_bench.runs.text import one_line, visible
-from dare_bench.runs.unmasking import Fold, Piece, Unmasking, folded
-from dare_bench.runs.view import DocumentView
 from dare_bench.types import TIER_MEANING
 
 HERE = Path(__file__).parent
@@ -39,11 +37,12 @@ def environment() -> Environment:
         "line": _line,
         "figure": figure,
         "when": lambda value: str(value)[:16].replace("T", " "),
+        "day": lambda value: str(value)[:10],
         "percent": percent,
         "plain_value": plain_value,
     }
     made.tests["share"] = is_share
-    made.globals |= {"TIERS": TIER_MEANING, "bar": bar, "tokens": tokens, "order_chart": order_chart}
+    made.globals |= {"TIERS": TIER_MEANING, "bar": bar}
     return made
 
 
@@ -95,39 +94,10 @@ def plain_value(value: Any) -> str:
 
 def bar(value: float, lo: float | None, hi: float | None) -> Markup:
     """A share and its interval on a line from 0 to 100 %. The numbers stand beside it, so it is hidden from readers."""
-    parts = ['<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">']
-    parts.append('<rect class="track" x="0" y="3.5" width="100" height="1"/>')
-    if lo is not None and hi is not None:
-        parts.append(
-            f'<rect class="span" x="{100 * lo:.1f}" y="2" width="{max(100 * (hi - lo), 0.5):.1f}" height="4"/>'
-        )
-    parts.append(
-        f'<rect class="mark" x="{min(max(100 * value - 0.7, 0), 98.6):.1f}" y="0" width="1.4" height="8"/></svg>'
-    )
-    return Markup("".join(parts))
-
-
-def tokens(order: Unmasking) -> Markup:
-    """The response, each token tinted by the step that wrote it and followed by that step's number."""
-    return Markup("").join(_token(piece, order.steps) for piece in folded(order.pieces))
-
-
-def _token(piece: Piece | Fold, steps: int) -> Markup:
-    if isinstance(piece, Fold):
-        text = escape(visible(piece.text, 40))
-        return Markup('<span class="fold">{} × {} <small>steps {}–{}</small></span>').format(
-            text, piece.count, piece.first_step, piece.last_step
-        )
-    shown = visible(piece.text, 400)
-    body, newline, rest = shown.partition("\n")
-    body = body + "⏎" if newline else body or "∅"
-    if piece.step is None:
-        return Markup('<span class="tok never" title="never written">{}</span>{}').format(body, newline + rest)
-    sure = "" if piece.confidence is None else f", confidence {piece.confidence:.2f}"
-    again = f", written {piece.writes} times" if piece.writes > 1 else ""
-    long = " long" if len(body) > 30 else ""
-    return Markup('<span class="tok s{}{}" title="step {} of {}{}{}">{}<sup>{}</sup></span>{}').format(
-        piece.level, long, piece.step, steps, sure, again, body, piece.step, newline + rest
+    span = "" if lo is None or hi is None else f"M{100 * lo:.1f} 4h{max(100 * (hi - lo), 0.5):.1f}"
+    return Markup(
+        '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true"><path d="M0 4h100"/>'
+        f'<path d="{span}"/><path d="M{min(max(100 * value, 0.7), 99.3):.1f} 0v8"/></svg>'
     )
 
 
@@ -137,35 +107,6 @@ class Link:
 
     place: str
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Gist:
-    """A document in one line: its main metric and what was answered."""
-
-    metric: str | None
-    value: Any
-    text: str
-
-
-def gist(view: DocumentView, score: Score | None) -> Gist:
-    """The line for a document; ``score`` says which metric and filter stand for the task."""
-    verdict = next((v for v in view.verdicts if score and v.filter == score.filter), view.verdicts[0])
-    name = score.metric if score and score.metric in verdict.metrics else next(iter(verdict.metrics), None)
-    said = verdict.filtered if view.kind == "generate" else next((a.text for a in view.answers if a.best), "")
-    return Gist(name, None if name is None else verdict.metrics[name], said)
-
-
-def order_chart(order: Unmasking) -> Markup:
-    """Position across, step down, a mark where a token was written: left to right is a diagonal, guessing a cloud."""
-    marks = "".join(
-        f"M{at} {piece.step - 1}h1v1h-1z" for at, piece in enumerate(order.pieces) if piece.step is not None
-    )
-    label = f"When each position was written: {len(order.pieces)} positions across, {order.steps} steps downwards"
-    return Markup(
-        '<svg class="order" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
-        '<path d="{}"/></svg>'
-    ).format(max(len(order.pieces), 1), max(order.steps, 1), label, marks)
 
 
 def settings_table(tasks: dict[str, dict[str, Any]]) -> tuple[list[str], list[tuple[str, list[str], bool]]]:

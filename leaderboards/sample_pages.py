@@ -1,22 +1,83 @@
-"""The documents of a run, paged: prompt, answer, extraction, score, and the order of unmasking."""
+"""The documents of a run, paged: prompt, answer, extraction, score, and the order of unmasking.
+
+A page is full when it has :data:`PAGE_SIZE` documents or :data:`PAGE_BYTES` of text. How many pages there are, and what
+is right on them, is known only after the last document; until then the documents wait in a temporary file, so that a
+task of any size takes the memory of a page.
+"""
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Iterator
-from itertools import islice
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+from markupsafe import Markup
 
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import Entry
-from dare_bench.leaderboards.pages import gist, slug
+from dare_bench.leaderboards.pages import slug
+from dare_bench.leaderboards.sample_document import Shown, document
 from dare_bench.leaderboards.site import Site, state
-from dare_bench.runs.index import SampleIndex
 from dare_bench.runs.reader import Run
-from dare_bench.runs.view import document_view
+from dare_bench.runs.scores import Score
+from dare_bench.runs.text import one_line
+from dare_bench.runs.writer import save_error
 
 PAGE_SIZE = 25
-"""Documents on a sample page."""
+"""Documents on a sample page at most."""
+PAGE_BYTES = 200_000
+"""Size of a page's documents beyond which none is added."""
+NEAR = 2
+"""Pages before and after its own that a page links to."""
+FEW_PAGES = 1_000
+"""Tasks with more pages leave out the table of all of them on each one: finding a document goes by the overview."""
+LISTED = 2_000
+"""Documents of one kind that the overview links to."""
+KINDS = {"wrong": "Wrong", "unread": "Not read", "part": "Neither right nor wrong", "right": "Right"}
+
+
+@dataclass(slots=True)
+class Page:
+    """A page of documents that waits to be written: where its text lies in the temporary file, and what is on it.
+
+    ``first`` and ``last`` are the ids of its outermost documents, ``at`` is how many documents stand before it.
+    """
+
+    number: int
+    at: int
+    first: str
+    last: str
+    place: int
+    size: int
+    documents: int = 0
+    right: int = 0
+    wrong: int = 0
+    unread: int = 0
+
+    @property
+    def told(self) -> str:
+        """What is on it, in words."""
+        which = f"document {self.first}" if self.documents == 1 else f"documents {self.first} to {self.last}"
+        counts = ((self.right, "right"), (self.wrong, "wrong"), (self.unread, "not read"))
+        return ", ".join([which, *(f"{n} {what}" for n, what in counts if n)])
+
+
+@dataclass(slots=True)
+class Overview:
+    """Links to the documents of each kind, (page, anchor, id); ``counts`` those of all of them."""
+
+    links: dict[str, list[tuple[int, str, str]]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+
+    def note(self, page: int, made: Shown, doc_id: str) -> None:
+        own = {True: "right", False: "wrong", None: "part"}[made.right]
+        for kind in (own, "unread") if made.unread else (own,):
+            self.counts[kind] += 1
+            if len(self.links[kind]) < LISTED:
+                self.links[kind].append((page, made.anchor, doc_id))
 
 
 def write(site: Site, context: Context, entry: Entry) -> int:
@@ -52,37 +113,85 @@ def _task(site: Site, entry: Entry, run: Run, task: str) -> dict[str, Any]:
     samples, traces = run.samples_file(task), run.traces_file(task)
     if samples is None:
         return {}
-    made_from = (entry.state, state(samples), state(traces))
+    made_from = (entry.state, entry.slug, state(samples), state(traces))
     return site.part(f"samples {entry.slug} {task}", made_from, lambda: _write(site, entry, run, task))
 
 
 def _write(site: Site, entry: Entry, run: Run, task: str) -> dict[str, Any]:
-    index = run.index(task)
-    if index is None or not len(index):
-        return {"documents": 0}
-    edited = False
-    folder = _folder(entry, task)
-    count = (len(index) + PAGE_SIZE - 1) // PAGE_SIZE
+    edited = [
+        f"The {kind} file of this task is not as the run wrote it: it was changed later, and is shown as it is now."
+        for kind, differs in (("samples", run.edited(task)), ("traces", run.traces_edited(task)))
+        if differs
+    ]
     score = run.headline(task)
-    for number, batch in enumerate(_batches(index), start=1):
-        views = [document_view(document) for document in batch]
-        site.page(
-            f"{folder}/{number}.html",
-            "samples.html.j2",
-            run=run,
-            task=task,
-            score=score,
-            edited=edited,
-            entries=[(view, gist(view, score)) for view in views],
-            number=number,
-            count=count,
-            first=(number - 1) * PAGE_SIZE + 1,
-            total=len(index),
-        )
-    return {"documents": len(index), "edited": edited}
+    try:
+        with tempfile.TemporaryFile() as spool:
+            pages, overview = _spooled(run, task, score, spool)
+            if pages:
+                _written(site, pages, overview, spool, _folder(entry, task), {
+                    "run": run, "task": task, "score": score, "edited": edited,
+                    "total": pages[-1].at + pages[-1].documents,
+                })  # fmt: skip
+    except OSError as error:
+        raise save_error(tempfile.gettempdir(), error) from error
+    return {"documents": sum(page.documents for page in pages), "edited": bool(edited)}
 
 
-def _batches(index: SampleIndex) -> Iterator[list[Any]]:
-    documents = iter(index)
-    while batch := list(islice(documents, PAGE_SIZE)):
-        yield batch
+def _spooled(run: Run, task: str, score: Score | None, spool: BinaryIO) -> tuple[list[Page], Overview]:
+    """The pages of a task, their text written one after another into ``spool``."""
+    pages: list[Page] = []
+    overview = Overview()
+    for at, found in enumerate(run.documents(task)):
+        made = document(found, score, opened=at == 0)
+        text = made.html.encode("utf-8", "replace")
+        page = pages[-1] if pages else None
+        if page is None or page.documents >= PAGE_SIZE or page.size + len(text) > PAGE_BYTES:
+            page = Page(len(pages) + 1, at, "", "", spool.tell(), 0)
+            pages.append(page)
+        page.last = one_line(str(found.doc_id), 24)
+        page.first = page.first or page.last
+        page.documents += 1
+        page.size += spool.write(text)
+        page.right += made.right is True
+        page.wrong += made.right is False
+        page.unread += made.unread
+        overview.note(page.number, made, page.last)
+    return pages, overview
+
+
+def _written(
+    site: Site, pages: list[Page], overview: Overview, spool: BinaryIO, folder: str, about: dict[str, Any]
+) -> None:
+    table = Markup(_table(pages)) if len(pages) <= FEW_PAGES else ""
+    for page in pages:
+        spool.seek(page.place)
+        body = Markup(spool.read(page.size).decode())
+        near = list(_near(pages, page.number))
+        place = f"{folder}/{page.number}.html"
+        site.page(place, "samples.html.j2", page=page, near=near, count=len(pages), body=body, table=table, **about)
+    lists = [(name, overview.counts[kind], overview.links[kind]) for kind, name in KINDS.items()]
+    site.page(f"{folder}/index.html", "sample_index.html.j2", pages=pages, lists=lists, **about)
+
+
+def _near(pages: list[Page], number: int) -> Iterator[Page | None]:
+    """The first page, those around ``number``, and the last; None where some are left out between."""
+    wanted = sorted({1, len(pages), *range(max(1, number - NEAR), min(len(pages), number + NEAR) + 1)})
+    for before, each in zip([0, *wanted], wanted, strict=False):
+        if each > before + 1:
+            yield None if each > before + 2 else pages[each - 2]
+        yield pages[each - 1]
+
+
+def _table(pages: list[Page]) -> str:
+    """What scripts need to know of all pages: the first document of each, and what is right, wrong and not read there.
+
+    It stands in a script element as data, so no ``<`` may stand in it, nor a line break that ends a script's line.
+    """
+    value = [[page.first, page.right, page.wrong, page.unread, page.documents] for page in pages]
+    return as_data(value)
+
+
+def as_data(value: Any) -> str:
+    """JSON that may stand in a script element: what could end the element or open another is written as an escape."""
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

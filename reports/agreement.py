@@ -7,19 +7,17 @@ Made for one data set under two harnesses. Documents are matched by what was ask
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dare_bench.errors import RunError, UsageError, unknown
-from dare_bench.reports.changes import asking, differing
 from dare_bench.reports.matching import How, match
-from dare_bench.reports.published import answers_each
+from dare_bench.runs.asked import differing_settings
 from dare_bench.runs.index import Document, SampleIndex
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
 from dare_bench.runs.view import DocumentView, document_view
-from dare_bench.types import Decoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,14 @@ def agreement(
     found = match(left, right)
     pairs = [_pair(left.document(x), right.document(y), how, one, two) for x, y, how in found]
     return Agreement(
-        first, second, one, two, pairs, len(left) - len(pairs), len(right) - len(pairs), _settings(first, second, a, b)
+        first,
+        second,
+        one,
+        two,
+        pairs,
+        len(left) - len(pairs),
+        len(right) - len(pairs),
+        differing_settings(first, second, a, b),
     )
 
 
@@ -145,10 +150,11 @@ def _index(run: Run, task: str) -> SampleIndex:
 def _pair(first: Document, second: Document, how: How, one: Score, two: Score) -> Pair:
     a, b = document_view(first), document_view(second)
     same, basis = _same_answers(first, second, a, b)
-    return Pair(_side(first, a, one), _side(second, b, two), how, a.prompts == b.prompts, same, basis)
+    return Pair(side(first, a, one), side(second, b, two), how, a.prompts == b.prompts, same, basis)
 
 
-def _side(document: Document, view: DocumentView, score: Score) -> Side:
+def side(document: Document, view: DocumentView, score: Score) -> Side:
+    """One document of a run, as the given score reads it."""
     row = next((row for row in document.rows if row.get("filter") == score.filter), document.rows[0])
     read = [str(entry["extracted"]) for entry in row.get("dare_bench") or () if entry.get("extracted") is not None]
     shown = next((verdict.filtered for verdict in view.verdicts if verdict.filter == row.get("filter")), "")
@@ -210,27 +216,3 @@ def _tokens(trace: Mapping[str, Any]) -> list[int | None]:
         if 0 <= position < len(tokens) and op in ("set", "remask"):
             tokens[position] = token if op == "set" else None
     return tokens
-
-
-def _settings(first: Run, second: Run, a: str, b: str) -> dict[str, tuple[Any, Any]]:
-    """What differs in how the two were asked: checkpoint, harness, what stands around the documents, seeds, decoding,
-    estimator."""
-    return differing(dict(_facts(first, a)), dict(_facts(second, b)))
-
-
-def _facts(run: Run, task: str) -> Iterator[tuple[str, Any]]:
-    assert run.block is not None
-    block, own = run.block, run.block.tasks[task]
-    yield "checkpoint", block.model.content_hash
-    yield "dtype", block.model.dtype
-    yield "harness", f"{block.harness.name} {block.harness.version}"
-    yield from asking(run, task).items()
-    yield "sampling seed", block.seeds[2]
-    yield "python seed", block.seeds[0]
-    yield "numpy seed", block.seeds[1]
-    yield "few-shot seed", block.seeds[3]
-    yield "repeats", block.repeats
-    yield "answers to each prompt", answers_each(run, task)
-    yield "tier", own.tier
-    yield from ((name, value) for name, value in own.decoding.items() if name not in Decoding.hidden)
-    yield from ((f"likelihood {name}", value) for name, value in own.likelihood.items())

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from dare_bench.reports.agreement import Agreement, Pair, Side
-from dare_bench.reports.changes import shown
-from dare_bench.reports.scores import run_names
 from dare_bench.reports.text import Bullets, Heading, Line, Piece, Table, Verbatim, percent
+from dare_bench.runs.asked import shown
+from dare_bench.runs.names import run_names
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
 
@@ -117,8 +117,8 @@ def _both_ids(pair: Pair) -> str:
 def _prompts(pair: Pair) -> Iterator[Piece]:
     """The ends of both prompts, or where they part if that is further up."""
     a, b = pair.first.prompt, pair.second.prompt
-    yield from _both("prompt, its end", _tail(a), _tail(b))
-    if a != b and _tail(a) == _tail(b):
+    yield from _both("prompt, its end", tail(a), tail(b))
+    if a != b and tail(a) == tail(b):
         at = max(0, _common(a, b) - _BEFORE)
         yield from _both("prompt, from where they part", _from(a, at), _from(b, at))
 
@@ -142,7 +142,8 @@ def _both(label: str, a: str, b: str) -> Iterator[Piece]:
         yield Verbatim(f"{label} (second)", b)
 
 
-def _tail(text: str) -> str:
+def tail(text: str) -> str:
+    """The end of a prompt."""
     return text if len(text) <= PROMPT_TAIL else "… " + text[-PROMPT_TAIL:]
 
 

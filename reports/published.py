@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dare_bench.reports.text import Bullets, Heading, Line, Piece, Table, bounds, percent
+from dare_bench.runs.asked import answers_each
 from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import RecipeBlock
@@ -196,15 +197,6 @@ def _notes(run: Run, score: Score | None, published: Bounded | None, facts: Mapp
         yield "the sampler is approximate (tier A): it draws from another distribution than the reference"
     if run.block.execution is not None and run.block.execution.unsafe:
         yield "generated code ran without a sandbox (--unsafe-no-sandbox)"
-
-
-def answers_each(run: Run, name: str) -> int:
-    """How many answers each prompt of a task or group got, counted: ``--repeats`` leaves likelihoods alone, and a task
-    may ask for several answers by itself."""
-    assert run.block is not None
-    tasks = [run.block.tasks[task] for task in members(run.results, name) if task in run.block.tasks]
-    own = [task.requests // task.n_docs for task in tasks if task.decoding and not task.likelihood and task.n_docs]
-    return max([1, *own])
 
 
 def _named(wanted: Mapping[str, Any]) -> str:

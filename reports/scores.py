@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from dare_bench.reports.published import answers_each
 from dare_bench.reports.text import Bullets, Heading, Line, Piece, Table, bounds, percent
-from dare_bench.runs.intervals import members
+from dare_bench.runs.asked import answers_each, config_of
+from dare_bench.runs.names import run_names
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
 
@@ -44,24 +43,6 @@ def pieces(runs: Sequence[Run]) -> Iterator[Piece]:
         remarks = list(_remarks(run))
         if remarks:
             yield Bullets(remarks)
-
-
-def run_names(runs: Sequence[Run]) -> list[str]:
-    """What to call each run: its id, or its path where another folder has a run of that id."""
-    folders: dict[str, set[Path]] = {}
-    for run in runs:
-        folders.setdefault(run.run_id, set()).add(run.path.resolve())
-    return [run.run_id if len(folders[run.run_id]) == 1 else str(run.path) for run in runs]
-
-
-def config_of(run: Run, task: str) -> str:
-    """The config that a task was taken from, where the harness has such (OpenCompass's file name); "" elsewhere."""
-    configs = run.results.get("configs", {})
-    return ", ".join(dict.fromkeys(filter(None, (_config(configs.get(name)) for name in members(run.results, task)))))
-
-
-def _config(own: Any) -> str:
-    return str((own or {}).get("config") or "")
 
 
 def _overview(runs: Sequence[Run]) -> Iterator[Piece]:

@@ -53,7 +53,16 @@ class Verbatim:
     text: str
 
 
-Piece = Heading | Line | Bullets | Table | Verbatim
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Texts as they are, of two sides: in columns on a terminal, one below the other in a file. ``rows``: a few words
+    that say what it is, the first side's text, the second's."""
+
+    names: tuple[str, str]
+    rows: Sequence[tuple[str, str, str]]
+
+
+Piece = Heading | Line | Bullets | Table | Verbatim | Beside
 
 
 def percent(value: float | None, sign: str = "") -> str:
@@ -74,25 +83,31 @@ def markdown(pieces: Iterable[Piece]) -> str:
 def _markdown(piece: Piece) -> str:
     match piece:
         case Heading(text, level):
-            return f"{'#' * level} {_escaped(text)}"
+            return f"{'#' * level} {escaped(text)}"
         case Line(text):
-            return _escaped(text)
+            return escaped(text)
         case Bullets(items, _):
-            return "\n".join(f"- {_escaped(item)}" for item in items)
+            return "\n".join(f"- {escaped(item)}" for item in items)
         case Table(columns, rows):
             lines = [columns, ["---"] * len(columns), *rows]
             return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
         case Verbatim(label, text):
             fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", text))])
-            return f"{_escaped(label)}\n\n{fence}text\n{visible(text)}\n{fence}"
+            return f"{escaped(label)}\n\n{fence}text\n{visible(text)}\n{fence}"
+        case Beside(names, rows):
+            both = [
+                (f"{label} ({name})", text) for label, *texts in rows for name, text in zip(names, texts, strict=True)
+            ]
+            return "\n\n".join(_markdown(Verbatim(label, text)) for label, text in both)
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Text on one line of markdown, none of it markup."""
     return _SPECIAL.sub(r"\\\1", " ".join(visible(text).split()))
 
 
 def _cell(text: str) -> str:
-    return text if text == "---" else _escaped(text)
+    return text if text == "---" else escaped(text)
 
 
 def show(pieces: Iterable[Piece], console: Console) -> None:
@@ -121,3 +136,17 @@ def _show(piece: Piece, console: Console) -> None:
         case Verbatim(label, text):
             console.print(Text(f"{visible(label)}:", "dim"), soft_wrap=True)
             console.print(Padding(Text(visible(text)), (0, 0, 0, 4), expand=False))
+        case Beside(names, rows):
+            _show_beside(names, rows, console)
+
+
+def _show_beside(names: tuple[str, str], rows: Sequence[tuple[str, str, str]], console: Console) -> None:
+    from rich.table import Table as Columns
+    from rich.text import Text
+
+    table = Columns(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim", show_edge=False)
+    for name in ("", *names):
+        table.add_column(Text(visible(name)), overflow="fold", ratio=1 if name else None)
+    for label, first, second in rows:
+        table.add_row(Text(visible(label), "dim"), Text(visible(first)), Text(visible(second)))
+    console.print(table)

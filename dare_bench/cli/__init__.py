@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dare_bench import __version__
-from dare_bench.cli import doctor, eval, export, leaderboard, ls, report, show, sweep, train, validate
+from dare_bench.cli import compare, doctor, eval, export, leaderboard, ls, regress, report, score, show, sweep, train, validate
 from dare_bench.cli.guard import State, guarded
 
 app = typer.Typer(
@@ -47,6 +47,9 @@ def _top(
 app.command("eval")(guarded(eval.evaluate))
 app.command("show")(guarded(show.show))
 app.command("report")(guarded(report.report))
+app.command("compare")(guarded(compare.compare))
+app.command("score")(guarded(score.score))
+app.command("regress")(guarded(regress.regress))
 app.command("validate")(guarded(validate.validate))
 app.command("sweep")(guarded(sweep.sweep))
 app.command("doctor")(guarded(doctor.doctor))
@@ -59,7 +62,7 @@ app.add_typer(train.app, name="train")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The entry point: leaves with 0 fine, 1 failed, 2 usage, 4 incomplete, 130 interrupted."""
+    """The entry point: leaves with 0 fine, 1 failed, 2 usage, 3 changed scores, 4 incomplete, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
     State.debug, State.resume = "--debug" in words, "interrupted"
     words = [word for word in words if word != "--debug"]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dare_bench.reports.text import Piece
     from dare_bench.runs.reader import Run
 
-_PLAIN_WIDTH = 200  # columns of a table that goes to a file or pipe, where rich would take 80
+PLAIN_WIDTH = 200  # columns of a table that goes to a file or pipe, where rich would take 80
 
 
 def report(
@@ -51,7 +51,7 @@ def report(
     """
     from dare_bench.errors import UsageError
 
-    opened = [run for word in runs for run in _open(word)]
+    opened = [run for word in runs for run in open_runs(word)]
     together = None
     if agreement:
         if len(opened) != 2:
@@ -78,11 +78,11 @@ def report(
 
     from dare_bench.reports.text import show
 
-    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     show(_pieces(opened, together, docs), console)
 
 
-def _open(word: str) -> list[Run]:
+def open_runs(word: str) -> list[Run]:
     """The run at that path, or of that name in the folder where runs go by default, or all runs below a folder."""
     from dare_bench.errors import RunError
     from dare_bench.runs.files import RUN_FILE

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -54,10 +56,10 @@ class DocumentView:
 
 
 def document_view(document: Document) -> DocumentView:
-    """Arrange a document. Fields that a file lacks are shown empty rather than refused."""
+    """Arrange a document. Fields that a file lacks, or has in another shape, are shown empty rather than refused."""
     first = document.rows[0]
-    arguments = list((first.get("arguments") or {}).values())
-    responses = first.get("resps") or []
+    arguments = [_mapping(argument) for argument in _mapping(first.get("arguments")).values()]
+    responses = _list(first.get("resps"))
     scored = not any(isinstance(argument.get("arg_1"), Mapping) for argument in arguments)
     records = _records(document.answers)
     answers: list[AnswerView] = []
@@ -75,11 +77,19 @@ def document_view(document: Document) -> DocumentView:
         _marked(answers, target) if scored else answers,
         [
             Verdict(str(row.get("filter", "")), _shown(row.get("filtered_resps")), {
-                name: row.get(name) for name in row.get("metrics", ())
+                str(name): row.get(str(name)) for name in _list(row.get("metrics"))
             })
             for row in document.rows
         ],
     )  # fmt: skip
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _records(answers: list[dict[str, Any]]) -> dict[tuple[int, int], dict[str, Any]]:
@@ -87,7 +97,7 @@ def _records(answers: list[dict[str, Any]]) -> dict[tuple[int, int], dict[str, A
     found: dict[tuple[int, int], dict[str, Any]] = {}
     for place, record in enumerate(answers):
         parts = str(record.get("key", "")).rsplit("/", 3)
-        numbered = len(parts) == 4 and parts[1].isdigit() and parts[2].isdigit()
+        numbered = len(parts) == 4 and all(part.isdecimal() and len(part) < 10 for part in parts[1:3])
         found[(int(parts[1]), int(parts[2])) if numbered else (place, 0)] = record
     return found
 
@@ -107,18 +117,20 @@ def _answer(
         return AnswerView(index, repeat, prompt, text, {}, record, None, value=_value(response, record))
     trace = traces.get(str(record.get("trace_ref")))
     order = unmasking(trace) if trace else None
-    settings = argument.get("arg_1") or {}
+    settings = _mapping(argument.get("arg_1"))
     return AnswerView(index, repeat, prompt, _shown(response), settings, record, order)
 
 
 def _value(response: Any, record: Mapping[str, Any]) -> float | None:
     """The log-likelihood: from the record, else from lm-eval's ["-1.5", "False"]."""
-    if isinstance(record.get("value"), (int, float)):
-        return float(record["value"])
-    try:
-        return float(response[0] if isinstance(response, (list, tuple)) else response)
-    except (ValueError, TypeError, IndexError):
-        return None
+    said = response[0] if isinstance(response, list) and response else response
+    for found in (record.get("value"), said):
+        if isinstance(found, (int, float, str)):
+            with suppress(ValueError, OverflowError):
+                number = float(found)
+                if not math.isnan(number):
+                    return number
+    return None
 
 
 def _marked(answers: list[AnswerView], target: str) -> list[AnswerView]:
@@ -137,14 +149,17 @@ def _marked(answers: list[AnswerView], target: str) -> list[AnswerView]:
     ]
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, depth: int = 0) -> str:
     """A filtered response as text: one alone without its brackets."""
-    if isinstance(value, list) and len(value) == 1:
-        return _shown(value[0])
     if isinstance(value, str):
         return value
+    if value is None or depth > 20:
+        return ""
+    if isinstance(value, list):
+        if len(value) == 1:
+            return _shown(value[0], depth + 1)
+        turns = bool(value) and all(isinstance(turn, dict) and "role" in turn for turn in value)
+        return ("\n\n" if turns else ", ").join(_shown(part, depth + 1) for part in value)
     if isinstance(value, dict) and set(value) == {"role", "content"}:
-        return f"[{value['role']}]\n{_shown(value['content'])}"
-    if isinstance(value, list) and value and all(isinstance(turn, dict) and "role" in turn for turn in value):
-        return "\n\n".join(map(_shown, value))
-    return "" if value is None else ", ".join(map(_shown, value)) if isinstance(value, list) else str(value)
+        return f"[{value['role']}]\n{_shown(value['content'], depth + 1)}"
+    return str(value)

@@ -1,60 +1,153 @@
-// Comfort only: every page is complete without this file.
+// The board's controls. The table is complete without them; DataTables sorts and filters the rows that are there.
 "use strict";
 
-// Sorting: each heading of a .sortable table becomes a button; empty cells stay last in both directions.
-for (const table of document.querySelectorAll("table.sortable")) {
-  const heads = [...table.tHead.rows[0].cells];
-  const body = table.tBodies[0];
-  heads.forEach((head, column) => {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.append(...head.childNodes);
-    head.append(button);
-    button.addEventListener("click", () => sort(head, column));
-  });
+{
+  const element = document.querySelector("table.board");
+  const heads = [...element.tHead.rows[0].cells].map((head) => ({
+    key: head.dataset.key,
+    task: head.dataset.task,
+    name: head.textContent.trim().replace(/\s+/g, " "),
+    first: head.dataset.first ?? "asc",
+    text: ["model", "hardware"].includes(head.dataset.key),
+  }));
+  const facts = [...element.tBodies[0].rows].map((row) => ({
+    text: row.textContent.toLowerCase(),
+    family: row.dataset.family,
+    hardware: row.dataset.hardware,
+    tier: row.dataset.tier,
+    status: "badged" in row.dataset ? "badged" : row.classList.contains("off") ? "unranked" : "ranked",
+  }));
 
-  function sort(head, column) {
-    const now = head.getAttribute("aria-sort");
-    const first = head.dataset.first === "down" ? "descending" : "ascending";
-    const other = first === "descending" ? "ascending" : "descending";
-    const order = now === first ? other : first;
-    heads.forEach((each) => each.removeAttribute("aria-sort"));
-    head.setAttribute("aria-sort", order);
-    const numbers = head.dataset.kind === "number";
-    const key = (row) => row.cells[column].dataset.sort ?? row.cells[column].textContent.trim();
-    const rows = [...body.rows].sort((a, b) => {
-      const x = key(a), y = key(b);
-      if (x === "" || y === "") return (x === "") - (y === "");
-      const way = numbers ? Number(x) - Number(y) : x.localeCompare(y);
-      return order === "ascending" ? way : -way;
+  // Numbers with empty cells last, whichever way.
+  DataTable.ext.type.order["board-asc"] = (a, b) => order(a, b, 1);
+  DataTable.ext.type.order["board-desc"] = (a, b) => order(a, b, -1);
+  function order(a, b, way) {
+    if (a === "" || b === "") return (a === "") - (b === "");
+    return way * (Number(a) - Number(b));
+  }
+
+  const board = new DataTable(element, {
+    paging: false, info: false, autoWidth: false, orderMulti: false, order: [],
+    layout: { topStart: null, topEnd: null, bottomStart: null, bottomEnd: null },
+    language: { zeroRecords: "No row fits. Reset shows all of them again." },
+    columns: heads.map(({ first, text }) => ({
+      type: text ? "html" : "board",
+      className: "",
+      orderSequence: first === "desc" ? ["desc", "asc", ""] : ["asc", "desc", ""],
+    })),
+  });
+  board.search.fixed("view", (_text, _data, row) => fits(facts[row]));
+
+  // Controls.
+  const make = (tag, properties = {}, ...children) => {
+    const made = Object.assign(document.createElement(tag), properties);
+    made.append(...children);
+    return made;
+  };
+  const field = (label, control) => make("label", {}, make("span", { textContent: label }), control);
+
+  const search = make("input", { type: "search", autocomplete: "off", spellcheck: false });
+  const selects = {};
+  for (const [name, label] of [["status", "Rows"], ["family", "Family"], ["hardware", "Hardware"], ["tier", "Tier"]]) {
+    const values = [...new Set(facts.map((row) => row[name]))].filter(Boolean).sort();
+    if (values.length < 2) continue;
+    selects[name] = make("select", {}, make("option", { value: "", textContent: "all" }),
+      ...values.map((value) => make("option", { value, textContent: value })));
+    selects[name].label = label;
+  }
+
+  const boxes = heads.map(({ key, name }) =>
+    key === "model" ? null : make("input", { type: "checkbox", checked: true, value: key, title: name }));
+  const small = make("input", { type: "checkbox", checked: true, value: "details" });
+  const choices = make("div", { className: "choices" },
+    ...heads.flatMap(({ name }, at) => (boxes[at] ? [make("label", {}, boxes[at], ` ${name}`)] : [])),
+    make("label", {}, small, " small print under scores"));
+  boxes.forEach((box) => box?.removeAttribute("title"));
+  const columns = make("details", { className: "columns" }, make("summary", { textContent: "Columns" }), choices);
+
+  const button = (text, action) => make("button", { type: "button", textContent: text, onclick: action });
+  const reset = button("Reset", () => { show({}); keep(); });
+  const count = make("p", { className: "count" });
+  count.setAttribute("role", "status");
+  const tools = make("div", { className: "tools" },
+    field("Search", search), ...Object.values(selects).map((select) => field(select.label, select)), columns, reset,
+    make("div", { className: "right" }, count, make("div", { className: "view" }, "this view: ",
+      button("CSV", () => download("csv")), button("JSON", () => download("json")))));
+  tools.setAttribute("role", "search");
+  tools.setAttribute("aria-label", "Rows and columns of the board");
+  element.closest(".scroll").before(tools);
+
+  // The view: from the controls to the table and the address, and back.
+  function fits(row) {
+    if (Object.entries(selects).some(([name, select]) => select.value && row[name] !== select.value)) return false;
+    return search.value.toLowerCase().split(/\s+/).every((word) => row.text.includes(word));
+  }
+
+  function view() {
+    const shown = heads.filter((_, at) => boxes[at]?.checked);
+    const tasks = heads.filter((head) => head.task);
+    const picked = shown.filter((head) => head.task);
+    const hidden = [...boxes.filter((box, at) => box && !box.checked && !heads[at].task), small].filter((box) => !box.checked);
+    const [sorted] = board.order();
+    return {
+      sort: sorted && sorted[1] ? (sorted[1] === "desc" ? "-" : "") + heads[sorted[0]].key : "",
+      q: search.value.trim(),
+      ...Object.fromEntries(Object.entries(selects).map(([name, select]) => [name, select.value])),
+      tasks: picked.length === tasks.length ? "" : picked.map((head) => head.key).join(",") || "none",
+      hide: hidden.map((box) => box.value).join(","),
+    };
+  }
+
+  function show(wanted) {
+    search.value = wanted.q ?? "";
+    for (const [name, select] of Object.entries(selects)) {
+      select.value = wanted[name] ?? "";
+      if (select.selectedIndex < 0) select.value = "";
+    }
+    const tasks = wanted.tasks ? wanted.tasks.split(",") : null;
+    const hidden = (wanted.hide ?? "").split(",");
+    boxes.forEach((box, at) => {
+      if (box) box.checked = heads[at].task && tasks ? tasks.includes(box.value) : !hidden.includes(box.value);
     });
-    body.append(...rows);
+    small.checked = !hidden.includes("details");
+    const way = wanted.sort?.startsWith("-") ? "desc" : "asc";
+    const at = heads.findIndex((head) => head.key === wanted.sort?.replace(/^-/, ""));
+    board.order(at < 0 ? [] : [[at, way]]);
+    draw();
+  }
+
+  function draw() {
+    boxes.forEach((box, at) => { if (box) board.column(at).visible(box.checked, false); });
+    element.classList.toggle("plainly", !small.checked);
+    board.draw();
+    const rows = board.rows({ search: "applied" }).count();
+    count.textContent = rows === facts.length ? `${rows} rows` : `${rows} of ${facts.length} rows`;
+  }
+
+  const keep = () => BoardAddress.write(view());
+  const changed = () => { draw(); keep(); };
+  for (const control of [search, ...Object.values(selects), ...boxes.filter(Boolean), small]) {
+    control.addEventListener("input", changed);
+  }
+  board.on("order", () => setTimeout(keep));
+  columns.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && columns.open) { columns.open = false; columns.firstElementChild.focus(); }
+  });
+  addEventListener("click", (event) => { if (!columns.contains(event.target)) columns.open = false; });
+  const restore = () => show(Object.fromEntries(BoardAddress.read()));
+  addEventListener("popstate", restore);
+  restore();
+
+  async function download(kind) {
+    const rows = board.rows({ search: "applied", order: "applied" }).indexes().toArray();
+    const shown = new Set(heads.filter((_, at) => !boxes[at] || boxes[at].checked).map((head) => head.key));
+    try {
+      const data = await BoardDownload.load(element.dataset.source);
+      const tasks = heads.filter((head) => head.task).map((head) => shown.has(head.key));
+      if (kind === "csv") BoardDownload.save(`${element.dataset.name}.csv`, BoardDownload.csv(data, rows, shown), "text/csv");
+      else BoardDownload.save(`${element.dataset.name}.json`, BoardDownload.json(data, rows, tasks), "application/json");
+    } catch (error) {
+      count.textContent = `No download: ${error.message}`;
+    }
   }
 }
-
-// A copy button beside commands, where the browser lets a page write to the clipboard.
-for (const box of document.querySelectorAll(".copy")) {
-  if (!navigator.clipboard) break;
-  const button = document.createElement("button");
-  button.type = "button";
-  button.textContent = "Copy";
-  button.addEventListener("click", async () => {
-    try {
-      await navigator.clipboard.writeText(box.querySelector("code").textContent);
-      button.textContent = "Copied";
-    } catch {
-      button.textContent = "Not allowed";
-    }
-    setTimeout(() => { button.textContent = "Copy"; }, 2000);
-  });
-  box.append(button);
-}
-
-// A link to a document opens it.
-function reveal() {
-  const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  const box = target && target.closest("details");
-  if (box) { box.open = true; box.scrollIntoView(); }
-}
-addEventListener("hashchange", reveal);
-reveal();

@@ -62,6 +62,8 @@ class Batch:
         self.kind_R = self._ints(kind_of[rule.choice] for rule in rules)
         self.traced = any(rule.record_trajectory for rule in rules)
         self.margins = any(rule.record_margin for rule in rules)
+        if self.margins:
+            self._watch_ends(rules)
         self.replayed = any(rule.reference_draws and rule.draws for rule in rules)
         self.shifted = any(rule.predicts_next for rule in rules)
         self.guided = any(rule.cfg_scale > 0 for rule in rules)
@@ -70,6 +72,15 @@ class Batch:
         self.post_limit_R = self._ints(rule.max_post_steps for rule in rules)
         self.carry = any(rule.how_many == "carry" for rule in rules)
         self.inside = [i for i, rule in enumerate(rules) if rule.stop_in_block and rule.eos_ids]
+
+    def _watch_ends(self, rules: Sequence[Rule]) -> None:
+        """What ``_settled`` looks at."""
+        self.place_T = torch.arange(len(self.canvas_T), device=self.device)
+        self.row_T = torch.repeat_interleave(self._ints(self.lengths))
+        begin_R = self._ints(accumulate([0, *self.lengths[:-1]])) + self.prompt_R
+        self.response_T = self.place_T >= begin_R[self.row_T]
+        self.eos_V = self._ints({token for rule in rules for token in rule.eos_ids})
+        self.cut_R = self._bools(rule.edit_threshold is None and (rule.early_stop or rule.cut_at_eos) for rule in rules)
 
     def _ints(self, values: Any) -> Tensor:
         return torch.tensor(list(values), dtype=torch.long, device=self.device)
@@ -147,22 +158,33 @@ class Batch:
         token = torch.zeros_like(at.row_N)
         score = torch.zeros(len(token), dtype=torch.float64, device=self.device)
         written = torch.zeros(len(token), dtype=torch.bool, device=self.device)
-        gap_R = torch.full((len(self.rows),), float("inf"), dtype=torch.float64, device=self.device)
+        margin_R = torch.full((len(self.rows),), float("inf"), dtype=torch.float64, device=self.device)
         for i, rule in enumerate(self.kinds):
             mine = (self.kind_R[at.row_N] == i).nonzero()[:, 0]
             if len(mine):
                 part = decide(rule, logits_NV[mine], at.only(mine), self.rows)
                 token[mine], score[mine], written[mine] = part.token_N, part.score_N.double(), part.written_N
-                gap_R = torch.minimum(gap_R, part.gap_R)
-        return Chosen(token, score, written, gap_R)
+                margin_R = torch.minimum(margin_R, part.margin_R)
+        return Chosen(token, score, written, margin_R)
 
     def _write(self, pack: Pack, at_N: Tensor, at: Open, chosen: Chosen) -> None:
         place_N = at_N if pack.index_T is None else pack.index_T[at_N]
+        if self.margins:  # before the canvas changes: what has not been settled so far
+            counted_R = torch.where(self._settled(), float("inf"), chosen.margin_R)
+            self.margin_R = torch.minimum(self.margin_R, counted_R)
         self.canvas_T[place_N] = torch.where(chosen.written_N, chosen.token_N, at.current_N)
-        if self.margins:
-            self.margin_R = torch.minimum(self.margin_R, chosen.gap_R)
         if self.traced:
             self._record(at, chosen)
+
+    def _settled(self) -> Tensor:
+        """Rows whose answer ends at an EOS that has no mask before it: no later choice changes it, unless it edits."""
+        never = self.canvas_T.shape[0]
+        ends_T = torch.isin(self.canvas_T, self.eos_V) & self.response_T
+        first_R = [
+            torch.full_like(self.key_R, never).scatter_reduce_(0, self.row_T[here_T], self.place_T[here_T], "amin")
+            for here_T in (ends_T, (self.canvas_T == self.mask_id) & self.response_T)
+        ]
+        return self.cut_R & (first_R[0] < first_R[1])
 
     def _record(self, at: Open, chosen: Chosen) -> None:
         where = chosen.written_N & (chosen.token_N != self.mask_id)

@@ -16,6 +16,7 @@ from torch import Tensor
 from dare_bench.diffusion.rng import Draw, uniform
 from dare_bench.errors import ModelOutputError
 from dare_bench.model_adapters.sampling.filters import keep
+from dare_bench.model_adapters.sampling.margins import Doubt, distance, doubt, of_tokens
 from dare_bench.model_adapters.sampling.rule import Rule
 
 CHUNK_ELEMENTS = 1 << 24
@@ -24,12 +25,13 @@ CHUNK_ELEMENTS = 1 << 24
 @dataclass(frozen=True)
 class Proposal:
     """For every open position: the token it would get, its confidence (float32 or float64), the score by which it is
-    ranked, and the margin (the gap to another token; inf unless recorded)."""
+    ranked, and where margins are recorded how far it is from another token (else inf) and what its score is worth."""
 
     token_N: Tensor
     confidence_N: Tensor
     score_N: Tensor
     margin_N: Tensor
+    doubt: Doubt | None = None
 
 
 def gumbel_argmax(logits_NV: Tensor, uniform_NV: Tensor, temperature: float) -> Tensor:
@@ -42,12 +44,17 @@ def gumbel_argmax(logits_NV: Tensor, uniform_NV: Tensor, temperature: float) -> 
 
 
 def inverse_cdf(logits_NV: Tensor, uniform_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """A draw from softmax(logits / T) by one uniform a position, and how far the uniform was from another token."""
+    """A draw from softmax(logits / T) by one uniform a position, and its margin: the error of logits that would move an
+    edge of the token's share onto the uniform."""
     cdf = torch.softmax(logits_NV.double() / temperature, -1).cumsum(-1)
     cdf /= cdf[:, -1:].clone()
     token = torch.searchsorted(cdf, uniform_N[:, None], right=True).clamp_(max=cdf.shape[1] - 1)
-    above = cdf.gather(1, token) - uniform_N[:, None]
-    below = uniform_N[:, None] - torch.where(token > 0, cdf.gather(1, (token - 1).clamp(min=0)), -1.0)
+    upper = cdf.gather(1, token)
+    lower = torch.where(token > 0, cdf.gather(1, (token - 1).clamp(min=0)), 0.0)
+    above, below = (
+        distance(gap, 2 * edge * (1 - edge) / temperature, torch.zeros_like(edge))
+        for gap, edge in ((upper - uniform_N[:, None], upper), (uniform_N[:, None] - lower, lower))
+    )
     return token[:, 0], torch.minimum(above, below)[:, 0]
 
 
@@ -99,6 +106,7 @@ def choose(
         torch.cat([p.confidence_N for p in parts]),
         torch.cat([p.score_N for p in parts]),
         torch.cat([p.margin_N for p in parts]),
+        Doubt.joined([p.doubt for p in parts if p.doubt is not None]),
     )
 
 
@@ -113,15 +121,16 @@ def _choose(logits_NV: Tensor, rule: Rule, uniform_N: Tensor | None, published_N
     margin_N = torch.full_like(best_N, float("inf"), dtype=torch.float64)
     if not rule.greedy:
         token_N, margin_N = _draw(logits_NV, kept_NV, rule, uniform_N, published_NV, margin_N)
-    elif rule.record_margin and logits_NV.shape[1] > 1:
-        top = logits_NV.topk(2, -1).values
-        margin_N = (top[:, 0] - top[:, 1]).double()
+    elif rule.record_margin:
+        margin_N = of_tokens(logits_NV, token_N)
     # The published code removes these from the softmax after the token was chosen: a removed token has confidence 0.
     source_NV = {"plain": logits_NV, "tempered": tempered_NV, "kept": kept_NV}[rule.confidence_of]
     dtype = torch.float64 if rule.confidence_float64 else torch.float32
     probability_NV = torch.softmax(_without(source_NV, rule.uncounted), -1, dtype=dtype)
     confidence_N = probability_NV.gather(1, token_N[:, None])[:, 0]
-    return Proposal(token_N, confidence_N, _score(confidence_N, probability_NV, rule), margin_N)
+    score_N = _score(confidence_N, probability_NV, rule)
+    worth = doubt(rule, probability_NV, token_N, score_N) if rule.record_margin else None
+    return Proposal(token_N, confidence_N, score_N, margin_N, worth)
 
 
 def _draw(
@@ -132,10 +141,11 @@ def _draw(
     published_NV: Tensor | None,
     sure_N: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Drawn tokens, and how far each draw was from another token (unknown where published noise is replayed)."""
+    """Drawn tokens, and the margin of each draw (unknown where published noise is replayed)."""
     if published_NV is None:
         assert uniform_N is not None
-        return inverse_cdf(kept_NV, uniform_N, 1.0)
+        token_N, margin_N = inverse_cdf(kept_NV, uniform_N, 1.0)
+        return token_N, margin_N * rule.temperature
     if rule.draw_law == "gumbel":
         return gumbel_argmax(logits_NV, published_NV, rule.temperature), sure_N
     probability_NV = kept_NV.softmax(-1)

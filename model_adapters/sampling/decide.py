@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dare_bench.diffusion.rng import Draw, uniform
 from dare_bench.model_adapters.sampling.choose import Proposal, choose
+from dare_bench.model_adapters.sampling.margins import Doubt, distance
 from dare_bench.model_adapters.sampling.rows import Row
 from dare_bench.model_adapters.sampling.rule import Rule, time_ratios
 from dare_bench.model_adapters.sampling.select import published_choice, rank, take, ties_at
@@ -20,12 +21,12 @@ from dare_bench.model_adapters.sampling.select import published_choice, rank, ta
 
 @dataclass(frozen=True)
 class Chosen:
-    """What was decided at the open positions; ``gap_R`` is the smallest gap behind a row's choice (inf: none)."""
+    """What was decided at the open positions; ``margin_R`` is the smallest margin of a row's choices (inf: none)."""
 
     token_N: Tensor
     score_N: Tensor
     written_N: Tensor
-    gap_R: Tensor
+    margin_R: Tensor
 
 
 @dataclass(frozen=True)
@@ -69,15 +70,16 @@ def decide(rule: Rule, logits_NV: Tensor, at: Open, rows: Sequence[Row]) -> Chos
         token_noise, order_noise = _published(rule, at, rows, logits_NV)
     key_N, turn_N = at.key_R[at.row_N], at.turn_R[at.row_N]
     proposal = choose(logits_NV, rule, key_N=key_N, step_N=turn_N, position_N=at.position_N, published_NV=token_noise)
-    score_N = _order(rule, proposal, at, order_noise)
+    score_N, doubt = _order(rule, proposal, at, order_noise)
     if rule.edit_threshold is not None:
         return _edited(rule, proposal, score_N, at, len(rows))
     if rule.how_many == "bernoulli":
         ratio_S = time_ratios(rule.steps_per_block, rule.eps).to(score_N.device)
         written_N = score_N < ratio_S[at.step_R[at.row_N]]
-        return Chosen(proposal.token_N, proposal.confidence_N, written_N, _nothing(len(rows), score_N.device))
-    ranked = rank(score_N, at.row_N, len(rows))
-    take_R, gap_R = take(ranked, rule, _quota(rule, at, ranked.count_R))
+        margin_R = _with_tokens(rule, _nothing(len(rows), score_N.device), proposal, written_N, at)
+        return Chosen(proposal.token_N, proposal.confidence_N, written_N, margin_R)
+    ranked = rank(score_N, at.row_N, len(rows), doubt)
+    take_R, margin_R = take(ranked, rule, _quota(rule, at, ranked.count_R))
     written_N = ranked.rank_N < take_R[at.row_N]
     if rule.tie_score is not None:
         for i in ties_at(ranked, take_R, rule.tie_score):
@@ -87,33 +89,36 @@ def decide(rule: Rule, logits_NV: Tensor, at: Open, rows: Sequence[Row]) -> Chos
     if rule.commit_first:
         opening_N = at.step_R[at.row_N] == 0
         written_N = torch.where(opening_N, at.column_N == at.begin_R[at.row_N], written_N)
-    gap_R = _with_tokens(rule, torch.where(ranked.count_R > 0, gap_R, float("inf")), proposal, written_N, at)
-    return Chosen(proposal.token_N, proposal.confidence_N, written_N, gap_R)
+        margin_R = torch.where(at.step_R == 0, float("inf"), margin_R)
+    margin_R = _with_tokens(rule, torch.where(ranked.count_R > 0, margin_R, float("inf")), proposal, written_N, at)
+    return Chosen(proposal.token_N, proposal.confidence_N, written_N, margin_R)
 
 
 def _nothing(rows: int, device: torch.device) -> Tensor:
     return torch.full((rows,), float("inf"), dtype=torch.float64, device=device)
 
 
-def _order(rule: Rule, proposal: Proposal, at: Open, noise_N: Tensor | None) -> Tensor:
-    """The score by which positions are ranked."""
+def _order(rule: Rule, proposal: Proposal, at: Open, noise_N: Tensor | None) -> tuple[Tensor, Doubt | None]:
+    """The score by which positions are ranked, and what it is worth."""
     key_N, turn_N = at.key_R[at.row_N], at.turn_R[at.row_N]
+    doubt = proposal.doubt
     if rule.which == "order":
-        return -at.column_N.double()
+        return -at.column_N.double(), doubt
     if rule.which == "random" or rule.how_many == "bernoulli":
-        return noise_N if noise_N is not None else uniform(key_N, Draw.ORDER, turn_N, at.position_N)
+        return noise_N if noise_N is not None else uniform(key_N, Draw.ORDER, turn_N, at.position_N), doubt
     if rule.order_temperature == 0:
-        return proposal.score_N
+        return proposal.score_N, doubt
     # A draw without replacement from softmax(score / T): the largest of probability / exponential noise.
     scaled_N = proposal.score_N / rule.order_temperature
     if noise_N is None:
         noise_N = -torch.log(uniform(key_N, Draw.ORDER, turn_N, at.position_N))
-        return scaled_N.double() - noise_N.log()
+        return scaled_N.double() - noise_N.log(), doubt and doubt.scaled(1 / rule.order_temperature)
     rows = at.row_N.max() + 1 if len(at.row_N) else 1
     top_R = scaled_N.new_full((int(rows),), float("-inf")).scatter_reduce_(0, at.row_N, scaled_N, "amax")
     weight_N = (scaled_N - top_R[at.row_N]).exp()
     total_R = scaled_N.new_zeros(int(rows)).scatter_add_(0, at.row_N, weight_N)
-    return weight_N / total_R[at.row_N] / noise_N
+    weight_N = weight_N / total_R[at.row_N] / noise_N
+    return weight_N, doubt and doubt.scaled(weight_N / rule.order_temperature)
 
 
 def _quota(rule: Rule, at: Open, count_R: Tensor) -> Tensor:
@@ -123,11 +128,11 @@ def _quota(rule: Rule, at: Open, count_R: Tensor) -> Tensor:
     return count_R - at.quota_R * (rule.steps_per_block - 1 - at.step_R).clamp(min=0)
 
 
-def _with_tokens(rule: Rule, gap_R: Tensor, proposal: Proposal, written_N: Tensor, at: Open) -> Tensor:
-    """The smaller of the gaps between positions and between tokens."""
+def _with_tokens(rule: Rule, margin_R: Tensor, proposal: Proposal, written_N: Tensor, at: Open) -> Tensor:
+    """The smaller of the margins of positions and of tokens."""
     if not rule.record_margin:
-        return gap_R
-    return gap_R.scatter_reduce(0, at.row_N[written_N], proposal.margin_N[written_N], "amin")
+        return margin_R
+    return margin_R.scatter_reduce(0, at.row_N[written_N], proposal.margin_N[written_N], "amin")
 
 
 def _edited(rule: Rule, proposal: Proposal, score_N: Tensor, at: Open, rows: int) -> Chosen:
@@ -135,17 +140,19 @@ def _edited(rule: Rule, proposal: Proposal, score_N: Tensor, at: Open, rows: int
     token changes to one that is surer than the editing threshold."""
     assert rule.edit_threshold is not None
     masked = at.masked_N.nonzero()[:, 0]
-    ranked = rank(score_N[masked], at.row_N[masked], rows)
-    take_R, gap_R = take(ranked, rule, at.quota_R)
+    doubt = proposal.doubt
+    ranked = rank(score_N[masked], at.row_N[masked], rows, doubt and doubt.only(masked))
+    take_R, margin_R = take(ranked, rule, at.quota_R)
     other_N = ~at.masked_N & (proposal.token_N != at.current_N)
     written_N = other_N & (score_N > rule.edit_threshold)
     written_N[masked] = ranked.rank_N < take_R[at.row_N[masked]]
-    gap_R = torch.where(ranked.count_R > 0, gap_R, float("inf"))
-    if rule.record_margin:
-        near_N = (score_N[other_N] - rule.edit_threshold).abs().double()
-        gap_R = gap_R.scatter_reduce(0, at.row_N[other_N], near_N, "amin")
+    margin_R = torch.where(ranked.count_R > 0, margin_R, float("inf"))
+    if doubt is not None:
+        away_N = (score_N - rule.edit_threshold).abs()
+        near_N = distance(away_N, doubt.slope_N, doubt.blur_N)[other_N]
+        margin_R = margin_R.scatter_reduce(0, at.row_N[other_N], near_N, "amin")
     return Chosen(
-        proposal.token_N, proposal.confidence_N, written_N, _with_tokens(rule, gap_R, proposal, written_N, at)
+        proposal.token_N, proposal.confidence_N, written_N, _with_tokens(rule, margin_R, proposal, written_N, at)
     )
 
 

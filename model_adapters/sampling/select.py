@@ -13,19 +13,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dare_bench.model_adapters.sampling.margins import Doubt, of_limits, of_sums, of_swap, of_threshold
 from dare_bench.model_adapters.sampling.rule import Rule
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """Scores of every row, best first, and the way back."""
+    """Scores of every row, best first, and the way back; what the scores are worth in logits, where that is recorded
+    (see :class:`Doubt`)."""
 
     sorted_RW: Tensor
     rank_N: Tensor
     count_R: Tensor
+    slope_RW: Tensor | None = None
+    blur_RW: Tensor | None = None
+    certain_RW: Tensor | None = None
 
 
-def rank(score_N: Tensor, row_N: Tensor, rows: int) -> Ranked:
+def rank(score_N: Tensor, row_N: Tensor, rows: int, doubt: Doubt | None = None) -> Ranked:
     """Sort each row's scores. Positions of a row stand together. Rows without open positions are all -inf."""
     count_R = torch.bincount(row_N, minlength=rows)
     place_N = torch.arange(len(row_N), device=row_N.device)
@@ -37,22 +42,28 @@ def rank(score_N: Tensor, row_N: Tensor, rows: int) -> Ranked:
     sorted_RW, order_RW = table_RW.sort(dim=1, descending=True, stable=True)
     rank_RW = torch.empty_like(order_RW)
     rank_RW.scatter_(1, order_RW, torch.arange(width, device=row_N.device).expand(rows, width))
-    return Ranked(sorted_RW, rank_RW[row_N, column_N], count_R)
+    rank_N = rank_RW[row_N, column_N]
+    if doubt is None:
+        return Ranked(sorted_RW, rank_N, count_R)
+    slope_RW, blur_RW = (torch.zeros((rows, width), dtype=torch.float64, device=row_N.device) for _ in range(2))
+    slope_RW[row_N, rank_N] = doubt.slope_N.double()
+    blur_RW[row_N, rank_N] = doubt.blur_N.double()
+    certain_RW = torch.zeros((rows, width), dtype=torch.bool, device=row_N.device)
+    certain_RW[row_N, rank_N] = doubt.certain_N
+    return Ranked(sorted_RW, rank_N, count_R, slope_RW, blur_RW, certain_RW)
 
 
 def take_quota(ranked: Ranked, quota_R: Tensor) -> tuple[Tensor, Tensor]:
     """The best ``quota`` of each row (all, where fewer are open). Returns (how many, gap at the cut), [R]."""
     n_R = torch.minimum(quota_R, ranked.count_R)
-    return n_R, _gap_at(ranked, n_R)
+    return n_R, of_swap(ranked, n_R)
 
 
 def take_above(ranked: Ranked, threshold: float) -> tuple[Tensor, Tensor]:
     """The best always, the others where the score is at least ``threshold`` (Fast-dLLM get_transfer_index)."""
     over_RW = ranked.sorted_RW >= threshold
     n_R = torch.minimum(over_RW.sum(1).clamp(min=1), ranked.count_R)
-    gap_RW = (ranked.sorted_RW - threshold).abs()
-    gap_RW[:, 0] = float("inf")  # taken whatever its score
-    return n_R, gap_RW.min(1).values.double()
+    return n_R, of_threshold(ranked, threshold, torch.ones_like(n_R), ranked.count_R, n_R)
 
 
 def take_factor(ranked: Ranked, factor: float) -> tuple[Tensor, Tensor]:
@@ -71,20 +82,16 @@ def take_factor(ranked: Ranked, factor: float) -> tuple[Tensor, Tensor]:
     fails_RW &= index_W <= last_R[:, None]
     first_R = torch.where(fails_RW, index_W, width).min(1).values
     n_R = torch.where(first_R < width, first_R, last_R)
-    n_R = n_R + ((n_R == 0) | (n_R == last_R))
-    gap_RW = (ranked.sorted_RW.double() - limit_W).abs()
-    gap_RW[:, 0] = float("inf")
-    return torch.minimum(n_R, ranked.count_R), gap_RW.min(1).values
+    n_R = torch.minimum(n_R + ((n_R == 0) | (n_R == last_R)), ranked.count_R)
+    return n_R, of_limits(ranked, limit_W, n_R)
 
 
 def take_surer(ranked: Ranked, threshold: float, quota_R: Tensor) -> tuple[Tensor, Tensor]:
     """All that are surer than the threshold if they are at least the quota, else the quota (SDAR generate.py
     low_confidence_dynamic, LLaDA2 generate)."""
     over_R = (ranked.sorted_RW > threshold).sum(1)
-    enough_R = over_R >= quota_R
-    least_R, gap_R = take_quota(ranked, quota_R)
-    near_RW = (ranked.sorted_RW - threshold).abs().double()
-    return torch.where(enough_R, over_R, least_R), torch.minimum(near_RW.min(1).values, gap_R)
+    n_R = torch.where(over_R >= quota_R, over_R, torch.minimum(quota_R, ranked.count_R))
+    return n_R, of_threshold(ranked, threshold, quota_R, ranked.count_R, n_R)
 
 
 def take_left(ranked: Ranked, quota_R: Tensor) -> tuple[Tensor, Tensor]:
@@ -101,19 +108,19 @@ def take_entropy(ranked: Ranked, bound: float) -> tuple[Tensor, Tensor]:
     index_W = torch.arange(spent_RW.shape[1], device=spent_RW.device)
     open_RW = index_W < ranked.count_R[:, None]
     n_R = ((spent_RW <= bound) & open_RW).sum(1)
-    gap_RW = torch.where(open_RW & (index_W > 0), (spent_RW - bound).abs().double(), float("inf"))
-    return n_R, gap_RW.min(1).values
+    return n_R, of_sums(ranked, spent_RW, bound, n_R)
 
 
 def take_carry(ranked: Ranked, threshold: float, most_R: Tensor) -> tuple[Tensor, Tensor]:
     """Of the best ``most``: the first always, the others where they reach the threshold (Fast-dLLM's Dream,
     confidence_threshold: what a step rejects is added to the next one's quota)."""
-    n_R, gap_R = take_above(ranked, threshold)
-    return torch.minimum(n_R, most_R), gap_R
+    n_R = torch.minimum(take_above(ranked, threshold)[0], most_R)
+    return n_R, of_threshold(ranked, threshold, torch.ones_like(n_R), most_R, n_R)
 
 
 def take(ranked: Ranked, rule: Rule, quota_R: Tensor) -> tuple[Tensor, Tensor]:
-    """How many of each row's best positions are written, [R] int64, and the smallest gap behind that, [R] float64."""
+    """How many of each row's best positions are written, [R] int64, and the margin of that, [R] float64 (of the scores
+    themselves where nobody said what these are worth)."""
     if rule.how_many == "threshold":
         return take_above(ranked, rule.threshold)
     if rule.how_many == "factor":
@@ -156,9 +163,3 @@ def _around_cut(ranked: Ranked, n_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     last_R = ranked.sorted_RW.gather(1, (n_R - 1).clamp(min=0)[:, None])[:, 0]
     following_R = ranked.sorted_RW.gather(1, n_R.clamp(max=width - 1)[:, None])[:, 0]
     return inside_R, last_R, following_R
-
-
-def _gap_at(ranked: Ranked, n_R: Tensor) -> Tensor:
-    """How much better the last taken is than the first left out; inf where all or none are taken."""
-    inside_R, last_R, following_R = _around_cut(ranked, n_R)
-    return torch.where(inside_R, (last_R - following_R).double(), float("inf"))

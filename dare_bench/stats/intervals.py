@@ -15,7 +15,7 @@ from typing import Any
 BOOTSTRAP_FROM, BOOTSTRAP_TO = 20, 2000
 _RESAMPLES = 9999
 # Resampled values held at a time: bounds the memory of a bootstrap to some 30 MB whatever the sample size.
-_BATCH_VALUES = 2_000_000
+BATCH_VALUES = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ def interval(values: Sequence[float], level: float = 0.95) -> Interval:
     if n < 2 or min(numbers) == max(numbers):
         return Interval("none", level, None, None, n)
     if BOOTSTRAP_FROM <= n <= BOOTSTRAP_TO:
-        lo, hi = _bootstrap([numbers], level)
+        lo, hi = bootstrap_mean(numbers, level)
         if math.isfinite(lo) and math.isfinite(hi):
             return Interval("BCa bootstrap", level, lo, hi, n)
-    return _student(numbers, level)
+    return student(numbers, level)
 
 
 def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
@@ -99,12 +99,18 @@ def mean_of(intervals: Sequence[Interval], values: Sequence[float]) -> tuple[flo
     return mean, Interval("MOVER", level, mean - math.sqrt(below) / k, mean + math.sqrt(above) / k, n)
 
 
-def _student(numbers: list[float], level: float) -> Interval:
+def student(numbers: list[float], level: float) -> Interval:
+    """Student's t interval of the mean of at least two numbers."""
     from scipy import stats
 
     n = len(numbers)
     lo, hi = stats.t.interval(level, n - 1, loc=sum(numbers) / n, scale=float(stats.sem(numbers)))
     return Interval("Student t", level, float(lo), float(hi), n)
+
+
+def bootstrap_mean(numbers: list[float], level: float) -> tuple[float, float]:
+    """The BCa bootstrap interval of a mean; NaN where the numbers are all equal."""
+    return _bootstrap([numbers], level)
 
 
 def _bootstrap(columns: list[list[float]], level: float) -> tuple[float, float]:
@@ -122,7 +128,7 @@ def _bootstrap(columns: list[list[float]], level: float) -> tuple[float, float]:
             paired=len(columns) > 1,
             vectorized=True,
             n_resamples=_RESAMPLES,
-            batch=max(1, _BATCH_VALUES // len(columns[0])),
+            batch=max(1, BATCH_VALUES // len(columns[0])),
             confidence_level=level,
             method="BCa",
             rng=np.random.default_rng(0),

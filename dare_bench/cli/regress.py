@@ -1,0 +1,110 @@
+"""``dare-bench regress``: a run held against a baseline, for continuous integration."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from dare_bench.reports.regress import Verdict
+    from dare_bench.runs.reader import Run
+
+_PLAIN_WIDTH = 200  # columns of a table that goes to a file or pipe, where rich would take 80
+_REGRESSION = 3
+
+
+def regress(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
+    baseline: Annotated[str, typer.Option("--baseline", "-b", metavar="FILE", help="The baseline to hold it against.")],
+    smallest_effect: Annotated[
+        float, typer.Option("--smallest-effect", min=0.0, help="Smaller drops are no regression (0.01: one point).")
+    ] = 0.01,
+    update: Annotated[
+        bool, typer.Option("--update", help="Make or renew the baseline from RUN; shows the difference first.")
+    ] = False,
+    junit: Annotated[
+        str | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML, too.", show_default=False)
+    ] = None,
+    markdown: Annotated[
+        str | None, typer.Option("--markdown", metavar="FILE", help="Write markdown, too.", show_default=False)
+    ] = None,
+    docs: Annotated[int, typer.Option("--docs", min=0, help="Documents that differ to show here.")] = 20,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Has a score dropped? Answers must be the same where that is promised, else a paired test decides.
+
+    Exit codes: 0 fine, 3 a regression, 4 the run is incomplete, 2 the run was asked otherwise than the baseline.
+
+    Example: dare-bench regress out/my-run --baseline leaderboards/baselines/tiny-llada.json --junit regress.xml
+    """
+    from dare_bench.reports.regress import judge
+
+    opened = _open(run)
+    if update:
+        _update(opened, Path(baseline), smallest_effect, docs)
+        return
+    verdict = judge(opened, baseline, smallest_effect)
+    if junit is not None:
+        from dare_bench.reports.junit import write
+
+        write(junit, verdict)
+        print(f"wrote {junit}", file=sys.stderr)
+    if markdown is not None:
+        from dare_bench.reports.regress_text import pieces
+        from dare_bench.reports.text import markdown as written
+        from dare_bench.runs.writer import atomic_write_text
+
+        atomic_write_text(markdown, written(pieces(verdict)), durable=False)
+        print(f"wrote {markdown}", file=sys.stderr)
+    if json:
+        from dare_bench.reports.regress_text import record
+        from dare_bench.runs.writer import dumps
+
+        print(dumps(record(verdict), indent=2).decode())
+    else:
+        _show(verdict, docs)
+    if verdict.red:
+        raise typer.Exit(_REGRESSION)
+
+
+def _open(word: str) -> Run:
+    """The run at that path, or of that name in the folder where runs go by default."""
+    from dare_bench.runs.reader import Run
+
+    path = Path(word)
+    return Run(Path("out") / word if not path.exists() and (Path("out") / word).is_dir() else path)
+
+
+def _update(run: Run, path: Path, smallest_effect: float, docs: int) -> None:
+    from dare_bench.reports import baseline as baselines
+    from dare_bench.reports.conditions import unlike
+    from dare_bench.reports.regress import compare, complete
+
+    new = complete(run)
+    if not path.exists():
+        print(f"{path} is a new baseline: {', '.join(f'{name} {task.n_docs}' for name, task in new.tasks.items())}")
+    else:
+        old = baselines.read(path)  # whatever else stands there is not overwritten
+        if baselines.text(old) == baselines.text(new):
+            print(f"{path} is this run's already; nothing to do")
+            return
+        if found := unlike(old, new):
+            for one in found:
+                print(f"{one.what}: {one.expected} -> {one.seen}")
+        else:
+            _show(compare(run.run_id, old, new, smallest_effect), docs)
+    baselines.write(path, new)
+    print(f"wrote {path}", file=sys.stderr)
+
+
+def _show(verdict: Verdict, docs: int) -> None:
+    from rich.console import Console
+
+    from dare_bench.reports.regress_text import pieces
+    from dare_bench.reports.text import show
+
+    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    show(pieces(verdict, docs), console)

@@ -1,0 +1,247 @@
+"""Comparisons on the site: the best rows of each board with each other, every trained checkpoint with what it was made
+from; and a comparison as a page of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from dare_bench.leaderboards import comparing, pair_page
+from dare_bench.leaderboards.context import Context, View
+from dare_bench.leaderboards.descent import edges, trees
+from dare_bench.leaderboards.entries import Entry
+from dare_bench.leaderboards.pages import HERE, Link, render
+from dare_bench.leaderboards.pair_page import Delta
+from dare_bench.leaderboards.rows import Cell, Row
+from dare_bench.leaderboards.site import Site
+from dare_bench.runs.comparison import Comparison
+from dare_bench.runs.writer import atomic_write_bytes, atomic_write_text
+from dare_bench.stats import Interval, mean_of
+from dare_bench.stats.paired import holm
+
+PLACE = "compare/index.html"
+TOP = 8
+"""Ranked rows of a board that are compared with each other: 28 pairs, whatever the number of runs."""
+LEVEL = 0.95
+ASSETS = ("theme.js", "site.css", "site.js", "charts.css", "compare.css")
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """One cell of a matrix: how much better the row is than the column, or ``why`` nobody can tell. ``p`` is of this
+    pair alone, ``adjusted`` over all pairs of the matrix; ``kind`` is better, worse or none: what that shows."""
+
+    value: float | None
+    lo: float | None = None
+    hi: float | None = None
+    p: float | None = None
+    adjusted: float | None = None
+    share: bool = True
+    page: str = ""
+    why: str = ""
+    kind: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A board's best rows with each other. ``heads``: name, settings and page of each; ``pairs``: for two of them the
+    differences (first minus second) in all tasks that the board ranks by, or why there are none."""
+
+    title: str
+    what: str
+    heads: list[tuple[str, str, str]]
+    pairs: dict[tuple[int, int], list[Delta] | str]
+
+    def cells(self) -> list[list[Gain | None]]:
+        """The cells by row, None on the diagonal."""
+        upper = {key: _gain(deltas) for key, deltas in self.pairs.items()}
+        adjusted = holm([gain.p for gain in upper.values()])
+        upper = {key: _judged(gain, p) for (key, gain), p in zip(upper.items(), adjusted, strict=True)}
+        numbers = range(len(self.heads))
+        return [[None if i == j else upper.get((i, j)) or _turned(upper[j, i]) for j in numbers] for i in numbers]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A trained checkpoint's run beside one of what it was made from, and what changed in each task."""
+
+    name: str
+    detail: str
+    page: str
+    base: str
+    base_page: str
+    deltas: list[tuple[str, Delta]]
+
+
+def link(context: Context) -> Link | None:
+    """In the navigation where any two runs are to be compared and their samples may be read."""
+    if not context.samples:
+        return None
+    some = any(len(_best(view)) > 1 for view in context.views)
+    return Link(PLACE, "Compare") if some or any(_edges(context)) else None
+
+
+def write(site: Site, context: Context) -> None:
+    """The index; the pages of pairs are made as their numbers are asked for."""
+    place = {id(entry): at for at, entry in enumerate(context.entries)}
+    matrices = [made for view in context.views if (made := _matrix(site, context, view, place)) is not None]
+    steps, refused = _steps(site, context)
+    site.part("compare", (matrices, steps, refused), partial(_write, site, matrices, steps, refused))
+
+
+def _write(site: Site, matrices: list[Matrix], steps: list[Step], refused: list[tuple[str, str]]) -> None:
+    # p is adjusted here, where it is written: a rebuild without a change needs no statistics.
+    told = {name: getattr(comparing, name) for name in ("letter", "p_value", "signed", "span")}
+    cells = [(matrix, matrix.cells()) for matrix in matrices]
+    site.page(PLACE, "compares.html.j2", matrices=cells, steps=_told(steps), refused=refused, **told)
+
+
+def write_standalone(comparison: Comparison, path: str | Path) -> Path:
+    """Write a comparison as a page that needs nothing but the folder ``<name>_files`` beside it.
+
+    Raises:
+        SaveError: the page or one of its files could not be written.
+    """
+    path = Path(path)
+    folder = path.with_name(f"{path.stem}_files")
+    for name in ASSETS:
+        atomic_write_bytes(folder / "static" / name, (HERE / "static" / name).read_bytes(), durable=False)
+    values = comparing.values(comparison)
+    page = render("compare.html.j2", f"{folder.name}/", place=path.name, navigation=(), alone=True, **values)
+    atomic_write_text(path, page, durable=False)
+    return path
+
+
+def _best(view: View) -> list[Row]:
+    return [row for row in view.rows if row.rank is not None][:TOP]
+
+
+def _matrix(site: Site, context: Context, view: View, place: dict[int, int]) -> Matrix | None:
+    rows = _best(view)
+    if len(rows) < 2:
+        return None
+    chosen = [at for at, column in enumerate(view.columns) if view.board.rank_by in ("mean", column.task)]
+    if view.board.rank_by != "mean":
+        chosen = chosen[:1]
+    what = view.columns[chosen[0]].name if len(chosen) == 1 else f"the mean of {len(chosen)} tasks"
+    pairs = {}
+    for i, first in enumerate(rows):
+        for j in range(i + 1, len(rows)):
+            cells = [(first.cells[at], rows[j].cells[at]) for at in chosen]
+            pairs[i, j] = _deltas(site, context, cells, place)
+    return Matrix(view.board.title, what, [(row.name.text, row.settings, row.main.page) for row in rows], pairs)
+
+
+def _deltas(
+    site: Site, context: Context, cells: Sequence[tuple[Cell | None, Cell | None]], place: dict[int, int]
+) -> list[Delta] | str:
+    """First minus second row in each task that a board ranks by."""
+    made = []
+    for one, two in cells:
+        assert one is not None and two is not None  # ranked rows have all of them
+        turn = place[id(one.entry)] < place[id(two.entry)]  # a pair has one page, the older run first
+        older, newer = (one, two) if turn else (two, one)
+        found = pair_page.difference(site, context, older.entry, newer.entry, one.score.task, one.score.key)
+        if isinstance(found, str):
+            return f"{one.score.task}: {found}"
+        made.append(_reversed(found) if turn else found)
+    return made
+
+
+def _gain(deltas: list[Delta] | str) -> Gain:
+    """The difference of two rows' ranked scores: one task's own, or that of the means."""
+    if isinstance(deltas, str):
+        return Gain(None, why=deltas)
+    first = deltas[0]
+    value, lo, hi, p = first.value, first.lo, first.hi, first.p
+    if len(deltas) > 1:
+        value, made = mean_of([Interval(d.method, d.level, d.lo, d.hi, d.n) for d in deltas], [d.value for d in deltas])
+        lo, hi = (made.lo, made.hi) if made else (None, None)
+        p = _p_of(value, lo, hi)
+    if not first.higher_is_better:
+        value, lo, hi = -value, None if hi is None else -hi, None if lo is None else -lo
+    return Gain(value, lo, hi, p, None, all(delta.share for delta in deltas), first.page)
+
+
+def _reversed(delta: Delta) -> Delta:
+    lo, hi = delta.lo, delta.hi
+    return replace(delta, value=-delta.value, lo=None if hi is None else -hi, hi=None if lo is None else -lo)
+
+
+def _p_of(value: float, lo: float | None, hi: float | None) -> float | None:
+    """The two-sided p of a mean difference from its interval (Altman and Bland, BMJ 343, 2011, d2304), by the side that
+    faces zero."""
+    if lo is None or hi is None:
+        return None
+    from scipy.stats import norm
+
+    half = value - lo if value > 0 else hi - value
+    if half <= 0:
+        return 1.0 if value == 0 else None
+    return float(2 * norm.sf(abs(value) / half * norm.ppf(0.5 + LEVEL / 2)))
+
+
+def _judged(cell: Gain, adjusted: float | None) -> Gain:
+    shown = adjusted is not None and adjusted <= 1 - LEVEL and bool(cell.value)
+    kind = "none" if not shown else "better" if (cell.value or 0) > 0 else "worse"
+    return replace(cell, adjusted=adjusted, kind=kind)
+
+
+def _turned(cell: Gain) -> Gain:
+    """The same cell seen from the other row."""
+    if cell.value is None:
+        return cell
+    kind = {"better": "worse", "worse": "better"}.get(cell.kind, "none")
+    lo, hi = cell.lo, cell.hi
+    return replace(cell, value=-cell.value, lo=None if hi is None else -hi, hi=None if lo is None else -lo, kind=kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """A run of a trained checkpoint and one of what it was made from, with the scores to compare (task and key)."""
+
+    base: Entry
+    own: Entry
+    scores: list[tuple[str, str]]
+
+
+def _edges(context: Context) -> list[_Beside]:
+    """All checkpoints whose parent was evaluated, by the runs that their scores are from."""
+    found: dict[tuple[int, int], _Beside] = {}
+    for made in (made for root in trees(context.entries) for made in edges(root)):
+        if made.base is not None:
+            pair = _Beside(made.base.entry, made.own.entry, [])
+            found.setdefault((id(pair.base), id(pair.own)), pair).scores.append((made.task, made.own.score.key))
+    return list(found.values())
+
+
+def _steps(site: Site, context: Context) -> tuple[list[Step], list[tuple[str, str]]]:
+    """Every edge of the lineage, and those that do not compare, with the reason."""
+    made, refused = [], []
+    for one in _edges(context):
+        deltas, own = [], one.own
+        for task, key in one.scores:
+            found = pair_page.difference(site, context, one.base, own, task, key)
+            if isinstance(found, str):
+                refused.append((f"{own.name.text}, {task}", found))
+            else:
+                deltas.append((task, found))
+        if deltas:
+            made.append(Step(own.name.title, own.name.detail, own.page, one.base.name.text, one.base.page, deltas))
+    return made, refused
+
+
+def _told(steps: Sequence[Step]) -> list[tuple[Step, list[tuple[str, Delta, float | None, str]]]]:
+    """Each step with its tasks: difference, p adjusted over all of them, and what that shows."""
+    adjusted = iter(holm([delta.p for step in steps for _, delta in step.deltas]))
+    return [
+        (step, [(task, delta, p := next(adjusted), _kind(delta, p)) for task, delta in step.deltas]) for step in steps
+    ]
+
+
+def _kind(delta: Delta, adjusted: float | None) -> str:
+    if adjusted is None or adjusted > 1 - LEVEL or not delta.value:
+        return "none"
+    return "better" if delta.gain > 0 else "worse"

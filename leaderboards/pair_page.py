@@ -1,0 +1,142 @@
+"""Two runs of the site compared: their page, and the numbers that other pages tell. Made once, and again only when one
+of the two, or one of their sample files, is another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dare_bench.errors import RunError, UsageError
+from dare_bench.leaderboards import comparing
+from dare_bench.leaderboards.context import Context
+from dare_bench.leaderboards.entries import Entry
+from dare_bench.leaderboards.pages import slug
+from dare_bench.leaderboards.site import Site, state
+from dare_bench.runs.comparison import MODEL, Compared, compare
+from dare_bench.runs.files import samples_name
+from dare_bench.runs.paired import pair
+from dare_bench.stats.paired import Difference
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A paired difference as other pages tell it: second minus first, p not adjusted. ``settings`` names what differs
+    beside the checkpoint."""
+
+    value: float
+    lo: float | None
+    hi: float | None
+    p: float | None
+    level: float
+    method: str
+    n: int
+    share: bool
+    higher_is_better: bool
+    page: str
+    settings: tuple[str, ...] = ()
+
+    @property
+    def gain(self) -> float:
+        """Positive is better."""
+        return self.value if self.higher_is_better else -self.value
+
+
+def place(first: Entry, second: Entry) -> str:
+    """The page of a pair."""
+    return f"compare/{slug(f'{first.slug} {second.slug}')}.html"
+
+
+def facts(site: Site, context: Context, first: Entry, second: Entry) -> dict[str, Any]:
+    """Compare two runs, the second against the first, and write their page.
+
+    Returns ``items`` (by task, what :func:`_record` tells) and ``place`` (their page); or ``refused``, why the two
+    cannot be compared at all.
+    """
+    name = f"pair {first.slug} {second.slug}"
+    if name in site.parts:
+        return site.parts[name].facts
+    made_from = [(entry.state, entry.page, _samples(entry)) for entry in (first, second)]
+    return site.part(name, made_from, lambda: _write(site, first, second))
+
+
+def difference(site: Site, context: Context, first: Entry, second: Entry, task: str, key: str) -> Delta | str:
+    """The paired difference of one score of two runs; where they do not compare, why not."""
+    found = facts(site, context, first, second)
+    if "refused" in found:
+        return str(found["refused"])
+    item = found["items"].get(task)
+    if item is None or item["key"] != key:  # not a headline, or a task inside a group that both have
+        made_from = [(entry.state, _samples(entry)) for entry in (first, second)]
+        name = f"pair {first.slug} {second.slug} {task} {key}"
+        item = site.part(name, made_from, lambda: _one(first, second, task, key))
+    if "refused" in item or item["breaks"]:
+        return str(item.get("refused") or "; ".join(item["breaks"]))
+    known = {
+        name: item[name] for name in ("value", "lo", "hi", "p", "level", "method", "n", "share", "higher_is_better")
+    }
+    return Delta(**known, page=found["place"], settings=tuple(item["settings"]))
+
+
+def _one(first: Entry, second: Entry, task: str, key: str) -> dict[str, Any]:
+    try:
+        pairing = pair(first.open(), second.open(), task, key)
+        made = pairing.difference()
+    except (RunError, UsageError) as error:
+        return {"refused": _said(error, first, second)}
+    share = all(0 <= value <= 1 for value in (*pairing.first, *pairing.second))
+    better = pairing.higher_is_better is not False
+    return {**_numbers(made), "share": share, "higher_is_better": better, "breaks": pairing.breaks,
+            "settings": _settings(pairing.differences)}  # fmt: skip
+
+
+def _said(told: object, *entries: Entry) -> str:
+    """A text without the paths of the machine that built the site."""
+    text = str(told)
+    for entry in entries:
+        text = text.replace(str(entry.path), entry.run_id)
+    return text
+
+
+def _settings(differences: Mapping[str, Any]) -> list[str]:
+    return [name for name in differences if name not in MODEL]
+
+
+def _samples(entry: Entry) -> list[Any]:
+    """The states of a run's sample files, found by the date in the name of its results."""
+    results = entry.state[0]
+    if results is None:
+        return []
+    date = results[0].removeprefix("results_").removesuffix(".json")
+    return [state(entry.path / samples_name(task, date)) for task in entry.tasks]
+
+
+def _write(site: Site, first: Entry, second: Entry) -> Mapping[str, Any]:
+    try:
+        made = compare([first.open(), second.open()], force=True)
+    except (RunError, UsageError) as error:  # the same every time, until a file changes
+        return {"refused": _said(error, first, second)}
+    where = place(first, second)
+    root = "../" * where.count("/")
+    # Two copies of one run go by the same id: the site's own names are told apart.
+    made.names = [first.slug, second.slug] if first.run_id == second.run_id else [first.run_id, second.run_id]
+    made.left_out = [_said(text, first, second) for text in made.left_out]
+    shown = comparing.values(made, [root + first.page, root + second.page])
+    site.page(where, "compare.html.j2", alone=False, **shown)
+    return {"items": {item.task: _record(item) for item in made.items}, "place": where}
+
+
+def _record(item: Compared) -> dict[str, Any]:
+    """What other pages tell of a comparison."""
+    return {
+        "key": item.key,
+        **_numbers(item.difference),
+        "share": item.is_share,
+        "higher_is_better": item.higher_is_better is not False,
+        "breaks": list(item.breaks),
+        "settings": _settings(item.settings),
+    }
+
+
+def _numbers(made: Difference) -> dict[str, Any]:
+    return {name: getattr(made, name) for name in ("value", "lo", "hi", "p", "level", "method", "n")}

@@ -1,0 +1,181 @@
+// The unmasking slider: the canvas as it stood after each step. It needs no data of its own: every token on the page
+// says when it was written, how surely, and what stood there before (see canvas.py).
+"use strict";
+{
+  const LEVELS = 10;
+  const still = matchMedia("(prefers-reduced-motion: reduce)");
+  const plural = (n, one, many) => `${n} ${n === 1 ? one : many}`;
+
+  // A position's states in order, {step, text, sure}; text is null where it was masked again.
+  function statesOf(token) {
+    const past = JSON.parse(token.dataset.w ?? "[]").map(([step, text, sure]) => ({ step, text: text === null ? null : drawn(text), sure }));
+    if (token.dataset.s === undefined) return past;
+    const sure = token.dataset.c === undefined ? null : Number(token.dataset.c);
+    return [...past, { step: Number(token.dataset.s), text: token.textContent, sure }];
+  }
+
+  const drawn = (text) => text === "" ? "□" : text.replace(/\n+$/, "↵").replaceAll("\n", "↵\n");
+
+  function cellsOf(canvas) {
+    const cells = [];
+    for (const token of canvas.querySelectorAll("b, .fold")) {
+      if (token.localName === "b") {
+        cells.push({ token, states: statesOf(token), mask: token.textContent.replace(/[^\n]/gu, "·"), first: token.textContent });
+        continue;
+      }
+      for (const part of token.dataset.f.split(" ")) {  // equal tokens, folded: a tick for each
+        const tick = document.createElement("i");
+        token.append(tick);
+        const [step, sure] = part.split(":");
+        const states = step ? [{ step: Number(step), text: "", sure: sure ? Number(sure) : null }] : [];
+        cells.push({ token: tick, states, mask: "", first: "" });
+      }
+    }
+    return cells;
+  }
+
+  // What happened in each step: tokens written into masks, written over, masked again.
+  function changesOf(cells) {
+    const changes = new Map();
+    for (const { states } of cells) {
+      let before = null;
+      for (const state of states) {
+        const at = changes.get(state.step) ?? { written: 0, over: 0, again: 0 };
+        changes.set(state.step, at);
+        state.over = state.text !== null && before !== null;
+        at[state.text === null ? "again" : state.over ? "over" : "written"] += 1;
+        before = state.text;
+      }
+    }
+    return changes;
+  }
+
+  function inWords(step, steps, change) {
+    if (step === 0) return `step 0 of ${steps}: all masked`;
+    const { written = 0, over = 0, again = 0 } = change ?? {};
+    const parts = [];
+    if (written || !(over || again)) parts.push(`${plural(written, "token", "tokens")} written`);
+    if (over) parts.push(`${over} written over`);
+    if (again) parts.push(`${again} masked again`);
+    return `step ${step} of ${steps}: ${parts.join(", ")}`;
+  }
+
+  function prepare(section) {
+    const steps = Number(section.dataset.steps);
+    const [lo, hi] = section.dataset.scale.split(" ").map(Number);
+    const canvas = section.querySelector(".canvas");
+    const cells = cellsOf(canvas);
+    const changes = changesOf(cells);
+    const level = (step) => steps <= 1 ? 0 : Math.floor((step - 1) * (LEVELS - 1) / (steps - 1));
+    const bin = (sure) => Math.max(0, Math.min(LEVELS - 1, Math.floor((sure - lo) / (hi - lo || 1) * LEVELS)));
+
+    const player = document.createElement("div");
+    player.className = "player";
+    const range = document.createElement("input");
+    Object.assign(range, { type: "range", min: 0, max: steps, step: 1, value: steps });
+    range.setAttribute("aria-label", "Step of unmasking");
+    const said = document.createElement("span");
+    said.setAttribute("aria-hidden", "true");  // the slider itself says it
+    const button = (text, name, act) => {
+      const made = document.createElement("button");
+      made.type = "button";
+      made.textContent = text;
+      if (name) made.setAttribute("aria-label", name);
+      made.addEventListener("click", act);
+      return made;
+    };
+    const play = button("▶ Play", "", () => timer ? pause() : start());
+    play.className = "play";
+    const back = button("‹", "One step back", () => { pause(); show(Number(range.value) - 1); });
+    const on = button("›", "One step on", () => { pause(); show(Number(range.value) + 1); });
+    player.append(play, back, range, on, said);
+    section.querySelector(".field").before(player);
+    const motion = () => { play.hidden = still.matches; if (still.matches) pause(); };
+
+    const chart = section.querySelector("svg.order");
+    const cursor = chart.querySelector("path").cloneNode();
+    cursor.setAttribute("class", "cursor");
+    chart.append(cursor);
+
+    function paint(cell, now) {
+      const state = cell.states.findLast((each) => each.step <= now);
+      const written = state !== undefined && state.text !== null;
+      const names = written ? [`s${level(state.step)}`, ...(state.sure === null ? [] : [`c${bin(state.sure)}`])] : [now < steps || cell.states.length ? "mask" : "never"];
+      if (state && state.step === now && now > 0) names.push("now", ...(state.over ? ["over"] : []), ...(written ? [] : ["again"]));
+      const key = names.join(" ") + (state ? state.step : "");
+      if (cell.key === key) return;
+      cell.key = key;
+      cell.token.className = names.join(" ");
+      if (cell.token.localName === "i") return;
+      cell.token.textContent = written ? state.text : cell.states.length || now < steps ? cell.mask : cell.first;
+      if (written) cell.token.dataset.s = state.step; else delete cell.token.dataset.s;
+      if (written && state.sure !== null) cell.token.dataset.c = String(Math.round(state.sure * 100) / 100).replace(/^0\./, "."); else delete cell.token.dataset.c;
+    }
+
+    function show(step) {
+      const now = Math.max(0, Math.min(steps, step));
+      range.value = now;
+      for (const cell of cells) paint(cell, now);
+      const words = inWords(now, steps, changes.get(now));
+      range.setAttribute("aria-valuetext", words);
+      said.textContent = words[0].toUpperCase() + words.slice(1);
+      cursor.setAttribute("d", now ? `M0 ${now}H${chart.viewBox.baseVal.width}` : "");
+      back.disabled = now === 0;
+      on.disabled = now === steps;
+    }
+
+    // All of it in about eight seconds, however many steps there are, but no step faster than an eye can follow.
+    let timer = 0;
+    const stride = Math.ceil(steps / 160);
+    function start() {
+      if (Number(range.value) >= steps) show(0);
+      play.textContent = "❚❚ Pause";
+      timer = setInterval(() => {
+        show(Number(range.value) + stride);
+        if (Number(range.value) >= steps) pause();
+      }, Math.max(50, Math.min(500, 8000 / steps)));
+    }
+    function pause() {
+      clearInterval(timer);
+      timer = 0;
+      play.textContent = "▶ Play";
+    }
+    range.addEventListener("input", () => { pause(); show(Number(range.value)); });
+    section.closest("details").addEventListener("toggle", (event) => { if (!event.target.open) pause(); });
+    still.addEventListener("change", motion);
+    motion();
+
+    const words = inWords(steps, steps, changes.get(steps));
+    range.setAttribute("aria-valuetext", words);
+    said.textContent = words[0].toUpperCase() + words.slice(1);
+    on.disabled = true;
+    for (const cell of cells) if (cell.token.localName === "i") paint(cell, steps);
+    for (const tick of canvas.querySelectorAll(".fold .now")) tick.classList.remove("now");
+
+    // What a token has to tell, on pointing at it.
+    canvas.addEventListener("pointerover", ({ target }) => {
+      const cell = target.localName === "b" && cells.find((each) => each.token === target);
+      if (!cell) return;
+      target.title = cell.states.map(({ step, text, sure }) => text === null ? `step ${step}: masked again`
+        : `step ${step} of ${steps}: ${JSON.stringify(text)}${sure === null ? "" : `, confidence ${sure}`}`).join("\n") || "never written";
+    });
+  }
+
+  // A canvas gets its slider when its document is opened: a page may hold many.
+  const ready = new WeakSet();
+  function open(details) {
+    for (const section of details.querySelectorAll(".unmasking")) {
+      if (ready.has(section) || section.closest("details:not([open])") || !Number(section.dataset.steps)) continue;
+      ready.add(section);
+      prepare(section);
+    }
+  }
+  document.addEventListener("toggle", (event) => { if (event.target.open) open(event.target); }, true);
+  for (const details of document.querySelectorAll("details[open]")) open(details);
+
+  // Colour by step or by confidence: one choice for all canvases of the page.
+  document.addEventListener("change", ({ target }) => {
+    if (!target.matches(".unmasking input[type=radio]")) return;
+    for (const other of document.querySelectorAll(`.unmasking input[value=${target.value}]`)) other.checked = true;
+  });
+}

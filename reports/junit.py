@@ -1,0 +1,86 @@
+"""A verdict as JUnit XML, which continuous integration shows: one test case for each task and score."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+from dare_bench.reports.regress import EXCUSED_SHARE, Flip, Verdict
+from dare_bench.reports.regress_text import change_line, flip_line, judged_line
+from dare_bench.runs.text import visible
+from dare_bench.runs.writer import atomic_write_text
+
+# What XML 1.0 has no way to write, not even as a character reference.
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def write(path: str | Path, verdict: Verdict) -> None:
+    """Raises SaveError."""
+    atomic_write_text(path, text(verdict), durable=False)
+
+
+def text(verdict: Verdict) -> str:
+    """The file. Beside the scores, the answers of each task and the number of excused documents are cases."""
+    cases = list(_cases(verdict))
+    suite = ElementTree.Element(
+        "testsuite",
+        name=_clean(f"dare-bench regress {verdict.run}"),
+        tests=str(len(cases)),
+        failures=str(sum(case.find("failure") is not None for case in cases)),
+        errors="0",
+        skipped=str(sum(case.find("skipped") is not None for case in cases)),
+    )
+    suite.extend(cases)
+    ElementTree.indent(suite)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
+
+
+def _cases(verdict: Verdict) -> Iterator[ElementTree.Element]:
+    for one in verdict.scores:
+        flips = _of(verdict, one.task, one.key)
+        line = flip_line if one.mode == "exact" else change_line
+        case = _case(one.task, one.key)
+        if one.red:
+            _fail(case, one.reason, [judged_line(one), *map(line, flips)])
+        elif not one.judged:
+            ElementTree.SubElement(case, "skipped", message=_clean(one.reason))
+        else:
+            _out(case, [judged_line(one), *map(line, flips)])
+        yield case
+    for task in dict.fromkeys(one.task for one in verdict.scores if one.mode == "exact"):
+        case, flips = _case(task, "answers"), [flip for flip in verdict.flips if flip.task == task]
+        if any(not flip.excused for flip in flips):
+            _fail(case, f"{sum(not flip.excused for flip in flips)} documents differ", list(map(flip_line, flips)))
+        elif flips:
+            _out(case, list(map(flip_line, flips)))
+        yield case
+    if verdict.documents:
+        case, excused = _case("all tasks", "ties"), [flip for flip in verdict.flips if flip.excused]
+        if len(excused) >= EXCUSED_SHARE * verdict.documents and excused:
+            message = f"{len(excused)} of {verdict.documents} documents differ by ties"
+            _fail(case, message, list(map(flip_line, excused)))
+        yield case
+
+
+def _of(verdict: Verdict, task: str, key: str) -> list[Flip]:
+    """The documents whose value of that score differs."""
+    both = [*verdict.flips, *verdict.changed]
+    return [flip for flip in both if flip.task == task and any(value[0] == key for value in flip.values)]
+
+
+def _case(task: str, name: str) -> ElementTree.Element:
+    return ElementTree.Element("testcase", classname=_clean(task), name=_clean(name))
+
+
+def _fail(case: ElementTree.Element, message: str, lines: list[str]) -> None:
+    ElementTree.SubElement(case, "failure", message=_clean(message)).text = _clean("\n".join(lines))
+
+
+def _out(case: ElementTree.Element, lines: list[str]) -> None:
+    ElementTree.SubElement(case, "system-out").text = _clean("\n".join(lines))
+
+
+def _clean(text: str) -> str:
+    return _NOT_XML.sub("\ufffd", visible(text))

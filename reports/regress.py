@@ -1,0 +1,346 @@
+"""A run held against a baseline: are all answers the same, or where nobody promises that, has a score dropped?
+
+*Exact*, where samples are a function of checkpoint, settings and document: the same checkpoint in the same dtype, both
+runs on a CPU, no approximate sampler (tier A). Every answer, its forward passes and every value must be the same; a
+document that differs is excused only as a floating-point tie: its recorded margin (the smaller of both runs') is below
+``TIE``, and all excused ones are less than ``EXCUSED_SHARE`` of the documents.
+
+*Paired* elsewhere: the headline score of each task may not drop, by an exact or permutation test on the documents'
+differences (one-sided, adjusted by Holm's method over the tasks) and by at least the smallest effect that matters.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from dare_bench.errors import IncompleteError, RunError, UsageError
+from dare_bench.reports import baseline as baselines
+from dare_bench.reports.baseline import Baseline, Task, Value
+from dare_bench.reports.conditions import Unlike, notes, unlike
+from dare_bench.runs.reader import Run
+from dare_bench.stats.paired import Difference, holm, paired_difference, smallest_detectable, smallest_detectable_mean
+
+TIE = 1e-4
+"""Margins below this are floating-point ties. In logits; float32 on CPUs differs by about 1e-5."""
+EXCUSED_SHARE = 0.01
+LEVEL = 0.05
+SMALLEST_EFFECT = 0.01
+_CLOSE = {"rel_tol": 1e-4, "abs_tol": 1e-6}
+_CLOSE_NATS = {"rel_tol": 1e-4, "abs_tol": 1e-3}
+Mode = Literal["exact", "paired"]
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """A document that differs. ``values``: (score, before, after) where a value does; ``answer``: whether the answer
+    does; ``nfe``: before and after, its forward passes and those that
+    wrote something, where they do; ``margin``: the smaller one of both runs (None:
+    0.01 or more, or not recorded)."""
+
+    task: str
+    doc_id: str
+    answer: bool
+    nfe: tuple[tuple[int, int], tuple[int, int]] | None
+    values: tuple[tuple[str, Value, Value], ...]
+    margin: float | None
+    excused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One score of a task. ``before`` and ``after`` are its values, the baseline's first; ``flips`` counts documents
+    whose value differs. Of the paired mode: ``difference`` as measured, ``p`` of a drop (one-sided, adjusted), and
+    ``detectable``: the drop that so many documents show four times in five. ``reason`` says why where ``red``, and
+    where the score is only told."""
+
+    task: str
+    key: str
+    mode: Mode
+    before: float
+    after: float
+    n: int
+    higher_is_better: bool
+    flips: int = 0
+    judged: bool = True
+    difference: Difference | None = None
+    p: float | None = None
+    detectable: float | None = None
+    red: bool = False
+    reason: str = ""
+
+    @property
+    def gain(self) -> float:
+        """How much better the score became; negative where it dropped."""
+        return (self.after - self.before) * (1 if self.higher_is_better else -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of it. ``flips`` are of tasks in exact mode, ``changed`` the documents of the others whose headline
+    value differs; ``reasons`` are empty unless ``red``; ``groups``: name, score, before and after of groups, which are
+    told and never judged, for their tasks are."""
+
+    run: str
+    before: Baseline
+    after: Baseline
+    smallest_effect: float
+    scores: list[Judged]
+    flips: list[Flip]
+    reasons: list[str]
+    changed: list[Flip] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    groups: list[tuple[str, str, float, float]] = field(default_factory=list)
+
+    @property
+    def red(self) -> bool:
+        return bool(self.reasons)
+
+    @property
+    def documents(self) -> int:
+        """Documents of the tasks that are judged exactly."""
+        return sum(self.before.tasks[task].n_docs for task in {s.task for s in self.scores if s.mode == "exact"})
+
+
+def judge(run: Run | str | Path, baseline: Baseline | str | Path, smallest_effect: float = SMALLEST_EFFECT) -> Verdict:
+    """Hold a run against a baseline (or its file).
+
+    Args:
+        smallest_effect: a drop below this is no regression in paired mode, on the scores' own scale (0.01: one point).
+
+    Raises:
+        UsageError: no baseline there, or the run was asked otherwise: other tasks, documents, prompts, decoding.
+        IncompleteError: documents of the run failed, it has not finished, or it is limited where the baseline is not.
+        RunError: no run, or one without sample lines.
+    """
+    run = run if isinstance(run, Run) else Run(run)
+    old = baseline if isinstance(baseline, Baseline) else baselines.read(baseline)
+    if not (math.isfinite(smallest_effect) and smallest_effect >= 0):
+        raise UsageError(
+            f"smallest effect {smallest_effect}: expected a number of at least 0, such as 0.01 (one point)"
+        )
+    now = complete(run)
+    for task, own in old.tasks.items():
+        if task in now.tasks and now.tasks[task].limited and not own.limited:
+            raise IncompleteError(
+                f"{run.path} has {now.tasks[task].n_docs} documents of {task}, the baseline all {own.n_docs};"
+                " evaluate without --limit"
+            )
+    if found := unlike(old, now):
+        raise UsageError(refusal(run, found))
+    return compare(run.run_id, old, now, smallest_effect)
+
+
+def complete(run: Run) -> Baseline:
+    """A run as a baseline, if nothing of it is missing; raises IncompleteError, RunError."""
+    if run.status != "complete" or run.block is None:
+        failures = run.block.failures if run.block else []
+        if failures:
+            first = failures[0]
+            why = f"{len(failures)} documents failed, the first {first.task}/{first.doc_id}: {first.error}"
+        else:
+            why = f"its status is {run.status}"
+        raise IncompleteError(f"{run.path} is incomplete: {why}; run the same command again, it goes on where it ended")
+    return baselines.of_run(run)
+
+
+def refusal(run: Run, found: Sequence[Unlike]) -> str:
+    """One line that names every difference."""
+    told = "; ".join(f"{one.what}: the baseline has {one.expected}, the run {one.seen}" for one in found)
+    todo = "; ".join(dict.fromkeys(one.remedy for one in found))
+    return f"{run.path} was not asked what the baseline was. {told}. {todo}, or renew the baseline: --update"
+
+
+def compare(name: str, old: Baseline, now: Baseline, smallest_effect: float = SMALLEST_EFFECT) -> Verdict:
+    """Two baselines that were asked the same."""
+    exact = [task for task in old.tasks if mode(old, now, task) == "exact"]
+    flips = [flip for task in exact for flip in _flips(task, old.tasks[task], now.tasks[task])]
+    scores = [one for task in exact for one in _exact(task, old.tasks[task], now.tasks[task], flips)]
+    scores += _paired(old, now, [task for task in old.tasks if task not in exact], smallest_effect)
+    if not scores:
+        raise RunError(f"there is nothing to judge: no task of the baseline has a score ({', '.join(old.tasks)})")
+    documents = sum(old.tasks[task].n_docs for task in exact)
+    reasons = [*_unexcused(flips, documents), *(one.reason for one in scores if one.red and one.mode == "paired")]
+    groups = [
+        (group, key, value, now.groups[group][key])
+        for group, keys in old.groups.items()
+        for key, value in keys.items()
+        if key in now.groups.get(group, {})
+    ]
+    changed = [
+        flip
+        for task, own in old.tasks.items()
+        if task not in exact and own.headline in now.tasks[task].scores
+        for flip in _flips(task, own, now.tasks[task], [own.headline])
+        if flip.values
+    ]
+    return Verdict(name, old, now, smallest_effect, scores, flips, reasons, changed, list(notes(old, now)), groups)
+
+
+def mode(old: Baseline, now: Baseline, task: str) -> Mode:
+    """Is the same answer promised for every document of a task?"""
+    a, b = old.checkpoint, now.checkpoint
+    same = (a.content_hash, a.adapter_hash, a.dtype) == (b.content_hash, b.adapter_hash, b.dtype)
+    tiers = {old.tasks[task].tier, now.tasks[task].tier}
+    return "exact" if same and {old.device, now.device} == {"cpu"} and tiers <= {"E0", "E1", "E2"} else "paired"
+
+
+# -- exact -----------------------------------------------------------------------------------------------------------
+
+
+def _flips(name: str, old: Task, now: Task, keys: Sequence[str | None] = ()) -> Iterator[Flip]:
+    """Documents that differ; their values of the scores named, or of all that both have."""
+    before, after = list(old.scores), list(now.scores)
+    both = [(key, before.index(key), after.index(key)) for key in before if key in after and (not keys or key in keys)]
+    for doc, a in old.documents.items():
+        b = now.documents[doc]
+        pairs = [(key, a.values[i], b.values[j]) for key, i, j in both]
+        values = tuple(pair for pair in pairs if not _same(pair[1], pair[2]))
+        answer = not _same(a.answer, b.answer, _CLOSE_NATS)
+        nfe = (a.nfe, b.nfe) if a.nfe is not None and b.nfe is not None and a.nfe != b.nfe else None
+        if answer or values or nfe:
+            margin = min((margin for margin in (a.margin, b.margin) if margin is not None), default=None)
+            yield Flip(name, doc, answer, nfe, values, margin, margin is not None and margin < TIE)
+
+
+def _same(a: Any, b: Any, close: dict[str, float] = _CLOSE) -> bool:
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(_same(x, y, close) for x, y in zip(a, b, strict=True))
+    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
+        return math.isclose(a, b, **close)
+    return bool(a == b)
+
+
+def _exact(name: str, old: Task, now: Task, flips: Sequence[Flip]) -> Iterator[Judged]:
+    for key, score in old.scores.items():
+        other = now.scores.get(key)
+        mine = [flip for flip in flips if flip.task == name and any(value[0] == key for value in flip.values)]
+        open_ = [flip.doc_id for flip in mine if not flip.excused]
+        yield Judged(
+            task=name,
+            key=key,
+            mode="exact",
+            before=score.value,
+            after=other.value if other else math.nan,
+            n=len(old.documents),
+            higher_is_better=score.higher_is_better is not False,
+            flips=len(mine),
+            red=bool(open_) or other is None,
+            reason="the run has no such score" if other is None else _named("another value in documents", open_),
+        )
+
+
+def _unexcused(flips: Sequence[Flip], documents: int) -> Iterator[str]:
+    for task in dict.fromkeys(flip.task for flip in flips):
+        mine = [flip for flip in flips if flip.task == task and not flip.excused]
+        if mine:
+            yield f"{task}: " + _named(
+                "another answer, value or number of forward passes in documents", [flip.doc_id for flip in mine]
+            )
+    excused = sum(flip.excused for flip in flips)
+    if excused and excused >= EXCUSED_SHARE * documents:
+        yield f"{excused} of {documents} documents differ by ties: expected less than {EXCUSED_SHARE:.0%} of them"
+
+
+def _named(what: str, ids: Sequence[str], most: int = 10) -> str:
+    if not ids:
+        return ""
+    return f"{what} {', '.join(ids[:most])}" + (f" and {len(ids) - most} more" if len(ids) > most else "")
+
+
+# -- paired ----------------------------------------------------------------------------------------------------------
+
+
+def _paired(old: Baseline, now: Baseline, tasks: Sequence[str], smallest: float) -> list[Judged]:
+    """Every score of these tasks; their headlines are judged, the others told."""
+    heads = [(task, old.tasks[task].headline) for task in tasks]
+    measured = {
+        task: _difference(old.tasks[task], now.tasks[task], key) if key is not None else None for task, key in heads
+    }
+    signs = {task: -1 if key and old.tasks[task].scores[key].higher_is_better is False else 1 for task, key in heads}
+    raw = [_drop_p(found, signs[task]) for task, found in measured.items()]
+    adjusted = dict(zip(measured, holm(raw), strict=True))
+    judged = sum(p is not None for p in raw) or 1
+    made = []
+    for task in tasks:
+        for key, score in old.tasks[task].scores.items():
+            other = now.tasks[task].scores.get(key)
+            told = Judged(
+                task, key, "paired", score.value, other.value if other else math.nan, score.n,
+                score.higher_is_better is not False, judged=False, reason="told, not judged: not the task's headline",
+            )  # fmt: skip
+            if key == old.tasks[task].headline:
+                told = _head(told, old, now, measured[task], adjusted[task], smallest, judged)
+            made.append(told)
+    return made
+
+
+def _head(
+    told: Judged, old: Baseline, now: Baseline, found: Difference | None, p: float | None, smallest: float, judged: int
+) -> Judged:
+    if found is None:
+        return replace(told, reason="told, not judged: it is no mean over documents that both have")
+    drop = -found.value if told.higher_is_better else found.value
+    red = p is not None and p <= LEVEL and drop >= smallest - 1e-12
+    what = f"{told.task} {told.key} dropped by {100 * drop:.2f} points" if told.higher_is_better else (
+        f"{told.task} {told.key} rose by {drop:g}, where less is better"
+    )  # fmt: skip
+    return replace(
+        told, judged=True, n=found.n, flips=found.won + found.lost, difference=found, p=p, red=red,
+        detectable=_detectable(old.tasks[told.task], now.tasks[told.task], told.key, judged),
+        reason=f"{what} (p {p:.2g})" if red else "",
+    )  # fmt: skip
+
+
+def _drop_p(found: Difference | None, sign: int) -> float | None:
+    """One-sided: of a change for the worse at least as large. The two-sided tests are symmetric."""
+    if found is None or found.p is None:
+        return None
+    if found.value == 0:
+        return 1.0
+    return found.p / 2 if found.value * sign < 0 else 1 - found.p / 2
+
+
+def _difference(old: Task, now: Task, key: str) -> Difference | None:
+    values = _values(old, now, key)
+    return paired_difference(*values) if values is not None else None
+
+
+def _values(old: Task, now: Task, key: str) -> tuple[list[float], list[float]] | None:
+    """Both runs' values of the documents that have one in both, if the scores are means of them."""
+    if key not in now.scores:
+        return None
+    at, other = list(old.scores).index(key), list(now.scores).index(key)
+    pairs = [(_parts(row.values[at]), _parts(now.documents[doc].values[other])) for doc, row in old.documents.items()]
+    both = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if not both or any(len(a) != len(b) for a, b in both):
+        return None
+    each = sum(len(a) for a, _ in both) / len(both)  # a document weighs as much as it has parts
+    first, second = ([math.fsum(pair[i]) / each for pair in both] for i in (0, 1))
+    if len(both) == len(pairs):
+        for values, score in ((first, old.scores[key]), (second, now.scores[key])):
+            if not math.isclose(math.fsum(values) / len(values), score.value, rel_tol=1e-4, abs_tol=1e-6):
+                return None
+    return first, second
+
+
+def _parts(value: Value) -> list[float] | None:
+    parts = value if isinstance(value, list) else [value]
+    found = [float(part) for part in parts if isinstance(part, (int, float))]
+    return found if len(found) == len(parts) else None
+
+
+def _detectable(old: Task, now: Task, key: str, judged: int) -> float | None:
+    """The smallest drop that is found four times in five, at the level that the most significant of the tasks needs."""
+    values = _values(old, now, key)
+    if values is None:
+        return None
+    level = 1 - 2 * LEVEL / judged
+    changes = [b - a for a, b in zip(*values, strict=True)]
+    if all(value in (0.0, 1.0) for side in values for value in side):
+        return smallest_detectable(len(changes), sum(map(bool, changes)) / len(changes), level)
+    return smallest_detectable_mean(len(changes), statistics.stdev(changes) if len(changes) > 1 else 0.0, level)

@@ -1,0 +1,150 @@
+"""A verdict told: what was judged and how, what differs, and the documents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dare_bench.reports.baseline import Value
+from dare_bench.reports.regress import EXCUSED_SHARE, LEVEL, TIE, Flip, Judged, Verdict
+from dare_bench.reports.text import Bullets, Heading, Line, Piece, Table
+
+_SHOWN = 20
+
+
+def pieces(verdict: Verdict, most: int | None = _SHOWN) -> Iterator[Piece]:
+    """The report; of the documents that differ ``most`` are shown (None: all)."""
+    before, after = verdict.before.checkpoint, verdict.after.checkpoint
+    yield Heading("Regression" if verdict.red else "No regression")
+    yield Line(f"{verdict.run} ({after.name}) against the baseline of {before.name}")
+    if verdict.reasons:
+        yield Bullets(verdict.reasons)
+    exact = [one for one in verdict.scores if one.mode == "exact"]
+    paired = [one for one in verdict.scores if one.mode == "paired"]
+    if exact:
+        yield Line(
+            f"Every answer, its forward passes and its values must be the same in {verdict.documents} documents;"
+            f" excused: ties with a margin below {TIE:g}, less than {EXCUSED_SHARE:.0%} of the documents."
+        )
+        yield Table(("task", "score", "baseline", "run", "documents", "other values"), [
+            (one.task, one.key, number(one.before), number(one.after), str(one.n), str(one.flips)) for one in exact
+        ])  # fmt: skip
+    if paired:
+        yield from _paired(verdict, paired)
+    if verdict.groups:
+        yield Line("Groups, told and not judged, for their tasks are:")
+        yield Table(("group", "score", "baseline", "run"), [
+            (name, key, number(a), number(b)) for name, key, a, b in verdict.groups
+        ])  # fmt: skip
+    if verdict.notes:
+        yield Heading("What else differs", 3)
+        yield Bullets(verdict.notes)
+    yield from _documents("Documents that differ", list(map(flip_line, verdict.flips)), most)
+    yield from _documents("Documents whose score changed", list(map(change_line, verdict.changed)), most)
+
+
+def _paired(verdict: Verdict, scores: Sequence[Judged]) -> Iterator[Piece]:
+    judged = sum(one.judged for one in scores)
+    yield Line(
+        f"A regression is a drop of at least {100 * verdict.smallest_effect:g} points that is significant: paired by"
+        f" document, one-sided, p at most {LEVEL:g}{f', adjusted by Holm over {judged} tasks' if judged > 1 else ''}."
+    )
+    yield Table(("task", "score", "baseline", "run", "better by", "interval", "p of a drop", "documents", "verdict"), [
+        _row(one) for one in scores
+    ])  # fmt: skip
+    known = [one for one in scores if one.detectable is not None]
+    if known:
+        yield Line("A drop that these documents would show, four times in five:")
+        yield Bullets([f"{one.task} {one.key}: {_drop(one)}" for one in known])
+
+
+def _row(one: Judged) -> tuple[str, ...]:
+    found, sign = one.difference, 1 if one.higher_is_better else -1
+    bounds = sorted(sign * x for x in (found.lo, found.hi) if x is not None) if found else []
+    word = "REGRESSION" if one.red else ("better" if _better(one) else "no regression") if one.judged else "told"
+    return (
+        one.task, one.key, number(one.before), number(one.after), f"{one.gain:+.4g}",
+        f"{bounds[0]:+.4f} to {bounds[1]:+.4f}" if len(bounds) == 2 else "—",
+        "—" if one.p is None else f"{one.p:.2g}",
+        f"{one.n}: {found.won if sign > 0 else found.lost} better, {found.lost if sign > 0 else found.won} worse"
+        if found else str(one.n),
+        word,
+    )  # fmt: skip
+
+
+def _better(one: Judged) -> bool:
+    found = one.difference
+    return found is not None and found.p is not None and found.p / 2 <= LEVEL and one.gain > 0
+
+
+def _drop(one: Judged) -> str:
+    assert one.detectable is not None
+    if one.detectable == math.inf:
+        return f"none, {one.n} documents are too few"
+    return f"{one.detectable:.4g} ({one.n} documents)"
+
+
+def _documents(title: str, lines: Sequence[str], most: int | None) -> Iterator[Piece]:
+    if not lines:
+        return
+    shown = lines if most is None else lines[:most]
+    yield Heading(title, 3)
+    yield Bullets(shown)
+    if len(shown) < len(lines):
+        yield Line(f"{len(lines) - len(shown)} more; --json has all.")
+
+
+def flip_line(flip: Flip) -> str:
+    """A document that should not differ, in one line."""
+    answer = ["another answer"] if flip.answer else []
+    passes = (
+        ["{} ({} writing) -> {} ({} writing) forward passes".format(*flip.nfe[0], *flip.nfe[1])] if flip.nfe else []
+    )
+    margin = "margin 0.01 or more, or not recorded" if flip.margin is None else f"margin {flip.margin:g}"
+    what = "; ".join([*answer, *passes, *_values(flip)])
+    return f"{flip.task}/{flip.doc_id}: {what} ({margin}{', excused' if flip.excused else ''})"
+
+
+def change_line(flip: Flip) -> str:
+    """A document whose score changed, in one line."""
+    return f"{flip.task}/{flip.doc_id}: {'; '.join(_values(flip))}"
+
+
+def _values(flip: Flip) -> Iterator[str]:
+    return (f"{key} {_shown(a)} -> {_shown(b)}" for key, a, b in flip.values)
+
+
+def judged_line(one: Judged) -> str:
+    """One score in one line."""
+    return (
+        f"{one.task} {one.key}: baseline {number(one.before)}, run {number(one.after)}, {one.n} documents ({one.mode})"
+    )
+
+
+def number(value: float) -> str:
+    """A score as it is recorded; its unit is the metric's."""
+    return f"{value:.4f}" if abs(value) <= 1 else f"{value:.6g}"
+
+
+def _shown(value: Value) -> str:
+    return "nothing" if value is None else f"{value:g}" if isinstance(value, (int, float)) else str(value)
+
+
+def record(verdict: Verdict) -> dict[str, Any]:
+    """For ``--json``."""
+    from dataclasses import asdict
+
+    return {
+        "red": verdict.red,
+        "reasons": verdict.reasons,
+        "run": verdict.run,
+        "checkpoint": verdict.after.checkpoint.model_dump(),
+        "baseline": verdict.before.checkpoint.model_dump(),
+        "smallest_effect": verdict.smallest_effect,
+        "scores": [{**asdict(one), "gain": one.gain} for one in verdict.scores],
+        "groups": [dict(zip(("group", "score", "before", "after"), group, strict=True)) for group in verdict.groups],
+        "flips": [asdict(flip) for flip in verdict.flips],
+        "changed": [asdict(flip) for flip in verdict.changed],
+        "notes": verdict.notes,
+    }

@@ -1,0 +1,244 @@
+"""The board in a real browser: with and without scripts, light and dark, on a desk and in a hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import Look, faults, fits
+from run_factory import make_run
+
+from dare_bench.leaderboards.builder import build
+
+TASKS = {"dare_sudoku": 0.95, "dare_countdown3": 0.4, "choice_x": 0.3}
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs")
+
+    def run(name: str, model: str, family: str, factor: float, **options: Any) -> None:
+        shares = {task: share * factor for task, share in TASKS.items()}
+        folder = make_run(root, name, **{"model": model, "tasks": shares, "n_docs": 60, **options})
+        (file,) = folder.glob("results_*.json")
+        results = json.loads(file.read_text())
+        results["dare_bench"]["model"]["family"] = family
+        if family == "dream":
+            results["dare_bench"]["cost"]["tpf"] = None
+        file.write_text(json.dumps(results))
+
+    run("best", "tiny-llada", "llada", 1.0)
+    run("middle", "tiny-dream", "dream", 0.6, gpu="NVIDIA H200")
+    run("low", "tiny-sdar", "sdar", 0.2, created="2026-11-18T00:00:00")
+    run("limited", "tiny-llada2", "llada2", 0.9, n_docs=50, limit=50, created="2026-11-17T00:00:00")
+    run("long", "a-name-" * 20, "llada", 0.5, tasks={"dare_sudoku": 0.5}, created="2026-11-16T00:00:00")
+    out = tmp_path_factory.mktemp("site")
+    build(root, out)
+    return out / "index.html"
+
+
+def shown(page: Any) -> list[str]:
+    """Models of the rows as they stand."""
+    return [name[:10] for name in page.locator("table.board tbody th[scope=row] > a").all_inner_texts()]
+
+
+def heads(page: Any) -> list[str]:
+    return [text.split()[0] for text in page.locator("table.board thead th").all_inner_texts()]
+
+
+def query(page: Any) -> str:
+    return str(page.evaluate("location.search"))
+
+
+ALL = ["tiny-llada", "tiny-dream", "tiny-sdar", "tiny-llada", "a-name-a-n"]
+
+
+@pytest.mark.parametrize("phone", [False, True], ids=["desk", "phone"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "none"])
+def test_the_board_is_accessible_everywhere(look: Look, board: Path, phone: bool, dark: bool, scripts: bool) -> None:
+    page = look(board, phone=phone, dark=dark, scripts=scripts)
+    assert len(shown(page)) == 5 and fits(page)
+    if scripts:
+        page.locator("summary", has_text="Columns").click()
+    assert faults(page, preload=False) == []
+
+
+@pytest.mark.parametrize("phone", [False, True], ids=["desk", "phone"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_a_runs_page_is_accessible(look: Look, board: Path, phone: bool, dark: bool) -> None:
+    page = look(board.parent / "runs" / "limited" / "index.html", phone=phone, dark=dark)
+    assert fits(page) and faults(page, preload=False) == []
+
+
+def test_without_scripts_nothing_dead_stands_there(look: Look, board: Path) -> None:
+    page = look(board, scripts=False)
+    assert page.locator("button, input, select").count() == 0
+    assert page.get_by_role("link", name="CSV").get_attribute("href") == "data/board.csv"
+
+
+def test_headings_sort_by_mouse_and_by_key(look: Look, board: Path) -> None:
+    page = look(board)
+    head = page.locator("th[data-key=dare_sudoku]")
+    assert shown(page) == ALL and page.locator("[aria-sort]").count() == 0
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "descending" and query(page) == "?sort=-dare_sudoku"
+    assert shown(page) == ["tiny-llada", "tiny-llada", "tiny-dream", "a-name-a-n", "tiny-sdar"]
+    head.get_by_role("button").press("Enter")
+    assert head.get_attribute("aria-sort") == "ascending" and query(page) == "?sort=dare_sudoku"
+    assert shown(page)[0] == "tiny-sdar"
+    head.get_by_role("button").click()
+    assert shown(page) == ALL and query(page) == ""
+
+
+def test_empty_cells_stay_last_in_both_directions(look: Look, board: Path) -> None:
+    page = look(board, query="?sort=tpf")
+    assert shown(page)[-1] == "tiny-dream"
+    page.locator("th[data-key=tpf]").get_by_role("button").click()
+    assert shown(page)[-1] == "tiny-dream"
+
+
+def test_search_and_filters_narrow_and_say_how_many_are_left(look: Look, board: Path) -> None:
+    page = look(board)
+    status = page.get_by_role("status").first
+    assert status.inner_text() == "5 rows"
+    page.get_by_label("Search").fill("TINY llada")
+    assert shown(page) == ["tiny-llada", "tiny-llada"] and status.inner_text() == "2 of 5 rows"
+    assert query(page) == "?q=TINY+llada"
+    page.get_by_label("Family").select_option("llada2")
+    assert shown(page) == ["tiny-llada"] and query(page) == "?q=TINY+llada&family=llada2"
+    page.get_by_label("Search").fill("nothing like it")
+    assert "No row fits" in page.locator("table.board tbody").inner_text() and status.inner_text() == "0 of 5 rows"
+    page.get_by_role("button", name="Reset").click()
+    assert shown(page) == ALL and query(page) == "" and page.get_by_label("Search").input_value() == ""
+    page.get_by_label("Rows").select_option("badged")
+    assert shown(page) == ["tiny-llada", "a-name-a-n"]
+    page.get_by_label("Rows").select_option("ranked")
+    assert len(shown(page)) == 3
+    page.get_by_label("Rows").select_option("")
+    page.get_by_label("Hardware").select_option("NVIDIA H200")
+    assert shown(page) == ["tiny-dream"]
+
+
+def test_columns_can_be_chosen(look: Look, board: Path) -> None:
+    page = look(board)
+    assert heads(page) == ["Rank", "Model", "Mean", *TASKS, "NFE", "TPF", "tokens/s", "Hardware"]
+    page.locator("summary", has_text="Columns").click()
+    page.get_by_label("dare_countdown3").uncheck()
+    page.get_by_label("NFE").uncheck()
+    assert heads(page) == ["Rank", "Model", "Mean", "dare_sudoku", "choice_x", "TPF", "tokens/s", "Hardware"]
+    assert query(page) == "?tasks=dare_sudoku,choice_x&hide=nfe"
+    page.keyboard.press("Escape")
+    assert page.locator("details.columns[open]").count() == 0
+    page.get_by_role("button", name="Reset").click()
+    assert len(heads(page)) == 10 and query(page) == ""
+
+
+def test_the_address_holds_the_view(look: Look, board: Path) -> None:
+    address = "?sort=-choice_x&q=tiny&status=ranked&tasks=choice_x&hide=hardware,details"
+    page = look(board, query=address)
+    assert shown(page) == ["tiny-llada", "tiny-dream", "tiny-sdar"]
+    assert heads(page) == ["Rank", "Model", "Mean", "choice_x", "NFE", "TPF", "tokens/s"]
+    assert page.locator("th[data-key=choice_x]").get_attribute("aria-sort") == "descending"
+    assert not page.locator("table.board td > small").first.is_visible()
+    page.get_by_label("Search").fill("tiny-")
+    assert query(page) == address.replace("q=tiny", "q=tiny-")
+    page.locator("table.board tbody a").first.click()
+    page.wait_for_url("**/runs/best/index.html")
+    page.go_back()
+    page.wait_for_url("**/index.html?*")
+    assert shown(page) == ["tiny-llada", "tiny-dream", "tiny-sdar"] and page.get_by_label("Search").input_value() == "tiny-"
+
+
+def test_an_address_that_means_nothing_here_shows_everything(look: Look, board: Path) -> None:
+    page = look(board, query="?sort=-nothing&family=gone&hide=never&other=%3Cb%3E#x")
+    assert shown(page) == ALL and len(heads(page)) == 10
+
+
+def test_where_a_browser_lets_no_script_change_the_query_the_fragment_holds_the_view(look: Look, board: Path) -> None:
+    page = look(board)
+    page.evaluate("history.replaceState = () => { throw new DOMException('no', 'SecurityError'); }")
+    page.get_by_label("Search").fill("sdar")
+    assert page.evaluate("location.hash") == "#?q=sdar"
+    page.reload()
+    assert shown(page) == ["tiny-sdar"]
+
+
+def saved(page: Any, name: str) -> tuple[str, str]:
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name=name).click()
+    download = waiting.value
+    return download.suggested_filename, Path(download.path()).read_bytes().decode()
+
+
+def test_the_whole_view_downloads_as_the_whole_board(look: Look, board: Path) -> None:
+    page = look(board)
+    data = board.parent / "data"
+    assert saved(page, "CSV") == ("default.csv", (data / "board.csv").read_bytes().decode())
+    name, text = saved(page, "JSON")
+    assert name == "default.json" and json.loads(text) == json.loads((data / "board.json").read_text())
+
+
+def test_the_current_view_downloads_with_its_rows_order_and_columns(look: Look, board: Path) -> None:
+    page = look(board, query="?sort=dare_sudoku&status=ranked&tasks=dare_sudoku&hide=mean,tpf")
+    lines = list(csv.DictReader(io.StringIO(saved(page, "CSV")[1])))
+    assert [line["model"] for line in lines] == ["tiny-sdar", "tiny-dream", "tiny-llada"]
+    assert "dare_sudoku lo" in lines[0] and "nfe_per_request" in lines[0]
+    assert not {"choice_x value", "mean", "tpf"} & set(lines[0])
+    found = json.loads(saved(page, "JSON")[1])
+    assert [row["model"] for row in found["rows"]] == ["tiny-sdar", "tiny-dream", "tiny-llada"]
+    assert [column["task"] for column in found["columns"]] == ["dare_sudoku"]
+    assert list(found["rows"][0]["scores"]) == ["dare_sudoku"]
+
+
+def colour(page: Any) -> str:
+    return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+
+def test_colours_follow_the_system_or_the_reader_who_is_remembered(look: Look, board: Path) -> None:
+    light, dark = colour(look(board)), colour(look(board, dark=True))
+    assert light != dark
+    page = look(board, dark=True)
+    page.get_by_role("button", name="Light").click()
+    assert colour(page) == light and page.get_by_role("button", name="Light").get_attribute("aria-pressed") == "true"
+    page.goto((board.parent / "runs" / "best" / "index.html").as_uri())
+    assert colour(page) == light
+    page.get_by_role("button", name="Auto").click()
+    assert colour(page) == dark
+
+
+def test_the_model_stays_in_sight_on_a_phone(look: Look, board: Path) -> None:
+    page = look(board, phone=True)
+    page.locator(".scroll").evaluate("box => { box.scrollLeft = 400; }")
+    box = page.locator("table.board tbody th").first.bounding_box()
+    assert box["x"] >= 0 and box["width"] < 200
+
+
+def test_the_keyboard_reaches_the_content_first(look: Look, board: Path) -> None:
+    page = look(board)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to content"
+    assert page.locator(".skip").bounding_box()["x"] >= 0
+    page.get_by_role("button", name="Rank").focus()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    outline = "(el => getComputedStyle(el).outlineStyle)(document.activeElement)"
+    assert page.evaluate(outline) == "solid"
+
+
+def test_a_command_can_be_copied(look: Look, board: Path) -> None:
+    page = look(board.parent / "runs" / "best" / "index.html", permissions=["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy").click()
+    page.get_by_role("button", name="Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()").startswith("dare-bench eval --model tiny-llada")
+
+
+def test_print_shows_the_table_and_no_controls(look: Look, board: Path) -> None:
+    page = look(board, dark=True)
+    page.emulate_media(media="print", color_scheme="dark")
+    assert not page.locator(".tools").is_visible() and page.locator("table.board").is_visible()
+    assert page.evaluate("getComputedStyle(document.querySelector('h1')).color") == "rgb(28, 29, 34)"

@@ -1,0 +1,86 @@
+"""Speed, lineage and comparisons in a real browser: sound for axe, within the screen, readable without scripts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from browsing import Look, faults, fits
+from lineages import make_family
+from run_factory import make_run
+
+from dare_bench.leaderboards.builder import build
+from dare_bench.leaderboards.compare_page import write_standalone
+from dare_bench.runs.comparison import compare
+from dare_bench.runs.reader import Run
+
+WAYS = [{}, {"dark": True}, {"phone": True}, {"phone": True, "dark": True, "scripts": True}]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root, out = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("site")
+    make_family(root)
+    for number, gpu in enumerate(("NVIDIA H200", "NVIDIA H200", None)):
+        tasks = {"dare_sudoku": 0.9 - number / 4, "choice_x": 0.5}
+        name = f"a-model-with-a-rather-long-name-for-a-phone-{number}"
+        make_run(root, name, model=name, content=name, tasks=tasks, n_docs=40, n_total=40, documents="same", gpu=gpu)
+    board = root / "sudoku.yaml"
+    board.write_text("title: Sudoku\ntasks: [dare_sudoku]\nrank_by: dare_sudoku\n")
+    build(root, out, board=[str(board), "default"])
+    runs = [Run(root / name) for name in ("base", "sft2-100", "rl0")]
+    write_standalone(compare(runs), out / "alone.html")
+    return out
+
+
+def places(site: Path) -> list[Path]:
+    pair = next((site / "compare").glob("sft2-100-rl1*"))
+    found = ["speed/index.html", "speed/1-default/index.html", "lineage/index.html", "compare/index.html", "alone.html"]
+    return [*(site / place for place in found), pair]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["light", "dark", "phone", "dark phone"])
+def test_pages_are_sound_and_fit(look: Look, site: Path, way: dict[str, bool]) -> None:
+    for place in places(site):
+        page = look(place, **way)
+        assert faults(page, preload=False) == [], place
+        assert fits(page), place
+        page.context.close()
+
+
+def test_charts_are_there_without_scripts(look: Look, site: Path) -> None:
+    page = look(site / "speed/index.html", scripts=False)
+    assert page.locator("figure.chart > svg").count() == 3  # forward passes, and each of two classes
+    assert page.locator(".front table tbody tr").count() >= 2
+    page = look(site / "lineage/index.html", scripts=False)
+    assert page.locator("figure.lines path.line").count() == 3
+
+
+def test_a_difference_leads_to_the_documents_that_changed(look: Look, site: Path) -> None:
+    page = look(site / "lineage/index.html")
+    page.get_by_role("row", name="seed 1, step 60").get_by_role("link").last.click()
+    assert page.get_by_role("heading", level=1).inner_text() == "tiny-base → SFT → MDPO against tiny-base → SFT"
+    page.locator("details.flip summary").last.click()
+    sides = page.locator("details.flip").last.locator(".side")
+    first, second = (sides.nth(at).bounding_box() for at in range(2))
+    assert first and second and first["y"] == second["y"] and first["x"] + first["width"] < second["x"]
+
+
+def test_earlier_steps_unfold(look: Look, site: Path) -> None:
+    page = look(site / "lineage/index.html")
+    step = page.get_by_role("link", name="seed 0, step 25")
+    assert not step.is_visible()
+    page.get_by_text("6 earlier checkpoints").click()
+    assert step.is_visible()
+
+
+def test_the_tree_reads_as_a_nested_list(look: Look, site: Path) -> None:
+    """What a screen reader is told: a list in a list in a list, the reinforcement learning below its fine-tuning."""
+    page = look(site / "lineage/index.html")
+    tree = page.locator("ul.tree.first")
+    inner = tree.locator(":scope > li > ul > li")
+    assert [item.locator("p.recipe").first.inner_text() for item in inner.all()] == [
+        "SFT on dare_sudoku, 100 steps",
+        "SFT (lora) on dare_sudoku, 100 steps",
+    ]
+    assert inner.first.locator(":scope > ul > li p.recipe").inner_text() == "MDPO on dare_sudoku, 60 steps"

@@ -1,0 +1,110 @@
+"""``dare-bench compare``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from run_factory import make_run
+
+from dare_bench.cli import main
+from dare_bench.cli.compare import compare
+from dare_bench.errors import SaveError, UsageError
+
+Out = pytest.CaptureFixture[str]
+HALF = [1.0, 0.0] * 20
+MORE = [1.0, 1.0, 1.0, 0.0] * 10
+
+
+def _two(root: Path, **more: object) -> list[str]:
+    """Two runs of the same documents; the second is better by a quarter."""
+    return [
+        str(make_run(root, "a", values={"s": HALF}, documents="same")),
+        str(make_run(root, "b", values={"s": MORE}, documents="same", **more)),  # type: ignore[arg-type]
+    ]
+
+
+def test_prints_scores_difference_and_documents(tmp_path: Path, capsys: Out) -> None:
+    compare(_two(tmp_path), docs=1)
+    said = capsys.readouterr()
+    assert "+25.00 (" in said.out and "exact McNemar" in said.out and "better" in said.out and said.err == ""
+    assert "10 better in B: 1, 5, 9" in said.out and "Document 1, better: 0 in A, 1 in B" in said.out
+    assert "Document 5" not in said.out
+
+
+def test_other_settings_are_told_on_stderr_and_in_the_output(tmp_path: Path, capsys: Out) -> None:
+    compare(_two(tmp_path, decoding={"gen_length": 32}), docs=0)
+    said = capsys.readouterr()
+    assert said.err == "warning: settings differ: gen_length (16 and 32)\n"
+    assert "settings differ: gen_length (16 and 32)" in said.out and "Settings that differ" in said.out
+
+
+def test_refuses_with_two_and_one_line(tmp_path: Path, capsys: Out) -> None:
+    names = _two(tmp_path, fingerprint="new")
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", *names])
+    said = capsys.readouterr()
+    assert stop.value.code == 2 and said.out == ""
+    assert said.err.count("\n") == 1 and "prompts, filters or scorer changed" in said.err and "--force" in said.err
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", *names, "--force", "--docs", "0"])
+    said = capsys.readouterr()
+    assert stop.value.code == 0 and "FORCED: better" in said.out and said.err.startswith("warning: FORCED")
+
+
+def test_json_and_markdown(tmp_path: Path, capsys: Out) -> None:
+    names, file = _two(tmp_path), tmp_path / "new" / "compare.md"
+    compare(names, json=True, markdown=str(file), docs=1)
+    said = capsys.readouterr()
+    made = json.loads(said.out)
+    assert made["comparisons"][0]["verdict"] == "better" and len(made["comparisons"][0]["shown"]) == 1
+    assert said.err == f"wrote {file}\n"
+    text = file.read_text()
+    assert text.startswith("## Comparison\n") and "### Document 1, better" in text
+    with pytest.raises(SaveError, match="cannot write"):
+        compare(names, markdown=str(file / "below" / "a file.md"))
+
+
+def test_tasks_and_scores_can_be_chosen(tmp_path: Path, capsys: Out) -> None:
+    names = [
+        str(make_run(tmp_path, name, values={"s": own, "choice": own}, documents="same"))
+        for name, own in (("a", HALF), ("b", MORE))
+    ]
+    compare(names, task="choice, s", json=True)
+    assert [one["task"] for one in json.loads(capsys.readouterr().out)["comparisons"]] == ["choice", "s"]
+    compare(names, score="acc,none", json=True)
+    made = json.loads(capsys.readouterr().out)
+    assert [one["score"] for one in made["comparisons"]] == ["acc,none"]
+    assert made["not_compared"] == ["s: a and b have no acc,none in common"]
+    with pytest.raises(UsageError, match="unknown task of a 'sudoku'"):
+        compare(names, task="sudoku")
+
+
+def test_all_pairs_and_a_folder_of_runs(tmp_path: Path, capsys: Out) -> None:
+    _two(tmp_path)
+    make_run(tmp_path, "c", values={"s": HALF}, documents="same", created="2026-11-21T10:30:00.000001")
+    compare([str(tmp_path)], json=True)
+    found = json.loads(capsys.readouterr().out)["comparisons"]
+    assert [(one["first"], one["second"]) for one in found] == [("A", "B"), ("A", "C")]
+    compare([str(tmp_path)], all_pairs=True, json=True)
+    found = json.loads(capsys.readouterr().out)["comparisons"]
+    assert [(one["first"], one["second"]) for one in found] == [("A", "B"), ("A", "C"), ("B", "C")]
+
+
+def test_runs_of_the_default_folder_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out) -> None:
+    _two(tmp_path / "out")
+    monkeypatch.chdir(tmp_path)
+    compare(["a", "b"])
+    assert "better" in capsys.readouterr().out
+
+
+def test_no_torch_and_no_harness(tmp_path: Path) -> None:
+    code = (
+        f"import sys; from dare_bench.cli.compare import compare; compare({_two(tmp_path)!r}); "
+        "print([m for m in ('torch', 'lm_eval', 'opencompass', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,229 @@
+"""``dare-bench regress``: exit codes and files; the bundled checkpoints against the committed baselines, with noise and
+with deliberate bugs in the sampler."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from run_factory import make_run
+
+import dare_bench
+from dare_bench.cli import main
+from dare_bench.model_adapters.sampling import batch, decide, rows
+from dare_bench.reports import baseline as baselines
+from dare_bench.reports.regress import compare, judge
+from dare_bench.runs.reader import Run
+
+ROOT = Path(__file__).parents[2]
+BASELINES = ROOT / "leaderboards" / "baselines"
+FAMILIES = ("tiny-llada", "tiny-dream", "tiny-sdar", "tiny-llada2")
+Out = pytest.CaptureFixture[str]
+
+
+def verb(*words: Any) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(["regress", *map(str, words)])
+    return int(stop.value.code or 0)
+
+
+# -- the verb ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_baseline_is_made_held_against_and_renewed(tmp_path: Path, capsys: Out) -> None:
+    file, run = tmp_path / "deep" / "x.json", make_run(tmp_path / "a", n_docs=30)
+    assert verb(run, "--baseline", file) == 2
+    assert "no baseline at" in capsys.readouterr().err
+    assert verb(run, "--baseline", file, "--update") == 0
+    assert "is a new baseline: dare_sudoku 30" in capsys.readouterr().out
+    assert verb(run, "--baseline", file) == 0
+    assert "No regression" in capsys.readouterr().out
+    before = file.read_bytes()
+    assert verb(run, "--baseline", file, "--update") == 0
+    assert "nothing to do" in capsys.readouterr().out and file.read_bytes() == before
+
+    other = make_run(tmp_path / "b", n_docs=30, answer="42")
+    reports = ("--junit", tmp_path / "x.xml", "--markdown", tmp_path / "x.md")
+    assert verb(other, "--baseline", file, *reports) == 3
+    assert "another answer, value or number of forward passes" in capsys.readouterr().out
+    assert int(ElementTree.parse(tmp_path / "x.xml").getroot().get("failures", "0")) > 0
+    assert (tmp_path / "x.md").read_text().startswith("## Regression")
+    assert verb(other, "--baseline", file, "--json") == 3
+    told = json.loads(capsys.readouterr().out)
+    assert told["red"] and len(told["flips"]) == 30
+    assert verb(other, "--baseline", file, "--update") == 0
+    assert "dare_sudoku/0: another answer" in capsys.readouterr().out and file.read_bytes() != before
+    assert verb(other, "--baseline", file) == 0
+
+
+def test_update_shows_what_else_was_asked(tmp_path: Path, capsys: Out) -> None:
+    file = tmp_path / "x.json"
+    assert verb(make_run(tmp_path / "a"), "-b", file, "--update") == 0
+    other = make_run(tmp_path / "b", decoding={"steps": 8})
+    assert verb(other, "-b", file) == 2
+    assert verb(other, "-b", file, "--update") == 0
+    assert "steps of dare_sudoku: 16 -> 8" in capsys.readouterr().out
+    assert verb(other, "-b", file) == 0
+
+
+def test_update_overwrites_baselines_only_and_with_whole_runs_only(tmp_path: Path, capsys: Out) -> None:
+    file, run = tmp_path / "x.json", make_run(tmp_path / "a")
+    file.write_text('{"mine": 1}')
+    assert verb(run, "-b", file, "--update") == 2
+    assert file.read_text() == '{"mine": 1}'
+    part = make_run(tmp_path / "b", status="incomplete", failures=2)
+    assert verb(part, "-b", tmp_path / "new.json", "--update") == 4
+    assert "2 documents failed" in capsys.readouterr().err and not (tmp_path / "new.json").exists()
+
+
+def test_incomplete_runs_and_runs_that_are_none(tmp_path: Path, capsys: Out) -> None:
+    file = tmp_path / "x.json"
+    verb(make_run(tmp_path / "a"), "-b", file, "--update")
+    assert verb(make_run(tmp_path / "b", status="incomplete", failures=1), "-b", file) == 4
+    assert verb(make_run(tmp_path / "c", limit=20), "-b", file) == 4
+    assert verb(tmp_path / "nothing", "-b", file) == 1
+    assert "no run directory" in capsys.readouterr().err
+
+
+# -- the bundled checkpoints -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(600)
+def test_the_committed_baselines_hold(tmp_path: Path) -> None:
+    """As CI asks it: every bundled checkpoint is evaluated and held against its baseline."""
+    script = [sys.executable, str(ROOT / "scripts" / "baselines.py"), "--output-path", str(tmp_path)]
+    done = subprocess.run(
+        script, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in FAMILIES:
+        suite = ElementTree.parse(tmp_path / f"{name}.xml").getroot()
+        assert (suite.get("failures"), suite.get("skipped")) == ("0", "0") and int(suite.get("tests", "0")) == 7
+        assert (tmp_path / f"{name}.md").read_text().startswith("## No regression")
+
+
+def evaluated(name: str, folder: Path, **options: Any) -> Run:
+    known = baselines.read(BASELINES / f"{name}.json")
+    return dare_bench.evaluate(
+        model=name, tasks=tuple(known.tasks), limit=known.limit, output_path=str(folder), progress=False, **options
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "threads"), [("tiny-llada", 1), ("tiny-dream", 1), ("tiny-sdar", 2), ("tiny-llada2", 1)]
+)
+def test_another_batch_size_and_another_number_of_threads_stay_green(name: str, threads: int, tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        run = evaluated(name, tmp_path, max_rows=7)
+    finally:
+        torch.set_num_threads(before)
+    verdict = judge(run, BASELINES / f"{name}.json")
+    assert {score.mode for score in verdict.scores} == {"exact"}
+    assert not verdict.red and not verdict.flips
+
+
+def test_float_noise_put_into_every_logit_stays_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """About as much as another CPU makes, and more than batch sizes and threads do here."""
+    logits, rng = batch.Batch._logits, torch.Generator().manual_seed(0)
+
+    def noisy(*given: Any) -> torch.Tensor:
+        made = logits(*given)
+        return made + (2 * torch.rand(made.shape, generator=rng) - 1) * 1e-5
+
+    monkeypatch.setattr(batch.Batch, "_logits", noisy)
+    assert not judge(evaluated("tiny-sdar", tmp_path), BASELINES / "tiny-sdar.json").red
+
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def surest_last(patch: pytest.MonkeyPatch) -> None:
+    rank = decide.rank
+    patch.setattr(decide, "rank", lambda score_N, *rest: rank(-score_N, *rest))
+
+
+def random_for_confidence(patch: pytest.MonkeyPatch) -> None:
+    order = decide._order
+
+    def drawn(rule: Any, proposal: Any, at: Any, noise_N: Any) -> Any:
+        score_N, doubt = order(rule, proposal, at, noise_N)
+        key_N, turn_N = at.key_R[at.row_N], at.turn_R[at.row_N]
+        return decide.uniform(key_N, decide.Draw.ORDER, turn_N, at.position_N).to(score_N.dtype), doubt
+
+    patch.setattr(decide, "_order", drawn)
+
+
+def one_too_many(patch: pytest.MonkeyPatch) -> None:
+    take = decide.take
+
+    def more(ranked: Any, *rest: Any) -> Any:
+        count_R, margin_R = take(ranked, *rest)
+        return torch.minimum(count_R + 1, ranked.count_R), margin_R
+
+    patch.setattr(decide, "take", more)
+
+
+def short_blocks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rows.Row, "stop", property(lambda row: row.begin + row.rule.block_length - 1))
+
+
+def logits_of_the_position_before(patch: pytest.MonkeyPatch) -> None:
+    logits = batch.Batch._logits
+    shifted = lambda self, network, pack, tokens_T, at_N: logits(self, network, pack, tokens_T, (at_N - 1).clamp(min=0))  # noqa: E731
+    patch.setattr(batch.Batch, "_logits", shifted)
+
+
+def prompts_without_their_first_token(patch: pytest.MonkeyPatch) -> None:
+    begin = rows.Row.__post_init__
+
+    def cut(row: Any) -> None:
+        row.prompt = list(row.prompt)[1:]
+        begin(row)
+
+    patch.setattr(rows.Row, "__post_init__", cut)
+
+
+BUGS: tuple[Patch, ...] = (
+    surest_last,
+    random_for_confidence,
+    one_too_many,
+    short_blocks,
+    logits_of_the_position_before,
+    prompts_without_their_first_token,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "bug"), [("tiny-llada", one_too_many), *(("tiny-sdar", bug) for bug in BUGS)], ids=str
+)
+def test_a_bug_in_the_sampler_is_red(name: str, bug: Patch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        bug(patch)
+        run = evaluated(name, tmp_path)
+    verdict = judge(run, BASELINES / f"{name}.json")
+    assert verdict.red and any(not flip.excused for flip in verdict.flips)
+    assert verb(run.path, "-b", BASELINES / f"{name}.json") == 3
+
+
+def test_an_early_stopped_checkpoint_is_judged_and_red(tmp_path: Path, capsys: Out) -> None:
+    """The use of a baseline: another checkpoint of the family, paired."""
+    file = BASELINES / "tiny-sdar.json"
+    known = baselines.read(file)
+    base = dare_bench.evaluate(
+        model="tiny-sdar-base", tasks=tuple(known.tasks), limit=known.limit, output_path=str(tmp_path), progress=False
+    )
+    assert verb(base.path, "-b", file) == 3
+    out = capsys.readouterr().out
+    assert "another checkpoint: tiny-sdar" in out and "A drop that these documents would show" in out
+    better = compare("run", baselines.of_run(base), known)
+    assert not better.red and {score.gain > 0 for score in better.scores} == {True}

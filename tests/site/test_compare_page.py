@@ -1,0 +1,197 @@
+"""Comparisons as pages: the numbers that the statistics give, a few pairs whatever the number of runs, safe texts."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lineages import make_checkpoint, trained
+from run_factory import make_run
+from site_pages import EVIL, Page, pages, plain
+from typer.testing import CliRunner
+
+from dare_bench.cli import app
+from dare_bench.leaderboards import compare_page, comparing
+from dare_bench.leaderboards.builder import build
+from dare_bench.leaderboards.compare_page import TOP, write_standalone
+from dare_bench.leaderboards.forest import Effect, forest
+from dare_bench.runs.comparison import compare
+from dare_bench.runs.paired import pair
+from dare_bench.runs.reader import Run
+from dare_bench.stats.paired import holm, paired_difference
+
+SHARES = {"best": 0.9, "good": 0.8, "fair": 0.5, "poor": 0.2}
+
+
+def ask(root: Path, name: str, share: float, **more: Any) -> Path:
+    """A run of 50 documents that all runs are asked."""
+    known: dict[str, Any] = {"tasks": {"sudoku": share}, "n_docs": 50, "n_total": 50, "documents": "same", **more}
+    return make_run(root, name, model=name, content=name, **known)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    root, out = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("site")
+    for number, (name, share) in enumerate(SHARES.items()):
+        ask(root, name, share, created=f"2026-11-2{number}T00:00:00")
+    build(root, out)
+    return root, out
+
+
+def cells(page: Path) -> list[list[str]]:
+    """The matrix as text, row by row."""
+    body = page.read_text().split('<table class="matrix">')[1].split("<tbody>")[1].split("</tbody>")[0]
+    return [[plain(cell.partition(">")[2]) for cell in row.split("<td")[1:]] for row in body.split("<tr>")[1:]]
+
+
+def facts(out: Path) -> dict[str, Any]:
+    """What was found of each pair, by the part's name."""
+    parts = json.loads((out / "data/files.json").read_text())["parts"]
+    return {name: part["facts"] for name, part in parts.items() if name.startswith("pair ")}
+
+
+def test_the_matrix_is_what_the_paired_statistics_give(built: tuple[Path, Path]) -> None:
+    root, out = built
+    table = cells(out / "compare/index.html")
+    names = list(SHARES)
+    upper = [(i, j) for i in range(4) for j in range(i + 1, 4)]
+    runs = {name: Run(root / name) for name in names}
+    made = [pair(runs[names[j]], runs[names[i]], "sudoku").difference() for i, j in upper]
+    for (i, j), difference, adjusted in zip(upper, made, holm([one.p for one in made]), strict=True):
+        p = f"p {comparing.p_value(adjusted)}".replace("<", "&lt;")
+        assert table[i][j] == f"{100 * difference.value:+.1f} {p}"
+        assert table[j][i] == f"−{100 * difference.value:.1f} {p}"
+    assert [table[at][at] for at in range(4)] == ["–"] * 4
+    html = (out / "compare/index.html").read_text()
+    assert html.count('<td class="better">') == html.count('<td class="worse">') == 5  # best and good do not differ
+
+
+def test_many_runs_make_few_pairs(tmp_path: Path) -> None:
+    for number in range(TOP + 4):
+        ask(tmp_path / "runs", f"run{number:02d}", 0.1 + number / 20, n_docs=20, n_total=20)
+    build(tmp_path / "runs", tmp_path / "site")
+    assert len(facts(tmp_path / "site")) == TOP * (TOP - 1) // 2
+    assert len(cells(tmp_path / "site/compare/index.html")) == TOP
+
+
+def test_a_mean_is_compared_over_all_its_tasks(tmp_path: Path) -> None:
+    for name, one, two in (("first", 0.9, 0.3), ("second", 0.6, 0.4)):
+        ask(tmp_path / "runs", name, 0, tasks={"a": one, "b": two})
+    build(tmp_path / "runs", tmp_path / "site")
+    assert cells(tmp_path / "site/compare/index.html")[0][1].startswith("+10.0 p 0.0")
+    assert "by the mean of 2 tasks" in Page(tmp_path / "site/compare/index.html").text
+
+
+def test_the_p_of_an_interval_agrees_with_the_test_of_its_values() -> None:
+    first = [0.1 * (at % 7) for at in range(120)]
+    for shift in (0.0, 0.02, 0.05, 0.1):
+        second = [value + shift + 0.3 * ((at * 37 % 11) / 10 - 0.5) for at, value in enumerate(first)]
+        made = paired_difference(first, second)
+        assert made.p == pytest.approx(compare_page._p_of(made.value, made.lo, made.hi), abs=0.03)
+    assert compare_page._p_of(0.1, None, None) is None
+
+
+def test_a_pair_has_a_page_with_its_numbers_and_the_documents_that_changed(built: tuple[Path, Path]) -> None:
+    root, out = built
+    (place,) = {found["place"] for name, found in facts(out).items() if name == "pair best poor"}
+    page = Page(out / place)
+    assert "poor against best" in page.words and "35 worse and 0 better in B." in page.words
+    assert "−70.0" in page.text and "▼ worse" in page.text and "&lt; 0.0001" in page.path.read_text()
+    assert page.tags.count("details") == 35 and "figure" in page.tags
+    row = next(row for row in Run(root / "poor").samples("sudoku") if row["doc_id"] == 30)
+    assert str(row["target"]) in page.text and row["resps"][0][0] in page.text
+    assert {"../runs/best/index.html", "../runs/poor/index.html"} <= set(page.links)
+
+
+def test_at_most_fifty_documents_are_shown(tmp_path: Path) -> None:
+    ask(tmp_path, "one", 0.9, n_docs=100, n_total=100)
+    ask(tmp_path, "two", 0.1, n_docs=100, n_total=100)
+    page = Page(write_standalone(compare([Run(tmp_path / "one"), Run(tmp_path / "two")]), tmp_path / "c.html"))
+    assert page.tags.count("details") == 50 and "80 worse and 0 better in B; 50 of them are shown" in page.words
+
+
+def test_what_was_asked_differently_is_named_and_its_numbers_are_not_told(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    make_checkpoint(root, "base", 0.2)
+    make_checkpoint(root, "made", 0.5, trained(), fingerprint="v2")
+    make_checkpoint(root, "steps", 0.5, trained(seed=1), decoding={"steps": 4})
+    build(root, tmp_path / "site")
+    index = Page(tmp_path / "site/compare/index.html").words
+    assert "Not comparable" in index and "the task's prompts, filters or scorer changed" in index
+    found = {name: tmp_path / "site" / one["place"] for name, one in facts(tmp_path / "site").items()}
+    assert "Not comparable" in Page(found["pair base made"]).text
+    told = Page(found["pair base steps"]).words
+    assert "Mind when reading" in told and re.search(r"steps\D+16\D+4\b", told) and "Not comparable" not in told
+
+
+def test_without_sample_lines_a_pair_says_so_and_tells_no_paths(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    make_checkpoint(root, "base", 0.2)
+    for file in make_checkpoint(root, "made", 0.5, trained()).glob("samples_*"):
+        file.unlink()
+    build(root, tmp_path / "site")
+    page = Page(tmp_path / "site/compare/index.html")
+    assert "has no sample lines of dare_sudoku" in page.text
+    assert not [page.path for page in pages(tmp_path / "site/compare") if str(tmp_path) in page.text]
+
+
+def test_an_edited_samples_file_is_compared_anew(tmp_path: Path) -> None:
+    root, out = tmp_path / "runs", tmp_path / "site"
+    make_checkpoint(root, "base", 0.9)
+    make_checkpoint(root, "made", 0.5, trained())
+    build(root, out)
+    assert facts(out)["pair base made"]["items"]["dare_sudoku"]["breaks"] == []
+    file = next((root / "made").glob("samples_*"))
+    file.write_text(file.read_text().replace('"exact_match": 0.0', '"exact_match": 1.0'))
+    build(root, out)
+    (why,) = facts(out)["pair base made"]["items"]["dare_sudoku"]["breaks"]
+    assert "the lines were changed after the run" in why
+
+
+def test_texts_of_models_and_data_are_text(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    ask(root, "one", 0.9, answer=EVIL, prompt=EVIL)
+    ask(root, "two", 0.2, answer=EVIL * 20_000, prompt=EVIL)
+    build(root, tmp_path / "site")
+    alone = write_standalone(compare([Run(root / "one"), Run(root / "two")]), tmp_path / "alone.html")
+    for page in [*pages(tmp_path / "site/compare"), Page(alone)]:
+        html = page.path.read_text()
+        assert "<script>alert" not in html and "<img" not in html and "\u202e" not in html and "\x1b" not in html
+        inline = [name for _, name, _ in page.attributes if name.startswith("on") or name == "style"]
+        assert inline == [] and "style" not in page.tags and len(html) < 1_000_000
+    assert "<script>alert(1)" in Page(alone).text and "more characters" in Page(alone).text
+
+
+def test_a_page_alone_has_all_it_needs_beside_it(built: tuple[Path, Path], tmp_path: Path) -> None:
+    root, _ = built
+    runs = [Run(root / name) for name in SHARES]
+    page = Page(write_standalone(compare(runs), tmp_path / "three words.html"))
+    assert "4 runs compared" in page.words and "sudoku: D against A" in page.words
+    files = [link for link in page.links if not link.startswith(("#", "data:"))]
+    assert files and all((tmp_path / link).is_file() for link in files)
+    policy = [value for tag, _, value in page.attributes if tag == "meta" and value.startswith("default-src")]
+    assert policy and "unsafe" not in policy[0]
+
+
+def test_the_command_writes_the_page(built: tuple[Path, Path], tmp_path: Path) -> None:
+    root, _ = built
+    words = ["compare", str(root / "best"), str(root / "poor"), "--html", str(tmp_path / "c.html"), "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "poor against best" in Page(tmp_path / "c.html").text
+
+
+def test_a_forest_turns_nothing_round() -> None:
+    drawn = forest(
+        [Effect("<up>", 0.1, 0.05, 0.2, "better"), Effect("flat", 0.0, None, None)],
+        ident="f",
+        title="t",
+        x_title="points",
+    )
+    dots = [float(x) for x in re.findall(r'class="dot" cx="([\d.]+)"', drawn)]
+    whisker = [float(x) for x in re.findall(r'whisker" d="M([\d.]+) [\d.]+H([\d.]+)', drawn)[0]]
+    assert dots[1] < whisker[0] < dots[0] < whisker[1] and drawn.count("whisker") == 1
+    assert "&lt;up&gt;" in drawn and "<up>" not in drawn

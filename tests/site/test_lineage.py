@@ -1,0 +1,208 @@
+"""Lineage: which checkpoint was made from which, what each training changed, and what nobody can tell."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from html import unescape
+from pathlib import Path
+
+import pytest
+from lineages import make_checkpoint, make_family, trained
+from site_pages import EVIL, Page, pages, plain
+
+from dare_bench.leaderboards.builder import build
+from dare_bench.leaderboards.descent import Node, edges, trees
+from dare_bench.leaderboards.entries import read_entries
+from dare_bench.runs.paired import pair
+from dare_bench.runs.reader import Run
+
+TRAINED = Path(__file__).parents[2] / "docs" / "trained" / "runs"
+
+
+def roots(root: Path) -> list[Node]:
+    return trees(read_entries([root], pytest.fail))
+
+
+def shape(node: Node) -> dict[str, dict[str, list[str]]]:
+    """By recipe and seed: the contents of the checkpoints by step."""
+    return {
+        recipe.title: {str(one.seed): [n.key[0].removeprefix("sha256:") for n in one.nodes] for one in recipe.trainings}
+        for recipe in node.recipes
+    }
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("family")
+    make_family(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def site(family: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("site")
+    build(family, out)
+    return out
+
+
+def row(page: str, label: str) -> str:
+    """A row of a table as text, by what stands at its head."""
+    found = next(part for part in page.split("<tr")[1:] if re.search(rf"<th[^>]*>(<a[^>]*>)?{label}<", part))
+    return unescape(plain(found.partition(">")[2].split("</tr>")[0]))
+
+
+def test_checkpoints_stand_below_what_they_were_made_from(family: Path) -> None:
+    (base,) = roots(family)
+    assert base.name == "tiny-base" and len(base.entries) == 1
+    seeds = {str(seed): [f"sft{seed}-{step}" for step in (25, 50, 100)] for seed in range(3)}
+    assert shape(base) == {"SFT": seeds, "SFT (lora)": {"0": ["base"]}}
+    last = {node.key[0]: node for node in base.below()}["sha256:sft2-100"]
+    assert shape(last) == {"MDPO": {"0": ["rl0"], "1": ["rl1"]}}
+
+
+def test_a_base_that_nobody_evaluated_is_a_node_with_its_name(tmp_path: Path) -> None:
+    before = {name: value for name, value in trained("first").items() if name != "parents"}
+    make_checkpoint(tmp_path, "late", 0.5, trained("middle", method="mdpo", parents=(before,)))
+    (first,) = roots(tmp_path)
+    assert first.name == "tiny-first" and not first.entries
+    assert shape(first) == {"SFT": {"0": ["middle"]}}
+    assert [made.why for made in edges(first)] == ["tiny-middle was not evaluated"]
+
+
+def test_recipes_that_differ_in_a_setting_are_told_apart(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "base", 0.2)
+    for content, rate in (("low", 0.001), ("high", 0.01)):
+        make_checkpoint(tmp_path, content, 0.5, trained(settings={"learning_rate": rate, "rows": 6}))
+    (base,) = roots(tmp_path)
+    assert sorted(recipe.detail for recipe in base.recipes) == ["learning_rate 0.001", "learning_rate 0.01"]
+
+
+def test_lineages_that_go_round_or_tell_nonsense_harm_nothing(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "hen", 0.5, trained("egg"))
+    make_checkpoint(tmp_path, "egg", 0.5, trained("hen"))
+    make_checkpoint(tmp_path, "self", 0.5, trained("self"))
+    make_checkpoint(tmp_path, "odd", 0.5, {"base_content": 3, "parents": "x"})
+    odd = {"parents": ({"base_content": []},), "step": "many", "settings": [1], "seed": None, "base": None}
+    make_checkpoint(tmp_path, "odder", 0.5, {**trained("base"), **odd})
+    found = roots(tmp_path)
+    assert sum(1 for root in found for _ in root.below()) == 2  # one of hen and egg, and the odder one
+    build(tmp_path, tmp_path / "site", samples=False)
+
+
+def test_differences_are_those_of_the_paired_documents(family: Path, site: Path) -> None:
+    page = (site / "lineage/index.html").read_text()
+    for label, first, second in (("seed 1, step 100", "base", "sft1-100"), ("seed 1, step 60", "sft2-100", "rl1")):
+        made = pair(Run(family / first), Run(family / second), "dare_sudoku").difference()
+        assert made.lo is not None and made.hi is not None and made.p is not None
+        told = row(page, label)
+        assert f"{100 * made.value:+.1f} {100 * made.lo:+.1f} to {100 * made.hi:+.1f}" in told
+        assert told.endswith("< 0.0001" if made.p < 1e-4 else f"{made.p:.3f}")
+
+
+def test_seeds_stand_together_with_their_mean_and_spread(site: Path) -> None:
+    page = (site / "lineage/index.html").read_text()
+    told = row(page, "mean of 3 seeds")
+    shares = [0.70, 0.75, 0.80]
+    assert told.startswith("mean of 3 seeds 75.0 % 70.0–80.0 SD") and f"{100 * statistics.stdev(shares):.1f}" in told
+    assert "+50.0" in told and "mean of 2 seeds" in page
+    assert page.index("6 earlier checkpoints") < page.index("seed 0, step 25")
+    folded = page.split('<details class="earlier">')[1].split("</details>")[0]
+    assert folded.count("<tr>") == 7 and "step 100" not in folded  # two steps of three seeds, and the head
+
+
+def test_every_evaluated_step_is_in_the_chart_beside_the_base(site: Path) -> None:
+    figures = (site / "lineage/index.html").read_text().split("<figure")[1:]
+    assert len(figures) == 2  # from the base, and from the fine-tuned checkpoint
+    links = [set(re.findall(r'href="../runs/([^/]+)/', figure.split("</figure>")[0])) for figure in figures]
+    assert links[0] == {"base", "lora", *(f"sft{seed}-{step}" for seed in range(3) for step in (25, 50, 100))}
+    assert links[1] == {"sft2-100", "rl0", "rl1"}
+    assert "step 25" in figures[0] and "before training" in figures[0]
+
+
+def test_what_cannot_be_paired_says_why(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    make_checkpoint(root, "base", 0.2)
+    make_checkpoint(root, "more", 0.5, trained(), tasks={"dare_sudoku": 0.5, "choice_x": 0.4})
+    make_checkpoint(root, "changed", 0.5, trained(seed=1), fingerprint="v2")
+    build(root, tmp_path / "site")
+    text = Page(tmp_path / "site/lineage/index.html").words
+    assert "tiny-base was not evaluated on choice_x" in text
+    assert "not comparable: the task's prompts, filters or scorer changed" in text
+
+
+def test_other_settings_are_compared_with_the_same_or_named(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    make_checkpoint(root, "base", 0.2)
+    make_checkpoint(root, "base", 0.1, run_id="base-8", decoding={"steps": 8}, created="2026-11-23T00:00:00")
+    make_checkpoint(root, "sft", 0.5, trained())
+    make_checkpoint(root, "quick", 0.5, trained(seed=1), decoding={"steps": 4})
+    (base,) = roots(root)
+    against = {made.node.key[0]: made.base.entry.run_id for made in edges(base) if made.base}
+    assert against["sha256:sft"] == "base"  # the newer run of the base has other settings
+    build(root, tmp_path / "site")
+    page = (tmp_path / "site/lineage/index.html").read_text()
+    assert "other settings" in row(page, "seed 1, step 100") and "other settings" not in row(page, "seed 0, step 100")
+
+
+def test_without_samples_there_are_scores_but_no_differences(family: Path, tmp_path: Path) -> None:
+    build(family, tmp_path / "site", samples=False)
+    page = Page(tmp_path / "site/lineage/index.html")
+    assert "no paired differences" in page.text and "75.0 %" in page.text
+    assert not (tmp_path / "site/compare").exists()
+
+
+def test_a_new_checkpoint_is_paired_and_no_other_again(family: Path, tmp_path: Path) -> None:
+    root, out = tmp_path / "runs", tmp_path / "site"
+    make_checkpoint(root, "base", 0.2)
+    make_checkpoint(root, "one", 0.5, trained())
+    build(root, out)
+    before = {path.name: path.stat().st_mtime_ns for path in (out / "compare").iterdir()}
+    make_checkpoint(root, "two", 0.6, trained(seed=1), created="2026-11-23T00:00:00")
+    build(root, out)
+    after = {path.name: path.stat().st_mtime_ns for path in (out / "compare").iterdir()}
+    (old,) = (name for name in before if name.startswith("base-one"))
+    assert after[old] == before[old] and any(name.startswith("base-two") for name in after)
+    assert "mean of 2 seeds" in (out / "lineage/index.html").read_text()
+    assert build(root, out).made == 0
+
+
+def test_several_bases_have_a_page_each(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    for base in ("index", "other"):
+        make_checkpoint(root, base, 0.2)
+        make_checkpoint(root, f"{base}-sft", 0.5, trained(base))
+    build(root, tmp_path / "site")
+    places = {path.name for path in (tmp_path / "site/lineage").iterdir()}
+    assert places == {"index.html", "from-tiny-index.html", "from-tiny-other.html"}
+    index = Page(tmp_path / "site/lineage/index.html")
+    assert (
+        re.search(r"tiny-other\s*dare_sudoku\s*20.0 %", index.text) and "../lineage/from-tiny-other.html" in index.links
+    )
+
+
+def test_hostile_names_are_text(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    evil = {**trained(), "method": EVIL, "data": EVIL, "base": EVIL, "settings": {EVIL: EVIL}, "seed": EVIL}
+    make_checkpoint(root, "made", 0.5, evil)
+    make_checkpoint(root, "base", 0.2)
+    make_checkpoint(root, "made2", 0.5, {**evil, "settings": {EVIL: 1}})
+    build(root, tmp_path / "site")
+    seen = [page for folder in ("lineage", "speed", "compare") for page in pages(tmp_path / "site" / folder)]
+    assert any("<script>alert(1)" in page.text for page in seen)
+    for page in seen:
+        html = page.path.read_text()
+        assert "<script>alert" not in html and "<img" not in html and "\u202e" not in html, page.path
+        assert "{{ 7*7 }}" in page.text or "49" not in page.text
+
+
+def test_the_runs_of_docs_trained_tell_what_its_table_tells(tmp_path: Path) -> None:
+    wanted = ("tiny-llada-base-vrpo", "tiny-llada-base-dare_sudoku")
+    build([run for run in TRAINED.iterdir() if run.name.startswith(wanted)], tmp_path / "site")
+    page = (tmp_path / "site/lineage/index.html").read_text()
+    seeds = [row(page, f"seed {seed}, step 60") for seed in range(3)]
+    assert [re.findall(r"[\d.]+(?= %)", told)[0] for told in seeds] == ["45.2", "42.0", "36.0"]
+    assert max(float(told.split()[-1]) for told in seeds) == pytest.approx(0.7, abs=0.05)
+    facts = json.loads((tmp_path / "site/data/files.json").read_text())["parts"]
+    assert sum(name.startswith("pair ") for name in facts) == 6  # with its base, and the four rows with each other

@@ -1,0 +1,125 @@
+"""A run's page: what came out, and what it takes to do it again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from run_factory import make_run
+from site_pages import EVIL, Page, change, plain
+
+from dare_bench.leaderboards.builder import build
+from dare_bench.leaderboards.names import Name, names
+from dare_bench.leaderboards.run_page import score_tree
+from dare_bench.runs.reader import Run
+
+
+def test_run_page_has_what_it_takes_to_do_it_again(site: Path) -> None:
+    text = Page(site / "runs" / "few-steps" / "index.html").text
+    for words in ("dare-bench eval --model tiny-llada", "steps", "low_confidence", "2.13.0", "python 0, numpy 1234",
+                  "sha256:abab", "mc_num", "lm-eval 0.4.13", "412 MB", "sampler: llada"):  # fmt: skip
+        assert words in text, words
+    failed = Page(site / "runs" / "failed" / "index.html").text
+    assert "6 samples have no answer" in failed and "9000 tokens" in failed
+
+
+FIRST = {"base": "tiny-llada-base", "method": "sft", "peft": None, "data": "a.jsonl", "step": 9, "steps": 9, "seed": 1}
+LAST = {"base": "one", "method": "vrpo", "peft": "lora", "data": "b.jsonl", "step": 5, "steps": 10, "seed": 0}
+
+
+def made_of(run: Path, lineage: dict[str, Any]) -> None:
+    change(run, lambda results: results["dare_bench"]["model"].update(lineage=lineage))
+
+
+def test_a_trained_checkpoint_says_what_it_was_made_of(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs", "tuned", model="a-very-long-name-of-a-sweep")
+    made_of(run, {**LAST, "data": EVIL, "parents": [FIRST]})
+    build(tmp_path / "runs", tmp_path / "site")
+    board, page = (Page(tmp_path / "site" / place) for place in ("index.html", "runs/tuned/index.html"))
+    for text in (board.words, page.words):
+        assert "tiny-llada-base → SFT → VRPO (lora)" in text and "seed 0, step 5" in text
+    assert "a-very-long-name" not in board.text and "a-very-long-name-of-a-sweep" in page.text
+    assert "SFT on a.jsonl, step 9 of 9, seed 1" in page.words and "step 5 of 10, seed 0" in page.words
+    assert "<script>alert" not in board.path.read_text() + page.path.read_text()
+
+
+def test_checkpoints_that_would_be_called_alike_are_told_apart(tmp_path: Path) -> None:
+    for number, rate in enumerate((0.001, 0.003)):
+        run = make_run(tmp_path / "runs", f"r{number}", model=f"m{number}")
+        made_of(run, {**FIRST, "settings": {"learning_rate": rate, "rows": 5}})
+    twin = make_run(tmp_path / "runs", "r2", model="m2")
+    made_of(twin, {**FIRST, "seed": 2})
+    build(tmp_path / "runs", tmp_path / "site")
+    titles = [plain(Page(tmp_path / "site" / "runs" / f"r{n}" / "index.html").path.read_text()) for n in range(3)]
+    assert "seed 1, step 9, learning_rate 0.001" in titles[0] and "learning_rate 0.003" in titles[1]
+    assert "rows 5," not in titles[0] and "learning_rate" not in titles[2]
+
+
+def test_names_of_one_lineage_evaluated_twice_differ_by_content() -> None:
+    found = names([(("a", "sha256:1111111", "", "float32"), FIRST), (("a", "sha256:2222222", "", "float32"), FIRST)])
+    assert {name.title for name in found.values()} == {"tiny-llada-base → SFT"}
+    assert sorted(name.detail[-15:] for name in found.values()) == ["111111, float32", "222222, float32"]
+    assert names([(("plain", "x"), None)]) == {("plain", "x"): Name("plain")}
+
+
+def test_groups_stand_before_their_members(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs", "r", tasks={"part_a": 0.5, "part_b": 0.5, "alone": 0.5}, n_docs=4)
+
+    def grouped(results: dict[str, Any]) -> None:
+        results["groups"] = {"whole": {"alias": "whole", "exact_match,none": 0.5}}
+        results["group_subtasks"] |= {"whole": ["part_a", "part_b"]}
+
+    change(run, grouped)
+    tree = [(depth, score.task) for depth, score in score_tree(Run(run))]
+    assert tree == [(0, "alone"), (0, "whole"), (1, "part_a"), (1, "part_b")] or tree == [
+        (0, "whole"), (1, "part_a"), (1, "part_b"), (0, "alone"),
+    ]  # fmt: skip
+    build(tmp_path / "runs", tmp_path / "site")
+    html = (tmp_path / "site" / "runs" / "r" / "index.html").read_text()
+    assert html.count('class="in1"') == 2 and '<tr class="group">' in html
+
+
+def test_what_else_a_run_knows_is_told(tmp_path: Path) -> None:
+    """Published scores, answers read, code run, data revisions: on the page of the run that has them, and no other."""
+    run = make_run(tmp_path / "runs", "rich", tasks={"dare_sudoku": 0.5}, n_docs=20)
+    make_run(tmp_path / "runs", "poor", tasks={"dare_sudoku": 0.5}, n_docs=20)
+    recipe = {
+        "name": "llada/sudoku", "published": {"value": 0.612, "n": 500, "source": "a paper, table 2", "measures": "accuracy"},
+        "score": {"task": "dare_sudoku", "metric": "exact_match", "filter": "none"}, "settings": "partly",
+        "missing": ["which seed"], "deviations": ["steps: 16 for 128"], "doubts": ["hardware unknown"],
+    }  # fmt: skip
+
+    def dress(results: dict[str, Any]) -> None:
+        results["dare_bench"] |= {
+            "recipes": [recipe, {**recipe, "name": "none/such", "score": {"task": "other"}, "published": {"value": None}}],
+            "extraction": {"dare_sudoku": {"none": {"matched": 15, "no_match": 3, "odd": 2}}},
+            "execution": {"level": "bubblewrap", "statuses": {"passed": 7, "timeout": 2}, "timeout": 20.0},
+        }
+        config = {"dataset_path": "org/data", "dataset_name": "main", "dataset_kwargs": {"revision": "abc123"}}
+        results["configs"]["dare_sudoku"] |= config
+
+    change(run, dress)
+    build(tmp_path / "runs", tmp_path / "site")
+    rich, poor = (plain((tmp_path / "site" / "runs" / name / "index.html").read_text()) for name in ("rich", "poor"))
+    for words in ("Beside what was published", "61.2", "n 500", "50.0", "29.9–70.1", "partly", "which seed",
+                  "steps: 16 for 128", "hardware unknown", "a paper, table 2", "no such score here",
+                  "Answers read", "no match", "odd", "75.0", "passed 7", "timeout 2", "sandbox of level bubblewrap",
+                  "20 s at most", "org/data main", "abc123"):  # fmt: skip
+        assert words in rich, words
+    for words in ("published", "Answers read", "Code that was run", "abc123"):
+        assert words not in poor, words
+
+
+def test_a_run_says_why_it_is_not_ranked_and_where_its_checkpoint_stands_otherwise(tmp_path: Path) -> None:
+    runs, out = tmp_path / "runs", tmp_path / "site"
+    make_run(runs, "whole", tasks={"dare_sudoku": 0.5})
+    make_run(runs, "beside", tasks={"dare_countdown3": 0.5})
+    make_run(runs, "quick", tasks={"dare_sudoku": 0.4}, decoding={"steps": 4}, created="2026-11-01T00:00:00")
+    build(runs, out)
+    page = Page(out / "runs" / "whole" / "index.html")
+    assert "shares its row with dare_countdown3" in page.words and "../../runs/beside/index.html" in page.links
+    assert "1 other run of this checkpoint" in page.words and "../../runs/quick/index.html" in page.links
+    assert "1 of 2 tasks missing dare_countdown3" in Page(out / "runs" / "quick" / "index.html").words
+    make_run(runs, "quicker", tasks={"dare_sudoku": 0.4}, decoding={"steps": 2}, created="2026-11-01T00:00:00")
+    build(runs, out)
+    assert "2 other runs" in Page(out / "runs" / "whole" / "index.html").words

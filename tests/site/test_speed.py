@@ -1,0 +1,136 @@
+"""Speed beside quality: hardware never mixed, fronts of ranked rows alone, and whose forward passes are counted."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_factory import make_run
+from site_pages import Page
+
+from dare_bench.leaderboards.builder import build
+
+TASKS = {"sudoku": 0.8, "countdown": 0.4}
+
+
+def run(root: Path, name: str, factor: float = 1.0, nfe: float = 12, speed: float = 100.0, **more: Any) -> None:
+    """A run that solves ``factor`` of what others do, with so many forward passes a request and tokens a second."""
+    known = {"tasks": {task: share * factor for task, share in TASKS.items()}, "n_docs": 50, "n_total": 50, **more}
+    each = known.pop("task_nfe", None)
+    (file,) = make_run(root, name, model=name, **known).glob("results_*.json")
+    results = json.loads(file.read_text())
+    block = results["dare_bench"]
+    block["cost"] |= {"nfe": round(nfe * block["cost"]["requests"]), "tokens_per_s": speed}
+    for task, passes in (each or {}).items():
+        block["tasks"][task]["nfe"] = passes * block["tasks"][task]["requests"]
+    file.write_text(json.dumps(results))
+
+
+def charts(page: Path) -> dict[str, set[str]]:
+    """The runs that each chart of a page leads to, by the chart's title; its front's table is not in it."""
+    found = {}
+    for figure in page.read_text().split("<figure")[1:]:
+        figure = figure.split("</figure>")[0]
+        title = re.sub(r"<[^>]+>", "", figure.split("<figcaption")[1].partition(">")[2].split("</figcaption>")[0])
+        found[title] = set(re.findall(r'href="[./]*runs/([^/]+)/', figure))
+    return found
+
+
+def fronts(page: Path) -> list[list[str]]:
+    """The runs in each table of a front, in its order."""
+    parts = page.read_text().split('<div class="front">')[1:]
+    return [re.findall(r'href="[./]*runs/([^/]+)/', part.split("</section>")[0]) for part in parts]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    root = tmp_path / "runs"
+    run(root, "slow-good", 1.0, nfe=64, speed=50, gpu="NVIDIA H200")
+    run(root, "fast-fair", 0.7, nfe=16, speed=200, gpu="NVIDIA H200")
+    run(root, "slow-bad", 0.3, nfe=64, speed=40, gpu="NVIDIA H200")
+    run(root, "other-card", 0.9, nfe=32, speed=900, gpu="NVIDIA A100")
+    run(root, "other-card-too", 0.5, nfe=40, speed=700, gpu="NVIDIA A100")
+    run(root, "processor", 0.2, nfe=32, speed=2)
+    run(root, "few", 1.0, nfe=1, speed=9999, limit=50, n_total=500, gpu="NVIDIA H200")
+    build(root, tmp_path / "site", samples=False)
+    return tmp_path / "site"
+
+
+def test_each_class_of_hardware_has_a_chart_of_its_own(site: Path) -> None:
+    found = charts(site / "speed/index.html")
+    assert found["Mean of 2 tasks against tokens per second on NVIDIA H200"] == {
+        "slow-good", "fast-fair", "slow-bad", "few",
+    }  # fmt: skip
+    assert found["Mean of 2 tasks against tokens per second on NVIDIA A100"] == {"other-card", "other-card-too"}
+    assert len(found["Mean of 2 tasks against forward passes per request"]) == 7
+    assert len(found) == 3, "one run alone is in the table, not in a chart"
+    text = Page(site / "speed/index.html").text
+    assert "Alone on their hardware" in text and "Test CPU, 2 cores" in text
+
+
+def test_fronts_hold_ranked_rows_that_none_beats(site: Path) -> None:
+    nfe, h200, a100 = fronts(site / "speed/index.html")
+    assert nfe == ["slow-good", "other-card", "fast-fair"]  # "few" is limited, so not ranked
+    assert h200 == ["slow-good", "fast-fair"] and a100 == ["other-card"]
+    assert "slow-goodllada, default settings60.0 %" in re.sub(r"\s+(?=\d)", "", Page(site / "speed/index.html").words)
+
+
+def test_every_task_has_its_page_and_all_lead_to_each_other(site: Path) -> None:
+    names = {"index.html", "1-sudoku.html", "2-countdown.html"}
+    assert {path.name for path in (site / "speed").iterdir()} == names
+    for name in names:
+        page = Page(site / "speed" / name)
+        assert {link for link in page.links if "/speed/" in link} >= {f"../speed/{other}" for other in names}
+    assert "80.0 %" in Page(site / "speed/1-sudoku.html").text
+
+
+def test_a_task_counts_its_own_forward_passes_where_they_are_known(tmp_path: Path) -> None:
+    run(tmp_path / "runs", "knows", nfe=20, task_nfe={"sudoku": 8, "countdown": 32})
+    run(tmp_path / "runs", "older", 0.5, nfe=20)
+    run(tmp_path / "runs", "one-task", 0.5, nfe=24, tasks={"sudoku": 0.1})
+    build(tmp_path / "runs", tmp_path / "site", samples=False)
+    page = Page(tmp_path / "site/speed/1-sudoku.html")
+    marks = re.findall(r"<title>(.*?)</title>", page.path.read_text().split("<figure")[1], re.S)
+    mark = {text.splitlines()[0]: text for text in marks}
+    assert "· 8 " in mark["knows"] and "· 20 " in mark["older"] and "· 24 " in mark["one-task"]
+    told = "cost of all 2 tasks of its run together"
+    assert told in mark["older"] and told not in mark["knows"] and told not in mark["one-task"]
+    assert "1 of these runs evaluated several tasks" in page.text
+
+
+def test_likelihoods_have_no_speed(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        run(tmp_path / "runs", name, tasks={"choice_x": 0.5, "sudoku": 0.5})
+    build(tmp_path / "runs", tmp_path / "site", samples=False)
+    assert len(charts(tmp_path / "site/speed/1-choice_x.html")) == 1
+    assert "Nothing here was generated" in Page(tmp_path / "site/speed/1-choice_x.html").text
+    assert len(charts(tmp_path / "site/speed/2-sudoku.html")) == 2
+
+
+def test_a_second_board_has_its_own_sheets(tmp_path: Path) -> None:
+    run(tmp_path / "runs", "one")
+    run(tmp_path / "runs", "two", 0.5)
+    board = tmp_path / "sums.yaml"
+    board.write_text("title: Sums\ntasks: [countdown]\nrank_by: countdown\n")
+    build(tmp_path / "runs", tmp_path / "site", board=["default", str(board)], samples=False)
+    page = Page(tmp_path / "site/speed/1-sums/index.html")
+    assert [path.name for path in page.path.parent.iterdir()] == ["index.html"]
+    assert all(
+        (page.path.parent / link).resolve().is_file() for link in page.links if not link.startswith(("#", "data"))
+    )
+    assert "../../speed/index.html" in page.links and "40.0 %" in page.text
+
+
+def test_a_new_run_writes_the_speed_pages_and_nothing_new_none(site: Path, tmp_path: Path) -> None:
+    def times() -> dict[str, int]:
+        return {path.name: path.stat().st_mtime_ns for path in (site / "speed").iterdir()}
+
+    before = times()
+    assert build(tmp_path / "runs", site, samples=False).made == 0 and times() == before
+    run(tmp_path / "runs", "new", tasks={"sudoku": 0.6})
+    build(tmp_path / "runs", site, samples=False)
+    after = times()
+    assert after["1-sudoku.html"] != before["1-sudoku.html"] and after["2-countdown.html"] == before["2-countdown.html"]

@@ -1,0 +1,152 @@
+"""A margin is the error of logits that turns a choice: held against turning choices by making that error."""
+
+from __future__ import annotations
+
+import golden
+import pytest
+import torch
+
+from dare_bench.model_adapters.sampling.choose import choose
+from dare_bench.model_adapters.sampling.rule import Rule
+from dare_bench.model_adapters.sampling.select import rank, take
+
+
+def decide(logits_NV, rule, quota=1):
+    """(margin of the positions' choice, which are written) for one row."""
+    zero = torch.zeros(len(logits_NV), dtype=torch.long)
+    made = choose(logits_NV, rule, key_N=zero, step_N=zero, position_N=zero)
+    ranked = rank(made.score_N, zero, 1, made.doubt)
+    count_R, margin_R = take(ranked, rule, torch.tensor([quota]))
+    return margin_R.item(), (ranked.rank_N < count_R[0]).tolist(), made
+
+
+def worst(logits_NV, rule, row, up):
+    """The error of size 1 that moves the score of a position fastest: the sign of its derivative."""
+    leaf = logits_NV.double().requires_grad_()
+    probability = leaf.softmax(-1)
+    if rule.which == "entropy":
+        score = (probability * torch.log(probability)).sum(-1)
+    elif rule.which == "margin":
+        top = probability.topk(2, -1).values
+        score = top[:, 0] - top[:, 1]
+    else:
+        score = probability.max(-1).values
+    score[row].backward()
+    return leaf.grad.sign() * (1 if up else -1)
+
+
+def rule_of(which, **more):
+    return Rule(8, 8, 8, which=which, record_margin=True, confidence_float64=True, **more)
+
+
+@pytest.mark.parametrize("which", ["confidence", "entropy", "margin"])
+def test_the_margin_of_positions_is_the_error_that_makes_them_change_places(which):
+    rng, tried = torch.Generator().manual_seed(1), 0
+    rule = rule_of(which)
+    for _ in range(200):
+        logits = torch.randn(4, 9, generator=rng) * 2
+        margin, written, made = decide(logits, rule)
+        if not 1e-3 < margin < 0.02:
+            continue
+        tried += 1
+        order = made.score_N.argsort(descending=True)
+        error = worst(logits, rule, order[0], up=False) + worst(logits, rule, order[1], up=True)
+        assert decide((logits.double() + 0.9 * margin * error).float(), rule)[1] == written
+        assert decide((logits.double() + 1.1 * margin * error).float(), rule)[1] != written
+    assert tried >= 5
+
+
+def test_the_margin_of_a_threshold_is_the_error_that_crosses_it():
+    rule = rule_of("confidence", how_many="dynamic", threshold=0.8)
+    logits = torch.zeros(3, 5)
+    logits[0, 0], logits[1, 0], logits[2, 0] = 9.0, 2.77, 1.0
+    margin, written, _ = decide(logits, rule)
+    assert written == [True, False, False] and 1e-4 < margin < 0.1
+    error = worst(logits, rule, 1, up=True)
+    assert decide((logits.double() + 0.9 * margin * error).float(), rule)[1] == written
+    assert decide((logits.double() + 1.1 * margin * error).float(), rule)[1] == [True, True, False]
+
+
+def test_a_tie_of_doubtful_positions_has_no_margin():
+    logits = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 3.0]])
+    assert decide(logits, rule_of("confidence"), 2)[0] == 0
+    assert decide(logits, rule_of("confidence"), 1)[0] > 0.1
+
+
+@pytest.mark.parametrize("which", ["confidence", "entropy"])
+def test_which_of_two_certain_positions_goes_first_is_no_choice(which):
+    logits = torch.tensor([[18.0, 0.0, 0.0], [0.0, 18.0, 0.0], [0.0, 0.0, 1.0]])
+    assert decide(logits, rule_of(which), 1)[0] == float("inf")
+    assert decide(logits, rule_of(which), 2)[0] > 0.1
+
+
+@pytest.mark.parametrize("float64", [False, True])
+def test_certain_of_nothing_is_told_from_the_tie_that_rounding_makes(float64):
+    """In float32 both are 1: a gap of probabilities is 0, though a logit of 4 lies between them."""
+    logits = torch.tensor([[20.0, 0.0, 0.0], [0.0, 24.0, 0.0]])
+    rule = Rule(8, 8, 8, record_margin=True, confidence_float64=float64)
+    made = decide(logits, rule)[2]
+    assert float64 or made.score_N.tolist() == [1.0, 1.0]
+    assert made.doubt.slope_N.tolist() != [0.0, 0.0] if float64 else made.doubt.slope_N.tolist() == [0.0, 0.0]
+
+
+def test_the_margin_of_a_token_is_half_of_what_it_is_ahead():
+    logits = torch.tensor([[1.0, 3.0, 2.5], [0.0, 1.0, 0.0], [4.0, 4.0, 0.0]])
+    assert decide(logits, rule_of("confidence"))[2].margin_N.tolist() == [0.25, 0.5, 0.0]
+
+
+def test_the_margin_of_a_drawn_token_is_the_error_that_draws_another():
+    rule = rule_of("confidence", temperature=0.7)
+    key, rng = torch.arange(400), torch.Generator().manual_seed(2)
+    logits = torch.randn(400, 6, generator=rng)
+
+    def drawn(at):
+        return choose(at, rule, key_N=key, step_N=key * 0, position_N=key * 0)
+
+    made = drawn(logits)
+    near = ((made.margin_N > 1e-3) & (made.margin_N < 0.02)).nonzero()[:, 0].tolist()
+    assert len(near) >= 5
+    for i in near:
+        turned = {0.9: False, 1.1: False}
+        for size in turned:
+            for edge in range(5):  # the share of the tokens up to an edge grows or shrinks fastest so
+                for sign in (1, -1):
+                    error = torch.where(torch.arange(6) <= edge, 1.0, -1.0) * sign * size * made.margin_N[i]
+                    moved = logits.double().clone()
+                    moved[i] += error
+                    turned[size] |= bool(drawn(moved.float()).token_N[i] != made.token_N[i])
+        assert turned == {0.9: False, 1.1: True}
+
+
+def test_random_order_leaves_no_doubt_about_positions():
+    logits = torch.zeros(3, 4)
+    zero = torch.zeros(3, dtype=torch.long)
+    made = choose(logits, rule_of("random"), key_N=zero, step_N=zero, position_N=zero)
+    assert made.doubt.slope_N.tolist() == [0, 0, 0]
+
+
+class Scripted:
+    """A network whose logits are the same whatever it reads: one table of the response's positions."""
+
+    def __init__(self, network, table_LV, prompt):
+        self.network, self.table_LV, self.prompt = network, table_LV, prompt
+
+    def __getattr__(self, name):
+        return getattr(self.network, name)
+
+    def __call__(self, tokens_T, column_T, plan, *, logits_at):
+        made = type("Made", (), {})()
+        made.logits = self.table_LV[column_T[logits_at] - self.prompt]
+        return made
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+def test_choices_behind_an_answers_end_do_not_count(monkeypatch, early_stop):
+    """Position 0 is EOS and comes first; then positions that are even with each other follow."""
+    model = golden.model()
+    table = torch.zeros(8, model.network.arch.vocab)
+    table[:, 5] = 4.0
+    table[0, 79] = 30.0
+    monkeypatch.setattr(model.loaded, "network", Scripted(model.network, table, 2))
+    found = model.generate([[1, 2]], gen_length=8, steps=8, margin=True, early_stop=early_stop, eos_id=79)[0]
+    assert (found.margin > 1) if early_stop else (found.margin == 0)

@@ -1,0 +1,208 @@
+"""One score of two runs paired by document: values, what differs, and what cannot be paired."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_factory import make_run
+
+from dare_bench.errors import RunError, UnknownNameError, UsageError
+from dare_bench.runs.paired import NotPooledError, pair
+from dare_bench.runs.reader import Run
+
+KEY = "exact_match,none"
+
+
+def _run(root: Path, name: str, values: dict[str, list[float]], **more: Any) -> Run:
+    """A run whose documents are those of every other run made here."""
+    return Run(make_run(root, name, values=values, documents="same", **more))
+
+
+def _edit(run: Run, change: Callable[[dict[str, Any]], None]) -> Run:
+    """The run with its results file changed."""
+    assert run.results_file is not None
+    results = json.loads(run.results_file.read_text())
+    change(results)
+    run.results_file.write_text(json.dumps(results))
+    return Run(run.path)
+
+
+def _rows(run: Run, task: str, change: Callable[[dict[str, Any]], None]) -> Run:
+    """The run with every sample line of a task changed."""
+    path = run.samples_file(task)
+    assert path is not None
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        change(row)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Run(run.path)
+
+
+def _group(run: Run, value: float) -> Run:
+    """The run with a group "both" of its tasks that scores ``value``."""
+
+    def change(results: dict[str, Any]) -> None:
+        row = {"alias": "both", KEY: value, "exact_match_stderr,none": 0.01}
+        results["groups"], results["results"]["both"] = {"both": row}, row
+        results["group_subtasks"]["both"] = list(results["configs"])
+        results["higher_is_better"]["both"] = {"exact_match": True}
+
+    return _edit(run, change)
+
+
+def test_documents_are_paired_by_their_ids(tmp_path: Path) -> None:
+    a, b = _run(tmp_path, "a", {"t": [1, 0, 1, 1, 0]}), _run(tmp_path, "b", {"t": [1, 1, 0, 1, 1]})
+    path = b.samples_file("t")
+    assert path is not None
+    path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
+    found = pair(a, b, "t")
+    assert found.key == KEY and found.ids == ["0", "1", "2", "3", "4"]
+    assert (found.first, found.second) == ([1, 0, 1, 1, 0], [1, 1, 0, 1, 1])
+    assert (found.only_first, found.only_second, found.failures) == (0, 0, (0, 0))
+    assert found.breaks == [] and found.differences == {} and found.higher_is_better is True
+    change = found.difference()
+    assert (change.value, change.won, change.lost, change.p) == (pytest.approx(0.2), 2, 1, 1.0)
+
+
+def test_what_one_run_alone_has_is_counted_and_left_out(tmp_path: Path) -> None:
+    a = _run(tmp_path, "a", {"t": [1, 0, 1, 1, 0, 1]})
+    b = _run(tmp_path, "b", {"t": [1, 1, 0]}, limit=5, failures=2, status="incomplete")
+    found = pair(a, b, "t")
+    assert found.ids == ["0", "1", "2"] and found.breaks == []
+    assert (found.only_first, found.only_second, found.failures) == (3, 0, (0, 2))
+
+
+def test_documents_without_a_value_are_left_out(tmp_path: Path) -> None:
+    a, b = _run(tmp_path, "a", {"t": [1, 0, 1, 0]}), _run(tmp_path, "b", {"t": [1, 1, 0, 0]})
+    b = _rows(b, "t", lambda row: row.update(exact_match=None) if row["doc_id"] in (1, 2) else None)
+    found = pair(a, b, "t")
+    assert found.ids == ["0", "3"] and found.only_first == 2 and found.breaks == []
+
+
+def test_settings_that_differ_are_named(tmp_path: Path) -> None:
+    a = _run(tmp_path, "a", {"t": [1, 0]})
+    b = _run(tmp_path, "b", {"t": [1, 0]}, decoding={"gen_length": 32, "trajectory": False})
+
+    def change(results: dict[str, Any]) -> None:
+        block = results["dare_bench"]
+        block["model"] |= {"content_hash": "sha256:other", "dtype": "bfloat16", "adapter_hash": "sha256:lora"}
+        block["seeds"], block["harness"]["version"] = (0, 1234, 7, 1234), "0.5.0"
+
+    found = pair(a, _edit(b, change), "t")
+    assert found.differences == {
+        "checkpoint": ("sha256:" + "ab" * 32, "sha256:other"),
+        "adapter": (None, "sha256:lora"),
+        "dtype": ("float32", "bfloat16"),
+        "harness": ("lm-eval 0.4.13", "lm-eval 0.5.0"),
+        "sampling seed": (1234, 7),
+        "gen_length": (16, 32),
+    }
+    assert found.breaks == [], "settings are the caller's business"
+
+
+def test_another_definition_does_not_compare(tmp_path: Path) -> None:
+    a = _run(tmp_path, "a", {"t": [1, 0]})
+    b = _run(tmp_path, "b", {"t": [1, 1]}, fingerprint="new")
+    (text,) = pair(a, b, "t").breaks
+    assert "prompts, filters or scorer changed" in text
+
+
+@pytest.mark.parametrize(("field", "word"), [("prompt_hash", "the prompt in 1"), ("target_hash", "the target in 1")])
+def test_other_prompts_or_targets_of_the_same_documents_do_not_compare(tmp_path: Path, field: str, word: str) -> None:
+    a = _run(tmp_path, "a", {"t": [1, 0]})
+    b = _run(tmp_path, "b", {"t": [1, 1, 1]}, prompts="other")
+    assert pair(a, b, "t").breaks == [], "one more document is no other question"
+    b = _rows(b, "t", lambda row: row.update({field: "new"}) if row["doc_id"] == 1 else None)
+    b = _edit(b, lambda results: results.update(system_instruction="Be brief."))
+    found = pair(a, b, "t")
+    assert any(word in text for text in found.breaks)
+    assert found.notes == ["system instruction: not set and Be brief."], "the likely reason is told"
+
+
+def test_the_documents_of_a_group_are_pooled(tmp_path: Path) -> None:
+    a = _group(_run(tmp_path, "a", {"x": [1, 0, 1], "x/y": [0]}), 0.5)
+    b = _group(_run(tmp_path, "b", {"x": [1, 1, 1], "x/y": [1]}), 1.0)
+    found = pair(a, b, "both")
+    assert found.ids == ["x/0", "x/1", "x/2", "x/y/0"] and found.breaks == []
+    assert (found.first, found.second) == ([1, 0, 1, 0], [1, 1, 1, 1])
+
+
+def test_a_group_that_is_no_mean_over_documents_is_refused(tmp_path: Path) -> None:
+    a = _group(_run(tmp_path, "a", {"x": [1, 0, 1], "y": [0]}), 1 / 3)  # the plain mean of 2/3 and 0
+    b = _group(_run(tmp_path, "b", {"x": [1, 1, 1], "y": [1]}), 1.0)
+    with pytest.raises(NotPooledError, match=r"compare its tasks: --task x"):
+        pair(a, b, "both")
+
+
+def test_groups_of_other_tasks_do_not_compare(tmp_path: Path) -> None:
+    a = _group(_run(tmp_path, "a", {"x": [1, 0], "y": [1, 1]}), 0.75)
+    b = _group(_run(tmp_path, "b", {"x": [1, 0], "z": [1, 1]}), 0.75)
+    found = pair(a, b, "both")
+    assert found.breaks == ["not the same tasks are in both: only one of the runs has y, z"]
+    assert found.ids == ["x/0", "x/1"]
+
+
+def test_several_parts_of_a_document_weigh_as_in_the_score(tmp_path: Path) -> None:
+    """IFEval's instructions: the score is the mean over all of them, not over documents."""
+    parts = {"a": [[1, 0, 0], [1]], "b": [[1, 1, 0], [1]]}
+    runs = []
+    for name, own in parts.items():
+        run = _rows(
+            _run(tmp_path, name, {"t": [0, 0]}),
+            "t",
+            lambda row, own=own: row.update(exact_match=own[row["doc_id"]]),  # type: ignore[misc]
+        )
+        mean = sum(map(sum, own)) / 4
+        runs.append(_edit(run, lambda results, mean=mean: results["results"]["t"].update({KEY: mean})))  # type: ignore[misc]
+    found = pair(*runs, "t")
+    assert found.breaks == [] and found.difference().value == pytest.approx(0.25)
+    assert found.second == pytest.approx([1.0, 0.5]), "two and one of four, twice as documents are two"
+
+
+def test_a_score_that_is_no_mean_does_not_compare(tmp_path: Path) -> None:
+    a, b = _run(tmp_path, "a", {"t": [1, 0]}), _run(tmp_path, "b", {"t": [1, 1]})
+    b = _edit(b, lambda results: results["results"]["t"].update({KEY: 0.3}))
+    (text,) = pair(a, b, "t").breaks
+    assert "exact_match,none is 0.3, the mean over its sample lines 1" in text
+    b = _rows(b, "t", lambda row: row.update(exact_match=["text", 1]))
+    (text,) = pair(a, b, "t").breaks
+    assert "no numbers of exact_match,none" in text
+
+
+def test_likelihood_tasks_and_lower_is_better(tmp_path: Path) -> None:
+    a, b = _run(tmp_path, "a", {"choice": [0.5, 0.25]}), _run(tmp_path, "b", {"choice": [0.5, 0.75]})
+    a = _edit(a, lambda results: results["higher_is_better"]["choice"].update(acc=False))
+    found = pair(a, b, "choice")
+    assert found.key == "acc,none" and found.higher_is_better is False and found.difference().value == 0.25
+
+
+def test_what_cannot_be_paired(tmp_path: Path) -> None:
+    a, b = _run(tmp_path, "a", {"t": [1, 0]}), _run(tmp_path, "b", {"t": [1, 0]})
+    with pytest.raises(UnknownNameError, match="unknown task of a 'T2'; closest: t"):
+        pair(a, b, "T2")
+    with pytest.raises(UnknownNameError, match=r"unknown score of t in a 'f1,none'; closest: exact_match,none"):
+        pair(a, b, "t", "f1,none")
+    other = _edit(_run(tmp_path, "c", {"t": [1, 0]}), lambda r: r["dare_bench"]["harness"].update(name="opencompass"))
+    with pytest.raises(UsageError, match="report --agreement"):
+        pair(a, other, "t")
+    path = b.samples_file("t")
+    assert path is not None
+    path.unlink()
+    with pytest.raises(RunError, match="no sample lines of t; evaluate without --no-log-samples"):
+        pair(a, b, "t")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "run.json").write_text('{"run_id": "d"}')
+    with pytest.raises(RunError, match="no results yet"):
+        pair(a, Run(tmp_path / "d"), "t")
+
+
+def test_no_document_in_common(tmp_path: Path) -> None:
+    a, b = _run(tmp_path, "a", {"t": [1, 0]}), _run(tmp_path, "b", {"t": [1, 0]}, prompts="other")
+    found = pair(a, _rows(b, "t", lambda row: row.update(doc_id=row["doc_id"] + 10)), "t")
+    assert found.ids == [] and found.breaks
+    with pytest.raises(RunError, match="nothing to pair"):
+        found.difference()

@@ -1,0 +1,378 @@
+"""A run against a baseline: what is red, what is excused, what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from run_factory import make_run
+
+from dare_bench.errors import IncompleteError, RunError, UsageError
+from dare_bench.reports import baseline as baselines
+from dare_bench.reports import junit, regress, regress_text
+from dare_bench.reports.baseline import Baseline
+from dare_bench.reports.text import markdown
+from dare_bench.runs.reader import Run
+
+ROOT = Path(__file__).parents[2]
+TASK = "dare_sudoku"
+KEY = "exact_match,none"
+
+
+def made(folder: Path, **options: Any) -> Baseline:
+    return baselines.of_run(Run(make_run(folder, **options)))
+
+
+def changed(one: Baseline, change: Callable[[dict[str, Any]], None]) -> Baseline:
+    """The baseline with its record changed."""
+    record = one.model_dump(mode="json")
+    change(record)
+    return Baseline.model_validate(record)
+
+
+def scored(
+    values: list[float], *, better: bool = True, other: bool = True, tasks: tuple[str, ...] = (TASK,)
+) -> Baseline:
+    """A baseline with these values; ``other``: of another checkpoint."""
+    score = {"value": sum(values) / len(values), "n": len(values), "higher_is_better": better}
+    task = {
+        "fingerprint": "a:b", "n_docs": len(values), "tier": "E1", "answers": "text", "headline": KEY,
+        "scores": {KEY: score}, "documents": {str(i): ["q", "a", [3, 3], None, [v]] for i, v in enumerate(values)},
+    }  # fmt: skip
+    checkpoint = {"name": "m", "family": "llada", "content_hash": "y" if other else "x", "dtype": "float32"}
+    return Baseline.model_validate(
+        {
+            "checkpoint": checkpoint, "harness": "lm-eval", "harness_version": "0.4.13", "device": "cpu",
+            "seeds": [0, 1, 2, 3], "tasks": dict.fromkeys(tasks, task),
+        }
+    )  # fmt: skip
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_published_schema_is_the_one_in_the_code() -> None:
+    path = ROOT / "docs" / "baseline.schema.json"
+    assert json.loads(path.read_text()) == baselines.json_schema()
+
+
+def test_the_committed_baselines_fit_the_schema() -> None:
+    import jsonschema
+
+    files = sorted((ROOT / "leaderboards" / "baselines").glob("*.json"))
+    assert {file.stem for file in files} >= {"tiny-llada", "tiny-dream", "tiny-sdar", "tiny-llada2"}
+    for file in files:
+        jsonschema.validate(json.loads(file.read_text()), baselines.json_schema())
+        assert baselines.text(baselines.read(file)) == file.read_text()
+
+
+def test_a_file_is_the_same_each_time_and_has_a_line_for_each_document(tmp_path: Path) -> None:
+    one = made(tmp_path / "a", tasks={TASK: 0.9, "choice_tiny": 0.5})
+    text = baselines.text(one)
+    assert text == baselines.text(made(tmp_path / "b", tasks={TASK: 0.9, "choice_tiny": 0.5}))
+    assert Baseline.model_validate(json.loads(text)) == one
+    rows = [line for line in text.splitlines() if line.startswith('    "') and '": ["' in line]
+    assert len(rows) == 40 and all(len(row) < 120 for row in rows)
+    assert isinstance(one.tasks[TASK].documents["0"].answer, str) and one.tasks[TASK].answers == "token ids"
+    choices = one.tasks["choice_tiny"].documents["0"]
+    assert one.tasks["choice_tiny"].answers == "likelihoods"
+    assert isinstance(choices.answer, list) and -1.5 in choices.answer and choices.nfe is None
+
+
+def test_without_traces_the_text_stands_in(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (traces,) = run.glob("traces_*")
+    traces.unlink()
+    assert baselines.of_run(Run(run)).tasks[TASK].answers == "text"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "no baseline at"),
+        ("{", "is no baseline: not JSON"),
+        ("[1]", "is no baseline"),
+        ('{"results": {}}', "is no baseline"),
+        (
+            '{"format": "dare-bench baseline", "version": 2}',
+            "written in version 2, this dare-bench reads up to 1; upgrade",
+        ),
+        ('{"format": "dare-bench baseline", "version": "x"}', "version is 'x'; expected a whole number"),
+        ('{"format": "dare-bench baseline", "version": 1, "tasks": {}}', "is damaged"),
+    ],
+)
+def test_what_is_no_baseline_is_refused(tmp_path: Path, content: str | None, said: str) -> None:
+    path = tmp_path / "x.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UsageError, match=said) as caught:
+        baselines.read(path)
+    assert "\n" not in str(caught.value) and caught.value.exit_code == 2
+
+
+# -- exact -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_answers_are_fine(tmp_path: Path) -> None:
+    one = made(tmp_path)
+    found = regress.judge(Run(tmp_path / "tiny-llada-dare_sudoku-0123abcd"), one)
+    assert not found.red and not found.flips and found.documents == 20
+    assert [(s.task, s.key, s.mode, s.flips) for s in found.scores] == [(TASK, KEY, "exact", 0)]
+
+
+@pytest.mark.parametrize(("at", "value"), [(1, "another"), (2, [99, 16]), (2, [12, 15]), (4, [0.25])])
+def test_another_answer_value_or_number_of_passes_is_red(tmp_path: Path, at: int, value: Any) -> None:
+    one = made(tmp_path, n_docs=200)
+    other = changed(one, lambda r: r["tasks"][TASK]["documents"]["7"].__setitem__(at, value))
+    found = regress.compare("run", one, other)
+    assert found.red and [flip.doc_id for flip in found.flips] == ["7"] and "documents 7" in found.reasons[0]
+    assert found.scores[0].red == (at == 4)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize(
+    ("margin", "flips", "red"), [(9e-5, 1, False), (1e-4, 1, True), (None, 1, True), (9e-5, 2, True), (0.0, 1, False)]
+)
+def test_a_tie_excuses_less_than_a_hundredth_of_the_documents(
+    tmp_path: Path, side: int, margin: float | None, flips: int, red: bool
+) -> None:
+    both = [made(tmp_path, n_docs=200)] * 2
+
+    def other(record: dict[str, Any]) -> None:
+        for doc in range(flips):
+            record["tasks"][TASK]["documents"][str(doc)][1] = "another"
+
+    def near(record: dict[str, Any]) -> None:
+        for doc in range(flips):
+            record["tasks"][TASK]["documents"][str(doc)][3] = margin
+
+    both[1] = changed(both[1], other)
+    both[side] = changed(both[side], near)
+    found = regress.compare("run", *both)
+    assert found.red == red
+    assert [flip.excused for flip in found.flips] == [
+        margin is not None and margin < 1e-4
+    ] * flips  # listed in any case
+
+
+def test_likelihoods_are_compared_as_numbers(tmp_path: Path) -> None:
+    one = made(tmp_path, tasks={"choice_tiny": 0.5})
+
+    def by(amount: float) -> Baseline:
+        def change(record: dict[str, Any]) -> None:
+            record["tasks"]["choice_tiny"]["documents"]["3"][1][0] += amount
+
+        return changed(one, change)
+
+    assert not regress.compare("run", one, by(1e-4)).red
+    assert regress.compare("run", one, by(0.01)).red
+
+
+@pytest.mark.parametrize(
+    ("change", "mode"),
+    [
+        (lambda r: None, "exact"),
+        (lambda r: r["checkpoint"].update(content_hash="other"), "paired"),
+        (lambda r: r["checkpoint"].update(adapter_hash="other"), "paired"),
+        (lambda r: r["checkpoint"].update(dtype="bfloat16"), "paired"),
+        (lambda r: r.update(device="NVIDIA H200"), "paired"),
+        (lambda r: r["tasks"][TASK].update(tier="E2"), "exact"),
+        (lambda r: r["tasks"][TASK].update(tier="A"), "paired"),
+        (lambda r: r["versions"].update(torch="1.0"), "exact"),
+    ],
+)
+def test_what_promises_the_same_answers(tmp_path: Path, change: Callable[[Any], None], mode: str) -> None:
+    one = made(tmp_path)
+    other = changed(one, change)
+    found = regress.compare("run", one, other)
+    assert found.scores[0].mode == mode and bool(found.notes) == (other != one and other.tasks[TASK].tier != "E2")
+
+
+def test_a_gpu_of_the_same_name_promises_nothing(tmp_path: Path) -> None:
+    one = made(tmp_path, gpu="NVIDIA H200")
+    assert one.device == "NVIDIA H200" and regress.mode(one, one, TASK) == "paired"
+
+
+# -- paired ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lost", "won", "n", "red"),
+    [
+        (5, 0, 100, True),  # one-sided p = 1/32
+        (4, 0, 100, False),  # 1/16
+        (20, 10, 100, True),  # 0.049
+        (20, 11, 100, False),  # 0.075
+        (0, 30, 100, False),
+        (5, 0, 501, False),  # significant, and smaller than a point
+    ],
+)
+def test_a_significant_drop_of_another_checkpoint_is_red(lost: int, won: int, n: int, red: bool) -> None:
+    before = [1.0] * lost + [0.0] * won + [1.0] * (n - lost - won)
+    after = [0.0] * lost + [1.0] * won + [1.0] * (n - lost - won)
+    found = regress.compare("run", scored(before, other=False), scored(after))
+    assert found.red == red and len(found.changed) == lost + won
+    less = regress.compare("run", scored(before, other=False, better=False), scored(after, better=False))
+    assert less.red == (won == 30)
+    assert regress.compare("run", scored(before, other=False), scored(after), 0.001).red == (lost == 5 or red)
+
+
+def test_several_tasks_share_the_level() -> None:
+    before, after = [1.0] * 100, [0.0] * 5 + [1.0] * 95
+    one = regress.compare("run", scored(before, other=False), scored(after))
+    two = regress.compare("run", scored(before, other=False, tasks=("a", "b")), scored(after, tasks=("a", "b")))
+    assert one.red and not two.red and two.scores[0].p == pytest.approx(1 / 16)
+    assert two.scores[0].detectable > one.scores[0].detectable
+
+
+def test_what_so_many_documents_could_show_is_told() -> None:
+    few = regress.compare("run", scored([1.0] * 4, other=False), scored([0.0] * 4))
+    text = markdown(regress_text.pieces(few))
+    assert not few.red and "none, 4 documents are too few" in text
+    many = regress.compare("run", scored([1.0] * 400, other=False), scored([1.0] * 400))
+    assert 0.01 < many.scores[0].detectable < 0.03 and not many.red
+
+
+def test_other_values_than_0_and_1_are_tested_too() -> None:
+    before = [0.5 + (i % 7) / 20 for i in range(60)]
+    after = [value - 0.1 + (i % 3) / 50 for i, value in enumerate(before)]
+    found = regress.compare("run", scored(before, other=False), scored(after))
+    assert found.red and found.scores[0].detectable < 0.05
+    assert not regress.compare("run", scored(after, other=False), scored(before)).red
+
+
+def test_a_score_that_is_no_mean_over_documents_is_told() -> None:
+    one = changed(scored([1.0, 0.0] * 20, other=False), lambda r: r["tasks"][TASK]["scores"][KEY].update(value=0.9))
+    found = regress.compare("run", one, scored([0.0] * 40))
+    assert not found.red and not found.scores[0].judged and "no mean over documents" in found.scores[0].reason
+
+
+def test_a_group_is_told_and_its_tasks_are_judged() -> None:
+    one = scored([1.0] * 40, other=False).model_copy(update={"groups": {"all": {"acc,none": 0.9}}})
+    two = scored([1.0] * 40).model_copy(update={"groups": {"all": {"acc,none": 0.1}}})
+    found = regress.compare("run", one, two)
+    assert not found.red and found.groups == [("all", "acc,none", 0.9, 0.1)]
+    assert "told and not judged" in markdown(regress_text.pieces(found))
+
+
+# -- refused -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"decoding": {"steps": 8}}, "steps of dare_sudoku: the baseline has 16, the run 8"),
+        ({"fingerprint": "new"}, "definition of dare_sudoku"),
+        ({"n_docs": 10}, "documents of dare_sudoku: the baseline has 20, the run 10, without 10, 11"),
+        ({"tasks": {"other": 0.9}}, "tasks: the baseline has dare_sudoku, the run other"),
+    ],
+)
+def test_a_run_that_was_asked_otherwise_is_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    one = made(tmp_path / "a")
+    run = Run(make_run(tmp_path / "b", **options))
+    with pytest.raises(UsageError, match=said) as caught:
+        regress.judge(run, one)
+    assert "--update" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda r: r.update(seeds=[0, 1234, 7, 1234]),
+            "sampling seed: the baseline has 7, the run 1234.*--seed 0,1234,7",
+        ),
+        (lambda r: r.update(harness="opencompass"), "harness: the baseline has opencompass"),
+        (lambda r: r.update(repeats=4), "answers to each prompt"),
+        (
+            lambda r: r["tasks"][TASK]["documents"]["3"].__setitem__(0, "other"),
+            "prompts or targets of dare_sudoku.*in 3",
+        ),
+        (lambda r: r["tasks"][TASK].update(answers="text"), "what its answers are compared by"),
+        (
+            lambda r: r["tasks"][TASK]["decoding"].update(top_p=0.5),
+            "top_p.*0.5, the run not set.*--gen-kwargs top_p=0.5",
+        ),
+    ],
+)
+def test_every_difference_is_named(tmp_path: Path, change: Callable[[Any], None], said: str) -> None:
+    one = made(tmp_path)
+    with pytest.raises(UsageError, match=said):
+        regress.judge(Run(tmp_path / "tiny-llada-dare_sudoku-0123abcd"), changed(one, change))
+
+
+def test_special_ids_belong_to_the_checkpoint(tmp_path: Path) -> None:
+    one = made(tmp_path / "a", decoding={"mask_id": 301})
+    run = Run(make_run(tmp_path / "b", decoding={"mask_id": 302}))
+    with pytest.raises(UsageError, match="mask_id"):
+        regress.judge(run, one)
+    assert not regress.judge(run, changed(one, lambda r: r["checkpoint"].update(content_hash="other"))).red
+
+
+@pytest.mark.parametrize(
+    "options", [{"status": "incomplete", "failures": 2}, {"done": False}, {"limit": 20, "n_docs": 20}], ids=str
+)
+def test_an_incomplete_run_is_not_judged(tmp_path: Path, options: dict[str, Any]) -> None:
+    one = made(tmp_path / "a", n_docs=20)
+    with pytest.raises(IncompleteError) as caught:
+        regress.judge(Run(make_run(tmp_path / "b", **options)), one)
+    assert caught.value.exit_code == 4
+
+
+def test_a_run_without_sample_lines_or_with_edited_ones_cannot_be_judged(tmp_path: Path) -> None:
+    one = made(tmp_path)
+    run = tmp_path / "tiny-llada-dare_sudoku-0123abcd"
+    (samples,) = run.glob("samples_*")
+    samples.write_text(samples.read_text() + "\n")
+    with pytest.raises(RunError, match="changed after the run"):
+        regress.judge(Run(run), one)
+    samples.unlink()
+    with pytest.raises(RunError, match="no sample lines of dare_sudoku"):
+        regress.judge(Run(run), one)
+
+
+@pytest.mark.parametrize("effect", [-0.1, float("nan")])
+def test_a_smallest_effect_that_cannot_be(tmp_path: Path, effect: float) -> None:
+    one = made(tmp_path)
+    with pytest.raises(UsageError, match="smallest effect"):
+        regress.judge(Run(tmp_path / "tiny-llada-dare_sudoku-0123abcd"), one, effect)
+
+
+# -- told --------------------------------------------------------------------------------------------------------------
+
+HOSTILE = "<b>\x00\x1b[31m\u202e\ufffe]]>&|`\ud800"
+
+
+def test_junit_is_xml_whatever_the_model_wrote(tmp_path: Path) -> None:
+    one = made(tmp_path, n_docs=200)
+    other = changed(one, lambda r: r["tasks"][TASK]["documents"]["7"].__setitem__(4, ["x"]))
+    other.tasks[TASK].documents["7"].values[0] = HOSTILE
+    found = regress.compare("run\x07", one, other)
+    suite = ElementTree.fromstring(junit.text(found))
+    cases = {(case.get("classname"), case.get("name")): case for case in suite}
+    assert set(cases) == {(TASK, KEY), (TASK, "answers"), ("all tasks", "ties")}
+    failure = cases[TASK, KEY].find("failure")
+    assert failure is not None and failure.text is not None and f"{TASK}/7" in failure.text and "<b>" in failure.text
+    assert (suite.get("tests"), suite.get("failures")) == ("3", "2")
+    junit.write(tmp_path / "x.xml", found)
+    ElementTree.parse(tmp_path / "x.xml")
+
+
+def test_markdown_names_the_documents(tmp_path: Path) -> None:
+    one = made(tmp_path, n_docs=200)
+    other = changed(one, lambda r: r["tasks"][TASK]["documents"]["7"].__setitem__(1, "x"))
+    text = markdown(regress_text.pieces(regress.compare("run", one, other)))
+    assert text.startswith("## Regression") and "sudoku/7: another answer (margin 0.01 or more" in text
+    assert regress_text.record(regress.compare("run", one, other))["flips"][0]["doc_id"] == "7"
+
+
+def test_an_excused_document_is_listed_in_junit_too(tmp_path: Path) -> None:
+    one = made(tmp_path, n_docs=200)
+    other = one.model_copy(deep=True)
+    other.tasks[TASK].documents["7"] = one.tasks[TASK].documents["7"]._replace(answer="x", margin=1e-6)
+    suite = ElementTree.fromstring(junit.text(regress.compare("run", one, other)))
+    assert suite.get("failures") == "0" and f"{TASK}/7" in ElementTree.tostring(suite, encoding="unicode")

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: venv demo test check bench clean
+.PHONY: venv demo test regress check bench clean
 
 venv: $(VENV)/.installed
 
@@ -23,6 +23,10 @@ demo: venv
 test: venv
 	@$(BIN)/python -m pytest -n $(WORKERS)
 
+# The bundled checkpoints, evaluated again and held against leaderboards/baselines.
+regress: venv
+	@OMP_NUM_THREADS=1 $(BIN)/python scripts/baselines.py --output-path regress
+
 check: venv
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -35,7 +39,8 @@ bench: venv
 	@$(BIN)/python scripts/bench/cached.py
 	@$(BIN)/python scripts/bench/bundled.py
 	@$(BIN)/python scripts/bench/update.py
+	@$(BIN)/python scripts/bench/board.py
 
 clean:
-	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist demo regress .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

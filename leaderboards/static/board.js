@@ -129,7 +129,10 @@
   for (const control of [search, ...Object.values(selects), ...boxes.filter(Boolean), small]) {
     control.addEventListener("input", changed);
   }
-  board.on("order", () => setTimeout(keep));
+  board.on("order", () => setTimeout(() => {
+    if (board.order()[0]?.[1] === "") board.order([]).draw();  // a third click: the order of the ranks again
+    keep();
+  }));
   columns.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && columns.open) { columns.open = false; columns.firstElementChild.focus(); }
   });

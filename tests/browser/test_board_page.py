@@ -106,21 +106,21 @@ def test_search_and_filters_narrow_and_say_how_many_are_left(look: Look, board: 
     page = look(board)
     status = page.get_by_role("status").first
     assert status.inner_text() == "5 rows"
-    page.get_by_label("Search").fill("TINY llada")
+    page.get_by_role("searchbox").fill("TINY llada")
     assert shown(page) == ["tiny-llada", "tiny-llada"] and status.inner_text() == "2 of 5 rows"
     assert query(page) == "?q=TINY+llada"
-    page.get_by_label("Family").select_option("llada2")
+    page.get_by_role("combobox", name="Family").select_option("llada2")
     assert shown(page) == ["tiny-llada"] and query(page) == "?q=TINY+llada&family=llada2"
-    page.get_by_label("Search").fill("nothing like it")
+    page.get_by_role("searchbox").fill("nothing like it")
     assert "No row fits" in page.locator("table.board tbody").inner_text() and status.inner_text() == "0 of 5 rows"
     page.get_by_role("button", name="Reset").click()
-    assert shown(page) == ALL and query(page) == "" and page.get_by_label("Search").input_value() == ""
-    page.get_by_label("Rows").select_option("badged")
+    assert shown(page) == ALL and query(page) == "" and page.get_by_role("searchbox").input_value() == ""
+    page.get_by_role("combobox", name="Rows").select_option("badged")
     assert shown(page) == ["tiny-llada", "a-name-a-n"]
-    page.get_by_label("Rows").select_option("ranked")
+    page.get_by_role("combobox", name="Rows").select_option("ranked")
     assert len(shown(page)) == 3
-    page.get_by_label("Rows").select_option("")
-    page.get_by_label("Hardware").select_option("NVIDIA H200")
+    page.get_by_role("combobox", name="Rows").select_option("")
+    page.get_by_role("combobox", name="Hardware").select_option("NVIDIA H200")
     assert shown(page) == ["tiny-dream"]
 
 
@@ -128,8 +128,8 @@ def test_columns_can_be_chosen(look: Look, board: Path) -> None:
     page = look(board)
     assert heads(page) == ["Rank", "Model", "Mean", *TASKS, "NFE", "TPF", "tokens/s", "Hardware"]
     page.locator("summary", has_text="Columns").click()
-    page.get_by_label("dare_countdown3").uncheck()
-    page.get_by_label("NFE").uncheck()
+    page.get_by_role("checkbox", name="dare_countdown3").uncheck()
+    page.get_by_role("checkbox", name="NFE").uncheck()
     assert heads(page) == ["Rank", "Model", "Mean", "dare_sudoku", "choice_x", "TPF", "tokens/s", "Hardware"]
     assert query(page) == "?tasks=dare_sudoku,choice_x&hide=nfe"
     page.keyboard.press("Escape")
@@ -145,13 +145,13 @@ def test_the_address_holds_the_view(look: Look, board: Path) -> None:
     assert heads(page) == ["Rank", "Model", "Mean", "choice_x", "NFE", "TPF", "tokens/s"]
     assert page.locator("th[data-key=choice_x]").get_attribute("aria-sort") == "descending"
     assert not page.locator("table.board td > small").first.is_visible()
-    page.get_by_label("Search").fill("tiny-")
+    page.get_by_role("searchbox").fill("tiny-")
     assert query(page) == address.replace("q=tiny", "q=tiny-")
     page.locator("table.board tbody a").first.click()
     page.wait_for_url("**/runs/best/index.html")
     page.go_back()
     page.wait_for_url("**/index.html?*")
-    assert shown(page) == ["tiny-llada", "tiny-dream", "tiny-sdar"] and page.get_by_label("Search").input_value() == "tiny-"
+    assert shown(page) == ["tiny-llada", "tiny-dream", "tiny-sdar"] and page.get_by_role("searchbox").input_value() == "tiny-"
 
 
 def test_an_address_that_means_nothing_here_shows_everything(look: Look, board: Path) -> None:
@@ -161,8 +161,8 @@ def test_an_address_that_means_nothing_here_shows_everything(look: Look, board: 
 
 def test_where_a_browser_lets_no_script_change_the_query_the_fragment_holds_the_view(look: Look, board: Path) -> None:
     page = look(board)
-    page.evaluate("history.replaceState = () => { throw new DOMException('no', 'SecurityError'); }")
-    page.get_by_label("Search").fill("sdar")
+    page.evaluate("void (history.replaceState = () => { throw new DOMException('no', 'SecurityError'); })")
+    page.get_by_role("searchbox").fill("sdar")
     assert page.evaluate("location.hash") == "#?q=sdar"
     page.reload()
     assert shown(page) == ["tiny-sdar"]

@@ -22,7 +22,10 @@ DATATABLES = "static/vendor/datatables-3.1.5/dataTables.min.js"
 
 BADGES = {
     "running": ("not finished", "The run has not been finished; the same command resumes it."),
-    "incomplete": ("incomplete", "Some documents have no answer. They are left out of the scores, not counted as wrong."),
+    "incomplete": (
+        "incomplete",
+        "Some documents have no answer: left out of the scores, not counted as wrong.",
+    ),
     "limited": ("limit", "Only part of a task's documents was evaluated."),
     "edited": ("samples edited", "A samples file is not as the run wrote it; the sample pages show what it holds now."),
     "stale": ("other task version", "Templates, filters or scorer differ from those of the newest complete run."),

@@ -16,7 +16,7 @@ PARTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """``title``: the checkpoint, or for one trained here what it was made from and how. ``detail``: data, seed, step."""
+    """``title``: the checkpoint, or for one trained here its base and how it was made. ``detail``: data, seed, step."""
 
     title: str
     detail: str = ""
@@ -101,5 +101,7 @@ def _settings(lineage: Mapping[str, Any]) -> dict[str, str]:
             for key, value in (values if isinstance(values, dict) else {}).items():
                 found[f"{number}.{key}"] = one_line(plain_value(value), 24)
         if number + 1 < len(trainings(lineage)):
-            found |= {f"{number}.{key}": one_line(plain_value(training.get(key)), 24) for key in ("data", "seed", "step")}
+            found |= {
+                f"{number}.{key}": one_line(plain_value(training.get(key)), 24) for key in ("data", "seed", "step")
+            }
     return found

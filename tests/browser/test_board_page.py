@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,11 @@ ALL = ["tiny-llada", "tiny-dream", "tiny-sdar", "tiny-llada", "a-name-a-n"]
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "none"])
 def test_the_board_is_accessible_everywhere(look: Look, board: Path, phone: bool, dark: bool, scripts: bool) -> None:
-    page = look(board, phone=phone, dark=dark, scripts=scripts)
+    if not scripts:  # axe needs scripts to run at all: so the page is given without its own
+        bare = re.sub(r"<script[^>]*></script>", "", board.read_text())
+        board = board.with_name("bare.html")
+        board.write_text(bare)
+    page = look(board, phone=phone, dark=dark)
     assert len(shown(page)) == 5 and fits(page)
     if scripts:
         page.locator("summary", has_text="Columns").click()
@@ -96,10 +101,9 @@ def test_headings_sort_by_mouse_and_by_key(look: Look, board: Path) -> None:
 
 
 def test_empty_cells_stay_last_in_both_directions(look: Look, board: Path) -> None:
-    page = look(board, query="?sort=tpf")
-    assert shown(page)[-1] == "tiny-dream"
-    page.locator("th[data-key=tpf]").get_by_role("button").click()
-    assert shown(page)[-1] == "tiny-dream"
+    for way in ("tpf", "-tpf"):
+        page = look(board, query=f"?sort={way}")
+        assert page.locator("[aria-sort]").get_attribute("data-key") == "tpf" and shown(page)[-1] == "tiny-dream"
 
 
 def test_search_and_filters_narrow_and_say_how_many_are_left(look: Look, board: Path) -> None:
@@ -151,7 +155,10 @@ def test_the_address_holds_the_view(look: Look, board: Path) -> None:
     page.wait_for_url("**/runs/best/index.html")
     page.go_back()
     page.wait_for_url("**/index.html?*")
-    assert shown(page) == ["tiny-llada", "tiny-dream", "tiny-sdar"] and page.get_by_role("searchbox").input_value() == "tiny-"
+    assert (
+        shown(page) == ["tiny-llada", "tiny-dream", "tiny-sdar"]
+        and page.get_by_role("searchbox").input_value() == "tiny-"
+    )
 
 
 def test_an_address_that_means_nothing_here_shows_everything(look: Look, board: Path) -> None:

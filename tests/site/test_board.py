@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import pytest
 from run_factory import make_run
-from site_pages import EVIL, TASKS, Page, pages
+from site_pages import EVIL, Page, pages
 
 from dare_bench.errors import RunError, SaveError, UsageError
 from dare_bench.leaderboards.builder import build

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from run_factory import make_run
@@ -190,7 +189,10 @@ def test_columns_of_one_task_keep_apart(tmp_path: Path) -> None:
     board.write_text("title: t\ntasks: [{task: rank, metric: 'exact_match,none'}, {task: rank, metric: 'f1,none'}]\n")
     build(tmp_path / "runs", tmp_path / "site", board=str(board))
     scores = board_data(tmp_path / "site")["rows"][0]["scores"]
-    assert {name: score["value"] for name, score in scores.items()} == {"rank exact_match,none": 0.5, "rank f1,none": 0.25}
+    assert {name: score["value"] for name, score in scores.items()} == {
+        "rank exact_match,none": 0.5,
+        "rank f1,none": 0.25,
+    }
     keys = [value for _, name, value in Page(tmp_path / "site" / "index.html").attributes if name == "data-key"]
     assert len(keys) == len(set(keys)) == 9
 
@@ -233,7 +235,7 @@ def test_a_board_of_300_runs_and_12_tasks_loads_in_a_megabyte(tmp_path: Path) ->
     shutil.rmtree(run)
     build(runs, out, samples=False)
     html = (out / "index.html").read_text()
-    head, _, body = html.partition("<tbody>")
+    _, _, body = html.partition("<tbody>")
     body = body.partition("</tbody>")[0]
     page = Page(out / "index.html")
     files = [link for link in page.links if link.startswith("static/")]

@@ -84,14 +84,18 @@ def test_what_else_a_run_knows_is_told(tmp_path: Path) -> None:
     run = make_run(tmp_path / "runs", "rich", tasks={"dare_sudoku": 0.5}, n_docs=20)
     make_run(tmp_path / "runs", "poor", tasks={"dare_sudoku": 0.5}, n_docs=20)
     recipe = {
-        "name": "llada/sudoku", "published": {"value": 0.612, "n": 500, "source": "a paper, table 2", "measures": "accuracy"},
+        "name": "llada/sudoku",
+        "published": {"value": 0.612, "n": 500, "source": "a paper, table 2", "measures": "accuracy"},
         "score": {"task": "dare_sudoku", "metric": "exact_match", "filter": "none"}, "settings": "partly",
         "missing": ["which seed"], "deviations": ["steps: 16 for 128"], "doubts": ["hardware unknown"],
     }  # fmt: skip
 
     def dress(results: dict[str, Any]) -> None:
         results["dare_bench"] |= {
-            "recipes": [recipe, {**recipe, "name": "none/such", "score": {"task": "other"}, "published": {"value": None}}],
+            "recipes": [
+                recipe,
+                {**recipe, "name": "none/such", "score": {"task": "other"}, "published": {"value": None}},
+            ],
             "extraction": {"dare_sudoku": {"none": {"matched": 15, "no_match": 3, "odd": 2}}},
             "execution": {"level": "bubblewrap", "statuses": {"passed": 7, "timeout": 2}, "timeout": 20.0},
         }

@@ -18,6 +18,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from dare_bench.stats.intervals import BATCH_VALUES, BOOTSTRAP_TO, bootstrap_mean, student
@@ -151,6 +152,7 @@ def _no_change(changes: list[float]) -> tuple[float, str]:
     return float(found.pvalue), "paired permutation"
 
 
+@lru_cache(maxsize=4096)
 def smallest_detectable(n: int, discordant: float, level: float = 0.95, power: float = 0.8) -> float:
     """The smallest drop of a 0/1 score that ``n`` paired documents show with probability ``power``.
 

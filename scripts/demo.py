@@ -1,8 +1,8 @@
 """``make demo``: the main job on the bundled checkpoints, by the commands a user would type.
 
 Evaluates the tiny LLaDA, Dream, SDAR and LLaDA2, and LLaDA's early-stopped base, on our tasks, fine-tunes the base on
-sudoku for a few seconds, evaluates what came out, and builds a board that shows all side by side. Running it again
-resumes: what is finished is printed, not computed.
+sudoku for a few seconds, evaluates what came out, compares it with its base, and builds a board of all. Running it
+again resumes: what is finished is printed, not computed.
 """
 
 from __future__ import annotations
@@ -29,15 +29,22 @@ def say(words: list[str]) -> None:
         raise SystemExit(done.returncode)
 
 
+def newest(folder: Path, pattern: str) -> Path:
+    """The finished run of that name that was written last."""
+    return max(folder.glob(f"{pattern}/done.json"), key=lambda path: path.stat().st_mtime).parent
+
+
 def main() -> None:
     start = time.perf_counter()
     for model in MODELS:
         say(["eval", "--model", model, "--tasks", TASKS, "--output-path", str(RUNS)])
-    tuned = ["--task", "dare_sudoku", *SETTINGS.split(), "--eval-tasks", "dare_sudoku", "--output-path", str(TUNED)]
-    say(["train", "sft", "--model", "tiny-llada-base", *tuned])
+    words = ["--task", "dare_sudoku", *SETTINGS.split(), "--eval-tasks", "dare_sudoku", "--output-path", str(TUNED)]
+    say(["train", "sft", "--model", "tiny-llada-base", *words])
+    base, tuned = newest(RUNS, "tiny-llada-base-dare*"), newest(TUNED / "runs", "*")
+    say(["compare", str(base), str(tuned), "--task", "dare_sudoku", "--docs", "1"])
     say(["leaderboard", "build", str(RUNS), str(TUNED / "runs"), "-o", str(SITE), "--board", "demo"])
     say(["ls", "runs", str(RUNS)])
-    run = max(RUNS.glob("tiny-llada-dare*/done.json"), key=lambda path: path.stat().st_mtime).parent
+    run = newest(RUNS, "tiny-llada-dare*")
     say(["show", str(run), "--task", "dare_sudoku", "--doc", "0"])
     print(f"\nDone in {time.perf_counter() - start:.0f} s. Look at")
     print(f"  the board   {(SITE / 'index.html').resolve()}")

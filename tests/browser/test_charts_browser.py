@@ -98,4 +98,4 @@ def test_without_scripts_marks_are_links_with_names_and_the_words_can_be_read(lo
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("scripts", [True, "empty"])
 def test_axe_finds_nothing(look, tmp_path, dark, scripts):
-    assert faults(look(write(tmp_path), dark=dark, scripts=scripts), preload=False) == []
+    assert faults(look(write(tmp_path), dark=dark, scripts=scripts)) == []

@@ -186,11 +186,11 @@ def test_axe_finds_nothing_and_the_page_fits(look: Look, folder: Path, dark: boo
     page = look(folder / "1.html", dark=dark, phone=phone)
     at_step(page, 3)
     page.locator(".sample > summary").nth(1).click()
-    assert faults(page, preload=False) == [] and fits(page)
+    assert faults(page) == [] and fits(page)
     page.get_by_role("radio", name="confidence").first.check()
-    assert faults(page, preload=False) == [] and fits(page)
+    assert faults(page) == [] and fits(page)
     page = look(folder / "index.html", dark=dark, phone=phone)
-    assert faults(page, preload=False) == [] and fits(page)
+    assert faults(page) == [] and fits(page)
 
 
 @pytest.mark.parametrize("kind", ["generate", "choice"])
@@ -228,8 +228,8 @@ def test_hostile_content_runs_nowhere(look: Look, tmp_path: Path, kind: str) -> 
         token.hover(force=True)
     assert page.evaluate("window.pwned") is None and page.locator("img").count() == 0
     assert page.locator("h1").inner_text() == task
-    assert faults(page, preload=False) == [] and fits(page)
+    assert faults(page) == [] and fits(page)
     scripts = page.locator("script:not([src])").evaluate_all("nodes => nodes.map(n => n.type + n.id)")
     assert scripts == ["application/jsonpages"]
     page = look(file.with_name("index.html"))
-    assert page.evaluate("window.pwned") is None and faults(page, preload=False) == []
+    assert page.evaluate("window.pwned") is None and faults(page) == []

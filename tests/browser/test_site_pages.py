@@ -43,7 +43,7 @@ def places(site: Path) -> list[Path]:
 def test_pages_are_sound_and_fit(look: Look, site: Path, way: dict[str, bool]) -> None:
     for place in places(site):
         page = look(place, **way)
-        assert faults(page, preload=False) == [], place
+        assert faults(page) == [], place
         assert fits(page), place
         page.context.close()
 

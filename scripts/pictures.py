@@ -1,0 +1,45 @@
+"""The pictures of docs/: pages of a built site, as a browser shows them.
+
+    make demo && .venv/bin/python scripts/pictures.py demo/site
+
+Needs Chromium (or Chrome) and the packages of the dev extra.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+DOCS = Path("docs")
+PAGES = {"board.png": ("index.html", 760), "samples.png": ("runs/*tiny-llada-dare*/samples/*sudoku*/1.html", 900)}
+"""By picture: the page (the first that there is of a pattern), and how many pixels high it is cut."""
+STEP = 12
+"""Where the unmasking slider stands, in steps."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("site", type=Path)
+    given = parser.parse_args()
+    names = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+    path = next(filter(None, map(shutil.which, names)), None)
+    if path is None:
+        raise SystemExit(f"no browser: install one of {', '.join(names)}")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        for name, (pattern, height) in PAGES.items():
+            page = browser.new_page(viewport={"width": 1380, "height": height}, reduced_motion="reduce")
+            page.goto(next(given.site.glob(pattern)).resolve().as_uri())
+            slider = page.locator("input[type=range]").first
+            if slider.count():
+                slider.fill(str(STEP))
+            page.screenshot(path=DOCS / name)
+            print(DOCS / name)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

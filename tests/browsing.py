@@ -62,6 +62,12 @@ def _local(url: str, trouble: list[str]) -> None:
         trouble.append(f"asked for {url}")
 
 
+def settle(page: Any) -> None:
+    """Wait until a page's scripts have done what they put off by timers of no length, three deep (DataTables sorts in
+    one, and what follows from it comes in the next)."""
+    page.evaluate("() => new Promise((done) => setTimeout(() => setTimeout(() => setTimeout(done))))")
+
+
 def faults(page: Any, **options: Any) -> list[str]:
     """What axe finds wrong with a page as it stands, in one line each; empty if nothing. Needs scripts on.
 

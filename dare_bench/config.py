@@ -21,7 +21,7 @@ class RunSpec(BaseModel):
     ``decoding`` and ``likelihood`` hold only what was asked for; the model fills in the rest and the run records all.
     ``adapter``: a LoRA adapter's folder or hub id. ``repeats``: how often each prompt is answered, every time from its
     own random key. ``unsafe_no_sandbox``: run generated code also where no isolation works. ``recipe``: the published
-    score that the run is to be held against; ``suite``: the suite that it is a part of. ``devices``, ``executor``,
+    score that the run is to be held against; ``part_of``: the suite that asked for it. ``devices``, ``executor``,
     ``ray_address``: where the work is done, which is no part of what the run is.
     """
 
@@ -56,7 +56,7 @@ class RunSpec(BaseModel):
     log_samples: bool = True
     unsafe_no_sandbox: bool = False
     recipe: str | None = None
-    suite: str | None = None
+    part_of: str | None = None
 
     @field_validator("tasks", "include_path", mode="before")
     @classmethod
@@ -107,8 +107,14 @@ def one_line(error: ValidationError, what: str) -> str:
         elif not item["loc"]:  # what is wrong is how fields go together; the message names them
             parts.append(f"{what}: {item['msg'].removeprefix('Value error, ')}")
         else:
-            parts.append(f"{name}={item['input']!r}: {item['msg'].removeprefix('Value error, ')}")
+            parts.append(f"{name}={_short(item['input'])}: {item['msg'].removeprefix('Value error, ')}")
     return "; ".join(parts)
+
+
+def _short(value: Any) -> str:
+    """A value as Python writes it, cut where it is long: a damaged file may have a book in the place of a number."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def run_spec(**fields: Any) -> RunSpec:

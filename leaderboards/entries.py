@@ -16,6 +16,7 @@ from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run, iterate_runs
 from dare_bench.runs.schema import Cost, TaskBlock
 from dare_bench.runs.scores import Score, headline
+from dare_bench.runs.standing import Around, around
 from dare_bench.runs.text import one_line
 
 
@@ -49,6 +50,8 @@ class Entry:
     scores: list[Score]
     state: Any
     name: Name
+    around: dict[str, Around]
+    """What stood around the documents, by task and group."""
     task_nfe: dict[str, float] = field(default_factory=dict)
     """Forward passes per request of each task or group whose own the run knows."""
     generated: frozenset[str] = frozenset()
@@ -88,21 +91,7 @@ class Entry:
     def settings(self) -> str:
         """The family, and what was asked for beyond its defaults, in short."""
         text = one_line(", ".join(f"{name} {value}" for name, value in self.asked.items()), 90) or "default settings"
-        return f"{self.family}, {text}" if self.family else text
-
-    @property
-    def training(self) -> str:
-        """What a trained checkpoint was made of, the last training first; empty where the run knows of none."""
-        if not self.lineage:
-            return ""
-        parents = [one for one in self.lineage.get("parents") or () if isinstance(one, dict)]
-        return ", after ".join(_training(one) for one in (self.lineage, *reversed(parents)))
-
-
-def _training(made: dict[str, Any]) -> str:
-    how = f"{made.get('method')} ({made['peft']})" if made.get("peft") else made.get("method")
-    at = f"step {made.get('step')} of {made.get('steps')}, seed {made.get('seed')}"
-    return f"{made.get('base')}: {how} on {made.get('data')}, {at}"
+        return f"{one_line(self.family, 40)}, {text}" if self.family else text
 
 
 def read_entries(roots: Iterable[str | Path], problem: Callable[[str], None]) -> list[Entry]:
@@ -152,6 +141,7 @@ def _entry(run: Run) -> Entry:
         tasks=run.tasks,
         top_level=run.top_level(),
         scores=run.scores(),
+        around={task: around(run, task) for task in dict.fromkeys(score.task for score in run.scores())},
         state=(state(run.results_file), state(run.path / RUN_FILE), run.status),
         name=Name(run.model),
         task_nfe=dict(_task_nfe(run)),

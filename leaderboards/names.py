@@ -52,7 +52,8 @@ def trainings(lineage: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
     if not _told(lineage):
         return []
     assert lineage is not None
-    return [*(one for one in lineage.get("parents") or () if isinstance(one, dict)), lineage]
+    parents = lineage.get("parents")
+    return [*(one for one in (parents if isinstance(parents, list) else ()) if isinstance(one, dict)), lineage]
 
 
 def method_of(training: Mapping[str, Any]) -> str:

@@ -29,6 +29,7 @@ def environment() -> Environment:
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_seen,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -44,6 +45,13 @@ def environment() -> Environment:
     made.tests["share"] = is_share
     made.globals |= {"TIERS": TIER_MEANING, "bar": bar}
     return made
+
+
+def _seen(value: Any) -> Any:
+    """What a page puts out, whatever filters it passed or did not: every character of a text can be seen."""
+    if not isinstance(value, str) or isinstance(value, Markup) or (value.isascii() and value.isprintable()):
+        return value
+    return visible(value)
 
 
 def render(template: str, root: str, **values: Any) -> str:

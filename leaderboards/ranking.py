@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from dare_bench.leaderboards.board import Board, Column
 from dare_bench.leaderboards.entries import Entry
-from dare_bench.leaderboards.rows import Badge, Row, cells_of, together
+from dare_bench.leaderboards.rows import Badge, Cell, Row, cells_of, together
 from dare_bench.runs.scores import is_share
+from dare_bench.runs.standing import Asked, Difference, difference, newest
 from dare_bench.stats import Interval, mean_of
 
 
@@ -16,7 +17,7 @@ def make_rows(board: Board, columns: Sequence[Column], entries: Sequence[Entry])
     """The rows of a board, best first, then those without rank, newest first."""
     rows = [Row(own, cells_of(own, columns)) for own in together(entries, board.rows == "run")]
     rows = [row for row in rows if board.tasks == "all" or any(row.cells) or row.main.status == "running"]
-    current = _current_fingerprints(rows, len(columns))
+    current = _now(rows, len(columns))
     for row in rows:
         row.badges = _badges(row, columns, current)
         _add_mean(row, board, columns)
@@ -26,35 +27,26 @@ def make_rows(board: Board, columns: Sequence[Column], entries: Sequence[Entry])
     return sorted(newest_first, key=lambda row: (row.rank is None, row.rank or 0, -_sign(row) * (row.mean or 0.0)))
 
 
-def _current_fingerprints(rows: Sequence[Row], columns: int) -> list[str | None]:
-    """For each column the task fingerprint of the newest complete run: prompts and scorer as they are now."""
-    newest: list[tuple[str, str] | None] = [None] * columns
-    for row in rows:
-        for at, cell in enumerate(row.cells):
-            # A limited run has fewer prompts, hence another fingerprint, without the task having changed.
-            if cell is None or cell.score.limited or not cell.entry.complete:
-                continue
-            known = newest[at]
-            if known is None or cell.entry.created >= known[0]:
-                newest[at] = (cell.entry.created, cell.score.task_fingerprint)
-    return [known[1] if known else None for known in newest]
+def _asked(cell: Cell) -> Asked:
+    entry = cell.entry
+    return Asked(cell.score, entry.created, entry.complete, entry.around[cell.score.task])
 
 
-def _differing(row: Row, columns: Sequence[Column], current: Sequence[str | None]) -> tuple[list[str], list[str]]:
-    """(columns whose task has another definition than now, columns where only the prompts asked are others)."""
-    definitions, prompts = [], []
+def _now(rows: Sequence[Row], columns: int) -> list[Asked | None]:
+    """For each column the question as it is asked now."""
+    return [newest(_asked(cell) for row in rows if (cell := row.cells[at]) is not None) for at in range(columns)]
+
+
+def _differing(row: Row, columns: Sequence[Column], current: Sequence[Asked | None]) -> dict[Difference, list[str]]:
+    """Columns whose task has another definition than now, and those where only the prompts asked are others."""
+    found: dict[Difference, list[str]] = {"definition": [], "prompts": []}
     for column, cell, now in zip(columns, row.cells, current, strict=True):
-        if cell is None or now is None:
-            continue
-        score = cell.score
-        if score.task_fingerprint.partition(":")[0] != now.partition(":")[0]:
-            definitions.append(column.name)
-        elif score.task_fingerprint != now and not score.limited:  # limited: fewer prompts, and a badge that says so
-            prompts.append(column.name)
-    return definitions, prompts
+        if cell is not None and (kind := difference(_asked(cell), now)) is not None:
+            found[kind].append(column.name)
+    return found
 
 
-def _badges(row: Row, columns: Sequence[Column], current: Sequence[str | None]) -> list[Badge]:
+def _badges(row: Row, columns: Sequence[Column], current: Sequence[Asked | None]) -> list[Badge]:
     badges: list[Badge] = []
     statuses = {entry.status for entry in row.entries}
     failures = sum(entry.failures for entry in row.entries)
@@ -71,11 +63,11 @@ def _badges(row: Row, columns: Sequence[Column], current: Sequence[str | None]) 
     if edited:
         why = f"Sample files are not as the run wrote them: {', '.join(edited)}. The pages show what they hold now."
         badges.append(Badge("edited", "samples edited", why))
-    stale, prompts = _differing(row, columns, current)
-    if stale:
+    differing = _differing(row, columns, current)
+    if stale := differing["definition"]:
         why = f"Templates, filters or scorer differ from those of the newest complete run: {', '.join(stale)}."
         badges.append(Badge("stale", "other task version", why))
-    if prompts:
+    if prompts := differing["prompts"]:
         why = f"Examples, chat template or data differ from those of the newest complete run: {', '.join(prompts)}."
         badges.append(Badge("prompts", "other prompts", why))
     missing = [column.name for column, cell in zip(columns, row.cells, strict=True) if cell is None]
@@ -127,10 +119,11 @@ def why_unranked(rows: Sequence[Row], board: Board, columns: Sequence[Column]) -
 
 
 def _rank(rows: Sequence[Row], comparable: Sequence[Row]) -> None:
-    """Rank = 1 + the number of rows whose interval lies wholly above this one's. Rows that cannot be told apart from
-    the best of their band share its rank."""
+    """Rank = 1 + the number of rows whose interval lies wholly above this one's; its band ends before the rows whose
+    interval lies wholly below. Two rows that cannot be told apart always have bands with a rank in common."""
     for row in comparable:
         row.rank = 1 + sum(_above(other, row) for other in comparable)
+        row.last = len(comparable) - sum(_above(row, other) for other in comparable)
     ranks = Counter(row.rank for row in rows)
     for row in comparable:
         row.shared = ranks[row.rank] > 1

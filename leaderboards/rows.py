@@ -43,6 +43,8 @@ class Row:
     mean: float | None = None
     mean_interval: Interval | None = None
     rank: int | None = None
+    last: int | None = None
+    """The last rank that it may have: ``rank`` to ``last`` is its band."""
     shared: bool = False
 
     @property
@@ -75,10 +77,6 @@ class Row:
         """What was asked for; of several runs that were asked differently, that they were."""
         told = dict.fromkeys(entry.settings for entry in self.entries)
         return next(iter(told)) if len(told) == 1 else f"{self.family}, settings differ by task"
-
-    @property
-    def training(self) -> str:
-        return self.main.training
 
     @property
     def hardware(self) -> str:
@@ -171,6 +169,7 @@ def row_record(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
         "status": row.main.status,
         "rank": row.rank,
         "rank_shared": row.shared,
+        "rank_band": None if row.rank is None else [row.rank, row.last],
         "badges": [badge.kind for badge in row.badges],
         "mean": row.mean,
         "mean_interval": None if made is None else {"method": made.method, "lo": made.lo, "hi": made.hi},

@@ -11,9 +11,9 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dare_bench.config import one_line
 from dare_bench.errors import RunError, UsageError
@@ -82,6 +82,17 @@ class Task(_Strict):
     headline: str | None = Field(default=None, description="the score that stands for the task")
     scores: dict[str, TaskScore] = Field(description='by "metric,filter"')
     documents: dict[str, Row] = Field(description="by document id, in the order of the run")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.headline is not None and self.headline not in self.scores:
+            raise ValueError(f"headline {self.headline!r} is none of its scores: {', '.join(self.scores) or 'none'}")
+        for doc, row in self.documents.items():
+            if len(row.values) != len(self.scores):
+                raise ValueError(
+                    f"document {doc} has {len(row.values)} values; expected {len(self.scores)}, one a score"
+                )
+        return self
 
 
 class Baseline(_Strict):

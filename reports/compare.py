@@ -128,16 +128,17 @@ def _weak(made: Comparison, letters: Sequence[str]) -> Iterator[Piece]:
     if found:
         yield Heading("What weakens this", 3)
         yield Bullets(found)
-    settings = {
-        (name, letters[item.first], letters[item.second]): two
-        for item in made.items for name, two in item.settings.items()
-    }  # fmt: skip
+    settings: dict[tuple[str, str, str], dict[tuple[str, str], list[str]]] = {}
+    for item in made.items:
+        for name, (one, two) in item.settings.items():
+            values = settings.setdefault((name, letters[item.first], letters[item.second]), {})
+            values.setdefault((shown(one), shown(two)), []).append(item.task)
     if settings:
         yield Heading("Settings that differ", 3)
         pairs = len(made.runs) > 2
         yield Table((*(["runs"] if pairs else []), "setting", *_sides(made)), [
-            (*([f"{a} to {b}"] if pairs else []), name, shown(one), shown(two))
-            for (name, a, b), (one, two) in settings.items()
+            (*([f"{a} to {b}"] if pairs else []), name if len(values) == 1 else f"{name} ({', '.join(tasks)})", *two)
+            for (name, a, b), values in settings.items() for two, tasks in values.items()
         ])  # fmt: skip
 
 

@@ -51,7 +51,8 @@ def trainings(block: Block) -> list[Mapping[str, Any]]:
     found = block.model.lineage
     if not found:
         return []
-    return [*(one for one in found.get("parents") or () if isinstance(one, Mapping)), found]
+    parents = found.get("parents")
+    return [*(one for one in (parents if isinstance(parents, list) else ()) if isinstance(one, Mapping)), found]
 
 
 def _base(made: Mapping[str, Any]) -> str:

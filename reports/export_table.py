@@ -22,6 +22,7 @@ from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import Block
 from dare_bench.runs.scores import Score, is_share
+from dare_bench.runs.standing import Asked, around, difference, newest
 
 Mark = Literal["limited", "incomplete", "definition", "prompts", "approximate"]
 WHY: dict[Mark, str] = {
@@ -172,11 +173,12 @@ def _mark(grouped: Sequence[Answered], rows: Sequence[Row], places: Sequence[tup
     """Fill in the marks of the cells."""
     for at, (task, _) in enumerate(places):
         column = [(own[task][0], cell) for own, row in zip(grouped, rows, strict=True) if (cell := row.cells[at])]
-        whole = [(run, cell) for run, cell in column if not cell.score.limited and not _incomplete(run, cell.score)]
-        newest = max(whole, key=lambda pair: pair[0].created, default=None)
-        current = newest[1].score.task_fingerprint if newest else None
-        for run, cell in column:
-            cell.marks = tuple(_marks(run, cell.score, current))
+        asked = [
+            Asked(cell.score, run.created, not _incomplete(run, cell.score), around(run, task)) for run, cell in column
+        ]
+        now = newest(asked)
+        for one, (_, cell) in zip(asked, column, strict=True):
+            cell.marks = tuple(_marks(one, now))
 
 
 def _name(grouped: Sequence[Answered], rows: Sequence[Row]) -> None:
@@ -199,17 +201,14 @@ def _incomplete(run: Run, score: Score) -> bool:
     return not failed.isdisjoint(members(run.results, score.task)) if failed else run.status != "complete"
 
 
-def _marks(run: Run, score: Score, current: str | None) -> Iterator[Mark]:
-    if score.limited:
+def _marks(one: Asked, now: Asked | None) -> Iterator[Mark]:
+    if one.score.limited:
         yield "limited"
-    if _incomplete(run, score):
+    if not one.whole:
         yield "incomplete"
-    if current is not None and score.task_fingerprint != current:
-        if score.task_fingerprint.partition(":")[0] != current.partition(":")[0]:
-            yield "definition"
-        elif not score.limited:  # fewer documents are other prompts, too, and that is said already
-            yield "prompts"
-    if score.tier == "A":
+    if (kind := difference(one, now)) is not None:
+        yield kind
+    if one.score.tier == "A":
         yield "approximate"
 
 

@@ -30,6 +30,8 @@ TIE = 1e-4
 EXCUSED_SHARE = 0.01
 LEVEL = 0.05
 SMALLEST_EFFECT = 0.01
+_NO_SCORE = "the run has no such score"
+_NO_MEAN = "told, not judged: it is no mean over documents that both have"
 _CLOSE = {"rel_tol": 1e-4, "abs_tol": 1e-6}
 _CLOSE_NATS = {"rel_tol": 1e-4, "abs_tol": 1e-3}
 Mode = Literal["exact", "paired"]
@@ -115,7 +117,7 @@ def judge(run: Run | str | Path, baseline: Baseline | str | Path, smallest_effec
     Raises:
         UsageError: no baseline there, or the run was asked otherwise: other tasks, documents, prompts, decoding.
         IncompleteError: documents of the run failed, it has not finished, or it is limited where the baseline is not.
-        RunError: no run, or one without sample lines.
+        RunError: no run, one without sample lines, or one of which nothing can be judged.
     """
     run = run if isinstance(run, Run) else Run(run)
     old = baseline if isinstance(baseline, Baseline) else baselines.read(baseline)
@@ -132,7 +134,13 @@ def judge(run: Run | str | Path, baseline: Baseline | str | Path, smallest_effec
             )
     if found := unlike(old, now):
         raise UsageError(refusal(run, found))
-    return compare(run.run_id, old, now, smallest_effect)
+    verdict = compare(run.run_id, old, now, smallest_effect)
+    if not any(one.judged for one in verdict.scores):
+        told = "; ".join(f"{one.task} {one.key} {one.before:g} -> {one.after:g}" for one in verdict.scores)
+        raise RunError(
+            f"{run.path}: nothing can be judged, no headline is a mean over documents that both have ({told})"
+        )
+    return verdict
 
 
 def complete(run: Run) -> Baseline:
@@ -164,7 +172,10 @@ def compare(name: str, old: Baseline, now: Baseline, smallest_effect: float = SM
     if not scores:
         raise RunError(f"there is nothing to judge: no task of the baseline has a score ({', '.join(old.tasks)})")
     documents = sum(old.tasks[task].n_docs for task in exact)
-    reasons = [*_unexcused(flips, documents), *(one.reason for one in scores if one.red and one.mode == "paired")]
+    reasons = [
+        *_unexcused(flips, documents),
+        *(one.reason for one in scores if one.red and (one.mode == "paired" or math.isnan(one.after))),
+    ]
     groups = [
         (group, key, value, now.groups[group][key])
         for group, keys in old.groups.items()
@@ -178,7 +189,8 @@ def compare(name: str, old: Baseline, now: Baseline, smallest_effect: float = SM
         for flip in _flips(task, own, now.tasks[task], [own.headline])
         if flip.values
     ]
-    return Verdict(name, old, now, smallest_effect, scores, flips, reasons, changed, list(notes(old, now)), groups)
+    told = [*notes(old, now), *_unjudged(old, scores)]
+    return Verdict(name, old, now, smallest_effect, scores, flips, reasons, changed, told, groups)
 
 
 def mode(old: Baseline, now: Baseline, task: str) -> Mode:
@@ -204,7 +216,9 @@ def _flips(name: str, old: Task, now: Task, keys: Sequence[str | None] = ()) -> 
         nfe = (a.nfe, b.nfe) if a.nfe is not None and b.nfe is not None and a.nfe != b.nfe else None
         if answer or values or nfe:
             margin = min((margin for margin in (a.margin, b.margin) if margin is not None), default=None)
-            yield Flip(name, doc, answer, nfe, values, margin, margin is not None and margin < TIE)
+            # The same answer in as many passes has another value: that is the scorer, and no tie.
+            tie = (answer or nfe is not None) and margin is not None and margin < TIE
+            yield Flip(name, doc, answer, nfe, values, margin, tie)
 
 
 def _same(a: Any, b: Any, close: dict[str, float] = _CLOSE) -> bool:
@@ -230,7 +244,7 @@ def _exact(name: str, old: Task, now: Task, flips: Sequence[Flip]) -> Iterator[J
             higher_is_better=score.higher_is_better is not False,
             flips=len(mine),
             red=bool(open_) or other is None,
-            reason="the run has no such score" if other is None else _named("another value in documents", open_),
+            reason=f"{name} {key}: {_NO_SCORE}" if other is None else _named("another value in documents", open_),
         )
 
 
@@ -282,8 +296,10 @@ def _paired(old: Baseline, now: Baseline, tasks: Sequence[str], smallest: float)
 def _head(
     told: Judged, old: Baseline, now: Baseline, found: Difference | None, p: float | None, smallest: float, judged: int
 ) -> Judged:
+    if lost := _lost(old.tasks[told.task], now.tasks[told.task], told.key):
+        return replace(told, judged=True, difference=found, p=p, red=True, reason=f"{told.task} {told.key}: {lost}")
     if found is None:
-        return replace(told, reason="told, not judged: it is no mean over documents that both have")
+        return replace(told, reason=_NO_MEAN)
     drop = -found.value if told.higher_is_better else found.value
     red = p is not None and p <= LEVEL and drop >= smallest - 1e-12
     what = f"{told.task} {told.key} dropped by {100 * drop:.2f} points" if told.higher_is_better else (
@@ -294,6 +310,26 @@ def _head(
         detectable=_detectable(old.tasks[told.task], now.tasks[told.task], told.key, judged),
         reason=f"{what} (p {p:.2g})" if red else "",
     )  # fmt: skip
+
+
+def _lost(old: Task, now: Task, key: str) -> str:
+    """What the baseline has of a score and the run has not; nothing is judged by the rest alone."""
+    if key not in now.scores:
+        return _NO_SCORE
+    at, other = list(old.scores).index(key), list(now.scores).index(key)
+    gone = [
+        doc
+        for doc, row in old.documents.items()
+        if _parts(row.values[at]) is not None and _parts(now.documents[doc].values[other]) is None
+    ]
+    return _named("no value any more in documents", gone)
+
+
+def _unjudged(old: Baseline, scores: Sequence[Judged]) -> Iterator[str]:
+    """Tasks whose headline nobody can judge, so that a look at them is not forgotten."""
+    for one in scores:
+        if not one.judged and one.key == old.tasks[one.task].headline:
+            yield f"{one.task} {one.key} is not judged, it is no mean over documents that both have"
 
 
 def _drop_p(found: Difference | None, sign: int) -> float | None:

@@ -64,7 +64,7 @@ def _row(one: Judged) -> tuple[str, ...]:
     bounds = sorted(sign * x for x in (found.lo, found.hi) if x is not None) if found else []
     word = "REGRESSION" if one.red else ("better" if _better(one) else "no regression") if one.judged else "told"
     return (
-        one.task, one.key, number(one.before), number(one.after), f"{one.gain:+.4g}",
+        one.task, one.key, number(one.before), number(one.after), "—" if math.isnan(one.gain) else f"{one.gain:+.4g}",
         f"{bounds[0]:+.4f} to {bounds[1]:+.4f}" if len(bounds) == 2 else "—",
         "—" if one.p is None else f"{one.p:.2g}",
         f"{one.n}: {found.won if sign > 0 else found.lost} better, {found.lost if sign > 0 else found.won} worse"
@@ -124,7 +124,7 @@ def judged_line(one: Judged) -> str:
 
 def number(value: float) -> str:
     """A score as it is recorded; its unit is the metric's."""
-    return f"{value:.4f}" if abs(value) <= 1 else f"{value:.6g}"
+    return "none" if math.isnan(value) else f"{value:.4f}" if abs(value) <= 1 else f"{value:.6g}"
 
 
 def _shown(value: Value) -> str:

@@ -16,6 +16,7 @@ from dare_bench.runs.text import visible
 if TYPE_CHECKING:
     from rich.console import Console
 
+_BESIDE = 10_000  # characters of a text that a terminal shows beside another; a file has all
 # What markdown or the HTML inside it would obey.
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~])")
 
@@ -148,5 +149,5 @@ def _show_beside(names: tuple[str, str], rows: Sequence[tuple[str, str, str]], c
     for name in ("", *names):
         table.add_column(Text(visible(name)), overflow="fold", ratio=1 if name else None)
     for label, first, second in rows:
-        table.add_row(Text(visible(label), "dim"), Text(visible(first)), Text(visible(second)))
+        table.add_row(Text(visible(label), "dim"), Text(visible(first, _BESIDE)), Text(visible(second, _BESIDE)))
     console.print(table)

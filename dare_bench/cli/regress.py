@@ -40,8 +40,11 @@ def regress(
 
     Example: dare-bench regress out/my-run --baseline leaderboards/baselines/tiny-llada.json --junit regress.xml
     """
+    from dare_bench.errors import UsageError
     from dare_bench.reports.regress import judge
 
+    if update and (json or junit is not None or markdown is not None):
+        raise UsageError("--update shows the difference and judges nothing; leave --junit, --markdown and --json out")
     opened = _open(run)
     if update:
         _update(opened, Path(baseline), smallest_effect, docs)

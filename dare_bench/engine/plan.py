@@ -42,7 +42,7 @@ def plan(fields: Mapping[str, Any]) -> list[Planned]:
     if not named:
         return [Planned("", given)]
     planned = [
-        Planned(entry.name, {**made, "suite": suite.name}, entry.note)
+        Planned(entry.name, {**made, "part_of": suite.name}, entry.note)
         for suite in named.values()
         for entry, made in suite.specs(given)
     ]

@@ -192,7 +192,7 @@ def _block(
         ci=confidence_intervals(done.harness.results, done.harness.samples),
         extraction=done.harness.extraction,
         execution=schema.Execution(**done.harness.execution) if done.harness.execution else None,
-        suite=done.spec.suite,
+        suite=done.spec.part_of or (before.suite if before is not None else None),
         recipes=_recipes(done.spec, before),
         failures=failures,
         resumed_from=[schema.Resumed(date=s["date"], samples=s["held"]) for s in sessions[1:]],

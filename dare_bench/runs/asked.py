@@ -13,6 +13,7 @@ from typing import Any
 from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import TaskBlock
+from dare_bench.runs.standing import around, own_templates
 from dare_bench.types import Decoding
 
 _SHOWN = 60
@@ -62,8 +63,11 @@ def change(first: Run, second: Run, task: str, names: tuple[str, str] | None = N
             notes.append(f"the harness's version changed too: {versions[0]} and {versions[1]}")
     if documents != documents_b:
         counts = _documents(first, second, task)
-        (breaks if _content(counts) else notes).extend(_told(counts, a, b))
-        if _content(counts):
+        meant = _own_templates(first, second, task, counts)
+        (breaks if _content(counts) and not meant else notes).extend(_told(counts, a, b))
+        if meant:
+            notes.append("each checkpoint was asked by its own chat template, which is why the prompts differ")
+        elif _content(counts):
             notes += _reasons(first, second, task)
     return Change(one, two, tuple(breaks), tuple(notes), counts)
 
@@ -131,6 +135,12 @@ def _hashes(run: Run, task: str) -> dict[str, tuple[Any, ...]]:
 def _content(counts: dict[str, int]) -> bool:
     """Is it more than which documents were asked? Without sample lines nobody can tell, which counts as yes."""
     return not counts["both"] or any(counts[name] for name in _HASHES)
+
+
+def _own_templates(first: Run, second: Run, task: str, counts: dict[str, int]) -> bool:
+    """Do only prompts differ, and those for the sake of the checkpoints' own chat templates?"""
+    prompts_alone = counts["both"] > 0 and counts["prompt_hash"] > 0 and not counts["target_hash"]
+    return prompts_alone and own_templates(around(first, task), around(second, task))
 
 
 def _told(counts: dict[str, int], a: TaskBlock, b: TaskBlock) -> Iterator[str]:

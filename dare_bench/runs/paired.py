@@ -85,7 +85,9 @@ def pair(first: Run, second: Run, task: str, key: str | None = None) -> Pairing:
         where = f"{name}: " if len(tasks) > 1 else ""
         breaks += [f"{where}{text}" for text in found.breaks]
         notes += [f"{where}{text}" for text in found.notes if found.breaks]
-        differences |= differing_settings(first, second, name, name)
+        for setting, sides in differing_settings(first, second, name, name).items():
+            if differences.setdefault(setting, sides) != sides:  # the tasks of a group need not differ alike
+                differences[f"{setting} ({name})"] = sides
     for values, run in ((left, first), (right, second)):
         if (text := values.problem()) is not None:
             if values.score.is_group:

@@ -13,7 +13,7 @@ from typing import Any
 from dare_bench.errors import RunError
 from dare_bench.runs.files import DONE_FILE, JOURNAL, RUN_FILE, file_digest, samples_name, traces_name
 from dare_bench.runs.index import Document, SampleIndex, read_lines
-from dare_bench.runs.schema import Block, Status, parse_block
+from dare_bench.runs.schema import Block, Status, check_harness_part, parse_block
 from dare_bench.runs.scores import Score, headline, scores_of
 
 
@@ -42,6 +42,7 @@ class Run:
             self.block = parse_block(self.results.get("dare_bench"), self._results_file)
             if not isinstance(self.results.get("results"), dict):
                 raise RunError(f"{self._results_file}: has no 'results'; the file is damaged, run the evaluation again")
+            check_harness_part(self.results, self._results_file)
         elif not self._about:
             raise RunError(f"{path} is no run directory: it has neither results_<date>.json nor {RUN_FILE}")
 
@@ -136,7 +137,10 @@ class Run:
 
     def _file(self, name: str) -> Path | None:
         path = self.path / name
-        return path if self.date and path.is_file() else None
+        try:
+            return path if self.date and path.is_file() else None
+        except OSError:  # a name longer than any file's
+            return None
 
     def samples(self, task: str) -> Iterator[dict[str, Any]]:
         """The sample lines of a task, in the file's order; none if they were not written."""
@@ -195,11 +199,18 @@ def _newest_results(folder: Path) -> Path | None:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(path.read_bytes(), parse_int=_whole)
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}") from error
+    except RecursionError:
+        raise RunError(f"{path} is damaged: not JSON (nested too deeply)") from None
     except ValueError as error:
         raise RunError(f"{path} is damaged: not JSON ({error})") from error
     if not isinstance(value, dict):
         raise RunError(f"{path} is damaged: expected a JSON object, found {type(value).__name__}")
     return value
+
+
+def _whole(text: str) -> int | float:
+    """A whole number; one longer than any count or seed is a float (maybe infinite), so that sums of it end nothing."""
+    return int(text) if len(text) <= 20 else float(text)

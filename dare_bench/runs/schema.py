@@ -280,8 +280,8 @@ class TraceLine(_Strict):
     )
 
 
-class ResultsFile(_Open):
-    """``results_<date>.json``: lm-eval's keys (more of them than are named here) and the ``dare_bench`` block."""
+class HarnessPart(_Open):
+    """lm-eval's keys of a results file, as far as something here reads them."""
 
     results: dict[str, dict[str, Any]]
     groups: dict[str, dict[str, Any]] | None = None
@@ -291,6 +291,11 @@ class ResultsFile(_Open):
     n_shot: dict[str, Any] = Field(default_factory=dict, alias="n-shot")
     higher_is_better: dict[str, dict[str, bool | None]] = Field(default_factory=dict)
     n_samples: dict[str, dict[str, int]] = Field(default_factory=dict, alias="n-samples")
+
+
+class ResultsFile(HarnessPart):
+    """``results_<date>.json``: lm-eval's keys (more of them than are named here) and the ``dare_bench`` block."""
+
     dare_bench: Block
 
 
@@ -312,6 +317,18 @@ def json_schema() -> dict[str, Any]:
 
 
 _READERS: dict[int, type[Block]] = {1: Block}
+
+
+def check_harness_part(raw: dict[str, Any], where: str | Path) -> None:
+    """Are lm-eval's keys of the results file ``where`` of the shape that its readers count on?
+
+    Raises:
+        RunError: one of them is not.
+    """
+    try:
+        HarnessPart.model_validate(raw)
+    except ValidationError as error:
+        raise RunError(f"{where} is damaged: {one_line(error, 'the file')}") from error
 
 
 def parse_block(raw: Any, where: str | Path) -> Block:

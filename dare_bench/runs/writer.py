@@ -67,12 +67,20 @@ def atomic_file(path: str | Path, *, durable: bool = True) -> Iterator[BinaryIO]
     """A binary file to write that takes the place of ``path`` when the block ends without an exception.
 
     ``durable=False`` leaves out the flushes to disk (for pages that can be built again): after a power cut the file
-    may be lost, but a killed process still leaves the old file or the new one.
+    may be lost, but a killed process still leaves the old file or the new one. A device or a pipe is written to as it
+    is, never replaced.
 
     Raises:
         SaveError: the file could not be written; ``path`` is as it was.
     """
     path = Path(path)
+    if path.exists() and not path.is_file() and not path.is_dir():  # /dev/null, a pipe
+        try:
+            with path.open("wb") as file:
+                yield file
+        except OSError as error:
+            raise save_error(path, error) from error
+        return
     folder = ensure_folder(path.parent)
     temporary = folder / f".dare-{secrets.token_hex(8)}.tmp"
     try:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from run_factory import make_run
 
 from dare_bench.errors import RunError, UsageError
 from dare_bench.reports import compare as told
-from dare_bench.reports.text import markdown
+from dare_bench.reports.text import markdown, show
 from dare_bench.runs.comparison import compare
 from dare_bench.runs.reader import Run, find_runs
 
@@ -168,6 +169,21 @@ def test_graded_values_and_repeats(tmp_path: Path) -> None:
     assert len(item.better) == len(item.worse) == 20 and 0 < item.smallest_drop < 0.2
 
 
+def test_settings_that_differ_otherwise_in_another_task_are_all_named(tmp_path: Path) -> None:
+    def lengths(run: Run, s: int, t: int) -> Run:
+        def change(results: dict[str, Any]) -> None:
+            for task, length in (("s", s), ("t", t)):
+                results["dare_bench"]["tasks"][task]["decoding"]["gen_length"] = length
+
+        return _edit(run, change)
+
+    a, b = (_run(tmp_path, name, {"s": HALF, "t": HALF}) for name in "ab")
+    text = markdown(told.pieces(compare([lengths(a, 20, 4), lengths(b, 16, 16)]), 0))
+    assert "| gen\\_length (s) | 20 | 16 |" in text and "| gen\\_length (t) | 4 | 16 |" in text
+    (item,) = compare([_group(lengths(a, 20, 4), 0.5), _group(lengths(b, 16, 16), 0.5)]).items
+    assert item.settings == {"gen_length": (20, 16), "gen_length (t)": (4, 16)}
+
+
 def test_words_that_do_not_fit(tmp_path: Path) -> None:
     a, b = _run(tmp_path, "a", {"s": HALF}), _run(tmp_path, "b", {"t": HALF})
     with pytest.raises(UsageError, match="needs at least two runs, found 1"):
@@ -229,6 +245,16 @@ def test_text_of_models_is_harmless(tmp_path: Path) -> None:
     assert "\x1b" not in text and "\u202e" not in text and "␛[31m⟨U+202E⟩" in text
     assert "````text\n<script>" in text, "inside a fence that the text cannot close"
     assert "\\<b\\>model" in text
+
+
+def test_a_terminal_shows_the_beginning_of_a_huge_answer_and_a_file_all(tmp_path: Path) -> None:
+    a, b = (_run(tmp_path, name, {"s": own}, answer="ox" * 100_000) for name, own in (("a", HALF), ("b", MORE)))
+    pieces = list(told.pieces(compare([a, b]), 1))
+    console = Console(markup=False, highlight=False, width=200)
+    with console.capture() as said:
+        show(pieces, console)
+    assert "190,000" in said.get() and len(said.get()) < 100_000
+    assert "ox" * 100_000 in markdown(pieces)
 
 
 def test_the_record_is_plain_json_with_everything(tmp_path: Path) -> None:

@@ -251,6 +251,66 @@ def test_a_score_that_is_no_mean_over_documents_is_told() -> None:
     assert not found.red and not found.scores[0].judged and "no mean over documents" in found.scores[0].reason
 
 
+def without_scores(record: dict[str, Any]) -> None:
+    task = record["tasks"][TASK]
+    task.update(scores={}, headline=None, documents={k: [*row[:4], []] for k, row in task["documents"].items()})
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["exact", "paired"])
+def test_a_score_that_is_gone_is_red(other: bool) -> None:
+    one, two = scored([1.0, 0.0] * 20, other=False), scored([1.0, 0.0] * 20, other=other)
+    found = regress.compare("run", one, changed(two, without_scores))
+    assert found.red and "the run has no such score" in found.reasons[0]
+    text = markdown(regress_text.pieces(found))
+    assert "nan" not in text and 'failures="1"' in junit.text(found)
+
+
+def test_documents_that_have_no_value_any_more_are_red() -> None:
+    def hide(record: dict[str, Any]) -> None:
+        record["tasks"][TASK]["documents"]["7"][4] = [None]
+
+    one, two = scored([1.0] * 40, other=False), scored([1.0] * 40)
+    found = regress.compare("run", one, changed(two, hide))
+    assert found.red and "no value any more in documents 7" in found.reasons[0]
+    assert not regress.compare("run", changed(one, hide), two).red
+
+
+def test_a_value_that_changed_under_the_same_answer_is_no_tie(tmp_path: Path) -> None:
+    def other(record: dict[str, Any]) -> None:
+        record["tasks"][TASK]["documents"]["7"][3:] = [0.0, [0.25]]
+
+    one = made(tmp_path, n_docs=200)
+    found = regress.compare("run", one, changed(one, other))
+    assert found.red and [flip.excused for flip in found.flips] == [False]
+
+
+def test_where_nothing_can_be_judged_it_is_no_success(tmp_path: Path) -> None:
+    def corpus(record: dict[str, Any]) -> None:
+        record["tasks"][TASK]["scores"][KEY]["value"] = 31.4
+        record["checkpoint"]["content_hash"] = "another"
+
+    one = changed(made(tmp_path / "a"), corpus)
+    with pytest.raises(RunError, match=r"nothing can be judged.*31\.4 -> 0\.9"):
+        regress.judge(Run(tmp_path / "a" / "tiny-llada-dare_sudoku-0123abcd"), one)
+    found = regress.compare("run", one, made(tmp_path / "b"))
+    assert any("is not judged" in text for text in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("headline", "acc,none", "is none of its scores"),
+        ("documents", {"3": ["q", "a", None, None, []]}, "has 0 values"),
+    ],
+)
+def test_a_baseline_that_does_not_fit_together_is_damaged(tmp_path: Path, place: str, value: Any, said: str) -> None:
+    record = made(tmp_path / "a").model_dump(mode="json")
+    record["tasks"][TASK][place] = value
+    (tmp_path / "x.json").write_text(json.dumps(record))
+    with pytest.raises(UsageError, match=f"is damaged.*{said}"):
+        baselines.read(tmp_path / "x.json")
+
+
 def test_a_group_is_told_and_its_tasks_are_judged() -> None:
     one = scored([1.0] * 40, other=False).model_copy(update={"groups": {"all": {"acc,none": 0.9}}})
     two = scored([1.0] * 40).model_copy(update={"groups": {"all": {"acc,none": 0.1}}})

@@ -40,6 +40,15 @@ def test_replaces_and_leaves_nothing_beside(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o666 & ~_umask()
 
 
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    atomic_write_text(pipe, "one")
+    assert os.read(reader, 9) == b"one" and pipe.is_fifo() and names(tmp_path) == ["pipe"]
+    os.close(reader)
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

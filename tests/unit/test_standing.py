@@ -1,0 +1,66 @@
+"""Which scores answer the question as it is asked now."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from run_factory import make_run
+
+from dare_bench.runs.asked import change
+from dare_bench.runs.reader import Run
+from dare_bench.runs.standing import Asked, around, difference, newest
+
+
+def run(root: Path, name: str, template: str = "", shots: int = 0, **options: Any) -> Run:
+    folder = make_run(root, name, tasks={"a": 0.5}, **options)
+    file = next(folder.glob("results_*.json"))
+    results = json.loads(file.read_bytes())
+    results["chat_template"] = template or None
+    results["n-shot"] = {"a": shots}
+    file.write_text(json.dumps(results))
+    return Run(folder)
+
+
+def asked(found: Run, whole: bool = True) -> Asked:
+    score = found.headline("a")
+    assert score is not None
+    return Asked(score, found.created, whole, around(found, "a"))
+
+
+def test_the_newest_whole_run_of_all_documents_says_what_is_asked_now(tmp_path: Path) -> None:
+    old = asked(run(tmp_path, "old", created="2026-11-01T00:00:00"))
+    new = asked(run(tmp_path, "new", fingerprint="v2", created="2026-11-02T00:00:00"))
+    limited = asked(run(tmp_path, "limited", limit=5, fingerprint="v3", created="2026-11-03T00:00:00"))
+    broken = asked(run(tmp_path, "broken", fingerprint="v4", created="2026-11-04T00:00:00"), whole=False)
+    assert newest([old, new, limited, broken]) is new and newest([limited, broken]) is None
+    assert difference(old, new) == "definition" and difference(new, new) is None and difference(old, None) is None
+
+
+def test_each_checkpoint_may_have_a_chat_template_of_its_own(tmp_path: Path) -> None:
+    llada = run(tmp_path, "llada", "<user>{{ x }}", prompts="llada")
+    dream = run(tmp_path, "dream", "[INST]{{ x }}", prompts="dream")
+    raw = run(tmp_path, "raw", prompts="raw")
+    shots = run(tmp_path, "shots", "<bos>{{ x }}", shots=5, prompts="shots")
+    same = run(tmp_path, "same", "[INST]{{ x }}", prompts="other data")
+    fewer = run(tmp_path, "fewer", "<s>{{ x }}", prompts="fewer", n_docs=10)
+    now = asked(dream)
+    assert difference(asked(llada), now) is None
+    assert [difference(asked(one), now) for one in (raw, shots, same, fewer)] == ["prompts"] * 4
+
+
+def test_compared_they_get_a_note_and_no_refusal(tmp_path: Path) -> None:
+    def of(name: str, template: str, target: str | None = None) -> Run:
+        made = run(tmp_path, name, template, prompts=name)
+        file = next(made.path.glob("samples_a_*"))
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        for row in rows:
+            row |= {"prompt_hash": f"{name}{row['doc_id']}", "target_hash": f"{target}{row['doc_id']}"}
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return made
+
+    llada, dream, raw = of("llada", "<user>"), of("dream", "[INST]"), of("raw", "")
+    found = change(llada, dream, "a")
+    assert not found.breaks and any("its own chat template" in note for note in found.notes)
+    assert change(llada, raw, "a").breaks and change(dream, of("moved", "<x>", "other"), "a").breaks

@@ -36,7 +36,8 @@ class Column(BaseModel):
 class Board(BaseModel):
     """A board's declaration.
 
-    ``rank_by``: "mean" of all columns, "none", or one of the tasks. ``rows``: "checkpoint" puts runs of one checkpoint
+    ``rank_by``: "mean" of all columns, "none", one of the tasks, or "auto": the mean where most rows have all tasks,
+    else the task that most have. ``rows``: "checkpoint" puts runs of one checkpoint
     that were asked alike and have other tasks on one row, "run" gives each run its own.
     """
 
@@ -67,7 +68,7 @@ class Board(BaseModel):
     def _ranks_by_a_column(self) -> Board:
         if self.tasks == "all":
             return self
-        allowed = ["mean", "none", *(column.task for column in self.tasks)]
+        allowed = ["mean", "none", "auto", *(column.task for column in self.tasks)]
         if self.rank_by not in allowed:
             raise ValueError(f"rank_by is {self.rank_by!r}; allowed: {', '.join(allowed)}")
         return self

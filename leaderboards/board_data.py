@@ -13,9 +13,7 @@ from dare_bench.leaderboards.board import Column, column_names
 from dare_bench.leaderboards.context import View
 from dare_bench.leaderboards.pages import slug
 from dare_bench.leaderboards.rows import row_record
-
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""First characters that make a spreadsheet take a cell for a formula (OWASP, CSV Injection)."""
+from dare_bench.runs.text import no_formula
 
 SCORE_FIELDS = ("value", "lo", "hi", "n", "tier", "fingerprint")
 
@@ -79,9 +77,7 @@ def _text(cell: Any) -> str:
         return ""
     if isinstance(cell, bool):
         return "yes" if cell else "no"
-    if isinstance(cell, str) and cell.lstrip(" ").startswith(FORMULA):
-        return "'" + cell
-    return str(cell)
+    return no_formula(cell) if isinstance(cell, str) else str(cell)
 
 
 def csv_text(table: Table) -> str:

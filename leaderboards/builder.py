@@ -14,8 +14,8 @@ from dare_bench.leaderboards.board import Board, load_board
 from dare_bench.leaderboards.context import Context, View
 from dare_bench.leaderboards.entries import read_entries
 from dare_bench.leaderboards.pages import HERE, Link, slug
-from dare_bench.leaderboards.ranking import make_rows
-from dare_bench.leaderboards.site import Site
+from dare_bench.leaderboards.ranking import make_rows, settled
+from dare_bench.leaderboards.site import MANIFEST, NOTED, Site, held
 
 PAGES: tuple[Any, ...] = (speed_page, lineage_page, compare_page)
 """Modules of pages over several runs: ``link(context)`` is their place in the navigation, or None where they would be
@@ -72,19 +72,29 @@ def build(
     entries = read_entries(roots, problem)
     if not entries:
         raise RunError(f"no run below {', '.join(map(str, roots))}; make one with dare-bench eval")
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"{out} is a file; give a folder for the site")
+    _check(out)
     context = Context(entries, problem, samples)
     context.views = _views(declared, context)
-    site = Site(out, _navigation(context))
-    try:
-        _write(site, context, report, on_progress)
-    except BaseException:
-        site.broken_off()
-        raise
-    site.finish()
+    with held(out):
+        site = Site(out, _navigation(context))
+        try:
+            _write(site, context, report, on_progress)
+        except BaseException:
+            site.broken_off()
+            raise
+        site.finish()
     report.runs, report.files, report.made = len(entries), len(site.files), len(site.made)
     return report
+
+
+def _check(out: Path) -> None:
+    """Raises UsageError where the site would take the place of something else."""
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is a file; give a folder for the site")
+    index = out / "index.html"
+    if index.is_file() and not (out / MANIFEST).exists() and not (out / NOTED).exists():
+        if b'content="dare-bench"' not in index.read_bytes():
+            raise UsageError(f"{index} is there and no page of dare-bench; give another folder for the site")
 
 
 def _write(site: Site, context: Context, report: Report, tell: Callable[[int, int], None] | None) -> None:
@@ -116,6 +126,7 @@ def _views(declared: Sequence[tuple[str, Board]], context: Context) -> list[View
 
 def _view(name: str, board: Board, context: Context, place: str) -> View:
     columns = board.columns(context.entries)
+    board = settled(board, columns, context.entries)
     data = "data/board.json" if place == "index.html" else f"data/{place.removesuffix('.html')}.json"
     return View(name, board, columns, make_rows(board, columns, context.entries), place, data)
 

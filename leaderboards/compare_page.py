@@ -10,12 +10,11 @@ from pathlib import Path
 
 from dare_bench.leaderboards import comparing, pair_page
 from dare_bench.leaderboards.context import Context, View
-from dare_bench.leaderboards.descent import edges, trees
-from dare_bench.leaderboards.entries import Entry
 from dare_bench.leaderboards.pages import HERE, Link, render
 from dare_bench.leaderboards.pair_page import Delta
 from dare_bench.leaderboards.rows import Cell, Row
 from dare_bench.leaderboards.site import Site
+from dare_bench.leaderboards.steps import LEVEL, Step, any_step, judged, steps_of
 from dare_bench.runs.comparison import Comparison
 from dare_bench.runs.writer import atomic_write_bytes, atomic_write_text
 from dare_bench.stats import Interval, mean_of
@@ -24,7 +23,6 @@ from dare_bench.stats.paired import holm
 PLACE = "compare/index.html"
 TOP = 8
 """Ranked rows of a board that are compared with each other: 28 pairs, whatever the number of runs."""
-LEVEL = 0.95
 ASSETS = ("theme.js", "site.css", "site.js", "charts.css", "compare.css")
 
 
@@ -63,31 +61,19 @@ class Matrix:
         return [[None if i == j else upper.get((i, j)) or _turned(upper[j, i]) for j in numbers] for i in numbers]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A trained checkpoint's run beside one of what it was made from, and what changed in each task."""
-
-    name: str
-    detail: str
-    page: str
-    base: str
-    base_page: str
-    deltas: list[tuple[str, Delta]]
-
-
 def link(context: Context) -> Link | None:
     """In the navigation where any two runs are to be compared and their samples may be read."""
     if not context.samples:
         return None
     some = any(len(_best(view)) > 1 for view in context.views)
-    return Link(PLACE, "Compare") if some or any(_edges(context)) else None
+    return Link(PLACE, "Compare") if some or any_step(context) else None
 
 
 def write(site: Site, context: Context) -> None:
     """The index; the pages of pairs are made as their numbers are asked for."""
     place = {id(entry): at for at, entry in enumerate(context.entries)}
     matrices = [made for view in context.views if (made := _matrix(site, context, view, place)) is not None]
-    steps, refused = _steps(site, context)
+    steps, refused = steps_of(site, context)
     site.part("compare", (matrices, steps, refused), partial(_write, site, matrices, steps, refused))
 
 
@@ -95,7 +81,7 @@ def _write(site: Site, matrices: list[Matrix], steps: list[Step], refused: list[
     # p is adjusted here, where it is written: a rebuild without a change needs no statistics.
     told = {name: getattr(comparing, name) for name in ("letter", "p_value", "signed", "span")}
     cells = [(matrix, matrix.cells()) for matrix in matrices]
-    site.page(PLACE, "compares.html.j2", matrices=cells, steps=_told(steps), refused=refused, **told)
+    site.page(PLACE, "compares.html.j2", matrices=cells, steps=judged(steps), refused=refused, **told)
 
 
 def write_standalone(comparison: Comparison, path: str | Path) -> Path:
@@ -115,7 +101,14 @@ def write_standalone(comparison: Comparison, path: str | Path) -> Path:
 
 
 def _best(view: View) -> list[Row]:
-    return [row for row in view.rows if row.rank is not None][:TOP]
+    ranked = [row for row in view.rows if row.rank is not None]
+    return (ranked or _limited(view))[:TOP]
+
+
+def _limited(view: View) -> list[Row]:
+    """Where no row is ranked: those with every score of which nothing is said but that they are limited, best first."""
+    rows = [row for row in view.rows if row.mean is not None and {badge.kind for badge in row.badges} == {"limited"}]
+    return sorted(rows, key=lambda row: row.mean or 0.0, reverse=True)
 
 
 def _matrix(site: Site, context: Context, view: View, place: dict[int, int]) -> Matrix | None:
@@ -196,52 +189,3 @@ def _turned(cell: Gain) -> Gain:
     kind = {"better": "worse", "worse": "better"}.get(cell.kind, "none")
     lo, hi = cell.lo, cell.hi
     return replace(cell, value=-cell.value, lo=None if hi is None else -hi, hi=None if lo is None else -lo, kind=kind)
-
-
-@dataclass(frozen=True, slots=True)
-class _Beside:
-    """A run of a trained checkpoint and one of what it was made from, with the scores to compare (task and key)."""
-
-    base: Entry
-    own: Entry
-    scores: list[tuple[str, str]]
-
-
-def _edges(context: Context) -> list[_Beside]:
-    """All checkpoints whose parent was evaluated, by the runs that their scores are from."""
-    found: dict[tuple[int, int], _Beside] = {}
-    for made in (made for root in trees(context.entries) for made in edges(root)):
-        if made.base is not None:
-            pair = _Beside(made.base.entry, made.own.entry, [])
-            found.setdefault((id(pair.base), id(pair.own)), pair).scores.append((made.task, made.own.score.key))
-    return list(found.values())
-
-
-def _steps(site: Site, context: Context) -> tuple[list[Step], list[tuple[str, str]]]:
-    """Every edge of the lineage, and those that do not compare, with the reason."""
-    made, refused = [], []
-    for one in _edges(context):
-        deltas, own = [], one.own
-        for task, key in one.scores:
-            found = pair_page.difference(site, context, one.base, own, task, key)
-            if isinstance(found, str):
-                refused.append((f"{own.name.text}, {task}", found))
-            else:
-                deltas.append((task, found))
-        if deltas:
-            made.append(Step(own.name.title, own.name.detail, own.page, one.base.name.text, one.base.page, deltas))
-    return made, refused
-
-
-def _told(steps: Sequence[Step]) -> list[tuple[Step, list[tuple[str, Delta, float | None, str]]]]:
-    """Each step with its tasks: difference, p adjusted over all of them, and what that shows."""
-    adjusted = iter(holm([delta.p for step in steps for _, delta in step.deltas]))
-    return [
-        (step, [(task, delta, p := next(adjusted), _kind(delta, p)) for task, delta in step.deltas]) for step in steps
-    ]
-
-
-def _kind(delta: Delta, adjusted: float | None) -> str:
-    if adjusted is None or adjusted > 1 - LEVEL or not delta.value:
-        return "none"
-    return "better" if delta.gain > 0 else "worse"

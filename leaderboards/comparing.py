@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from dare_bench.leaderboards.forest import Effect, forest
 from dare_bench.leaderboards.names import Name, names
 from dare_bench.leaderboards.pages import plain_value
 from dare_bench.runs.comparison import Compared, Comparison, Flip
+from dare_bench.runs.names import letter
 from dare_bench.runs.reader import Run
 from dare_bench.runs.text import one_line, visible
 from dare_bench.runs.view import DocumentView, document_view
@@ -53,11 +55,6 @@ class Documents:
     shown: list[Changed]
 
 
-def letter(number: int) -> str:
-    """A to Z, then the number itself: what a run is called inside a page."""
-    return chr(ord("A") + number) if number < 26 else str(number + 1)
-
-
 def p_value(p: float | None) -> str:
     """A p-value for reading; small ones are told by their order only."""
     if p is None:
@@ -67,7 +64,7 @@ def p_value(p: float | None) -> str:
 
 def signed(value: float | None, share: bool) -> str:
     """A difference for reading: of shares in points of a hundred with one decimal, of others with three figures."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return "–"
     text = f"{100 * value:+.1f}" if share else f"{value:+.3g}"
     return text.lstrip("+-") if not float(text) else text.replace("-", "−")

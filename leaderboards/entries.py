@@ -19,6 +19,8 @@ from dare_bench.runs.scores import Score, headline
 from dare_bench.runs.standing import Around, around
 from dare_bench.runs.text import one_line
 
+_FRAME = ("num_fewshot", "apply_chat_template", "system_instruction")
+
 
 @dataclass(slots=True)
 class Entry:
@@ -52,6 +54,9 @@ class Entry:
     name: Name
     around: dict[str, Around]
     """What stood around the documents, by task and group."""
+    framed: tuple[Any, ...] = ()
+    """What was asked for around the documents: number of examples, chat template, system instruction."""
+    rescored: bool = False
     task_nfe: dict[str, float] = field(default_factory=dict)
     """Forward passes per request of each task or group whose own the run knows."""
     generated: frozenset[str] = frozenset()
@@ -91,7 +96,14 @@ class Entry:
     def settings(self) -> str:
         """The family, and what was asked for beyond its defaults, in short."""
         text = one_line(", ".join(f"{name} {value}" for name, value in self.asked.items()), 90) or "default settings"
-        return f"{one_line(self.family, 40)}, {text}" if self.family else text
+        return ", ".join(filter(None, [one_line(self.family, 40), *self._frame(), text]))
+
+    def _frame(self) -> Iterator[str]:
+        shots = {count for around in self.around.values() for count in around.shots if count}
+        if len(shots) == 1:
+            yield f"{shots.pop()}-shot"
+        if any(around.template for around in self.around.values()):
+            yield "chat template"
 
 
 def read_entries(roots: Iterable[str | Path], problem: Callable[[str], None]) -> list[Entry]:
@@ -127,6 +139,8 @@ def _entry(run: Run) -> Entry:
         status=run.status,
         created=run.created,
         family=model.family if model else "",
+        framed=tuple(run.asked.get(name) for name in _FRAME),
+        rescored=bool(block and any("scored again" in event.what for event in block.events)),
         checkpoint=(model.name, model.content_hash, model.adapter_hash or "", model.dtype) if model else (run.model,),
         seeds=block.seeds if block else (),
         asked=dict(block.decoding_requested) if block else {},

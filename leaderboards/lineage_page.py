@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from dare_bench.leaderboards import comparing, pair_page
+from dare_bench.leaderboards import comparing, pair_page, steps
 from dare_bench.leaderboards.charts import Base, Series, Step, lines
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.descent import (
@@ -129,15 +129,19 @@ def write(site: Site, context: Context) -> None:
         # "index" is taken, whatever a checkpoint is called.
         place = INDEX if len(roots) == 1 else f"lineage/from-{name}.html"
         made.append(_Reading(site, context, root, tasks_of(root, columns)).tree(place))
+    known = steps.family(steps.steps_of(site, context)[0]) if context.samples else []
     for tree in made:
-        site.part(f"lineage {tree.place}", (tree, len(made)), partial(_write_tree, site, tree, len(made)))
+        told = tree, len(made), known
+        site.part(f"lineage {tree.place}", told, partial(_write_tree, site, *told))
     if len(made) > 1:
         site.part("lineage", made, partial(_write_index, site, made))
 
 
-def _write_tree(site: Site, tree: Tree, count: int) -> None:
+def _write_tree(site: Site, tree: Tree, count: int, known: Sequence[float]) -> None:
     charts = [_drawn(chart, f"steps-{at}") for at, chart in enumerate(tree.charts, start=1)]
-    site.page(tree.place, "lineage.html.j2", tree=tree, trees=[], charts=charts, alone=count == 1, **_told())
+    # p is adjusted here, where it is written: a rebuild without a change needs no statistics.
+    told = {**_told(), "adjusted": steps.adjust(known), "kind": steps.kind}
+    site.page(tree.place, "lineage.html.j2", tree=tree, trees=[], charts=charts, alone=count == 1, **told)
 
 
 def _write_index(site: Site, made: Sequence[Tree]) -> None:

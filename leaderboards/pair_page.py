@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from dare_bench.errors import RunError, UsageError
@@ -16,6 +17,7 @@ from dare_bench.leaderboards.site import Site, state
 from dare_bench.runs.comparison import MODEL, Compared, compare
 from dare_bench.runs.files import samples_name
 from dare_bench.runs.paired import pair
+from dare_bench.runs.scores import are_shares
 from dare_bench.stats.paired import Difference
 
 
@@ -84,7 +86,7 @@ def _one(first: Entry, second: Entry, task: str, key: str) -> dict[str, Any]:
         made = pairing.difference()
     except (RunError, UsageError) as error:
         return {"refused": _said(error, first, second)}
-    share = all(0 <= value <= 1 for value in (*pairing.first, *pairing.second))
+    share = are_shares(key, fmean(pairing.first), fmean(pairing.second))
     better = pairing.higher_is_better is not False
     return {**_numbers(made), "share": share, "higher_is_better": better, "breaks": pairing.breaks,
             "settings": _settings(pairing.differences)}  # fmt: skip

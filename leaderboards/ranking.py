@@ -9,8 +9,20 @@ from dare_bench.leaderboards.board import Board, Column
 from dare_bench.leaderboards.entries import Entry
 from dare_bench.leaderboards.rows import Badge, Cell, Row, cells_of, together
 from dare_bench.runs.scores import is_share
-from dare_bench.runs.standing import Asked, Difference, difference, newest
+from dare_bench.runs.standing import Asked, Difference, difference, present
 from dare_bench.stats import Interval, mean_of
+
+
+def settled(board: Board, columns: Sequence[Column], entries: Sequence[Entry]) -> Board:
+    """``rank_by: auto`` settled: by the mean where half the rows have all tasks, else by the task that most have."""
+    if board.rank_by != "auto":
+        return board
+    rows = [cells_of(own, columns) for own in together(entries, board.rows == "run")]
+    scored = [cells for cells in rows if any(cells)]
+    whole = sum(all(cells) for cells in scored)
+    counts = [sum(cells[at] is not None for cells in scored) for at in range(len(columns))]
+    usual = columns[counts.index(max(counts))].task if columns else "mean"
+    return board.model_copy(update={"rank_by": "mean" if 2 * whole >= len(scored) else usual})
 
 
 def make_rows(board: Board, columns: Sequence[Column], entries: Sequence[Entry]) -> list[Row]:
@@ -19,7 +31,7 @@ def make_rows(board: Board, columns: Sequence[Column], entries: Sequence[Entry])
     rows = [row for row in rows if board.tasks == "all" or any(row.cells) or row.main.status == "running"]
     current = _now(rows, len(columns))
     for row in rows:
-        row.badges = _badges(row, columns, current)
+        row.badges = _badges(row, columns, current, board.rank_by)
         _add_mean(row, board, columns)
     _rank(rows, _comparable(rows, board, columns))
     newest_first = sorted(rows, key=lambda row: row.created, reverse=True)
@@ -34,7 +46,7 @@ def _asked(cell: Cell) -> Asked:
 
 def _now(rows: Sequence[Row], columns: int) -> list[Asked | None]:
     """For each column the question as it is asked now."""
-    return [newest(_asked(cell) for row in rows if (cell := row.cells[at]) is not None) for at in range(columns)]
+    return [present(_asked(cell) for row in rows if (cell := row.cells[at]) is not None) for at in range(columns)]
 
 
 def _differing(row: Row, columns: Sequence[Column], current: Sequence[Asked | None]) -> dict[Difference, list[str]]:
@@ -46,7 +58,7 @@ def _differing(row: Row, columns: Sequence[Column], current: Sequence[Asked | No
     return found
 
 
-def _badges(row: Row, columns: Sequence[Column], current: Sequence[Asked | None]) -> list[Badge]:
+def _badges(row: Row, columns: Sequence[Column], current: Sequence[Asked | None], rank_by: str) -> list[Badge]:
     badges: list[Badge] = []
     statuses = {entry.status for entry in row.entries}
     failures = sum(entry.failures for entry in row.entries)
@@ -63,14 +75,20 @@ def _badges(row: Row, columns: Sequence[Column], current: Sequence[Asked | None]
     if edited:
         why = f"Sample files are not as the run wrote them: {', '.join(edited)}. The pages show what they hold now."
         badges.append(Badge("edited", "samples edited", why))
+    if any(entry.rescored for entry in row.entries):
+        badges.append(Badge("rescored", "re-scored", "The recorded answers of another run, scored again."))
     differing = _differing(row, columns, current)
     if stale := differing["definition"]:
         why = f"Templates, filters or scorer differ from those of the newest complete run: {', '.join(stale)}."
         badges.append(Badge("stale", "other task version", why))
     if prompts := differing["prompts"]:
-        why = f"Examples, chat template or data differ from those of the newest complete run: {', '.join(prompts)}."
+        why = f"Examples, chat template or data differ from those of most complete runs: {', '.join(prompts)}."
         badges.append(Badge("prompts", "other prompts", why))
-    missing = [column.name for column, cell in zip(columns, row.cells, strict=True) if cell is None]
+    missing = [
+        column.name
+        for column, cell in zip(columns, row.cells, strict=True)
+        if cell is None and rank_by in ("mean", "none", column.task)
+    ]
     if missing and "running" not in statuses:
         badges.append(Badge("missing", f"{len(missing)} of {len(columns)} tasks missing", ", ".join(missing)))
     return badges

@@ -141,7 +141,7 @@ def _alike(one: Entry, other: Entry) -> bool:
     if (one.checkpoint, one.seeds, one.hardware) != (other.checkpoint, other.seeds, other.hardware):
         return False
     by_task = (one.suite is not None and one.suite == other.suite) or (bool(one.recipes) and bool(other.recipes))
-    return by_task or one.asked == other.asked
+    return by_task or (one.asked, one.framed) == (other.asked, other.framed)
 
 
 def cells_of(entries: Sequence[Entry], columns: Sequence[Column]) -> list[Cell | None]:

@@ -2,22 +2,53 @@
 
 A site is made of parts (the pages of one run, the samples of one task ...). Each part has a key: a hash of all that it
 is made from. The list of files that a build leaves (``data/files.json``) keeps the keys, so that the next build writes
-only the parts whose key is another one, and removes what no part has any more.
+only the parts whose key is another one, and removes what no part has any more. What a build is about to write it notes
+first, one line a file (``data/files.new``, which goes when the list is written): of a build that is killed nothing
+stays unlisted.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from filelock import FileLock, Timeout
+
+from dare_bench.errors import RunError
 from dare_bench.leaderboards.pages import HERE, Link, render
-from dare_bench.runs.writer import atomic_write_bytes, atomic_write_json, atomic_write_text
+from dare_bench.runs.writer import (
+    atomic_write_bytes,
+    atomic_write_json,
+    atomic_write_text,
+    ensure_folder,
+    remove_leftovers,
+    save_error,
+)
 
 MANIFEST = "data/files.json"
+NOTED = "data/files.new"
+
+
+@contextmanager
+def held(out: Path) -> Iterator[None]:
+    """The site's folder, for one build at a time; raises RunError where another has it."""
+    ensure_folder(out)
+    lock = FileLock(out / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise RunError(f"{out} is being written by another build; wait for it, or give another folder") from None
+    except OSError as error:
+        raise save_error(out, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @dataclass(slots=True)
@@ -40,6 +71,7 @@ class Site:
         self.made: list[str] = []
         """Names of the parts that this build wrote."""
         self._before = _manifest(out)
+        self._note: TextIO | None = None
         self._source = _source()
         self._now: Part | None = None
 
@@ -93,6 +125,13 @@ class Site:
             raise AssertionError(f"{place} would leave the site's folder")  # names go through slug() first
         assert self._now is not None, "files belong to parts"
         self._now.files[place] = []
+        try:
+            if self._note is None:
+                self._note = (ensure_folder(self.out / "data") / Path(NOTED).name).open("a", encoding="utf-8")
+            self._note.write(f"{place}\n")
+            self._note.flush()
+        except OSError as error:
+            raise save_error(self.out / NOTED, error) from error
         return self.out / place
 
     @property
@@ -110,14 +149,21 @@ class Site:
         for place in {place for part in self._before.values() for place in part.files} - kept:
             path = self.out / place
             if inside in path.resolve().parents and path.is_file():
-                path.unlink()
-                _remove_empty(path.parent, self.out)
+                try:
+                    path.unlink()
+                    _remove_empty(path.parent, self.out)
+                except OSError as error:
+                    raise save_error(path, error) from error
         self.save()
 
     def save(self) -> None:
         """Note the parts that are done, also where a build is broken off: the next one goes on from there."""
         record = {name: {"key": p.key, "files": p.files, "facts": p.facts} for name, p in sorted(self.parts.items())}
         atomic_write_json(self.out / MANIFEST, {"files": self.files, "parts": record}, durable=False)
+        if self._note is not None:
+            self._note.close()
+            self._note = None
+        (self.out / NOTED).unlink(missing_ok=True)
 
     def broken_off(self) -> None:
         """Keep the list complete when a build ends early: what the last build left is still listed."""
@@ -134,19 +180,33 @@ def _remove_empty(folder: Path, top: Path) -> None:
 
 def _manifest(out: Path) -> dict[str, Part]:
     """The parts that the last build left; none where its list is missing or damaged (then all is made again)."""
+    noted = _noted(out)
     try:
         raw = json.loads((out / MANIFEST).read_bytes())
-    except (OSError, ValueError):
-        return {}
+    except (OSError, ValueError, RecursionError):
+        raw = None
     parts = raw.get("parts") if isinstance(raw, dict) else None
     found: dict[str, Part] = {}
     for name, part in (parts if isinstance(parts, dict) else {}).items():
         if isinstance(part, dict) and isinstance(part.get("files"), dict) and isinstance(part.get("facts"), dict):
             found[str(name)] = Part(str(part.get("key")), part["files"], part["facts"])
-    if isinstance(raw, dict) and isinstance(raw.get("files"), list):  # what no part lists is to be removed all the same
-        listed = {place for part in found.values() for place in part.files}
-        found[""] = Part("", {str(place): [] for place in raw["files"] if place not in listed and place != MANIFEST})
+    files = raw.get("files") if isinstance(raw, dict) else None
+    places = {str(place) for place in (*(files if isinstance(files, list) else ()), *noted)}
+    listed = {place for part in found.values() for place in part.files}
+    found[""] = Part("", {place: [] for place in places - listed - {MANIFEST}})  # of no part: these go
     return found
+
+
+def _noted(out: Path) -> list[str]:
+    """What a build that was killed had begun to write; the temporary files that it left there go now."""
+    try:
+        places = (out / NOTED).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    for folder in {(out / place).parent for place in places}:
+        if out.resolve() in (folder.resolve(), *folder.resolve().parents) and folder.is_dir():
+            remove_leftovers(folder)
+    return places
 
 
 def _stamp(path: Path) -> list[int]:

@@ -11,7 +11,7 @@ from itertools import combinations
 
 from dare_bench.reports.text import Bullets, Heading, Line, Piece
 from dare_bench.runs.asked import Change, change, task_block
-from dare_bench.runs.names import run_names
+from dare_bench.runs.names import letter, run_names
 from dare_bench.runs.reader import Run
 
 _MANY_GROUPS = 3
@@ -103,7 +103,7 @@ def _differing(one: Asked, title: str) -> Iterator[Piece]:
         yield Bullets([*only.breaks, *only.notes])
         return
     yield Heading(f"{title}: asked in {len(one.groups)} ways", 3)
-    letters = {group[0]: _letter(at) for at, group in enumerate(one.groups)}
+    letters = {group[0]: letter(at) for at, group in enumerate(one.groups)}
     group_of = {name: letters[group[0]] for group in one.groups for name in group}
     yield Bullets([f"{letters[group[0]]}: {', '.join(group)}" for group in one.groups])
     yield Bullets([
@@ -112,7 +112,3 @@ def _differing(one: Asked, title: str) -> Iterator[Piece]:
     ])  # fmt: skip
     if one.notes:
         yield Bullets(one.notes)
-
-
-def _letter(at: int) -> str:
-    return chr(ord("A") + at) if at < 26 else f"group {at + 1}"

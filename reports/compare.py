@@ -12,6 +12,7 @@ from dare_bench.reports.agreement_text import tail
 from dare_bench.reports.text import Beside, Bullets, Heading, Line, Piece, Table, Verbatim, bounds, percent
 from dare_bench.runs.asked import shown
 from dare_bench.runs.comparison import Compared, Comparison, Flip
+from dare_bench.runs.names import letter
 from dare_bench.runs.view import document_view
 from dare_bench.stats import Interval
 
@@ -43,11 +44,6 @@ def pieces(made: Comparison, docs: int) -> Iterator[Piece]:
     yield from _weak(made, letters)
     for item in made.items:
         yield from _documents(made, item, letters, docs)
-
-
-def letter(at: int) -> str:
-    """How a run is called beside the others: A, B, ..."""
-    return chr(ord("A") + at) if at < 26 else f"run {at + 1}"
 
 
 def _sides(made: Comparison) -> tuple[str, str]:

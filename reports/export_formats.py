@@ -11,7 +11,7 @@ from typing import Literal
 from dare_bench.reports import latex
 from dare_bench.reports.export_table import WHY, Cell, Column, Mark, Row, ScoreTable
 from dare_bench.reports.text import escaped
-from dare_bench.runs.text import visible
+from dare_bench.runs.text import no_formula, visible
 
 Format = Literal["markdown", "latex", "csv"]
 Intervals = Literal["none", "pm", "range"]
@@ -175,5 +175,4 @@ def _csv(table: ScoreTable) -> str:
 
 def _plain(text: str) -> str:
     """On one line, and no formula where a spreadsheet opens it."""
-    text = " ".join(visible(text).split())
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+    return no_formula(" ".join(visible(text).split()))

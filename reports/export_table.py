@@ -22,7 +22,7 @@ from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import Block
 from dare_bench.runs.scores import Score, is_share
-from dare_bench.runs.standing import Asked, around, difference, newest
+from dare_bench.runs.standing import Asked, around, difference, present
 
 Mark = Literal["limited", "incomplete", "definition", "prompts", "approximate"]
 WHY: dict[Mark, str] = {
@@ -176,7 +176,7 @@ def _mark(grouped: Sequence[Answered], rows: Sequence[Row], places: Sequence[tup
         asked = [
             Asked(cell.score, run.created, not _incomplete(run, cell.score), around(run, task)) for run, cell in column
         ]
-        now = newest(asked)
+        now = present(asked)
         for one, (_, cell) in zip(asked, column, strict=True):
             cell.marks = tuple(_marks(one, now))
 

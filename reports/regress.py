@@ -3,7 +3,8 @@
 *Exact*, where samples are a function of checkpoint, settings and document: the same checkpoint in the same dtype, both
 runs on a CPU, no approximate sampler (tier A). Every answer, its forward passes and every value must be the same; a
 document that differs is excused only as a floating-point tie: its recorded margin (the smaller of both runs') is below
-``TIE``, and all excused ones are less than ``EXCUSED_SHARE`` of the documents.
+``TIE``, or nothing but its forward passes differs (decisions behind the end of an answer have no margin), and all
+excused ones are less than ``EXCUSED_SHARE`` of the documents.
 
 *Paired* elsewhere: the headline score of each task may not drop, by an exact or permutation test on the documents'
 differences (one-sided, adjusted by Holm's method over the tasks) and by at least the smallest effect that matters.
@@ -23,6 +24,7 @@ from dare_bench.reports import baseline as baselines
 from dare_bench.reports.baseline import Baseline, Task, Value
 from dare_bench.reports.conditions import Unlike, notes, unlike
 from dare_bench.runs.reader import Run
+from dare_bench.runs.scores import are_shares
 from dare_bench.stats.paired import Difference, holm, paired_difference, smallest_detectable, smallest_detectable_mean
 
 TIE = 1e-4
@@ -79,6 +81,11 @@ class Judged:
     def gain(self) -> float:
         """How much better the score became; negative where it dropped."""
         return (self.after - self.before) * (1 if self.higher_is_better else -1)
+
+    @property
+    def is_share(self) -> bool:
+        """Are its values shares, so that a drop can be told in points of a hundred?"""
+        return are_shares(self.key, *(value for value in (self.before, self.after) if not math.isnan(value)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +223,11 @@ def _flips(name: str, old: Task, now: Task, keys: Sequence[str | None] = ()) -> 
         nfe = (a.nfe, b.nfe) if a.nfe is not None and b.nfe is not None and a.nfe != b.nfe else None
         if answer or values or nfe:
             margin = min((margin for margin in (a.margin, b.margin) if margin is not None), default=None)
-            # The same answer in as many passes has another value: that is the scorer, and no tie.
-            tie = (answer or nfe is not None) and margin is not None and margin < TIE
+            # The same answer in as many passes has another value: that is the scorer, and no tie. Passes alone may
+            # turn behind the end of the answer, where no margin is kept.
+            tie = (nfe is not None and not answer and not values) or (
+                (answer or nfe is not None) and margin is not None and margin < TIE
+            )
             yield Flip(name, doc, answer, nfe, values, margin, tie)
 
 
@@ -302,14 +312,19 @@ def _head(
         return replace(told, reason=_NO_MEAN)
     drop = -found.value if told.higher_is_better else found.value
     red = p is not None and p <= LEVEL and drop >= smallest - 1e-12
-    what = f"{told.task} {told.key} dropped by {100 * drop:.2f} points" if told.higher_is_better else (
-        f"{told.task} {told.key} rose by {drop:g}, where less is better"
-    )  # fmt: skip
+    by = points(drop) if told.is_share else f"{drop:g}"
+    what = f"dropped by {by}" if told.higher_is_better else f"rose by {by}, where less is better"
     return replace(
         told, judged=True, n=found.n, flips=found.won + found.lost, difference=found, p=p, red=red,
         detectable=_detectable(old.tasks[told.task], now.tasks[told.task], told.key, judged),
-        reason=f"{what} (p {p:.2g})" if red else "",
+        reason=f"{told.task} {told.key} {what} (p {p:.2g})" if red else "",
     )  # fmt: skip
+
+
+def points(share: float) -> str:
+    """A difference of shares in points of a hundred, as people write it: "1 point", "2.35 points"."""
+    text = f"{100 * share:.4g}"
+    return f"{text} point" if text == "1" else f"{text} points"
 
 
 def _lost(old: Task, now: Task, key: str) -> str:

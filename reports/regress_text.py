@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dare_bench.reports.baseline import Value
-from dare_bench.reports.regress import EXCUSED_SHARE, LEVEL, TIE, Flip, Judged, Verdict
+from dare_bench.reports.regress import EXCUSED_SHARE, LEVEL, TIE, Flip, Judged, Verdict, points
 from dare_bench.reports.text import Bullets, Heading, Line, Piece, Table
 
 _SHOWN = 20
@@ -46,8 +46,12 @@ def pieces(verdict: Verdict, most: int | None = _SHOWN) -> Iterator[Piece]:
 
 def _paired(verdict: Verdict, scores: Sequence[Judged]) -> Iterator[Piece]:
     judged = sum(one.judged for one in scores)
+    smallest, shares = verdict.smallest_effect, {one.is_share for one in scores if one.judged}
+    least = points(smallest) if False not in shares else f"{smallest:g}"
+    if shares == {True, False}:
+        least += f" ({points(smallest)} where a score is a share)"
     yield Line(
-        f"A regression is a drop of at least {100 * verdict.smallest_effect:g} points that is significant: paired by"
+        f"A regression is a drop of at least {least} that is significant: paired by"
         f" document, one-sided, p at most {LEVEL:g}{f', adjusted by Holm over {judged} tasks' if judged > 1 else ''}."
     )
     yield Table(("task", "score", "baseline", "run", "better by", "interval", "p of a drop", "documents", "verdict"), [

@@ -9,7 +9,21 @@ from typing import Annotated
 import typer
 
 from dare_bench import __version__
-from dare_bench.cli import compare, doctor, eval, export, leaderboard, ls, regress, report, score, show, sweep, train, validate
+from dare_bench.cli import (
+    compare,
+    doctor,
+    eval,
+    export,
+    leaderboard,
+    ls,
+    regress,
+    report,
+    score,
+    show,
+    sweep,
+    train,
+    validate,
+)
 from dare_bench.cli.guard import State, guarded
 
 app = typer.Typer(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dare_bench.cli.report import PLAIN_WIDTH, open_runs
+from dare_bench.cli.report import open_runs
 
 
 def compare(
@@ -45,7 +45,8 @@ def compare(
     opened = [run for word in runs for run in open_runs(word)]
     tasks = [name.strip() for name in task.split(",") if name.strip()] if task is not None else None
     made = compared(opened, tasks, score, all_pairs=all_pairs, force=force)
-    for text in [*(f"{told.FORCED}" for _ in range(made.forced)), *told.told(made), *made.left_out]:
+    forced = [told.FORCED] if made.forced else []
+    for text in [*forced, *told.told(made), *made.left_out]:
         print(f"warning: {text}", file=sys.stderr)
     if markdown is not None:
         from dare_bench.reports.text import markdown as written
@@ -62,9 +63,7 @@ def compare(
 
         print(dumps(told.record(made, docs), indent=2).decode("utf-8", "replace"))
         return
-    from rich.console import Console
-
+    from dare_bench.cli.plain import plain_console
     from dare_bench.reports.text import show
 
-    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-    show(told.pieces(made, docs), console)
+    show(told.pieces(made, docs), plain_console())

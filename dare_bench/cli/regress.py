@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from dare_bench.reports.regress import Verdict
     from dare_bench.runs.reader import Run
 
-_PLAIN_WIDTH = 200  # columns of a table that goes to a file or pipe, where rich would take 80
 _REGRESSION = 3
 
 
@@ -104,10 +103,8 @@ def _update(run: Run, path: Path, smallest_effect: float, docs: int) -> None:
 
 
 def _show(verdict: Verdict, docs: int) -> None:
-    from rich.console import Console
-
+    from dare_bench.cli.plain import plain_console
     from dare_bench.reports.regress_text import pieces
     from dare_bench.reports.text import show
 
-    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
-    show(pieces(verdict, docs), console)
+    show(pieces(verdict, docs), plain_console())

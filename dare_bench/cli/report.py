@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from dare_bench.reports.text import Piece
     from dare_bench.runs.reader import Run
 
-PLAIN_WIDTH = 200  # columns of a table that goes to a file or pipe, where rich would take 80
-
 
 def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run directories, or folders of them.")],
@@ -74,12 +72,10 @@ def report(
     if json:
         print(jsonlib.dumps(_record(opened, together), indent=2, ensure_ascii=False, default=str))
         return
-    from rich.console import Console
-
+    from dare_bench.cli.plain import plain_console
     from dare_bench.reports.text import show
 
-    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-    show(_pieces(opened, together, docs), console)
+    show(_pieces(opened, together, docs), plain_console())
 
 
 def open_runs(word: str) -> list[Run]:

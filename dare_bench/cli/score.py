@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from dare_bench.engine.rescore import Compared, Rescored
     from dare_bench.runs.reader import Run
 
-_PLAIN_WIDTH = 200  # columns of a table that goes to a file or pipe, where rich would take 80
 _CHANGED, _INCOMPLETE, _FAILED = 3, 4, 1
 
 
@@ -56,9 +55,9 @@ def score(
         records = [record for record, _, _ in made]
         print(jsonlib.dumps(records[0] if one else records, indent=2, ensure_ascii=False))
     else:
-        from rich.console import Console
+        from dare_bench.cli.plain import plain_console
 
-        console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+        console = plain_console()
         for opened, (record, done, _) in zip(runs, made, strict=True):
             if one and done is not None:
                 _show(console, done, docs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as jsonlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 # From violet (early) to yellow (late): 256-colour backgrounds with the ink that reads on each.
 _SCALE = (54, 61, 67, 31, 37, 36, 71, 107, 149, 185)
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-_PLAIN_WIDTH = 200  # columns of a table that goes to a file or pipe, where rich would take 80
 
 
 def show(
@@ -39,10 +37,10 @@ def show(
     if json:
         print(jsonlib.dumps(_record(opened, document, view), indent=2, ensure_ascii=False, default=str))
         return
-    from rich.console import Console
+    from dare_bench.cli.plain import plain_console
 
     # Model text is never read as markup, nor coloured as if it were code.
-    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    console = plain_console()
     if doc is None:
         _print_scores(console, opened)
     if opened.edited(view.task):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from dare_bench.cli.plain import plain_console
 from dare_bench.types import TIER_MEANING, Decoding
 
 if TYPE_CHECKING:
@@ -17,18 +17,9 @@ if TYPE_CHECKING:
     from dare_bench.runs.schema import Block
     from dare_bench.runs.scores import Score
 
-_PLAIN_WIDTH = 200  # columns of a table that goes to a file or pipe, where rich would take 80
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
-
-
 def print_run(run: Run) -> None:
     """Scores, settings and cost of a run; the last line is the path of its results file."""
-    console = _console()
+    console = plain_console()
     block = run.block
     if block is None:
         console.print(f"{run.path}: no results yet ({run.status})")
@@ -65,7 +56,7 @@ def print_runs(made: Sequence[tuple[str, Run | None, str | None]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = _console()
+    console = plain_console()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("benchmark", "score of", "value", "95 % interval", "n", "extracted", "tier", "status"):
         table.add_column(name, justify="right" if name in ("value", "n", "extracted") else "left", overflow="fold")
@@ -183,7 +174,7 @@ def print_preview(seen: Preview) -> None:
     from dare_bench.engine.progress import duration
     from dare_bench.runs.text import visible
 
-    console = _console()
+    console = plain_console()
     spec = {name: value for name, value in seen.spec.items() if value not in (None, {}, [])}
     for name, value in spec.items():
         console.print(f"{name}: {value}", soft_wrap=True)

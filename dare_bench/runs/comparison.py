@@ -18,7 +18,7 @@ from dare_bench.runs.intervals import members
 from dare_bench.runs.names import run_names
 from dare_bench.runs.paired import NotPooledError, Pairing, pair, same_harness, score_of, with_results
 from dare_bench.runs.reader import Run
-from dare_bench.runs.scores import Score, headline
+from dare_bench.runs.scores import Score, are_shares, headline
 from dare_bench.stats import Interval, interval
 from dare_bench.stats.paired import Difference, holm, smallest_detectable, smallest_detectable_mean
 from dare_bench.types import Decoding
@@ -85,8 +85,8 @@ class Compared:
 
     @property
     def is_share(self) -> bool:
-        """Are both scores between 0 and 1, so that they can be shown as percent?"""
-        return all(0 <= value <= 1 for value in self.values)
+        """Are both scores shares, so that they can be shown as percent?"""
+        return are_shares(self.key, *self.values)
 
 
 @dataclass

@@ -169,6 +169,13 @@ def headline(scores: Iterable[Score], task: str) -> Score | None:
 
 
 def is_share(score: Score) -> bool:
-    """Is it a share between 0 and 1, to be printed in percent? Perplexities and BLEU are not, whatever their value."""
-    other = score.metric in _OTHER_SCALES or "perplexity" in score.metric or "loss" in score.metric
-    return 0.0 <= score.value <= 1.0 and not other
+    """Is it a share, to be printed in percent? See :func:`are_shares`."""
+    return are_shares(score.metric, score.value)
+
+
+def are_shares(metric: str, *values: float) -> bool:
+    """Are a metric's values shares between 0 and 1? Perplexities and BLEU are not, whatever their value. ``metric`` may
+    be lm-eval's "metric,filter"."""
+    name = metric.partition(",")[0]
+    other = name in _OTHER_SCALES or "perplexity" in name or "loss" in name
+    return not other and all(0.0 <= value <= 1.0 for value in values)

@@ -1,12 +1,14 @@
 """Do two scores of one task answer the same question? And which of many is the question as it is asked now?
 
-The newest whole run says what is asked now. A score under another definition of the task (prompt templates, filters,
-scorer) is out of date; one with other prompts (examples, documents) answers something else. Where each of two
-checkpoints has a chat template of its own, the prompts differ by it alone and are meant to: that is the same question.
+The newest whole run tells the task's present definition (prompt templates, filters, scorer): a score under another one
+is out of date. Under that definition the prompts that most whole runs asked are the question; a score with others
+(examples, documents) answers something else. Where each of two checkpoints has a chat template of its own, the prompts
+differ by it alone and are meant to: that is the same question.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,9 +22,11 @@ Difference = Literal["definition", "prompts"]
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a run put around a task's documents: the chat template ("": none), and all else."""
+    """What a run put around a task's documents: the chat template ("": none), the number of examples of each of its
+    tasks, and all else."""
 
     template: str
+    shots: tuple[Any, ...]
     rest: tuple[Any, ...]
 
 
@@ -42,27 +46,39 @@ def around(run: Run, task: str) -> Around:
     template = results.get("chat_template_sha") or results.get("chat_template") or ""
     shots = tuple(results.get("n-shot", {}).get(member) for member in members(results, task))
     examples = (run.block.seeds[3], results.get("fewshot_as_multiturn")) if run.block and any(shots) else ()
-    return Around(str(template), (results.get("system_instruction"), shots, examples))
+    return Around(str(template), shots, (results.get("system_instruction"), examples))
 
 
 def own_templates(one: Around, other: Around) -> bool:
     """Has each a chat template of its own, and is all else around the documents the same?"""
-    return bool(one.template and other.template) and one.template != other.template and one.rest == other.rest
+    return (
+        bool(one.template and other.template)
+        and one.template != other.template
+        and (one.shots, one.rest) == (other.shots, other.rest)
+    )
 
 
-def newest(seen: Iterable[Asked]) -> Asked | None:
-    """What is asked now: the newest score of all documents, none of which failed."""
+def present(seen: Iterable[Asked]) -> Asked | None:
+    """What is asked now: of the scores of all documents under the newest definition one with the most usual prompts."""
     # A limited run has fewer prompts, hence another fingerprint, without the task having changed.
     whole = [one for one in seen if one.whole and not one.score.limited]
-    return max(whole, key=lambda one: one.created, default=None)
+    if not whole:
+        return None
+    last = max(whole, key=lambda one: one.created)
+    same = [one for one in whole if _definition(one) == _definition(last)]
+    usual = Counter(one.score.task_fingerprint for one in same)
+    return max(same, key=lambda one: (usual[one.score.task_fingerprint], one.created))
+
+
+def _definition(one: Asked) -> str:
+    return one.score.task_fingerprint.partition(":")[0]
 
 
 def difference(one: Asked, now: Asked | None) -> Difference | None:
     """How a score's question is another than the one that is asked now; None where it is not, or nobody knows."""
     if now is None or one.score.task_fingerprint == now.score.task_fingerprint:
         return None
-    definition, current = (asked.score.task_fingerprint.partition(":")[0] for asked in (one, now))
-    if definition != current:
+    if _definition(one) != _definition(now):
         return "definition"
     if one.score.limited:  # fewer documents are other prompts too, and that is said already
         return None

@@ -12,6 +12,9 @@ _INVISIBLE = re.compile(
 )
 
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
 def visible(text: str, limit: int | None = None) -> str:
     """``text`` with control characters as pictures (␛) and invisible marks as ⟨U+202E⟩; newlines and tabs stay.
 
@@ -37,3 +40,9 @@ def one_line(text: str, limit: int = 80) -> str:
     """``text`` on one line of at most ``limit`` characters."""
     text = visible(" ".join(text.split()))
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def no_formula(text: str) -> str:
+    """``text`` as a CSV cell that no spreadsheet takes for a formula (OWASP, CSV Injection): with ' before it if its
+    first character would make it one."""
+    return f"'{text}" if text.lstrip(" ").startswith(_FORMULA) else text

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from run_factory import make_run
 
+from dare_bench.errors import RunError, UsageError
 from dare_bench.leaderboards import board_page, sample_pages
 from dare_bench.leaderboards.builder import build
-from dare_bench.leaderboards.site import MANIFEST
+from dare_bench.leaderboards.site import MANIFEST, NOTED, held
 
 
 @pytest.fixture
@@ -25,7 +29,7 @@ def built(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def times(out: Path) -> dict[str, int]:
-    files = (path for path in out.rglob("*") if path.is_file() and path.name != Path(MANIFEST).name)
+    files = (path for path in out.rglob("*") if path.is_file() and path.name not in (Path(MANIFEST).name, ".lock"))
     return {path.relative_to(out).as_posix(): path.stat().st_mtime_ns for path in files}
 
 
@@ -125,6 +129,39 @@ def test_a_part_that_fails_is_made_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert (out / "runs/run-0/samples/a/2.html").is_file() and set(times(out)) <= set(
         json.loads((out / MANIFEST).read_bytes())["files"]
     )
+
+
+def test_what_a_killed_build_left_goes_with_its_run(tmp_path: Path) -> None:
+    runs, out = tmp_path / "runs", tmp_path / "site"
+    make_run(runs, "kept", tasks={"a": 0.5}, n_docs=3)
+    make_run(runs, "gone", tasks={"a": 0.5}, n_docs=3, model="other")
+    code = (
+        "import os, sys; from dare_bench.leaderboards import board_page, builder;"
+        "board_page.write = lambda *_: os._exit(9); builder.build(sys.argv[1], sys.argv[2])"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(runs), str(out)], check=False).returncode == 9
+    half = out / "runs/gone/samples/a/.dare-0123456789abcdef.tmp"
+    half.write_text("half a page")
+    assert (out / "runs/gone/samples/a/1.html").is_file() and (out / NOTED).is_file()
+    shutil.rmtree(runs / "gone")
+    build(runs, out)
+    assert not (out / "runs/gone").exists() and not (out / NOTED).exists()
+    assert set(times(out)) == set(json.loads((out / MANIFEST).read_bytes())["files"]) - {MANIFEST}
+
+
+def test_one_build_at_a_time_has_the_folder(built: tuple[Path, Path]) -> None:
+    runs, out = built
+    with held(out), pytest.raises(RunError, match="is being written by another build; wait for it"):
+        build(runs, out)
+    assert build(runs, out).made == 0
+
+
+def test_a_page_of_somebody_else_is_not_written_over(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs", "r", n_docs=2)
+    (tmp_path / "index.html").write_text("<p>My own page.")
+    with pytest.raises(UsageError, match="is there and no page of dare-bench"):
+        build(tmp_path / "runs", tmp_path)
+    assert (tmp_path / "index.html").read_text() == "<p>My own page."
 
 
 def _stopped(*_: Any) -> None:

@@ -10,14 +10,15 @@ from run_factory import make_run
 
 from dare_bench.leaderboards.board import load_board
 from dare_bench.leaderboards.entries import read_entries
-from dare_bench.leaderboards.ranking import make_rows
+from dare_bench.leaderboards.ranking import make_rows, settled
 from dare_bench.leaderboards.rows import Row
 
 
 def rows_of(runs: Path, **changes: Any) -> list[Row]:
     board = load_board("default").model_copy(update=changes)
     entries = read_entries([runs], lambda text: None)
-    return make_rows(board, board.columns(entries), entries)
+    columns = board.columns(entries)
+    return make_rows(settled(board, columns, entries), columns, entries)
 
 
 def together(runs: Path, **changes: Any) -> list[set[str]]:
@@ -88,3 +89,49 @@ def test_speed_of_a_row_is_that_of_its_runs_together(tmp_path: Path) -> None:
     (row,) = rows_of(tmp_path)
     assert row.nfe_per_request == 12 and row.tpf is not None and abs(row.tpf - 11 / 12) < 1e-9
     assert row.tokens_per_s is not None and abs(row.tokens_per_s - (10 + 30) * 11 / 25) < 1e-9
+
+
+def test_where_most_rows_lack_tasks_the_usual_one_ranks(tmp_path: Path) -> None:
+    """A sweep trains each checkpoint for one task: a mean over all would rank the untrained base alone."""
+    make_run(tmp_path, "base", model="base", tasks={"a": 0.2, "b": 0.1}, n_docs=60)
+    for at, share in enumerate((0.9, 0.5)):
+        make_run(tmp_path, f"a{at}", model=f"a{at}", tasks={"a": share}, n_docs=60)
+    make_run(tmp_path, "b", model="b", tasks={"b": 0.9}, n_docs=60)
+    found = {row.model: (row.rank, [badge.kind for badge in row.badges]) for row in rows_of(tmp_path)}
+    assert found == {"a0": (1, []), "a1": (2, []), "base": (3, []), "b": (None, ["missing"])}
+    mean = {row.model: row.rank for row in rows_of(tmp_path, rank_by="mean")}
+    assert mean == {"base": 1, "a0": None, "a1": None, "b": None}
+
+
+def test_bands_of_rows_that_cannot_be_told_apart_have_a_rank_in_common(tmp_path: Path) -> None:
+    for name, share in (("a", 0.9), ("b", 0.8), ("c", 0.7), ("d", 0.1)):
+        make_run(tmp_path, name, model=name, tasks={"t": share}, n_docs=60)
+    rows = [row for row in rows_of(tmp_path) if row.mean_interval]
+    for one in rows:
+        for other in rows:
+            assert one.mean_interval and other.mean_interval and one.rank and other.rank and one.last and other.last
+            apart = (one.mean_interval.lo or 0) > (other.mean_interval.hi or 0)
+            overlap = one.rank <= other.last and other.rank <= one.last
+            assert overlap or apart or (other.mean_interval.lo or 0) > (one.mean_interval.hi or 0)
+            assert not apart or one.rank < other.rank
+    assert (rows[0].rank, rows[-1].rank, rows[-1].last) == (1, 4, 4) and rows[0].last in (2, 3)
+
+
+def test_examples_and_templates_that_were_asked_for_are_named_and_keep_rows_apart(tmp_path: Path) -> None:
+    make_run(tmp_path, "zero", tasks={"a": 0.5})
+    folder = make_run(tmp_path, "five", tasks={"b": 0.5})
+    about = json.loads((folder / "run.json").read_text())
+    about["spec"] |= {"num_fewshot": 5, "apply_chat_template": True}
+    (folder / "run.json").write_text(json.dumps(about))
+    file = next(folder.glob("results_*.json"))
+    results = json.loads(file.read_text()) | {"n-shot": {"b": 5}, "chat_template": "<user>"}
+    file.write_text(json.dumps(results))
+    told = {row.main.run_id: row.settings for row in rows_of(tmp_path)}
+    assert told == {"zero": "llada, default settings", "five": "llada, 5-shot, chat template, default settings"}
+
+
+def test_a_run_scored_again_is_no_second_measurement(tmp_path: Path) -> None:
+    make_run(tmp_path, "a", tasks={"a": 0.5})
+    alter(tmp_path / "a", events=[{"what": "the recorded answers of x were scored again"}])
+    (row,) = rows_of(tmp_path)
+    assert row.rank is None and [badge.kind for badge in row.badges] == ["rescored"]

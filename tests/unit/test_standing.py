@@ -10,7 +10,7 @@ from run_factory import make_run
 
 from dare_bench.runs.asked import change
 from dare_bench.runs.reader import Run
-from dare_bench.runs.standing import Asked, around, difference, newest
+from dare_bench.runs.standing import Asked, around, difference, present
 
 
 def run(root: Path, name: str, template: str = "", shots: int = 0, **options: Any) -> Run:
@@ -34,8 +34,15 @@ def test_the_newest_whole_run_of_all_documents_says_what_is_asked_now(tmp_path: 
     new = asked(run(tmp_path, "new", fingerprint="v2", created="2026-11-02T00:00:00"))
     limited = asked(run(tmp_path, "limited", limit=5, fingerprint="v3", created="2026-11-03T00:00:00"))
     broken = asked(run(tmp_path, "broken", fingerprint="v4", created="2026-11-04T00:00:00"), whole=False)
-    assert newest([old, new, limited, broken]) is new and newest([limited, broken]) is None
+    assert present([old, new, limited, broken]) is new and present([limited, broken]) is None
     assert difference(old, new) == "definition" and difference(new, new) is None and difference(old, None) is None
+
+
+def test_the_usual_prompts_are_the_question_and_not_the_newest(tmp_path: Path) -> None:
+    usual = [asked(run(tmp_path, f"r{at}", created=f"2026-11-0{at}T00:00:00")) for at in (1, 2)]
+    other = asked(run(tmp_path, "other", shots=1, prompts="one shot", created="2026-11-09T00:00:00"))
+    assert present([*usual, other]) is usual[1]
+    assert difference(other, usual[1]) == "prompts"
 
 
 def test_each_checkpoint_may_have_a_chat_template_of_its_own(tmp_path: Path) -> None:

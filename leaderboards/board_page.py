@@ -13,6 +13,7 @@ from dare_bench.leaderboards.ranking import why_unranked
 from dare_bench.leaderboards.rows import Cell, Row
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.scores import weakest
+from dare_bench.runs.text import one_line
 
 BARS = 600
 """Cells up to which each share has its bar; a larger board stays under a megabyte without them."""
@@ -58,8 +59,8 @@ def _shown(view: View) -> dict[str, Any]:
     scores = [cell.score for row in rows for cell in row.cells if cell is not None]
     return {
         "name": view.name,
-        "title": board.title,
-        "about": board.about,
+        "title": one_line(board.title, 200),
+        "about": one_line(board.about, 2_000),
         "heads": [
             {"key": key, **_head(column, [row.cells[at] for row in rows])}
             for at, (key, column) in enumerate(zip(keys, columns, strict=True))

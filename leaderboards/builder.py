@@ -92,9 +92,9 @@ def _check(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file; give a folder for the site")
     index = out / "index.html"
-    if index.is_file() and not (out / MANIFEST).exists() and not (out / NOTED).exists():
-        if b'content="dare-bench"' not in index.read_bytes():
-            raise UsageError(f"{index} is there and no page of dare-bench; give another folder for the site")
+    ours = (out / MANIFEST).exists() or (out / NOTED).exists() or not index.is_file()
+    if not ours and b'content="dare-bench"' not in index.read_bytes():
+        raise UsageError(f"{index} is there and no page of dare-bench; give another folder for the site")
 
 
 def _write(site: Site, context: Context, report: Report, tell: Callable[[int, int], None] | None) -> None:

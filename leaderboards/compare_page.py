@@ -72,7 +72,7 @@ def link(context: Context) -> Link | None:
 def write(site: Site, context: Context) -> None:
     """The index; the pages of pairs are made as their numbers are asked for."""
     place = {id(entry): at for at, entry in enumerate(context.entries)}
-    matrices = [made for view in context.views if (made := _matrix(site, context, view, place)) is not None]
+    matrices = [made for view in context.views if (made := _matrix(site, view, place)) is not None]
     steps, refused = steps_of(site, context)
     site.part("compare", (matrices, steps, refused), partial(_write, site, matrices, steps, refused))
 
@@ -111,7 +111,7 @@ def _limited(view: View) -> list[Row]:
     return sorted(rows, key=lambda row: row.mean or 0.0, reverse=True)
 
 
-def _matrix(site: Site, context: Context, view: View, place: dict[int, int]) -> Matrix | None:
+def _matrix(site: Site, view: View, place: dict[int, int]) -> Matrix | None:
     rows = _best(view)
     if len(rows) < 2:
         return None
@@ -123,20 +123,18 @@ def _matrix(site: Site, context: Context, view: View, place: dict[int, int]) -> 
     for i, first in enumerate(rows):
         for j in range(i + 1, len(rows)):
             cells = [(first.cells[at], rows[j].cells[at]) for at in chosen]
-            pairs[i, j] = _deltas(site, context, cells, place)
+            pairs[i, j] = _deltas(site, cells, place)
     return Matrix(view.board.title, what, [(row.name.text, row.settings, row.main.page) for row in rows], pairs)
 
 
-def _deltas(
-    site: Site, context: Context, cells: Sequence[tuple[Cell | None, Cell | None]], place: dict[int, int]
-) -> list[Delta] | str:
+def _deltas(site: Site, cells: Sequence[tuple[Cell | None, Cell | None]], place: dict[int, int]) -> list[Delta] | str:
     """First minus second row in each task that a board ranks by."""
     made = []
     for one, two in cells:
         assert one is not None and two is not None  # ranked rows have all of them
         turn = place[id(one.entry)] < place[id(two.entry)]  # a pair has one page, the older run first
         older, newer = (one, two) if turn else (two, one)
-        found = pair_page.difference(site, context, older.entry, newer.entry, one.score.task, one.score.key)
+        found = pair_page.difference(site, older.entry, newer.entry, one.score.task, one.score.key)
         if isinstance(found, str):
             return f"{one.score.task}: {found}"
         made.append(_reversed(found) if turn else found)

@@ -48,11 +48,13 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """The changed documents of one comparison: how many, and the first of them."""
+    """The changed documents of one comparison: how many, and the first of them; ``unread`` of these could not be read,
+    since their files changed or broke meanwhile (the numbers stand without their text)."""
 
     item: Compared
     title: str
     shown: list[Changed]
+    unread: int = 0
 
 
 def p_value(p: float | None) -> str:
@@ -155,20 +157,26 @@ def documents(made: Comparison) -> list[Documents]:
     """The changed documents of each item, as many of each as keeps the page short; those that got worse come first."""
     items = [item for item in made.items if item.better or item.worse]
     each = max(SHOWN // max(len(items), 1), 4)
-    return [Documents(item, title_of(made, item), list(_shown(made, item, each))) for item in items]
+    return [_documents(made, item, each) for item in items]
 
 
-def _shown(made: Comparison, item: Compared, most: int) -> Iterator[Changed]:
-    """Half of them worse and half better, unless one side has fewer."""
+def _documents(made: Comparison, item: Compared, most: int) -> Documents:
+    found = list(_shown(made, item, most))
+    return Documents(item, title_of(made, item), [one for one in found if one is not None], found.count(None))
+
+
+def _shown(made: Comparison, item: Compared, most: int) -> Iterator[Changed | None]:
+    """Half of them worse and half better, unless one side has fewer; None for one that cannot be read."""
     worse = max(most - len(item.better), most // 2)
     better = max(most - len(item.worse), most - most // 2)
     for way, flips in (("worse", item.worse[:worse]), ("better", item.better[:better])):
         for flip in flips:
             try:
                 one, two = made.documents(item, flip)
-            except (RunError, KeyError):  # a file that changed or broke meanwhile: the numbers stand without its text
-                continue
-            yield _changed(flip, way, item, document_view(one), document_view(two))
+            except (RunError, KeyError):
+                yield None
+            else:
+                yield _changed(flip, way, item, document_view(one), document_view(two))
 
 
 def _changed(flip: Flip, way: str, item: Compared, one: DocumentView, two: DocumentView) -> Changed:

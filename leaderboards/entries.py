@@ -14,12 +14,11 @@ from dare_bench.leaderboards.site import state
 from dare_bench.runs.files import RUN_FILE
 from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run, iterate_runs
+from dare_bench.runs.rows import RowKey, row_key
 from dare_bench.runs.schema import Cost, TaskBlock
 from dare_bench.runs.scores import Score, headline
 from dare_bench.runs.standing import Around, around
 from dare_bench.runs.text import one_line
-
-_FRAME = ("num_fewshot", "apply_chat_template", "system_instruction")
 
 
 @dataclass(slots=True)
@@ -37,14 +36,11 @@ class Entry:
     created: str
     family: str
     checkpoint: tuple[str, ...]
-    seeds: tuple[int, ...]
     asked: dict[str, Any]
     suite: str | None
-    recipes: tuple[str, ...]
     limit: int | float | None
     failures: int
     hardware: str
-    on_gpu: bool
     cost: Cost
     lineage: dict[str, Any] | None
     tasks: list[str]
@@ -54,8 +50,8 @@ class Entry:
     name: Name
     around: dict[str, Around]
     """What stood around the documents, by task and group."""
-    framed: tuple[Any, ...] = ()
-    """What was asked for around the documents: number of examples, chat template, system instruction."""
+    row: RowKey
+    """Which row of a board it belongs to."""
     rescored: bool = False
     task_nfe: dict[str, float] = field(default_factory=dict)
     """Forward passes per request of each task or group whose own the run knows."""
@@ -132,6 +128,7 @@ def _entry(run: Run) -> Entry:
     block = run.block
     model = block.model if block else None
     environment = block.environment if block else None
+    machine = (environment.gpu or environment.cpu or "") if environment else ""
     return Entry(
         path=run.path,
         run_id=run.run_id,
@@ -139,17 +136,14 @@ def _entry(run: Run) -> Entry:
         status=run.status,
         created=run.created,
         family=model.family if model else "",
-        framed=tuple(run.asked.get(name) for name in _FRAME),
+        row=row_key(run, machine),
         rescored=bool(block and any("scored again" in event.what for event in block.events)),
         checkpoint=(model.name, model.content_hash, model.adapter_hash or "", model.dtype) if model else (run.model,),
-        seeds=block.seeds if block else (),
         asked=dict(block.decoding_requested) if block else {},
         suite=block.suite if block else None,
-        recipes=tuple(recipe.name for recipe in block.recipes) if block else (),
         limit=block.limit if block else None,
         failures=len(block.failures) if block else 0,
-        hardware=(environment.gpu or environment.cpu or "") if environment else "",
-        on_gpu=bool(environment and environment.gpu),
+        hardware=machine,
         cost=block.cost if block else Cost(),
         lineage=model.lineage if model else None,
         tasks=run.tasks,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from dare_bench.leaderboards import comparing, pair_page, steps
+from dare_bench.leaderboards import comparing, pair_page
 from dare_bench.leaderboards.charts import Base, Series, Step, lines
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.descent import (
@@ -26,6 +26,7 @@ from dare_bench.leaderboards.descent import (
 from dare_bench.leaderboards.pages import Link, slug
 from dare_bench.leaderboards.pair_page import Delta
 from dare_bench.leaderboards.site import Site
+from dare_bench.leaderboards.steps import adjust, family, kind, steps_of
 from dare_bench.runs.scores import Score, is_share
 
 INDEX = "lineage/index.html"
@@ -129,7 +130,7 @@ def write(site: Site, context: Context) -> None:
         # "index" is taken, whatever a checkpoint is called.
         place = INDEX if len(roots) == 1 else f"lineage/from-{name}.html"
         made.append(_Reading(site, context, root, tasks_of(root, columns)).tree(place))
-    known = steps.family(steps.steps_of(site, context)[0]) if context.samples else []
+    known = family(steps_of(site, context)[0]) if context.samples else []
     for tree in made:
         told = tree, len(made), known
         site.part(f"lineage {tree.place}", told, partial(_write_tree, site, *told))
@@ -140,7 +141,7 @@ def write(site: Site, context: Context) -> None:
 def _write_tree(site: Site, tree: Tree, count: int, known: Sequence[float]) -> None:
     charts = [_drawn(chart, f"steps-{at}") for at, chart in enumerate(tree.charts, start=1)]
     # p is adjusted here, where it is written: a rebuild without a change needs no statistics.
-    told = {**_told(), "adjusted": steps.adjust(known), "kind": steps.kind}
+    told = {**_told(), "adjusted": adjust(known), "kind": kind}
     site.page(tree.place, "lineage.html.j2", tree=tree, trees=[], charts=charts, alone=count == 1, **told)
 
 
@@ -199,7 +200,7 @@ class _Reading:
         if not self.context.samples:
             return self._line(own, label, others=others)
         first, second = made.base.entry, own.entry
-        found = pair_page.difference(self.site, self.context, first, second, task, own.score.key)
+        found = pair_page.difference(self.site, first, second, task, own.score.key)
         if isinstance(found, str):
             return self._line(own, label, why=f"not comparable: {found}", others=others)
         return self._line(own, label, found, others=others)

@@ -9,6 +9,7 @@ from typing import Any
 
 from dare_bench.leaderboards.pages import plain_value
 from dare_bench.runs.text import one_line
+from dare_bench.runs.trained import made_from, trainings
 
 PARTS = 4
 """Differing training settings that a name tells at most."""
@@ -35,8 +36,7 @@ def names(checkpoints: Iterable[tuple[Checkpoint, Mapping[str, Any] | None]]) ->
     made: dict[Checkpoint, Name] = {}
     alike: dict[Name, dict[Checkpoint, Mapping[str, Any]]] = defaultdict(dict)
     for checkpoint, lineage in checkpoints:
-        if _told(lineage):
-            assert lineage is not None
+        if lineage is not None and trainings(lineage):
             made[checkpoint] = _name(lineage)
             alike[made[checkpoint]][checkpoint] = lineage
         else:
@@ -47,31 +47,9 @@ def names(checkpoints: Iterable[tuple[Checkpoint, Mapping[str, Any] | None]]) ->
     return made
 
 
-def trainings(lineage: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    """The trainings behind a checkpoint, the first one first; none where it has no lineage."""
-    if not _told(lineage):
-        return []
-    assert lineage is not None
-    parents = lineage.get("parents")
-    return [*(one for one in (parents if isinstance(parents, list) else ()) if isinstance(one, dict)), lineage]
-
-
-def method_of(training: Mapping[str, Any]) -> str:
-    """A training's method as people write it: "SFT (lora)"."""
-    method = str(training.get("method"))
-    shown = method.upper() if method.isalpha() and len(method) <= 5 else method
-    return f"{shown} ({training['peft']})" if training.get("peft") else shown
-
-
-def _told(lineage: Mapping[str, Any] | None) -> bool:
-    return bool(lineage and lineage.get("base") and lineage.get("method"))
-
-
 def _name(lineage: Mapping[str, Any]) -> Name:
-    steps = trainings(lineage)
-    title = " → ".join([str(steps[0].get("base")), *map(method_of, steps)])
     told = [("", lineage.get("data")), ("seed ", lineage.get("seed")), ("step ", lineage.get("step"))]
-    return Name(title, ", ".join(f"{word}{value}" for word, value in told if value is not None))
+    return Name(made_from(trainings(lineage)), ", ".join(f"{word}{value}" for word, value in told if value is not None))
 
 
 def _apart(name: Name, several: Mapping[Checkpoint, Mapping[str, Any]]) -> dict[Checkpoint, Name]:

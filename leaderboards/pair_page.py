@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from dare_bench.errors import RunError, UsageError
+from dare_bench.errors import IncompleteError, RunError, UsageError
 from dare_bench.leaderboards import comparing
-from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import Entry
 from dare_bench.leaderboards.pages import slug
 from dare_bench.leaderboards.site import Site, state
@@ -49,7 +48,7 @@ def place(first: Entry, second: Entry) -> str:
     return f"compare/{slug(f'{first.slug} {second.slug}')}.html"
 
 
-def facts(site: Site, context: Context, first: Entry, second: Entry) -> dict[str, Any]:
+def facts(site: Site, first: Entry, second: Entry) -> dict[str, Any]:
     """Compare two runs, the second against the first, and write their page.
 
     Returns ``items`` (by task, what :func:`_record` tells) and ``place`` (their page); or ``refused``, why the two
@@ -62,9 +61,9 @@ def facts(site: Site, context: Context, first: Entry, second: Entry) -> dict[str
     return site.part(name, made_from, lambda: _write(site, first, second))
 
 
-def difference(site: Site, context: Context, first: Entry, second: Entry, task: str, key: str) -> Delta | str:
+def difference(site: Site, first: Entry, second: Entry, task: str, key: str) -> Delta | str:
     """The paired difference of one score of two runs; where they do not compare, why not."""
-    found = facts(site, context, first, second)
+    found = facts(site, first, second)
     if "refused" in found:
         return str(found["refused"])
     item = found["items"].get(task)
@@ -84,7 +83,7 @@ def _one(first: Entry, second: Entry, task: str, key: str) -> dict[str, Any]:
     try:
         pairing = pair(first.open(), second.open(), task, key)
         made = pairing.difference()
-    except (RunError, UsageError) as error:
+    except (IncompleteError, RunError, UsageError) as error:
         return {"refused": _said(error, first, second)}
     share = are_shares(key, fmean(pairing.first), fmean(pairing.second))
     better = pairing.higher_is_better is not False
@@ -116,7 +115,7 @@ def _samples(entry: Entry) -> list[Any]:
 def _write(site: Site, first: Entry, second: Entry) -> Mapping[str, Any]:
     try:
         made = compare([first.open(), second.open()], force=True)
-    except (RunError, UsageError) as error:  # the same every time, until a file changes
+    except (IncompleteError, RunError, UsageError) as error:  # the same every time, until a file changes
         return {"refused": _said(error, first, second)}
     where = place(first, second)
     root = "../" * where.count("/")

@@ -127,21 +127,13 @@ def together(entries: Sequence[Entry], apart: bool) -> list[list[Entry]]:
 def _precedence(entry: Entry) -> tuple[Any, ...]:
     """Complete and new ones first: where two have a task, the better one is on the row that others may join. Parts of
     a suite find each other before a run of the same settings joins one of them."""
-    alone = entry.suite is None and not entry.recipes
-    return not entry.complete, entry.limit is not None, alone, tuple(-ord(char) for char in entry.created)
+    return not entry.complete, entry.limit is not None, entry.row.alone, tuple(-ord(char) for char in entry.created)
 
 
 def _may_join(entry: Entry, row: Sequence[Entry]) -> bool:
     if any(other.status == "running" or set(entry.tasks) & set(other.tasks) for other in row):
         return False
-    return all(_alike(entry, other) for other in row)
-
-
-def _alike(one: Entry, other: Entry) -> bool:
-    if (one.checkpoint, one.seeds, one.hardware) != (other.checkpoint, other.seeds, other.hardware):
-        return False
-    by_task = (one.suite is not None and one.suite == other.suite) or (bool(one.recipes) and bool(other.recipes))
-    return by_task or (one.asked, one.framed) == (other.asked, other.framed)
+    return all(entry.row.joins(other.row) for other in row)
 
 
 def cells_of(entries: Sequence[Entry], columns: Sequence[Column]) -> list[Cell | None]:

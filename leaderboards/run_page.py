@@ -9,13 +9,13 @@ from typing import Any
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import Entry
-from dare_bench.leaderboards.names import method_of, trainings
 from dare_bench.leaderboards.pages import settings_table
 from dare_bench.leaderboards.rows import Row, score_record
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import Block, RecipeBlock
 from dare_bench.runs.scores import Score, extraction_rate
+from dare_bench.runs.trained import method_of, trainings
 
 STATUSES = ("matched", "ambiguous", "no_match", "truncated")
 """What can become of reading an answer, in the order of the table; other names follow."""

@@ -96,6 +96,8 @@ def write(site: Site, context: Context, entry: Entry) -> int:
             facts = _task(site, entry, run, task)
         except RunError as error:
             context.problem(str(error))
+            if _edited(run, task):
+                entry.edited.append(task)
             continue
         documents += facts.get("documents", 0)
         if facts.get("edited"):
@@ -103,6 +105,14 @@ def write(site: Site, context: Context, entry: Entry) -> int:
         if facts.get("documents"):
             context.pages.setdefault(entry.slug, {})[task] = f"{_folder(entry, task)}/1.html"
     return documents
+
+
+def _edited(run: Run, task: str) -> bool:
+    """Was a samples file of which there are no pages changed, as far as that can be told?"""
+    try:
+        return bool(run.edited(task))
+    except RunError:
+        return False
 
 
 def _folder(entry: Entry, task: str) -> str:

@@ -21,6 +21,8 @@ from dare_bench.leaderboards.site import Site
 from dare_bench.runs.scores import is_share
 
 NFE, SPEED = "forward passes per request", "tokens per second"
+UNITS = {NFE: "NFE", SPEED: "tokens/s"}
+"""Short names of the axes, for marks."""
 NO_HARDWARE = "hardware not on record"
 
 
@@ -203,7 +205,7 @@ def _chart(ident: str, title: str, x_title: str, points: list[Point], sheet: She
         better=better,
         higher_is_better=sheet.higher,
         percent=sheet.percent,
-        table=False,
+        x_unit=UNITS[x_title],
     )
     rows = front_table([p for p in ranked if p.x], better, "up" if sheet.higher else "down")
     return {

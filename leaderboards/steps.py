@@ -59,7 +59,7 @@ def steps_of(site: Site, context: Context) -> tuple[list[Step], list[tuple[str, 
     for one in _edges(context):
         deltas, own = [], one.own
         for task, key in one.scores:
-            found = pair_page.difference(site, context, one.base, own, task, key)
+            found = pair_page.difference(site, one.base, own, task, key)
             if isinstance(found, str):
                 refused.append((f"{own.name.text}, {task}", found))
             else:

@@ -12,6 +12,7 @@ from dare_bench.runs.asked import shown
 from dare_bench.runs.names import run_names
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
+from dare_bench.runs.text import counted
 
 PROMPT_TAIL = 600
 """Characters of a prompt's end that are shown: the question stands there, after the examples."""
@@ -79,8 +80,8 @@ def _remarks(found: Agreement) -> Iterator[str]:
     by_number = [pair for pair in found.pairs if pair.how == "document id"]
     if by_number:
         yield (
-            f"{len(by_number)} documents are matched by their number alone, since neither prompt nor question is equal:"
-            " they may be different questions"
+            f"Matched by number alone: {counted(len(by_number), 'document')}, since neither prompt nor question is"
+            " equal: they may be different questions"
         )
     if any(pair.basis == "text" for pair in found.pairs):
         yield "a run has no traces: responses are compared as text, which stop strings may have cut differently"

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from dare_bench.config import one_line
 from dare_bench.errors import RunError, UsageError
 from dare_bench.reports.agreement import token_ids
+from dare_bench.runs.asked import asking
 from dare_bench.runs.index import Document
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
@@ -78,6 +79,9 @@ class Task(_Strict):
     tier: Tier | None = None
     decoding: dict[str, Any] = Field(default_factory=dict)
     likelihood: dict[str, Any] = Field(default_factory=dict)
+    around: dict[str, Any] = Field(
+        default_factory=dict, description="what stood around the documents: examples, chat template, system instruction"
+    )
     answers: Basis = Field(description="what a document's answer is a hash of, or the log-likelihoods themselves")
     headline: str | None = Field(default=None, description="the score that stands for the task")
     scores: dict[str, TaskScore] = Field(description='by "metric,filter"')
@@ -107,6 +111,7 @@ class Baseline(_Strict):
     seeds: tuple[int, int, int, int] = Field(description="python, numpy, torch (keys the sampler), fewshot")
     repeats: int = 1
     limit: int | float | None = None
+    requested: dict[str, Any] = Field(default_factory=dict, description="decoding asked for; all else was the default")
     versions: dict[str, str] = Field(default_factory=dict, description="of the programs; told where they differ")
     groups: dict[str, dict[str, float]] = Field(default_factory=dict, description="scores of groups; told, not judged")
     tasks: dict[str, Task]
@@ -148,6 +153,7 @@ def of_run(run: Run) -> Baseline:
         seeds=block.seeds,
         repeats=block.repeats,
         limit=block.limit,
+        requested=block.decoding_requested,
         versions={
             name: str(known[name]) for name in ("dare_bench", "python", "torch", "transformers") if known.get(name)
         },
@@ -183,6 +189,7 @@ def _task(run: Run, task: str, scores: list[Score]) -> Task:
         tier=own.tier,
         decoding={name: value for name, value in sorted(own.decoding.items()) if name not in Decoding.hidden},
         likelihood=dict(sorted(own.likelihood.items())),
+        around={name: value for name, value in asking(run, task).items() if value is not None},
         answers="likelihoods" if scored else "token ids" if traced else "text",
         headline=headline.key if headline else None,
         scores={

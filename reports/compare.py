@@ -9,10 +9,11 @@ from typing import Any
 
 from dare_bench.reports.agreement import Side, side
 from dare_bench.reports.agreement_text import tail
-from dare_bench.reports.text import Beside, Bullets, Heading, Line, Piece, Table, Verbatim, bounds, percent
+from dare_bench.reports.text import Beside, Bullets, Heading, Line, Piece, Table, Verbatim, bounds, percent, points
 from dare_bench.runs.asked import shown
 from dare_bench.runs.comparison import Compared, Comparison, Flip
 from dare_bench.runs.names import letter
+from dare_bench.runs.text import counted
 from dare_bench.runs.view import document_view
 from dare_bench.stats import Interval
 
@@ -99,10 +100,17 @@ def _method(made: Comparison) -> Iterator[str]:
     tests = sum(item.difference.p is not None for item in made.items)
     yield f"Holm: p adjusted over all comparisons made here ({tests}); the verdict goes by it, at {level}"
     for item in made.items:
-        drop = number(item, item.smallest_drop) if math.isfinite(item.smallest_drop) else None
-        n = item.difference.n
-        told = f"{n} documents show a drop of {drop} or more in 4 of 5 cases" if drop else f"{n} documents show no drop"
-        yield f"{_title(made, item)}: by one such test {told}"
+        if item.verdict in ("no difference shown", "cannot tell"):
+            yield f"{_title(made, item)}: {_can_show(item)}"
+
+
+def _can_show(item: Compared) -> str:
+    """The drop that so many documents would have shown."""
+    documents = counted(item.difference.n, "document")
+    if not math.isfinite(item.smallest_drop):
+        return f"{documents} can show no drop: too few"
+    drop = points(item.smallest_drop) if item.is_share else f"{item.smallest_drop:.4g}"
+    return f"what {documents} can show: a drop of {drop} or more (found in 4 of 5 such tests)"
 
 
 def _listed(names: Iterator[str]) -> str:

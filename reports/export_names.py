@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 from typing import Any
 
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import Block
+from dare_bench.runs.trained import base_of, made_from, trainings, without_folders
 
-_PEFT = {"lora": "LoRA", "dora": "DoRA"}
 _SEEDS = ("python seed", "numpy seed", "seed", "few-shot seed")
-_PATH = re.compile(r"^[./~]|^[A-Za-z]:\\|/.*/")
 
 Checkpoint = tuple[str, str, str | None]
 Details = dict[str, str]
@@ -25,7 +22,7 @@ def checkpoint_of(block: Block) -> Checkpoint:
 
 
 def checkpoint_names(blocks: Sequence[Block]) -> dict[Checkpoint, str]:
-    """A name for each checkpoint, no two the same: "tiny-llada-base + SFT (LoRA)" for one that was trained here, with
+    """A name for each checkpoint, no two the same: "tiny-llada-base → SFT (LoRA)" for one that was trained here, with
     the details of its training (data, steps, seed, options) that set it apart from the others of that name."""
     known = {checkpoint_of(block): block for block in blocks}
     alike: dict[str, list[Checkpoint]] = {}
@@ -42,51 +39,24 @@ def checkpoint_names(blocks: Sequence[Block]) -> dict[Checkpoint, str]:
 
 def family_and_depth(block: Block) -> tuple[str, int]:
     """The checkpoint that all training began from, and how many trainings lie between."""
-    chain = trainings(block)
-    return (_base(chain[0]) if chain else block.model.name), len(chain)
-
-
-def trainings(block: Block) -> list[Mapping[str, Any]]:
-    """The trainings that made a checkpoint, the first one first; none where the run knows of none."""
-    found = block.model.lineage
-    if not found:
-        return []
-    parents = found.get("parents")
-    return [*(one for one in (parents if isinstance(parents, list) else ()) if isinstance(one, Mapping)), found]
-
-
-def _base(made: Mapping[str, Any]) -> str:
-    base, adapter = _of_path(str(made.get("base", "?"))), made.get("base_adapter")
-    return f"{base}+{_of_path(str(adapter))}" if adapter else base
-
-
-def _of_path(text: str) -> str:
-    """The last part of a path; a hub id (owner/name) stays whole."""
-    return PurePath(text).name or text if _PATH.search(text) else text
+    chain = trainings(block.model.lineage)
+    return (base_of(chain[0]) if chain else block.model.name), len(chain)
 
 
 def _name(block: Block, details: Sequence[Details]) -> str:
-    chain = trainings(block)
-    if not chain:
-        return block.model.name
-    parts = [_base(chain[0])]
-    for at, made in enumerate(chain):
-        peft = made.get("peft")
-        remarks = [_PEFT.get(str(peft), str(peft))] if peft else []
-        remarks += details[at].values() if at < len(details) else ()
-        parts.append(str(made.get("method", "?")).upper() + (f" ({', '.join(remarks)})" if remarks else ""))
-    return " + ".join(parts)
+    chain = trainings(block.model.lineage)
+    return made_from(chain, [list(one.values()) for one in details]) if chain else block.model.name
 
 
 def _details(block: Block) -> list[Details]:
     """By training: every detail as it would be told, by its name."""
-    return [_details_of(made) for made in trainings(block)]
+    return [_details_of(made) for made in trainings(block.model.lineage)]
 
 
 def _details_of(made: Mapping[str, Any]) -> Details:
     step, steps = made.get("step"), made.get("steps")
     told = {
-        "data": f"on {_of_path(str(made.get('data')))}",
+        "data": f"on {without_folders(str(made.get('data')))}",
         "step": f"{steps} steps" if step == steps else f"step {step} of {steps}",
         "seed": f"seed {made.get('seed')}",
     }
@@ -112,16 +82,6 @@ def _telling(several: Sequence[list[Details]]) -> list[list[Details]]:
 
 def _short(key: Checkpoint) -> str:
     return hashlib.blake2b("".join(map(str, key)).encode(), digest_size=4).hexdigest()
-
-
-def settings_key(run: Run) -> tuple[Any, ...]:
-    """Runs of one checkpoint with the same one belong into one row. The parts of a suite do, whatever each task asks
-    for: their settings together are what the suite is."""
-    block = run.block
-    assert block is not None
-    asked = block.suite or sorted((name, str(value)) for name, value in block.decoding_requested.items())
-    fixed = (block.model.dtype, block.harness.name, block.seeds, block.repeats)
-    return (*fixed, run.results.get("chat_template_sha"), run.results.get("system_instruction"), str(asked))
 
 
 _MISSING = object()

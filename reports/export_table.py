@@ -15,14 +15,15 @@ from dare_bench.reports.export_names import (
     checkpoint_names,
     checkpoint_of,
     family_and_depth,
-    settings_key,
     settings_texts,
 )
 from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run
+from dare_bench.runs.rows import RowKey, row_key
 from dare_bench.runs.schema import Block
 from dare_bench.runs.scores import Score, is_share
 from dare_bench.runs.standing import Asked, around, difference, present
+from dare_bench.runs.text import counted
 
 Mark = Literal["limited", "incomplete", "definition", "prompts", "approximate"]
 WHY: dict[Mark, str] = {
@@ -126,13 +127,13 @@ def _tasks(runs: Sequence[Run], tasks: Sequence[str] | None) -> list[str]:
 
 def _rows(runs: Sequence[Run], wanted: Sequence[str]) -> tuple[list[Answered], int]:
     """The rows, and how many scores were left out as doubles. A checkpoint stands before those trained from it."""
-    found: dict[object, list[Answered]] = {}
+    place = _together(runs)
+    found: dict[int, list[Answered]] = {}
     doubles = 0
     newest = sorted(runs, key=lambda run: run.created, reverse=True)
     # The best of equal runs comes first and is kept: whole before partial, then the newest.
     for run in sorted(newest, key=lambda run: run.status != "complete"):
-        assert run.block is not None
-        rows = found.setdefault((checkpoint_of(run.block), settings_key(run)), [])
+        rows = found.setdefault(place[id(run)], [])
         for task in wanted:
             if (score := run.headline(task)) is None:
                 continue
@@ -148,6 +149,19 @@ def _rows(runs: Sequence[Run], wanted: Sequence[str]) -> tuple[list[Answered], i
     made.sort(key=lambda row: min(order[id(run)] for run, _ in row.values()))
     families = {name: at for at, name in reversed([*enumerate(_family(row)[0] for row in made)])}
     return sorted(made, key=lambda row: (families[_family(row)[0]], _family(row)[1])), doubles
+
+
+def _together(runs: Sequence[Run]) -> dict[int, int]:
+    """For each run (by its id) the number of the group whose runs may share a row, on whatever machine they ran. Parts
+    of a suite find each other before a run of the same settings joins one of them."""
+    groups: list[set[RowKey]] = []
+    place = {}
+    for run, key in sorted(((run, row_key(run)) for run in runs), key=lambda pair: pair[1].alone):
+        at = next((at for at, own in enumerate(groups) if all(key.joins(other) for other in own)), len(groups))
+        groups += [set()] if at == len(groups) else []
+        groups[at].add(key)
+        place[id(run)] = at
+    return place
 
 
 def _block(own: Answered) -> Block:
@@ -262,4 +276,4 @@ def _notes(columns: Sequence[Column], rows: Sequence[Row], doubles: int) -> Iter
             " task, or of another version of it, take no part."
         )
     if doubles:
-        yield f"{doubles} scores of runs with the same checkpoint, task and settings as others here are left out."
+        yield f"Left out: {counted(doubles, 'score')} with the same checkpoint, task and settings as others here."

@@ -23,7 +23,7 @@ from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import Block, TaskBlock
 from dare_bench.runs.scores import Score, is_share
-from dare_bench.runs.text import visible
+from dare_bench.runs.text import no_answer, visible
 from dare_bench.types import Decoding
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _partial(run: Run, score: Score) -> Iterator[str]:
     own = members(run.results, score.task)
     failed = sum(failure.task in own for failure in run.block.failures)
     if failed:
-        yield f"{failed} documents have no answer and are left out"
+        yield f"{no_answer(failed)} left out"
     elif run.status == "running" or (run.status == "incomplete" and not run.block.failures):
         yield f"the run is {'not finished' if run.status == 'running' else 'incomplete'}"
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-from dare_bench.reports.regress import EXCUSED_SHARE, Flip, Verdict
+from dare_bench.reports.regress import Flip, Verdict, too_many
 from dare_bench.reports.regress_text import change_line, flip_line, judged_line
-from dare_bench.runs.text import visible
+from dare_bench.runs.text import counted, visible
 from dare_bench.runs.writer import atomic_write_text
 
 # What XML 1.0 has no way to write, not even as a character reference.
@@ -52,14 +52,14 @@ def _cases(verdict: Verdict) -> Iterator[ElementTree.Element]:
     for task in dict.fromkeys(one.task for one in verdict.scores if one.mode == "exact"):
         case, flips = _case(task, "answers"), [flip for flip in verdict.flips if flip.task == task]
         if any(not flip.excused for flip in flips):
-            _fail(case, f"{sum(not flip.excused for flip in flips)} documents differ", list(map(flip_line, flips)))
+            red = counted(sum(not flip.excused for flip in flips), "document")
+            _fail(case, f"{red} not the same as in the baseline", list(map(flip_line, flips)))
         elif flips:
             _out(case, list(map(flip_line, flips)))
         yield case
     if verdict.documents:
         case, excused = _case("all tasks", "ties"), [flip for flip in verdict.flips if flip.excused]
-        if len(excused) >= EXCUSED_SHARE * verdict.documents and excused:
-            message = f"{len(excused)} of {verdict.documents} documents differ by ties"
+        if message := too_many(len(excused), verdict.documents):
             _fail(case, message, list(map(flip_line, excused)))
         yield case
 

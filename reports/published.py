@@ -21,6 +21,7 @@ from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import RecipeBlock
 from dare_bench.runs.scores import Score
+from dare_bench.runs.text import counted, no_answer
 
 LEVEL = 0.95
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
@@ -180,11 +181,11 @@ def _notes(run: Run, score: Score | None, published: Bounded | None, facts: Mapp
         return
     if run.status != "complete":
         failed = len(run.block.failures)
-        yield f"the run is {run.status}" + (f": {failed} documents without an answer are left out" if failed else "")
+        yield f"the run is {run.status}" + (f": {no_answer(failed)} left out" if failed else "")
     total = published.n if published else None
     if score.limited:
-        asked = f"{score.n} of {score.n_total}" if score.n_total else str(score.n)
-        yield f"limited: the run asked {asked} documents, the published number is of {total or 'all'}"
+        asked = f"{score.n} of {counted(score.n_total, 'document')}" if score.n_total else counted(score.n, "document")
+        yield f"limited: the run asked {asked}, the published number is of {total or 'all'}"
     elif total is not None and total != (score.n_total or score.n):
         yield f"not the same test set: {total} documents were published on, {score.n_total or score.n} are in this one"
     if facts.get("mean_over") == "subsets" and not _subsets(run, score, facts):

@@ -23,8 +23,10 @@ from dare_bench.errors import IncompleteError, RunError, UsageError
 from dare_bench.reports import baseline as baselines
 from dare_bench.reports.baseline import Baseline, Task, Value
 from dare_bench.reports.conditions import Unlike, notes, unlike
+from dare_bench.reports.text import points
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import are_shares
+from dare_bench.runs.text import counted
 from dare_bench.stats.paired import Difference, holm, paired_difference, smallest_detectable, smallest_detectable_mean
 
 TIE = 1e-4
@@ -33,7 +35,7 @@ EXCUSED_SHARE = 0.01
 LEVEL = 0.05
 SMALLEST_EFFECT = 0.01
 _NO_SCORE = "the run has no such score"
-_NO_MEAN = "told, not judged: it is no mean over documents that both have"
+_NO_MEAN = "not judged: it is no mean over documents that both have"
 _CLOSE = {"rel_tol": 1e-4, "abs_tol": 1e-6}
 _CLOSE_NATS = {"rel_tol": 1e-4, "abs_tol": 1e-3}
 Mode = Literal["exact", "paired"]
@@ -60,7 +62,7 @@ class Judged:
     """One score of a task. ``before`` and ``after`` are its values, the baseline's first; ``flips`` counts documents
     whose value differs. Of the paired mode: ``difference`` as measured, ``p`` of a drop (one-sided, adjusted), and
     ``detectable``: the drop that so many documents show four times in five. ``reason`` says why where ``red``, and
-    where the score is only told."""
+    where the score is not judged."""
 
     task: str
     key: str
@@ -135,9 +137,9 @@ def judge(run: Run | str | Path, baseline: Baseline | str | Path, smallest_effec
     now = complete(run)
     for task, own in old.tasks.items():
         if task in now.tasks and now.tasks[task].limited and not own.limited:
+            has = counted(now.tasks[task].n_docs, "document")
             raise IncompleteError(
-                f"{run.path} has {now.tasks[task].n_docs} documents of {task}, the baseline all {own.n_docs};"
-                " evaluate without --limit"
+                f"{run.path} has {has} of {task}, the baseline all {own.n_docs}; evaluate without --limit"
             )
     if found := unlike(old, now):
         raise UsageError(refusal(run, found))
@@ -156,7 +158,7 @@ def complete(run: Run) -> Baseline:
         failures = run.block.failures if run.block else []
         if failures:
             first = failures[0]
-            why = f"{len(failures)} documents failed, the first {first.task}/{first.doc_id}: {first.error}"
+            why = f"{counted(len(failures), 'document')} failed, the first {first.task}/{first.doc_id}: {first.error}"
         else:
             why = f"its status is {run.status}"
         raise IncompleteError(f"{run.path} is incomplete: {why}; run the same command again, it goes on where it ended")
@@ -167,7 +169,8 @@ def refusal(run: Run, found: Sequence[Unlike]) -> str:
     """One line that names every difference."""
     told = "; ".join(f"{one.what}: the baseline has {one.expected}, the run {one.seen}" for one in found)
     todo = "; ".join(dict.fromkeys(one.remedy for one in found))
-    return f"{run.path} was not asked what the baseline was. {told}. {todo}, or renew the baseline: --update"
+    renew = ", or renew the baseline: --update" if all(one.renewable for one in found) else ""
+    return f"{run.path} was not asked what the baseline was. {told}. {todo}{renew}"
 
 
 def compare(name: str, old: Baseline, now: Baseline, smallest_effect: float = SMALLEST_EFFECT) -> Verdict:
@@ -265,9 +268,19 @@ def _unexcused(flips: Sequence[Flip], documents: int) -> Iterator[str]:
             yield f"{task}: " + _named(
                 "another answer, value or number of forward passes in documents", [flip.doc_id for flip in mine]
             )
-    excused = sum(flip.excused for flip in flips)
-    if excused and excused >= EXCUSED_SHARE * documents:
-        yield f"{excused} of {documents} documents differ by ties: expected less than {EXCUSED_SHARE:.0%} of them"
+    if text := too_many(sum(flip.excused for flip in flips), documents):
+        yield text
+
+
+def too_many(excused: int, documents: int) -> str:
+    """What is said of excused documents where they are too many; "" where they are not."""
+    if not excused or excused < EXCUSED_SHARE * documents:
+        return ""
+    differ = "document differs" if excused == 1 else "documents differ"
+    return (
+        f"{excused} of {documents} {differ} only in floating-point ties or numbers of forward passes:"
+        f" expected less than {100 * EXCUSED_SHARE:g} % of them"
+    )
 
 
 def _named(what: str, ids: Sequence[str], most: int = 10) -> str:
@@ -295,7 +308,7 @@ def _paired(old: Baseline, now: Baseline, tasks: Sequence[str], smallest: float)
             other = now.tasks[task].scores.get(key)
             told = Judged(
                 task, key, "paired", score.value, other.value if other else math.nan, score.n,
-                score.higher_is_better is not False, judged=False, reason="told, not judged: not the task's headline",
+                score.higher_is_better is not False, judged=False, reason="not judged: not the task's headline",
             )  # fmt: skip
             if key == old.tasks[task].headline:
                 told = _head(told, old, now, measured[task], adjusted[task], smallest, judged)
@@ -319,12 +332,6 @@ def _head(
         detectable=_detectable(old.tasks[told.task], now.tasks[told.task], told.key, judged),
         reason=f"{told.task} {told.key} {what} (p {p:.2g})" if red else "",
     )  # fmt: skip
-
-
-def points(share: float) -> str:
-    """A difference of shares in points of a hundred, as people write it: "1 point", "2.35 points"."""
-    text = f"{100 * share:.4g}"
-    return f"{text} point" if text == "1" else f"{text} points"
 
 
 def _lost(old: Task, now: Task, key: str) -> str:

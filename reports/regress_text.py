@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dare_bench.reports.baseline import Value
-from dare_bench.reports.regress import EXCUSED_SHARE, LEVEL, TIE, Flip, Judged, Verdict, points
-from dare_bench.reports.text import Bullets, Heading, Line, Piece, Table
+from dare_bench.reports.baseline import Baseline, Value
+from dare_bench.reports.regress import EXCUSED_SHARE, LEVEL, TIE, Flip, Judged, Verdict
+from dare_bench.reports.text import Bullets, Heading, Line, Piece, Table, points
+from dare_bench.runs.scores import are_shares
+from dare_bench.runs.text import counted
 
 _SHOWN = 20
 
@@ -24,18 +26,20 @@ def pieces(verdict: Verdict, most: int | None = _SHOWN) -> Iterator[Piece]:
     paired = [one for one in verdict.scores if one.mode == "paired"]
     if exact:
         yield Line(
-            f"Every answer, its forward passes and its values must be the same in {verdict.documents} documents;"
-            f" excused: ties with a margin below {TIE:g}, less than {EXCUSED_SHARE:.0%} of the documents."
+            "Every answer, its forward passes and its values must be the same in"
+            f" {counted(verdict.documents, 'document')}; excused, in less than {100 * EXCUSED_SHARE:g} % of them: ties"
+            f" (a margin below {TIE:g}), and nothing but another number of forward passes."
         )
         yield Table(("task", "score", "baseline", "run", "documents", "other values"), [
-            (one.task, one.key, number(one.before), number(one.after), str(one.n), str(one.flips)) for one in exact
+            (one.task, one.key, *_values_of(one), str(one.n), str(one.flips)) for one in exact
         ])  # fmt: skip
     if paired:
         yield from _paired(verdict, paired)
     if verdict.groups:
-        yield Line("Groups, told and not judged, for their tasks are:")
+        yield Line("Groups (not judged, for their tasks are):")
         yield Table(("group", "score", "baseline", "run"), [
-            (name, key, number(a), number(b)) for name, key, a, b in verdict.groups
+            (name, key, *(number(value, are_shares(key, a, b)) for value in (a, b)))
+            for name, key, a, b in verdict.groups
         ])  # fmt: skip
     if verdict.notes:
         yield Heading("What else differs", 3)
@@ -53,28 +57,37 @@ def _paired(verdict: Verdict, scores: Sequence[Judged]) -> Iterator[Piece]:
     yield Line(
         f"A regression is a drop of at least {least} that is significant: paired by"
         f" document, one-sided, p at most {LEVEL:g}{f', adjusted by Holm over {judged} tasks' if judged > 1 else ''}."
+        + (" Differences of shares are in points." if any(one.is_share for one in scores) else "")
     )
     yield Table(("task", "score", "baseline", "run", "better by", "interval", "p of a drop", "documents", "verdict"), [
         _row(one) for one in scores
     ])  # fmt: skip
-    known = [one for one in scores if one.detectable is not None]
-    if known:
-        yield Line("A drop that these documents would show, four times in five:")
-        yield Bullets([f"{one.task} {one.key}: {_drop(one)}" for one in known])
+    open_ = [one for one in scores if one.detectable is not None and not one.red and not _better(one)]
+    if open_:
+        yield Bullets([f"{one.task} {one.key}: {_drop(one)}" for one in open_])
 
 
 def _row(one: Judged) -> tuple[str, ...]:
     found, sign = one.difference, 1 if one.higher_is_better else -1
     bounds = sorted(sign * x for x in (found.lo, found.hi) if x is not None) if found else []
-    word = "REGRESSION" if one.red else ("better" if _better(one) else "no regression") if one.judged else "told"
+    word = "REGRESSION" if one.red else ("better" if _better(one) else "no regression") if one.judged else "not judged"
     return (
-        one.task, one.key, number(one.before), number(one.after), "—" if math.isnan(one.gain) else f"{one.gain:+.4g}",
-        f"{bounds[0]:+.4f} to {bounds[1]:+.4f}" if len(bounds) == 2 else "—",
+        one.task, one.key, *_values_of(one), "—" if math.isnan(one.gain) else _signed(one, one.gain),
+        f"{_signed(one, bounds[0])} to {_signed(one, bounds[1])}" if len(bounds) == 2 else "—",
         "—" if one.p is None else f"{one.p:.2g}",
         f"{one.n}: {found.won if sign > 0 else found.lost} better, {found.lost if sign > 0 else found.won} worse"
         if found else str(one.n),
         word,
     )  # fmt: skip
+
+
+def _values_of(one: Judged) -> tuple[str, str]:
+    return number(one.before, one.is_share), number(one.after, one.is_share)
+
+
+def _signed(one: Judged, difference: float) -> str:
+    """A difference: of shares in points."""
+    return f"{100 * difference:+.2f}" if one.is_share else f"{difference:+.4g}"
 
 
 def _better(one: Judged) -> bool:
@@ -85,8 +98,9 @@ def _better(one: Judged) -> bool:
 def _drop(one: Judged) -> str:
     assert one.detectable is not None
     if one.detectable == math.inf:
-        return f"none, {one.n} documents are too few"
-    return f"{one.detectable:.4g} ({one.n} documents)"
+        return f"{counted(one.n, 'document')} can show no drop: too few"
+    drop = points(one.detectable) if one.is_share else f"{one.detectable:.4g}"
+    return f"what {counted(one.n, 'document')} can show: a drop of {drop} or more (found in 4 of 5 such tests)"
 
 
 def _documents(title: str, lines: Sequence[str], most: int | None) -> Iterator[Piece]:
@@ -122,13 +136,43 @@ def _values(flip: Flip) -> Iterator[str]:
 def judged_line(one: Judged) -> str:
     """One score in one line."""
     return (
-        f"{one.task} {one.key}: baseline {number(one.before)}, run {number(one.after)}, {one.n} documents ({one.mode})"
+        "{} {}: baseline {}, run {}, ".format(one.task, one.key, *_values_of(one))
+        + f"{counted(one.n, 'document')} ({one.mode})"
     )
 
 
-def number(value: float) -> str:
-    """A score as it is recorded; its unit is the metric's."""
-    return "none" if math.isnan(value) else f"{value:.4f}" if abs(value) <= 1 else f"{value:.6g}"
+def number(value: float, share: bool) -> str:
+    """A score: in percent if it is a share, else as it is recorded, in the metric's unit."""
+    if math.isnan(value):
+        return "none"
+    return f"{100 * value:.2f} %" if share else f"{value:.4f}" if abs(value) <= 1 else f"{value:.6g}"
+
+
+def replaced(old: Baseline, new: Baseline) -> Iterator[str]:
+    """What a renewed baseline is of, and every score, before and after: a line each."""
+    a, b = old.checkpoint, new.checkpoint
+    for name, before, after in (
+        ("checkpoint", f"{a.name} of {a.family}", f"{b.name} of {b.family}"),
+        ("its content", _hash(a.content_hash), _hash(b.content_hash)),
+        ("its adapter", _hash(a.adapter_hash), _hash(b.adapter_hash)),
+        ("dtype", a.dtype, b.dtype),
+        ("device", old.device, new.device),
+    ):
+        yield f"{name}: {before}" + (" (the same)" if before == after else f" -> {after}")
+    ours, theirs = _scores(old), _scores(new)
+    for task, key in {**ours, **theirs}:
+        values = [side.get((task, key), math.nan) for side in (ours, theirs)]
+        share = are_shares(key, *(value for value in values if not math.isnan(value)))
+        yield f"{task} {key}: {number(values[0], share)} -> {number(values[1], share)}"
+
+
+def _hash(content: str | None) -> str:
+    return "none" if content is None else content.removeprefix("sha256:")[:12]
+
+
+def _scores(one: Baseline) -> dict[tuple[str, str], float]:
+    own = {(task, key): score.value for task, found in one.tasks.items() for key, score in found.scores.items()}
+    return own | {(group, key): value for group, keys in one.groups.items() for key, value in keys.items()}
 
 
 def _shown(value: Value) -> str:

@@ -12,6 +12,7 @@ from dare_bench.runs.asked import answers_each, config_of
 from dare_bench.runs.names import run_names
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
+from dare_bench.runs.text import counted, no_answer
 
 _FEW_RUNS = 2
 _FEW_TASKS = 4
@@ -132,10 +133,10 @@ def _left_out(run: Run) -> Iterator[str]:
     if block.failures:
         first = block.failures[0]
         where = f"{first.task} {first.doc_id}: {first.error}"
-        yield f"{len(block.failures)} documents have no answer and are left out, the first: {where}"
+        yield f"{no_answer(len(block.failures))} left out, the first: {where}"
     if block.execution is not None:
         level = "without a sandbox (--unsafe-no-sandbox)" if block.execution.unsafe else f"in {block.execution.level}"
-        yield f"generated code ran {level}: {_counted(block.execution.statuses)}"
+        yield f"generated code ran {level}: {_listed(block.execution.statuses)}"
 
 
 def _extraction(found: dict[str, dict[str, dict[str, int]]]) -> Iterator[str]:
@@ -144,17 +145,17 @@ def _extraction(found: dict[str, dict[str, dict[str, int]]]) -> Iterator[str]:
     short = {key: own for key, own in counts.items() if own.get("matched", 0) < sum(own.values())}
     if len(short) <= _FEW_TASKS:
         for (task, name), own in short.items():
-            yield f"read out of answers, {task} ({name}): {_counted(own)}"
+            yield f"read out of answers, {task} ({name}): {_listed(own)}"
         return
     total: Counter[str] = Counter()
     for own in counts.values():
         total.update(own)
     worst, name = min(short, key=lambda key: short[key].get("matched", 0) / sum(short[key].values()))
     share = percent(short[worst, name].get("matched", 0) / sum(short[worst, name].values()))
-    yield f"read out of answers, {len(found)} tasks: {_counted(total)}; least of {worst} ({name}): {share} %"
+    yield f"read out of answers, {counted(len(found), 'task')}: {_listed(total)}; least of {worst} ({name}): {share} %"
 
 
-def _counted(counts: dict[str, int]) -> str:
+def _listed(counts: dict[str, int]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in counts.items() if count) or "none"
 
 

@@ -71,6 +71,12 @@ def percent(value: float | None, sign: str = "") -> str:
     return "—" if value is None else f"{100 * value:{sign}.2f}"
 
 
+def points(share: float) -> str:
+    """A difference of shares in points of a hundred, as people write it: "1 point", "2.35 points"."""
+    text = f"{100 * share:.4g}"
+    return f"{text} point" if text == "1" else f"{text} points"
+
+
 def bounds(lo: float | None, hi: float | None, sign: str = "") -> str:
     """An interval of shares in percent; a dash where there is none. ``sign``: "+" writes both signs."""
     return "—" if lo is None or hi is None else f"{100 * lo:{sign}.2f} to {100 * hi:{sign}.2f}"

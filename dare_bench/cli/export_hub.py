@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dare_bench.runs.text import counted
+
 if TYPE_CHECKING:
     from dare_bench.reports.hub import Result
     from dare_bench.runs.reader import Run
@@ -98,7 +100,7 @@ def hub(
         from dare_bench.reports.hub_push import push as send
 
         message = f"Evaluation results of {', '.join(one.score.task for one in results)}"
-        _tell(f"pushing {len(sent)} files to {repo_id} ...")
+        _tell(f"pushing {counted(len(sent), 'file')} to {repo_id} ...")
         description = f"Exported by dare-bench from the run {opened.run_id}."
         _tell(f"pushed: {send(sent, repo_id, message=message, description=description, create_pr=not no_pr)}")
     else:
@@ -143,7 +145,7 @@ def _tell_of(results: list[Result], folder: Path) -> None:
                 f"  nobody named the task {data.task_id!r}: the hub wants one of the data set's eval.yaml; if that is"
                 f" another, give --dataset {one.score.task}={data.id}:TASK_ID"
             )
-    _tell(f"wrote {folder / CARD}: model-index with {len(results)} results")
+    _tell(f"wrote {folder / CARD}: model-index with {counted(len(results), 'result')}")
 
 
 def _tell(text: str) -> None:

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from dare_bench.runs.text import counted
+
 app = typer.Typer(help="Build a static board from run directories, and serve it here.", no_args_is_help=True)
 
 
@@ -24,19 +26,23 @@ def build(
     json: Annotated[bool, typer.Option("--json", help="Print a JSON record of what was built.")] = False,
 ) -> None:
     """Build the site. It is plain files: open index.html, no server needed."""
+    from dare_bench.cli.counting import counting
     from dare_bench.leaderboards.builder import build as build_site
 
-    report = build_site(
-        runs,
-        out,
-        board=board or ["default"],
-        samples=samples,
-        on_problem=lambda text: print(text, file=sys.stderr),
-    )
+    with counting("runs", "boards and comparisons") as tell:
+        report = build_site(
+            runs,
+            out,
+            board=board or ["default"],
+            samples=samples,
+            on_problem=lambda text: print(text, file=sys.stderr),
+            on_progress=tell,
+        )
     if json:
         print(jsonlib.dumps(report.record(), indent=2, ensure_ascii=False))
         return
-    print(f"{report.runs} runs, {report.documents} documents, {report.files} files", file=sys.stderr)
+    made = (counted(report.runs, "run"), counted(report.documents, "document"), counted(report.files, "file"))
+    print(", ".join(made), file=sys.stderr)
     print(report.index)
 
 

@@ -35,7 +35,8 @@ def regress(
 ) -> None:
     """Has a score dropped? Answers must be the same where that is promised, else a paired test decides.
 
-    Exit codes: 0 fine, 3 a regression, 4 the run is incomplete, 2 the run was asked otherwise than the baseline.
+    Exit codes: 0 fine, 3 a regression, 4 the run is incomplete, 2 the run was asked otherwise than the baseline, 1 it
+    cannot be judged (no run, a folder of runs, edited or no samples, no score that could be judged).
 
     Example: dare-bench regress out/my-run --baseline leaderboards/baselines/tiny-llada.json --junit regress.xml
     """
@@ -81,9 +82,12 @@ def _open(word: str) -> Run:
 
 
 def _update(run: Run, path: Path, smallest_effect: float, docs: int) -> None:
+    from dare_bench.errors import UsageError
     from dare_bench.reports import baseline as baselines
     from dare_bench.reports.conditions import unlike
     from dare_bench.reports.regress import compare, complete
+    from dare_bench.reports.regress_text import replaced
+    from dare_bench.runs.text import visible
 
     new = complete(run)
     if not path.exists():
@@ -93,10 +97,16 @@ def _update(run: Run, path: Path, smallest_effect: float, docs: int) -> None:
         if baselines.text(old) == baselines.text(new):
             print(f"{path} is this run's already; nothing to do")
             return
-        if found := unlike(old, new):
-            for one in found:
-                print(f"{one.what}: {one.expected} -> {one.seen}")
-        else:
+        found = unlike(old, new)
+        for one in found:
+            if not one.renewable:
+                raise UsageError(
+                    f"{path} is a baseline of another {one.what}: {one.expected}, the run's is {one.seen};"
+                    " choose another name for the file, or delete it first"
+                )
+        for line in [*replaced(old, new), *(f"{one.what}: {one.expected} -> {one.seen}" for one in found)]:
+            print(visible(line))
+        if not found:
             _show(compare(run.run_id, old, new, smallest_effect), docs)
     baselines.write(path, new)
     print(f"wrote {path}", file=sys.stderr)

@@ -181,17 +181,18 @@ def _verdict(record: dict[str, Any]) -> str:
     """One line on a run."""
     if "error" in record:
         return f"NOT SCORED: {record['error']}"
+    from dare_bench.runs.text import counted
+
     documents = record["documents"]
-    of = f"{documents} document" + ("" if documents == 1 else "s")
+    of = counted(documents, "document")
     if record["same"]:
-        count = len(record["scores"])
-        text = f"the same: {count} score" + ("" if count == 1 else "s") + f", values of {of}"
+        text = f"the same: {counted(len(record['scores']), 'score')}, values of {of}"
     else:
         scores = [f"{one['task']} {one['metric']},{one['filter']}" for one in record["scores"] if not one["same"]]
         differing = dict.fromkeys((one["task"], one["doc_id"]) for one in record["differing"])
         names = ", ".join(f"{task} {doc}" for task, doc in list(differing)[:3])
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
-        text = f"CHANGED: {len(scores)} of {len(record['scores'])} scores" + (
+        text = f"CHANGED: {len(scores)} of {counted(len(record['scores']), 'score')}" + (
             f" ({', '.join(scores)})" if scores else ""
         )
         text += f", {len(differing)} of {of}" + (f" ({names}{more})" if differing else "")

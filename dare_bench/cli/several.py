@@ -11,6 +11,7 @@ import typer
 
 from dare_bench.engine.evaluate import Outcome, evaluate_all
 from dare_bench.engine.plan import Planned
+from dare_bench.runs.text import counted
 
 
 def make(planned: Sequence[Planned], json: bool) -> None:
@@ -36,7 +37,7 @@ def make(planned: Sequence[Planned], json: bool) -> None:
 
 def _announced(planned: Sequence[Planned]) -> Sequence[Planned]:
     names = ", ".join(one.name for one in planned)
-    print(f"{len(planned)} runs: {names}", file=sys.stderr)
+    print(f"{counted(len(planned), 'run')}: {names}", file=sys.stderr)
     return planned
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dare_bench.cli.plain import plain_console
+from dare_bench.runs.text import no_answer
 from dare_bench.types import TIER_MEANING, Decoding
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from dare_bench.runs.reader import Run
     from dare_bench.runs.schema import Block
     from dare_bench.runs.scores import Score
+
 
 def print_run(run: Run) -> None:
     """Scores, settings and cost of a run; the last line is the path of its results file."""
@@ -42,7 +44,7 @@ def print_run(run: Run) -> None:
     if block.failures:
         first = block.failures[0]
         console.print(
-            f"INCOMPLETE: {len(block.failures)} documents have no answer and are left out of the scores; "
+            f"INCOMPLETE: {no_answer(len(block.failures))} left out of the scores; "
             f"the first is {first.task} {first.doc_id}: {first.error}",
             soft_wrap=True,
         )

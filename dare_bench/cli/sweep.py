@@ -78,14 +78,14 @@ def sweep(
 
 
 def _preview(file: str, output_path: str, json: bool) -> None:
-    from dare_bench.cli.summary import _console
+    from dare_bench.cli.plain import plain_console
     from dare_bench.sweeps.estimate import Estimates
 
     estimates = Estimates.of(file, output_path)
     if json:
         print(jsonlib.dumps(estimates.plain(), indent=2, ensure_ascii=False))
         return
-    console = _console()
+    console = plain_console()
     console.print(_tree(estimates), soft_wrap=True)
     for line in estimates.notes:
         console.print(line, soft_wrap=True)
@@ -120,10 +120,10 @@ def _table(found: SweepResult) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from dare_bench.cli.summary import _console
+    from dare_bench.cli.plain import plain_console
     from dare_bench.engine.progress import duration
 
-    console = _console()
+    console = plain_console()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("node", "status", "took", "score"):
         table.add_column(name, justify="right" if name == "took" else "left", overflow="fold")

@@ -177,9 +177,13 @@ def answers_each(run: Run, name: str) -> int:
 
 
 def differing_settings(first: Run, second: Run, a: str, b: str) -> dict[str, tuple[Any, Any]]:
-    """What differs in how the two were asked: checkpoint, harness, what stands around the documents, seeds, decoding,
-    estimator."""
-    return differing(dict(_facts(first, a)), dict(_facts(second, b)))
+    """What differs in how the two were asked: checkpoint, family, harness, what stands around the documents, seeds,
+    decoding, estimator. Two families decode each by settings of its own: of these only what both have is compared."""
+    ours, theirs = dict(_facts(first, a)), dict(_facts(second, b))
+    found = differing(ours, theirs)
+    if "family" in found:
+        found = {name: two for name, two in found.items() if name in ours and name in theirs}
+    return found
 
 
 def _facts(run: Run, task: str) -> Iterator[tuple[str, Any]]:
@@ -187,6 +191,7 @@ def _facts(run: Run, task: str) -> Iterator[tuple[str, Any]]:
     block, own = run.block, run.block.tasks[task]
     yield "checkpoint", block.model.content_hash
     yield "adapter", block.model.adapter_hash
+    yield "family", block.model.family
     yield "dtype", block.model.dtype
     yield "harness", f"{block.harness.name} {block.harness.version}"
     yield from asking(run, task).items()

@@ -19,12 +19,13 @@ from dare_bench.runs.names import run_names
 from dare_bench.runs.paired import NotPooledError, Pairing, pair, same_harness, score_of, with_results
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score, are_shares, headline
+from dare_bench.runs.text import no_answer
 from dare_bench.stats import Interval, interval
 from dare_bench.stats.paired import Difference, holm, smallest_detectable, smallest_detectable_mean
 from dare_bench.types import Decoding
 
 Verdict = Literal["better", "worse", "no difference shown", "cannot tell"]
-MODEL = ("checkpoint", "adapter")
+MODEL = ("checkpoint", "adapter", "family")
 """Settings whose difference is what a comparison is usually made for: no warning."""
 _SURROUNDINGS = ("dare_bench", "torch", "gpu", "cpu")
 
@@ -144,7 +145,8 @@ def compare(
     Raises:
         UsageError: fewer than two runs or one of them twice, another harness, no task or score in common, or (without
             ``force``) runs that were asked different things.
-        RunError: a run without results or without sample lines.
+        RunError: a run without sample lines.
+        IncompleteError: a run without results.
     """
     runs = list(runs)
     if len(runs) < 2:
@@ -284,7 +286,7 @@ def _warnings(first: Run, second: Run, pairing: Pairing) -> Iterator[str]:
     """What weakens a comparison without forbidding it."""
     for run, failed in zip((first, second), pairing.failures, strict=True):
         if run.status != "complete" or failed:
-            told = f"{failed} documents without an answer are left out" if failed else "not all of it is there"
+            told = f"{no_answer(failed)} left out" if failed else "not all of it is there"
             yield f"{run.run_id} is {run.status}: {told}"
     if pairing.only_first or pairing.only_second:
         yield (
@@ -295,6 +297,11 @@ def _warnings(first: Run, second: Run, pairing: Pairing) -> Iterator[str]:
         for task in members(run.results, pairing.task):
             if run.edited(task):
                 yield f"{run.run_id}: the samples of {task} were changed after the run"
+    if "family" in pairing.differences:
+        yield (
+            "{} and {} are two families: each decodes by settings of its own, and only those that both have are"
+            " compared".format(*pairing.differences["family"])
+        )
     model = any(name in pairing.differences for name in MODEL)
     others = [
         f"{name} ({shown(a)} and {shown(b)})"

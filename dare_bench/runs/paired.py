@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dare_bench.errors import RunError, UsageError, unknown
+from dare_bench.errors import IncompleteError, RunError, UsageError, unknown
 from dare_bench.runs.asked import change, differing_settings
 from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run
@@ -64,7 +64,8 @@ def pair(first: Run, second: Run, task: str, key: str | None = None) -> Pairing:
     Raises:
         UsageError: a run does not have the task or the score, or they were made by two harnesses.
         NotPooledError: the score of a group is not the mean over its documents.
-        RunError: a run has no results, no score or no sample lines of the task.
+        RunError: a run has no score or no sample lines of the task.
+        IncompleteError: a run has no results.
     """
     one = score_of(first, task, key)
     two = score_of(second, task, one.key)
@@ -162,13 +163,17 @@ def _parts(value: Any) -> tuple[float, int] | None:
 
 
 def with_results(run: Run) -> None:
-    """Raises RunError if the run has no results."""
+    """Raises IncompleteError if the run has no results."""
     if run.block is None:
-        raise RunError(f"{run.path} has no results yet (status {run.status}); run the same command again to finish")
+        again = f"(status {run.status}); run the same command again to finish"
+        raise IncompleteError(f"{run.path} has no results yet {again}")
 
 
 def score_of(run: Run, task: str, key: str | None) -> Score:
-    """The score of that key, else the task's headline; raises UsageError or RunError if there is none."""
+    """The score of that key, else the task's headline.
+
+    Raises UsageError or RunError if there is none, IncompleteError if the run has no results.
+    """
     with_results(run)
     own = {score.key: score for score in run.scores() if score.task == task}
     if not own and task in run.tasks:

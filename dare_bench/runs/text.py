@@ -46,3 +46,13 @@ def no_formula(text: str) -> str:
     """``text`` as a CSV cell that no spreadsheet takes for a formula (OWASP, CSV Injection): with ' before it if its
     first character would make it one."""
     return f"'{text}" if text.lstrip(" ").startswith(_FORMULA) else text
+
+
+def counted(n: int, noun: str) -> str:
+    """A number with its noun: "1 document", "12 documents"."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def no_answer(n: int) -> str:
+    """So many documents "have no answer and are", to go on with what became of them."""
+    return f"{counted(n, 'document')} {'has no answer and is' if n == 1 else 'have no answer and are'}"

@@ -14,6 +14,7 @@ from dare_bench.engine.evaluate import Outcome, evaluate_all
 from dare_bench.engine.plan import plan
 from dare_bench.errors import IncompleteError, UsageError
 from dare_bench.runs.reader import Run
+from dare_bench.runs.text import no_answer
 from dare_bench.runs.writer import atomic_write_json
 from dare_bench.sweeps.graph import Node
 from dare_bench.sweeps.job import Doer
@@ -103,9 +104,7 @@ def _complain(outcomes: list[Outcome]) -> None:
         run = outcome.run
         if run is not None and run.status != "complete":
             failed = len(run.block.failures) if run.block is not None else 0
-            raise IncompleteError(
-                f"{run.path.name}: {failed} documents have no answer; they are left out of the scores"
-            )
+            raise IncompleteError(f"{run.path.name}: {no_answer(failed)} left out of the scores")
 
 
 def _cost(runs: list[Run]) -> dict[str, Any]:

@@ -38,7 +38,6 @@ class Frame:
     parts: list[str] = field(default_factory=list)
     legend: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    after: str = ""
 
     def figure(self) -> Markup:
         """The whole figure as HTML."""
@@ -51,7 +50,7 @@ class Frame:
             f'<figure class="chart{self.classes}" id="{ident}">'
             f'<figcaption id="{ident}-title">{escape(one_line(self.title, 120))}</figcaption>'
             f'<a class="skip" href="#{ident}-end">Skip the marks of this chart: {self.links}</a>{drawing}'
-            f"{_legend(self.legend)}{_notes(self.notes)}{self.after}"
+            f"{_legend(self.legend)}{_notes(self.notes)}"
             f'<span id="{ident}-end" tabindex="-1"></span></figure>'
         )
 

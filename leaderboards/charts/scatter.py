@@ -15,8 +15,7 @@ from dare_bench.leaderboards.charts.axes import compact, linear, logarithmic, px
 from dare_bench.leaderboards.charts.frame import BOTTOM, LEFT, RIGHT, TOP, Frame
 from dare_bench.leaderboards.charts.labels import HEIGHT, Room, shorten
 from dare_bench.leaderboards.charts.marks import RADIUS, SMALL, classes, shape
-from dare_bench.leaderboards.charts.pareto import FrontRow, Sideways, Upright, front, front_table
-from dare_bench.runs.text import one_line
+from dare_bench.leaderboards.charts.pareto import Sideways, Upright, front
 
 _DENSE = 40
 """From so many points on, intervals are drawn on the front only: others would hide each other, and are in the names."""
@@ -72,9 +71,9 @@ def scatter(
     better: Sideways = "left",
     higher_is_better: bool = True,
     percent: bool = True,
-    table: bool = True,
 ) -> Markup:
-    """A Pareto plot as a figure: drawing, legend by family, note, and the front as a table (unless ``table`` is off).
+    """A Pareto plot as a figure: drawing, legend by family, and note; who is on the front tells
+    :func:`front_table`.
 
     ``ident`` is an id that the page has once. x is logarithmic; ``better`` says which side of it is the good one
     ("left" for forward passes, "right" for tokens per second) and ``x_unit`` is its short name in the marks' names
@@ -101,8 +100,6 @@ def scatter(
     chart.legend = _legend(drawn, known, bool(members))
     if len(drawn) < len(points):
         chart.notes.append(_left_out(len(points) - len(drawn)))
-    if table and members:
-        chart.after = _table(front_table(ranked, better, upright), len(ranked), x_title, y_title, percent)
     return chart.figure()
 
 
@@ -244,25 +241,3 @@ def _legend(drawn: Sequence[Point], known: Mapping[str, int], has_front: bool) -
     if any(not point.ranked for point in drawn):
         made.append(frame.sign("faint", f"M0 0{shape(0, SMALL)}", "not ranked"))
     return made
-
-
-def _table(rows: Sequence[FrontRow[Point]], ranked: int, x_title: str, y_title: str, percent: bool) -> str:
-    lines = []
-    for row in rows:
-        point, beaten = row.point, row.dominated
-        names = ", ".join(shorten(one.name) for one in beaten[:3])
-        more = f" and {len(beaten) - 3} more" if len(beaten) > 3 else ""
-        said = f"{len(beaten)} of {ranked - 1}" + (f": {names}{more}" if beaten else "")
-        lines.append(
-            f'<tr><th scope="row"><a href="{escape(point.href)}">{escape(one_line(point.name, 60))}</a></th>'
-            f'<td class="num">{frame.with_interval(point.y or 0.0, point.lo, point.hi, percent)}</td>'
-            f'<td class="num">{compact(point.x or 0.0)}</td><td>{escape(said)}</td></tr>'
-        )
-    x_name, y_name = escape(one_line(x_title, 50)), escape(one_line(y_title, 50))
-    return (
-        '<details class="chart-table"><summary>The front as a table</summary>'
-        f'<div class="scroll" role="region" aria-label="The front: {y_name} against {x_name}" tabindex="0">'
-        f'<table class="plain"><thead><tr><th scope="col">Run</th><th scope="col" class="num">{y_name}</th>'
-        f'<th scope="col" class="num">{x_name}</th><th scope="col">Dominates</th></tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div></details>"
-    )

@@ -81,6 +81,6 @@ def test_the_tree_reads_as_a_nested_list(look: Look, site: Path) -> None:
     inner = tree.locator(":scope > li > ul > li")
     assert [item.locator("p.recipe").first.inner_text() for item in inner.all()] == [
         "SFT on dare_sudoku, 100 steps",
-        "SFT (lora) on dare_sudoku, 100 steps",
+        "SFT (LoRA) on dare_sudoku, 100 steps",
     ]
     assert inner.first.locator(":scope > ul > li p.recipe").inner_text() == "MDPO on dare_sudoku, 60 steps"

@@ -55,6 +55,25 @@ def test_refuses_with_two_and_one_line(tmp_path: Path, capsys: Out) -> None:
     assert stop.value.code == 0 and "FORCED: better" in said.out and said.err.startswith("warning: FORCED")
 
 
+def test_a_run_that_has_not_finished_is_incomplete(tmp_path: Path, capsys: Out) -> None:
+    names = _two(tmp_path)
+    for file in Path(names[1]).glob("results_*"):
+        file.unlink()
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", *names])
+    assert stop.value.code == 4 and "no results yet" in capsys.readouterr().err
+
+
+def test_what_documents_could_show_is_said_only_where_they_show_nothing(tmp_path: Path, capsys: Out) -> None:
+    names = _two(tmp_path)
+    compare(names, docs=0)
+    assert "can show" not in capsys.readouterr().out
+    same = str(make_run(tmp_path, "c", values={"s": HALF}, documents="same", seed=1))
+    compare([names[0], same], docs=0)
+    said = capsys.readouterr().out
+    assert "s: what 40 documents can show: a drop of " in said and " points or more (found in 4 of 5" in said
+
+
 def test_json_and_markdown(tmp_path: Path, capsys: Out) -> None:
     names, file = _two(tmp_path), tmp_path / "new" / "compare.md"
     compare(names, json=True, markdown=str(file), docs=1)

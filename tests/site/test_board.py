@@ -98,11 +98,12 @@ def test_hostile_text_is_text(tmp_path: Path) -> None:
     for page in seen:
         scripts = re.findall(r"<script(?: src=| type=\"application/json\")[^>]*>[^<]*</script>", page.path.read_text())
         assert page.tags.count("script") == len(scripts) and "img" not in page.tags, page.path
-        assert "alert(1)" in page.text and "49" not in page.text.split("{{")[0][-4:]
+        assert "alert(1)" in page.text and "␇49" not in page.text, page.path
         html = page.path.read_text()
         assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", html), page.path
         assert "<script>alert" not in html
     (sample,) = (page for page in seen if "samples" in page.path.parts and page.path.name == "1.html")
+    assert "␇{{ 7*7 }}" in sample.text  # templates are not applied to what models wrote
     assert "⟨U+202E⟩" in sample.text and "␛]0;x␇" in sample.text
 
 

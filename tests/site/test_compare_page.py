@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from site_pages import EVIL, Page, pages, plain
 from typer.testing import CliRunner
 
 from dare_bench.cli import app
+from dare_bench.errors import RunError
 from dare_bench.leaderboards import compare_page, comparing
 from dare_bench.leaderboards.builder import build
 from dare_bench.leaderboards.compare_page import TOP, write_standalone
@@ -149,6 +151,27 @@ def test_an_edited_samples_file_is_compared_anew(tmp_path: Path) -> None:
     build(root, out)
     (why,) = facts(out)["pair base made"]["items"]["dare_sudoku"]["breaks"]
     assert "the lines were changed after the run" in why
+
+
+def test_documents_that_cannot_be_read_any_more_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [Run(ask(tmp_path, name, share, n_docs=20, n_total=20)) for name, share in (("a", 0.5), ("b", 0.8))]
+    made = compare(runs)
+    documents = type(made).documents
+
+    def read(self: Any, item: Any, flip: Any) -> Any:
+        if flip == item.better[0]:
+            raise RunError("the file has changed")
+        return documents(self, item, flip)
+
+    monkeypatch.setattr(type(made), "documents", read)
+    page = plain(write_standalone(made, tmp_path / "page.html").read_text())
+    assert "0 worse and 6 better in B; 5 of them are shown; 1 could not be read any more." in page
+
+
+def test_what_nothing_can_show_is_a_dash() -> None:
+    assert [comparing.signed(value, share) for value in (-math.inf, math.nan, None) for share in (True, False)] == [
+        "–"
+    ] * 6
 
 
 def test_texts_of_models_and_data_are_text(tmp_path: Path) -> None:

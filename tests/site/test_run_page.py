@@ -37,7 +37,7 @@ def test_a_trained_checkpoint_says_what_it_was_made_of(tmp_path: Path) -> None:
     build(tmp_path / "runs", tmp_path / "site")
     board, page = (Page(tmp_path / "site" / place) for place in ("index.html", "runs/tuned/index.html"))
     for text in (board.words, page.words):
-        assert "tiny-llada-base → SFT → VRPO (lora)" in text and "seed 0, step 5" in text
+        assert "tiny-llada-base → SFT → VRPO (LoRA)" in text and "seed 0, step 5" in text
     assert "a-very-long-name" not in board.text and "a-very-long-name-of-a-sweep" in page.text
     assert "SFT on a.jsonl, step 9 of 9, seed 1" in page.words and "step 5 of 10, seed 0" in page.words
     assert "<script>alert" not in board.path.read_text() + page.path.read_text()

@@ -288,6 +288,8 @@ def test_a_line_that_cannot_be_read_is_named_and_leaves_no_page(tmp_path: Path, 
     told: list[str] = []
     assert pages(tmp_path / "runs", tmp_path / "site", told.append) == []
     assert len(told) == 1 and "line 3 is damaged" in told[0] and "\n" not in told[0]
+    (row,) = json.loads((tmp_path / "site/data/board.json").read_text())["rows"]
+    assert row["badges"] == ["edited"] and row["rank"] is None
 
 
 def test_right_to_left_answers_do_not_turn_the_page_round(tmp_path: Path) -> None:

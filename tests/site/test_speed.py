@@ -96,7 +96,7 @@ def test_a_task_counts_its_own_forward_passes_where_they_are_known(tmp_path: Pat
     page = Page(tmp_path / "site/speed/1-sudoku.html")
     marks = re.findall(r"<title>(.*?)</title>", page.path.read_text().split("<figure")[1], re.S)
     mark = {text.splitlines()[0]: text for text in marks}
-    assert "· 8 " in mark["knows"] and "· 20 " in mark["older"] and "· 24 " in mark["one-task"]
+    assert "· 8 NFE" in mark["knows"] and "· 20 NFE" in mark["older"] and "· 24 NFE" in mark["one-task"]
     told = "cost of all 2 tasks of its run together"
     assert told in mark["older"] and told not in mark["knows"] and told not in mark["one-task"]
     assert "1 of these runs evaluated several tasks" in page.text

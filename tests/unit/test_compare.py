@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from run_factory import make_run
 
-from dare_bench.errors import RunError, UsageError
+from dare_bench.errors import IncompleteError, UsageError
 from dare_bench.reports import compare as told
 from dare_bench.reports.text import markdown, show
 from dare_bench.runs.comparison import compare
@@ -144,7 +144,7 @@ def test_warnings(tmp_path: Path) -> None:
 
     (item,) = compare([_edit(a, lambda results: results.update(higher_is_better={})), _edit(b, change)]).items
     assert item.warnings == (
-        "b is incomplete: 2 documents without an answer are left out",
+        "b is incomplete: 2 documents have no answer and are left out",
         "not the same documents: compared are the 50 that both have, 10 are only in the first, 0 only in the second",
         "settings differ: dtype (float32 and bfloat16), harness (lm-eval 0.4.13 and lm-eval 0.5.0), sampling seed"
         " (1234 and 9), gen_length (16 and 32)",
@@ -152,6 +152,24 @@ def test_warnings(tmp_path: Path) -> None:
         "whether more is better is not recorded for exact_match,none: taken as better",
     )
     assert item.values[0] == 0.5 and item.scores[0].n == 50, "the score over the documents that are compared"
+
+
+def test_of_two_families_only_settings_that_both_have_are_compared(tmp_path: Path) -> None:
+    a = _run(tmp_path, "a", {"s": HALF, "t": HALF})
+    b = _run(tmp_path, "b", {"s": MORE, "t": MORE}, decoding={"gen_length": 32})
+
+    def dream(results: dict[str, Any]) -> None:
+        results["dare_bench"]["model"] |= {"family": "dream", "content_hash": "sha256:new"}
+        for task in results["dare_bench"]["tasks"].values():
+            task["decoding"]["alg"] = task["decoding"].pop("remasking")
+
+    made = compare([a, _edit(b, dream)])
+    assert told.told(made) == [
+        "llada and dream are two families: each decodes by settings of its own, and only those that both have are"
+        " compared",
+        "settings differ: gen_length (16 and 32)",
+    ]
+    assert set(made.items[0].settings) == {"checkpoint", "family", "gen_length"}
 
 
 def test_an_edited_samples_file_is_told(tmp_path: Path) -> None:
@@ -201,7 +219,7 @@ def test_words_that_do_not_fit(tmp_path: Path) -> None:
         compare([a, other])
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "run.json").write_text('{"run_id": "d"}')
-    with pytest.raises(RunError, match="no results yet"):
+    with pytest.raises(IncompleteError, match="no results yet"):
         compare([a, Run(tmp_path / "d")])
 
 
@@ -272,4 +290,5 @@ def test_three_runs_say_which_pair(tmp_path: Path) -> None:
     runs = [_run(tmp_path, name, {"s": own}) for name, own in (("a", HALF), ("b", MORE), ("c", ALL))]
     text = _text(runs, all_pairs=True)
     assert "| A to B | s |" in text and "| B to C | s |" in text
-    assert "s, A to C: by one such test 60 documents" in text and "adjusted over all comparisons made here (3)" in text
+    assert "s, A to C: documents that changed" in text and "can show" not in text
+    assert "adjusted over all comparisons made here (3)" in text

@@ -124,7 +124,7 @@ def test_a_run_made_again_is_left_out_and_said_so_but_other_prompts_are_a_row(tm
     new = make_run(tmp_path, "new", tasks={"t": 0.7}, created="2026-11-02T10:00:00")
     made = table(old, new)
     assert [row.cells[0].score.value for row in made.rows if row.cells[0]] == [0.7]
-    assert any(note.startswith("1 scores of runs with the same checkpoint") for note in made.notes)
+    assert any(note.startswith("Left out: 1 score with the same checkpoint") for note in made.notes)
     limited = make_run(tmp_path, "limited", tasks={"t": 0.9}, limit=20)
     both = table(limited, new)
     assert len(both.rows) == 2 and len({row.settings for row in both.rows}) == 2
@@ -156,10 +156,10 @@ def test_names_of_trained_checkpoints_tell_them_apart() -> None:
     made = score_table(find_runs(TRAINED))
     names = [row.name for row in made.rows]
     assert len(set(names)) == len(names) == 37  # the 38th is tiny-llada-base on its second task: the same row
-    assert "tiny-llada-base + SFT (LoRA, on dare_sudoku, seed 1)" in names
-    assert "tiny-llada-base + VRPO (seed 0)" in names and "tiny-sdar-base + SFT (seed 2)" in names
+    assert "tiny-llada-base → SFT (LoRA, on dare_sudoku, seed 1)" in names
+    assert "tiny-llada-base → VRPO (seed 0)" in names and "tiny-sdar-base → SFT (seed 2)" in names
     base = made.rows[names.index("tiny-llada-base")]
-    assert all(base.cells) and names.index("tiny-llada-base") < names.index("tiny-llada-base + VRPO (seed 0)")
+    assert all(base.cells) and names.index("tiny-llada-base") < names.index("tiny-llada-base → VRPO (seed 0)")
 
 
 def test_a_chain_of_trainings_and_paths(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_chain_of_trainings_and_paths(tmp_path: Path) -> None:
             edit(make_run(tmp_path, name, model=name), lambda w, m=made: w["dare_bench"]["model"].update(lineage=m))
         )
     assert [row.name for row in table(*runs).rows] == [
-        "llada + SFT + DPO (LoRA, step 5 of 9)", "llada + SFT + DPO (LoRA, 9 steps)",
+        "llada → SFT → DPO (LoRA, step 5 of 9)", "llada → SFT → DPO (LoRA, 9 steps)",
     ]  # fmt: skip
     twin = edit(make_run(tmp_path, "c", model="c"), lambda w: w["dare_bench"]["model"].update(lineage=chain))
     names = [row.name for row in table(*runs, twin).rows]

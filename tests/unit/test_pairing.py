@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from run_factory import make_run
 
-from dare_bench.errors import RunError, UnknownNameError, UsageError
+from dare_bench.errors import IncompleteError, RunError, UnknownNameError, UsageError
 from dare_bench.runs.paired import NotPooledError, pair
 from dare_bench.runs.reader import Run
 
@@ -196,7 +196,7 @@ def test_what_cannot_be_paired(tmp_path: Path) -> None:
         pair(a, b, "t")
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "run.json").write_text('{"run_id": "d"}')
-    with pytest.raises(RunError, match="no results yet"):
+    with pytest.raises(IncompleteError, match="no results yet"):
         pair(a, Run(tmp_path / "d"), "t")
 
 

@@ -9,9 +9,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from made_baselines import TASK, changed, made
 from run_factory import make_run
 
-from dare_bench.errors import IncompleteError, RunError, UsageError
+from dare_bench.errors import RunError, UsageError
 from dare_bench.reports import baseline as baselines
 from dare_bench.reports import junit, regress, regress_text
 from dare_bench.reports.baseline import Baseline
@@ -19,19 +20,7 @@ from dare_bench.reports.text import markdown
 from dare_bench.runs.reader import Run
 
 ROOT = Path(__file__).parents[2]
-TASK = "dare_sudoku"
 KEY = "exact_match,none"
-
-
-def made(folder: Path, **options: Any) -> Baseline:
-    return baselines.of_run(Run(make_run(folder, **options)))
-
-
-def changed(one: Baseline, change: Callable[[dict[str, Any]], None]) -> Baseline:
-    """The baseline with its record changed."""
-    record = one.model_dump(mode="json")
-    change(record)
-    return Baseline.model_validate(record)
 
 
 def scored(
@@ -124,13 +113,30 @@ def test_the_same_answers_are_fine(tmp_path: Path) -> None:
     assert [(s.task, s.key, s.mode, s.flips) for s in found.scores] == [(TASK, KEY, "exact", 0)]
 
 
-@pytest.mark.parametrize(("at", "value"), [(1, "another"), (2, [99, 16]), (2, [12, 15]), (4, [0.25])])
-def test_another_answer_value_or_number_of_passes_is_red(tmp_path: Path, at: int, value: Any) -> None:
+@pytest.mark.parametrize(("at", "value"), [(1, "another"), (4, [0.25])])
+def test_another_answer_or_value_is_red(tmp_path: Path, at: int, value: Any) -> None:
     one = made(tmp_path, n_docs=200)
     other = changed(one, lambda r: r["tasks"][TASK]["documents"]["7"].__setitem__(at, value))
     found = regress.compare("run", one, other)
     assert found.red and [flip.doc_id for flip in found.flips] == ["7"] and "documents 7" in found.reasons[0]
     assert found.scores[0].red == (at == 4)
+
+
+@pytest.mark.parametrize(("flips", "n", "red"), [(1, 120, False), (1, 100, True), (2, 120, True)])
+@pytest.mark.parametrize("passes", [[99, 16], [12, 15]], ids=str)
+def test_another_number_of_passes_alone_is_excused_in_less_than_a_hundredth(
+    tmp_path: Path, passes: list[int], flips: int, n: int, red: bool
+) -> None:
+    def other(record: dict[str, Any]) -> None:
+        for doc in range(flips):
+            record["tasks"][TASK]["documents"][str(doc)][2] = passes
+
+    one = made(tmp_path, n_docs=n)
+    found = regress.compare("run", one, changed(one, other))
+    assert found.red == red and [flip.excused for flip in found.flips] == [True] * flips
+    assert "sudoku/0: " in markdown(regress_text.pieces(found))
+    reason = f"{flips} of {n} document{'s differ' if flips > 1 else ' differs'} only in floating-point ties or numbers"
+    assert all(text.startswith(reason) for text in found.reasons) and len(found.reasons) == red
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -232,9 +238,25 @@ def test_several_tasks_share_the_level() -> None:
 def test_what_so_many_documents_could_show_is_told() -> None:
     few = regress.compare("run", scored([1.0] * 4, other=False), scored([0.0] * 4))
     text = markdown(regress_text.pieces(few))
-    assert not few.red and "none, 4 documents are too few" in text
+    assert not few.red and "4 documents can show no drop: too few" in text and "points" in text
     many = regress.compare("run", scored([1.0] * 400, other=False), scored([1.0] * 400))
     assert 0.01 < many.scores[0].detectable < 0.03 and not many.red
+    told = markdown(regress_text.pieces(many))
+    assert "what 400 documents can show: a drop of " in told and " points or more (found in 4 of 5 such tests)" in told
+    better = regress.compare("run", scored([0.0] * 400, other=False), scored([1.0] * 400))
+    assert "can show" not in markdown(regress_text.pieces(better))
+
+
+def test_shares_are_told_in_percent_and_points_and_other_scores_as_they_are() -> None:
+    def perplexity(record: dict[str, Any]) -> None:
+        task = record["tasks"][TASK]
+        task.update(scores={"perplexity,none": task["scores"][KEY]}, headline="perplexity,none")
+
+    two = [scored([1.0] * 60 + [0.0] * 40, other=False), scored([1.0] * 36 + [0.0] * 64)]
+    text = markdown(regress_text.pieces(regress.compare("run", *two)))
+    assert "| 60.00 % | 36.00 % | -24.00 | " in text and "dropped by 24 points" in text
+    text = markdown(regress_text.pieces(regress.compare("run", *(changed(one, perplexity) for one in two))))
+    assert "| 0.6000 | 0.3600 | -0.24 | " in text and "%" not in text and "dropped by 0.24 (" in text
 
 
 def test_other_values_than_0_and_1_are_tested_too() -> None:
@@ -316,90 +338,7 @@ def test_a_group_is_told_and_its_tasks_are_judged() -> None:
     two = scored([1.0] * 40).model_copy(update={"groups": {"all": {"acc,none": 0.1}}})
     found = regress.compare("run", one, two)
     assert not found.red and found.groups == [("all", "acc,none", 0.9, 0.1)]
-    assert "told and not judged" in markdown(regress_text.pieces(found))
-
-
-# -- refused -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"decoding": {"steps": 8}}, "steps of dare_sudoku: the baseline has 16, the run 8"),
-        ({"fingerprint": "new"}, "definition of dare_sudoku"),
-        ({"n_docs": 10}, "documents of dare_sudoku: the baseline has 20, the run 10, without 10, 11"),
-        ({"tasks": {"other": 0.9}}, "tasks: the baseline has dare_sudoku, the run other"),
-    ],
-)
-def test_a_run_that_was_asked_otherwise_is_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
-    one = made(tmp_path / "a")
-    run = Run(make_run(tmp_path / "b", **options))
-    with pytest.raises(UsageError, match=said) as caught:
-        regress.judge(run, one)
-    assert "--update" in str(caught.value) and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (
-            lambda r: r.update(seeds=[0, 1234, 7, 1234]),
-            "sampling seed: the baseline has 7, the run 1234.*--seed 0,1234,7",
-        ),
-        (lambda r: r.update(harness="opencompass"), "harness: the baseline has opencompass"),
-        (lambda r: r.update(repeats=4), "answers to each prompt"),
-        (
-            lambda r: r["tasks"][TASK]["documents"]["3"].__setitem__(0, "other"),
-            "prompts or targets of dare_sudoku.*in 3",
-        ),
-        (lambda r: r["tasks"][TASK].update(answers="text"), "what its answers are compared by"),
-        (
-            lambda r: r["tasks"][TASK]["decoding"].update(top_p=0.5),
-            "top_p.*0.5, the run not set.*--gen-kwargs top_p=0.5",
-        ),
-    ],
-)
-def test_every_difference_is_named(tmp_path: Path, change: Callable[[Any], None], said: str) -> None:
-    one = made(tmp_path)
-    with pytest.raises(UsageError, match=said):
-        regress.judge(Run(tmp_path / "tiny-llada-dare_sudoku-0123abcd"), changed(one, change))
-
-
-def test_special_ids_belong_to_the_checkpoint(tmp_path: Path) -> None:
-    one = made(tmp_path / "a", decoding={"mask_id": 301})
-    run = Run(make_run(tmp_path / "b", decoding={"mask_id": 302}))
-    with pytest.raises(UsageError, match="mask_id"):
-        regress.judge(run, one)
-    assert not regress.judge(run, changed(one, lambda r: r["checkpoint"].update(content_hash="other"))).red
-
-
-@pytest.mark.parametrize(
-    "options", [{"status": "incomplete", "failures": 2}, {"done": False}, {"limit": 20, "n_docs": 20}], ids=str
-)
-def test_an_incomplete_run_is_not_judged(tmp_path: Path, options: dict[str, Any]) -> None:
-    one = made(tmp_path / "a", n_docs=20)
-    with pytest.raises(IncompleteError) as caught:
-        regress.judge(Run(make_run(tmp_path / "b", **options)), one)
-    assert caught.value.exit_code == 4
-
-
-def test_a_run_without_sample_lines_or_with_edited_ones_cannot_be_judged(tmp_path: Path) -> None:
-    one = made(tmp_path)
-    run = tmp_path / "tiny-llada-dare_sudoku-0123abcd"
-    (samples,) = run.glob("samples_*")
-    samples.write_text(samples.read_text() + "\n")
-    with pytest.raises(RunError, match="changed after the run"):
-        regress.judge(Run(run), one)
-    samples.unlink()
-    with pytest.raises(RunError, match="no sample lines of dare_sudoku"):
-        regress.judge(Run(run), one)
-
-
-@pytest.mark.parametrize("effect", [-0.1, float("nan")])
-def test_a_smallest_effect_that_cannot_be(tmp_path: Path, effect: float) -> None:
-    one = made(tmp_path)
-    with pytest.raises(UsageError, match="smallest effect"):
-        regress.judge(Run(tmp_path / "tiny-llada-dare_sudoku-0123abcd"), one, effect)
+    assert "(not judged, for their tasks are)" in markdown(regress_text.pieces(found))
 
 
 # -- told --------------------------------------------------------------------------------------------------------------

@@ -152,7 +152,7 @@ def test_what_is_said_beside_the_numbers(tmp_path: Path) -> None:
         "settings that no source records: cache, hardware",
         "doubt: best of two caches",
         "limited: the run asked 197 of 1319 documents, the published number is of 1319",
-        "the run is incomplete: 3 documents without an answer are left out",
+        "the run is incomplete: 3 documents have no answer and are left out",
         "answers to each prompt: published 8, this run 1",
     ):  # fmt: skip
         assert words in text, words

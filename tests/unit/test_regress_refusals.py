@@ -1,0 +1,162 @@
+"""Runs that were asked otherwise than a baseline, are incomplete or cannot be read: what is said, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_baselines import TASK, changed, made
+from run_factory import make_run
+
+from dare_bench.errors import IncompleteError, RunError, UsageError
+from dare_bench.reports import regress
+from dare_bench.reports.baseline import Baseline
+from dare_bench.reports.conditions import unlike
+from dare_bench.runs.reader import Run
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"decoding": {"steps": 8}}, "steps of dare_sudoku: the baseline has 16, the run 8"),
+        ({"fingerprint": "new"}, "definition of dare_sudoku"),
+        ({"n_docs": 10}, "documents of dare_sudoku: the baseline has 20, the run 10, without 10, 11"),
+        ({"tasks": {"other": 0.9}}, "tasks: the baseline has dare_sudoku, the run other"),
+    ],
+)
+def test_a_run_that_was_asked_otherwise_is_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    one = made(tmp_path / "a")
+    run = Run(make_run(tmp_path / "b", **options))
+    with pytest.raises(UsageError, match=said) as caught:
+        regress.judge(run, one)
+    assert "--update" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda r: r.update(seeds=[0, 1234, 7, 1234]),
+            "sampling seed: the baseline has 7, the run 1234.*--seed 0,1234,7",
+        ),
+        (lambda r: r.update(harness="opencompass"), "harness: the baseline has opencompass"),
+        (lambda r: r.update(repeats=4), "answers to each prompt"),
+        (
+            lambda r: r["tasks"][TASK]["documents"]["3"].__setitem__(0, "other"),
+            "prompts or targets of dare_sudoku.*in 3",
+        ),
+        (lambda r: r["tasks"][TASK].update(answers="text"), "what its answers are compared by"),
+        (
+            lambda r: r["tasks"][TASK]["decoding"].update(top_p=0.5),
+            "top_p.*0.5, the run not set.*--gen-kwargs top_p=0.5",
+        ),
+    ],
+)
+def test_every_difference_is_named(tmp_path: Path, change: Callable[[Any], None], said: str) -> None:
+    one = made(tmp_path)
+    with pytest.raises(UsageError, match=said):
+        regress.judge(Run(tmp_path / "tiny-llada-dare_sudoku-0123abcd"), changed(one, change))
+
+
+def refused(one: Baseline, two: Baseline) -> tuple[list[str], set[str]]:
+    """What differs, and what to do about it."""
+    found = unlike(one, two)
+    return [item.what for item in found], {item.remedy for item in found}
+
+
+def with_defaults(folder: Path, *, requested: dict[str, Any] | None = None, **steps: int) -> Baseline:
+    def own(record: dict[str, Any]) -> None:
+        record["requested"] = requested or {}
+        for task, value in steps.items():
+            record["tasks"][task]["decoding"]["steps"] = value
+
+    return changed(made(folder, tasks=dict.fromkeys(steps, 0.9)), own)
+
+
+def test_a_setting_that_was_asked_for_is_to_be_left_to_the_tasks_own_defaults(tmp_path: Path) -> None:
+    defaults = with_defaults(tmp_path, a=20, b=4)
+    what, remedy = refused(defaults, with_defaults(tmp_path, a=2, b=2, requested={"steps": 2}))
+    assert what == ["steps of a", "steps of b"]
+    assert remedy == {"evaluate without steps: left to itself it is 20 in a and 4 in b"}
+    assert refused(defaults, with_defaults(tmp_path, a=2, b=4))[1] == {
+        "evaluate each task on its own, steps being 20 in a and 4 in b"
+    }
+    asked = with_defaults(tmp_path, a=8, b=8, requested={"steps": 8})
+    assert refused(asked, with_defaults(tmp_path, a=2, b=2, requested={"steps": 2}))[1] == {
+        "evaluate with --gen-kwargs steps=8"
+    }
+
+
+@pytest.mark.parametrize(("place", "name"), [("checkpoint", "family"), ("", "harness")])
+def test_of_another_family_or_harness_nothing_else_is_said(tmp_path: Path, place: str, name: str) -> None:
+    one = made(tmp_path)
+    other = changed(one, lambda r: (r[place] if place else r).update({name: "opencompass"}))
+    other = changed(other, lambda r: r["tasks"][TASK]["decoding"].update(steps=1, alg="entropy"))
+    (found,) = unlike(one, other)
+    assert found.what == name and not found.renewable
+    with pytest.raises(UsageError) as caught:
+        regress.judge(Run(tmp_path / "tiny-llada-dare_sudoku-0123abcd"), other)
+    assert "--update" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "what", "remedy"),
+    [
+        ({}, {"chat template": "ab…"}, "chat template", "evaluate with --no-apply-chat-template"),
+        ({"chat template": "ab…"}, {}, "chat template", "evaluate with --apply-chat-template"),
+        ({"examples (n-shot)": 5, "few-shot seed": 1}, {}, "examples (n-shot)", "evaluate with --num-fewshot 5"),
+        ({}, {"system instruction": "Be brief."}, "system instruction", "evaluate without --system-instruction"),
+        ({}, {}, "prompts or targets", "evaluate as the baseline was"),
+    ],
+)
+def test_what_stood_around_the_documents_is_named(
+    tmp_path: Path, ours: dict[str, Any], theirs: dict[str, Any], what: str, remedy: str
+) -> None:
+    one = made(tmp_path)
+    assert one.tasks[TASK].around == {"chat template": "not applied", "examples (n-shot)": 0}
+
+    def other(record: dict[str, Any]) -> None:
+        record["tasks"][TASK]["around"].update(theirs)
+        record["tasks"][TASK]["documents"]["3"][0] = "other"
+
+    before = changed(one, lambda r: r["tasks"][TASK]["around"].update(ours))
+    assert refused(before, changed(one, other)) == ([f"{what} of {TASK}"], {remedy})
+
+
+def test_special_ids_belong_to_the_checkpoint(tmp_path: Path) -> None:
+    one = made(tmp_path / "a", decoding={"mask_id": 301})
+    run = Run(make_run(tmp_path / "b", decoding={"mask_id": 302}))
+    with pytest.raises(UsageError, match="mask_id"):
+        regress.judge(run, one)
+    assert not regress.judge(run, changed(one, lambda r: r["checkpoint"].update(content_hash="other"))).red
+
+
+@pytest.mark.parametrize(
+    "options", [{"status": "incomplete", "failures": 2}, {"done": False}, {"limit": 20, "n_docs": 20}], ids=str
+)
+def test_an_incomplete_run_is_not_judged(tmp_path: Path, options: dict[str, Any]) -> None:
+    one = made(tmp_path / "a", n_docs=20)
+    with pytest.raises(IncompleteError) as caught:
+        regress.judge(Run(make_run(tmp_path / "b", **options)), one)
+    assert caught.value.exit_code == 4
+
+
+def test_a_run_without_sample_lines_or_with_edited_ones_cannot_be_judged(tmp_path: Path) -> None:
+    one = made(tmp_path)
+    run = tmp_path / "tiny-llada-dare_sudoku-0123abcd"
+    (samples,) = run.glob("samples_*")
+    samples.write_text(samples.read_text() + "\n")
+    with pytest.raises(RunError, match="changed after the run"):
+        regress.judge(Run(run), one)
+    samples.unlink()
+    with pytest.raises(RunError, match="no sample lines of dare_sudoku"):
+        regress.judge(Run(run), one)
+
+
+@pytest.mark.parametrize("effect", [-0.1, float("nan")])
+def test_a_smallest_effect_that_cannot_be(tmp_path: Path, effect: float) -> None:
+    one = made(tmp_path)
+    with pytest.raises(UsageError, match="smallest effect"):
+        regress.judge(Run(tmp_path / "tiny-llada-dare_sudoku-0123abcd"), one, effect)

@@ -255,8 +255,8 @@ def test_print_shows_the_table_and_no_controls(look: Look, board: Path) -> None:
     assert page.evaluate("getComputedStyle(document.querySelector('h1')).color") == "rgb(28, 29, 34)"
 
 
-def test_the_choice_of_columns_stays_on_a_phone(look: Look, site: Path) -> None:
-    page = look(site / "index.html", phone=True)
+def test_the_choice_of_columns_stays_on_a_phone(look: Look, board: Path) -> None:
+    page = look(board, phone=True)
     page.locator("details.columns summary").click()
     box = page.locator(".choices").bounding_box()
     assert box and box["x"] >= 0 and box["x"] + box["width"] <= 390 and fits(page)

@@ -112,7 +112,7 @@ def test_update_overwrites_baselines_only_and_with_whole_runs_only(tmp_path: Pat
     assert "2 documents failed" in capsys.readouterr().err and not (tmp_path / "new.json").exists()
 
 
-@pytest.mark.parametrize("words", [("--json",), ("--junit", "x.xml"), ("--markdown", "x.md")], ids=lambda value: getattr(value, "__name__", str(value)))
+@pytest.mark.parametrize("words", [("--json",), ("--junit", "x.xml"), ("--markdown", "x.md")], ids=str)
 def test_update_writes_no_reports(words: tuple[str, ...], tmp_path: Path, capsys: Out) -> None:
     assert verb(make_run(tmp_path), "-b", tmp_path / "x.json", "--update", *words) == 2
     assert "--update shows the difference" in capsys.readouterr().err and not (tmp_path / "x.json").exists()
@@ -238,7 +238,9 @@ BUGS: tuple[Patch, ...] = (
 
 
 @pytest.mark.parametrize(
-    ("name", "bug"), [("tiny-llada", one_too_many), *(("tiny-sdar", bug) for bug in BUGS)], ids=lambda value: getattr(value, "__name__", str(value))
+    ("name", "bug"),
+    [("tiny-llada", one_too_many), *(("tiny-sdar", bug) for bug in BUGS)],
+    ids=lambda value: getattr(value, "__name__", value),
 )
 def test_a_bug_in_the_sampler_is_red(name: str, bug: Patch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:

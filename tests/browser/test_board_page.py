@@ -255,8 +255,14 @@ def test_print_shows_the_table_and_no_controls(look: Look, board: Path) -> None:
     assert page.evaluate("getComputedStyle(document.querySelector('h1')).color") == "rgb(28, 29, 34)"
 
 
-def test_the_choice_of_columns_stays_on_a_phone(look: Look, board: Path) -> None:
-    page = look(board, phone=True)
+def test_the_choice_of_columns_stays_on_a_phone(look: Look, tmp_path: Path) -> None:
+    for number, family in enumerate(("llada", "dream")):
+        tasks = {f"a_task_with_a_rather_long_name_{at}": 0.5 for at in range(2)}
+        make_run(
+            tmp_path / "runs", f"r{number}", model=family, content=family, tasks=tasks, n_docs=3, gpu=f"GPU {family}"
+        )
+    build(tmp_path / "runs", tmp_path / "site")
+    page = look(tmp_path / "site/index.html", phone=True)
     page.locator("details.columns summary").click()
     box = page.locator(".choices").bounding_box()
     assert box and box["x"] >= 0 and box["x"] + box["width"] <= 390 and fits(page)

@@ -1,7 +1,7 @@
 """``make demo``: the main job on the bundled checkpoints, by the commands a user would type.
 
 Evaluates the tiny LLaDA, Dream, SDAR and LLaDA2, and LLaDA's early-stopped base, on our tasks, fine-tunes the base on
-sudoku for a few seconds, evaluates what came out, compares it with its base, and builds a board of all. Running it
+sudoku for a few seconds, evaluates what comes out, compares it with its base, and builds a board of all. Running it
 again resumes: what is finished is printed, not computed.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 RUNS, TUNED, SITE = Path("demo/runs"), Path("demo/tiny-llada-base-sft"), Path("demo/site")
 TASKS = "dare_sudoku,dare_countdown3,dare_arithmetic"
 MODELS = ("tiny-llada", "tiny-dream", "tiny-sdar", "tiny-llada2", "tiny-llada-base")
-SETTINGS = "--rows 3000 --max-steps 60 --per-device-train-batch-size 48 --learning-rate 1e-3 --save-steps 30"
+SETTINGS = "--rows 3000 --max-steps 60 --per-device-train-batch-size 48 --learning-rate 1e-3 --eval-every 30"
 
 
 def say(words: list[str]) -> None:

@@ -67,7 +67,7 @@ def test_json_is_one_object(toy: ToyModel, capsys: pytest.CaptureFixture[str]) -
 def test_failed_samples_leave_with_four(toy: ToyModel, capsys: pytest.CaptureFixture[str]) -> None:
     toy.fail_on = lambda request: request.key.startswith("toygen/1/")
     code, out, _ = call(capsys, *EVAL)
-    assert code == 4 and "INCOMPLETE: 1 documents" in out and "toygen 1" in out
+    assert code == 4 and "INCOMPLETE: 1 document " in out and "toygen 1" in out
     assert Path(out.splitlines()[-1]).is_file()
 
 

@@ -110,7 +110,7 @@ def test_build_prints_the_index_last(tmp_path: Path, capsys: Out) -> None:
     make_run(tmp_path / "runs", "r", n_docs=2)
     build([str(tmp_path / "runs")], out=str(tmp_path / "site"))
     found = capsys.readouterr()
-    assert found.out.splitlines()[-1] == str(tmp_path / "site" / "index.html") and "1 runs" in found.err
+    assert found.out.splitlines()[-1] == str(tmp_path / "site" / "index.html") and "1 run, 2 documents" in found.err
     build([str(tmp_path / "runs")], out=str(tmp_path / "site"), json=True)
     assert json.loads(capsys.readouterr().out)["documents"] == 2
 

@@ -71,6 +71,10 @@ def journalled(out: Path) -> set[str]:
     return {record["key"] for record in records if record["type"] == "sample"}
 
 
+_FILES = {"samples_sha256", "traces_sha256"}
+"""Of files that hold times, too."""
+
+
 def contents(out: Path) -> dict[str, Any]:
     """What a run is, without its dates and the times it took."""
     run = Run(next(path for path in out.iterdir() if path.is_dir()))
@@ -85,7 +89,7 @@ def contents(out: Path) -> dict[str, Any]:
         "name": run.path.name,
         "lines": lines,
         "results": run.results["results"],
-        "tasks": {name: task.model_dump() for name, task in block.tasks.items()},
+        "tasks": {name: task.model_dump(exclude=_FILES) for name, task in block.tasks.items()},
         "ci": {name: {k: ci.model_dump() for k, ci in found.items()} for name, found in block.ci.items()},
         "cost": [block.cost.nfe, block.cost.tokens, block.cost.tokens_to_eos, block.cost.requests],
     }

@@ -53,6 +53,8 @@ class Entry:
     row: RowKey
     """Which row of a board it belongs to."""
     rescored: bool = False
+    files: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    """Of each task with sample lines: the states of its samples file and of its traces file."""
     task_nfe: dict[str, float] = field(default_factory=dict)
     """Forward passes per request of each task or group whose own the run knows."""
     generated: frozenset[str] = frozenset()
@@ -146,6 +148,11 @@ def _entry(run: Run) -> Entry:
         hardware=machine,
         cost=block.cost if block else Cost(),
         lineage=model.lineage if model else None,
+        files={
+            task: (state(file), state(run.traces_file(task)))
+            for task in run.tasks
+            if (file := run.samples_file(task)) is not None
+        },
         tasks=run.tasks,
         top_level=run.top_level(),
         scores=run.scores(),

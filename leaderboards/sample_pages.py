@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, BinaryIO
 
 from markupsafe import Markup
@@ -20,7 +21,7 @@ from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import Entry
 from dare_bench.leaderboards.pages import slug
 from dare_bench.leaderboards.sample_document import Shown, document
-from dare_bench.leaderboards.site import Site, state
+from dare_bench.leaderboards.site import Site
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import one_line
@@ -85,18 +86,14 @@ def write(site: Site, context: Context, entry: Entry) -> int:
     scores stand, the pages of that task are left out."""
     if entry.status == "running" or not entry.tasks:
         return 0
-    try:
-        run = entry.open()
-    except RunError as error:
-        context.problem(str(error))
-        return 0
+    opened = cache(entry.open)  # only where pages are to be made
     documents = 0
     for task in entry.tasks:
         try:
-            facts = _task(site, entry, run, task)
+            facts = _task(site, entry, opened, task)
         except RunError as error:
             context.problem(str(error))
-            if _edited(run, task):
+            if _edited(opened, task):
                 entry.edited.append(task)
             continue
         documents += facts.get("documents", 0)
@@ -107,10 +104,10 @@ def write(site: Site, context: Context, entry: Entry) -> int:
     return documents
 
 
-def _edited(run: Run, task: str) -> bool:
+def _edited(opened: Callable[[], Run], task: str) -> bool:
     """Was a samples file of which there are no pages changed, as far as that can be told?"""
     try:
-        return bool(run.edited(task))
+        return bool(opened().edited(task))
     except RunError:
         return False
 
@@ -119,12 +116,11 @@ def _folder(entry: Entry, task: str) -> str:
     return f"runs/{entry.slug}/samples/{slug(task)}"
 
 
-def _task(site: Site, entry: Entry, run: Run, task: str) -> dict[str, Any]:
-    samples, traces = run.samples_file(task), run.traces_file(task)
-    if samples is None:
+def _task(site: Site, entry: Entry, opened: Callable[[], Run], task: str) -> dict[str, Any]:
+    if task not in entry.files:
         return {}
-    made_from = (entry.state, entry.slug, state(samples), state(traces))
-    return site.part(f"samples {entry.slug} {task}", made_from, lambda: _write(site, entry, run, task))
+    made_from = (entry.state, entry.slug, entry.files[task])
+    return site.part(f"samples {entry.slug} {task}", made_from, lambda: _write(site, entry, opened(), task))
 
 
 def _write(site: Site, entry: Entry, run: Run, task: str) -> dict[str, Any]:

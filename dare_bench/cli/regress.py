@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dare_bench.cli.report import place
+
 if TYPE_CHECKING:
     from dare_bench.reports.regress import Verdict
     from dare_bench.runs.reader import Run
@@ -42,10 +44,11 @@ def regress(
     """
     from dare_bench.errors import UsageError
     from dare_bench.reports.regress import judge
+    from dare_bench.runs.reader import Run
 
     if update and (json or junit is not None or markdown is not None):
         raise UsageError("--update shows the difference and judges nothing; leave --junit, --markdown and --json out")
-    opened = _open(run)
+    opened = Run(place(run))
     if update:
         _update(opened, Path(baseline), smallest_effect, docs)
         return
@@ -71,14 +74,6 @@ def regress(
         _show(verdict, docs)
     if verdict.red:
         raise typer.Exit(_REGRESSION)
-
-
-def _open(word: str) -> Run:
-    """The run at that path, or of that name in the folder where runs go by default."""
-    from dare_bench.runs.reader import Run
-
-    path = Path(word)
-    return Run(Path("out") / word if not path.exists() and (Path("out") / word).is_dir() else path)
 
 
 def _update(run: Run, path: Path, smallest_effect: float, docs: int) -> None:

@@ -78,15 +78,19 @@ def report(
     show(_pieces(opened, together, docs), plain_console())
 
 
+def place(word: str) -> Path:
+    """The path given, or the folder of that name where runs go by default."""
+    path = Path(word)
+    return Path("out") / word if not path.exists() and (Path("out") / word).is_dir() else path
+
+
 def open_runs(word: str) -> list[Run]:
     """The run at that path, or of that name in the folder where runs go by default, or all runs below a folder."""
     from dare_bench.errors import RunError
     from dare_bench.runs.files import RUN_FILE
     from dare_bench.runs.reader import Run, find_runs
 
-    path = Path(word)
-    if not path.exists() and (Path("out") / word).is_dir():
-        path = Path("out") / word
+    path = place(word)
     if not path.is_dir() or (path / RUN_FILE).is_file() or any(path.glob("results_*.json")):
         return [Run(path)]
     found = find_runs(path, lambda text: print(text, file=sys.stderr))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json as jsonlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from dare_bench.cli.report import open_runs, place
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,9 +48,9 @@ def score(
 
     if task is not None and output_path is not None:
         raise UsageError("--task with --output-path: a run is written whole; leave one of them out")
-    runs = _runs(run)
+    runs = open_runs(run)
     fields = {"task": task, "data_dir": data_dir, "include_path": include_path}
-    one = len(runs) == 1 and runs[0].path == _place(run)
+    one = len(runs) == 1 and runs[0].path == place(run)
     made = [_one(opened, fields, output_path, alone=one) for opened in runs]
     if json:
         records = [record for record, _, _ in made]
@@ -67,26 +68,6 @@ def score(
     codes = {code for _, _, code in made}
     if code := next((code for code in (_CHANGED, _FAILED, 2, _INCOMPLETE) if code in codes), 0):
         raise typer.Exit(code)
-
-
-def _place(word: str) -> Path:
-    """The path given, or the folder of that name where runs go by default."""
-    path = Path(word)
-    return Path("out") / word if not path.exists() and (Path("out") / word).is_dir() else path
-
-
-def _runs(word: str) -> list[Run]:
-    from dare_bench.errors import RunError
-    from dare_bench.runs.files import RUN_FILE
-    from dare_bench.runs.reader import Run, find_runs
-
-    path = _place(word)
-    if not path.is_dir() or (path / RUN_FILE).is_file() or any(path.glob("results_*.json")):
-        return [Run(path)]
-    found = find_runs(path, lambda text: print(text, file=sys.stderr))
-    if not found:
-        raise RunError(f"no runs below {path}; make one with: dare-bench eval --model tiny-llada --tasks dare_sudoku")
-    return found
 
 
 def _one(

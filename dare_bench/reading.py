@@ -1,0 +1,211 @@
+"""Files that somebody else may have written: checkpoints, runs, settings, manifests, results.
+
+Only regular files are opened (no FIFO or device, which would never end), only below a stated size, and what they hold
+is nested no deeper than code that walks it can go. Each reader takes the error class to raise, so that a run's file is
+a :class:`~dare_bench.errors.RunError` and a checkpoint's a :class:`~dare_bench.errors.CheckpointError`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import yaml
+
+from dare_bench.errors import DareError
+
+MAX_BYTES = 64 << 20
+"""Largest file that is read whole: JSON, YAML, text."""
+MAX_LINE = 16 << 20
+"""Largest line of a file of lines."""
+MAX_DEPTH = 64
+"""Deepest nesting of lists and mappings, in JSON and YAML."""
+MAX_NODES = 1_000_000
+"""Most values in a YAML file, aliases counted as often as they stand for something."""
+_OPENING = re.compile(r"[\[{]")
+
+
+@contextmanager
+def open_regular(path: str | Path, error: type[DareError]) -> Iterator[BinaryIO]:
+    """The regular file at ``path``, open for reading bytes; errors of reading it inside the block are ``error`` too.
+
+    Raises:
+        error: there is no such file, it is a folder, FIFO, socket or device, or the system refuses to read it.
+    """
+    try:
+        # Without O_NONBLOCK opening a FIFO waits for a writer that may never come.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as found:  # ValueError: a NUL character in the name
+        raise error(f"cannot read {str(path)!r}: {getattr(found, 'strerror', None) or found}") from found
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        raise error(f"cannot read {path}: it is {_kind(mode)}, not a regular file")
+    with os.fdopen(handle, "rb") as file:
+        try:
+            yield file
+        except OSError as found:
+            raise error(f"cannot read {path}: {found.strerror or found}") from found
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a device")
+
+
+def read_bytes(path: str | Path, error: type[DareError], *, limit: int = MAX_BYTES) -> bytes:
+    """A whole file of at most ``limit`` bytes; raises ``error``."""
+    with open_regular(path, error) as file:
+        raw = file.read(limit + 1)
+    if len(raw) > limit:
+        raise error(f"cannot read {path}: it is larger than {limit:,} bytes, the most that such a file may have")
+    return raw
+
+
+def read_text(path: str | Path, error: type[DareError], *, limit: int = MAX_BYTES) -> str:
+    """A whole file of UTF-8 text; raises ``error``."""
+    try:
+        return read_bytes(path, error, limit=limit).decode("utf-8")
+    except UnicodeDecodeError as found:
+        raise error(f"cannot read {path}: it is not UTF-8 text (byte {found.start})") from found
+
+
+def read_json(path: str | Path, error: type[DareError], *, limit: int = MAX_BYTES) -> dict[str, Any]:
+    """A file that holds one JSON object; raises ``error``."""
+    return json_object(read_bytes(path, error, limit=limit), str(path), error)
+
+
+def json_object(raw: bytes, where: str, error: type[DareError]) -> dict[str, Any]:
+    """The JSON object that ``raw`` is; ``where`` names it in the message. Raises ``error``."""
+    try:
+        value = parse_json(raw)
+    except ValueError as found:
+        raise error(f"{where} is damaged: {found}") from found
+    if not isinstance(value, dict):
+        raise error(f"{where} is damaged: expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def parse_json(raw: bytes | str) -> Any:
+    """A JSON value.
+
+    A whole number longer than any count or seed becomes a float (maybe infinite), so that no sum of such is slow.
+
+    Raises:
+        ValueError: it is not UTF-8, not JSON, or nested deeper than :data:`MAX_DEPTH`; the message says which.
+    """
+    try:
+        text = raw if isinstance(raw, str) else raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 text (byte {error.start})") from error
+    try:
+        value = json.loads(text, parse_int=_whole)
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError as error:
+        raise ValueError(f"not JSON ({error})") from error
+    # Most values have fewer brackets than the depth allowed, and need no walk.
+    if sum(1 for _ in zip(range(MAX_DEPTH + 1), _OPENING.finditer(text), strict=False)) > MAX_DEPTH:
+        check_nesting(value)
+    return value
+
+
+def _whole(text: str) -> int | float:
+    return int(text) if len(text) <= 20 else float(text)
+
+
+def check_nesting(value: Any, *, most: int | None = None) -> None:
+    """Raises ValueError where ``value`` is nested deeper than :data:`MAX_DEPTH`, or holds more than ``most`` values."""
+    layer, count = [value], 1
+    for _ in range(MAX_DEPTH + 1):
+        inner: list[Any] = []
+        for one in layer:
+            inner.extend(one.values() if isinstance(one, dict) else one if isinstance(one, (list, tuple, set)) else ())
+            if most is not None and count + len(inner) > most:
+                raise ValueError(f"it has more than {most:,} values")
+        count += len(inner)
+        if not (layer := inner):
+            return
+    raise _too_deep()
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"nested deeper than {MAX_DEPTH} levels")
+
+
+class _UniqueLoader(yaml.SafeLoader):
+    """SafeLoader that refuses a key written twice (YAML would keep the last in silence) and a key that is no scalar."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise _too_deep()
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise ValueError(f"line {line}: a key is a {key_node.id}; a key is one word or number")
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise ValueError(f"line {line}: key {key!r} is written twice; keep one")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def parse_yaml(text: str) -> Any:
+    """A YAML value of plain types.
+
+    Raises:
+        ValueError: not YAML, nested deeper than :data:`MAX_DEPTH`, more than :data:`MAX_NODES` values once aliases are
+            followed, a key written twice or one that is no scalar; the message says which and where.
+    """
+    try:
+        value = yaml.load(text, Loader=_UniqueLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise ValueError(f"{where}not valid YAML ({getattr(error, 'problem', None) or error})") from error
+    except RecursionError:
+        raise _too_deep() from None
+    check_nesting(value, most=MAX_NODES)
+    return value
+
+
+def read_yaml(path: str | Path, error: type[DareError]) -> Any:
+    """A YAML file's value; raises ``error``."""
+    text = read_text(path, error)
+    try:
+        return parse_yaml(text)
+    except ValueError as found:
+        raise error(f"{path}: {found}") from found
+
+
+def read_lines(path: str | Path, error: type[DareError]) -> Iterator[tuple[int, int, bytes]]:
+    """(number from 1, where it starts, bytes) for each line that is not empty.
+
+    Raises:
+        error: the file cannot be read, or a line is longer than :data:`MAX_LINE`.
+    """
+    with open_regular(path, error) as file:
+        place, number = 0, 0
+        while raw := file.readline(MAX_LINE + 1):
+            number += 1
+            if len(raw) > MAX_LINE:
+                raise error(f"{path}, line {number}: it is longer than {MAX_LINE:,} bytes, the most a line may have")
+            if not raw.isspace():
+                yield number, place, raw
+            place += len(raw)

@@ -21,7 +21,7 @@ from typing import Any
 
 from dare_bench import sandbox
 from dare_bench.config import RunSpec
-from dare_bench.errors import UsageError
+from dare_bench.errors import DareError, UsageError
 
 TIMEOUT = 20.0
 """Seconds of wall time for one program: four times what the slowest reference solution of HumanEval and MBPP takes on a
@@ -44,6 +44,8 @@ class CodeRunner:
         self._pools: dict[float, sandbox.Pool] = {}
         self._lock = threading.Lock()
         self._longest = 0.0
+        self._known: dict[tuple[str, str, float], Future[sandbox.Verdict]] = {}
+        self._open = True
 
     @classmethod
     def check(cls, spec: RunSpec, tasks: Sequence[str]) -> None:
@@ -81,17 +83,31 @@ class CodeRunner:
         found = self._submit(solution, tests, timeout).result()
         return _last_line(found.stdout_tail) if found.status == "refused" else None
 
+    def look_up_only(self) -> None:
+        """From now on only verdicts that are known are given, as in a forked process, which has no threads to run more.
+
+        Raises, when another is asked for:
+            DareError: the program was not run before.
+        """
+        self._open = False
+
     def _submit(self, solution: str, tests: str, timeout: float) -> Future[sandbox.Verdict]:
+        key = solution, tests, timeout
         with self._lock:
+            if key in self._known:
+                return self._known[key]
+            if not self._open:
+                raise DareError("a scorer asks for the verdict on a program that it did not name before")
             if timeout not in self._pools:
                 self._pools[timeout] = sandbox.Pool(timeout=timeout, unsafe=self.unsafe)
                 self._longest = max(self._longest, timeout)
-            return self._pools[timeout].submit(solution, tests)
+            self._known[key] = self._pools[timeout].submit(solution, tests)
+            return self._known[key]
 
     def close(self) -> None:
         """Stop what still runs."""
         with self._lock:
-            pools, self._pools = self._pools, {}
+            pools, self._pools, self._known = self._pools, {}, {}
         for pool in pools.values():
             pool.close()
 
@@ -108,8 +124,7 @@ def _last_line(text: str) -> str:
 
 @dataclass
 class _Call:
-    runner: CodeRunner
-    wait: bool = True
+    runner: CodeRunner | None
     adapt: Callable[[str], str] = str
     timeout: float = TIMEOUT
     pairs: list[Pair] = field(default_factory=list)
@@ -120,20 +135,19 @@ _now: ContextVar[_Call | None] = ContextVar("code_eval", default=None)
 
 @contextmanager
 def calls(
-    runner: CodeRunner, *, wait: bool = True, adapt: Callable[[str], str] = str, timeout: float = TIMEOUT
+    runner: CodeRunner | None, *, adapt: Callable[[str], str] = str, timeout: float = TIMEOUT
 ) -> Iterator[list[Pair]]:
     """Say what calls of :class:`CodeEval` mean within the block.
 
     Args:
-        runner: who runs the code.
-        wait: False only starts the tests; every solution then counts as failed, and the score is good for nothing.
+        runner: who runs the code; None: nobody. Every solution then counts as failed, and only the pairs are of use.
         adapt: makes the tests that run from those that are asked for.
         timeout: seconds of wall time for each program.
 
     Yields:
         the pairs that were asked for, filled as calls come.
     """
-    call = _Call(runner, wait, adapt, timeout)
+    call = _Call(runner, adapt, timeout)
     token = _now.set(call)
     try:
         yield call.pairs
@@ -184,8 +198,9 @@ class CodeEval:
             adapted = call.adapt(tests)
             for candidate in candidates:
                 call.pairs.append((candidate, adapted))
-                call.runner.prepare(candidate, adapted, call.timeout)
-        if not call.wait:
+                if call.runner is not None:
+                    call.runner.prepare(candidate, adapted, call.timeout)
+        if call.runner is None:
             return {f"pass@{size}": 0.0 for size in k}, {}
         pairs = iter(call.pairs[-sum(len(candidates) for _, candidates in problems) :])
         results = {

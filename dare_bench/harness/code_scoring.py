@@ -1,7 +1,7 @@
 """lm-eval's code tasks in a run: their tests run in the sandbox, and start as soon as an answer is there.
 
-What a scorer hands to ``code_eval`` for an answer is found by asking the scorer itself, with one answer at a time and
-without waiting; the scoring pass later asks for the same pairs and finds them done.
+What a scorer hands to ``code_eval`` for an answer is found by asking the scorer itself, in a scoring process, with one
+answer at a time; the scoring pass later asks for the same pairs and finds them done.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from dare_bench.harness.code_eval import HEAVY_TIMEOUT, TIMEOUT, CodeRunner, Pair, calls
 from dare_bench.harness.documents import Documents
+from dare_bench.harness.scoring_process import worker
 from dare_bench.types import Generation, Request, Sample
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ class CodeScoring:
         self._changes: dict[str, None] = {}
         for name, found in documents.items():
             found.task.process_results = self._wrapped(name)
+        self._worker = worker({"asked": self._asked})
 
     def _wrapped(self, name: str) -> Any:
         scorer, timeout = self._scorers[name], seconds(self._documents[name].task)
@@ -54,24 +56,38 @@ class CodeScoring:
             log.debug("tests of %s could not be started yet: %s", request.key, error)
 
     def _start(self, request: Request, text: str) -> dict[str, list[Pair]]:
-        """The pairs that the answer is scored by, for each filter."""
+        """The pairs that the answer is scored by, for each filter; their tests are started."""
+        asked, changes = self._worker.call("asked", request, text)
+        self._changes |= {f"task {request.task!r}: {change}": None for change in changes}
+        found = {name: [(solution, tests) for solution, tests in pairs] for name, pairs in asked.items()}
+        for solution, tests in (pair for pairs in found.values() for pair in pairs):
+            self._runner.prepare(solution, tests, seconds(self._documents[request.task].task))
+        return found
+
+    def _asked(self, request: Request, text: str) -> tuple[dict[str, list[Pair]], list[str]]:
+        """What filters and scorer make of an answer, and how its tests were adapted. Runs in the scoring process."""
         documents = self._documents[request.task]
         instance = documents.instance(request)
         instance.resps = [text]
         found: dict[str, list[Pair]] = {}
+        said: dict[str, None] = {}
 
         def adapt(tests: str) -> str:
             changed, changes = adapted(instance.doc, tests)
-            self._changes |= {f"task {request.task!r}: {change}": None for change in changes}
+            said.update(dict.fromkeys(changes))
             return changed
 
         for ensemble in getattr(documents.task, "_filters", ()):
             ensemble.apply([instance])
             filtered = instance.filtered_resps[ensemble.name]
-            with calls(self._runner, wait=False, adapt=adapt, timeout=seconds(documents.task)) as pairs:
+            with calls(None, adapt=adapt) as pairs:
                 self._scorers[request.task](instance.doc, [filtered])
             found[ensemble.name] = pairs
-        return found
+        return found, list(said)
+
+    def close(self) -> None:
+        """End the scoring process."""
+        self._worker.close()
 
     def refusal(self, request: Request) -> str | None:
         """Why an answer could not be run at all, or None: such a document is left out, not scored as wrong. Waits."""

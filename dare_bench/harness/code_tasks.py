@@ -21,6 +21,11 @@ _INCLUDE = re.compile(r"^[\"']?include[\"']?[ \t]*:(?P<value>.*(?:\n[ \t]*-[ \t]
 _FUNCTION = re.compile(r"!function\s+(?P<module>[\w.]+)\.\w+")
 _METRIC = "code_eval"
 _EXEC = re.compile(r"(?<![\w.])(?:exec|eval)\(|\bparse_expr\b")  # sympy's parse_expr evaluates its text as Python
+# What reads a text as a formula or an object may evaluate it: sympify is Python's eval, and pickle runs what it reads.
+EVALUATES = re.compile(
+    r"\b(?:sympy|sympify|lambdify|parse_expr|parse_latex|math_verify|latex2sympy\w*|pickle)\b"
+    r"|(?<![\w.])(?:eval|exec|compile|__import__)(?=\()"
+)
 _IMPORT = re.compile(r"^\s*(?:from\s+(?P<source>[\w.]+)\s+import|import\s+(?P<module>[\w.]+))", re.MULTILINE)
 _STARTS = re.compile(r"(?<!\w)(?:subprocess|os\.system|os\.popen|os\.exec\w+|os\.spawn\w+)(?!\w)")
 
@@ -91,6 +96,17 @@ def code_tasks(entries: Iterable[TaskEntry]) -> dict[str, CodeTask]:
     """Those of the tasks that run generated code, by name."""
     found = {entry.name: code_task(entry.path) for entry in entries if entry.path is not None}
     return {name: task for name, task in found.items() if task is not None}
+
+
+def evaluating_tasks(entries: Iterable[TaskEntry]) -> dict[str, str]:
+    """The tasks whose scorers name something that can evaluate the text of an answer: by name, what and where."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        sources = _scorers(dict(_with_includes(entry.path))) if entry.path is not None else ()
+        for name, source in sources:
+            if match := EVALUATES.search(source):
+                found[entry.name] = f"{match[0]} in {name}"
+    return found
 
 
 def sandboxed_tasks(entries: Iterable[TaskEntry]) -> list[str]:

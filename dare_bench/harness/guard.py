@@ -1,9 +1,11 @@
-"""Functions that may never come back, run in a process that can be killed.
+"""Functions that may never come back, or may be made to do harm, run in a process that can be killed and sandboxed.
 
 A signal handler cannot stop a scorer that is inside one long C call (``9**9**9``), and a thread cannot be stopped at
 all. So a forked worker does the work: it inherits the functions as they are, whatever objects they hold, and only
 arguments and results cross a pipe. When a call takes too long the worker is killed with all it started, and the next
 call gets a new one. Forking needs a Unix system.
+
+What comes back is JSON, so that nothing a worker sends is executed here; tuples come back as lists.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
+import json
 import logging
 import math
 import os
@@ -18,23 +21,27 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from dare_bench.errors import DareError
+from dare_bench.reading import check_nesting
+from dare_bench.sandbox.forked import Room, enclose
+from dare_bench.sandbox.processes import children
 
 HEADROOM = 4 << 30
 """Bytes of address space that a worker may take beyond what it has when it is forked."""
 _START = 20.0  # seconds for a fork to report; it takes milliseconds unless it inherited a lock that nobody will release
 _STARTS = 3
 _ORPHAN = 2.0  # seconds between looks at whether the parent is still there
+_MOST_BYTES = 2 << 30  # of one result
 
 Functions = Mapping[str, Callable[..., Any]]
 
@@ -59,16 +66,22 @@ class Guard:
 
     The worker is forked at the first call, so that it sees what the functions see by then, and keeps what it learns
     (caches, imports) from call to call. Calls from several threads wait for one another. ``memory`` is the address
-    space in bytes that the worker may take beyond what it inherits (Linux; elsewhere it is not limited).
-
-    What comes back is unpickled: guard functions that may be slow, not ones that may be malicious.
+    space in bytes that the worker may take beyond what it inherits (Linux; elsewhere it is not limited). ``sandbox``:
+    the worker runs in a sandbox (:mod:`dare_bench.sandbox.forked`) with this room; None: it has our rights.
     """
 
-    def __init__(self, functions: Functions, seconds: float, *, memory: int = HEADROOM) -> None:
+    def __init__(
+        self,
+        functions: Functions,
+        seconds: float,
+        *,
+        memory: int = HEADROOM,
+        sandbox: Room | None = None,
+    ) -> None:
         if seconds <= 0:
             raise ValueError(f"seconds is {seconds}; a limit is above 0")
         self.seconds = seconds
-        self._functions, self._memory = dict(functions), memory
+        self._functions, self._memory, self._sandbox = dict(functions), memory, sandbox
         self._worker: _Worker | None = None
         self._lock = threading.Lock()
 
@@ -114,12 +127,12 @@ class Guard:
             return self._worker
         self._drop()
         for _ in range(_STARTS):
-            worker = _Worker(self._functions, self._memory)
+            worker = _Worker(self._functions, self._memory, self._sandbox)
             if worker.reports():
                 self._worker = worker
                 return worker
             worker.kill()
-        raise DareError(f"a scoring process could not be started: {_STARTS} forks said nothing for {_START:g} s each")
+        raise DareError(f"a scoring process could not be started: {_STARTS} attempts, {_START:g} s at most for each")
 
     def _drop(self) -> None:
         if self._worker is not None:
@@ -130,7 +143,7 @@ class Guard:
 class _Worker:
     """One forked process, seen from its parent."""
 
-    def __init__(self, functions: Functions, memory: int) -> None:
+    def __init__(self, functions: Functions, memory: int, sandbox: Room | None) -> None:
         if not hasattr(os, "fork"):
             raise DareError("this system cannot fork, which scoring with a time limit needs; use Linux, macOS or WSL")
         import resource  # noqa: F401  (loaded before the fork: another thread may hold the import lock during it)
@@ -141,34 +154,32 @@ class _Worker:
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
-            _child(functions, theirs, memory)  # does not return
+            _child(functions, theirs, memory, sandbox)  # does not return
         theirs.close()
-        self.pid = pid
-        self._end = weakref.finalize(self, _kill, pid, self._pipe, os.getpid())
+        self.pid, self._parent = pid, os.getpid()
+        self._end = weakref.finalize(self, _kill, pid, self._pipe, os.getpid(), sandbox is not None)
 
     def reports(self) -> bool:
         """Has the child come up?"""
         try:
-            return self._pipe.poll(_START) and self._pipe.recv() == "ready"
+            return self._pipe.poll(_START) and self._pipe.recv_bytes() == b"ready"
         except (EOFError, OSError):
             return False
 
     def alive(self) -> bool:
-        """Nothing to read between two calls: what is there then is the end of the pipe."""
-        return self._end.alive and not self._pipe.poll()
+        """Is it ours and there? A worker made before this process was forked is another's. Nothing is there to read
+        between two calls but the end of the pipe."""
+        return self._end.alive and self._parent == os.getpid() and not self._pipe.poll()
 
     def call(self, name: str, args: tuple[Any, ...], seconds: float) -> Any:
         try:
             self._pipe.send((name, args, seconds))
             if not self._pipe.poll(seconds):
                 raise ItemTimeout(f"no result within {seconds:g} s; the call was ended")
-            fine, value = self._pipe.recv()
-        except (EOFError, ConnectionError) as error:
+            raw = self._pipe.recv_bytes(_MOST_BYTES)
+        except (EOFError, OSError) as error:
             raise ItemError(f"the scoring process died ({self._last_words()})", died=True) from error
-        if fine:
-            return value
-        kind, line = value
-        raise ItemError(line, kind=kind)
+        return _result(raw)
 
     def _last_words(self) -> str:
         deadline = time.monotonic() + 1.0
@@ -179,9 +190,9 @@ class _Worker:
                     self._end.detach()
                     self._pipe.close()
                     _kill_group(self.pid)
-                    if os.WIFSIGNALED(status):
-                        return signal.Signals(os.WTERMSIG(status)).name
-                    return f"exit status {os.WEXITSTATUS(status)}"
+                    code = os.waitstatus_to_exitcode(status)
+                    code = 128 - code if code < 0 else code  # a sandbox tells of a signal as a shell does
+                    return signal.Signals(code - 128).name if code > 128 else f"exit status {code}"
             time.sleep(0.005)
         return "its end of the pipe is closed"
 
@@ -189,15 +200,34 @@ class _Worker:
         self._end()
 
 
-def _kill(pid: int, pipe: Connection, parent: int) -> None:
+def _kill(pid: int, pipe: Connection, parent: int, sandboxed: bool) -> None:
     if os.getpid() != parent:
         return  # a fork of the parent: not its child
     pipe.close()
-    _kill_group(pid)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)  # for one that had no group of its own yet
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, 0)
+    # A sandbox ends with its first process; the worker outside reaps that and goes by itself.
+    inside = children(pid) if sandboxed else []
+    for process in inside:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    if not (inside and _reaped(pid, 2.0)):
+        _kill_group(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)  # for one that had no group of its own yet
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
+def _reaped(pid: int, seconds: float) -> bool:
+    """Has our child ended within ``seconds``? It leaves no zombie then."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return True
+        except ChildProcessError:
+            return True
+        time.sleep(0.005)
+    return False
 
 
 def _kill_group(pid: int) -> None:
@@ -205,13 +235,15 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _child(functions: Functions, pipe: Connection, memory: int) -> None:
+def _child(functions: Functions, pipe: Connection, memory: int, sandbox: Room | None) -> None:
     """The worker's whole life. It leaves by ``os._exit``: atexit handlers and open files are the parent's."""
     try:
-        parent = os.getppid()
         _detach(pipe.fileno())
         _limit_memory(memory)
-        pipe.send("ready")
+        if sandbox is not None:
+            enclose(sandbox)
+        parent = os.getppid()
+        pipe.send_bytes(b"ready")
         while True:
             while not pipe.poll(_ORPHAN):
                 if os.getppid() != parent:
@@ -223,13 +255,36 @@ def _child(functions: Functions, pipe: Connection, memory: int) -> None:
         os._exit(1)
 
 
-def _outcome(functions: Functions, name: str, args: tuple[Any, ...]) -> memoryview:
-    """(True, value) or (False, (kind, line)), pickled here: a value that cannot be sent is this call's error."""
+def _outcome(functions: Functions, name: str, args: tuple[Any, ...]) -> bytes:
+    """JSON of [value], or of [kind, line, traceback] of what was raised; a value that cannot be sent is an error."""
     try:
-        return ForkingPickler.dumps((True, functions[name](*args)))
+        return json.dumps([functions[name](*args)], default=_unpacked).encode()
     except BaseException as error:  # a scorer's SystemExit is its error too
-        kind, first = type(error).__name__, str(error).strip().split("\n")[0][:300]
-        return ForkingPickler.dumps((False, (kind, f"{kind}: {first}" if first else kind)))
+        kind, first = type(error).__name__, str(error).strip().split("\n")[0][:1000]
+        line = first if isinstance(error, DareError) else f"{kind}: {first}" if first else kind
+        return json.dumps([kind, line, traceback.format_exc(limit=-20)]).encode()
+
+
+def _unpacked(value: Any) -> Any:
+    """numpy's numbers and arrays as Python's."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a result of type {type(value).__name__} cannot be sent as JSON")
+
+
+def _result(raw: bytes) -> Any:
+    """What :func:`_outcome` has sent; raises ItemError."""
+    try:
+        found = json.loads(raw)
+        check_nesting(found)
+        if isinstance(found, list) and len(found) == 1:
+            return found[0]
+        kind, line, trace = map(str, found)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ItemError(f"the scoring process sent what is no result ({error})", died=True) from error
+    failed = ItemError(line, kind=kind)
+    failed.add_note(trace)
+    raise failed
 
 
 def _detach(keep: int) -> None:

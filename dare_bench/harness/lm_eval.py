@@ -1,7 +1,8 @@
 """lm-eval's tasks as a task source. lm-eval builds the prompts and scores the answers; we only answer.
 
 lm-eval runs twice over the same task objects: once up to its first question to the model, which yields all requests of
-all tasks at once, and, when everything is answered, once more to score (for each of ``--repeats``). Documents without
+all tasks at once, and, when everything is answered, once more to score (for each of ``--repeats``), in a sandboxed
+process. Documents without
 an answer are left out of the second pass, so a failed request is never scored as a wrong answer. Generated code runs in
 the sandbox, and starts while other answers are still to come. lm-eval itself is imported when requests are built.
 """
@@ -19,7 +20,7 @@ from dare_bench.config import RunSpec
 from dare_bench.errors import DareError, DataError, UsageError, unknown
 from dare_bench.harness.code_eval import CodeRunner, standing_in
 from dare_bench.harness.code_scoring import CodeScoring, code_mark
-from dare_bench.harness.code_tasks import refuse_unknown_code, sandboxed_tasks
+from dare_bench.harness.code_tasks import evaluating_tasks, refuse_unknown_code, sandboxed_tasks
 from dare_bench.harness.data import LocalData
 from dare_bench.harness.documents import Documents, place, without_tasks
 from dare_bench.harness.extraction import annotate, tally, unread
@@ -29,6 +30,7 @@ from dare_bench.harness.punkt import check_punkt
 from dare_bench.harness.repeats import Part, combine, equal_repeats
 from dare_bench.harness.requests import RequestBuilder
 from dare_bench.harness.result import HarnessResult
+from dare_bench.harness.scoring_process import check_scoring, score, unprotected
 from dare_bench.harness.task_index import TaskIndex
 from dare_bench.protocols import Answer, LoadedModel
 from dare_bench.types import Request, Sample
@@ -68,6 +70,7 @@ class LmEvalSource:
         index = TaskIndex(spec.include_path)
         leaves = index.leaves(index.match(spec.tasks))
         CodeRunner.check(spec, sandboxed_tasks(leaves))
+        check_scoring(spec, evaluating_tasks(leaves))
         check_punkt(leaves)
         LocalData.find(spec.data_dir)
 
@@ -123,16 +126,24 @@ class LmEvalSource:
             only: documents to ask and score, by task; tasks that it does not name are left whole.
         """
         requests = [r for r in self.requests() if only is None or r.task not in only or r.doc_id in only[r.task]]
+        from dare_bench.harness.quiet import learn_facts
+
         try:
             samples = list(answer(requests))
             if len(samples) != len(requests):
                 raise DareError(f"{len(requests)} requests got {len(samples)} samples; one each is needed")
-            return self._scored({request.key: sample for request, sample in zip(requests, samples, strict=True)}, only)
+            by_key = {request.key: sample for request, sample in zip(requests, samples, strict=True)}
+            failures = self._failures(by_key)
+            learn_facts()
+            folders = [*self.spec.include_path, self.spec.data_dir]
+            found = score(lambda: vars(self._scored(by_key, failures, only)), len(requests), folders)
+            return HarnessResult(**found)
         finally:
+            self._code.close()
             self._runner.close()
 
-    def _scored(self, samples: Mapping[str, Sample], only: Mapping[str, Sequence[int]] | None) -> HarnessResult:
-        """The result of all samples, by key of their requests: one scoring pass for each repeat."""
+    def _failures(self, samples: Mapping[str, Sample]) -> dict[tuple[str, Any], str]:
+        """By task and document, why it cannot be scored. Waits for the tests of generated code."""
         requests = [request for request in self.requests() if request.key in samples]
         failures: dict[tuple[str, Any], str] = {}
         for request in requests:
@@ -143,6 +154,18 @@ class LmEvalSource:
         for request in requests:
             if (why := self._code.refusal(request)) is not None:
                 failures.setdefault((request.task, request.doc_id), why)
+        return failures
+
+    def _scored(
+        self,
+        samples: Mapping[str, Sample],
+        failures: Mapping[tuple[str, Any], str],
+        only: Mapping[str, Sequence[int]] | None,
+    ) -> HarnessResult:
+        """The result of all samples, by key of their requests: one scoring pass for each repeat. Runs lm-eval's code on
+        answers, so only ever in the scoring process."""
+        requests = [request for request in self.requests() if request.key in samples]
+        self._runner.look_up_only()
         kept = {task: documents.kept(only, failures) for task, documents in self._documents.items()}
         asked = {task: documents.kept(only, {}) for task, documents in self._documents.items()}
         places = {place(request): samples[request.key] for request in requests}
@@ -274,6 +297,7 @@ class LmEvalSource:
                 for task, documents in self._documents.items()
             }
         notes = [*self.notes, *self._builder.notes, *self._code.notes, *(self._data.notes if self._data else [])]
+        notes += unprotected()
         notes += [f"task {t!r} has no score: none of its documents was answered" for t, d in kept.items() if d == []]
         notes += unread(self._tasks.load(self._names)["tasks"], samples)
         return HarnessResult(

@@ -36,6 +36,13 @@ class _ToNotes(logging.Handler):
             self._notes.append(note)
 
 
+def learn_facts() -> None:
+    """Find out what lm-eval's results say of this machine and folder, for a process that may not look any more."""
+    _commit()
+    _environment()
+
+
+@functools.cache
 def _commit() -> str | None:
     """lm-eval's ``git_hash``, without git's complaint on stderr where there is no repository."""
     try:

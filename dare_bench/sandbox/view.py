@@ -1,4 +1,4 @@
-"""The files that generated code sees: the system's programs and libraries, this Python, a few packages, its own /tmp.
+"""The files that a sandbox sees: the system's programs and libraries, this Python, packages, a /tmp of its own.
 
 Both levels build the same tree from these entries. Every path stands where it stands outside, so that symbolic links
 and compiled-in prefixes hold; whatever is not listed does not exist inside. There is no /proc: nothing that answers
@@ -11,7 +11,7 @@ import functools
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -43,14 +43,8 @@ class Entry:
 
 @functools.cache
 def tree(tmp_mb: int) -> tuple[Entry, ...]:
-    """All entries, parents first."""
-    entries = [Entry("tmp", "/tmp", str(tmp_mb)), Entry("tmp", "/dev/shm", str(_SHARED_MEMORY_MB))]
-    entries += [Entry("device", f"/dev/{name}") for name in _DEVICES if Path("/dev", name).exists()]
-    for path in map(Path, (*_SYSTEM, *_python_folders())):
-        if path.is_symlink():
-            entries.append(Entry("link", str(path), str(path.readlink())))
-        elif path.exists() and not _covered(str(path), entries):
-            entries.append(Entry("bind", str(path)))
+    """All entries for generated code, parents first."""
+    entries = _machine(tmp_mb)
     for folder in (*_hidden_packages(), *packages_folders()):
         if _covered(folder, entries) and Entry("mask", folder) not in entries:
             entries.append(Entry("mask", folder))
@@ -58,6 +52,37 @@ def tree(tmp_mb: int) -> tuple[Entry, ...]:
         found = (Path(folder, name) for name in PACKAGES)
         entries += [Entry("bind", str(path)) for path in found if path.exists()]
     return tuple(entries)
+
+
+def tree_with(folders: Iterable[str], scratch: Iterable[str], tmp_mb: int) -> tuple[Entry, ...]:
+    """All entries for harness code: the machine's, ``folders`` and the folders of installed and imported packages,
+    read-only, and empty folders in the place of ``scratch``, for caches that are written to."""
+    entries = _machine(tmp_mb)
+    # By vars(): an attribute that is not there may be computed (torch.classes makes any name a namespace).
+    found = [vars(module) for module in list(sys.modules.values()) if hasattr(module, "__dict__")]
+    imported = [path for names in found for path in (*(names.get("__path__") or ()), names.get("__file__") or "")]
+    packages = packages_folders()
+    known = tuple(f"{path}/" for path in (*packages, *(e.path for e in entries if e.kind == "bind")))
+    wanted = {*packages, *folders, *(path for path in imported if path and not path.startswith(known))}
+    for path in sorted({os.path.realpath(path) for path in wanted if Path(path).exists()}):
+        if not _covered(path, entries):  # a folder sorts before what is in it
+            entries.append(Entry("bind", path))
+    for path in sorted({os.path.realpath(path) for path in scratch}):
+        if Path(path).is_dir() or not _covered(path, entries):  # nothing can be made inside what is read-only
+            entries.append(Entry("tmp", path, str(tmp_mb)))
+    return tuple(entries)
+
+
+def _machine(tmp_mb: int) -> list[Entry]:
+    """The system's programs and libraries, this Python's own, devices, and empty folders to write to."""
+    entries = [Entry("tmp", "/tmp", str(tmp_mb)), Entry("tmp", "/dev/shm", str(_SHARED_MEMORY_MB))]
+    entries += [Entry("device", f"/dev/{name}") for name in _DEVICES if Path("/dev", name).exists()]
+    for path in map(Path, (*_SYSTEM, *_python_folders())):
+        if path.is_symlink():
+            entries.append(Entry("link", str(path), str(path.readlink())))
+        elif path.exists() and not _covered(str(path), entries):
+            entries.append(Entry("bind", str(path)))
+    return entries
 
 
 def executable() -> str:

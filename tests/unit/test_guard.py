@@ -60,7 +60,7 @@ def guard() -> Any:
 
 
 def test_values_come_back_and_the_worker_is_kept(guard: Guard) -> None:
-    value = {"a": [1, 2.5, None], "ü": ("x", True)}
+    value = {"a": [1, 2.5, None], "ü": ["x", True]}
     assert guard.call("echo", value) == value
     assert guard.call("echo", "x" * 3_000_000) == "x" * 3_000_000
     assert guard.call("pid") == guard.call("pid") != os.getpid()
@@ -109,7 +109,7 @@ def test_what_the_call_had_started_is_ended_with_it(tmp_path: Path) -> None:
         (lambda: sys.exit(3), "SystemExit: 3", False),
         (lambda: bytearray(64 << 30), "MemoryError", False),
         (lambda: int("seven\nlines"), "ValueError: invalid literal for int", False),
-        (lambda: threading.Lock(), "TypeError: cannot pickle", False),
+        (lambda: threading.Lock(), "TypeError: a result of type lock cannot be sent as JSON", False),
     ],
 )
 def test_a_call_that_fails_is_one_error_and_the_next_call_works(call: Any, message: str, died: bool) -> None:

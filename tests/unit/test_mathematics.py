@@ -180,7 +180,7 @@ def test_a_crash_is_a_wrong_answer_in_the_scorers_own_shape() -> None:
     own = task.process_results
     with guarded({"t": task}, seconds=5) as watched:
         found = [task.process_results(3, [answer]) for answer in ("right", "crash", "error", "wrong")]
-    assert found == [{"accuracy": (3, n)} for n in (1, 0, 0, 0)]
+    assert found == [{"accuracy": [3, n]} for n in (1, 0, 0, 0)]
     assert task.process_results is own
     assert len(watched.notes) == 1
     assert "failed on 2 answers; counted as wrong" in watched.notes[0] and "exit status 9" in watched.notes[0]

@@ -52,6 +52,12 @@ class Layout:
     """Remarks on data that was used: subsets, substitutes."""
     _ready: set[str] = field(default_factory=set)
 
+    @property
+    def folders(self) -> list[str]:
+        """Where data may lie, the folders that exist."""
+        places = [self.root, os.environ.get(ROOT), Path.cwd() / "data", Path("~/.cache/opencompass").expanduser()]
+        return [str(place) for place in places if place is not None and Path(place).is_dir()]
+
     def build(self, config: Mapping[str, Any]) -> Any:
         """OpenCompass's data set object (``.train``, ``.test``, ``.reader``) for a data-set configuration.
 

@@ -7,11 +7,16 @@ built. The lists come from reading OpenCompass 0.5.4; a test reads the installed
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import inspect
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from dare_bench.errors import DareError
+from dare_bench.harness.code_tasks import EVALUATES
 from dare_bench.harness.opencompass.catalogue import Wanted, config_files, load_file
 from dare_bench.harness.opencompass.code import runs_code
 
@@ -109,6 +114,66 @@ def _spoilt(config: Mapping[str, Any]) -> str | None:
         if found := _family(part) & _EVAL_TEXT:
             return f"{found.pop()} runs Python's eval on the model's text, which is not done here"
     return None
+
+
+def evaluating(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Which of these tasks' scoring reaches something that can evaluate the text of an answer: by task, what and where.
+
+    Evaluators and postprocessors are followed through the functions and classes of their package that they name.
+    """
+    parts = {name: [_resolved(part) for part in _parts(config.get("eval_cfg"))] for name, config in configs.items()}
+    said = {name: next(filter(None, map(evaluates, found)), None) for name, found in parts.items()}
+    return {name: reason for name, reason in said.items() if reason is not None}
+
+
+def _resolved(part: Any) -> Any:
+    """A class or function that a configuration may name by a string only."""
+    if not isinstance(part, str):
+        return part
+    from opencompass.registry import ICL_EVALUATORS, TEXT_POSTPROCESSORS
+
+    return ICL_EVALUATORS.get(part) or TEXT_POSTPROCESSORS.get(part)
+
+
+@functools.cache
+def evaluates(part: Any) -> str | None:
+    """What a class or function reaches that can evaluate a text as a program, and where; None if nothing is seen."""
+    waiting, seen = [part], {part}
+    for one in waiting:  # grows while it is read
+        for function in _functions(one):
+            with contextlib.suppress(OSError, TypeError):
+                if match := EVALUATES.search(inspect.getsource(function)):
+                    return f"{match[0]} in {function.__qualname__}"
+            for named in _named(function, part):
+                if inspect.ismodule(named) and EVALUATES.match(named.__name__):
+                    return f"{named.__name__} in {function.__qualname__}"
+                if (inspect.isfunction(named) or inspect.isclass(named)) and named not in seen:
+                    seen.add(named)
+                    waiting.append(named)
+    return None
+
+
+def _functions(one: Any) -> Iterator[Any]:
+    """A function itself, or the methods of a class and of those it is derived from."""
+    given = [one] if not inspect.isclass(one) else [value for base in one.__mro__ for value in vars(base).values()]
+    for value in given:
+        value = inspect.unwrap(getattr(value, "__func__", value))
+        if inspect.isfunction(value):
+            yield value
+
+
+def _named(function: Any, part: Any) -> Iterator[Any]:
+    """What the names in a function stand for: modules, and functions and classes of the package of ``part``."""
+    package = str(getattr(part, "__module__", "")).partition(".")[0]
+    for name in _names(function.__code__):
+        found = function.__globals__.get(name)
+        if inspect.ismodule(found) or str(getattr(found, "__module__", "")).partition(".")[0] == package:
+            yield found
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*inner)
 
 
 def _parts(value: Any) -> Iterator[Any]:

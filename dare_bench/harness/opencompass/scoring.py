@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -42,13 +42,21 @@ class Scorer:
     Args:
         runner: runs generated code; None where the data set has none.
         bench: local data sets, for the tests of HumanEval+ and MBPP+.
+        read: has :meth:`read_program` done elsewhere: it runs OpenCompass's code on an answer.
         seconds: limit for one comparison of formulas.
     """
 
     def __init__(
-        self, data: DataSet, runner: CodeRunner | None, bench: Bench | None, *, seconds: float = ITEM_SECONDS
+        self,
+        data: DataSet,
+        runner: CodeRunner | None,
+        bench: Bench | None,
+        *,
+        read: Callable[[int, str], Any] | None = None,
+        seconds: float = ITEM_SECONDS,
     ) -> None:
         self.data, self._runner, self._seconds = data, runner, seconds
+        self._read_elsewhere = read or self.read_program
         self.evaluation = Evaluation(data)
         self._code = CodeSet(data.cfg, bench) if runs_code(data.cfg) else None
         self._programs: dict[tuple[int, str], tuple[str, Program]] = {}
@@ -160,9 +168,19 @@ class Scorer:
         key = (document, text)
         if key not in self._programs:
             assert self._code is not None
-            code = self._code.read(self.evaluation.extract(text))
+            code, lost = self._read_elsewhere(document, text)
+            self.evaluation.lost += lost
             self._programs[key] = code, self._code.program(code, self.data.test[document])
         return self._programs[key]
+
+    def read_program(self, document: int, text: str) -> tuple[str, list[tuple[str, str]]]:
+        """The code that OpenCompass finds in an answer, and the answer with an error if its postprocessor failed."""
+        assert self._code is not None
+        self.evaluation.lost, known = [], self.evaluation.lost
+        try:
+            return self._code.read(self.evaluation.extract(text)), self.evaluation.lost
+        finally:
+            self.evaluation.lost = known
 
     def _run(self, answers: Mapping[int, Answer]) -> Scored:
         assert self._code is not None and self._runner is not None
@@ -208,11 +226,6 @@ class Scorer:
                 f"task {name!r}: the postprocessor failed on {len(lost)} answers; read as empty ({lost[0][1]})"
             )
         return found
-
-    def close(self) -> None:
-        """End the process that compares formulas."""
-        if "_guard" in vars(self):
-            self._guard.close()
 
 
 def perplexities(answers: Sequence[Likelihood]) -> list[float]:

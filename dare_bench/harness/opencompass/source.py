@@ -1,7 +1,7 @@
 """OpenCompass's data sets as a task source. OpenCompass builds the prompts and scores the answers; we only answer.
 
 A run takes its configs apart: every data set of every config is built once, all their requests go into one queue, and
-each is scored by its own evaluator. OpenCompass itself is imported when the configs are read.
+each is scored by its own evaluator, in a sandboxed process. OpenCompass itself is imported when the configs are read.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import io
 import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from dare_bench.config import RunSpec
@@ -25,12 +26,14 @@ from dare_bench.harness.opencompass.fingerprints import definition
 from dare_bench.harness.opencompass.layout import lay_out
 from dare_bench.harness.opencompass.plan import check_data, check_flags, configs_of, groups_of
 from dare_bench.harness.opencompass.quiet import quiet
+from dare_bench.harness.opencompass.refusals import evaluating
 from dare_bench.harness.opencompass.results import Results
 from dare_bench.harness.opencompass.samples import shown
 from dare_bench.harness.opencompass.scoring import Scorer
 from dare_bench.harness.repeats import equal_repeats
 from dare_bench.harness.requests import RequestBuilder
 from dare_bench.harness.result import HarnessResult
+from dare_bench.harness.scoring_process import check_scoring, score, unprotected, worker
 from dare_bench.protocols import Answer, LoadedModel
 from dare_bench.types import Generation, Request, Sample
 
@@ -66,6 +69,7 @@ class OpenCompassSource:
         layout = lay_out(spec.data_dir)
         configs = configs_of(spec)
         CodeRunner.check(spec, [name for name, (_, cfg) in configs.items() if runs_code(cfg)])
+        check_scoring(spec, evaluating({name: cfg for name, (_, cfg) in configs.items()}))
         check_data(spec, configs, layout)
 
     @staticmethod
@@ -82,6 +86,7 @@ class OpenCompassSource:
         self._builder = RequestBuilder(model, spec.decoding, spec.likelihood, spec.sampling_seed)
         self._runner = CodeRunner(spec)
         self._scorers: dict[str, Scorer] = {}
+        self._reader = worker({"read": lambda name, *answer: self._scorers[name].read_program(*answer)})
         self._requests: list[Request] | None = None
 
     def requests(self) -> list[Request]:
@@ -115,9 +120,12 @@ class OpenCompassSource:
                 chat=bool(spec.apply_chat_template),
                 system=spec.system_instruction,
             )
-            self._scorers[name] = Scorer(data, self._runner, self._layout.bench)
+            self._scorers[name] = Scorer(data, self._runner, self._layout.bench, read=partial(self._read, name))
             _ = data.questions
             self.notes += data.notes
+
+    def _read(self, name: str, document: int, text: str) -> Any:
+        return self._reader.call("read", name, document, text)
 
     def _ask(self, data: DataSet) -> Iterator[Request]:
         for document, questions in data.questions.items():
@@ -162,14 +170,22 @@ class OpenCompassSource:
                 repeats = kept[request.task].setdefault(request.repeat, {})
                 repeats.setdefault(int(request.doc_id), []).append((request, sample))
         try:
-            with self._hushed():
-                return self._result(kept, failures, requests)
+            folders = [self.spec.data_dir, *self._layout.folders, *self.spec.include_path]
+            found = score(lambda: vars(self._result(kept, failures, requests)), len(requests), folders)
+            return HarnessResult(**found)
         finally:
+            self._reader.close()
             self._runner.close()
-            for scorer in self._scorers.values():
-                scorer.close()
 
     def _result(
+        self, kept: Mapping[str, Mapping[int, Pairs]], failures: Mapping[tuple[str, Any], str], asked: list[Request]
+    ) -> HarnessResult:
+        """Runs OpenCompass's code on answers, so only ever in the scoring process."""
+        self._runner.look_up_only()
+        with self._hushed():
+            return self._scored(kept, failures, asked)
+
+    def _scored(
         self, kept: Mapping[str, Mapping[int, Pairs]], failures: Mapping[tuple[str, Any], str], asked: list[Request]
     ) -> HarnessResult:
         found = Results(self.version)
@@ -184,7 +200,7 @@ class OpenCompassSource:
         documents: dict[str, dict[int, None]] = {name: {} for name in kept}
         for request in asked:
             documents[request.task][int(request.doc_id)] = None
-        notes = [*self.notes, *self._layout.notes, *self._builder.notes, *found.notes]
+        notes = [*self.notes, *self._layout.notes, *self._builder.notes, *found.notes, *unprotected()]
         return HarnessResult(
             results=found.results,
             samples=found.samples,

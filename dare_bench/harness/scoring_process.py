@@ -1,0 +1,100 @@
+"""Where harness code meets answers: in one sandboxed worker process.
+
+Postprocessors, filters, metrics and parsers are code that was not written to withstand a hostile text, and some of it
+evaluates that text (``sympify``, ``eval``). So all of it runs in a fork of this process that is enclosed in a sandbox:
+no network, no files but packages and the data named, no secrets, limits. Only JSON comes back.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dare_bench import errors
+from dare_bench.config import RunSpec
+from dare_bench.errors import DareError, DataError, UsageError
+from dare_bench.harness.guard import Guard, ItemError, ItemTimeout
+from dare_bench.harness.mathematics import ITEM_SECONDS
+from dare_bench.sandbox import InstallHint
+from dare_bench.sandbox.forked import Room, why_not_enclosed
+
+_START_SECONDS = 600.0
+_CACHES = ("HF_EVALUATE_CACHE", "HF_METRICS_CACHE", "HF_MODULES_CACHE", "HF_DATASETS_CACHE")
+_KEPT = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "TZ")
+
+
+def check_scoring(spec: RunSpec, evaluating: Mapping[str, str]) -> None:
+    """Refuse before a model is opened what could not be scored safely.
+
+    Args:
+        evaluating: tasks whose scorers can evaluate text, each with what in them does.
+
+    Raises:
+        UsageError: there is such a task, no sandbox works here, and ``--unsafe-no-sandbox`` was not given.
+    """
+    if not evaluating or spec.unsafe_no_sandbox or (why := why_not_enclosed()) is None:
+        return
+    task, reason = next(iter(evaluating.items()))
+    more = f" (and {len(evaluating) - 1} more)" if len(evaluating) > 1 else ""
+    raise UsageError(
+        f"task {task!r}{more} is scored by code that can evaluate text as a program ({reason}), and harness code cannot"
+        f" be put into a sandbox here ({why}); {InstallHint}"
+    )
+
+
+def unprotected() -> list[str]:
+    """A note for the result where answers were scored outside of a sandbox."""
+    why = why_not_enclosed()
+    return [] if why is None else [f"answers were scored with the user's own rights: no sandbox works here ({why})"]
+
+
+def worker(functions: Mapping[str, Callable[..., Any]], folders: Iterable[str | None] = ()) -> Guard:
+    """A guard for harness code that sees answers, each call within :data:`ITEM_SECONDS` unless it says otherwise.
+
+    In a sandbox where one works; elsewhere with our own rights (:func:`check_scoring` has refused what must not be).
+
+    Args:
+        folders: data and task folders that the functions may read.
+    """
+    sandbox = _room(folders) if why_not_enclosed() is None else None
+    return Guard(functions, ITEM_SECONDS, sandbox=sandbox)
+
+
+def score(function: Callable[[], Any], documents: int, folders: Iterable[str | None] = ()) -> Any:
+    """``function()`` in such a worker, within a time that grows with ``documents``; its result has gone through JSON.
+
+    Raises:
+        DareError: of the kind that the function raised; DataError where it took too long or its process died.
+    """
+    limit = _START_SECONDS + 2 * ITEM_SECONDS * documents
+    with worker({"score": function}, folders) as guard:
+        try:
+            return guard.call("score", seconds=limit)
+        except ItemTimeout as error:
+            raise DataError(f"scoring did not end within {limit:g} s; the answers are kept") from error
+        except ItemError as error:
+            kind = getattr(errors, error.kind, None)
+            if isinstance(kind, type) and issubclass(kind, DareError):
+                raise kind(str(error)) from error
+            raise DataError(f"scoring failed: {error}; the answers are kept") from error
+
+
+def _room(folders: Iterable[str | None]) -> Room:
+    """The folders given, where nltk has its data, and scratch folders for the caches of evaluate and datasets."""
+    nltk = [str(path) for path in _nltk_folders() if path.is_dir()]
+    modules = [sys.modules[name] for name in ("evaluate.config", "datasets.config") if name in sys.modules]
+    scratch = {str(getattr(module, name)) for module in modules for name in _CACHES if hasattr(module, name)}
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    given = [os.path.abspath(os.path.expanduser(folder)) for folder in folders if folder]
+    return Room([*given, *nltk], sorted(scratch), {**kept, "NLTK_DATA": os.pathsep.join(nltk)})
+
+
+def _nltk_folders() -> Iterable[Path]:
+    if "nltk.data" in sys.modules:
+        return map(Path, sys.modules["nltk.data"].path)
+    named = [word for word in os.environ.get("NLTK_DATA", "").split(os.pathsep) if word]
+    starts = (Path.home(), Path(sys.prefix), Path(sys.prefix, "share"), Path("/usr/share"), Path("/usr/local/share"))
+    return [*map(Path, named), *(start / "nltk_data" for start in starts)]

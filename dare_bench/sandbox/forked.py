@@ -1,0 +1,99 @@
+"""A sandbox for a process that is forked instead of started: it keeps the objects in memory that it needs.
+
+Harness code that scores answers works on loaded tasks, which no fresh process could be handed. So the fork itself goes
+into new namespaces, by the same system calls as :mod:`dare_bench.sandbox.enter`: no network, no files but those named
+(read-only), no other process in sight, an empty environment, no rights. What it still has is its copy of our memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dare_bench.sandbox import enter, view
+from dare_bench.sandbox import filter as calls
+from dare_bench.sandbox.command import ENVIRONMENT, free_user, is_root
+
+_PROCESSES = 512
+_TMP_MB = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What an enclosed process has: ``folders`` to read, ``scratch`` folders that are empty and can be written to, and
+    ``environment`` variables beside the few that every sandbox has."""
+
+    folders: Sequence[str] = ()
+    scratch: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def enclose(room: Room) -> None:
+    """In a forked process with one thread: go on inside a sandbox that sees this room and our packages alone.
+
+    Returns in a grandchild, whose process 1 and whose parent outside only wait for its end, and end as it does.
+
+    Raises:
+        OSError: the system refuses it.
+    """
+    import resource
+
+    tree = [(entry.kind, entry.path, entry.value) for entry in view.tree_with(room.folders, room.scratch, _TMP_MB)]
+    mode, user = ("root", free_user()) if is_root() else ("user", 0)
+    _forget_environment({**ENVIRONMENT, **room.environment})
+    enter.die_with_parent()
+    enter.unshare(mode)
+    enter.die_with_parent()  # the kernel forgets it when credentials change
+    if child := os.fork():
+        enter.relay(child)
+    enter.die_with_parent()
+    enter.build(tree)
+    enter.give_up(user)
+    enter.die_with_parent()
+    if child := os.fork():
+        enter.relay(child)
+    os.setsid()
+    resource.setrlimit(resource.RLIMIT_NPROC, (_PROCESSES, _PROCESSES))
+    enter.install(calls.program())
+    tempfile.tempdir = None  # found anew: what it was is not here
+
+
+def _forget_environment(new: Mapping[str, str]) -> None:
+    """Tokens and keys stand in the environment: in Python's copy, and in the block that the kernel handed over."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    os.environ.clear()
+    os.environ.update(new)
+    start, end = int(fields[47]), int(fields[48])  # env_start and env_end, proc(5): fields 50 and 51
+    if start and end > start:
+        ctypes.memset(start, 0, end - start)
+
+
+@functools.cache
+def why_not_enclosed() -> str | None:
+    """Why a forked process cannot be enclosed on this machine, in one line; None if it can. Tried once."""
+    if sys.platform != "linux":
+        return f"it needs Linux, this is {sys.platform}"
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = b"it ended without a word"
+        try:
+            enclose(Room())
+            inside = not Path("/proc/1").exists() and not Path("/etc/passwd").exists()
+            said = b"" if inside else b"files of the machine can be seen"
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}".encode()
+        finally:
+            os.write(writing, said or b"+")
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return None if said == b"+" else said.decode("utf-8", "replace") or "it ended without a word"

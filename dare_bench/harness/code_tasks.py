@@ -21,10 +21,10 @@ _INCLUDE = re.compile(r"^[\"']?include[\"']?[ \t]*:(?P<value>.*(?:\n[ \t]*-[ \t]
 _FUNCTION = re.compile(r"!function\s+(?P<module>[\w.]+)\.\w+")
 _METRIC = "code_eval"
 _EXEC = re.compile(r"(?<![\w.])(?:exec|eval)\(|\bparse_expr\b")  # sympy's parse_expr evaluates its text as Python
-# What reads a text as a formula or an object may evaluate it: sympify is Python's eval, and pickle runs what it reads.
+# What can evaluate a text as a program: sympy's sympify is Python's eval, and pickle runs what it reads.
 EVALUATES = re.compile(
-    r"\b(?:sympy|sympify|lambdify|parse_expr|parse_latex|math_verify|latex2sympy\w*|pickle)\b"
-    r"|(?<![\w.])(?:eval|exec|compile|__import__)(?=\()"
+    r"\b(?:sympy|sympify|lambdify|parse_expr|parse_latex|math_verify|latex2sympy\w*)\b"
+    r"|\b(?:pickle|subprocess|os\.system|os\.popen)\b|(?<![\w.])(?:eval|exec|compile|__import__)(?=\()"
 )
 _IMPORT = re.compile(r"^\s*(?:from\s+(?P<source>[\w.]+)\s+import|import\s+(?P<module>[\w.]+))", re.MULTILINE)
 _STARTS = re.compile(r"(?<!\w)(?:subprocess|os\.system|os\.popen|os\.exec\w+|os\.spawn\w+)(?!\w)")

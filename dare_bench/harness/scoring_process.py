@@ -88,7 +88,7 @@ def _room(folders: Iterable[str | None]) -> Room:
     modules = [sys.modules[name] for name in ("evaluate.config", "datasets.config") if name in sys.modules]
     scratch = {str(getattr(module, name)) for module in modules for name in _CACHES if hasattr(module, name)}
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    given = [os.path.abspath(os.path.expanduser(folder)) for folder in folders if folder]
+    given = [str(Path(folder).expanduser().resolve()) for folder in folders if folder]
     return Room([*given, *nltk], sorted(scratch), {**kept, "NLTK_DATA": os.pathsep.join(nltk)})
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import stat
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,8 +45,10 @@ def enclose(room: Room) -> None:
     """
     import resource
 
-    tree = [(entry.kind, entry.path, entry.value) for entry in view.tree_with(room.folders, room.scratch, _TMP_MB)]
-    mode, user = ("root", free_user()) if is_root() else ("user", 0)
+    tree: list[tuple[str, str, str]] = [
+        (entry.kind, entry.path, entry.value) for entry in view.tree_with(room.folders, room.scratch, _TMP_MB)
+    ]
+    mode, user = ("root", free_user() if _open_to_all(tree) else 0) if is_root() else ("user", 0)
     _forget_environment({**ENVIRONMENT, **room.environment})
     enter.die_with_parent()
     enter.unshare(mode)
@@ -62,6 +65,13 @@ def enclose(room: Room) -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (_PROCESSES, _PROCESSES))
     enter.install(calls.program())
     tempfile.tempdir = None  # found anew: what it was is not here
+
+
+def _open_to_all(tree: Iterable[tuple[str, str, str]]) -> bool:
+    """May another user read what is shown? Where not, root stays root, without its rights but with its files."""
+    modes = [Path(path).stat().st_mode for kind, path, _ in tree if kind == "bind"]
+    needed = ((mode, 0o005 if stat.S_ISDIR(mode) else 0o004) for mode in modes)
+    return all(mode & bits == bits for mode, bits in needed)
 
 
 def _forget_environment(new: Mapping[str, str]) -> None:

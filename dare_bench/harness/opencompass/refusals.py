@@ -51,15 +51,17 @@ _RUN_CODE = {
     "LCBCodeGenerationEvaluator",
     "LCBProEvaluator",
     "LCBTestOutputEvaluator",
+    "LCEvaluator",
     "LCPassKEvaluator",
     "PMMEvalHumanEvalXLEvaluator",
     "SciCodeEvaluator",
     "TACOEvaluator",
 }
-# Python's eval on the model's answer, in our own process.
+# Python's eval on the model's answer: in a sandbox it harms no machine, but it could give itself any score.
 _EVAL_TEXT = {
     "CMPhysBenchEvaluator",
     "MedCalcOfficial_Evaluator",
+    "SRbenchDatasetEvaluator",
     "TheoremQAEvaluatorV3",
     "TheoremQA_postprocess_v3",
     "TheoremQA_postprocess_v4",

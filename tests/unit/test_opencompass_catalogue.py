@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from require import need_package
@@ -17,7 +19,8 @@ from dare_bench.cli import app
 from dare_bench.errors import DareError, DataError, UnknownNameError, UsageError
 from dare_bench.harness.opencompass.answers import first_stated_number
 from dare_bench.harness.opencompass.catalogue import OURS, Catalogue, Wanted, opencompass_folder
-from dare_bench.harness.opencompass.refusals import why_not
+from dare_bench.harness.opencompass.code import runs_code
+from dare_bench.harness.opencompass.refusals import evaluates, why_not
 
 need_package("opencompass")
 
@@ -267,6 +270,58 @@ def test_a_user_s_judge_is_refused_without_running_the_user_s_other_files(tmp_pa
     assert why_not({"abbr": "a"}) == (
         "OpenCompass data set a: it has no inferencer; run here: GenInferencer and PPLInferencer"
     )
+
+
+# The evaluators and postprocessors of OpenCompass 0.5.4 that reach exec, eval, compile, subprocess, os.system, pickle
+# or a parser of sympy. All of them run in the scoring process, and only where that has a sandbox. Of the first, dare-bench
+# runs nothing, or runs the answers in a sandbox of their own.
+NOT_RUN = {
+    *("APPSEvaluator", "BigCodeBenchEvaluator", "CIBenchEvaluator", "CMPhysBenchEvaluator", "CRUXEvalOEvaluator"),
+    *("CodeCompassEvaluator", "DS1000Evaluator", "DS1000ServiceEvaluator", "HumanevalMultiEvaluator"),
+    *("HumanevalXEvaluator", "LCBCodeExecutionEvaluator", "LCBCodeGenerationEvaluator", "LCBTestOutputEvaluator"),
+    *("LCEvaluator", "LCPassKEvaluator", "MBPPEvaluator", "MBPPEvaluator2", "MBPPPassKEvaluator"),
+    *("MedCalcOfficial_Evaluator", "SRbenchDatasetEvaluator", "SciCodeEvaluator", "TACOEvaluator"),
+    *("TheoremQAEvaluatorV3", "general_eval_wrapper_postprocess", "humaneval_internal_v1_postprocess"),
+}
+SANDBOXED = {
+    "CMP_TSP_D_Evaluator": "eval",  # of the data set's text
+    "Hard_TSP_Evaluator": "eval",  # of the data set's text
+    "Game24Evaluator": "sympy",
+    "MATHVerifyEvaluator": "latex2sympy2_extended",
+    "MathEEDEvaluator": "sympy",
+    "OlympiadBenchEvaluator": "parse_latex",
+    "RNA_Evaluator": "subprocess",  # a program of bioinformatics, on files
+    "followbench_postprocess": "eval",  # of a judge's text; its data sets are refused for their judge
+}
+
+
+def test_every_evaluator_that_can_evaluate_text_is_known() -> None:
+    """A class or function of a new version that is in neither list has to be read before it scores answers."""
+    import opencompass.datasets
+    import opencompass.evaluator  # noqa: F401
+
+    found: dict[str, str] = {}
+    for name, module in list(sys.modules.items()):
+        for word, part in list(vars(module).items()) if name.startswith("opencompass.") else ():
+            scores = inspect.isclass(part) and callable(getattr(part, "score", None))
+            reads = inspect.isfunction(part) and "postprocess" in word
+            if (scores or reads) and part.__module__.startswith("opencompass.") and (reason := evaluates(part)):
+                found[part.__name__] = reason.partition(" ")[0]
+    assert {name: what for name, what in found.items() if name not in NOT_RUN} == SANDBOXED
+    assert found.keys() >= NOT_RUN
+    refused = [name for name in NOT_RUN if why_not(scored_by(name)) is not None or runs_code(scored_by(name))]
+    assert set(refused) == NOT_RUN
+
+
+def scored_by(name: str) -> dict[str, Any]:
+    """A configuration with that evaluator or postprocessor."""
+    scoring = {"pred_postprocessor": {"type": name}} if name.endswith("postprocess") else {}
+    evaluator = "AccEvaluator" if scoring else name
+    return {
+        "abbr": "x",
+        "infer_cfg": {"inferencer": {"type": "GenInferencer"}},
+        "eval_cfg": {"evaluator": {"type": evaluator}, **scoring},
+    }
 
 
 # Files of OpenCompass 0.5.4 that call exec, eval, subprocess or os.system, each read for dare_bench's refusals.

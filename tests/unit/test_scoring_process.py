@@ -11,14 +11,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from require import need_package
 from toy_model import ToyModel
-from toy_tasks import write_data, write_tasks
+from toy_tasks import answer_with, write_data, write_tasks
 
 from dare_bench.config import run_spec
 from dare_bench.errors import DataError, UsageError
@@ -28,7 +28,6 @@ from dare_bench.harness.lm_eval import LmEvalSource
 from dare_bench.harness.scoring_process import check_scoring, score, worker
 from dare_bench.sandbox.forked import why_not_enclosed
 from dare_bench.sandbox.processes import children
-from dare_bench.types import Request, Sample
 
 pytestmark = pytest.mark.skipif(why_not_enclosed() is not None, reason=f"no sandbox works here: {why_not_enclosed()}")
 SECRET = "token-that-nobody-may-see"
@@ -207,19 +206,11 @@ def lm_eval_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: Any, 
     return LmEvalSource(spec, ToyModel(reply=reply))
 
 
-def in_order(source: LmEvalSource) -> Callable[[Sequence[Request]], list[Sample]]:
-    def answer(requests: Sequence[Request]) -> list[Sample]:
-        found = {sample.request.key: sample for sample in source.model.generate(requests)}
-        return [found[request.key] for request in requests]
-
-    return answer
-
-
 def test_an_answer_that_lm_eval_code_evaluates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "ran"
     answer = f"__import__('pathlib').Path({str(place)!r}).touch()"
     source = lm_eval_source(tmp_path, monkeypatch, lambda request: answer if request.doc_id == 0 else "3")
-    found = source.run(in_order(source))
+    found = source.run(answer_with(source.model))
     assert not place.exists()
     assert [row["exact_match"] for row in found.samples["toy_evaluated"] if row["doc_id"] == 0] == [0.0]
     eval(answer)  # the payload works where nothing holds it
@@ -246,7 +237,7 @@ def test_where_nothing_isolates_such_tasks_are_refused(tmp_path: Path, monkeypat
     with pytest.raises(UsageError, match=r"'toy_evaluated' is scored by code .*sympy in formula\.py.*--unsafe"):
         lm_eval_source(tmp_path, monkeypatch, lambda request: "3")
     source = lm_eval_source(tmp_path, monkeypatch, lambda request: "3", unsafe_no_sandbox=True)
-    found = source.run(in_order(source))
+    found = source.run(answer_with(source.model))
     assert found.results["results"]["toy_evaluated"]["exact_match,none"] > 0
     assert any("scored with the user's own rights" in note for note in found.notes)
     check_scoring(run_spec(model="toy", tasks="gsm8k"), {})  # what evaluates nothing is not refused

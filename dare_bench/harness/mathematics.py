@@ -18,10 +18,8 @@ from typing import Any, Literal
 
 from dare_bench.errors import DataError
 from dare_bench.harness.guard import Guard, ItemError, ItemTimeout
+from dare_bench.harness.scoring_process import ITEM_SECONDS, worker
 
-ITEM_SECONDS = 40.0
-"""Limit for one answer. lm-eval's own limits add up to 35 s (5 s each: one simplification, two readings, and four
-comparisons), so whatever ends by itself under lm-eval ends here too and with the same score."""
 _MATHEMATICAL = re.compile(r"\b(math_verify|sympy|latex2sympy\w*|is_equiv|math_equal|\w*boxed\w*)\b")
 
 Verdict = Literal["correct", "incorrect", "no answer"]
@@ -181,7 +179,7 @@ def states_formula(answer: str, seconds: float = 10.0) -> bool:
 def _math_guard() -> Guard:
     import math_verify  # noqa: F401  (a second of imports, inherited by every worker)
 
-    return Guard({"equal": _equal, "found": _found}, 10.0)
+    return worker({"equal": _equal, "found": _found})
 
 
 def _found(answer: str) -> bool:

@@ -17,10 +17,12 @@ from dare_bench import errors
 from dare_bench.config import RunSpec
 from dare_bench.errors import DareError, DataError, UsageError
 from dare_bench.harness.guard import Guard, ItemError, ItemTimeout
-from dare_bench.harness.mathematics import ITEM_SECONDS
 from dare_bench.sandbox import InstallHint
-from dare_bench.sandbox.forked import Room, why_not_enclosed
+from dare_bench.sandbox.forked import Room, is_enclosed, why_not_enclosed
 
+ITEM_SECONDS = 40.0
+"""Limit for one answer. lm-eval's own limits add up to 35 s (5 s each: one simplification, two readings, and four
+comparisons), so whatever ends by itself under lm-eval ends here too and with the same score."""
 _START_SECONDS = 600.0
 _CACHES = ("HF_EVALUATE_CACHE", "HF_METRICS_CACHE", "HF_MODULES_CACHE", "HF_DATASETS_CACHE")
 _KEPT = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "TZ")
@@ -54,12 +56,13 @@ def unprotected() -> list[str]:
 def worker(functions: Mapping[str, Callable[..., Any]], folders: Iterable[str | None] = ()) -> Guard:
     """A guard for harness code that sees answers, each call within :data:`ITEM_SECONDS` unless it says otherwise.
 
-    In a sandbox where one works; elsewhere with our own rights (:func:`check_scoring` has refused what must not be).
+    In a sandbox, where one works and this is not in one already; elsewhere with our own rights (:func:`check_scoring`
+    has refused what must not be).
 
     Args:
         folders: data and task folders that the functions may read.
     """
-    sandbox = _room(folders) if why_not_enclosed() is None else None
+    sandbox = _room(folders) if not is_enclosed() and why_not_enclosed() is None else None
     return Guard(functions, ITEM_SECONDS, sandbox=sandbox)
 
 

@@ -21,6 +21,7 @@ from dare_bench.sandbox import enter, view
 from dare_bench.sandbox import filter as calls
 from dare_bench.sandbox.command import ENVIRONMENT, free_user, is_root
 
+_inside: list[bool] = []
 _PROCESSES = 512
 _TMP_MB = 256
 
@@ -65,6 +66,12 @@ def enclose(room: Room) -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (_PROCESSES, _PROCESSES))
     enter.install(calls.program())
     tempfile.tempdir = None  # found anew: what it was is not here
+    _inside.append(True)
+
+
+def is_enclosed() -> bool:
+    """Is this process in such a sandbox?"""
+    return bool(_inside)
 
 
 def _open_to_all(tree: Iterable[tuple[str, str, str]]) -> bool:

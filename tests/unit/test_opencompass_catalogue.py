@@ -273,8 +273,8 @@ def test_a_user_s_judge_is_refused_without_running_the_user_s_other_files(tmp_pa
 
 
 # The evaluators and postprocessors of OpenCompass 0.5.4 that reach exec, eval, compile, subprocess, os.system, pickle
-# or a parser of sympy. All of them run in the scoring process, and only where that has a sandbox. Of the first, dare-bench
-# runs nothing, or runs the answers in a sandbox of their own.
+# or a parser of sympy. All of them run in the scoring process, and only where that has a sandbox. Those of the first
+# list are not run at all, or have a sandbox of their own for each answer.
 NOT_RUN = {
     *("APPSEvaluator", "BigCodeBenchEvaluator", "CIBenchEvaluator", "CMPhysBenchEvaluator", "CRUXEvalOEvaluator"),
     *("CodeCompassEvaluator", "DS1000Evaluator", "DS1000ServiceEvaluator", "HumanevalMultiEvaluator"),

@@ -11,12 +11,12 @@ from typing import Any
 from dare_bench.errors import DataError
 from dare_bench.harness.code_eval import CodeRunner
 from dare_bench.harness.guard import Guard, ItemError, ItemTimeout
-from dare_bench.harness.mathematics import ITEM_SECONDS
 from dare_bench.harness.opencompass.bench import Bench
 from dare_bench.harness.opencompass.code import CodeSet, Program, runs_code
 from dare_bench.harness.opencompass.dataset import DataSet
 from dare_bench.harness.opencompass.details import as_share, by_document, mean, numbers, unclear
 from dare_bench.harness.opencompass.evaluation import Evaluation
+from dare_bench.harness.scoring_process import ITEM_SECONDS
 from dare_bench.types import Likelihood
 
 Answer = str | Sequence[Likelihood]

@@ -56,6 +56,7 @@ def findings() -> Iterator[Finding]:
     yield cache()
     yield disk(Path.cwd())
     yield sandbox()
+    yield scoring()
     yield from accelerator()
 
 
@@ -141,6 +142,18 @@ def sandbox() -> Finding:
     if level == "namespaces":
         return Finding("sandbox", "ok", f"namespaces of our own ({why_none()}); apt-get install bubblewrap")
     return Finding("sandbox", "note", f"none, generated code is not run ({why_none()}); {InstallHint}")
+
+
+def scoring() -> Finding:
+    """What harness code that reads answers would run in, by trying it."""
+    from dare_bench.sandbox import InstallHint
+    from dare_bench.sandbox.forked import why_not_enclosed
+
+    why = why_not_enclosed()
+    if why is None:
+        return Finding("scoring", "ok", "harness code scores answers in a sandboxed process")
+    refused = "tasks whose scorers can evaluate text are refused"
+    return Finding("scoring", "note", f"without a sandbox ({why}); {refused}; {InstallHint}")
 
 
 def accelerator() -> Iterator[Finding]:

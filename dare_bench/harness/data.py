@@ -153,7 +153,10 @@ class LocalData:
     """The data sets of one folder. ``notes`` collects remarks on those that were used."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder).expanduser()
+        try:
+            self.folder = Path(folder).expanduser()
+        except RuntimeError as error:  # ~somebody
+            raise DataError(f"--data-dir {folder}: {error}; give a folder with a {MANIFEST}") from error
         self.notes: list[str] = []
         self._sets = list(self._read())
 

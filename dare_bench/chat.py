@@ -18,7 +18,7 @@ from dare_bench.errors import PromptError
 MAX_LENGTH = 1 << 18
 """Most characters of a template; those of published checkpoints have up to some 20,000."""
 SECONDS = 20.0
-"""Longest time that one rendering may take; it takes less than a millisecond."""
+"""Longest time that one rendering may take; most take a few milliseconds."""
 
 
 def render(messages: Sequence[Any], tokenizer: Any, **options: Any) -> str:

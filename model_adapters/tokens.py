@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dare_bench import chat
 from dare_bench.errors import CheckpointError, PromptError
 from dare_bench.model_adapters.checkpoint import read_object
 from dare_bench.model_adapters.qwen_tokenizer import is_native, name_mask, open_native_tokenizer
@@ -119,7 +120,9 @@ def render_chat(messages: Sequence[Any], tokenizer: Any, chat_template: str | No
         raise PromptError("this checkpoint has no chat template; give raw text")
     options = {"add_generation_prompt": True, **options}
     try:
-        return str(tokenizer.apply_chat_template(list(messages), chat_template=template, tokenize=False, **options))
+        return chat.render(messages, tokenizer, chat_template=template, **options)
+    except PromptError:
+        raise
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise PromptError(f"the chat template does not take these messages: {reason}") from error

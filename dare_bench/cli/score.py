@@ -28,7 +28,9 @@ def score(
     ] = None,
     include_path: Annotated[
         list[str] | None,
-        typer.Option("--include-path", help="Folder of tasks, if not where the run had it.", show_default=False),
+        typer.Option(
+            "--include-path", help="Folder of the run's tasks; a recorded one is not used.", show_default=False
+        ),
     ] = None,
     output_path: Annotated[
         str | None,
@@ -48,7 +50,10 @@ def score(
 
     if task is not None and output_path is not None:
         raise UsageError("--task with --output-path: a run is written whole; leave one of them out")
+    from dare_bench.engine.rescore import refuse_inside
+
     runs = open_runs(run)
+    refuse_inside(place(run), include_path or ())
     fields = {"task": task, "data_dir": data_dir, "include_path": include_path}
     one = len(runs) == 1 and runs[0].path == place(run)
     made = [_one(opened, fields, output_path, alone=one) for opened in runs]

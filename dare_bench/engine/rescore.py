@@ -2,6 +2,9 @@
 
 Prompts are built anew and must be the recorded ones; what the task's filters and scorer make of the answers is then
 held against what the run says. Generated code runs again, in the sandbox only.
+
+A run may be somebody else's. What it says of where task code was is told to the user and never followed: tasks come
+from the installed packages and from the folders that the user names now (:func:`recorded_spec`).
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,11 +84,12 @@ def rescore(
 
     Args:
         task: only this task; groups are then left out.
-        data_dir: where data sets are, in place of the run's own folder.
-        include_path: folders of tasks, in place of the run's own.
+        data_dir: where data sets are, in place of the recorded folder.
+        include_path: folders of tasks that the installed packages lack. The recorded ones are never used.
 
     Raises:
-        UsageError: a task that the run or the harness does not know; code to be run where nothing isolates.
+        UsageError: a task that the run or the harness does not know; code to be run where nothing isolates; tasks of
+            the run's maker without ``include_path``; a folder of the run itself where code would be looked for.
         IncompleteError: the run has no results yet.
         RunError: the run does not hold what is needed, or was asked other prompts than the task asks now.
         DataError: the task's data is not there, or the harness cannot score.
@@ -95,7 +100,7 @@ def rescore(
     tasks = [task] if task is not None else list(block.tasks)
     spec = recorded_spec(run, data_dir, include_path)
     answers = RecordedAnswers(run, tasks)
-    source_class = registry().get("harness", spec.harness).load()
+    source_class = _harness(spec)
     check(source_class, spec)
     source = source_class(spec, RecordedModel(run, block, spec.apply_chat_template))
     found = source.run(answers)
@@ -125,28 +130,86 @@ def _finished(run: Run) -> Block:
 
 
 def recorded_spec(run: Run, data_dir: str | None = None, include_path: Sequence[str] | None = None) -> RunSpec:
-    """What the run was asked, in the extent that it has now (a run can be extended), with other folders if given.
+    """What the run was asked, in the extent that it has now (a run can be extended), with folders of today.
 
     Raises:
         RunError: ``run.json`` does not say it, or a newer dare-bench wrote it.
+        UsageError: as :func:`rescore`, of folders.
     """
     asked = run.asked
     if not asked.get("tasks"):
         raise RunError(f"{run.path}/run.json does not say what the run was asked to do; it cannot be scored again")
+    refuse_inside(run.path, include_path or ())
     done = read_done(run.path)
     if done is not None:
         asked |= done.scope.plain()
-    data = data_dir or asked.get("data_dir")
-    if data_dir is None and data is not None and not Path(data).expanduser().is_dir():
-        data = os.environ.get("DARE_BENCH_DATA") or data
+    theirs = asked.get("include_path")
     # Code runs in the sandbox or not at all, however the run had it.
-    asked |= {"data_dir": data, "unsafe_no_sandbox": False}
-    if include_path is not None:
-        asked["include_path"] = list(include_path)
+    asked |= {"include_path": list(include_path or ()), "unsafe_no_sandbox": False}
     try:
-        return run_spec(**asked)
+        spec = run_spec(**asked)
     except UsageError as error:
         raise RunError(f"{run.path}/run.json cannot be read by this dare-bench: {error}") from error
+    spec = spec.model_copy(update={"data_dir": _data_dir(run, data_dir, spec.data_dir)})
+    paths = _paths(spec)
+    if include_path is None and (theirs or paths):
+        named = ", ".join(map(repr, theirs if isinstance(theirs, list) and theirs else paths))
+        raise UsageError(
+            f"{run.path}: its tasks came from {named[:300]}, and code that a run names is never loaded: give a folder"
+            " with these tasks that you trust as --include-path"
+        )
+    return _by_name(run, spec) if paths else spec
+
+
+def refuse_inside(folder: Path, include_path: Sequence[str]) -> None:
+    """Raises UsageError where code could be taken from ``folder``, which holds runs: from the current folder, from
+    Python's path, or from an include path inside it or around it."""
+    folder = folder.resolve()
+    for place in ("", *sys.path):
+        if Path(place or Path.cwd()).resolve().is_relative_to(folder):
+            what = f"{place!r} of Python's path" if place else "the current folder"
+            raise UsageError(
+                f"{what} lies inside {folder}, so that code could be loaded from the run: call from another folder"
+            )
+    for place in include_path:
+        root = Path(place).expanduser().resolve()
+        if root.is_relative_to(folder) or folder.is_relative_to(root):
+            raise UsageError(
+                f"--include-path {place}: that folder and {folder} lie inside each other, so that code could be loaded"
+                " from the run: give a folder apart from it, with tasks that you trust"
+            )
+
+
+def _data_dir(run: Run, given: str | None, recorded: str | None) -> str | None:
+    """The folder given, else the recorded one where it is there and no part of the run, else the environment's."""
+    if given is not None or recorded is None:
+        return given
+    folder = Path(os.path.expanduser(recorded))  # noqa: PTH111 - Path's own raises where nobody has that name
+    if folder.is_dir() and not folder.resolve().is_relative_to(run.path.resolve()):
+        return recorded
+    if (own := os.environ.get("DARE_BENCH_DATA")) is not None:
+        return own
+    if folder.is_dir():
+        raise UsageError(f"{run.path}: its data folder {recorded!r} lies inside the run; give yours as --data-dir")
+    return recorded
+
+
+def _harness(spec: RunSpec) -> Any:
+    return registry().get("harness", spec.harness).load()
+
+
+def _paths(spec: RunSpec) -> list[str]:
+    """The words of ``tasks`` that the harness would take for files with code."""
+    find = getattr(_harness(spec), "paths", None)
+    return find(spec) if find is not None else []
+
+
+def _by_name(run: Run, spec: RunSpec) -> RunSpec:
+    """The same tasks by the names that the run's results have them under."""
+    named = spec.model_copy(update={"tasks": tuple(run.top_level())})
+    if paths := _paths(named):
+        raise RunError(f"{run.path}: the results name a task {paths[0]!r}, which is a path; the run is damaged")
+    return named
 
 
 def _refuse_new_failures(run: Run, block: Block, failures: Sequence[Mapping[str, Any]]) -> None:

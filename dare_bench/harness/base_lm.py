@@ -8,8 +8,12 @@ from typing import Any
 from jinja2 import TemplateError
 from lm_eval.api.model import LM
 
+from dare_bench import chat
 from dare_bench.errors import UsageError, unknown
+from dare_bench.harness.templates import sandbox_templates
 from dare_bench.protocols import LoadedModel
+
+sandbox_templates()
 
 
 class BaseLM(LM):
@@ -69,14 +73,12 @@ class BaseLM(LM):
     def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
         name = self._named(self._template)
         named = {"chat_template": name} if name else {}
-        return str(
-            self.tokenizer.apply_chat_template(
-                messages,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=not add_generation_prompt,
-                **named,
-            )
+        return chat.render(
+            messages,
+            self.tokenizer,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
+            **named,
         )
 
     def _named(self, template: bool | str | None) -> str | None:

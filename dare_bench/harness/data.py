@@ -10,33 +10,111 @@
         "lm_eval": {
             "dataset_path": "json",           # a loader of the datasets library: json, csv, parquet, text
             "dataset_kwargs": {"data_files": {"test": "mmlu/{config}/test.jsonl.gz"}},   # split: file, relative to DIR
-            "also_set": {"training_split": null}     # further keys of the task to set (optional)
+            "also_set": {"training_split": null}     # splits of the task to rename or leave out (optional)
         },
         "files": [{"file": "mmlu/anatomy/test.jsonl.gz", "sha256": "..."}]     # checked where given (optional)
     }]}
 
 Files may be gzip-compressed. Other keys are ignored. A data set that the manifest does not list comes from the hub, as
 lm-eval does it. A task is the same task wherever its data came from: no path enters its fingerprint or its results.
+
+A manifest is data, and may be somebody else's: it names files inside its folder and splits, and no part of it is a
+template, code, or an address.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, cast
 
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator
+
+from dare_bench.config import one_line
 from dare_bench.errors import DataError
+from dare_bench.reading import open_regular, read_json
 
 ENVIRONMENT = "DARE_BENCH_DATA"
 MANIFEST = "manifest.json"
-LOADERS = ("json", "csv", "parquet", "text")
+Loader = Literal["json", "csv", "parquet", "text"]
 """Loaders of the datasets library that read files and run no code of a data set."""
+SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
+"""Keys of a task that a manifest may set: which split is which. All others decide what is asked and how it is scored;
+lm-eval renders or imports some of them."""
 _ID = re.compile(r"^(?P<id>[\w.-]+(?:/[\w.-]+)?)(?::(?P<config>[\w.-]+))?(?:\s+\((?P<remark>.*)\))?$")
+
+
+def _inside(name: str) -> str:
+    """A file's name as a manifest may give it: the datasets library would take another for a pattern or an address."""
+    if not name or name.startswith("/") or ".." in PurePosixPath(name).parts:
+        raise ValueError("a file is named relative to the data folder and lies inside it")
+    if "://" in name or "::" in name or not name.isprintable() or set(name) & set("*?[]\\"):
+        raise ValueError("a file is named by its plain path, without * ? [ ] \\, '://', '::' or control characters")
+    return name
+
+
+Name = Annotated[str, AfterValidator(_inside)]
+
+
+class _Files(BaseModel):
+    data_files: dict[str, Name | list[Name]] = Field(min_length=1)
+
+
+class _LmEval(BaseModel):
+    """How lm-eval loads an entry."""
+
+    dataset_path: Loader = "json"
+    dataset_kwargs: _Files
+    also_set: dict[str, str | None] = Field(default_factory=dict)
+
+    @field_validator("also_set", mode="before")
+    @classmethod
+    def _splits_alone(cls, value: Any) -> Any:
+        others = [key for key in value if key not in SPLITS] if isinstance(value, dict) else []
+        if others:
+            raise ValueError(f"a manifest cannot set {others[0]!r} of a task; allowed are {', '.join(SPLITS)}")
+        return {} if value is None else value
+
+
+class _Load(BaseModel):
+    """The same for an entry that no task of lm-eval uses."""
+
+    dataset_path: Loader = "json"
+    data_files: dict[str, Name | list[Name]] = Field(default_factory=dict)
+
+
+class _Listed(BaseModel):
+    file: Name
+    sha256: str | None = None
+
+
+class Entry(BaseModel):
+    """A data set as the manifest describes it."""
+
+    name: str = "?"
+    hf_ids: list[str]
+    configs: tuple[Name, ...] = ()
+    lm_eval: _LmEval | None = None
+    load: _Load | None = None
+    files: list[_Listed] = Field(default_factory=list)
+
+    def served(self, data_files: Mapping[str, str | list[str]]) -> LocalSet:
+        """This data set, with these files."""
+        ids = [_ID.match(text) for text in self.hf_ids]
+        return LocalSet(
+            name=self.name,
+            ids=tuple((found["id"], found["config"], found["remark"] or "") for found in ids if found),
+            configs=self.configs,
+            loader=(self.lm_eval or self.load or _Load()).dataset_path,
+            data_files=data_files,
+            also_set=self.lm_eval.also_set if self.lm_eval else {},
+            sha256={row.file: row.sha256 for row in self.files if row.sha256 is not None},
+        )
+
 
 _checked: dict[tuple[str, int, int], str] = {}
 """sha256 of files already read in this process, by path, size and modification time."""
@@ -44,15 +122,15 @@ _checked: dict[tuple[str, int, int], str] = {}
 
 @dataclass(frozen=True)
 class LocalSet:
-    """One entry of a manifest that lm-eval can load."""
+    """One entry of a manifest whose files can be loaded."""
 
     name: str
     ids: tuple[tuple[str, str | None, str], ...]
     """(hub id, config or None, remark) each."""
     configs: tuple[str, ...]
     loader: str
-    data_files: Mapping[str, Any]
-    also_set: Mapping[str, Any]
+    data_files: Mapping[str, str | list[str]]
+    also_set: Mapping[str, str | None]
     sha256: Mapping[str, str] = field(default_factory=dict)
 
     def serves(self, dataset_path: str, dataset_name: str | None) -> str | None:
@@ -75,9 +153,18 @@ class LocalData:
     """The data sets of one folder. ``notes`` collects remarks on those that were used."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder).expanduser()
+        try:
+            self.folder = Path(folder).expanduser()
+        except RuntimeError as error:  # ~somebody
+            raise DataError(f"--data-dir {folder}: {error}; give a folder with a {MANIFEST}") from error
         self.notes: list[str] = []
-        self._sets = _read(self.folder)
+        self._sets = list(self._read())
+
+    def _read(self) -> Iterator[LocalSet]:
+        """The data sets that lm-eval can load."""
+        for entry in entries(self.folder, "lm_eval"):
+            if entry.lm_eval is not None:
+                yield entry.served(entry.lm_eval.dataset_kwargs.data_files)
 
     @classmethod
     def find(cls, data_dir: str | None) -> LocalData | None:
@@ -118,12 +205,22 @@ class LocalData:
             return [self._file(found, part, config) for part in value]
         return self._file(found, value, config)
 
+    def _place(self, relative: str) -> Path:
+        """Where a file of the manifest is; raises DataError where a link leads out of the folder."""
+        path = self.folder / relative
+        if not path.resolve().is_relative_to(self.folder.resolve()):
+            raise DataError(
+                f"{path}: a link leads out of the data folder, to {path.resolve()}; put the file itself into the folder"
+            )
+        return path
+
     def _file(self, found: LocalSet, name: str, config: str | None) -> str:
         relative = name.replace("{config}", config or "")
-        path = self.folder / relative
+        path = self._place(relative)
         if not path.is_file():
+            what = "not a regular file" if path.exists() else "missing"
             raise DataError(
-                f"{path}: missing; {self.folder / MANIFEST} lists it for data set {found.name!r}."
+                f"{path}: {what}; {self.folder / MANIFEST} lists it for data set {found.name!r}."
                 " Restore the file or leave the data set out of the manifest"
             )
         wanted = found.sha256.get(relative)
@@ -139,49 +236,28 @@ def _sha256(path: Path) -> str:
     state = path.stat()
     key = (str(path.resolve()), state.st_size, state.st_mtime_ns)
     if key not in _checked:
-        with path.open("rb") as file:
-            _checked[key] = hashlib.file_digest(file, "sha256").hexdigest()
+        with open_regular(path, DataError) as file:
+            _checked[key] = hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
     return _checked[key]
 
 
-def _read(folder: Path) -> list[LocalSet]:
+def entries(folder: Path, *kinds: str) -> Iterator[Entry]:
+    """The entries of the folder's manifest that have one of the keys ``kinds``.
+
+    Raises:
+        DataError: the manifest cannot be read, or says of an entry what no manifest can.
+    """
     place = folder / MANIFEST
-    try:
-        manifest = json.loads(place.read_text())
-    except OSError as error:
-        raise DataError(f"{place}: {error.strerror}; --data-dir needs a folder with a {MANIFEST}") from error
-    except ValueError as error:
-        raise DataError(f"{place}: not valid JSON ({error})") from error
-    listed = manifest.get("datasets") if isinstance(manifest, dict) else None
+    if not place.exists():
+        raise DataError(f"{place}: No such file or directory; --data-dir needs a folder with a {MANIFEST}")
+    listed = read_json(place, DataError).get("datasets")
     if not isinstance(listed, list):
         raise DataError(f"{place}: no list 'datasets'; see the documentation of the manifest")
-    return [_local_set(place, entry) for entry in listed if isinstance(entry, dict) and "lm_eval" in entry]
-
-
-def _local_set(place: Path, entry: dict[str, Any]) -> LocalSet:
-    name = str(entry.get("name", "?"))
-    try:
-        how = entry["lm_eval"]
-        data_files = how["dataset_kwargs"]["data_files"]
-        ids = [_ID.match(text) for text in entry["hf_ids"]]
-        if not isinstance(data_files, dict) or not data_files:
-            raise TypeError("data_files is not a mapping of split to file")
-        loader = how.get("dataset_path", "json")
-        if loader not in LOADERS:
-            raise DataError(
-                f"{place}: entry {name!r}: lm_eval.dataset_path is {loader!r}; allowed: {', '.join(LOADERS)}"
-            )
-        return LocalSet(
-            name=name,
-            ids=tuple((found["id"], found["config"], found["remark"] or "") for found in ids if found),
-            configs=tuple(entry.get("configs", ())),
-            loader=loader,
-            data_files=data_files,
-            also_set=how.get("also_set") or {},
-            sha256={row["file"]: row["sha256"] for row in entry.get("files", ()) if "sha256" in row},
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{place}: entry {name!r} is malformed ({type(error).__name__}: {error});"
-            " it needs hf_ids and lm_eval.dataset_kwargs.data_files"
-        ) from error
+    for raw in listed:
+        if not isinstance(raw, dict) or not any(kind in raw for kind in kinds):
+            continue
+        try:
+            yield Entry.model_validate(raw)
+        except ValidationError as error:
+            what = f"entry {str(raw.get('name', '?'))[:80]!r}"
+            raise DataError(f"{place}: {what} is malformed: {one_line(error, what)[:500]}; correct it") from error

@@ -79,6 +79,12 @@ class LmEvalSource:
         """Is that one of lm-eval's names, or of the folders added?"""
         return task in TaskIndex(spec.include_path if spec.harness == "lm-eval" else ()).entries
 
+    @staticmethod
+    def paths(spec: RunSpec) -> list[str]:
+        """The words of ``tasks`` that are no names, but files or folders that tasks are loaded from."""
+        index = TaskIndex(spec.include_path)
+        return [word for word in spec.tasks if index.is_path(word)]
+
     def __init__(self, spec: RunSpec, model: LoadedModel) -> None:
         self.check(spec)
         self.version = importlib.metadata.version("lm_eval")

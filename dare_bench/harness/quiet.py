@@ -1,4 +1,4 @@
-"""How lm-eval works for us: its warnings become notes of the run, its bars are off, each template is compiled once."""
+"""How lm-eval works for us: its warnings become notes of the run, its bars are off."""
 
 from __future__ import annotations
 
@@ -66,27 +66,8 @@ def _environment() -> dict[str, Any]:
 def quiet(notes: list[str]) -> Iterator[None]:
     """Within it lm-eval's warnings go to ``notes`` (each once, the first dozen) and it draws no progress bars.
 
-    With the logger ``dare_bench`` at DEBUG it talks as always. Compiled templates are kept either way: lm-eval compiles
-    a task's template anew for every document, which takes longer than all the rest.
+    With the logger ``dare_bench`` at DEBUG it talks as always.
     """
-    with _compiled_once(), _silent(notes):
-        yield
-
-
-@contextlib.contextmanager
-def _compiled_once() -> Iterator[None]:
-    from lm_eval.utils import env
-
-    compile_ = env.from_string
-    env.from_string = functools.lru_cache(maxsize=1024)(compile_)
-    try:
-        yield
-    finally:
-        env.from_string = compile_
-
-
-@contextlib.contextmanager
-def _silent(notes: list[str]) -> Iterator[None]:
     if logging.getLogger("dare_bench").isEnabledFor(logging.DEBUG):
         yield
         return

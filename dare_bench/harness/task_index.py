@@ -142,7 +142,7 @@ class TaskIndex:
         for pattern in patterns:
             if pattern in self.entries:
                 found.append(pattern)
-            elif pattern.endswith(".yaml") or os.sep in pattern or Path(pattern).is_dir():
+            elif self.is_path(pattern):
                 found += self._from_path(Path(pattern).expanduser())
             else:
                 matched = fnmatch.filter(self.entries, pattern) if set("*?[") & set(pattern) else []
@@ -150,6 +150,10 @@ class TaskIndex:
                     raise unknown("task", pattern, self.entries)
                 found += sorted(matched)
         return list(dict.fromkeys(found))
+
+    def is_path(self, word: str) -> bool:
+        """Is that no name, but a task file or a folder of them?"""
+        return word not in self.entries and (word.endswith(".yaml") or os.sep in word or Path(word).is_dir())
 
     def _from_path(self, path: Path) -> list[str]:
         """Adds a task file, or all of a folder, to the index."""

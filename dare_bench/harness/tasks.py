@@ -18,7 +18,9 @@ from dare_bench.errors import DareError, DataError
 from dare_bench.harness.data import LocalData
 from dare_bench.harness.fingerprints import definition
 from dare_bench.harness.task_index import TaskIndex
+from dare_bench.harness.templates import sandbox_templates
 
+sandbox_templates()
 _KINDS = {"task": Kind.TASK, "python": Kind.PY_TASK, "group": Kind.GROUP, "tag": Kind.TAG}
 _DATA = ("dataset_path", "dataset_name", "dataset_kwargs")
 _GATED = frozenset({"Idavidrein/gpqa"})

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dare_bench import seeds
+from dare_bench import chat, seeds
 from dare_bench.errors import DareError, DataError, UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.training.files import reason
@@ -156,7 +156,7 @@ def turn_end(tokenizer: Any, added: Sequence[int]) -> tuple[int, ...]:
     """
     said = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
     try:
-        text = str(tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=False))
+        text = chat.render(said, tokenizer, add_generation_prompt=False)
     except Exception as error:  # templates raise what they like
         raise DataError(f"the chat template does not take an assistant's turn ({reason(error)})") from error
     tail = text.rpartition("answer")[2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from toy_tasks import write_data
 
 from dare_bench.errors import DataError, UsageError
 from dare_bench.harness.data import LocalData
+from dare_bench.harness.opencompass.bench import Bench
 from dare_bench.harness.punkt import check_punkt
 from dare_bench.harness.task_index import TaskIndex
 
@@ -70,21 +72,123 @@ def test_a_missing_or_changed_file_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[", "not valid JSON"),
+        ("[", "is damaged: not JSON"),
+        pytest.param(f'{{"datasets": {"[" * 100}{"]" * 100}}}', "nested deeper than 64 levels", id="deep"),
+        ("[]", "expected a JSON object, found list"),
         ("{}", "no list 'datasets'"),
         ('{"datasets": [{"name": "x", "lm_eval": {}}]}', "entry 'x' is malformed"),
         (
             '{"datasets": [{"name": "x", "hf_ids": ["a/b"], "lm_eval": {"dataset_path": "a/b",'
             ' "dataset_kwargs": {"data_files": {"test": "t"}}}}]}',
-            "dataset_path is 'a/b'; allowed: json, csv, parquet, text",
+            "entry 'x' is malformed: lm_eval.dataset_path='a/b': Input should be 'json', 'csv', 'parquet' or 'text'",
         ),
         ('{"datasets": [{"name": "x", "hf_ids": 3, "lm_eval": {"dataset_kwargs": {"data_files": {}}}}]}', "malformed"),
     ],
 )
 def test_a_bad_manifest_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message) as error:
         LocalData(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def change(folder: Path, **keys: object) -> Path:
+    """The first entry of the manifest with these keys in the place of its own; ``lm_eval`` is added to."""
+    place = folder / "manifest.json"
+    manifest = json.loads(place.read_text())
+    entry = manifest["datasets"][0]
+    entry |= {key: {**entry["lm_eval"], **value} if key == "lm_eval" else value for key, value in keys.items()}  # type: ignore[dict-item]
+    place.write_text(json.dumps(manifest))
+    return folder
+
+
+@pytest.mark.parametrize("reader", [LocalData, Bench])
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("doc_to_text", "doc_to_target", "doc_to_choice", "gen_prefix", "use_prompt", "description", "fewshot_config"),
+        *("process_docs", "process_results", "custom_dataset", "class", "include", "metric_list", "filter_list"),
+        *("generation_kwargs", "dataset_path", "dataset_kwargs", "unsafe_code", "task", "metadata"),
+    ],
+)
+def test_a_manifest_sets_splits_of_a_task_and_nothing_else(tmp_path: Path, key: str, reader: type[LocalData]) -> None:
+    folder = change(write_data(tmp_path), lm_eval={"also_set": {"fewshot_split": "test", key: "{{ 6 * 7 }}"}})
+    allowed = "allowed are training_split, validation_split, test_split, fewshot_split"
+    with pytest.raises(DataError, match=f"a manifest cannot set '{key}' of a task; {allowed}") as error:
+        reader(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_a_split_is_a_name(tmp_path: Path) -> None:
+    folder = change(write_data(tmp_path), lm_eval={"also_set": {"fewshot_split": "test", "training_split": None}})
+    found = LocalData(folder).redirect(SMALL)
+    assert found is not None and (found["fewshot_split"], found["training_split"]) == ("test", None)
+    change(folder, lm_eval={"also_set": {"fewshot_split": ["test"]}})
+    with pytest.raises(DataError, match=r"fewshot_split=.*should be a valid string"):
+        LocalData(folder)
+
+
+@pytest.mark.parametrize("reader", [LocalData, Bench])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("/etc/passwd", "../outside.jsonl", "sums/../../outside.jsonl", "", "a\\b", "a\nb"),
+        *("sums/*.jsonl", "sums/small/tes?.jsonl", "**", "sums/[st]mall.jsonl"),
+        *("hf://datasets/a/b/test.jsonl", "https://example.org/test.jsonl", "zip://test.jsonl::sums.zip"),
+    ],
+)
+def test_a_manifest_names_plain_files_of_its_folder(tmp_path: Path, name: str, reader: type[LocalData]) -> None:
+    folder = write_data(tmp_path / "data")
+    for keys in (
+        {"lm_eval": {"dataset_kwargs": {"data_files": {"test": name}}}},
+        {"lm_eval": {"dataset_kwargs": {"data_files": {"test": ["sums/small/test.jsonl", name]}}}},
+        {"files": [{"file": name}]},
+        {"configs": [name]},
+    ):
+        with pytest.raises(DataError, match=r"entry 'sums' is malformed.*a file is named") as error:
+            reader(change(write_data(tmp_path / "data"), **keys))
+        assert "\n" not in str(error.value) and folder.is_dir()
+
+
+def test_what_is_no_file_of_the_folder_is_not_read(tmp_path: Path) -> None:
+    folder = write_data(tmp_path / "data")
+    (tmp_path / "secret.jsonl").write_text('{"question": "?", "answer": "1"}\n')
+    file = folder / "sums" / "small" / "test.jsonl"
+    file.unlink()
+    file.symlink_to(tmp_path / "secret.jsonl")
+    change(folder, files=[])
+    with pytest.raises(DataError, match=r"test\.jsonl: a link leads out of the data folder, to .*secret\.jsonl"):
+        LocalData(folder).redirect(SMALL)
+    with pytest.raises(DataError, match="a link leads out of the data folder"):
+        Bench(folder).rows(["toys/sums"], "test", "small")
+    with pytest.raises(DataError, match="a link leads out of the data folder"):
+        Bench(folder).key()
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(DataError, match=r"test\.jsonl: not a regular file"):
+        LocalData(folder).redirect(SMALL)
+    file.unlink()
+    inside = folder / "sums" / "small" / "train.jsonl"
+    file.symlink_to(inside)
+    found = LocalData(folder).redirect(SMALL)
+    assert found is not None and found["dataset_kwargs"]["data_files"]["test"] == str(inside)
+
+
+def test_a_manifest_is_a_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "manifest.json")
+    with pytest.raises(DataError, match=r"manifest\.json: it is a FIFO, not a regular file"):
+        LocalData(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"a": ' * 100_000, b"\x1f\x8b\x08\x00damaged here"])
+def test_rows_that_cannot_be_read_are_one_line(tmp_path: Path, content: bytes) -> None:
+    folder = change(write_data(tmp_path), files=[])
+    name = "test.jsonl.gz" if content.startswith(b"\x1f") else "test.jsonl"
+    (folder / "sums" / "small" / name).write_bytes(content)
+    change(folder, lm_eval={"dataset_kwargs": {"data_files": {"test": f"sums/{{config}}/{name}"}}})
+    with pytest.raises(DataError, match="cannot be read as json") as error:
+        Bench(folder).rows(["toys/sums"], "test", "small")
+    assert "\n" not in str(error.value)
 
 
 def test_the_folder_may_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

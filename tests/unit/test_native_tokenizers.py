@@ -8,7 +8,7 @@ import sys
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from dare_bench.errors import CheckpointError
+from dare_bench.errors import CheckpointError, PromptError
 from dare_bench.model_adapters.dream.template import CHAT_TEMPLATE as DREAM
 from dare_bench.model_adapters.llada2.template import CHAT_TEMPLATE as LLADA2
 from dare_bench.model_adapters.sampling.text import response_text
@@ -252,6 +252,17 @@ def test_ids_that_cannot_be_are_named(folder, whole):
 ASKED = {"role": "user", "content": "Hi"}
 TOLD = {"role": "system", "content": "Be terse."}
 ANSWERED = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nYes"}
+
+
+def test_a_chat_template_reaches_no_python(folder):
+    template = f"{{{{ cycler.__init__.__globals__.os.system('touch {folder / 'ran'}') }}}}"
+    for in_config in (True, False):
+        edit(folder, chat_template=template if in_config else "delete")
+        if not in_config:
+            (folder / "chat_template.jinja").write_text(template)
+        with pytest.raises(PromptError, match="access to attribute '__init__' of 'type' object is unsafe"):
+            render_chat([ASKED], open_tokenizer(folder, ROWS), None)
+    assert not (folder / "ran").exists()
 
 
 @pytest.mark.parametrize(

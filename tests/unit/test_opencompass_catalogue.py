@@ -239,6 +239,11 @@ def test_a_base_model_s_first_answer_counts(text: str, number: str) -> None:
         ("humanevalx_gen:*python", r"HumanevalXEvaluator executes what the model wrote"),
         ("apps_gen", r"APPSEvaluator executes what the model wrote"),
         ("TheoremQA_5shot_gen_6f0af8", r"TheoremQAEvaluatorV3 runs Python's eval on the model's text"),
+        (
+            "triviaqa_gen_0356ec",
+            r"TriviaQADataset runs Python's eval on the rows .*; take triviaqa_\S+ ",
+        ),
+        ("nq_gen_0356ec", r"NaturalQuestionDataset runs Python's eval on the rows of its data file"),
     ],
 )
 def test_what_cannot_be_run_says_why_and_what_to_take(catalogue: Catalogue, name: str, said: str) -> None:

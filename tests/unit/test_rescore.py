@@ -18,7 +18,7 @@ from toy_tasks import FILES, SUMS, write_data, write_tasks
 
 from dare_bench import sandbox
 from dare_bench.engine.evaluate import evaluate
-from dare_bench.engine.rescore import rescore
+from dare_bench.engine.rescore import Rescored, rescore
 from dare_bench.engine.rescored import write_rescored
 from dare_bench.errors import IncompleteError, RunError, UnknownNameError, UsageError
 from dare_bench.runs.files import DONE_FILE, file_digest
@@ -70,6 +70,11 @@ def made(tmp_path: Path, tasks: str, model: Any = None, **fields: Any) -> Run:
     return evaluate(model=model or ToyModel(reply=reply), tasks=tasks, progress=False, **given)
 
 
+def scored(run: Run, **fields: Any) -> Rescored:
+    """With the tasks where :func:`made` has put them."""
+    return rescore(run, include_path=[str(run.path.parents[1] / "tasks")], **fields)
+
+
 def edit(run: Run, task: str, doc: int, change: Callable[[dict[str, Any]], Any], every: bool = True) -> None:
     """Change a document's lines by hand; only the first of them unless ``every``."""
     file = run.samples_file(task)
@@ -99,7 +104,7 @@ def says(*texts: str) -> Callable[[dict[str, Any]], None]:
 )
 def test_a_run_scored_again_is_the_same_to_the_byte(tmp_path: Path, tasks: str, fields: dict[str, Any]) -> None:
     run = made(tmp_path, tasks, **fields)
-    done = rescore(run)
+    done = scored(run)
     assert done.same and not done.documents and not done.changes
     assert {(one.task, one.metric, one.filter): one.again for one in done.scores} == {
         (score.task, score.metric, score.filter): score.value for score in run.scores()
@@ -122,7 +127,7 @@ def test_likelihoods_keep_whether_the_target_was_the_likeliest_text(tmp_path: Pa
             return replace(super()._likelihood(request), is_greedy=request.doc_id in (1, 2, 5))
 
     run = made(tmp_path, "toy_words", Half())
-    done = rescore(run)
+    done = scored(run)
     assert done.same and [(one.recorded, one.again) for one in done.scores] == [(0.5, 0.5)]
 
 
@@ -134,27 +139,27 @@ def test_no_model_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("dare_bench.engine.opening.Opener.loaded", refuse)
     monkeypatch.setattr("torch.nn.Module.__call__", refuse)
-    assert rescore(run).same
+    assert scored(run).same
 
 
 def test_chat_prompts_are_rendered_by_the_recorded_template(tmp_path: Path) -> None:
     fields = {"apply_chat_template": True, "num_fewshot": 2, "system_instruction": "Add."}
     run = made(tmp_path, "toy_add", model="tiny-llada", limit=2, decoding={"steps": 2, "gen_length": 8}, **fields)
     assert "<|start_header_id|>" in next(run.samples("toy_add"))["arguments"]["gen_args_0"]["arg_0"]
-    assert rescore(run).same
+    assert scored(run).same
     assert run.results_file is not None
     whole = json.loads(run.results_file.read_text())
     whole["chat_template"] = whole["chat_template"].replace("<|start_header_id|>", "<|begin|>")
     run.results_file.write_text(json.dumps(whole))
     with pytest.raises(RunError, match="recorded answers belong to other prompts"):
-        rescore(Run(run.path))
+        scored(Run(run.path))
 
 
 def test_an_answer_edited_by_hand_is_scored_as_it_is_now(tmp_path: Path) -> None:
     run = made(tmp_path, "toy_add,toy_shots")
     assert run.edited("toy_add") is False
     edit(run, "toy_add", 2, says("11"))
-    done = rescore(run)
+    done = scored(run)
     assert not done.same and done.edited == {"toy_add": True, "toy_shots": False}
     assert {(one.task, one.doc_id, one.filter, one.recorded, one.again) for one in done.documents} == {
         ("toy_add", "2", "first-number", 0.0, 1.0),
@@ -163,7 +168,7 @@ def test_an_answer_edited_by_hand_is_scored_as_it_is_now(tmp_path: Path) -> None
     assert {one.task for one in done.scores if not one.same} == {"toy_add"}
     (first,) = [one for one in done.scores if (one.task, one.filter) == ("toy_add", "first-number")]
     assert first.again == pytest.approx(first.recorded + 1 / 6)
-    assert rescore(run, task="toy_shots").same
+    assert scored(run, task="toy_shots").same
 
 
 def test_an_edited_likelihood_is_scored_as_it_is_now(tmp_path: Path) -> None:
@@ -173,7 +178,7 @@ def test_an_edited_likelihood_is_scored_as_it_is_now(tmp_path: Path) -> None:
     best = max(range(3), key=lambda i: float(before["resps"][i][0][0]))
     other = next(i for i in range(3) if i != best and (best == right or i == right))
     edit(run, "toy_choice", 0, lambda row: row["resps"].__setitem__(other, [["0.5", "False"]]))
-    done = rescore(run)
+    done = scored(run)
     assert {(one.metric, one.recorded, one.again) for one in done.documents} >= {
         ("acc", float(best == right), float(best != right))
     }
@@ -182,7 +187,7 @@ def test_an_edited_likelihood_is_scored_as_it_is_now(tmp_path: Path) -> None:
 def test_a_changed_scorer_is_seen(tmp_path: Path) -> None:
     run = made(tmp_path, "toy_scored,toy_add")
     (tmp_path / "tasks" / "scorer_of_ours.py").write_text(SCORER.replace("float(", "1.0 - float("))
-    done = rescore(run)
+    done = scored(run)
     assert {(one.task, one.metric) for one in done.scores if not one.same} == {("toy_scored", "exact_match")}
     assert len(done.documents) == 6 and {one.metric for one in done.documents} == {"exact_match"}
     assert [change for change in done.changes if "'toy_scored' is defined otherwise now" in change]
@@ -194,7 +199,7 @@ def test_a_changed_target_is_told(tmp_path: Path) -> None:
     data = tmp_path / "other"
     shutil.copytree(tmp_path / "data", data)
     write_data(data, sums=[{**row, "answer": "0"} for row in SUMS])
-    done = rescore(run, data_dir=str(data))
+    done = scored(run, data_dir=str(data))
     assert done.changes and "have another target now" in done.changes[0]
     assert done.scores[0].again == 0.0
 
@@ -202,9 +207,9 @@ def test_a_changed_target_is_told(tmp_path: Path) -> None:
 def test_numbers_that_print_alike_but_differ_are_told_apart(tmp_path: Path) -> None:
     run = made(tmp_path, "toy_add")
     edit(run, "toy_add", 1, lambda row: row.update(exact_match=row["exact_match"] + 1e-8), every=False)
-    assert len(rescore(run).documents) == 1
+    assert len(scored(run).documents) == 1
     edit(run, "toy_add", 1, lambda row: row.update(exact_match=row["exact_match"] - 1e-8 + 1e-12), every=False)
-    assert not rescore(run).documents
+    assert not scored(run).documents
 
 
 def test_other_prompts_are_refused(tmp_path: Path) -> None:
@@ -212,7 +217,7 @@ def test_other_prompts_are_refused(tmp_path: Path) -> None:
     base = FILES["_base_yaml"].replace("Q: {{question}}", "Question: {{question}}")
     (tmp_path / "tasks" / "_base_yaml").write_text(base)
     with pytest.raises(RunError, match=r"document 0 of 'toy_add' \(and 5 more documents\) has another prompt now"):
-        rescore(run)
+        scored(run)
     write_tasks(tmp_path / "elsewhere")
     assert rescore(run, include_path=[str(tmp_path / "elsewhere")]).same
 
@@ -221,36 +226,36 @@ def test_documents_that_went_or_came_are_refused(tmp_path: Path) -> None:
     run = made(tmp_path, "toy_add")
     edit(run, "toy_add", 3, dict.clear)
     with pytest.raises(RunError, match=r"document 3 of 'toy_add' is asked now, but .*; the samples file was edited"):
-        rescore(run)
+        scored(run)
     run = made(tmp_path / "b", "toy_add")
     edit(run, "toy_add", 3, lambda row: row.update(doc_id=17))
     with pytest.raises(RunError, match="document 17 of 'toy_add' has an answer in the run"):
-        rescore(run)
+        scored(run)
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     run = made(tmp_path, "toy_add")
     edit(run, "toy_add", 1, says("3"), every=False)
     with pytest.raises(RunError, match="document 1: its lines, one for each filter, hold different answers"):
-        rescore(run)
+        scored(run)
     edit(run, "toy_add", 1, lambda row: row.update(resps=[[4]]))
     with pytest.raises(RunError, match="document 1: the line is damaged"):
-        rescore(run)
+        scored(run)
     with pytest.raises(UnknownNameError, match="unknown task of this run 'toy_ad'; closest: toy_add"):
-        rescore(run, task="toy_ad")
+        scored(run, task="toy_ad")
     quiet = made(tmp_path / "b", "toy_add", log_samples=False)
     with pytest.raises(RunError, match="has no samples file of 'toy_add'"):
-        rescore(quiet)
+        scored(quiet)
     (quiet.path / DONE_FILE).unlink()
     with pytest.raises(IncompleteError, match="is not finished"):
-        rescore(quiet)
+        scored(quiet)
 
 
 def test_a_task_that_is_gone_is_a_usage_error(tmp_path: Path) -> None:
     run = made(tmp_path, "toy_add")
     (tmp_path / "tasks" / "add.yaml").unlink()
     with pytest.raises(UsageError, match="toy_add"):
-        rescore(run)
+        scored(run)
 
 
 @pytest.mark.parametrize(("harness", "tasks"), [("lm-eval", "toy_add,toy_choice"), ("toy", "toygen,toychoice")])
@@ -258,7 +263,7 @@ def test_failed_documents_stay_failed(tmp_path: Path, harness: str, tasks: str) 
     model = ToyModel(fail_on=lambda request: "too long" if request.doc_id == 1 else False)
     run = made(tmp_path, tasks, model, harness=harness, limit=4)
     assert run.status == "incomplete"
-    done = rescore(run)
+    done = scored(run)
     assert done.same and done.counted == 6
     assert [(f["doc_id"], f["error"]) for f in done.harness.failures] == [(1, "too long")] * 2
     again = write_rescored(done, tmp_path / "again")
@@ -269,7 +274,7 @@ def test_an_extended_run_is_scored_whole(tmp_path: Path) -> None:
     made(tmp_path, "toygen", ToyModel(), harness="toy", limit=3)
     run = made(tmp_path, "toygen", ToyModel(), harness="toy", limit=7)
     assert run.asked["limit"] == 3 and run.edited("toygen") is False
-    done = rescore(run)
+    done = scored(run)
     assert done.same and done.counted == 7 and done.spec.limit == 7
 
 
@@ -279,7 +284,7 @@ def test_a_written_run_is_of_its_own(tmp_path: Path) -> None:
     edit(run, "toy_add", 2, says("11"))
     changed = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     assert before != changed
-    done = rescore(run)
+    done = scored(run)
     first, second = (write_rescored(done, run.path.parent) for _ in range(2))
     assert (first.path.name, second.path.name) == (f"{run.run_id}-rescored", f"{run.run_id}-rescored-2")
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == changed
@@ -295,8 +300,8 @@ def test_a_written_run_is_of_its_own(tmp_path: Path) -> None:
     traces = run.traces_file("toy_add"), first.traces_file("toy_add")
     assert traces[0] is not None and traces[1] is not None and traces[0].read_bytes() == traces[1].read_bytes()
     assert first.edited("toy_add") is False and first.traces_edited("toy_add") is False
-    assert rescore(first).same
-    assert write_rescored(rescore(first), run.path.parent).path.name == f"{run.run_id}-rescored-3"
+    assert scored(first).same
+    assert write_rescored(scored(first), run.path.parent).path.name == f"{run.run_id}-rescored-3"
     # The evaluation's own command still finds the run that it made, and no other.
     assert made(tmp_path, "toy_add", ToyModel()).path == run.path
 
@@ -307,17 +312,17 @@ def test_code_runs_again_in_the_sandbox_alone(tmp_path: Path, monkeypatch: pytes
     rows = [json.loads(line) for line in (BENCH / "humaneval" / "test.jsonl").read_text().splitlines()]
     model = ToyModel(reply=lambda r: rows[int(r.doc_id)]["canonical_solution"] if r.doc_id == 0 else "    return None")
     run = made(tmp_path, "humaneval", model, data_dir=str(BENCH), decoding={"gen_length": 4096}, unsafe_no_sandbox=True)
-    done = rescore(run)
+    done = scored(run)
     assert done.same and [one.again for one in done.scores] == [0.5]
     assert done.harness.execution["unsafe"] is False and done.harness.execution["statuses"] == {
         "failed": 1,
         "passed": 1,
     }
     edit(run, "humaneval", 1, lambda row: row.update(resps=[[rows[1]["canonical_solution"]]]))
-    assert [(one.doc_id, one.recorded, one.again) for one in rescore(run).documents] == [("1", 0.0, 1.0)]
+    assert [(one.doc_id, one.recorded, one.again) for one in scored(run).documents] == [("1", 0.0, 1.0)]
     monkeypatch.setattr("dare_bench.sandbox.isolation", lambda: "none")
     with pytest.raises(UsageError, match="runs code that the model writes"):
-        rescore(run)
+        scored(run)
 
 
 def test_opencompass_answers_and_texts_are_scored_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,7 +336,7 @@ def test_opencompass_answers_and_texts_are_scored_again(tmp_path: Path, monkeypa
 
     fields = {"harness": "opencompass", "data_dir": str(BENCH), "repeats": 2, "decoding": {"temperature": 0.5}}
     run = made(tmp_path, "gsm8k_gen,hellaswag_ppl", ToyModel(reply=reply, context_limit=1 << 20), **fields)
-    done = rescore(run)
+    done = scored(run)
     assert done.same and done.counted == sum(block.n_docs for block in run.block.tasks.values())  # type: ignore[union-attr]
     again = write_rescored(done, tmp_path / "again")
     for task in run.tasks:
@@ -340,11 +345,11 @@ def test_opencompass_answers_and_texts_are_scored_again(tmp_path: Path, monkeypa
     assert again.results["opencompass"] == run.results["opencompass"]
     edit(run, "gsm8k", 0, says("The answer is -1", "The answer is -1"))
     edit(run, "hellaswag", 0, lambda row: row["resps"].__setitem__(int(row["target"]), [["-0.001", "None"]]))
-    differing = rescore(run).documents
+    differing = scored(run).documents
     assert ("gsm8k", "0", "accuracy", 0.5, 0.0) in {
         (d.task, d.doc_id, d.metric, d.recorded, d.again) for d in differing
     }
-    assert rescore(run, task="hellaswag").counted == run.block.tasks["hellaswag"].n_docs  # type: ignore[union-attr]
+    assert scored(run, task="hellaswag").counted == run.block.tasks["hellaswag"].n_docs  # type: ignore[union-attr]
 
 
 def test_runs_from_before_digests_are_scored_and_do_not_know_of_edits(tmp_path: Path) -> None:
@@ -362,9 +367,9 @@ def test_runs_from_before_digests_are_scored_and_do_not_know_of_edits(tmp_path: 
 
 def test_what_a_harness_makes_of_the_toy_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = made(tmp_path, "toygen,toychoice", ToyModel(), harness="toy", limit=3)
-    assert rescore(run).same
+    assert scored(run).same
     monkeypatch.setattr(ToySource, "version", "2")  # in the keys of its requests: a key's hash is not the prompt's
-    assert rescore(run).changes == [
+    assert scored(run).changes == [
         "task 'toygen' is defined otherwise now: its templates, filters or scorer changed"
         " (toy-toygen-1 then, toy-toygen-2 now)",
         "task 'toychoice' is defined otherwise now: its templates, filters or scorer changed"

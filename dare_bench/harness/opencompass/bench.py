@@ -10,13 +10,14 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
 from dare_bench.errors import DataError
 from dare_bench.fingerprint import digest
-from dare_bench.harness.data import MANIFEST, LocalData, LocalSet, _local_set, _sha256
+from dare_bench.harness.data import Entry, LocalData, LocalSet, _sha256, entries
 
 Row = dict[str, Any]
 
@@ -28,12 +29,10 @@ class Bench(LocalData):
         DataError: the manifest or one of its entries cannot be read.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        super().__init__(folder)  # says what is wrong with a manifest that cannot be read
-        place = self.folder / MANIFEST
-        listed = json.loads(place.read_text())["datasets"]
-        entries = [_with_all_splits(entry) for entry in listed if isinstance(entry, dict)]
-        self._sets = [_local_set(place, entry) for entry in entries if entry is not None]
+    def _read(self) -> Iterator[LocalSet]:
+        for entry in entries(self.folder, "lm_eval", "load"):
+            if files := _all_splits(entry):
+                yield entry.served(files)
 
     def key(self) -> str:
         """Ten hex digits over the content of every file that a data set here consists of."""
@@ -44,7 +43,7 @@ class Bench(LocalData):
             for name in value if isinstance(value, list) else [value]:
                 for config in found.configs if "{config}" in name else ("",):
                     relative = name.replace("{config}", config)
-                    path = self.folder / relative
+                    path = self._place(relative)
                     listed = found.sha256.get(relative)
                     yield relative, listed or (_sha256(path) if path.is_file() else "")
 
@@ -99,19 +98,15 @@ class Bench(LocalData):
         ]
 
 
-def _with_all_splits(entry: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A manifest entry with the splits of its ``files`` added, None if it names no data files."""
-    how = entry.get("lm_eval") or entry.get("load")
-    if not isinstance(how, dict):
-        return None
-    known = how.get("dataset_kwargs", how).get("data_files", {})
-    splits = dict(known)
-    configs = entry.get("configs", ())
-    for file in entry.get("files", ()):
-        path = PurePosixPath(file["file"])
-        place = path.parent.parent / "{config}" if path.parent.name in configs else path.parent
+def _all_splits(entry: Entry) -> dict[str, str | list[str]]:
+    """The data files of an entry by split, with the splits of its ``files`` added."""
+    how = entry.lm_eval.dataset_kwargs if entry.lm_eval else entry.load
+    splits = dict(how.data_files) if how else {}
+    for listed in entry.files:
+        path = PurePosixPath(listed.file)
+        place = path.parent.parent / "{config}" if path.parent.name in entry.configs else path.parent
         splits.setdefault(path.name.split(".")[0], (place / path.name).as_posix())
-    return {**entry, "lm_eval": {**how, "dataset_kwargs": {"data_files": splits}}}
+    return splits
 
 
 def _read(path: Path, loader: str) -> list[Row]:
@@ -133,7 +128,7 @@ def _read(path: Path, loader: str) -> list[Row]:
             if text.lstrip().startswith("[")
             else [json.loads(s) for s in text.split("\n") if s.strip()]
         )
-    except (OSError, ValueError, csv.Error) as error:
+    except (OSError, ValueError, EOFError, RecursionError, csv.Error, zlib.error) as error:
         raise DataError(f"{path}: cannot be read as {loader} ({error}); correct the file or the manifest") from error
     if not all(isinstance(row, dict) for row in rows):
         raise DataError(f"{path}: a row is not an object; give one JSON object a line")

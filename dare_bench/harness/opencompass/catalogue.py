@@ -145,10 +145,15 @@ class Catalogue:
             found += [Wanted(config.name, config.path, only or None) for config in self._configs(name)]
         return list(dict.fromkeys(found))
 
+    def is_path(self, word: str) -> bool:
+        """Is that no name, but a config file?"""
+        name = word.partition(":")[0]
+        return name not in self.entries and name.endswith(".py")
+
     def _configs(self, name: str) -> list[Config]:
         if name in self.entries:
             return [self.entries[name]]
-        if name.endswith(".py"):
+        if self.is_path(name):
             path = Path(name).expanduser()
             if not path.is_file():
                 raise UsageError(f"--tasks {name}: no such config file; give its path, or a config's name")

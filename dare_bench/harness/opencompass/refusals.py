@@ -70,6 +70,9 @@ _EVAL_TEXT = {
     "korbenchEvaluator",
 }
 
+_EVAL_ROWS = {"NaturalQuestionDataset", "TriviaQADataset"}
+"""Loaders that run Python's eval on what stands in a data file."""
+
 
 def why_not(config: Mapping[str, Any], file: Path | None = None) -> str | None:
     """One line that says why a data set cannot be run, None if it can.
@@ -92,6 +95,8 @@ def _reason(config: Mapping[str, Any]) -> str | None:
     if inferencer not in INFERENCERS:
         what = f"its inferencer is {inferencer}" if inferencer else "it has no inferencer"
         return f"{what}; run here: {' and '.join(INFERENCERS)}"
+    if found := _family(config.get("type")) & _EVAL_ROWS:
+        return f"its loader {found.pop()} runs Python's eval on the rows of its data file, which is not done here"
     evaluator = _kind(config, "eval_cfg", "evaluator")
     if evaluator is None:
         return "it has no evaluator, so nothing could be scored"

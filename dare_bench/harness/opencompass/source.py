@@ -77,6 +77,12 @@ class OpenCompassSource:
         """Is that the name of a config?"""
         return task.partition(":")[0] in Catalogue().entries
 
+    @staticmethod
+    def paths(spec: RunSpec) -> list[str]:
+        """The words of ``tasks`` that are no names, but config files."""
+        catalogue = Catalogue(spec.include_path)
+        return [word for word in spec.tasks if catalogue.is_path(word)]
+
     def __init__(self, spec: RunSpec, model: LoadedModel) -> None:
         check_flags(spec)
         self.version = importlib.metadata.version("opencompass")

@@ -1,0 +1,156 @@
+"""Templates of tasks and chats reach their data and nothing else, by whatever way they are rendered."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from require import need_package
+from toy_model import ToyModel
+from toy_tasks import FILES, write_data, write_tasks
+
+from dare_bench import chat
+from dare_bench.config import run_spec
+from dare_bench.engine.recorded import RecordedModel
+from dare_bench.errors import DareError, DataError, PromptError
+from dare_bench.harness.lm_eval import LmEvalSource
+from dare_bench.loading import locate
+from dare_bench.model_adapters.tokens import open_tokenizer, render_chat
+from dare_bench.training.tokens import turn_end
+
+need_package("lm_eval")
+ESCAPES = [
+    "{{ cycler.__init__.__globals__.os.system('touch MARK') }}",
+    "{{ namespace.__init__.__globals__['__builtins__']['open']('MARK', 'w') }}",
+    "{{ (''.__class__.__mro__|last).__subclasses__() }}",
+    "{{ '{0.__class__.__init__}'.format(lipsum) }}",
+    "{{ lipsum|attr('__globals__') }}",
+]
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize("template", ESCAPES)
+def test_a_task_s_template_reaches_no_python(tmp_path: Path, template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DARE_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+    words = template.replace("MARK", str(tmp_path / "mark")).replace('"', "'")
+    tasks = write_tasks(tmp_path / "tasks", _base_yaml=FILES["_base_yaml"].replace("Q: {{question}}\\nA:", words))
+    fields = {"include_path": str(tasks), "data_dir": str(write_data(tmp_path / "data"))}
+    with pytest.raises(DataError, match="SecurityError") as error:
+        LmEvalSource(run_spec(model="toy", tasks="toy_add", **fields), ToyModel()).requests()
+    assert "\n" not in str(error.value) and not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("module", ["dare_bench.lm_eval", "dare_bench.harness.tasks", "dare_bench.harness.replay"])
+def test_whoever_asks_lm_eval_for_prompts_renders_in_the_sandbox(module: str) -> None:
+    words = f"import {module}; from lm_eval.utils import apply_template; apply_template({ESCAPES[2]!r}, {{}})"
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1 and "SecurityError" in done.stderr
+
+
+def test_the_sandbox_renders_as_lm_eval_does() -> None:
+    import lm_eval.utils
+    from jinja2 import BaseLoader, Environment, StrictUndefined, UndefinedError
+
+    plain = Environment(loader=BaseLoader(), undefined=StrictUndefined, keep_trailing_newline=True)
+    left_out = {"cache", "globals", "filters", "loader", "from_string"}
+    settings = {name: value for name, value in vars(plain).items() if name not in left_out}
+    assert settings.items() <= vars(lm_eval.utils.env).items()
+    assert set(lm_eval.utils.env.filters) == {*plain.filters, "regex_replace"}
+    render = lm_eval.utils.apply_template
+    assert render("{{ a|regex_replace('l+', 'L') }}, {{ b['c'][0] }}{{ d.e.strip() }}\n", DOC) == "heLo, 1x\n"
+    with pytest.raises(UndefinedError, match="'f' is undefined"):
+        render("{{ f }}", DOC)
+    assert lm_eval.utils.env.from_string("{{ a }}") is lm_eval.utils.env.from_string("{{ a }}")  # compiled once
+
+
+DOC = {"a": "hello", "b": {"c": [1]}, "d": {"e": " x "}}
+
+
+def opened(folder: Path, template: str, in_config: bool) -> Any:
+    """The tokenizer of a bundled checkpoint whose folder holds this chat template."""
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(locate("tiny-llada") / name, folder / name)
+    if in_config:
+        place = folder / "tokenizer_config.json"
+        place.write_text(json.dumps({**json.loads(place.read_text()), "chat_template": template}))
+    else:
+        (folder / "chat_template.jinja").write_text(template)
+    return open_tokenizer(folder, 1 << 20)
+
+
+def recorded(folder: Path, template: str) -> Any:
+    """The tokenizer that stands in where a run's answers are scored again."""
+    run = SimpleNamespace(results={"chat_template": template, "tokenizer_eos_token": ["<eos>", "0"]})
+    model = SimpleNamespace(name="m", family="llada", dtype="float32", parameters=1)
+    return RecordedModel(run, SimpleNamespace(model=model, tasks={}), True).tokenizer  # type: ignore[arg-type]
+
+
+TOKENIZERS: dict[str, Callable[[Path, str], Any]] = {
+    "chat_template.jinja": lambda folder, template: opened(folder, template, False),
+    "tokenizer_config.json": lambda folder, template: opened(folder, template, True),
+    "results file": recorded,
+}
+
+
+def by_lm_eval(tokenizer: Any) -> str:
+    from dare_bench.harness.replay import Asker
+
+    return Asker(SimpleNamespace(tokenizer=tokenizer)).apply_chat_template(MESSAGES)  # type: ignore[arg-type]
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "lm-eval": by_lm_eval,
+    "adapter": lambda tokenizer: render_chat(MESSAGES, tokenizer, None),
+    "training": lambda tokenizer: turn_end(tokenizer, ()),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("source", TOKENIZERS)
+def test_a_chat_template_reaches_no_python(tmp_path: Path, source: str, way: str) -> None:
+    for number, escape in enumerate(ESCAPES):
+        template = escape.replace("MARK", str(tmp_path / "mark"))
+        tokenizer = TOKENIZERS[source](tmp_path / str(number), template)
+        assert tokenizer.chat_template == template
+        try:
+            assert not WAYS[way](tokenizer)  # what it may not reach is undefined, which transformers renders as nothing
+        except DareError as error:
+            assert "is unsafe" in str(error)
+        assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro again(n) %}{% for a in range(99999) %}{{ again(n) }}{% endfor %}{% endmacro %}{{ again(1) }}",
+        "{% for a in range(99999) %}{{ range(99999)|map('string')|join|length }}{% endfor %}",
+    ],
+)
+def test_a_template_that_would_not_end_is_ended(
+    tmp_path: Path, way: str, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat, "SECONDS", 0.2)
+    before = sys.gettrace()
+    with pytest.raises(DareError, match=r"still rendering after 0\.2 seconds|calls itself without end"):
+        WAYS[way](recorded(tmp_path, loop))
+    assert sys.gettrace() is before
+
+
+def test_a_template_has_a_greatest_length(tmp_path: Path) -> None:
+    for template in ("x" * (chat.MAX_LENGTH + 1), {"default": "x", "tool_use": "x" * (chat.MAX_LENGTH + 1)}):
+        tokenizer = recorded(tmp_path, "x")
+        tokenizer.chat_template = template
+        with pytest.raises(PromptError, match=r"has 262,145 characters, at most 262,144 are taken"):
+            chat.render(MESSAGES, tokenizer)
+    assert chat.render(MESSAGES, recorded(tmp_path, "x" * chat.MAX_LENGTH)) == "x" * chat.MAX_LENGTH

@@ -6,7 +6,7 @@ import functools
 import os
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from dare_bench.sandbox import filter as calls
@@ -32,18 +32,25 @@ def worker(channel: int, limits: Limits, user: int) -> list[str]:
     return [*_python(), source("worker"), *map(str, numbers), *view.packages_folders()]
 
 
-def command(level: Level, channel: int, filter_fd: int, limits: Limits, user: int = 0) -> list[str]:
+def command(
+    level: Level,
+    channel: int,
+    filter_fd: int,
+    limits: Limits,
+    user: int = 0,
+    program: Callable[[int, Limits, int], list[str]] = worker,
+) -> list[str]:
     """What to start; ``filter_fd`` is where bubblewrap reads the seccomp filter. ``user``: whom code becomes where
-    nothing isolates (0: nobody else)."""
+    nothing isolates (0: nobody else). ``program``: the command to run inside, from channel, limits and user."""
     if level == "none":
-        return [*_python(), source("enter"), "plain", "0", "", "--", *worker(channel, limits, user)]
+        return [*_python(), source("enter"), "plain", "0", "", "--", *program(channel, limits, user)]
     entries = view.tree(limits.tmp_mb)
     if level == "namespaces":
         mode, user = ("root", free_user()) if is_root() else ("user", 0)
         flat = [word for entry in entries for word in (entry.kind, entry.path, entry.value)]
         start = [*_python(), source("enter"), mode, str(user), calls.program().hex(), *flat, "--"]
-        return [*start, *worker(channel, limits, 0)]
-    return [*_bubblewrap(entries, filter_fd), *worker(channel, limits, free_user() if is_root() else 0)]
+        return [*start, *program(channel, limits, 0)]
+    return [*_bubblewrap(entries, filter_fd), *program(channel, limits, free_user() if is_root() else 0)]
 
 
 def _bubblewrap(entries: Sequence[view.Entry], filter_fd: int) -> list[str]:

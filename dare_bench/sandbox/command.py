@@ -26,7 +26,7 @@ _FREE_USERS, _MANY = 0x7000_0000, 1 << 24
 
 
 # Run by a Python that knows nothing of dare_bench, from these texts; the last one has ``main``.
-_MODULES = ("values", "peer", "solver", "tester", "worker")
+_MODULES = ("values", "writer", "reader", "peer", "solver", "tester", "worker")
 
 
 def worker(channel: int, limits: Limits, user: int, control: int = -1) -> list[str]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 from _thread import RLock
 
-from dare_bench.sandbox.values import Reader, Unreadable, Writer, describe, dumps, loads
+from dare_bench.sandbox.reader import Reader
+from dare_bench.sandbox.values import Unreadable, describe, dumps, loads
+from dare_bench.sandbox.writer import Writer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing takes longer to load than all the rest
@@ -181,6 +183,10 @@ class Peer:
                     large = True
                 else:
                     outcome, value, large = "!", error, True
+
+    def exported(self, value: Any) -> bool:
+        """The other process has been given a stand-in for the value."""
+        return self._numbers.get(id(value), ("", ""))[1] == self._side
 
     def _export(self, value: Any) -> list[Any]:
         if id(value) not in self._numbers:

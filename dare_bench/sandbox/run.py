@@ -161,7 +161,7 @@ class Run:
                     return "crashed", f"more than {self.limits.output_bytes} bytes of output"
                 if control not in ready:
                     continue
-                said += (piece := control.recv(_PIECE))
+                said = (said + (piece := control.recv(_PIECE)))[:_PIECE]
                 if self.started is None and said == _READY:
                     self.started, said = time.monotonic(), b""
                     deadline = self.started + self.limits.seconds

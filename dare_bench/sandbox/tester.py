@@ -8,24 +8,32 @@ import sys
 from types import ModuleType
 
 from dare_bench.sandbox.peer import OPERATIONS, Closed, Peer, StandIn
-from dare_bench.sandbox.values import describe, loads
+from dare_bench.sandbox.values import MESSAGE_LENGTH, describe, loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing takes longer to load than all the rest
     from collections.abc import Callable
     from typing import Any, NoReturn
 
+_LONGEST = 2 * MESSAGE_LENGTH  # characters
+
 
 def main(channel: int, control: int) -> None:
     judge = Judge(control)
-    ask = Peer(channel, "tests", perform, judge.lost, stand_in(judge)).ask
-    ask("ready")
+
+    def perform(operation: str, target: Any, *operands: Any) -> Any:
+        if not peer.exported(target):
+            raise AttributeError("the solution asks for something that the tests have not given it")
+        return operate(operation, target, *operands)
+
+    peer = Peer(channel, "tests", perform, judge.lost, stand_in(judge))
+    peer.ask("ready")
     os.write(control, b"ready\n")
     with open(control, encoding="ascii", closefd=False) as file:
         solution, tests = loads(file.readline().strip())
     try:
-        ask("run", solution)
-        run(tests, ask)
+        peer.ask("run", solution)
+        run(tests, peer.ask)
     except BaseException as error:
         judge.end("failed", describe(error))
     judge.end("passed")
@@ -40,7 +48,7 @@ class Judge:
     def end(self, outcome: str, why: str = "") -> NoReturn:
         """``outcome``: passed, failed, or closed (the solution's process has gone)."""
         if os.getpid() == self._process:  # no child of the tests answers for them
-            os.write(self._control, f"{outcome}\n{why}".encode("utf-8", "replace"))
+            os.write(self._control, f"{outcome}\n{why[:_LONGEST]}".encode("utf-8", "replace"))
         os._exit(0)
 
     def lost(self, error: Exception) -> NoReturn:
@@ -86,7 +94,7 @@ def stand_in(judge: Judge) -> type[StandIn]:
     return type("StandIn", (StandIn,), {**methods, "__hash__": object.__hash__, "__slots__": ()})
 
 
-def perform(operation: str, target: Any, *operands: Any) -> Any:
+def operate(operation: str, target: Any, *operands: Any) -> Any:
     """What the solution may do with objects that the tests gave it: call them, iterate, and use the public attributes
     of objects of the tests' own classes. Attributes of other objects lead everywhere."""
     if operation in ("get", "set") and (type(target).__module__ != "tests" or str(operands[0])[:1] == "_"):

@@ -71,20 +71,22 @@ def f(x):
 
 # What the solution's own process thinks of these is nobody's business.
 REPLACED = {
-    "built-ins": """
+    "built-ins": WRONG
+    + """
 import builtins
 for name in ('AssertionError', 'exec', 'compile', '__build_class__', 'len'):
     setattr(builtins, name, lambda *a, **k: None)
 """,
     "built-ins while tested": "import builtins\ndef f(x):\n    builtins.abs = lambda x: 0\n    return 9",
-    "the runner": """
+    "the runner": WRONG
+    + """
 import __main__, os, sys
 for module in (__main__, *(m for name, m in sys.modules.items() if name.startswith('dare_bench'))):
     for name in list(vars(module)):
         if name[:2] != '__': setattr(module, name, lambda *a, **k: True)
 """,
-    "stdout": "import sys\nsys.stdout = sys.stderr = sys.__stdout__ = None",
-    "check": "def check(c): pass",
+    "stdout": WRONG + "import sys\nsys.stdout = sys.stderr = sys.__stdout__ = None",
+    "check": WRONG + "def check(c): pass",
     "abs": "def abs(x): return 0\ndef f(x): return 9",
     "__builtins__": "import builtins\n__builtins__ = dict(vars(builtins), abs=lambda x: 0)\ndef f(x): return 9",
     "trace": """
@@ -96,7 +98,8 @@ def f(x):
     sys.settrace(tracer)
     sys._getframe(1).f_trace = tracer
 """,
-    "frames": """
+    "frames": WRONG
+    + """
 import sys
 frame = sys._getframe(1)
 while frame:
@@ -144,15 +147,16 @@ def f(x):
     made.__eq__.return_value = made.__lt__.return_value = made.__bool__.return_value = True
     return made
 """,
-    "after the first comparisons": """
+    "equal to the first that asks": """
 class E:
-    seen = 0
+    asked = True
     def __eq__(s, o):
-        E.seen += 1
-        return E.seen > 6
+        said, E.asked = E.asked, False
+        return said
 def f(x):
-    E.seen = 6
+    E.asked = True
     return E()
+E() == 0
 """,
     "set.__ge__": "class E(set):\n    __eq__ = set.__ge__\ndef f(x): return E(range(99))",
     "C function": "import math\nclass E:\n    __eq__ = math.isfinite\ndef f(x): return E()",
@@ -163,7 +167,6 @@ class E:
 def f(x): return E()
 """,
     "not unequal": "class E:\n    def __ne__(s, o): return False\ndef f(x): return E()",
-    "reflected": "class E(float):\n    def __eq__(s, o): return True\n    __req__ = __eq__\ndef f(x): return [E(3)][0]",
     "difference": """
 class E:
     def __sub__(s, o): return 0
@@ -173,7 +176,12 @@ def f(x): return E()
     "contains": "class E(list):\n    def __contains__(s, o): return True\ndef f(x): return E()",
     "class property": "class E:\n    __class__ = int\n    def __eq__(s, o): return True\ndef f(x): return E()",
     "string": "class E(str):\n    def __eq__(s, o): return True\n    __hash__ = str.__hash__\ndef f(x): return E('no')",
-    "key": "class E(str):\n    def __eq__(s, o): return True\n    def __hash__(s): return hash('yes')\ndef f(x): return {E('no'): 1}",
+    "key": """
+class E(str):
+    def __eq__(s, o): return True
+    def __hash__(s): return hash('yes')
+def f(x): return {E('no'): 1}
+""",
     "inside a list": "class E:\n    def __eq__(s, o): return True\ndef f(x): return [E()]",
     "array function": """
 class E:
@@ -200,12 +208,11 @@ def f(x):
     "exception of the tests": "def f(x):\n    import unittest\n    raise unittest.SkipTest",
 }
 
-# Libraries that the tests use, in the solution's own version. A forged one says where it comes from as the real one does.
+# Libraries that the tests use, in the solution's own version.
 FORGED = """
 import sys, types
 def forge(name, text):
     module = types.ModuleType(name)
-    module.__file__, module.__spec__ = sys.__file__ if hasattr(sys, "__file__") else None, __import__("os").__spec__
     exec(compile(text, "<frozen " + name + ">", "exec"), vars(module))
     return module
 """
@@ -307,6 +314,13 @@ OF_CLASSES = {
     "method of Fraction, C function": WRONG + "import fractions, math\nfractions.Fraction.__eq__ = math.isfinite",
 }
 
+SUITE = """
+import unittest
+class T(unittest.TestCase):
+    def test(self): self.assertEqual(f(1), 2)
+result = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(T))
+"""
+
 FAKES = {**ENDS, **REPLACED, **ANSWERS, **LIBRARIES, **PACKAGES, **UNITTEST, **OF_CLASSES}
 
 TESTS = {
@@ -315,16 +329,7 @@ TESTS = {
     **dict.fromkeys(("array function", "array interface"), "import numpy\nassert numpy.allclose(f(1), 2)\n"),
     **dict.fromkeys(("built-ins while tested", "abs", "__builtins__", "difference"), "assert abs(f(1) - 2) < 1e-6\n"),
     **dict.fromkeys(OF_CLASSES, "import fractions\nassert fractions.Fraction(f(1) or 1) == fractions.Fraction(2)\n"),
-    **dict.fromkeys(
-        UNITTEST,
-        """
-import unittest
-class T(unittest.TestCase):
-    def test(self): self.assertEqual(f(1), 2)
-result = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(T))
-assert result.wasSuccessful()
-""",
-    ),
+    **dict.fromkeys(UNITTEST, SUITE + "assert result.wasSuccessful()\n"),
     "StopIteration": "for made in map(f, [1]):\n    assert made == 2\nassert all(map(f, [1]))\n",
     "set.__ge__": "assert f(1) == {1, 2}\n",
     "not unequal": "assert not f(1) != 2\n",
@@ -332,7 +337,5 @@ assert result.wasSuccessful()
     "string": "assert f(1) == 'yes'\n",
     "key": "assert f(1) == {'yes': 1}\n",
     "inside a list": "assert f(1) == [2]\n",
-    "exception of the tests": "import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(f(1), 2)\n"
-    "result = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(T))\n"
-    "assert result.wasSuccessful() and not result.skipped\n",
+    "exception of the tests": SUITE + "assert result.wasSuccessful() and not result.skipped\n",
 }

@@ -146,7 +146,10 @@ class Peer:
         reader.add(nodes)
         for n, node in changes:
             reader.fill(n, node)
-        return outcome, reader.item(item)
+        value = reader.item(item)
+        if outcome != "=" and not (outcome == "!" and isinstance(value, BaseException)):
+            raise Unreadable("neither a result nor an exception")
+        return outcome, value
 
     def serve(self) -> None:
         """Answer requests until the other process ends."""

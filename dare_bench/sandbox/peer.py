@@ -53,6 +53,9 @@ class StandIn:
     def __next__(self) -> Any:
         return self._dare_bench_ask("next", self)
 
+    def __bool__(self) -> bool:
+        return self._dare_bench_ask("bool", self) is True
+
     def __len__(self) -> int:
         return int(self._dare_bench_ask("len", self))
 
@@ -85,6 +88,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "set": setattr,
     "iter": iter,
     "next": next,
+    "bool": bool,
     "len": len,
     "item": lambda target, key: target[key],
     "set item": lambda target, key, value: target.__setitem__(key, value),

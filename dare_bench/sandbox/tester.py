@@ -79,6 +79,8 @@ class Names(dict):  # type: ignore[type-arg]  # there is no Any at run time
         found, value = self._ask("name", name)
         if not found:
             raise KeyError(name)
+        if isinstance(value, (StandIn, ModuleType)):  # functions and classes: asked for once; other values may change
+            self[name] = value
         return value
 
 

@@ -127,11 +127,17 @@ def _flat(rows: list[tuple[Any, ...]]) -> bool:
 def _packed(rows: list[tuple[Any, ...]]) -> list[Any]:
     """Rows as two fields. Products and combinations hold the same few objects over and over: then a table of these, the
     place of each item in it, and the lengths of the rows."""
-    if len(rows) < _MANY_ROWS:
+    some = rows[:_MANY_ROWS]
+    if len(some) < _MANY_ROWS or len(set(map(id, chain.from_iterable(some)))) > 256:
         return [rows, "rows"]
-    table = {id(value): value for value in chain.from_iterable(rows)}
-    if len(table) > 256:
+    names = set(map(id, chain.from_iterable(rows)))
+    if len(names) > 256:
         return [rows, "rows"]
+    table: dict[int, Any] = {}
+    for row in rows:
+        if len(table) == len(names):
+            break
+        table.update(zip(map(id, row), row, strict=True))
     place = {name: n for n, name in enumerate(table)}
     places = bytes(map(place.__getitem__, map(id, chain.from_iterable(rows))))
     return [[list(table.values()), places.hex(), list(map(len, rows))], "packed"]

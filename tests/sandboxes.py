@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from require import lacks, need
 
+from dare_bench.sandbox.levels import isolation, why_none
 from dare_bench.sandbox.run import run_at
 from dare_bench.sandbox.verdict import Level, Limits, Verdict
 
@@ -27,6 +28,14 @@ def level(request: pytest.FixtureRequest) -> Level:
     if verdict.status == "refused":
         lacks(request.param, f"does not work here: {verdict.stdout_tail}")
     return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def strongest() -> Level:
+    """The level that runs take here."""
+    if isolation() == "none":
+        lacks("bubblewrap", f"does not isolate here, nor do namespaces: {why_none()}")
+    return isolation()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import functools
 import os
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from dare_bench.sandbox import filter as calls
@@ -25,25 +25,36 @@ _NOBODY = 65534
 _FREE_USERS, _MANY = 0x7000_0000, 1 << 24
 
 
-def worker(channel: int, limits: Limits, user: int) -> list[str]:
-    """The worker itself; ``user``: whom it becomes first, or 0."""
+# Run by a Python that knows nothing of dare_bench, from these texts; the last one has ``main``.
+_MODULES = ("values", "writer", "reader", "peer", "solver", "tester", "worker")
+
+
+def worker(channel: int, limits: Limits, user: int, control: int = -1) -> list[str]:
+    """The process of a solution, or of the tests if there is a ``control``; ``user``: whom it becomes first, or 0."""
     memory, tmp = limits.memory_mb << 20, limits.tmp_mb << 20
-    numbers = (channel, user, memory, limits.cpu_seconds, limits.processes, tmp, limits.files)
-    return [*_python(), source("worker"), *map(str, numbers), *view.packages_folders()]
+    numbers = (channel, control, user, memory, limits.cpu_seconds, limits.processes, tmp, limits.files)
+    return [*_python(), _bundle(), *map(str, numbers), *view.packages_folders()]
 
 
-def command(level: Level, channel: int, filter_fd: int, limits: Limits, user: int = 0) -> list[str]:
+def command(
+    level: Level,
+    channel: int,
+    filter_fd: int,
+    limits: Limits,
+    user: int = 0,
+    program: Callable[[int, Limits, int], list[str]] = worker,
+) -> list[str]:
     """What to start; ``filter_fd`` is where bubblewrap reads the seccomp filter. ``user``: whom code becomes where
-    nothing isolates (0: nobody else)."""
+    nothing isolates (0: nobody else). ``program``: the command to run inside, from channel, limits and user."""
     if level == "none":
-        return [*_python(), source("enter"), "plain", "0", "", "--", *worker(channel, limits, user)]
+        return [*_python(), source("enter"), "plain", "0", "", "--", *program(channel, limits, user)]
     entries = view.tree(limits.tmp_mb)
     if level == "namespaces":
         mode, user = ("root", free_user()) if is_root() else ("user", 0)
         flat = [word for entry in entries for word in (entry.kind, entry.path, entry.value)]
         start = [*_python(), source("enter"), mode, str(user), calls.program().hex(), *flat, "--"]
-        return [*start, *worker(channel, limits, 0)]
-    return [*_bubblewrap(entries, filter_fd), *worker(channel, limits, free_user() if is_root() else 0)]
+        return [*start, *program(channel, limits, 0)]
+    return [*_bubblewrap(entries, filter_fd), *program(channel, limits, free_user() if is_root() else 0)]
 
 
 def _bubblewrap(entries: Sequence[view.Entry], filter_fd: int) -> list[str]:
@@ -110,6 +121,22 @@ def _mapped(user: int) -> bool:
 def source(name: str) -> str:
     """The text of a module of this folder that runs where dare_bench cannot be imported."""
     return Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+
+
+@functools.cache
+def _bundle() -> str:
+    """A program that makes the modules and calls the last one's ``main``."""
+    texts = {f"{__package__}.{name}": source(name) for name in _MODULES}
+    return (
+        "import sys\nfrom types import ModuleType\n"
+        f"package = sys.modules[{__package__!r}] = ModuleType({__package__!r})\n"
+        f"for name, text in {texts!r}.items():\n"
+        "    module = sys.modules[name] = ModuleType(name)\n"
+        "    setattr(package, name.rpartition('.')[2], module)\n"
+        "    exec(compile(text, name, 'exec'), vars(module))\n"
+        "arguments, sys.argv[1:] = sys.argv[1:], []\n"
+        "module.main(arguments)\n"
+    )
 
 
 def _python() -> list[str]:

@@ -1,7 +1,8 @@
-"""One run: start a worker, hand it the texts one by one, watch the clock, the memory and the output, end everything."""
+"""One run: start two processes, hand over the texts, watch the clock, the memory and the output, end everything."""
 
 from __future__ import annotations
 
+import json
 import os
 import selectors
 import shutil
@@ -12,12 +13,12 @@ import tempfile
 import threading
 import time
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 from dare_bench.errors import UsageError
 from dare_bench.sandbox import filter as calls
-from dare_bench.sandbox.channel import Channel, Closed
-from dare_bench.sandbox.command import ENVIRONMENT, command, other_user, source
+from dare_bench.sandbox.command import ENVIRONMENT, command, other_user, worker
 from dare_bench.sandbox.processes import children, memory_over
 from dare_bench.sandbox.verdict import MEMORY_MB, InstallHint, Level, Limits, Status, Verdict
 
@@ -26,6 +27,9 @@ _LOOK_SECONDS = 0.05  # between looks at memory
 _MIN_MEMORY_MB = 64
 _CPU_EXITS = (128 + 24,)  # SIGXCPU
 _KILLED = 128 + 9
+_READY = b"ready\n"
+_OUTCOMES: dict[str, Status] = {"passed": "passed", "failed": "failed"}
+_PIECE = 1 << 16
 
 
 def run_tests(
@@ -67,12 +71,15 @@ def checked(limits: Limits) -> Limits:
 
 
 class Run:
-    """One solution against its tests; ``execute`` once. ``stop`` ends it from another thread."""
+    """One solution against its tests; ``execute`` once. ``stop`` ends it from another thread.
+
+    Two sandboxes that share nothing but a socket and the pipe for output: one runs the solution, the other the tests
+    (solver.py, tester.py). Only the second one has a channel to us.
+    """
 
     def __init__(self, level: Level, solution: str, tests: str, limits: Limits) -> None:
         self.level, self.limits = level, limits
-        checks = source("checks") + "\ncheck(pristine, current, modules, solution, standard)\n"
-        self.texts = [solution, checks, tests, checks]
+        self.texts = json.dumps([solution, tests]).encode() + b"\n"
         self.tail, self.written = b"", 0
         self.started: float | None = None  # when the code began
         self.stopped = threading.Event()
@@ -83,30 +90,34 @@ class Run:
 
     def execute(self) -> Verdict:
         with ExitStack() as stack:
-            ours, theirs = socket.socketpair()
+            control, control_end = sockets(stack)
+            asking, answering = sockets(stack)
             output, output_end = os.pipe()
-            stack.callback(ours.close)
             stack.callback(os.close, output)
+            processes: list[subprocess.Popen[bytes]] = []
             try:
-                process = self._start(stack, theirs, output_end)
+                processes.append(self._start(stack, answering.fileno(), -1, output_end))
+                stack.callback(end, processes[0], gently=self.level == "none")
+                processes.append(self._start(stack, asking.fileno(), control_end.fileno(), output_end))
+                stack.callback(end, processes[1], gently=self.level == "none")
             except OSError as error:
                 return Verdict("refused", self.level, f"the sandbox did not start: {error}", 0.0)
             finally:
-                theirs.close()
+                for channel in (control_end, asking, answering):
+                    channel.close()
                 os.close(output_end)
-            try:
-                os.set_blocking(output, False)
-                status, why = self._watch(process, Channel(ours, self.texts), output)
-                seconds = 0.0 if self.started is None else time.monotonic() - self.started
-            finally:
-                end(process, gently=self.level == "none")
+            os.set_blocking(output, False)
+            status, why = self._watch(processes, control, output)
+            seconds = 0.0 if self.started is None else time.monotonic() - self.started
             self._read(output)
         return Verdict(status, self.level, self._tail(why), round(seconds, 4))
 
-    def _start(self, stack: ExitStack, theirs: socket.socket, output: int) -> subprocess.Popen[bytes]:
+    def _start(self, stack: ExitStack, channel: int, control: int, output: int) -> subprocess.Popen[bytes]:
+        """The process of the solution, or of the tests if there is a ``control``."""
         filter_fd, filter_end = os.pipe()
         with os.fdopen(filter_end, "wb") as file:  # smaller than a pipe's buffer
             file.write(calls.program())
+        stack.callback(os.close, filter_fd)
         folder, environment, user = "/", ENVIRONMENT, 0
         if self.level == "none":
             folder = tempfile.mkdtemp(prefix="dare-bench-run-")
@@ -114,27 +125,25 @@ class Run:
             if user := other_user():
                 os.chown(folder, user, user)
             environment = {**ENVIRONMENT, "HOME": folder, "TMPDIR": folder}
-        words = command(self.level, theirs.fileno(), filter_fd, self.limits, user)
-        try:
-            return subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=environment,
-                cwd=folder,
-                pass_fds=(theirs.fileno(), filter_fd),
-                start_new_session=True,  # Ctrl-C is for us
-            )
-        finally:
-            os.close(filter_fd)
+        return subprocess.Popen(
+            command(self.level, channel, filter_fd, self.limits, user, partial(worker, control=control)),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            cwd=folder,
+            pass_fds=[number for number in (channel, control, filter_fd) if number >= 0],
+            start_new_session=True,  # Ctrl-C is for us
+        )
 
-    def _watch(self, process: subprocess.Popen[bytes], channel: Channel, output: int) -> tuple[Status, str]:
-        """Until there is a verdict: the last proof, an exception, a limit passed, or an end without proof."""
-        deadline, next_look = time.monotonic() + _START_SECONDS, 0.0
+    def _watch(
+        self, processes: list[subprocess.Popen[bytes]], control: socket.socket, output: int
+    ) -> tuple[Status, str]:
+        """Until there is a verdict: what the tests' process says, a limit passed, or an end without a word."""
+        deadline, next_look, said = time.monotonic() + _START_SECONDS, 0.0, b""
         with selectors.DefaultSelector() as selector:
-            selector.register(channel.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, "channel")
-            selector.register(output, selectors.EVENT_READ, "output")
+            selector.register(control, selectors.EVENT_READ)
+            selector.register(output, selectors.EVENT_READ)
             while True:
                 now = time.monotonic()
                 if self.stopped.is_set():
@@ -143,34 +152,35 @@ class Run:
                     return self._late()
                 if now >= next_look:
                     next_look = now + _LOOK_SECONDS
-                    if self.started is not None and memory_over(process.pid, self.limits.memory_mb):
+                    if self.started is not None and any(memory_over(p.pid, self.limits.memory_mb) for p in processes):
                         return "crashed", f"its processes together passed the limit of {self.limits.memory_mb} MB"
-                wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.waiting else 0)
-                selector.modify(channel.socket, wanted, "channel")
-                for key, events in selector.select(min(deadline, next_look) - now):
-                    if key.data == "output":
-                        if not self._read(output):
-                            selector.unregister(output)
-                        if self.written > self.limits.output_bytes:
-                            return "crashed", f"more than {self.limits.output_bytes} bytes of output"
-                        continue
-                    try:
-                        done = channel.turn(events)
-                    except Closed:
-                        return self._ended(process)
-                    if done is not None:
-                        return done
-                    if self.started is None and channel.ready:
-                        self.started = time.monotonic()
-                        deadline = self.started + self.limits.seconds
+                ready = [key.fileobj for key, _ in selector.select(min(deadline, next_look) - now)]
+                if output in ready and not self._read(output):
+                    selector.unregister(output)
+                if self.written > self.limits.output_bytes:
+                    return "crashed", f"more than {self.limits.output_bytes} bytes of output"
+                if control not in ready:
+                    continue
+                said = (said + (piece := control.recv(_PIECE)))[:_PIECE]
+                if self.started is None and said == _READY:
+                    self.started, said = time.monotonic(), b""
+                    deadline = self.started + self.limits.seconds
+                    threading.Thread(target=hand_over, args=(control, self.texts), daemon=True).start()
+                elif not piece:
+                    return self._ended(processes, said.decode("utf-8", "replace"))
 
     def _late(self) -> tuple[Status, str]:
         if self.started is None:
             return "refused", f"the sandbox did not start within {_START_SECONDS:g} s"
         return "timeout", f"timeout after {self.limits.seconds:g} s"
 
-    def _ended(self, process: subprocess.Popen[bytes]) -> tuple[Status, str]:
-        """The worker closed its end: by its death, mostly."""
+    def _ended(self, processes: list[subprocess.Popen[bytes]], said: str) -> tuple[Status, str]:
+        """The process of the tests has ended: with the last word, or because that of the solution is gone, or itself
+        by force."""
+        outcome, _, why = said.partition("\n")
+        if outcome in _OUTCOMES:
+            return _OUTCOMES[outcome], why
+        process = processes[0] if outcome == "closed" else processes[1]
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=1.0)
         code = process.poll()
@@ -182,7 +192,7 @@ class Run:
         if code is None:
             return "crashed", "the code closed the channel of the runner"
         by = f" (signal {code - 128})" if code > 128 else ""
-        return "crashed", f"the code ended with exit status {code}{by}, without proof of a pass"
+        return "crashed", f"the code ended with exit status {code}{by}, before the tests did"
 
     def _read(self, output: int) -> bool:
         """Take what there is, up to the limit, and keep its end. False: nobody can write any more."""
@@ -202,6 +212,19 @@ class Run:
         if not why:
             return text
         return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{why}"
+
+
+def sockets(stack: ExitStack) -> tuple[socket.socket, socket.socket]:
+    pair = socket.socketpair()
+    for one in pair:
+        stack.callback(one.close)
+    return pair
+
+
+def hand_over(control: socket.socket, texts: bytes) -> None:
+    """Send the texts, however slowly they are read; the end of the other process shows elsewhere."""
+    with suppress(OSError):
+        control.sendall(texts)
 
 
 def end(process: subprocess.Popen[bytes], gently: bool) -> None:

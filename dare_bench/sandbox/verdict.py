@@ -24,9 +24,10 @@ MEMORY_MB: Final = 4096
 class Verdict:
     """How one solution did against its tests.
 
-    ``status``: ``passed`` (proved by the token), ``failed`` (an exception, ``SystemExit`` and ``SyntaxError``
-    included), ``timeout`` (wall clock or CPU), ``crashed`` (ended, was killed or broke a limit without proof),
-    ``refused`` (not run: nothing isolates here, or the isolation did not start).
+    ``status``: ``passed`` (the tests ran to their end), ``failed`` (an exception, ``SystemExit`` and ``SyntaxError``
+    included, or a comparison that the tests cannot make themselves), ``timeout`` (wall clock or CPU), ``crashed``
+    (ended, was killed or broke a limit before the tests did), ``refused`` (not run: nothing isolates here, or the
+    isolation did not start).
     ``level``: what it ran in. ``stdout_tail``: the last output of the code and one line that says why it did not pass.
     ``seconds``: wall time of the code itself, without the start of the sandbox.
     """
@@ -41,8 +42,9 @@ class Verdict:
 class Limits:
     """What one run may use.
 
-    ``seconds``: wall time from the start of the code; each of its processes gets the same in CPU time, rounded up, and
-    one second more. ``memory_mb``: address space of each process, and resident memory of all of them together.
+    The processes of the solution and those of the tests have all of it each, but for ``seconds`` and ``output_bytes``.
+    ``seconds``: wall time from the start of the code; each process gets the same in CPU time, rounded up, and one
+    second more. ``memory_mb``: address space of each process, and resident memory of all of a side together.
     ``processes`` counts threads. ``tmp_mb``: its file system, and the longest file.
     """
 

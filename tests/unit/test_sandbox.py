@@ -12,8 +12,8 @@ from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
-from require import lacks, need_package
-from sandboxes import MEMORY_MB, QUICK, assert_nothing_left, level, nothing_left  # noqa: F401
+from require import need_package
+from sandboxes import MEMORY_MB, QUICK, assert_nothing_left, level, nothing_left, strongest  # noqa: F401
 
 from dare_bench.errors import UsageError
 from dare_bench.sandbox import InstallHint, Level, Limits, Pool, Verdict, filter, isolation, levels, run_tests
@@ -34,11 +34,7 @@ import dataclasses, pickle
 @dataclasses.dataclass
 class P:
     x: int
-"""
-POINT = """
-class P:
-    def __init__(self, x): self.x = x
-    def __eq__(self, other): return self.x == other.x
+def copy(p): return pickle.loads(pickle.dumps(p))
 """
 SILENT = "class E(Exception):\n    def __str__(self): return 1/0\nraise E"
 LONG = "#" * 4_000_000 + "\nx = [" + "1234567, " * 100_000 + "]"
@@ -61,11 +57,10 @@ VERDICTS = {
     "long message": ("raise ValueError('y' * 10**6)", "", "failed", "yyy"),
     "no message": (SILENT, "", "failed", "cannot be printed"),
     "bytes out": ("import os\nos.write(1, b'\\xff\\x00ok')", "1/0", "failed", "\x00ok\nZeroDivisionError"),
-    "dataclass": (DATACLASS, "assert pickle.loads(pickle.dumps(P(1))) == P(1)", "passed", ""),
+    "dataclass": (DATACLASS, "assert copy(P(1)).x == 1", "passed", ""),
     "doctest": (DOCTEST, "assert f(1) == 2", "passed", ""),
     "stdin": ("", "input()", "failed", "EOFError"),
     "abort": ("import os\nos.abort()", "", "crashed", "signal 6"),
-    "honest equality": (POINT, "assert P(1) == P(1)", "passed", ""),
 }
 
 
@@ -78,11 +73,9 @@ def test_verdicts(level: Level, name: str) -> None:
     assert 0 <= verdict.seconds < QUICK.seconds and len(verdict.stdout_tail) < 7000
 
 
-def test_run_tests_uses_the_strongest_level() -> None:
-    if isolation() == "none":
-        lacks("bubblewrap", f"does not isolate here, nor do namespaces: {levels.why_none()}")
+def test_run_tests_uses_the_strongest_level(strongest: Level) -> None:
     verdict = run_tests(ADD, "assert f(1) == 2", timeout=5)
-    assert (verdict.status, verdict.level, verdict.stdout_tail) == ("passed", isolation(), "")
+    assert (verdict.status, verdict.level, verdict.stdout_tail) == ("passed", strongest, "")
 
 
 @pytest.mark.parametrize("given", [{"timeout": 0}, {"timeout": float("nan")}, {"timeout": -1}, {"memory_mb": 1}])
@@ -167,28 +160,21 @@ def test_the_filter_is_well_formed() -> None:
     assert filter.program("vax") == b"" and filter.refused_calls("vax") == {}
 
 
-@pytest.fixture
-def pool_level() -> Level:
-    if isolation() == "none":
-        lacks("bubblewrap", f"does not isolate here, nor do namespaces: {levels.why_none()}")
-    return isolation()
-
-
-def test_pool_runs_in_order_and_remembers(pool_level: Level) -> None:
+def test_pool_runs_in_order_and_remembers(strongest: Level) -> None:
     with Pool(3, timeout=8, memory_mb=MEMORY_MB) as pool:
         pairs = [(ADD, f"assert f({n}) == {n + 1 + n % 2}") for n in range(8)]
         verdicts = pool.run(pairs)
         assert [v.status for v in verdicts] == ["passed", "failed"] * 4
         assert pool.submit(*pairs[0]) is pool.submit(*pairs[0])
         assert pool.submit("ab", "c") is not pool.submit("a", "bc")
-        assert all(verdict.level == pool_level for verdict in verdicts)
+        assert all(verdict.level == strongest for verdict in verdicts)
     with pytest.raises(UsageError, match="closed"):
         pool.submit(ADD, "")
     with pytest.raises(UsageError, match="workers 0"):
         Pool(0)
 
 
-def test_pool_works_beside_the_caller_and_ends_at_once(pool_level: Level) -> None:
+def test_pool_works_beside_the_caller_and_ends_at_once(strongest: Level) -> None:
     began = time.monotonic()
     pool = Pool(2, timeout=60, memory_mb=MEMORY_MB)
     endless = [pool.submit("while True: pass", f"# {n}") for n in range(5)]
@@ -203,7 +189,7 @@ def test_pool_works_beside_the_caller_and_ends_at_once(pool_level: Level) -> Non
             future.result(timeout=0)
 
 
-def test_an_interrupted_program_leaves_nothing(pool_level: Level, tmp_path: Path) -> None:
+def test_an_interrupted_program_leaves_nothing(strongest: Level, tmp_path: Path) -> None:
     code = (
         "from dare_bench.sandbox import Pool\nimport signal, threading, os, time\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored by what runs in the background
@@ -226,7 +212,7 @@ def humaneval() -> dict[str, tuple[str, str]]:
     }
 
 
-def test_reference_solutions_of_humaneval_pass(pool_level: Level) -> None:
+def test_reference_solutions_of_humaneval_pass(strongest: Level) -> None:
     pairs = humaneval()
     assert len(pairs) == 164
     with Pool(timeout=20, memory_mb=MEMORY_MB) as pool:
@@ -234,7 +220,7 @@ def test_reference_solutions_of_humaneval_pass(pool_level: Level) -> None:
     assert {name: v for name, v in verdicts.items() if v.status != "passed"} == {}
 
 
-def test_bodies_that_do_nothing_fail_humaneval(pool_level: Level) -> None:
+def test_bodies_that_do_nothing_fail_humaneval(strongest: Level) -> None:
     wrong = [(f"{solution}\n{name} = lambda *a, **k: None", tests) for name, solution, tests in _named(20)]
     with Pool(timeout=20, memory_mb=MEMORY_MB) as pool:
         verdicts: list[Verdict] = pool.run(wrong)

@@ -1,36 +1,182 @@
 # ruff: noqa: F811  (fixtures are imported)
-"""Nothing that generated code tries gets it a pass that it has not earned, at each level that works here."""
+"""Nothing that generated code tries gets it a pass that it has not earned; and what does, said in docs/sandbox.md."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from sandbox_fakes import DIG, FAKES, HONEST_TESTS, TESTS
-from sandboxes import attack, level, nothing_left  # noqa: F401
+from sandbox_fakes import ENDS, FAKES, HONEST_TESTS, TESTS
+from sandboxes import attack, level, nothing_left, strongest  # noqa: F401
 
 from dare_bench.sandbox.verdict import Level
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
+# A program that fails for a slip of its own would show nothing.
+SLIPS = ("SyntaxError", "IndentationError", "NameError", "ModuleNotFoundError", "UnboundLocalError")
+
 
 @pytest.mark.parametrize("name", FAKES)
-def test_no_trick_fakes_a_pass(level: Level, name: str) -> None:
-    verdict = attack(level, FAKES[name], TESTS.get(name, HONEST_TESTS))
+def test_no_trick_fakes_a_pass(strongest: Level, name: str) -> None:
+    verdict = attack(strongest, FAKES[name], TESTS.get(name, HONEST_TESTS))
     assert verdict.status in ("failed", "crashed", "timeout"), verdict
+    assert not any(slip in verdict.stdout_tail for slip in SLIPS), verdict
 
 
-def test_each_trick_does_what_it_says(level: Level) -> None:
-    """A program that fails for a slip of its own would show nothing."""
-    slips = ("SyntaxError", "IndentationError", "NameError", "ModuleNotFoundError", "UnboundLocalError")
-    for name, solution in FAKES.items():
-        verdict = attack(level, solution, TESTS.get(name, HONEST_TESTS))
-        assert not any(slip in verdict.stdout_tail for slip in slips), (name, verdict)
+@pytest.mark.parametrize("name", ENDS)
+def test_no_end_is_a_pass(level: Level, name: str) -> None:
+    assert attack(level, ENDS[name], TESTS.get(name, HONEST_TESTS)).status in ("failed", "crashed", "timeout")
 
 
 def test_the_right_answer_passes(level: Level) -> None:
     assert attack(level, "def f(x):\n    return x + 1\n", HONEST_TESTS).status == "passed"
 
 
-def test_no_frame_leads_to_a_secret(level: Level) -> None:
-    """Neither the secret nor the body of a text is in reach."""
-    verdict = attack(level, DIG, "f(1)\nlong = [value for value in found if len(value) >= 16]\nassert not long, long")
+# Sends answers of its own making to the process of the tests.
+SENDS = """
+import json, os, stat
+def is_socket(fd):
+    try: return stat.S_ISSOCK(os.fstat(fd).st_mode)
+    except OSError: return False
+channel = next(fd for fd in range(3, 256) if is_socket(fd))
+def send(text):
+    os.write(channel, len(text).to_bytes(8, "big") + text.encode())
+"""
+
+
+_FIRST = 4  # of the answer's nodes: the call has its function, arguments, named arguments, and all of it
+
+
+def answer(*nodes: object, item: object = (_FIRST,), changes: object = ()) -> str:
+    return json.dumps(["=", item, nodes, changes])
+
+
+ANSWERS = {
+    "nothing": "",
+    "no JSON": "][",
+    "more than JSON": answer(item=2) + "x",
+    "too deep": "[" * 100_000,
+    "no list": "7",
+    "too short": "[]",
+    "another outcome": '["passed",2,[],[]]',
+    "no such node": answer(item=[_FIRST]),
+    "a later node": answer(["tuple", [[_FIRST + 1]]], ["tuple", [2]]),
+    "no such type": answer(["os.stat_result", [2]]),
+    "method of the reader": answer(["_init__", 1, 2]),
+    "no type": answer(["type", "len"]),
+    "type of another module": answer(["type", "subprocess.Popen"]),
+    "module of the runner": answer(["module", "__main__"]),
+    "module that is not there": answer(["module", "forged"]),
+    "module that exits": answer(["module", "unittest.__main__"]),
+    "function of another module": answer(["library", "os", "_exit"]),
+    "no function": answer(["library", "math", "__loader__"]),
+    "exception that is none": answer(["error", "int", [], ""]),
+    "array of objects": answer(["numpy.ndarray", "|O", [1], "00" * 8]),
+    "array with a shape of its own": answer(["numpy.ndarray", "<i8", [1 << 40], "00" * 8]),
+    "named tuple that is code": answer(["namedtuple", "E", ["x=print(1)"], [2]]),
+    "unhashable key": answer(["dict", [[_FIRST + 1]], [1]], ["list", []]),
+    "object that was not given": answer(["object", "tests", 0]),
+    "change of what is not there": answer(item=2, changes=[[99, ["list", []]]]),
+    "change of another type": answer(item=2, changes=[[0, ["list", []]]]),
+    "request instead": json.dumps(["?", [0], [["tuple", ["call", [1]]], ["library", "os", "abort"]]]),
+    "wrong answers": answer(item=3) * 3,
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_no_answer_leads_anywhere(strongest: Level, name: str) -> None:
+    """In the place of the answer to a call. The tests catch all that they can."""
+    solution = SENDS + f"def f(x): send({ANSWERS[name]!r})\n"
+    verdict = attack(strongest, solution, "try: right = f(1) == 2\nexcept BaseException: right = True\nassert right")
+    assert verdict.status in ("failed", "crashed"), verdict
+    assert name == "wrong answers" or "no answer" in verdict.stdout_tail, verdict
+
+
+# What a solution does with a function of the tests: ``ask(...)`` is a request as the runner makes it.
+ASKS = """
+import gc
+from dare_bench.sandbox.peer import Peer
+ask = next(found for found in gc.get_objects() if type(found) is Peer).ask
+class Same(int): pass
+def tries(*request):
+    try: return ask(*request)
+    except AttributeError as error: return str(error)
+"""
+REACHES = {
+    "globals of a function": "tries('get', given, '__globals__')",
+    "code of a function": "tries('set', given, '__code__', 1)",
+    "frame of a generator": "tries('get', given, 'gi_frame')",
+    "class of an object": "tries('get', given, '__class__')",
+    "a function of the library": "tries('call', __import__('math').isfinite, (2,), {})",
+    "a new class": "tries('call', type, ('E', (int,), {'__eq__': __import__('math').isfinite}), {})",
+    "a module": "tries('get', __import__('builtins'), 'exec')",
+    "its own object": "tries('iter', [1])",
+}
+
+
+@pytest.mark.parametrize("name", REACHES)
+def test_what_tests_hand_over_leads_nowhere(strongest: Level, name: str) -> None:
+    tests = """
+class C: pass
+for given in (lambda: 1, (x for x in 'ab'), C()):
+    said = f(given)
+    assert 'the solution' in said or 'has no attribute' in said, said
+"""
+    verdict = attack(strongest, ASKS + f"def f(given): return {REACHES[name]}\n", tests)
     assert verdict.status == "passed", verdict
+
+
+def test_the_tests_are_out_of_sight(strongest: Level) -> None:
+    """Neither their text nor a file, process, signal or variable of theirs."""
+    solution = """
+import gc, os, signal, sys, threading
+def f(x):
+    frames = [frame.f_code.co_filename for frame in sys._current_frames().values()]
+    texts = [found for found in gc.get_objects() if isinstance(found, dict) and "secret_name" in found]
+    others = []
+    for pid in range(2, 99):
+        try: os.kill(pid, 0); others.append(pid)
+        except OSError: pass
+    return frames.count("<tests>"), len(texts), len(others), sorted(os.listdir("/tmp")), len(threading.enumerate())
+"""
+    tests = (
+        "import os\nopen('/tmp/of_the_tests', 'w').close()\nsecret_name = 1\nothers = f(1)[2]\n"
+        "assert f(1) == (0, 0, others, [], 1) and others <= 2, f(1)\n"
+    )
+    verdict = attack(strongest, solution, tests)
+    assert verdict.status == "passed", verdict
+
+
+# Wrong solutions that pass: docs/sandbox.md, "What is not stopped", lists them in this order.
+NOT_STOPPED = {
+    "a comparison by a method of the solution's": (
+        "class E:\n    def equals(s, o): return True\ndef f(x): return E()",
+        "assert f(1).equals(2)",
+    ),
+    "a name that the tests do not define": (
+        "def f(x): return None\ndef isclose(a, b): return True",
+        "assert isclose(f(1), 2)",
+    ),
+    "tests that hold for more than the right answer": (
+        "def f(x): return []",
+        "import numpy\nassert numpy.allclose(f(1), 2.0)",
+    ),
+    "an endless supply of answers": (
+        "import itertools\ndef f(x): return itertools.count()",
+        "assert 2 in f(1)",
+    ),
+    "an argument that holds the answer": (
+        "def f(x, right): return right",
+        "right = 2\nassert f(1, right) == right",
+    ),
+    "changing what the tests compare with": (
+        "def f(x):\n    x[:] = []\n    return x",
+        "x = [1]\nassert f(x) == [2 for _ in x]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_STOPPED)
+def test_what_is_not_stopped(strongest: Level, name: str) -> None:
+    assert attack(strongest, *NOT_STOPPED[name]).status == "passed"

@@ -26,9 +26,9 @@ SHORT = dataclasses.replace(QUICK, seconds=1.0)
 
 
 def holds(level: Level, code: str, **names: object) -> None:
-    """``code`` asserts something of the inside; ``names`` are put in front as values."""
+    """``code`` asserts something of the inside of the solution's sandbox; ``names`` are put in front as values."""
     values = "".join(f"{name} = {value!r}\n" for name, value in names.items())
-    verdict = attack(level, "import os, socket, subprocess, sys\n" + values, code)
+    verdict = attack(level, "import os, socket, subprocess, sys\n" + values + code)
     assert verdict.status == "passed", verdict
 
 
@@ -72,7 +72,8 @@ for folder in ("/", "/usr/bin", "/etc", "/dev", "/root", os.path.dirname(os.__fi
         assert fails(open, folder + "/new", "w"), folder
 assert fails(os.remove, os.__file__) and fails(os.rename, "/usr/bin", "/usr/nib")
 import shutil
-shutil.rmtree("/", ignore_errors=True)
+for folder in ("/usr/bin", "/dev", os.path.dirname(os.__file__) + "/json"):
+    shutil.rmtree(folder, ignore_errors=True)
 assert os.path.exists(os.__file__) and os.path.exists("/usr/bin/env")
 with open(own, "w") as file: file.write("x")
 assert open(own).read() == "x" and os.getcwd() == "/tmp"
@@ -171,6 +172,13 @@ def test_fork_bomb(level: Level) -> None:
     assert counted.status == "passed", counted
 
 
+@pytest.mark.parametrize(
+    "code", ["data = bytearray(5 << 30)", "import os\nwhile True: os.fork()", "open('/etc/passwd')"]
+)
+def test_tests_are_bound_as_well(level: Level, code: str) -> None:
+    assert attack(level, "", code, SHORT).status in ("failed", "timeout", "crashed")
+
+
 def test_a_bomb_next_door_takes_no_processes(level: Level) -> None:
     bomb = Run(level, "import os, time\ntry:\n    while os.fork(): pass\nfinally: time.sleep(60)", "", QUICK)
     thread = threading.Thread(target=bomb.execute)
@@ -229,6 +237,53 @@ def test_endless_output(level: Level) -> None:
     )
     assert lines.status == "failed"
     assert lines.stdout_tail.endswith("the end\nerrors too\nNameError: name 'f' is not defined (tests, line 1)")
+
+
+# Each uses up one thing; ``f`` when it is called.
+EXHAUSTION = {
+    "threads": "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(60,)).start()",
+    "busy threads": "import threading\ndef g():\n    while True: pass\n"
+    "for _ in range(9): threading.Thread(target=g).start()\ng()",
+    "mapped memory": "import mmap\nheld = []\n"
+    "while True: held.append(mmap.mmap(-1, 1 << 28)); held[-1].write(bytes(1 << 28))",
+    "shared memory": "while True:\n    with open('/dev/shm/x', 'ab') as file: file.write(bytes(1 << 20))",
+    "many files": "import itertools\nfor n in itertools.count(): open(f'/tmp/{n}', 'w').close()",
+    "deep folders": "import os\nwhile True: os.mkdir('d'); os.chdir('d')",
+    "descriptors": "import os\nwhile True: os.dup(1)",
+    "pipes": "import os\nheld = []\nwhile True: held.append(os.pipe()); os.write(held[-1][1], bytes(1 << 16))",
+    "sockets": "import socket\nheld = []\n"
+    "while True: held.append(socket.socketpair()); held[-1][0].send(bytes(1 << 16))",
+    "errors": "import sys\nwhile True: sys.stderr.write('x' * 65536)",
+    "a long number": "x = 7 ** (10 ** 9)",
+    "a long text": "x = 'x' * (1 << 40)",
+    "doubling": "x = [1]\nwhile True: x += x",
+    "backtracking": "import re\nre.match('(a+)+$', 'a' * 64 + 'b')",
+    "decompression": "import zlib\nx = zlib.compress(bytes(1 << 26))\nwhile True: x = zlib.decompress(x) * 64",
+    "deep recursion": "import sys\nsys.setrecursionlimit(1 << 30)\ndef g(n): return [g(n)]\ng(1)",
+    "sleep": "import time\ntime.sleep(999)",
+    "closed output": "import os, time\nos.close(1); os.close(2)\ntime.sleep(999)",
+    "orphans": "import os\nwhile True:\n    try:\n"
+    "        if os.fork() == 0: os.setsid(); os.fork()\n    except OSError: pass",
+    "programs": "import subprocess\nwhile True: subprocess.Popen(['/bin/sleep', '99'])",
+    "an answer that is too long": "def f(): return 'x' * (1 << 32)",
+    "long answers": "def f(): return ['x' * 1000 for _ in range(1 << 20)]",
+    "an answer without end": "import itertools\ndef f(): return itertools.repeat(0)",
+    "an answer in an answer": "def f():\n    x = [0]\n    for _ in range(64): x = [x, x]\n    return x",
+    "a deep answer": "def f():\n    x = []\n    for _ in range(99999): x = [x]\n    return x",
+    "a slow comparison": "def f(): return [10 ** 4000] * (1 << 24)",
+    "no answer": "def f():\n    while True: pass",
+    "an answer that nobody asked for": "import os\nwhile True: os.write(3, bytes(1 << 16))",
+    "a long message": "def f(): raise ValueError('x' * (1 << 28))",
+    "a class without end": "class E:\n    def __getattr__(s, name): return E()\n"
+    "    __call__ = __getattr__\ndef f(): return E()",
+}
+
+
+@pytest.mark.parametrize("name", EXHAUSTION)
+def test_what_is_used_up_ends(level: Level, name: str) -> None:
+    verdict = attack(level, "f = None\n" + EXHAUSTION[name], "y = f()\nassert list(y)[:9] == y == [y, y]", SHORT)
+    assert verdict.status in ("failed", "timeout", "crashed"), verdict
+    assert len(verdict.stdout_tail) < 2 * QUICK.tail_bytes
 
 
 def test_daemons_end_with_the_run(level: Level) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dare_bench.errors import DataError
 from dare_bench.harness.code_eval import HEAVY_TIMEOUT, TIMEOUT
-from dare_bench.harness.code_scoring import setup
+from dare_bench.harness.code_scoring import asked, setup
 from dare_bench.harness.opencompass import comparison
 from dare_bench.harness.opencompass.bench import Bench
 
@@ -75,7 +75,7 @@ class CodeSet:
         """The tests of a document, behind what the document wants run before them. OpenCompass leaves that out, and
         some reference solutions of MBPP fail for it."""
         before = setup(row)
-        return f"{before}\n{self._tests(row)}" if before else self._tests(row)
+        return asked(row) + (f"{before}\n" if before else "") + self._tests(row)
 
     def _tests(self, row: Mapping[str, Any]) -> str:
         if self.name in _HUMANEVAL:

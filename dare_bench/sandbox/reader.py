@@ -1,0 +1,168 @@
+"""Making values of what the other process wrote (values.py says how). It is trusted in nothing."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from itertools import islice
+
+from dare_bench.sandbox.values import (
+    LIBRARY,
+    MAPPINGS,
+    NUMBERS,
+    PARTS,
+    SEQUENCES,
+    SHELLS,
+    Unreadable,
+    base_of,
+    is_library,
+    library_name,
+    plain_type,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_PENDING = object()
+
+
+class Reader:
+    """Makes values of nodes. ``resolve`` finds exported objects and stand-ins. ``values``: of the nodes so far."""
+
+    def __init__(self, resolve: Callable[..., Any], values: list[Any]) -> None:
+        self.resolve, self.values = resolve, values
+
+    def add(self, nodes: list[Any]) -> None:
+        start = len(self.values)
+        self.values += [_new(node[0], node) if node[0] in SHELLS else _PENDING for node in nodes]
+        for n, node in enumerate(nodes, start):
+            if self.values[n] is _PENDING:
+                self.values[n] = self._build(*node)
+        for n, node in enumerate(nodes, start):
+            if node[0] in SHELLS:
+                self.fill(n, node)
+
+    def item(self, item: Any) -> Any:
+        if type(item) is not list:
+            return item
+        value = self.values[item[0]]
+        if value is _PENDING:
+            raise Unreadable("a node refers to a later one")
+        return value
+
+    def items(self, items: list[Any], rows: str = "") -> list[Any]:
+        if rows == "packed":
+            table, places, lengths = items
+            flat = map(table.__getitem__, bytes.fromhex(places))
+            return [tuple(islice(flat, length)) for length in lengths]
+        if rows:
+            return list(map(tuple, items))
+        return [self.item(item) for item in items] if list in map(type, items) else items
+
+    def fill(self, n: int, node: list[Any]) -> None:
+        """Make the n-th value hold what the node says, in place."""
+        value, (name, *fields) = self.values[n], node
+        if base_of(value)[0] != name:
+            raise Unreadable(f"a {type(value).__name__} does not become a {name}")
+        if name == "collections.defaultdict":
+            value.default_factory = self.item(fields.pop(0))
+        if name in MAPPINGS:
+            value.clear()
+            for key, held in zip(*map(self.items, fields), strict=True):
+                value[key] = held
+        elif name in ("list", "bytearray"):
+            value[:] = bytes.fromhex(fields[0]) if name == "bytearray" else self.items(*fields)
+        elif name == "numpy.ndarray":
+            value[...] = self._build(*node)
+        else:
+            value.clear()
+            getattr(value, "update" if name == "set" else "extend")(self.items(*fields[name != "set" :]))
+
+    def _build(self, name: str, *fields: Any) -> Any:
+        if name in ("tuple", "frozenset"):
+            return {"tuple": tuple, "frozenset": frozenset}[name](self.items(*fields))
+        if name in SEQUENCES:
+            held: Any = self.items(*fields)
+            made = dict(held) if name == "dict_items" else dict(enumerate(held)) if name == "dict_values" else None
+            return getattr(made if made is not None else dict.fromkeys(held), name.removeprefix("dict_"))()
+        if name in _MAKERS:
+            return _MAKERS[name](self, *fields)
+        if name in PARTS:
+            return plain_type(name)(*self.items(*fields))
+        raise Unreadable(f"{name!r} is no type of values")
+
+    def namedtuple(self, name: str, fields: list[str], *items: Any) -> Any:
+        from collections import namedtuple
+
+        return namedtuple(name, fields)(*self.items(*items))
+
+    def array(self, dtype: str, shape: list[int], data: Any) -> Any:
+        import numpy as np
+
+        if dtype == "O":
+            made: Any = np.empty(len(data), dtype=object)
+            made[:] = self.items(data)
+            return made.reshape(shape)
+        if np.dtype(dtype).kind not in NUMBERS:
+            raise Unreadable(f"an array of {dtype}")
+        return np.frombuffer(bytes.fromhex(data), np.dtype(dtype)).reshape(shape).copy()
+
+    def error(self, name: str, arguments: list[Any], told: str) -> BaseException:
+        kind = plain_type(name)
+        if not issubclass(kind, BaseException):
+            raise Unreadable(f"{name} is no exception")
+        try:
+            error: BaseException = kind(*self.items(arguments))
+        except TypeError:  # a class that wants other arguments than it keeps
+            error = RuntimeError(str(told))
+        error.__dict__["dare_bench_told"] = str(told)
+        return error
+
+    def module(self, name: str) -> Any:
+        if not is_library(name):
+            raise Unreadable(f"the module {name} is not the library's")
+        return import_module(name)
+
+    def library(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] not in LIBRARY:
+            raise Unreadable(f"{module}.{name} is not the library's")
+        found = getattr(import_module(module), name)
+        if library_name(found) != (module, name):
+            raise Unreadable(f"{module}.{name} is no function")
+        return found
+
+
+def _new(name: str, node: list[Any]) -> Any:
+    kind = plain_type(name)
+    return kind(maxlen=node[1]) if name == "collections.deque" else kind()
+
+
+def _match(pattern: Any, flags: int, text: Any, start: int, end: int) -> Any:
+    """The reader searches itself: what it finds there is a match of its own."""
+    import re
+
+    compiled = re.compile(pattern, flags)
+    found = compiled.match(text, start)
+    if found is None or found.end() != end:
+        found = compiled.fullmatch(text, start, end)
+    if found is None:
+        raise Unreadable(f"no match of {pattern!r} at {start}")
+    return found
+
+
+# What is not simply a type and its arguments.
+_MAKERS: dict[str, Callable[..., Any]] = {
+    "object": lambda reader, side, number: reader.resolve(side, number),
+    "int": lambda _, digits: int(digits, 16),
+    "bytes": lambda _, digits: bytes.fromhex(digits),
+    "ellipsis": lambda _: ...,
+    "namedtuple": Reader.namedtuple,
+    "numpy.ndarray": Reader.array,
+    "numpy.generic": lambda reader, *fields: reader.array(*fields)[()],
+    "re.Match": lambda reader, *fields: _match(*reader.items(*fields)),
+    "error": Reader.error,
+    "type": lambda _, name: plain_type(name),
+    "module": Reader.module,
+    "library": Reader.library,
+}

@@ -1,0 +1,104 @@
+"""The process that runs tests and judges: the solution runs in another one, and what comes from there is data."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+from types import ModuleType
+
+from dare_bench.sandbox.peer import OPERATIONS, Closed, Peer, StandIn
+from dare_bench.sandbox.values import MESSAGE_LENGTH, describe, loads
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing takes longer to load than all the rest
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+_LONGEST = 2 * MESSAGE_LENGTH  # characters
+
+
+def main(channel: int, control: int) -> None:
+    judge = Judge(control)
+
+    def perform(operation: str, target: Any, *operands: Any) -> Any:
+        if not peer.exported(target):
+            raise AttributeError("the solution asks for something that the tests have not given it")
+        return operate(operation, target, *operands)
+
+    peer = Peer(channel, "tests", perform, judge.lost, stand_in(judge))
+    peer.ask("ready")
+    os.write(control, b"ready\n")
+    with open(control, encoding="ascii", closefd=False) as file:
+        solution, tests = loads(file.readline().strip())
+    try:
+        peer.ask("run", solution)
+        run(tests, peer.ask)
+    except BaseException as error:
+        judge.end("failed", describe(error))
+    judge.end("passed")
+
+
+class Judge:
+    """Says how it went, once, and ends the process: nothing that tests catch keeps it from that."""
+
+    def __init__(self, control: int) -> None:
+        self._control, self._process = control, os.getpid()
+
+    def end(self, outcome: str, why: str = "") -> NoReturn:
+        """``outcome``: passed, failed, or closed (the solution's process has gone)."""
+        if os.getpid() == self._process:  # no child of the tests answers for them
+            os.write(self._control, f"{outcome}\n{why[:_LONGEST]}".encode("utf-8", "replace"))
+        os._exit(0)
+
+    def lost(self, error: Exception) -> NoReturn:
+        if isinstance(error, Closed):
+            self.end("closed")
+        self.end("failed", f"the process of the solution sent what is no answer: {error}")
+
+
+def run(tests: str, ask: Callable[..., Any]) -> None:
+    """Execute the tests. Names that neither they nor Python define are the solution's; so are those of built-ins that
+    their first line declares ``global``."""
+    first = tests.partition("\n")[0]
+    asked = first.removeprefix("global ").replace(",", " ").split() if first.startswith("global ") else []
+    module = ModuleType("tests")
+    sys.modules["tests"] = module  # pickle, dataclasses and typing look there
+    vars(module)["__builtins__"] = Names(ask, asked)
+    exec(compile(tests, "<tests>", "exec", dont_inherit=True), vars(module))
+
+
+class Names(dict):  # type: ignore[type-arg]  # there is no Any at run time
+    """The built-in names as tests see them; Python looks there for what is not among the tests' own names."""
+
+    def __init__(self, ask: Callable[..., Any], asked: list[str]) -> None:
+        super().__init__((name, value) for name, value in vars(builtins).items() if name not in asked)
+        self._ask = ask
+
+    def __missing__(self, name: str) -> Any:
+        found, value = self._ask("name", name)
+        if not found:
+            raise KeyError(name)
+        if isinstance(value, (StandIn, ModuleType)):  # functions and classes: asked for once; other values may change
+            self[name] = value
+        return value
+
+
+def stand_in(judge: Judge) -> type[StandIn]:
+    """What stands for objects of the solution's own classes in tests. To compare one is to ask the solution whether it
+    is right, so that ends the run."""
+
+    def refuse(self: Any, *_: Any) -> NoReturn:
+        judge.end("failed", "TypeError: the tests compare an object that is not of one of Python's own types")
+
+    compared = ("eq", "ne", "lt", "le", "gt", "ge", "bool", "instancecheck", "subclasscheck")
+    methods = {f"__{name}__": refuse for name in compared}
+    return type("StandIn", (StandIn,), {**methods, "__hash__": object.__hash__, "__slots__": ()})
+
+
+def operate(operation: str, target: Any, *operands: Any) -> Any:
+    """What the solution may do with objects that the tests gave it: call them, iterate, and use the public attributes
+    of objects of the tests' own classes. Attributes of other objects lead everywhere."""
+    if operation in ("get", "set") and (type(target).__module__ != "tests" or str(operands[0])[:1] == "_"):
+        raise AttributeError(f"{operands[0]!r} of an object of the tests cannot be used by the solution")
+    return OPERATIONS[operation](target, *operands)

@@ -63,11 +63,16 @@ class Writer:
     def items(self, values: Iterable[Any]) -> list[Any]:
         """One or two fields: atoms go as they are, and so do tuples of atoms, marked."""
         found = list(values)
-        if self._large or not ATOMS.issuperset(map(type, found)):
-            if not self._large and {tuple}.issuperset(map(type, found)) and _flat(found):
-                return _packed(found)
+        if self._large:
             return [[self.item(value) for value in found]]
-        return [found]
+        if ATOMS.issuperset(map(type, found)):
+            return [found]
+        if {tuple}.issuperset(map(type, found)):
+            if packed := _packed(found):
+                return [packed, "packed"]
+            if ATOMS.issuperset(map(type, chain.from_iterable(found))):
+                return [found, "rows"]
+        return [[self.item(value) for value in found]]
 
     def content(self, value: Any, name: str, base: Any) -> list[Any]:
         """The node of a value of (a class derived from) the type ``base``."""
@@ -120,24 +125,28 @@ class Writer:
         return found
 
 
-def _flat(rows: list[tuple[Any, ...]]) -> bool:
-    return len(rows) > 0 and ATOMS.issuperset(map(type, chain.from_iterable(rows)))
+class _Places(dict):  # type: ignore[type-arg]  # there is no Any at run time
+    """Numbers names in the order in which they are first asked for."""
+
+    def __missing__(self, name: int) -> int:
+        self[name] = place = len(self)
+        return place
 
 
 def _packed(rows: list[tuple[Any, ...]]) -> list[Any]:
-    """Rows as two fields. Products and combinations hold the same few objects over and over: then a table of these, the
-    place of each item in it, and the lengths of the rows."""
-    some = rows[:_MANY_ROWS]
-    if len(some) < _MANY_ROWS or len(set(map(id, chain.from_iterable(some)))) > 256:
-        return [rows, "rows"]
-    names = set(map(id, chain.from_iterable(rows)))
-    if len(names) > 256:
-        return [rows, "rows"]
+    """Products and combinations hold the same few objects over and over: a table of these, the place of each item in
+    it, and the lengths of the rows. Empty where the rows are few, the objects are many, or one is no atom."""
+    if len(rows) < _MANY_ROWS:
+        return []
+    places = _Places()
+    try:
+        content = bytes(map(places.__getitem__, map(id, chain.from_iterable(rows))))
+    except ValueError:  # more places than a byte has
+        return []
     table: dict[int, Any] = {}
     for row in rows:
-        if len(table) == len(names):
+        if len(table) == len(places):
             break
         table.update(zip(map(id, row), row, strict=True))
-    place = {name: n for n, name in enumerate(table)}
-    places = bytes(map(place.__getitem__, map(id, chain.from_iterable(rows))))
-    return [[list(table.values()), places.hex(), list(map(len, rows))], "packed"]
+    held = [table[name] for name in places]
+    return [held, content.hex(), list(map(len, rows))] if ATOMS.issuperset(map(type, held)) else []

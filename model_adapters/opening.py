@@ -31,9 +31,11 @@ def pick_device(device: str | None) -> torch.device:
         gpu = "cuda" if local is None else f"cuda:{local}"
         return torch.device(gpu if torch.cuda.is_available() else "cpu")
     try:
-        found = torch.device(device)
+        found = torch.device(device) if isinstance(device, str) else None
     except RuntimeError:
-        raise UsageError(f"device {device!r} is not known; allowed are cpu, cuda, cuda:0 and so on") from None
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
+        raise UsageError(f"device {device!r} is not known; allowed are cpu, cuda, cuda:0 and so on")
     if found.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device {device!r} is asked for, but PyTorch sees no GPU here; use device='cpu'")
     return found
@@ -47,7 +49,7 @@ def pick_dtype(dtype: Any, device: torch.device, config: dict[str, Any]) -> torc
         if device.type == "cpu":
             return torch.float32
         dtype = config.get("torch_dtype") or config.get("dtype") or "bfloat16"
-    if dtype not in DTYPES:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r} is not known; allowed are {', '.join(DTYPES)} and auto")
     return DTYPES[dtype]
 

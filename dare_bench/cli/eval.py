@@ -197,7 +197,9 @@ def evaluate(
 
         print_run(run)
     if run.status != "complete":
-        raise typer.Exit(4)
+        from dare_bench.cli.summary import incomplete
+
+        raise incomplete([run])
 
 
 def with_template_names(words: Sequence[str]) -> list[str]:

@@ -34,11 +34,12 @@ def validate(checkpoint: str, **arguments: Any) -> Iterator[Check]:
     Raises:
         UsageError: unknown device, dtype or family.
     """
-    from dare_bench.loading import load, locate
+    from dare_bench.engine.opening import open_checkpoint
+    from dare_bench.loading import locate
 
     try:
         path = locate(checkpoint)
-        model = load(checkpoint, **{"dtype": "float32", **arguments})
+        model = open_checkpoint(checkpoint, {"dtype": "float32", **arguments})
     except CheckpointError as error:
         yield Check("open", False, str(error))
         return

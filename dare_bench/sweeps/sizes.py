@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import DareError
-from dare_bench.loading import family_of, locate
+from dare_bench.loading import family_of, here
+from dare_bench.reading import existing
 from dare_bench.registry import registry
 from dare_bench.training.rows import Example, Kind, Pair
 from dare_bench.training.spec import TrainSpec
@@ -49,10 +50,8 @@ class Rows:
 
 def size_of(model: str, family: str | None = None) -> Size:
     """The size of a checkpoint; nothing is fetched for it, and no weight is read. Raises CheckpointError."""
-    hub = model.count("/") == 1 and not model.startswith((".", "/", "~"))
-    if hub and model not in registry().names("checkpoint") and not Path(model).expanduser().exists():
+    if (folder := here(model)) is None:
         return Size()
-    folder = locate(model)
     files = sorted(folder.glob("*.safetensors"))
     shapes = {name: shape for file in files for name, shape in _shapes(file).items()}
     config = _config(folder)
@@ -83,7 +82,7 @@ def rows_of(spec: TrainSpec, encode: Encode | None = None) -> Rows:
     kind: Kind = getattr(registry().get("trainer", spec.method).load(), "reads", "examples")
     of_item = 2 if kind == "pairs" else 1
     limit = float(spec.max_length or 10**9)
-    local = spec.task is not None or Path(spec.data or "").expanduser().exists()
+    local = spec.task is not None or existing(spec.data or "") is not None
     if not local:
         tokens = min(UNKNOWN_TOKENS, limit)
         return Rows(spec.rows or UNKNOWN_ROWS, of_item, tokens, "not looked at: taken")

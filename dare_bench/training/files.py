@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import gzip
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dare_bench.errors import DataError, UsageError
+from dare_bench.reading import existing
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
 SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")
@@ -66,21 +68,23 @@ def find_files(data: str, split: str) -> list[Path]:
     Raises:
         UsageError: a path, pattern or folder without such files.
     """
-    place = Path(data).expanduser()
-    if place.is_file():
+    place = existing(data)
+    if place is not None and place.is_file():
         if not place.name.endswith(SUFFIXES):
             raise UsageError(f"{data} is no training data by its name; allowed are {', '.join(SUFFIXES)}")
         return [place]
-    if place.is_dir():
+    if place is not None and place.is_dir():
         return _of_folder(place, split)
     if glob.has_magic(data):
-        matching = map(Path, glob.glob(str(place), recursive=True))  # noqa: PTH207 - Path.glob takes no absolute one
-        found = sorted(file for file in matching if file.name.endswith(SUFFIXES))
+        pattern = os.path.expanduser(data)  # noqa: PTH111 - Path.glob takes no absolute pattern
+        matching = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207
+        found = sorted(file for file in matching if file.name.endswith(SUFFIXES) and file.is_file())
         if not found:
             raise UsageError(f"no training file matches {data!r}; allowed are {', '.join(SUFFIXES)}")
         return found
-    if not HUB_ID.fullmatch(data) or data.endswith(SUFFIXES):
-        raise UsageError(f"{data} is not there; give a file ({', '.join(SUFFIXES)}), a folder of them or a hub id")
+    if place is not None or not HUB_ID.fullmatch(data) or data.endswith(SUFFIXES):
+        what = "is not there" if place is None else "is neither a file nor a folder"
+        raise UsageError(f"{data} {what}; give a file ({', '.join(SUFFIXES)}), a folder of them or a hub id")
     return []
 
 

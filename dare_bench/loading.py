@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, UsageError
 from dare_bench.reading import existing, read_json
 from dare_bench.registry import Entry, registry
@@ -108,15 +109,6 @@ def _from_hub(name: str) -> Path:
         raise CheckpointError(f"cannot fetch {name!r} from the hub, and no such folder is here ({reason})") from error
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """A checkpoint folder's config.json as written; raises CheckpointError."""
-    if not path.is_dir():
-        raise CheckpointError(f"{path}: no such folder; give a checkpoint folder, a hub id or a bundled name")
-    if not (path / "config.json").is_file():
-        raise CheckpointError(f"{path}: no config.json in it; a checkpoint folder in the published layout has one")
-    return read_json(path / "config.json", CheckpointError)
-
-
 def family_of(path: Path, family: str | None = None) -> Entry:
     """The family's registry entry, by ``family`` or by config.json's (model_type, architectures[0]).
 
@@ -126,12 +118,7 @@ def family_of(path: Path, family: str | None = None) -> Entry:
     if family is not None:
         return registry().get("family", family)
     config = read_config(path)
-    names = config.get("architectures")
-    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise CheckpointError(
-            f"{path / 'config.json'}: architectures={names!r}; it must be a list of names, the network's class first"
-        )
-    seen = (config.get("model_type"), (names or [None])[0])
+    seen = (config.get("model_type"), (config.get("architectures") or [None])[0])
     entries = registry().entries("family")
     for entry in entries:
         if list(seen) in [list(match) for match in entry.about.get("matches", [])]:

@@ -6,8 +6,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import UsageError
-from dare_bench.loading import ADAPTER, base_and_adapter, load, locate, read_config
+from dare_bench.loading import ADAPTER, base_and_adapter, load, locate
 from dare_bench.runs.lineage import FILE as LINEAGE
 
 

@@ -93,10 +93,10 @@ def read_json(path: str | Path, error: type[DareError], *, limit: int = MAX_BYTE
     return json_object(read_bytes(path, error, limit=limit), str(path), error)
 
 
-def json_object(raw: bytes, where: str, error: type[DareError]) -> dict[str, Any]:
+def json_object(raw: bytes, where: str, error: type[DareError], *, unique: bool = False) -> dict[str, Any]:
     """The JSON object that ``raw`` is; ``where`` names it in the message. Raises ``error``."""
     try:
-        value = parse_json(raw)
+        value = parse_json(raw, unique=unique)
     except ValueError as found:
         raise error(f"{where} is damaged: {found}") from found
     if not isinstance(value, dict):

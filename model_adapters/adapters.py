@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dare_bench.errors import CheckpointError, UsageError
-from dare_bench.model_adapters.checkpoint import compare, header, read_object
+from dare_bench.model_adapters.checkpoint import compare, read_object, shapes_of
 from dare_bench.model_adapters.targets import choose
 from dare_bench.model_adapters.weights import check_finite
 from dare_bench.protocols import AdapterSettings
@@ -104,7 +104,7 @@ def read_adapter(network: Any, folder: Path) -> None:
 
     file = weight_file(folder)
     expected = {name: tuple(value.shape) for name, value in _state(network).items()}
-    compare(folder, header(file), expected, "the base model", "the base model")
+    compare(folder, shapes_of(file), expected, "the base model", "the base model")
     weights = load_file(str(file))
     check_finite(weights, folder)
     set_peft_model_state_dict(network, weights, NAME)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dare_bench.checkpoint_files import read_header
 from dare_bench.errors import CheckpointError, DareError
 
 _WHOLE = {"early_stop": False, "text_after_eos": "keep"}
@@ -117,12 +116,7 @@ def round_trip(model: Any, path: Path, arguments: dict[str, Any]) -> tuple[bool,
 
 def tensor_names(folder: Path) -> set[str]:
     """The names in a folder's safetensors headers."""
-    names: set[str] = set()
-    for file in sorted(folder.glob("*.safetensors")):
-        with file.open("rb") as stream:
-            (size,) = struct.unpack("<Q", stream.read(8))
-            names |= json.loads(stream.read(size)).keys()
-    return names - {"__metadata__"}
+    return {name for file in sorted(folder.glob("*.safetensors")) for name in read_header(file)}
 
 
 def batch_invariance(model: Any) -> tuple[bool, str]:

@@ -121,7 +121,7 @@ def parse_json(raw: bytes | str, *, unique: bool = False) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 text (byte {error.start})") from error
     try:
-        value = json.loads(text, parse_int=_whole, object_pairs_hook=_unique if unique else None)
+        value = json.loads(text, parse_int=_whole, object_pairs_hook=unique_object if unique else None)
     except RecursionError:
         raise _too_deep() from None
     except ValueError as error:
@@ -132,7 +132,8 @@ def parse_json(raw: bytes | str, *, unique: bool = False) -> Any:
     return value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object from its pairs, as decoders take it; raises ValueError for a key that is written twice."""
     made = dict(pairs)
     if len(made) < len(pairs):
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)

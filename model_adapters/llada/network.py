@@ -92,9 +92,7 @@ class LLaDAModelLM(DiffusionNetwork):
         if config.d_model % heads:
             raise CheckpointError(f"LLaDA config has d_model={config.d_model}, not divisible by n_heads={heads}")
         if (rows := config.embedding_size) is not None and rows < config.vocab_size:
-            raise CheckpointError(
-                f"LLaDA config has embedding_size={rows}; it must be at least vocab_size={config.vocab_size}"
-            )
+            raise CheckpointError(f"LLaDA config has embedding_size={rows}, fewer than vocab_size={config.vocab_size}")
         kv_heads = config.n_kv_heads or (1 if config.multi_query_attention else heads)
         if heads % kv_heads or config.d_model // heads % 2:
             raise CheckpointError(

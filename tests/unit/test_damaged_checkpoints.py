@@ -240,7 +240,7 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         *(("r", value) for value in ("2", 0, -1, None, 10**12, 1.5, {})),
         *(("lora_alpha", value) for value in ("x", None, [], float("inf"))),
         ("base_model_name_or_path", 5),
-        ("base_model_name_or_path", "x" * 5000),
+        ("base_model_name_or_path", "x" * 300),
         ("target_modules", {"a": 1}),
         ("target_modules", 5),
         ("target_modules", "("),

@@ -168,14 +168,6 @@ class _UniqueLoader(yaml.SafeLoader):
     """SafeLoader that refuses a key written twice (YAML would keep the last in silence) and a key that is no scalar."""
 
     depth = 0
-    merged = 0
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Merge keys (``<<``) copy pairs: without a bound, a few lines of them fill the memory."""
-        super().flatten_mapping(node)
-        self.merged += len(node.value)
-        if self.merged > MAX_NODES:
-            raise ValueError(f"it has more than {MAX_NODES:,} values")
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self.depth += 1

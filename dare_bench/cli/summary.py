@@ -59,7 +59,8 @@ def incomplete(runs: Sequence[Run], not_made: Sequence[str] = ()) -> IncompleteE
     said = []
     if failures := [failure for run in runs if run.block is not None for failure in run.block.failures]:
         first = failures[0]
-        said.append(f"{no_answer(len(failures))}, the first is {first.task} {first.doc_id}: {first.error}")
+        told = f"the first is {first.task} {first.doc_id}: {first.error}"
+        said.append(f"{no_answer(len(failures))} left out of the scores; {told}")
     if not_made:
         said.append(f"{counted(len(not_made), 'run')} not made, the first because: {not_made[0]}")
     return IncompleteError("incomplete: " + ("; ".join(said) or "a run is not complete; run the same command again"))

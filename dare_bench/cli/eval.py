@@ -62,7 +62,7 @@ def evaluate(
         str | None, _task("--limit", "-L", text="First N documents of each task, or a share (0.1).")
     ] = None,
     repeats: Annotated[
-        int | None, _task("--repeats", min=1, text="Answers for each prompt: their mean, and pass@k.")
+        int | None, _task("--repeats", min=1, text="Answers for each prompt (at most 10,000): their mean, and pass@k.")
     ] = None,
     samples: Annotated[
         str | None, _task("--samples", text='JSON or its file: {"task": \\[0, 5]} names documents.')

@@ -6,12 +6,14 @@ import math
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from dare_bench import reading
 from dare_bench.errors import UsageError, closest
 
 DEFAULT_SEEDS = (0, 1234, 1234, 1234)
+MAX_REPEATS = 10_000
+"""Most answers to one prompt."""
 
 
 class RunSpec(BaseModel):
@@ -41,7 +43,7 @@ class RunSpec(BaseModel):
     limit: int | float | None = Field(default=None, gt=0)
     samples: dict[str, list[int]] | None = None
     seeds: tuple[int, int, int, int] = DEFAULT_SEEDS
-    repeats: int = Field(default=1, ge=1)
+    repeats: int = Field(default=1, ge=1, le=MAX_REPEATS)
     apply_chat_template: bool | str = False
     fewshot_as_multiturn: bool = True
     system_instruction: str | None = None
@@ -130,47 +132,25 @@ def run_spec(**fields: Any) -> RunSpec:
         raise UsageError(text) from error
 
 
-class _UniqueLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key written twice (YAML would keep the last in silence)."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise UsageError(f"key {key!r} is written twice (line {key_node.start_mark.line + 1}); keep one")
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """A YAML mapping; raises UsageError naming file and line."""
-    try:
-        text = Path(path).read_text()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"cannot read {path}: it is not UTF-8 text") from error
-    try:
-        value = yaml.load(text, Loader=_UniqueLoader)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise UsageError(f"{path}{where}: not valid YAML ({getattr(error, 'problem', error)})") from error
+    """A YAML mapping of settings, hyphens in names read as underscores; raises UsageError naming file and line."""
+    value = reading.read_yaml(path, UsageError)
     if not isinstance(value, dict):
         raise UsageError(f"{path}: expected a mapping of settings, found {type(value).__name__}")
     return {str(k).replace("-", "_"): v for k, v in value.items()}
 
 
-def parse_pairs(text: str | dict[str, Any] | None) -> dict[str, Any]:
+def parse_pairs(text: Any) -> dict[str, Any]:
     """``k=v,k=v`` (or space separated, or JSON) as lm-eval writes arguments; values become numbers, booleans, None."""
     if text is None or isinstance(text, dict):
-        return dict(text or {})
+        return {str(name): value for name, value in (text or {}).items()}
+    if not isinstance(text, str):
+        raise UsageError(f"expected settings as a mapping or as name=value,name=value; found {_short(text)}")
     text = text.strip()
     if text.startswith("{"):
         value = _value(text, text)
         if not isinstance(value, dict):
-            raise UsageError(f"expected a JSON object, found {text!r}")
+            raise UsageError(f"expected a JSON object, found {_short(text)}")
         return {str(name).replace("-", "_"): item for name, item in value.items()}
     pairs: dict[str, Any] = {}
     for part in text.replace(" ", ",").split(","):
@@ -178,7 +158,7 @@ def parse_pairs(text: str | dict[str, Any] | None) -> dict[str, Any]:
             continue
         name, sign, raw = part.partition("=")
         if not sign:
-            raise UsageError(f"expected name=value, found {part!r} in {text!r}")
+            raise UsageError(f"expected name=value, found {_short(part)} in {_short(text)}")
         pairs[name.strip().replace("-", "_")] = {"None": None, "True": True, "False": False}.get(
             raw, _value(raw, part) if raw else ""
         )
@@ -188,7 +168,7 @@ def parse_pairs(text: str | dict[str, Any] | None) -> dict[str, Any]:
 def _value(raw: str, shown: str) -> Any:
     """A value as YAML reads it; raises UsageError naming ``shown``."""
     try:
-        return yaml.safe_load(raw)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none
-        reason = getattr(error, "problem", None) or error
-        raise UsageError(f"cannot read {shown!r}: {reason}; a text with special characters needs quotes") from error
+        return reading.parse_yaml(raw)
+    except ValueError as error:
+        hint = "a text with special characters needs quotes"
+        raise UsageError(f"cannot read {_short(shown)}: {error}; {hint}") from error

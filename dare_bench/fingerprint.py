@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dare_bench.errors import CheckpointError
+from dare_bench.errors import CheckpointError, DareError
+from dare_bench.reading import existing, read_json
 
 # Weights, what they mean (config), and how text becomes tokens. A README or a training log beside them is no content.
 _CONTENT = (
@@ -53,9 +54,8 @@ class _Remembered:
         self.path = cache_dir() / "file_hashes.json"
         self.new = False
         try:
-            found = json.loads(self.path.read_text())
-            self.known: dict[str, list[Any]] = found if isinstance(found, dict) else {}
-        except (OSError, ValueError):
+            self.known: dict[str, Any] = read_json(self.path, DareError)
+        except DareError:
             self.known = {}
 
     def hash(self, file: Path) -> str:
@@ -145,8 +145,7 @@ def slug(text: str, limit: int) -> str:
 def model_name(checkpoint: str) -> str:
     """What a checkpoint is called: a hub id or bundled name as given, ``owner/name`` for a hub snapshot, else the
     folder's name."""
-    path = Path(checkpoint).expanduser()
-    if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises for names that are too long
+    if (path := existing(checkpoint)) is None:
         return checkpoint
     if found := re.search(r"/models--([^/]+)/snapshots/", path.absolute().as_posix()):
         return found[1].replace("--", "/", 1)

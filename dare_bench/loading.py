@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, UsageError
+from dare_bench.reading import existing, read_json
 from dare_bench.registry import Entry, registry
 
 if TYPE_CHECKING:
@@ -26,13 +27,27 @@ def locate(checkpoint: str | Path) -> Path:
     name = str(checkpoint)
     if name in registry().names("checkpoint"):
         return Path(registry().get("checkpoint", name).target)
-    path = Path(checkpoint).expanduser()
-    if path.exists():
+    if (path := existing(name)) is not None:
         return path
-    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+    if is_hub_id(name):
         return _from_hub(name)
     bundled = ", ".join(registry().names("checkpoint"))
     raise CheckpointError(f"no checkpoint {name!r}: no such folder, hub id or bundled name (bundled: {bundled})")
+
+
+def is_hub_id(name: str) -> bool:
+    """Is it written as ``owner/name``?"""
+    return name.count("/") == 1 and not name.startswith((".", "/", "~"))
+
+
+def here(checkpoint: str) -> Path | None:
+    """The folder of a checkpoint where it is on this machine; None for a hub id: nothing is fetched for this.
+
+    Raises:
+        CheckpointError: neither.
+    """
+    bundled = checkpoint in registry().names("checkpoint")
+    return None if is_hub_id(checkpoint) and not bundled and existing(checkpoint) is None else locate(checkpoint)
 
 
 def is_adapter(path: Path) -> bool:
@@ -62,11 +77,13 @@ def base_and_adapter(checkpoint: str | Path, adapter: str | Path | None = None) 
 def _base_of(path: Path) -> str:
     """The base model that an adapter folder names; raises CheckpointError where it does not, or it is not there."""
     file = path / ADAPTER
+    name = read_json(file, CheckpointError).get("base_model_name_or_path")
+    if not isinstance(name, str):
+        raise CheckpointError(
+            f"{file}: names no base model (base_model_name_or_path={name!r}); give model=BASE and adapter={path}"
+        )
     try:
-        name = json.loads(file.read_text())["base_model_name_or_path"]
         base = locate(name)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{file}: names no base model ({error!r}); give model=BASE and adapter={path}") from error
     except CheckpointError as error:
         raise CheckpointError(
             f"{path}: its base model {name!r} is not here; give model=BASE and adapter={path}"
@@ -78,8 +95,8 @@ def _base_of(path: Path) -> str:
 
 def lasting_name(checkpoint: str | Path) -> str:
     """How a checkpoint is named in files that outlive this folder: a bundled name, a hub id, or an absolute path."""
-    name, path = str(checkpoint), Path(checkpoint).expanduser()
-    return str(path.resolve()) if name not in registry().names("checkpoint") and path.exists() else name
+    name, path = str(checkpoint), existing(checkpoint)
+    return str(path.resolve()) if path is not None and name not in registry().names("checkpoint") else name
 
 
 def _from_hub(name: str) -> Path:
@@ -100,16 +117,8 @@ def family_of(path: Path, family: str | None = None) -> Entry:
     """
     if family is not None:
         return registry().get("family", family)
-    file = path / "config.json"
-    try:
-        config = json.loads(file.read_text())
-        seen = (config.get("model_type"), (config.get("architectures") or [None])[0])
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"{path}: no config.json in it; a checkpoint folder in the published layout has one"
-        ) from None
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise CheckpointError(f"{file}: cannot be read as a model configuration ({error})") from error
+    config = read_config(path)
+    seen = (config.get("model_type"), (config.get("architectures") or [None])[0])
     entries = registry().entries("family")
     for entry in entries:
         if list(seen) in [list(match) for match in entry.about.get("matches", [])]:
@@ -154,6 +163,9 @@ def load(
     """
     from dare_bench.model import Model
 
+    for name, value in (("adapter", adapter), ("family", family)):
+        if value is not None and not isinstance(value, str | Path):
+            raise UsageError(f"{name}={value!r}: expected a name")
     base, named = base_and_adapter(checkpoint, adapter)
     path, folder = locate(base), None if named is None else locate(named)
     options = {} if folder is None else {"adapter": folder}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import UsageError
 from dare_bench.loading import ADAPTER, base_and_adapter, load, locate
 from dare_bench.runs.lineage import FILE as LINEAGE
@@ -52,5 +52,5 @@ def merge(
 
 def _own_dtype(folder: Path) -> Any:
     """The dtype of a checkpoint's weights, as its config says."""
-    config = json.loads((folder / "config.json").read_text())
+    config = read_config(folder)
     return config.get("dtype") or config.get("torch_dtype") or "bfloat16"

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +29,18 @@ MAX_DEPTH = 64
 """Deepest nesting of lists and mappings, in JSON and YAML."""
 MAX_NODES = 1_000_000
 """Most values in a YAML file, aliases counted as often as they stand for something."""
+MAX_YAML = 256 << 10
+"""Largest YAML file: PyYAML takes up to 30 seconds for a megabyte."""
 _OPENING = re.compile(r"[\[{]")
+
+
+def existing(name: str | Path) -> Path | None:
+    """What a person's word names on this machine; None where nothing is there, also for a word that can be no path."""
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError:  # "~nobody/x"
+        return None
+    return path if os.path.exists(path) else None  # noqa: PTH110 - Path.exists raises for names that are too long
 
 
 @contextmanager
@@ -81,10 +93,10 @@ def read_json(path: str | Path, error: type[DareError], *, limit: int = MAX_BYTE
     return json_object(read_bytes(path, error, limit=limit), str(path), error)
 
 
-def json_object(raw: bytes, where: str, error: type[DareError]) -> dict[str, Any]:
+def json_object(raw: bytes, where: str, error: type[DareError], *, unique: bool = False) -> dict[str, Any]:
     """The JSON object that ``raw`` is; ``where`` names it in the message. Raises ``error``."""
     try:
-        value = parse_json(raw)
+        value = parse_json(raw, unique=unique)
     except ValueError as found:
         raise error(f"{where} is damaged: {found}") from found
     if not isinstance(value, dict):
@@ -92,20 +104,24 @@ def json_object(raw: bytes, where: str, error: type[DareError]) -> dict[str, Any
     return value
 
 
-def parse_json(raw: bytes | str) -> Any:
+def parse_json(raw: bytes | str, *, unique: bool = False) -> Any:
     """A JSON value.
 
     A whole number longer than any count or seed becomes a float (maybe infinite), so that no sum of such is slow.
 
+    Args:
+        unique: refuse an object with a key written twice, of which JSON would keep the last in silence.
+
     Raises:
-        ValueError: it is not UTF-8, not JSON, or nested deeper than :data:`MAX_DEPTH`; the message says which.
+        ValueError: it is not UTF-8, not JSON, nested deeper than :data:`MAX_DEPTH`, or not ``unique``; the message says
+            which.
     """
     try:
         text = raw if isinstance(raw, str) else raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 text (byte {error.start})") from error
     try:
-        value = json.loads(text, parse_int=_whole)
+        value = json.loads(text, parse_int=_whole, object_pairs_hook=unique_object if unique else None)
     except RecursionError:
         raise _too_deep() from None
     except ValueError as error:
@@ -114,6 +130,15 @@ def parse_json(raw: bytes | str) -> Any:
     if sum(1 for _ in zip(range(MAX_DEPTH + 1), _OPENING.finditer(text), strict=False)) > MAX_DEPTH:
         check_nesting(value)
     return value
+
+
+def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object from its pairs, as decoders take it; raises ValueError for a key that is written twice."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"key {twice!r} is written twice; keep one")
+    return made
 
 
 def _whole(text: str) -> int | float:
@@ -181,13 +206,15 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(f"{where}not valid YAML ({getattr(error, 'problem', None) or error})") from error
     except RecursionError:
         raise _too_deep() from None
+    except (AttributeError, LookupError, TypeError) as error:  # PyYAML's own, for a tag on a text that is no such value
+        raise ValueError(f"not valid YAML (a value is not what its tag says: {error})") from error
     check_nesting(value, most=MAX_NODES)
     return value
 
 
 def read_yaml(path: str | Path, error: type[DareError]) -> Any:
     """A YAML file's value; raises ``error``."""
-    text = read_text(path, error)
+    text = read_text(path, error, limit=MAX_YAML)
     try:
         return parse_yaml(text)
     except ValueError as found:

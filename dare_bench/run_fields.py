@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from dare_bench import reading
 from dare_bench.config import RunSpec, parse_pairs, read_yaml
 from dare_bench.errors import UsageError, unknown
 
@@ -80,6 +79,10 @@ def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
             fields[name] = {"true": True, "false": False}.get(value.lower(), value)
         elif name == "samples":
             fields[name] = chosen(value)
+        elif name == "tasks":
+            fields[name] = _names(value)
+        elif name == "model" and not isinstance(value, str):
+            raise UsageError(f"model={value!r}: expected one name, folder or hub id")
         else:
             fields[name] = value
     if own:
@@ -87,10 +90,18 @@ def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
+def _names(value: Any) -> Any:
+    """``--tasks``: names by commas, or a list of them."""
+    if not isinstance(value, str) and not (isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)):
+        raise UsageError(f"tasks={value!r}: expected names by commas, or a list of names")
+    return value
+
+
 def number(value: Any) -> int | float | None:
     """``--limit``: a count, or a share below 1."""
     if value is None or isinstance(value, (int, float)):
         return value
+    value = str(value)
     try:
         return int(value)
     except ValueError:
@@ -108,7 +119,8 @@ def rows(value: Any) -> int | None:
     """``--max-rows`` or lm-eval's ``--batch-size``; ``auto`` lets the model choose."""
     if value is None or isinstance(value, int):
         return value
-    if str(value).startswith("auto"):
+    value = str(value)
+    if value.startswith("auto"):
         return None
     try:
         return int(value)
@@ -122,13 +134,11 @@ def chosen(value: Any) -> dict[str, list[int]] | None:
         return value
     text = str(value)
     try:
-        if not text.lstrip().startswith("{"):
-            text = Path(text).read_text()
-        found = json.loads(text)
-    except OSError as error:
-        raise UsageError(f"--samples: cannot read {value}: {error.strerror}") from error
+        found = reading.parse_json(text if text.lstrip().startswith("{") else reading.read_bytes(text, UsageError))
+    except UsageError as error:
+        raise UsageError(f"--samples: {error}") from error
     except ValueError as error:
-        raise UsageError(f'--samples: not JSON ({error}); expected {{"task": [document numbers]}}') from error
+        raise UsageError(f'--samples: {error}; expected {{"task": [document numbers]}}') from error
     if not isinstance(found, dict) or not all(isinstance(ids, list) for ids in found.values()):
         raise UsageError('--samples: expected {"task": [document numbers]}')
     return found

@@ -7,19 +7,23 @@ experts (``target_parameters``) makes each layer's full update in every forward 
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors.torch import load_file, save_file
 
+from dare_bench.config import one_line as settings_line
 from dare_bench.errors import CheckpointError, UsageError
-from dare_bench.model_adapters.checkpoint import compare, header, read_object
+from dare_bench.model_adapters.checkpoint import compare, read_object, shapes_of
 from dare_bench.model_adapters.targets import choose
+from dare_bench.model_adapters.tokens import one_line
 from dare_bench.model_adapters.weights import check_finite
 from dare_bench.protocols import AdapterSettings
 
@@ -68,9 +72,7 @@ def open_adapter(network: Any, folder: Path) -> Any:
         CheckpointError: not a LoRA adapter in safetensors, damaged, or made for another network.
         UsageError: peft is not installed.
     """
-    raw = read_object(folder / CONFIG)
-    if raw.get("peft_type") != "LORA":
-        raise CheckpointError(f"{folder}: peft_type={raw.get('peft_type')!r}; only LORA adapters are opened")
+    _check_settings(folder, read_object(folder / CONFIG))
     weight_file(folder)
     try:
         with _building(0):
@@ -78,11 +80,59 @@ def open_adapter(network: Any, folder: Path) -> Any:
             # The class that a task_type asks for calls the network as a causal language model.
             config.task_type, config.inference_mode = None, False
             adapted = _peft().PeftModel(network, config, NAME)
-    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, re.error) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(f"{folder}: does not fit the model {network.name_or_path} ({reason})") from error
     read_adapter(adapted, folder)
     return adapted
+
+
+class _Settings(BaseModel):
+    """The fields of adapter_config.json that are read; all others must be as peft leaves them."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+    r: int = Field(8, ge=1, le=8192)
+    lora_alpha: float = Field(8, gt=0)
+    lora_dropout: float = Field(0.0, ge=0, lt=1)
+    bias: Literal["none", "all", "lora_only"] = "none"
+    target_modules: str | list[str] | None = None
+    target_parameters: list[str] | None = None
+    exclude_modules: list[str] | None = None
+    modules_to_save: list[str] | None = None
+    layers_to_transform: int | list[int] | None = None
+    layers_pattern: str | list[str] | None = None
+    rank_pattern: dict[str, Annotated[int, Field(ge=1, le=8192)]] = {}
+    alpha_pattern: dict[str, float] = {}
+    fan_in_fan_out: bool = False
+    use_rslora: bool = False
+    use_dora: bool = False
+    lora_bias: bool = False
+
+
+_ABOUT = frozenset({"peft_type", "peft_version", "base_model_name_or_path", "revision", "task_type", "inference_mode",
+                    "init_lora_weights"})  # fmt: skip
+"""Fields that say where an adapter comes from, or how it began."""
+
+
+def _check_settings(folder: Path, raw: Mapping[str, Any]) -> None:
+    """Raise CheckpointError for an adapter that is no LoRA, or whose settings have values that they cannot have. Some
+    that peft knows import modules or build other networks: they are not opened."""
+    if raw.get("peft_type") != "LORA":
+        raise CheckpointError(f"{folder}: peft_type={raw.get('peft_type')!r}; only LORA adapters are opened")
+    try:
+        targets = _Settings.model_validate(raw).target_modules
+    except ValidationError as error:
+        raise CheckpointError(f"{folder / CONFIG}: {settings_line(error, 'an adapter')}") from error
+    plain = _peft().LoraConfig().to_dict()
+    for name, value in raw.items():
+        if name not in _Settings.model_fields.keys() | _ABOUT and value and value != plain.get(name):
+            raise CheckpointError(f"{folder / CONFIG}: {name}={one_line(value)} is not supported; it must be null")
+    if isinstance(targets, str) and (re.search(r"\)[*+?{]", targets) or len(re.findall(r"(?<!\\d)[*+{]", targets)) > 4):
+        raise CheckpointError(
+            f"{folder / CONFIG}: target_modules={one_line(targets)} repeats more than names need, so that matching it "
+            "could take for ever; give a list of names"
+        )
 
 
 def weight_file(folder: Path) -> Path:
@@ -104,7 +154,7 @@ def read_adapter(network: Any, folder: Path) -> None:
 
     file = weight_file(folder)
     expected = {name: tuple(value.shape) for name, value in _state(network).items()}
-    compare(folder, header(file), expected, "the base model", "the base model")
+    compare(folder, shapes_of(file), expected, "the base model", "the base model")
     weights = load_file(str(file))
     check_finite(weights, folder)
     set_peft_model_state_dict(network, weights, NAME)

@@ -2,102 +2,84 @@
 
 from __future__ import annotations
 
-import json
-import struct
 from pathlib import Path
 from typing import Any
 
+from dare_bench.checkpoint_files import read_header
 from dare_bench.errors import CheckpointError
+from dare_bench.reading import read_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """config.json as written; raises CheckpointError in one line."""
-    file = path / "config.json"
-    if not path.is_dir():
-        raise CheckpointError(f"{path}: no such folder; give a checkpoint folder, a hub id or a bundled name")
-    if not file.is_file():
-        raise CheckpointError(f"{path}: no config.json in it; a checkpoint folder in the published layout has one")
-    try:
-        config = json.loads(file.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{file}: not valid JSON ({error})") from error
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{file}: expected an object, found {type(config).__name__}")
-    return config
+WEIGHTS = ("F64", "F32", "F16", "BF16")
+"""Dtypes that weights may have in a file."""
 
 
 def read_object(file: Path) -> dict[str, Any]:
     """A JSON object, empty where there is no such file; raises CheckpointError in one line."""
-    if not file.is_file():
-        return {}
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file}: cannot be read as JSON ({error}); fetch it again") from error
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{file}: expected an object, found {type(found).__name__}; fetch it again")
-    return found
+    return read_json(file, CheckpointError) if file.is_file() else {}
 
 
-def header(file: Path) -> dict[str, tuple[int, ...]]:
-    """Tensor names and shapes of a safetensors file, after checking that the file is as long as it says.
-
-    Format: 8 bytes little-endian header length, JSON header with data offsets, data (huggingface/safetensors).
-    """
-    try:
-        size = file.stat().st_size
-        with file.open("rb") as stream:
-            start = stream.read(8)
-            if len(start) < 8:
-                raise CheckpointError(f"{file}: {size} bytes, too short for a safetensors file; fetch it again")
-            (length,) = struct.unpack("<Q", start)
-            if length > min(size, 100_000_000):
-                raise CheckpointError(f"{file}: not a safetensors file, or damaged at its start; fetch it again")
-            entries = json.loads(stream.read(length))
-    except FileNotFoundError:
-        raise CheckpointError(f"{file}: missing; fetch the checkpoint again") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{file}: not a safetensors file, or damaged at its start; fetch it again") from error
-    try:
-        entries.pop("__metadata__", None)
-        shapes = {name: tuple(int(n) for n in entry["shape"]) for name, entry in entries.items()}
-        expected = 8 + length + max((int(entry["data_offsets"][1]) for entry in entries.values()), default=0)
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{file}: its header is not that of a safetensors file; fetch it again") from error
-    if size < expected:
-        raise CheckpointError(f"{file}: truncated, {size} bytes of {expected}; fetch it again")
-    return shapes
-
-
-def shards(path: Path) -> list[Path]:
-    """The weight files of a folder, by its index where it has one."""
-    if (path / INDEX).is_file():
-        try:
-            names = sorted(set(json.loads((path / INDEX).read_text())["weight_map"].values()))
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{path / INDEX}: not a valid weight index ({error})") from error
-        missing = [name for name in names if not (path / name).is_file()]
-        if missing:
+def shapes_of(file: Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the weights in a safetensors file; raises CheckpointError."""
+    found = read_header(file)
+    for name, (dtype, _) in found.items():
+        if dtype not in WEIGHTS:
             raise CheckpointError(
-                f"{path}: {len(missing)} of {len(names)} shards missing ({', '.join(missing[:3])}); fetch them again"
+                f"{file}: {name} is stored as {dtype}; allowed are {', '.join(WEIGHTS)} (no quantised weights)"
             )
-        return [path / name for name in names]
+    return {name: shape for name, (_, shape) in found.items()}
+
+
+def weights_of(path: Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a folder's weights, by its index where it has one; raises CheckpointError."""
+    if (path / INDEX).is_file():
+        return _indexed(path, _weight_map(path / INDEX))
     if (path / SINGLE).is_file():
-        return [path / SINGLE]
+        return shapes_of(path / SINGLE)
     others = sorted(p.name for p in path.glob("*.bin")) + sorted(p.name for p in path.glob("*.pt"))
     hint = f"; {others[0]} is a pickle, which is never loaded: convert it to safetensors" if others else ""
     raise CheckpointError(f"{path}: no {SINGLE} and no {INDEX} in it{hint}")
 
 
+def _weight_map(file: Path) -> dict[str, str]:
+    """The file of each weight, as an index says; raises CheckpointError."""
+    found = read_json(file, CheckpointError).get("weight_map")
+    if not isinstance(found, dict) or not found:
+        raise CheckpointError(f"{file} is no weight index: weight_map must be an object of names with files")
+    for name, shard in found.items():
+        if not isinstance(shard, str) or "/" in shard or not shard.endswith(".safetensors"):
+            raise CheckpointError(
+                f"{file} is no weight index: {name!r} lies in {shard!r}; it must be the name of a *.safetensors file "
+                "beside the index"
+            )
+    return found
+
+
+def _indexed(path: Path, weight_map: dict[str, str]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the weights in all shards, each in the one that the index names; raises CheckpointError."""
+    shards = sorted(set(weight_map.values()))
+    missing = [shard for shard in shards if not (path / shard).is_file()]
+    if missing:
+        raise CheckpointError(
+            f"{path}: {len(missing)} of {len(shards)} shards missing ({', '.join(missing[:3])}); fetch them again"
+        )
+    found: dict[str, tuple[int, ...]] = {}
+    lying: set[tuple[str, str]] = set()
+    for shard in shards:
+        shapes = shapes_of(path / shard)
+        found |= shapes
+        lying |= {(name, shard) for name in shapes}
+    if odd := sorted(lying ^ set(weight_map.items())):
+        name, shard = odd[0]
+        which = "the shard has it, the index does not" if odd[0] in lying else "the index says so, the shard has none"
+        raise CheckpointError(f"{path}: weight {name!r} in {shard}: {which}; fetch the index and its shards again")
+    return found
+
+
 def check_weights(path: Path, expected: dict[str, tuple[int, ...]]) -> None:
     """Every expected tensor is there with its shape, and nothing else; raises CheckpointError naming the first."""
-    found: dict[str, tuple[int, ...]] = {}
-    for file in shards(path):
-        found.update(header(file))
-    compare(path, found, expected, "the family", "config.json")
+    compare(path, weights_of(path), expected, "the family", "config.json")
 
 
 def compare(

@@ -1,14 +1,27 @@
-"""Reading published configurations: what this network cannot do is refused, never ignored."""
+"""Reading published configurations: values of a wrong type, and what this network cannot do, are refused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from functools import cache
+from inspect import get_annotations
+from typing import Annotated, Any, ClassVar, get_args, get_origin
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from transformers import PreTrainedConfig
 
 from dare_bench.errors import CheckpointError
 from dare_bench.model_adapters.backbone import Arch, Names
+from dare_bench.model_adapters.tokens import one_line
+
+Count = Annotated[int, Field(ge=1, le=2**40, description="a whole number of at least 1")]
+Layers = Annotated[int, Field(ge=1, le=10_000, description="a whole number of 1 to 10,000")]
+Experts = Annotated[int, Field(ge=0, le=100_000, description="a whole number of 0 to 100,000")]
+Natural = Annotated[int, Field(ge=0, le=2**40, description="a whole number of at least 0")]
+Positive = Annotated[float, Field(gt=0, description="a finite number above 0")]
+Share = Annotated[float, Field(gt=0, le=1, description="a number above 0, at most 1")]
+"""Types of fields; a configuration class is the schema of its family's config.json."""
+_WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text"}
 
 
 class StandardConfig(PreTrainedConfig):
@@ -17,10 +30,49 @@ class StandardConfig(PreTrainedConfig):
 
     hidden_act: str = "silu"
     initializer_range: float = 0.02
-    rms_norm_eps: float = 1e-6
-    mask_token_id: int | None = None
+    rms_norm_eps: Share = 1e-6
+    mask_token_id: Any = None  # checked with the other special ids, which may be given when a checkpoint is opened
     tie_word_embeddings: bool = False
     use_cache: bool = False
+
+
+def check_types(config_class: type[PreTrainedConfig], raw: Mapping[str, Any]) -> None:
+    """Raise CheckpointError unless each field of a config.json has a value of the type that its class gives it."""
+    alias: dict[str, str] = getattr(config_class, "attribute_map", {})
+    hints, schema = _schema(config_class)  # type: ignore[arg-type]
+    try:
+        schema.model_validate({alias.get(name, name): value for name, value in raw.items()})
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = str(first["loc"][0])
+        seen = next(name for name in raw if alias.get(name, name) == field)
+        title = config_class.__name__.removesuffix("Config")
+        raise CheckpointError(
+            f"{title} config has {seen}={one_line(raw[seen])}; it must be {_expected(hints[field])}"
+        ) from error
+
+
+@cache
+def _schema(config_class: Any) -> tuple[dict[str, Any], type[BaseModel]]:
+    """The types of the fields that the class and its bases down to transformers' own name, also as a schema."""
+    ours = config_class.__mro__[: config_class.__mro__.index(PreTrainedConfig)]
+    hints = {name: hint for base in ours[::-1] for name, hint in get_annotations(base, eval_str=True).items()}
+    known = {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}
+    known |= {"dtype": str | None, "torch_dtype": str | None, "quantization_config": None}
+    strict = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, protected_namespaces=())
+    fields: dict[str, Any] = {name: (hint, None) for name, hint in known.items()}
+    return known, create_model(config_class.__name__, __config__=strict, **fields)
+
+
+def _expected(hint: Any) -> str:
+    """What a field may be, in words."""
+    if get_origin(hint) is Annotated:
+        return str(get_args(hint)[1].description)
+    if get_origin(hint) is list:
+        return f"a list, each entry {_expected(get_args(hint)[0])}"
+    if parts := get_args(hint):
+        return " or ".join(_expected(part) for part in parts)
+    return "null" if hint in (None, type(None)) else _WORDS[hint]
 
 
 def refuse(config: Any, name: str, supported: Mapping[str, tuple[Any, ...]]) -> None:
@@ -28,20 +80,13 @@ def refuse(config: Any, name: str, supported: Mapping[str, tuple[Any, ...]]) -> 
     for field, allowed in supported.items():
         value = getattr(config, field, allowed[0])
         if value not in allowed:
-            raise CheckpointError(f"{name} config has {field}={value!r}; supported: {', '.join(map(repr, allowed))}")
-
-
-def require_counts(config: Any, name: str, fields: Iterable[str]) -> None:
-    """Raise CheckpointError unless each field is a whole number of at least 1."""
-    for field in fields:
-        value = getattr(config, field, None)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise CheckpointError(f"{name} config has {field}={value!r}; it must be a whole number of at least 1")
+            raise CheckpointError(
+                f"{name} config has {field}={one_line(value)}; supported: {', '.join(map(repr, allowed))}"
+            )
 
 
 def require_routing(config: Any, name: str) -> None:
     """Raise CheckpointError where a router cannot choose ``num_experts_per_tok`` of ``num_experts``."""
-    require_counts(config, name, ("num_experts", "num_experts_per_tok"))
     experts, top_k = config.num_experts, config.num_experts_per_tok
     if top_k > experts:
         raise CheckpointError(
@@ -55,9 +100,6 @@ def require_groups(config: Any, name: str) -> tuple[int, int]:
     Raises:
         CheckpointError: groups that the experts do not fill evenly, or whose best hold too few experts.
     """
-    for field in ("n_group", "topk_group"):
-        if getattr(config, field) is not None:
-            require_counts(config, name, (field,))
     experts, groups, kept = config.num_experts, config.n_group or 1, config.topk_group or 1
     if experts % groups:
         raise CheckpointError(f"{name} config has n_group={groups}; it must divide num_experts={experts}")
@@ -70,14 +112,6 @@ def require_groups(config: Any, name: str) -> tuple[int, int]:
             f"experts in topk_group={kept} of n_group={groups} groups"
         )
     return groups, kept
-
-
-def block_length_of(config: Any, name: str, default: int) -> int:
-    """The config's ``block_size``, ``default`` where it has none; raises CheckpointError for what is no length."""
-    if config.block_size is None:
-        return default
-    require_counts(config, name, ("block_size",))
-    return int(config.block_size)
 
 
 def head_dim(config: Any, name: str) -> int:
@@ -96,11 +130,19 @@ def arch_from(config: Any, name: str, names: Names, **switches: Any) -> Arch:
     ``partial_rotary_factor`` is the share of a head's channels that is rotated.
 
     Raises:
-        CheckpointError: a size that is no whole number of at least 1.
+        CheckpointError: sizes that do not go together.
     """
-    sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
-    require_counts(config, name, (*sizes, "max_position_embeddings"))
     channels, share = head_dim(config, name), getattr(config, "partial_rotary_factor", None)
+    rotated = channels if share is None else int(channels * share)
+    if rotated % 2 or rotated < 2:
+        raise CheckpointError(
+            f"{name} config rotates {rotated} of {channels} channels of a head; it must be an even count"
+        )
+    heads, shared = config.num_attention_heads, config.num_key_value_heads
+    if heads % shared:
+        raise CheckpointError(
+            f"{name} config has num_attention_heads={heads}, not divisible by num_key_value_heads={shared}"
+        )
     return Arch(
         **{
             "names": names,
@@ -109,7 +151,7 @@ def arch_from(config: Any, name: str, names: Names, **switches: Any) -> Arch:
             "heads": config.num_attention_heads,
             "kv_heads": config.num_key_value_heads,
             "head_dim": channels,
-            "rotary_dim": None if share is None else int(channels * share),
+            "rotary_dim": rotated,
             "ff_width": getattr(config, "intermediate_size", 0),
             "vocab": config.vocab_size,
             "norm_eps": config.rms_norm_eps,

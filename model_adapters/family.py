@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +12,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import ValidationError
 
 from dare_bench.errors import CheckpointError, DecodingError, closest
-from dare_bench.model_adapters.backbone import DiffusionNetwork
+from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork
+from dare_bench.model_adapters.configs import check_types
+from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.model_adapters.sampling.rule import Rule
 from dare_bench.model_adapters.scoring.laws import Blockwise, Law, WholeTarget
 from dare_bench.types import Decoding, ModelSpec, Tier
@@ -41,6 +44,19 @@ class Family(ABC):
     def network_of(self, raw: dict[str, Any]) -> type[DiffusionNetwork]:
         """The network class of a config.json; a family with several published classes chooses here."""
         return self.network
+
+    def arch_of(self, raw: dict[str, Any]) -> tuple[Any, Arch]:
+        """A config.json as the network's configuration, and the network that it describes; raises CheckpointError."""
+        network = self.network_of(raw)
+        check_types(network.config_class, raw)
+        try:
+            # A null rope_scaling says nothing, but transformers warns of it.
+            with quiet_transformers(), warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)
+                config = network.config_class.from_dict(raw)
+            return config, network.arch_of(config)
+        except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RuntimeError) as error:
+            raise CheckpointError(f"config.json describes no network ({' '.join(str(error).split())})") from error
 
     def open(self, path: Path, **options: Any) -> Any:
         """Open a folder in this family's published layout (see ``opening.open_native``)."""

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, UsageError
 from dare_bench.model_adapters.adapters import open_adapter
+from dare_bench.model_adapters.backbone import Arch
 from dare_bench.model_adapters.backbone.moe import published_shapes
-from dare_bench.model_adapters.checkpoint import check_weights, read_config, read_object
+from dare_bench.model_adapters.checkpoint import compare, read_object, weights_of
 from dare_bench.model_adapters.family import Family, require_mask
 from dare_bench.model_adapters.native import NativeModel
-from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.model_adapters.qwen_tokenizer import name_mask
 from dare_bench.model_adapters.tokens import as_id, one_line, open_tokenizer
 from dare_bench.model_adapters.weights import check_finite, from_folder
@@ -31,9 +31,11 @@ def pick_device(device: str | None) -> torch.device:
         gpu = "cuda" if local is None else f"cuda:{local}"
         return torch.device(gpu if torch.cuda.is_available() else "cpu")
     try:
-        found = torch.device(device)
+        found = torch.device(device) if isinstance(device, str) else None
     except RuntimeError:
-        raise UsageError(f"device {device!r} is not known; allowed are cpu, cuda, cuda:0 and so on") from None
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
+        raise UsageError(f"device {device!r} is not known; allowed are cpu, cuda, cuda:0 and so on")
     if found.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device {device!r} is asked for, but PyTorch sees no GPU here; use device='cpu'")
     return found
@@ -47,7 +49,7 @@ def pick_dtype(dtype: Any, device: torch.device, config: dict[str, Any]) -> torc
         if device.type == "cpu":
             return torch.float32
         dtype = config.get("torch_dtype") or config.get("dtype") or "bfloat16"
-    if dtype not in DTYPES:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r} is not known; allowed are {', '.join(DTYPES)} and auto")
     return DTYPES[dtype]
 
@@ -75,14 +77,17 @@ def open_native(
     given_eos = tuple(_given_id("eos_id", item) for item in several)
     raw = read_config(path)
     try:
-        network = family.network_of(raw)
-        config = read(network, raw)
-        arch = network.arch_of(config)
+        config, arch = family.arch_of(raw)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    network, found = family.network_of(raw), weights_of(path)
+    _check_counts(path, arch, len(found))
+    try:
         with torch.device("meta"):
             built = {k: tuple(v.shape) for k, v in network(config).state_dict().items()}
     except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: config.json describes no network ({str(error).splitlines()[0]})") from error
-    check_weights(path, published_shapes(built))
+        raise CheckpointError(f"{path}: config.json describes no network ({' '.join(str(error).split())})") from error
+    compare(path, found, published_shapes(built), "the family", "config.json")
     where = pick_device(device)
     kind = pick_dtype(dtype, where, raw)
     tokenizer = open_tokenizer(path, arch.vocab)
@@ -125,6 +130,8 @@ def _given_id(name: str, value: Any) -> int:
 def _check_ids(spec: ModelSpec, path: Path) -> None:
     """Raise CheckpointError for special ids, given or from the checkpoint's files, that cannot be."""
     eot = () if spec.eot_id is None else (spec.eot_id,)
+    if spec.pad_id is not None and as_id(spec.pad_id) is None:
+        raise CheckpointError(f"{path}: pad_token_id={one_line(spec.pad_id)} is no token id; it must be one, or null")
     for name, ids in (("mask_id", (spec.mask_id,)), ("eos_id", spec.eos_ids), ("eot_id", eot)):
         for token in ids:
             if as_id(token) is None:
@@ -138,8 +145,12 @@ def _check_ids(spec: ModelSpec, path: Path) -> None:
         )
 
 
-def read(network: Any, raw: dict[str, Any]) -> Any:
-    """config.json as the network's config. A null ``rope_scaling`` says nothing, but transformers warns of it."""
-    with quiet_transformers(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        return network.config_class.from_dict(raw)
+def _check_counts(path: Path, arch: Arch, tensors: int) -> None:
+    """Raise CheckpointError where a config asks for far more layers or experts than there are weights: building such a
+    network, even without its numbers, could take for ever."""
+    experts = sum(arch.moe.layers) * arch.moe.experts if arch.moe is not None else 0
+    if max(arch.layers, experts) > tensors:
+        raise CheckpointError(
+            f"{path}: config.json describes {arch.layers} layers and {experts} experts in all, but the files hold "
+            f"{tensors} weights: wrong sizes in the config, or an incomplete checkpoint"
+        )

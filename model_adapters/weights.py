@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from dare_bench.errors import CheckpointError
@@ -21,7 +22,7 @@ def from_folder(network: Any, path: Path, config: Any, dtype: torch.dtype) -> An
     try:
         with quiet_transformers():
             return network.from_pretrained(str(path), config=config, dtype=dtype, use_safetensors=True)
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(f"{path}: its weights do not load ({reason})") from error
 

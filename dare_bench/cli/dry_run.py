@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as jsonlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dare_bench.engine.plan import Planned, plan
@@ -58,9 +57,9 @@ def _seen(one: Planned) -> Preview | Estimate:
 
 def _is_here(model: str) -> bool:
     """Can the checkpoint be opened without fetching gigabytes?"""
-    from dare_bench.registry import registry
+    from dare_bench.loading import here
 
-    if model in registry().names("checkpoint") or Path(model).expanduser().exists():
+    if here(model) is not None:
         return True
     from huggingface_hub import try_to_load_from_cache
 

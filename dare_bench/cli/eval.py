@@ -62,7 +62,7 @@ def evaluate(
         str | None, _task("--limit", "-L", text="First N documents of each task, or a share (0.1).")
     ] = None,
     repeats: Annotated[
-        int | None, _task("--repeats", min=1, text="Answers for each prompt: their mean, and pass@k.")
+        int | None, _task("--repeats", min=1, text="Answers for each prompt (at most 10,000): their mean, and pass@k.")
     ] = None,
     samples: Annotated[
         str | None, _task("--samples", text='JSON or its file: {"task": \\[0, 5]} names documents.')
@@ -197,7 +197,9 @@ def evaluate(
 
         print_run(run)
     if run.status != "complete":
-        raise typer.Exit(4)
+        from dare_bench.cli.summary import incomplete
+
+        raise incomplete([run])
 
 
 def with_template_names(words: Sequence[str]) -> list[str]:

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from dare_bench.checkpoint_files import read_config
 from dare_bench.cli.ls_recipes import recipes
 from dare_bench.cli.ls_suites import suites
+from dare_bench.errors import CheckpointError
 
 app = typer.Typer(help="List models, tasks, suites, recipes, trainers or runs.", no_args_is_help=True)
 app.command()(recipes)
@@ -42,8 +44,8 @@ def models(json: _Json = False) -> None:
 
 def _checkpoint(name: str, path: Path) -> dict[str, Any]:
     try:
-        config = jsonlib.loads((path / "config.json").read_text())
-    except (OSError, ValueError):
+        config = read_config(path)
+    except CheckpointError:
         config = {}
     size = sum(file.stat().st_size for file in path.glob("*.safetensors"))
     architecture = next(iter(config.get("architectures") or ["?"]))

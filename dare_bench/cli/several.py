@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import typer
-
+from dare_bench.cli.summary import incomplete
 from dare_bench.engine.evaluate import Outcome, evaluate_all
 from dare_bench.engine.plan import Planned
 from dare_bench.runs.text import counted
@@ -18,7 +17,7 @@ def make(planned: Sequence[Planned], json: bool) -> None:
     """Make the runs and print them.
 
     Raises:
-        typer.Exit: with 4 if a run could not be made or is incomplete.
+        IncompleteError: a run could not be made, or samples failed.
     """
     outcomes: list[Outcome] = []
     for number, outcome in enumerate(evaluate_all(_announced(planned)), start=1):
@@ -31,8 +30,9 @@ def make(planned: Sequence[Planned], json: bool) -> None:
         from dare_bench.cli.summary import print_runs
 
         print_runs([(outcome.planned.name, outcome.run, _why(outcome)) for outcome in outcomes])
-    if any(outcome.run is None or outcome.run.status != "complete" for outcome in outcomes):
-        raise typer.Exit(4)
+    made = [outcome.run for outcome in outcomes if outcome.run is not None]
+    if len(made) < len(outcomes) or any(run.status != "complete" for run in made):
+        raise incomplete(made, [outcome.reason for outcome in outcomes if outcome.reason is not None])
 
 
 def _announced(planned: Sequence[Planned]) -> Sequence[Planned]:

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dare_bench.cli.plain import plain_console
-from dare_bench.runs.text import no_answer
+from dare_bench.errors import IncompleteError
+from dare_bench.runs.text import counted, no_answer
 from dare_bench.types import TIER_MEANING, Decoding
 
 if TYPE_CHECKING:
@@ -51,6 +52,18 @@ def print_run(run: Run) -> None:
     if block.recipes:
         _print_published(console, [run])
     print(run.results_file)
+
+
+def incomplete(runs: Sequence[Run], not_made: Sequence[str] = ()) -> IncompleteError:
+    """What a command ends with whose runs have samples without an answer, or could not be made (the reasons)."""
+    said = []
+    if failures := [failure for run in runs if run.block is not None for failure in run.block.failures]:
+        first = failures[0]
+        told = f"the first is {first.task} {first.doc_id}: {first.error}"
+        said.append(f"{no_answer(len(failures))} left out of the scores; {told}")
+    if not_made:
+        said.append(f"{counted(len(not_made), 'run')} not made, the first because: {not_made[0]}")
+    return IncompleteError("incomplete: " + ("; ".join(said) or "a run is not complete; run the same command again"))
 
 
 def print_runs(made: Sequence[tuple[str, Run | None, str | None]]) -> None:

@@ -162,7 +162,9 @@ def _train(method: str, own: Mapping[str, FieldInfo], flags: dict[str, Any], jso
             print_runs([(run.path.name, run, None) for run in trained.runs])
         print(trained.path)
     if trained.not_run or any(run.status != "complete" for run in trained.runs):
-        raise typer.Exit(4)
+        from dare_bench.cli.summary import incomplete
+
+        raise incomplete(trained.runs, trained.not_run)
 
 
 def _once(found: Mapping[str, Any], config: str | None) -> None:

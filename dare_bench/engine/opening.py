@@ -12,6 +12,7 @@ from dare_bench.engine import identity as ident
 from dare_bench.errors import UsageError
 from dare_bench.loading import base_and_adapter, is_adapter, load, locate
 from dare_bench.protocols import LoadedModel
+from dare_bench.reading import existing
 
 
 def apart(spec: RunSpec, given: Any = None) -> RunSpec:
@@ -31,7 +32,7 @@ def apart(spec: RunSpec, given: Any = None) -> RunSpec:
         if named and named != [str(theirs)]:
             raise UsageError(f"adapter={named[0]!r}, but the model is open already; load(base, adapter=...) opens both")
         return spec.model_copy(update={"adapter": None if theirs is None else str(theirs)})
-    if not named and not is_adapter(Path(spec.model).expanduser()):
+    if not named and ((folder := existing(spec.model)) is None or not is_adapter(folder)):
         return spec
     if len(set(named)) > 1:
         raise UsageError(f"two adapters are named, {named[0]!r} and {named[1]!r} in model_args; give one")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +11,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from dare_bench.engine.scope import Scope
-from dare_bench.errors import RunError
+from dare_bench.errors import DareError, RunError
+from dare_bench.reading import existing, read_json
 from dare_bench.runs.files import DONE_FILE, JOURNAL, RUN_FILE, file_date
 from dare_bench.runs.writer import atomic_write_json, ensure_folder, remove_leftovers, save_error, sync_folder
 
@@ -33,10 +33,10 @@ class Done:
 def read_done(folder: Path) -> Done | None:
     """The commit marker of a run directory; None if it is not there (or not readable: it is then made anew)."""
     try:
-        raw = json.loads((folder / DONE_FILE).read_text())
+        raw = read_json(folder / DONE_FILE, DareError)
         scope = Scope.of(raw["scope"]["limit"], raw["scope"]["samples"])
         return Done(raw["status"], raw["asked"], scope, dict(raw["totals"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (DareError, ValueError, KeyError, TypeError):
         return None
 
 
@@ -53,7 +53,7 @@ def candidates(out: Path, run_id: str) -> list[tuple[int, Path]]:
 def latest_with_prefix(out: Path, prefix: str) -> list[Path]:
     """For each run id that begins so (a prefix and ten hex digits), its latest folder."""
     ids: set[str] = set()
-    for path in out.glob(f"{prefix}-*"):
+    for path in () if existing(out) is None else out.glob(f"{prefix}-*"):
         code = path.name.removeprefix(f"{prefix}-").split("-")[0]
         if len(code) == 10 and all(c in "0123456789abcdef" for c in code):
             ids.add(f"{prefix}-{code}")
@@ -128,11 +128,11 @@ class RunFolder:
                 },
             )
         try:
-            found = json.loads(file.read_text())
+            found = read_json(file, RunError)
             if found["schema_version"] > SCHEMA_VERSION:
                 raise RunError(f"{file}: written by a newer dare-bench (schema {found['schema_version']}); upgrade it")
             return {**found, "date": str(found["date"]), "created": str(found["created"])}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise RunError(f"{file} is damaged ({error}); add --fresh for a new run beside it") from error
 
     def reopen(self) -> None:

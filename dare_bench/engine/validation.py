@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dare_bench.checkpoint_files import read_header
 from dare_bench.errors import CheckpointError, DareError
 
 _WHOLE = {"early_stop": False, "text_after_eos": "keep"}
@@ -34,11 +33,12 @@ def validate(checkpoint: str, **arguments: Any) -> Iterator[Check]:
     Raises:
         UsageError: unknown device, dtype or family.
     """
-    from dare_bench.loading import load, locate
+    from dare_bench.engine.opening import open_checkpoint
+    from dare_bench.loading import locate
 
     try:
         path = locate(checkpoint)
-        model = load(checkpoint, **{"dtype": "float32", **arguments})
+        model = open_checkpoint(checkpoint, {"dtype": "float32", **arguments})
     except CheckpointError as error:
         yield Check("open", False, str(error))
         return
@@ -116,12 +116,7 @@ def round_trip(model: Any, path: Path, arguments: dict[str, Any]) -> tuple[bool,
 
 def tensor_names(folder: Path) -> set[str]:
     """The names in a folder's safetensors headers."""
-    names: set[str] = set()
-    for file in sorted(folder.glob("*.safetensors")):
-        with file.open("rb") as stream:
-            (size,) = struct.unpack("<Q", stream.read(8))
-            names |= json.loads(stream.read(size)).keys()
-    return names - {"__metadata__"}
+    return {name for file in sorted(folder.glob("*.safetensors")) for name in read_header(file)}
 
 
 def batch_invariance(model: Any) -> tuple[bool, str]:

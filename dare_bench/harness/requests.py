@@ -36,21 +36,36 @@ def plain(words: Mapping[str, Any]) -> dict[str, Any]:
 
     ``until`` gives ``stop``, ``max_gen_toks`` (and its aliases, in lm-eval's order) ``gen_length``; ``do_sample=False``
     means temperature 0, ``do_sample=True`` without a temperature 1, as in transformers.
+
+    Raises:
+        DecodingError: a value that none of these can have.
     """
     fields = dict(words)
     until = fields.pop("until", None)
     if until is not None:
         texts = [until] if isinstance(until, str) else until
+        if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+            raise DecodingError(f"until={until!r}: expected a text or a list of texts that end an answer")
         fields["stop"] = [text for text in texts if text]
     lengths = [value for name in _LENGTHS if (value := fields.pop(name, None)) is not None]
     if lengths and "gen_length" not in fields:
-        fields["gen_length"] = int(lengths[0])
+        fields["gen_length"] = _count(lengths[0])
     sampled = fields.pop("do_sample", None)
     if sampled is False:
         fields["temperature"] = 0.0
     elif sampled is True:
         fields.setdefault("temperature", 1.0)
+    elif sampled is not None:
+        raise DecodingError(f"do_sample={sampled!r}: expected true or false")
     return fields
+
+
+def _count(value: Any) -> int:
+    """lm-eval's length of an answer, which its task files also write as a text or a float."""
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise DecodingError(f"max_gen_toks={value!r}: expected a number of tokens") from None
 
 
 class RequestBuilder:
@@ -79,7 +94,7 @@ class RequestBuilder:
     ) -> None:
         self._model, self._seed, self._stop_early = model, seed, stop_early
         lengths = {name: decoding[name] for name in ("gen_length", *_LENGTHS) if decoding.get(name) is not None}
-        if len(set(lengths.values())) > 1:
+        if any(value != next(iter(lengths.values())) for value in lengths.values()):
             given = ", ".join(f"{name}={value}" for name, value in lengths.items())
             raise DecodingError(f"{given}: these are names of one field, the length of an answer; give one of them")
         self.user = plain(decoding)

@@ -25,6 +25,7 @@ import yaml
 from dare_bench.errors import DareError, DataError, unknown
 from dare_bench.fingerprint import cache_dir
 from dare_bench.harness.yaml_scan import Scanner, scan, value_of
+from dare_bench.reading import existing
 from dare_bench.registry import registry
 
 LM_EVAL = "lm-eval"
@@ -106,8 +107,8 @@ class TaskIndex:
         for entry in registry().entries("task_folder"):
             self._add(Path(entry.target), entry.name)
         for folder in include_path:
-            root = Path(folder).expanduser()
-            if not root.is_dir():
+            root = existing(folder)
+            if root is None or not root.is_dir():
                 raise DataError(f"--include-path {folder}: no such folder; give a folder with lm-eval task files")
             self._add(root.resolve(), str(folder))
 
@@ -143,7 +144,7 @@ class TaskIndex:
             if pattern in self.entries:
                 found.append(pattern)
             elif self.is_path(pattern):
-                found += self._from_path(Path(pattern).expanduser())
+                found += self._from_path(pattern)
             else:
                 matched = fnmatch.filter(self.entries, pattern) if set("*?[") & set(pattern) else []
                 if not matched:
@@ -153,17 +154,18 @@ class TaskIndex:
 
     def is_path(self, word: str) -> bool:
         """Is that no name, but a task file or a folder of them?"""
-        return word not in self.entries and (word.endswith(".yaml") or os.sep in word or Path(word).is_dir())
+        return word not in self.entries and (word.endswith(".yaml") or os.sep in word or existing(word) is not None)
 
-    def _from_path(self, path: Path) -> list[str]:
+    def _from_path(self, named: str) -> list[str]:
         """Adds a task file, or all of a folder, to the index."""
+        path = existing(named)
+        if path is None:
+            raise DataError(f"--tasks {named}: no such task file")
         if path.is_dir():
             entries = _entries(path.resolve(), str(path), _fold(path.resolve()))
             if not entries:
                 raise DataError(f"--tasks {path}: no task file (*.yaml with a task or group key) in this folder")
         else:
-            if not path.is_file():
-                raise DataError(f"--tasks {path}: no such task file")
             found = [row for row in scan(path.resolve().parent) if row[2] == path.name]
             if not found:
                 raise DataError(f"--tasks {path}: the file has no task or group key")

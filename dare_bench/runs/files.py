@@ -16,6 +16,8 @@ RUN_FILE = "run.json"
 DONE_FILE = "done.json"
 JOURNAL = "journal"
 # Task names are free text; these few characters would leave the folder or are no part of a file name.
+MAX_TASK = 180
+"""Bytes of a task's name in a file name, beside a date and a suffix."""
 _NOT_IN_NAMES = re.compile(r"[/\\\x00-\x1f]")
 
 
@@ -29,11 +31,20 @@ def results_name(date: str) -> str:
 
 
 def samples_name(task: str, date: str) -> str:
-    return f"samples_{_NOT_IN_NAMES.sub('_', task)}_{date}.jsonl"
+    return f"samples_{_part(task)}_{date}.jsonl"
 
 
 def traces_name(task: str, date: str) -> str:
-    return f"traces_{_NOT_IN_NAMES.sub('_', task)}_{date}.jsonl"
+    return f"traces_{_part(task)}_{date}.jsonl"
+
+
+def _part(task: str) -> str:
+    """A task's name as part of a file name, of which most systems take 255 bytes; a hash stands for what is cut."""
+    clean = _NOT_IN_NAMES.sub("_", task)
+    raw = clean.encode("utf-8", "replace")
+    if len(raw) <= MAX_TASK:
+        return clean
+    return f"{raw[: MAX_TASK - 9].decode('utf-8', 'ignore')}-{hashlib.sha256(task.encode()).hexdigest()[:8]}"
 
 
 def sample_line(sample: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ _REMEDY = {
     errno.EDQUOT: "free some space and run the same command again",
     errno.EACCES: "choose another folder or change its permissions",
     errno.EPERM: "choose another folder or change its permissions",
+    errno.ENAMETOOLONG: "choose another folder",
     errno.ENOENT: "choose another folder",
     errno.ENOTDIR: "choose another folder",
     errno.EEXIST: "choose another folder",
@@ -47,6 +48,8 @@ def ensure_folder(path: str | Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise save_error(path, error) from error
+    except ValueError as error:  # a NUL character
+        raise SaveError(f"cannot write {str(path)!r}: {error}; choose another folder") from error
     return path
 
 

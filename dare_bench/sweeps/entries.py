@@ -14,7 +14,7 @@ from dare_bench.engine.plan import plan
 from dare_bench.errors import UsageError, closest
 from dare_bench.registry import registry
 from dare_bench.run_fields import run_fields
-from dare_bench.sweeps.grid import Named, expand
+from dare_bench.sweeps.grid import Named, bounded, expand
 from dare_bench.sweeps.spec import Checkpoint, SweepSpec
 from dare_bench.training.spec import TrainSpec, train_spec
 from dare_bench.types import Decoding
@@ -63,6 +63,7 @@ def trainings(spec: SweepSpec) -> list[Training]:
         for point in _points(mapping, where):
             for base in _chosen(spec, point.pop("models", None), where):
                 made = _training(base, point, where)
+                bounded(len(found) + 1, where, "trainings")
                 twin = found.setdefault(_mark(made), made)
                 if twin is not made:
                     log.info("%s and %s name the same training of %s; it is done once", twin.where, where, base.name)
@@ -94,6 +95,7 @@ def _points(mapping: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
                 raise UsageError(f"{where}.{name}: neither a training setting nor one of {method}; closest: {near}")
         lists = _lists({**TrainSpec.model_fields, **settings}) | {"models"}
         found += [{"method": method, **point} for point in expand(flat, where, lists)]
+        bounded(len(found), where)
     return found
 
 
@@ -138,6 +140,7 @@ def evaluations(spec: SweepSpec) -> list[Evaluation]:
             fields = _evaluation(point, where)
             names = (models,) if isinstance(models, str) else tuple(models or ())
             found.append(Evaluation(fields, where, str(name) if name is not None else None, names))
+        bounded(len(found), where, "evaluations")
     return found
 
 
@@ -169,7 +172,9 @@ def _chosen(spec: SweepSpec, names: Any, where: str) -> Sequence[Checkpoint]:
     """The checkpoints that an entry is for: those it names, or all."""
     if names is None:
         return spec.models
-    wanted = [names] if isinstance(names, str) else list(names)
+    wanted = [names] if isinstance(names, str) else names
+    if not isinstance(wanted, list | tuple) or not all(isinstance(name, str) for name in wanted):
+        raise UsageError(f"{where}.models={names!r}: expected names of this sweep's models")
     known = {name: one for one in spec.models for name in (one.model, one.name)}
     for name in wanted:
         if name not in known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Literal
 from dare_bench import fingerprint
 from dare_bench.errors import UsageError
 from dare_bench.sweeps.entries import Evaluation, Training, evaluations, trainings
+from dare_bench.sweeps.grid import bounded
 from dare_bench.sweeps.spec import Checkpoint, SweepSpec
 
 Kind = Literal["train", "eval", "board"]
@@ -57,6 +59,9 @@ def graph(spec: SweepSpec) -> list[Node]:
             name.
     """
     made, asked = trainings(spec), _named(evaluations(spec))
+    each = {base.name: sum(_meant(one, base) for _, one in asked) for base in spec.models}
+    bases = sum(each.values()) if spec.base or not made else 0
+    bounded(bases + sum(1 + each[training.base.name] for training in made), spec.name, "nodes")
     nodes: list[Node] = []
     if spec.base or not made:
         for base in spec.models:
@@ -148,6 +153,6 @@ def _shown(value: Any) -> str:
 
 
 def _all_different(nodes: Sequence[Node]) -> None:
-    ids = [node.id for node in nodes]
-    if twice := next((name for name in ids if ids.count(name) > 1), None):
+    counts = Counter(node.id for node in nodes)
+    if twice := next((name for name, count in counts.items() if count > 1), None):
         raise UsageError(f"two nodes are called {twice!r}: they differ in what names do not show; keep one of them")

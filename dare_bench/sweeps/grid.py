@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from itertools import product
 from typing import Any
@@ -9,6 +10,15 @@ from typing import Any
 from dare_bench.errors import UsageError
 
 Named = Mapping[str, frozenset[str]]
+MOST = 2000
+"""Most points of a grid, most nodes of a sweep."""
+
+
+def bounded(count: int, where: str, what: str = "combinations") -> int:
+    """``count`` if a sweep can have so many; raises UsageError."""
+    if count > MOST:
+        raise UsageError(f"{where}: {count:,} {what}; a sweep may have {MOST:,}: cut its lists, or make several sweeps")
+    return count
 
 
 def expand(
@@ -22,7 +32,7 @@ def expand(
         nested: keys whose value is a mapping that may hold axes itself, with that mapping's own ``lists``.
 
     Raises:
-        UsageError: an empty axis, or a value that stands on an axis twice.
+        UsageError: an empty axis, a value that stands on an axis twice, or more points than a sweep may have.
     """
     inner = nested or {}
     axes = []
@@ -35,10 +45,12 @@ def expand(
         axis = value if isinstance(value, list) and not whole else [value]
         if not axis:
             raise UsageError(f"{place}: an empty list has no value; give one, or leave {name} out")
+        bounded(len(axis), place)
         twice = [item for at, item in enumerate(axis) if _in(item, axis[:at])]
         if twice:
             raise UsageError(f"{place}: {twice[0]!r} stands there twice; keep one")
         axes.append(axis)
+    bounded(math.prod(map(len, axes)), where)
     return [dict(zip(mapping, point, strict=True)) for point in product(*axes)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -14,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from dare_bench import fingerprint
 from dare_bench.config import one_line
 from dare_bench.errors import CheckpointError, DareError, RunError
-from dare_bench.loading import locate
-from dare_bench.registry import registry
+from dare_bench.loading import here
+from dare_bench.reading import existing, read_json, read_text
 from dare_bench.runs.reader import Run
 from dare_bench.runs.writer import atomic_write_json
 from dare_bench.sweeps.entries import HOW
@@ -75,14 +74,12 @@ def read(out: Path, node: Node) -> Record:
 
 def read_file(file: Path) -> Record | None:
     """A record; None where there is no file. Raises RunError."""
-    try:
-        return Record.model_validate_json(file.read_bytes())
-    except FileNotFoundError:
+    if existing(file) is None:
         return None
+    try:
+        return Record.model_validate(read_json(file, RunError))
     except ValidationError as error:
         raise RunError(f"{file} is damaged ({one_line(error, 'the node')}); remove it to do the node again") from error
-    except OSError as error:
-        raise RunError(f"cannot read {file}: {error.strerror}") from error
 
 
 def write(out: Path, record: Record) -> None:
@@ -142,16 +139,13 @@ def is_done(out: Path, node: Node) -> bool:
 
 def content(checkpoint: str) -> str:
     """A checkpoint's content; a hub id that is not on this machine stands for itself: nothing is fetched for this."""
-    if checkpoint in registry().names("checkpoint") or Path(checkpoint).expanduser().exists():
-        return fingerprint.content_hash(locate(checkpoint))
-    if checkpoint.count("/") != 1 or checkpoint.startswith((".", "/", "~")):
-        locate(checkpoint)  # raises, and says what there is
-    return checkpoint
+    folder = here(checkpoint)
+    return checkpoint if folder is None else fingerprint.content_hash(folder)
 
 
 def run_content(run: Run) -> str:
     """What a run holds: a hash over its results file."""
-    return fingerprint.digest(run.results_file.read_text() if run.results_file else "", 32)
+    return fingerprint.digest(read_text(run.results_file, RunError) if run.results_file else "", 32)
 
 
 def _trained(out: Path, name: str) -> str:
@@ -206,10 +200,9 @@ def claim(out: Path, name: str, asked: dict[str, Any]) -> None:
     """
     file = out / "sweep.json"
     if file.exists():
-        try:
-            before = str(json.loads(file.read_text())["name"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{file} is damaged ({error}); remove it, or choose another --output-path") from error
+        before = read_json(file, RunError).get("name")
+        if not isinstance(before, str):
+            raise RunError(f"{file} is damaged (name={before!r}); remove it, or choose another --output-path")
         if before != name:
             raise RunError(f"{out} holds the sweep {before!r}, this one is {name!r}; choose another --output-path")
     atomic_write_json(file, {"name": name, "asked": asked})

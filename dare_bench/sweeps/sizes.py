@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dare_bench.checkpoint_files import read_config, read_header
 from dare_bench.errors import DareError
-from dare_bench.loading import family_of, locate
+from dare_bench.loading import family_of, here
+from dare_bench.reading import existing
 from dare_bench.registry import registry
 from dare_bench.training.rows import Example, Kind, Pair
 from dare_bench.training.spec import TrainSpec
@@ -49,29 +51,25 @@ class Rows:
 
 def size_of(model: str, family: str | None = None) -> Size:
     """The size of a checkpoint; nothing is fetched for it, and no weight is read. Raises CheckpointError."""
-    hub = model.count("/") == 1 and not model.startswith((".", "/", "~"))
-    if hub and model not in registry().names("checkpoint") and not Path(model).expanduser().exists():
+    if (folder := here(model)) is None:
         return Size()
-    folder = locate(model)
     files = sorted(folder.glob("*.safetensors"))
-    shapes = {name: shape for file in files for name, shape in _shapes(file).items()}
-    config = _config(folder)
+    counts = {name: math.prod(tensor.shape) for file in files for name, tensor in read_header(file).items()}
+    config = read_config(folder)
     share = 1.0
     chosen, experts = config.get("num_experts_per_tok"), config.get("num_experts")
     if isinstance(chosen, int) and isinstance(experts, int) and experts:
         share = chosen / experts
-    total = float(sum(shapes.values()))
-    routed = float(sum(count for name, count in shapes.items() if ".experts." in name))
+    total = float(sum(counts.values()))
+    routed = float(sum(count for name, count in counts.items() if ".experts." in name))
     return Size(total, total - routed * (1 - share), _has_blocks(folder, family, config))
 
 
 def _has_blocks(folder: Path, family: str | None, config: dict[str, Any]) -> bool:
-    """Does the network attend block-causally (and so train on two copies of a row)? By its family, from config.json."""
-    try:
-        network = family_of(folder, family).load().network_of(config)
-        return network.arch_of(network.config_class(**config)).block_length is not None
-    except (DareError, AttributeError, TypeError, ValueError):  # another kind of family: taken as the plain one
-        return False
+    """Does the network attend block-causally (and so train on two copies of a row)? By its family, from config.json;
+    a family of another kind is taken as one that does not."""
+    arch_of = getattr(family_of(folder, family).load(), "arch_of", None)
+    return arch_of is not None and arch_of(config)[1].block_length is not None
 
 
 def rows_of(spec: TrainSpec, encode: Encode | None = None) -> Rows:
@@ -83,7 +81,7 @@ def rows_of(spec: TrainSpec, encode: Encode | None = None) -> Rows:
     kind: Kind = getattr(registry().get("trainer", spec.method).load(), "reads", "examples")
     of_item = 2 if kind == "pairs" else 1
     limit = float(spec.max_length or 10**9)
-    local = spec.task is not None or Path(spec.data or "").expanduser().exists()
+    local = spec.task is not None or existing(spec.data or "") is not None
     if not local:
         tokens = min(UNKNOWN_TOKENS, limit)
         return Rows(spec.rows or UNKNOWN_ROWS, of_item, tokens, "not looked at: taken")
@@ -107,25 +105,3 @@ def _length(row: Any, count: Callable[[str], float]) -> float:
     if isinstance(row, Pair):
         return count(said) + (count(row.chosen) + count(row.rejected)) / 2
     return count(said) + count(row.answer if isinstance(row, Example) else row.truth)
-
-
-def _shapes(file: Path) -> dict[str, int]:
-    """Numbers in each tensor of a safetensors file, by its header (8 bytes of length, then JSON)."""
-    with file.open("rb") as stream:
-        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-    found = {}
-    for name, entry in header.items():
-        if name != "__metadata__":
-            count = 1
-            for part in entry["shape"]:
-                count *= part
-            found[name] = count
-    return found
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

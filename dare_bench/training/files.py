@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import gzip
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator
@@ -18,10 +19,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from dare_bench.errors import DataError, UsageError
+from dare_bench.reading import MAX_LINE, check_nesting, existing, open_regular, unique_object
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
 SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(:[\w.-]+)?")
+MAX_ARRAY = 1 << 30
+"""Largest file that is one JSON array, which is read whole."""
 PARQUET_ROWS = 1024
 """Rows of a parquet file that are held at a time."""
 
@@ -66,21 +70,23 @@ def find_files(data: str, split: str) -> list[Path]:
     Raises:
         UsageError: a path, pattern or folder without such files.
     """
-    place = Path(data).expanduser()
-    if place.is_file():
+    place = existing(data)
+    if place is not None and place.is_file():
         if not place.name.endswith(SUFFIXES):
             raise UsageError(f"{data} is no training data by its name; allowed are {', '.join(SUFFIXES)}")
         return [place]
-    if place.is_dir():
+    if place is not None and place.is_dir():
         return _of_folder(place, split)
     if glob.has_magic(data):
-        matching = map(Path, glob.glob(str(place), recursive=True))  # noqa: PTH207 - Path.glob takes no absolute one
-        found = sorted(file for file in matching if file.name.endswith(SUFFIXES))
+        pattern = os.path.expanduser(data)  # noqa: PTH111 - Path.glob takes no absolute pattern
+        matching = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207
+        found = sorted(file for file in matching if file.name.endswith(SUFFIXES) and file.is_file())
         if not found:
             raise UsageError(f"no training file matches {data!r}; allowed are {', '.join(SUFFIXES)}")
         return found
-    if not HUB_ID.fullmatch(data) or data.endswith(SUFFIXES):
-        raise UsageError(f"{data} is not there; give a file ({', '.join(SUFFIXES)}), a folder of them or a hub id")
+    if place is not None or not HUB_ID.fullmatch(data) or data.endswith(SUFFIXES):
+        what = "is not there" if place is None else "is neither a file nor a folder"
+        raise UsageError(f"{data} {what}; give a file ({', '.join(SUFFIXES)}), a folder of them or a hub id")
     return []
 
 
@@ -134,50 +140,47 @@ def _names(value: dict[str, Any], prefix: str = "") -> Iterator[str]:
 # -- JSON ------------------------------------------------------------------------------------------------------------
 
 
-class _Twice(ValueError):
-    """A key is written twice in one object."""
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _Twice(f"key {next(n for n in names if names.count(n) > 1)!r} is written twice; keep one")
-    return made
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+_DECODER = json.JSONDecoder(object_pairs_hook=unique_object)
 
 
 def _json_rows(file: Path) -> Iterator[Row]:
     """The objects of a file of JSON lines or of one JSON array, each with the line it begins in."""
     number = 0
     try:
-        with _binary(file) as stream:
-            for number, line in enumerate(stream, 1):
+        with open_regular(file, DataError) as raw:
+            stream: IO[bytes] = gzip.GzipFile(fileobj=raw) if file.name.endswith(".gz") else raw  # type: ignore[assignment]
+            while line := stream.readline(MAX_LINE + 1):
+                number += 1
                 if number == 1:
                     line = line.removeprefix(b"\xef\xbb\xbf")
                     if ".json" in file.suffixes and line.lstrip()[:1] == b"[":
-                        yield from _array_rows(str(file), line + stream.read())
+                        yield from _array_rows(str(file), _whole(file, line, stream))
                         return
+                if len(line) > MAX_LINE:
+                    raise DataError(f"{file}:{number}: longer than {MAX_LINE:,} bytes, the most a line may have")
                 if line.strip():
                     yield _json_row(f"{file}:{number}", line)
     except (OSError, EOFError, zlib.error) as error:  # the last two: a gzip file that is cut off or damaged
         raise DataError(f"{file}:{number + 1}: cannot be read on ({reason(error)})") from error
 
 
-def _binary(file: Path) -> IO[bytes]:
-    return gzip.open(file) if file.name.endswith(".gz") else file.open("rb")  # type: ignore[return-value]
+def _whole(file: Path, line: bytes, stream: IO[bytes]) -> bytes:
+    """A file that is one array, from its first line on."""
+    raw = line + stream.read(MAX_ARRAY + 1 - len(line))
+    if len(raw) > MAX_ARRAY:
+        raise DataError(f"{file}: an array of more than {MAX_ARRAY:,} bytes; write it as JSON lines, one row a line")
+    return raw
 
 
 def _json_row(where: str, line: bytes) -> Row:
     try:
-        return _checked(where, json.loads(line.decode(), object_pairs_hook=_object))
+        return _checked(where, json.loads(line.decode(), object_pairs_hook=unique_object))
     except (ValueError, RecursionError) as error:
         return Row(where, None, _why(error))
 
 
 def _checked(where: str, value: Any) -> Row:
+    check_nesting(value)
     if isinstance(value, dict):
         return Row(where, value)
     return Row(where, None, f"a row is an object of columns, this is a {type(value).__name__} ({shown(value)})")
@@ -191,7 +194,7 @@ def _why(error: ValueError | RecursionError) -> str:
         return f"not valid JSON ({error.msg} at character {error.pos})"
     if isinstance(error, RecursionError):
         return "not valid JSON (nested too deeply)"
-    return str(error) if isinstance(error, _Twice) else f"not valid JSON ({reason(error)})"
+    return f"not valid JSON ({error})"
 
 
 def _array_rows(name: str, raw: bytes) -> Iterator[Row]:

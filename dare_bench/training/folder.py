@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import TrainingError, UsageError
+from dare_bench.reading import read_json
 from dare_bench.runs import lineage
 from dare_bench.runs.writer import atomic_write_json, ensure_folder
 
@@ -34,11 +35,10 @@ def claim(out: Path, asked: Mapping[str, Any]) -> str:
         ensure_folder(out)
         atomic_write_json(file, {"status": "running", "asked": dict(asked)})
         return "new"
-    try:
-        found = json.loads(file.read_text())
-        before, status = dict(found["asked"]), str(found["status"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TrainingError(f"{file} cannot be read ({error}); choose another --output-path") from error
+    found = read_json(file, TrainingError)
+    before, status = found.get("asked"), found.get("status")
+    if not isinstance(before, dict) or not isinstance(status, str):
+        raise TrainingError(f"{file} is damaged (it has no asked and status); choose another --output-path")
     if status != "complete" and not any(out.glob("checkpoint-*")) and not (out / lineage.FILE).exists():
         atomic_write_json(file, {"status": "running", "asked": dict(asked)})
         return "new"
@@ -55,8 +55,8 @@ def claim(out: Path, asked: Mapping[str, Any]) -> str:
 def status(out: Path) -> str:
     """How far the training in ``out`` is, for processes that only follow the first."""
     try:
-        return str(json.loads((out / FILE).read_text())["status"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return str(read_json(out / FILE, TrainingError).get("status", "new"))
+    except TrainingError:
         return "new"
 
 

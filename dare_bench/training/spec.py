@@ -46,7 +46,7 @@ class TrainSpec(BaseModel):
     )
 
     peft: Literal["lora"] | None = Field(None, description="Train an adapter instead of the weights.")
-    lora_r: int = Field(32, ge=1, description="Rank of the adapter.")
+    lora_r: int = Field(32, ge=1, le=8192, description="Rank of the adapter.")
     lora_alpha: float = Field(16.0, gt=0, description="The adapter's part is scaled by alpha / r.")
     lora_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout before the adapter.")
     lora_targets: tuple[str, ...] = Field(

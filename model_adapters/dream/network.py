@@ -10,7 +10,7 @@ from typing import Any
 from transformers import AutoConfig, AutoModel
 
 from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, Names
-from dare_bench.model_adapters.configs import StandardConfig, arch_from, refuse
+from dare_bench.model_adapters.configs import Count, Layers, Positive, StandardConfig, arch_from, refuse
 
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
@@ -25,14 +25,14 @@ class DreamConfig(StandardConfig):
 
     model_type = "Dream"
 
-    vocab_size: int = 152064
-    hidden_size: int = 3584
-    intermediate_size: int = 18944
-    num_hidden_layers: int = 28
-    num_attention_heads: int = 28
-    num_key_value_heads: int = 4
-    max_position_embeddings: int = 131072
-    rope_theta: float = 1000000.0
+    vocab_size: Count = 152064
+    hidden_size: Count = 3584
+    intermediate_size: Count = 18944
+    num_hidden_layers: Layers = 28
+    num_attention_heads: Count = 28
+    num_key_value_heads: Count = 4
+    max_position_embeddings: Count = 131072
+    rope_theta: Positive = 1000000.0
 
 
 class DreamModel(DiffusionNetwork):

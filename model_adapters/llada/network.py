@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrained
 
 from dare_bench.errors import CheckpointError
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork, Names
-from dare_bench.model_adapters.configs import refuse, require_counts
+from dare_bench.model_adapters.configs import Count, Layers, Positive, Share, refuse
 
 NAMES = Names(
     embed="model.transformer.wte",
@@ -52,19 +52,19 @@ class LLaDAConfig(PreTrainedConfig):
         "max_position_embeddings": "max_sequence_length",
     }
 
-    d_model: int = 4096
-    n_heads: int = 32
-    n_kv_heads: int | None = None
-    n_layers: int = 32
-    mlp_ratio: int = 4
-    mlp_hidden_size: int | None = None
-    vocab_size: int = 126464
-    embedding_size: int | None = None
-    max_sequence_length: int = 4096
-    rms_norm_eps: float = 1e-5
-    rope_theta: float = 500000.0
+    d_model: Count = 4096
+    n_heads: Count = 32
+    n_kv_heads: Count | None = None
+    n_layers: Layers = 32
+    mlp_ratio: Count = 4
+    mlp_hidden_size: Count | None = None
+    vocab_size: Count = 126464
+    embedding_size: Count | None = None
+    max_sequence_length: Count = 4096
+    rms_norm_eps: Share = 1e-5
+    rope_theta: Positive = 500000.0
     rope_full_precision: bool = True
-    mask_token_id: int | None = None
+    mask_token_id: Any = None
     multi_query_attention: bool | None = None
     include_bias: bool = False
     include_qkv_bias: bool | None = False
@@ -88,11 +88,17 @@ class LLaDAModelLM(DiffusionNetwork):
     @classmethod
     def arch_of(cls, config: Any) -> Arch:
         refuse(config, "LLaDA", SUPPORTED)
-        require_counts(config, "LLaDA", ("d_model", "n_heads", "n_layers", "vocab_size", "max_sequence_length"))
         heads = config.n_heads
         if config.d_model % heads:
             raise CheckpointError(f"LLaDA config has d_model={config.d_model}, not divisible by n_heads={heads}")
+        if (rows := config.embedding_size) is not None and rows < config.vocab_size:
+            raise CheckpointError(f"LLaDA config has embedding_size={rows}, fewer than vocab_size={config.vocab_size}")
         kv_heads = config.n_kv_heads or (1 if config.multi_query_attention else heads)
+        if heads % kv_heads or config.d_model // heads % 2:
+            raise CheckpointError(
+                f"LLaDA config has d_model={config.d_model}, n_heads={heads}, n_kv_heads={kv_heads}; heads must be a "
+                "multiple of n_kv_heads, of an even number of channels each"
+            )
         root = float(config.d_model) ** 0.5
         return Arch(
             names=NAMES,

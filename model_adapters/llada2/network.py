@@ -12,9 +12,14 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork, MoE, Names
 from dare_bench.model_adapters.backbone.moe import stack_experts
 from dare_bench.model_adapters.configs import (
+    Count,
+    Experts,
+    Layers,
+    Natural,
+    Positive,
+    Share,
     StandardConfig,
     arch_from,
-    block_length_of,
     refuse,
     require_groups,
     require_routing,
@@ -59,28 +64,28 @@ class LLaDA2MoeConfig(StandardConfig):
 
     model_type = "llada2_moe"
 
-    vocab_size: int = 157184
-    hidden_size: int = 2048
-    intermediate_size: int = 5120
-    num_hidden_layers: int = 20
-    num_attention_heads: int = 16
-    num_key_value_heads: int = 4
-    head_dim: int | None = 128
-    max_position_embeddings: int = 32768
-    rope_theta: float = 600000.0
-    partial_rotary_factor: float = 0.5
+    vocab_size: Count = 157184
+    hidden_size: Count = 2048
+    intermediate_size: Count = 5120
+    num_hidden_layers: Layers = 20
+    num_attention_heads: Count = 16
+    num_key_value_heads: Count = 4
+    head_dim: Count | None = 128
+    max_position_embeddings: Count = 32768
+    rope_theta: Positive = 600000.0
+    partial_rotary_factor: Share = 0.5
     use_qk_norm: bool = True
     use_qkv_bias: bool = False
-    moe_intermediate_size: int = 512
-    num_experts: int = 256
-    num_experts_per_tok: int = 8
-    num_shared_experts: int | None = 1
-    first_k_dense_replace: int = 1
-    n_group: int | None = 8
-    topk_group: int | None = 4
-    routed_scaling_factor: float = 2.5
+    moe_intermediate_size: Count = 512
+    num_experts: Experts = 256
+    num_experts_per_tok: Count = 8
+    num_shared_experts: Natural | None = 1
+    first_k_dense_replace: Natural = 1
+    n_group: Count | None = 8
+    topk_group: Count | None = 4
+    routed_scaling_factor: Positive = 2.5
     moe_router_enable_expert_bias: bool = True
-    block_size: int | None = None
+    block_size: Count | None = None
 
 
 class LLaDA2MoeModelLM(DiffusionNetwork):
@@ -113,7 +118,7 @@ class LLaDA2MoeModelLM(DiffusionNetwork):
                 top_groups=top_groups,
                 float32=True,
             ),
-            block_length=block_length_of(config, "LLaDA2", BLOCK_LENGTH),
+            block_length=config.block_size or BLOCK_LENGTH,
         )
 
 

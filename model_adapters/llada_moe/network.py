@@ -14,7 +14,18 @@ from transformers import AutoModel, AutoModelForCausalLM
 from dare_bench.errors import CheckpointError
 from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, MoE, Names
 from dare_bench.model_adapters.backbone.moe import stack_experts
-from dare_bench.model_adapters.configs import StandardConfig, arch_from, refuse, require_routing
+from dare_bench.model_adapters.configs import (
+    Count,
+    Experts,
+    Layers,
+    Natural,
+    Positive,
+    Share,
+    StandardConfig,
+    arch_from,
+    refuse,
+    require_routing,
+)
 
 NAMES = Names(
     **QWEN_NAMES,
@@ -38,24 +49,24 @@ class LLaDAMoEConfig(StandardConfig):
 
     model_type = "llada"
 
-    vocab_size: int = 157184
-    hidden_size: int = 2048
-    dense_intermediate_size: int = 8192
-    expert_intermediate_size: int = 1024
-    shared_expert_intermediate_size: int | None = None
-    num_hidden_layers: int = 16
-    num_attention_heads: int = 16
-    num_key_value_heads: int = 16
-    num_experts: int = 64
-    num_experts_per_tok: int = 8
+    vocab_size: Count = 157184
+    hidden_size: Count = 2048
+    dense_intermediate_size: Count = 8192
+    expert_intermediate_size: Count = 1024
+    shared_expert_intermediate_size: Natural | None = None
+    num_hidden_layers: Layers = 16
+    num_attention_heads: Count = 16
+    num_key_value_heads: Count = 16
+    num_experts: Experts = 64
+    num_experts_per_tok: Count = 8
     moe_layer_freq: list[int] | None = None
     moe_router_enable_expert_bias: bool = False
     qk_layernorm: bool = True
-    clip_qkv: float | None = None
-    partial_rotary_factor: float = 1.0
-    max_position_embeddings: int = 4096
-    rms_norm_eps: float = 1e-5
-    rope_theta: float = 50000.0
+    clip_qkv: Positive | None = None
+    partial_rotary_factor: Share = 1.0
+    max_position_embeddings: Count = 4096
+    rms_norm_eps: Share = 1e-5
+    rope_theta: Positive = 50000.0
 
 
 class LLaDAMoEModelLM(DiffusionNetwork):
@@ -68,7 +79,7 @@ class LLaDAMoEModelLM(DiffusionNetwork):
         refuse(config, "LLaDA-MoE", SUPPORTED)
         require_routing(config, "LLaDA-MoE")
         layers, kinds = config.num_hidden_layers, config.moe_layer_freq
-        if kinds is not None and (not isinstance(kinds, list | tuple) or len(kinds) < layers):
+        if kinds is not None and len(kinds) < layers:
             raise CheckpointError(
                 f"LLaDA-MoE config has moe_layer_freq={kinds!r}; it must be null or a list with one entry for each of "
                 f"num_hidden_layers={layers}"

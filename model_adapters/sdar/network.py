@@ -12,11 +12,13 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, MoE, Names
 from dare_bench.model_adapters.backbone.moe import stack_experts
 from dare_bench.model_adapters.configs import (
+    Count,
+    Experts,
+    Layers,
+    Positive,
     StandardConfig,
     arch_from,
-    block_length_of,
     refuse,
-    require_counts,
     require_routing,
 )
 
@@ -37,16 +39,16 @@ class SDARConfig(StandardConfig):
 
     model_type = "sdar"
 
-    vocab_size: int = 151936
-    hidden_size: int = 4096
-    intermediate_size: int = 12288
-    num_hidden_layers: int = 36
-    num_attention_heads: int = 32
-    num_key_value_heads: int = 8
-    head_dim: int | None = 128
-    max_position_embeddings: int = 32768
-    rope_theta: float = 1000000.0
-    block_size: int | None = BLOCK_LENGTH
+    vocab_size: Count = 151936
+    hidden_size: Count = 4096
+    intermediate_size: Count = 12288
+    num_hidden_layers: Layers = 36
+    num_attention_heads: Count = 32
+    num_key_value_heads: Count = 8
+    head_dim: Count | None = 128
+    max_position_embeddings: Count = 32768
+    rope_theta: Positive = 1000000.0
+    block_size: Count | None = BLOCK_LENGTH
 
 
 class SDARMoeConfig(SDARConfig):
@@ -54,11 +56,11 @@ class SDARMoeConfig(SDARConfig):
 
     model_type = "sdar_moe"
 
-    num_experts: int = 128
-    num_experts_per_tok: int = 8
-    moe_intermediate_size: int = 768
+    num_experts: Experts = 128
+    num_experts_per_tok: Count = 8
+    moe_intermediate_size: Count = 768
     norm_topk_prob: bool = True
-    decoder_sparse_step: int = 1
+    decoder_sparse_step: Count = 1
     mlp_only_layers: list[int] | None = None
 
 
@@ -70,7 +72,7 @@ class SDARForCausalLM(DiffusionNetwork):
     @classmethod
     def arch_of(cls, config: Any) -> Arch:
         refuse(config, "SDAR", SUPPORTED)
-        block_length = block_length_of(config, "SDAR", BLOCK_LENGTH)
+        block_length = config.block_size or BLOCK_LENGTH
         return arch_from(config, "SDAR", NAMES, qk_norm=True, moe=cls.moe_of(config), block_length=block_length)
 
     @classmethod
@@ -86,8 +88,7 @@ class SDARMoeForCausalLM(SDARForCausalLM):
 
     @classmethod
     def moe_of(cls, config: Any) -> MoE | None:
-        require_counts(config, "SDAR", ("decoder_sparse_step",))
-        dense, every = config.mlp_only_layers or (), config.decoder_sparse_step
+        dense, every = set(config.mlp_only_layers or ()), config.decoder_sparse_step
         layers = tuple(
             i not in dense and config.num_experts > 0 and (i + 1) % every == 0 for i in range(config.num_hidden_layers)
         )

@@ -57,7 +57,7 @@ def test_a_setting_that_is_new_and_none_is_no_other_training(tmp_path: Path) -> 
 
 def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text("{")
-    with pytest.raises(TrainingError, match=r"train.json cannot be read"):
+    with pytest.raises(TrainingError, match=r"train.json is damaged: not JSON"):
         claim(tmp_path, ASKED)
 
 

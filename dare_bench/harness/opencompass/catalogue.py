@@ -22,6 +22,7 @@ from typing import Any
 
 from dare_bench.errors import DareError, DataError, UnknownNameError, UsageError, closest, unknown
 from dare_bench.harness.opencompass.quiet import quiet
+from dare_bench.reading import existing
 
 KIND = "OpenCompass config"
 OPENCOMPASS = "opencompass"
@@ -98,8 +99,8 @@ class Catalogue:
     def __init__(self, include_path: Sequence[str | Path] = ()) -> None:
         self._roots: list[tuple[str, Path]] = []
         for folder in include_path:
-            root = Path(folder).expanduser()
-            if not root.is_dir():
+            root = existing(folder)
+            if root is None or not root.is_dir():
                 raise UsageError(
                     f"--include-path {folder}: no such folder; give a folder with OpenCompass config files"
                 )
@@ -154,8 +155,8 @@ class Catalogue:
         if name in self.entries:
             return [self.entries[name]]
         if self.is_path(name):
-            path = Path(name).expanduser()
-            if not path.is_file():
+            path = existing(name)
+            if path is None or not path.is_file():
                 raise UsageError(f"--tasks {name}: no such config file; give its path, or a config's name")
             return [Config(path.stem, path.resolve(), str(path.parent), ".")]
         if set("*?[") & set(name):

@@ -1,0 +1,292 @@
+"""Files that somebody else may have written, damaged at random: each is read in time, or refused by a DareError.
+
+The damage is drawn from a fixed seed: bytes cut, doubled and replaced, and JSON values put in the place of others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from run_factory import make_run
+from safetensors import SafetensorError, safe_open
+
+from dare_bench.checkpoint_files import read_header
+from dare_bench.config import run_spec
+from dare_bench.errors import DareError
+from dare_bench.harness.data import LocalData
+from dare_bench.loading import family_of, load, locate
+from dare_bench.model_adapters.checkpoint import INDEX, weights_of
+from dare_bench.run_fields import run_fields
+from dare_bench.runs.reader import Run
+from dare_bench.suites import read as read_suite
+from dare_bench.sweeps.graph import graph
+from dare_bench.sweeps.spec import read_spec
+from dare_bench.training.data import read_data
+from dare_bench.training.spec import train_spec
+
+SECONDS = 10
+"""CPU time that one file may take."""
+TINY = locate("tiny-sdar")
+
+odd = st.sampled_from(
+    [None, True, -1, 0, 1.5, 10**9, 10**30, float("nan"), float("inf"), "", "x", "x" * 300, "\0", "\ud800", "../x", "5"]
+)
+values = st.recursive(
+    odd,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+class TookTooLong(BaseException):
+    """No ``except Exception`` on the way keeps it from the test."""
+
+
+@contextlib.contextmanager
+def limited() -> Iterator[None]:
+    """Ends what takes more CPU time than a file may; a DareError is a right answer."""
+
+    def late(*_: Any) -> None:
+        raise TookTooLong(f"more than {SECONDS} s of CPU time")
+
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        yield
+    except DareError as error:
+        assert str(error)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def places(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where every value stands in a JSON value."""
+    yield here
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(inner, (*here, key))
+
+
+def replaced(value: Any, place: tuple[Any, ...], by: Any) -> Any:
+    if not place:
+        return by
+    copy: Any = dict(value) if isinstance(value, dict) else list(value)
+    copy[place[0]] = replaced(value[place[0]], place[1:], by)
+    return copy
+
+
+@st.composite
+def other_values(draw: st.DrawFn, sound: Any, write: Callable[[Any], str]) -> bytes:
+    """A file with one or two of its values replaced."""
+    value = sound
+    for _ in range(draw(st.integers(1, 2))):
+        value = replaced(value, draw(st.sampled_from(list(places(value)))), draw(values))
+    return write(value).encode("utf-8", "surrogatepass")
+
+
+@st.composite
+def other_bytes(draw: st.DrawFn, sound: bytes) -> bytes:
+    """A file with a part of it cut out, doubled, or replaced by other bytes."""
+    start = draw(st.integers(0, len(sound)))
+    end = min(len(sound), start + draw(st.integers(0, 40)))
+    deep = st.sampled_from(
+        [b"[" * 2000, b'{"a":' * 2000, b"9" * 5000, b"\xff", b"\0", b"- " * 2000, b"&a [*a]", b"<<: 5"]
+    )
+    new = draw(st.sampled_from([b"", sound[start:end] * 2]) | st.binary(max_size=12) | deep)
+    return sound[:start] + new + sound[end:]
+
+
+def damaged(sound: Any, write: Callable[[Any], str] = json.dumps) -> st.SearchStrategy[bytes]:
+    return other_values(sound, write) | other_bytes(write(sound).encode())
+
+
+def budget(examples: int) -> settings:
+    """A fixed number of examples, the same in each run."""
+    allowed = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
+    return settings(
+        max_examples=examples, derandomize=True, deadline=None, database=None, suppress_health_check=allowed
+    )
+
+
+def lines(rows: Any) -> str:
+    return "".join(json.dumps(row) + "\n" for row in (rows if isinstance(rows, list) else [rows]))
+
+
+CONFIG = json.loads((TINY / "config.json").read_text())
+RAW = (TINY / "model.safetensors").read_bytes()
+END = 8 + int.from_bytes(RAW[:8], "little")
+HEADER = {
+    "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+    "b": {"dtype": "BF16", "shape": [4], "data_offsets": [24, 32]},
+    "c": {"dtype": "F16", "shape": [], "data_offsets": [32, 34]},
+}
+NAMES = sorted(json.loads(RAW[8:END]).keys() - {"__metadata__"})
+SETTINGS = {
+    "model": "tiny-llada",
+    "tasks": ["dare_sudoku"],
+    "limit": 5,
+    "seed": [1, 2, 3, 4],
+    "gen_kwargs": {"steps": 8, "until": ["x"]},
+    "samples": {"dare_sudoku": [0, 5]},
+    "max_rows": "auto",
+    "apply_chat_template": "true",
+}
+SWEEP = {
+    "name": "s",
+    "models": ["tiny-llada-base", {"model": "tiny-dream-base", "name": "d"}],
+    "train": [{"method": "sft", "task": "dare_sudoku", "max_steps": [1, 2], "models": ["d"], "options": {}}],
+    "eval": {"tasks": ["dare_sudoku"], "limit": 1, "gen_kwargs": {"steps": [8, 16]}},
+    "board": {"title": "t"},
+}
+SUITE = {"about": "x", "entries": [{"name": "a", "harness": "lm-eval", "tasks": ["gsm8k"], "limit": 5, "decoding": {}}]}
+ROWS = [
+    {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+    {"messages": [{"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]},
+]
+MANIFEST = {
+    "datasets": [
+        {
+            "name": "x",
+            "hf_ids": ["o/x:c (part)"],
+            "configs": ["c"],
+            "files": [{"file": "x.jsonl", "sha256": "0" * 64}],
+            "lm_eval": {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "x.jsonl"}}},
+        }
+    ]
+}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
+
+
+@budget(100)
+@given(raw=damaged(HEADER), data=st.binary(min_size=33, max_size=35))
+def test_safetensors_headers(folder: Path, raw: bytes, data: bytes) -> None:
+    """What is taken is what the format's own reader takes, with the same tensors."""
+    file = folder / "x.safetensors"
+    file.write_bytes(len(raw).to_bytes(8, "little") + raw + data)
+    found = None
+    with limited():
+        found = read_header(file)
+    if found is not None:
+        with safe_open(str(file), "pt") as theirs:
+            assert {name: tuple(theirs.get_slice(name).get_shape()) for name in theirs.keys()} == {  # noqa: SIM118
+                name: shape for name, (_, shape) in found.items()
+            }
+
+
+@budget(40)
+@given(raw=other_bytes(RAW[:END]))
+def test_the_start_of_weights(folder: Path, raw: bytes) -> None:
+    file = folder / "x.safetensors"
+    file.write_bytes(raw + RAW[END:])
+    found = None
+    with limited():
+        found = read_header(file)
+    try:
+        with safe_open(str(file), "pt"):
+            theirs = True
+    except SafetensorError:
+        theirs = False
+    assert found is None or theirs
+
+
+@budget(100)
+@given(raw=damaged({"metadata": {}, "weight_map": dict.fromkeys(NAMES, "model.safetensors")}))
+def test_weight_indices(folder: Path, raw: bytes) -> None:
+    (folder / INDEX).write_bytes(raw)
+    if not (folder / "model.safetensors").exists():
+        (folder / "model.safetensors").symlink_to(TINY / "model.safetensors")
+    with limited():
+        assert sorted(weights_of(folder)) == NAMES
+
+
+@budget(80)
+@given(raw=damaged(CONFIG))
+def test_configs(folder: Path, raw: bytes) -> None:
+    """A config that describes a network is opened with the weights, or they do not fit."""
+    (folder / "config.json").write_bytes(raw)
+    for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        if not (folder / name).exists():
+            (folder / name).symlink_to(TINY / name)
+    with limited():
+        family_of(folder)
+        load(folder)
+
+
+@budget(60)
+@given(raw=damaged(SETTINGS, yaml.safe_dump))
+def test_settings(folder: Path, raw: bytes) -> None:
+    (folder / "run.yaml").write_bytes(raw)
+    with limited():
+        run_spec(**{"model": "-", "tasks": "-", **run_fields(str(folder / "run.yaml"), {})})
+
+
+@budget(60)
+@given(raw=damaged(SWEEP, yaml.safe_dump))
+def test_sweeps(folder: Path, raw: bytes) -> None:
+    (folder / "s.yaml").write_bytes(raw)
+    with limited():
+        graph(read_spec(folder / "s.yaml"))
+
+
+@budget(40)
+@given(raw=damaged(SUITE, yaml.safe_dump))
+def test_suites(folder: Path, raw: bytes) -> None:
+    (folder / "s.yaml").write_bytes(raw)
+    with limited():
+        read_suite(folder / "s.yaml").specs({"model": "-"})
+
+
+@budget(80)
+@given(raw=damaged(ROWS, lines))
+def test_training_rows(folder: Path, raw: bytes) -> None:
+    (folder / "x.jsonl").write_bytes(raw)
+    spec = train_spec(method="sft", model="-", data=str(folder / "x.jsonl"), output_path="-")
+    with limited():
+        assert read_data(spec, "examples").rows
+
+
+@budget(80)
+@given(raw=damaged(MANIFEST))
+def test_manifests(folder: Path, raw: bytes) -> None:
+    (folder / "x.jsonl").write_bytes(b"{}\n")
+    (folder / "manifest.json").write_bytes(raw)
+    with limited():
+        LocalData(folder).redirect({"dataset_path": "o/x", "dataset_name": "c"})
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs"), n_docs=2)
+
+
+@budget(120)
+@given(data=st.data())
+def test_runs(sound: Path, data: st.DataObject) -> None:
+    file = data.draw(st.sampled_from(sorted(path for path in sound.iterdir() if path.is_file())))
+    before = file.read_bytes()
+    whole = file.suffix == ".json"
+    content = json.loads(before) if whole else [json.loads(line) for line in before.splitlines()]
+    file.write_bytes(data.draw(damaged(content, json.dumps if whole else lines)))
+    try:
+        with limited():
+            run = Run(sound)
+            run.scores()
+            for task in run.tasks:
+                list(run.documents(task))
+    finally:
+        file.write_bytes(before)

@@ -124,6 +124,8 @@ def instead(file: Callable[[Path], Path], make: Callable[[Path], Any]) -> Change
         make(place)
         if file in (samples_of, traces_of):
             forget_digests(run)
+        if "journal" in place.parts:  # or nobody opens it
+            (run / "done.json").unlink()
 
     return change
 
@@ -134,7 +136,7 @@ def in_folder(name: str, make: Callable[[Path], Any]) -> Change:
 
 def a_socket(place: Path) -> None:
     """A socket's name may have a hundred characters only, so it is made from within the folder."""
-    here = os.getcwd()
+    here = Path.cwd()
     os.chdir(place.parent)
     try:
         with socket.socket(socket.AF_UNIX) as made:
@@ -184,7 +186,7 @@ def many(count: int, part: str) -> Change:
         elif part == "nested groups":  # each holds all that come after it
             names = [f"g{i}" for i in range(count)]
             value["group_subtasks"] = {name: [*names[i + 1 :], TASK] for i, name in enumerate(names)}
-            value["groups"] = {name: value["results"][TASK] for name in names}
+            value["groups"] = dict.fromkeys(names, value["results"][TASK])
         results_of(run).write_text(json.dumps(value))
 
     return change
@@ -232,6 +234,7 @@ def _of_files() -> Iterator[tuple[str, Kind]]:
     """Whatever a file of the run can be instead of what it is."""
     for name, (file, reach) in FILES.items():
         quiet: Reach = "none" if name in ("done.json", "journal") else reach
+        reach = "run" if name == "done.json" else reach
         yield f"{name}: FIFO", Kind(instead(file, os.mkfifo), reach)
         yield f"{name}: socket", Kind(instead(file, a_socket), reach)
         yield f"{name}: folder", Kind(instead(file, Path.mkdir), reach)
@@ -243,12 +246,15 @@ def _of_files() -> Iterator[tuple[str, Kind]]:
         yield f"{name}: link to itself", Kind(instead(file, lambda at: at.symlink_to(at.name)), reach)
         yield f"{name}: not UTF-8", Kind(instead(file, written(b'{"\xff\xfe": "\xc3\x28"}\n')), quiet)
         yield f"{name}: deep nesting", Kind(instead(file, written(nested('{"a":', "}") + "\n")), quiet)
-        yield f"{name}: 3 GB of nothing", Kind(instead(file, sparse(3 << 30)), reach)
+        yield (
+            f"{name}: 3 GB of nothing",
+            Kind(instead(file, sparse(3 << 30)), "none" if name == "done.json" else reach),
+        )
         yield f"{name}: a list", Kind(instead(file, written("[1, 2]\n")), quiet)
         if name not in ("samples", "traces"):
             yield f"{name}: empty", Kind(instead(file, written(b"")), quiet)
         if name not in ("samples", "traces", "journal"):
-            yield f"{name}: missing", Kind(instead(file, lambda at: None), "run" if name == "results" else "none")
+            yield f"{name}: missing", Kind(instead(file, lambda at: None), "none")
 
 
 def _link_to_fifo(place: Path) -> None:
@@ -346,10 +352,11 @@ def _of_results() -> Iterator[tuple[str, Kind]]:
     yield "groups in a circle", Kind(cycle({"g": ["h"], "h": ["g"]}), "run")
     yield "groups in a circle with a task", Kind(cycle({"g": ["h", TASK], "h": ["g", TASK]}), "run")
     yield "a group of unknown tasks", Kind(cycle({"g": ["nowhere"]}), "run")
-    for part in ("tasks", "groups", "metrics", "failures"):
+    for part in ("tasks", "groups", "metrics"):
         yield f"20,000 {part}", Kind(many(20_000, part), "run")
     yield "2,000 nested groups", Kind(many(2_000, "nested groups"), "run")
-    yield "2,000 tasks", Kind(many(2_000, "tasks"), "none")
+    yield "20,000 failures", Kind(many(20_000, "failures"), "none")
+    yield "200 tasks", Kind(many(200, "tasks"), "none")
     for name, text in {"marks": MARKS, "newlines": "a\nb\n", "separators": "../../../x", "dots": "..",
                        "markup": "[red]x[/red]:smile:</script>", "separator in Unicode": "a\u2028b"}.items():  # fmt: skip
         yield f"task named by {name}", Kind(renamed(text), "none")
@@ -365,7 +372,8 @@ def _of_run_file() -> Iterator[tuple[str, Kind]]:
         "spec": [5, []],
         "spec/model": [[1], "m" * 10_000],
         "spec/tasks": ["x", [5], ["t" * 10_000]],
-        "spec/data_dir": [5],
+        "spec/data_dir": [5, "~nobody_of_that_name/x", "d" * 5000, "d" * 300, "a\x00b"],
+        "spec/include_path": [5, ["~nobody_of_that_name/x"], ["d" * 5000]],
         "spec/num_fewshot": ["x", -1],
         "schema_version": ["x", 99, True],
     }
@@ -373,8 +381,8 @@ def _of_run_file() -> Iterator[tuple[str, Kind]]:
         for at, value in enumerate(values):
             yield f"run.json {place} {at}", Kind(in_json(run_file, place, value), "run")
     odd: dict[str, list[Any]] = {
-        "spec/data_dir": ["~nobody_of_that_name/x", "d" * 5000, "a\x00b"],
-        "spec/include_path": [["~nobody_of_that_name/x"], ["d" * 5000]],
+        "spec/data_dir": ["nowhere", "/dev/zero"],
+        "spec/include_path": [["nowhere"]],
         "spec/limit": [-1, "x", HUGE],
         "spec/seeds": [[1], "x"],
         "spec/tasks": [[], [MARKS]],
@@ -406,7 +414,7 @@ def _of_lines() -> Iterator[tuple[str, Kind]]:
         "filtered_resps": [...],
         "filter": [..., 5, "f" * 10_000],
         "metrics": [..., "x", [5], ["m" * 10_000]],
-        "exact_match": [1e308, HUGE, float("nan"), {"a": 1}, [1e308, 1e308]],
+        "exact_match": [1e308, HUGE, float("nan"), [1e308, 1e308]],
         "prompt_hash": [..., 5],
         "dare_bench": [..., None, {}, [5], [[]]],
         "dare_bench/0/kind": ["x", ...],
@@ -430,7 +438,7 @@ def _of_lines() -> Iterator[tuple[str, Kind]]:
         "filtered_resps": [MARKS],
         "filter": MARKS,
         "metrics": [MARKS, "exact_match"],
-        "exact_match": MARKS,
+        "exact_match": {MARKS: MARKS},
         "arguments/gen_args_0/arg_0": MARKS,
         "arguments/gen_args_0/arg_1": {MARKS: MARKS},
         "doc": {MARKS: MARKS},
@@ -461,7 +469,7 @@ def _of_lines() -> Iterator[tuple[str, Kind]]:
             yield f"trace line {place} {at}", Kind(in_line(traces_of, place, value), "traces")
     for place, value in {"pieces": [MARKS] * 4, "others": {"300": MARKS}, "key": MARKS, "events": [[HUGE, "set", 3, 300, 1.0]],
                          "events ": 5}.items():  # fmt: skip
-        reach: Reach = "traces" if place in ("events", "events ") else "none"
+        reach: Reach = "none" if place in ("pieces", "others") else "traces"
         yield f"trace line {place}, odd", Kind(in_line(traces_of, place, value), reach)
 
 

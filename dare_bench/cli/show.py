@@ -135,7 +135,7 @@ def _print_answer(console: Console, answer: AnswerView, several: bool) -> None:
         if status := record.get("extraction"):
             _say(console, f"extraction: {status.replace('_', ' ')}", "dim")
         if ran := record.get("verdict"):
-            _say(console, f"its tests: {ran['status']} ({ran['level']}, {ran['seconds']:.1f} s)", "dim")
+            _say(console, f"its tests: {ran['status']} ({ran['level']}, {ran.get('seconds', 0.0):.1f} s)", "dim")
     if answer.order is not None:
         _heading(console, f"unmasking order (small figures: the step that wrote the token, 1 to {answer.order.steps})")
         console.print(coloured(answer.order), soft_wrap=True)

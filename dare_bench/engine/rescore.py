@@ -137,7 +137,7 @@ def recorded_spec(run: Run, data_dir: str | None = None, include_path: Sequence[
     if done is not None:
         asked |= done.scope.plain()
     data = data_dir or asked.get("data_dir")
-    if data_dir is None and data is not None and not _is_folder(data):
+    if data_dir is None and data is not None and not Path(data).expanduser().is_dir():
         data = os.environ.get("DARE_BENCH_DATA") or data
     # Code runs in the sandbox or not at all, however the run had it.
     asked |= {"data_dir": data, "unsafe_no_sandbox": False}
@@ -147,13 +147,6 @@ def recorded_spec(run: Run, data_dir: str | None = None, include_path: Sequence[
         return run_spec(**asked)
     except UsageError as error:
         raise RunError(f"{run.path}/run.json cannot be read by this dare-bench: {error}") from error
-
-
-def _is_folder(name: str) -> bool:
-    try:
-        return Path(name).expanduser().is_dir()
-    except (OSError, RuntimeError):  # longer than a name can be; the home of an unknown user
-        return False
 
 
 def _refuse_new_failures(run: Run, block: Block, failures: Sequence[Mapping[str, Any]]) -> None:

@@ -11,6 +11,7 @@ readers: names and texts have a greatest length, counts a range, numbers are fin
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -25,8 +26,8 @@ from dare_bench.types import Tier
 
 SCHEMA_VERSION = 1
 Status = Literal["complete", "incomplete", "running"]
-MAX_TASKS = 5000
-"""Most tasks and groups of a run, and most parts of all its groups together."""
+MAX_TASKS = 1000
+"""Most tasks of a run, and most groups; all its groups together have at most twice as many parts."""
 MAX_METRICS = 500
 """Most entries in the scores of one task."""
 LARGEST = 1e100
@@ -61,7 +62,7 @@ MetricKey = Annotated[str, Field(max_length=1000)]
 Key = Annotated[str, Field(max_length=5000, pattern=r"/\d{1,9}/\d{1,9}/[^/]*$")]
 """Of a request: <task>/<document>/<index>/<repeat>/<hash>."""
 _VALUE: TypeAdapter[Any] = TypeAdapter(
-    Annotated[Number | bool | str, Field(union_mode="left_to_right")] | list[Any] | dict[str, Any],
+    Number | bool | str | list[Number | bool | str | list[Any] | None] | dict[str, Any],
     config=ConfigDict(strict=True, allow_inf_nan=False),
 )
 
@@ -350,7 +351,11 @@ class SampleLine(_Line):
         known = self.model_extra or {}
         for metric in self.metrics:
             if (value := known.get(metric)) is not None:
-                _VALUE.validate_python(value)
+                try:
+                    _VALUE.validate_python(value)
+                except ValidationError:
+                    text = f"{value!r:.80}"
+                    raise ValueError(f"{metric[:80]!r} is {text}; expected a finite number, text, or a list") from None
         return self
 
 
@@ -426,13 +431,27 @@ def _in_itself(children: Mapping[str, list[str]]) -> str | None:
     return next(iter(above), None)
 
 
+def _folder(text: str) -> str:
+    try:
+        place = Path(text).expanduser()
+    except RuntimeError as error:
+        raise ValueError("it is in the home of a user whom this machine does not have") from error
+    if "\0" in text or any(len(os.fsencode(part)) > 255 for part in place.parts):
+        raise ValueError("it is no name that a folder can have")
+    return text
+
+
+Folder = Annotated[str, Field(max_length=4000), AfterValidator(_folder)]
+
+
 class Asked(_Open):
     """What a run was asked to do: the fields of ``RunSpec`` that readers of runs take from ``run.json``."""
 
     model: Name | None = None
     tasks: list[Name] | None = Field(default=None, max_length=MAX_TASKS)
     num_fewshot: Count | None = None
-    data_dir: Text | None = None
+    data_dir: Folder | None = None
+    include_path: list[Folder] | None = None
 
 
 class RunFile(_Open):

@@ -13,19 +13,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 from hostile_runs import KINDS, TASK
 from require import need_package
 
 import dare_bench
-from dare_bench.cli import main
+from dare_bench.cli import app
 
 need_package("lm_eval")
+COMMAND = typer.main.get_command(app)  # made once: it is most of what a call costs
 HANG = 60
 """Seconds after which a verb counts as one that never ends; most take a tenth of one."""
 HARMFUL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
-DATASET = "openai/gsm8k:main"
+DATASET = f"{TASK}=openai/gsm8k:main"
 
 
 def verbs(place: Path, run: Path) -> dict[str, list[str]]:
@@ -45,7 +47,7 @@ def verbs(place: Path, run: Path) -> dict[str, list[str]]:
         "regress --update": ["regress", str(run), "--baseline", str(out / "baseline.json"), "--update"],
         "score": ["score", str(run)],
         "export table": ["export", "table", str(run)],
-        "export hub": ["export", "hub", str(run), "--allow-partial", "--dataset", f"{TASK}={DATASET}", "-o", str(out / "hub")],
+        "export hub": ["export", "hub", str(run), "--allow-partial", "--dataset", DATASET, "-o", str(out / "hub")],
         "leaderboard": ["leaderboard", "build", str(run.parent), "-o", str(out / "site")],
         "eval": ["eval", "--model", "tiny-llada", "--tasks", TASK, "--limit", "4", "--output-path", str(run.parent)],
     }  # fmt: skip
@@ -77,7 +79,7 @@ def call(words: list[str]) -> tuple[int | str, str, str]:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             with within(HANG):
-                main(words)
+                COMMAND(words, prog_name="dare-bench")
         except SystemExit as left:
             code = left.code if isinstance(left.code, int) else 1
         except Hang:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dare_bench.cli.plain import say, tell
-from dare_bench.runs.text import counted
+from dare_bench.runs.text import counted, visible
 
 if TYPE_CHECKING:
     from dare_bench.reports.hub import Result
@@ -89,7 +89,7 @@ def hub(
     folder = Path(output) if output is not None else Path("hub") / opened.path.resolve().name
     # A card without the repository's own text would take that text's place there, so only a given one is ever sent.
     card = Path(readme) if readme is not None else folder / CARD
-    name = (repo_id or opened.model).rpartition("/")[2]
+    name = visible((repo_id or opened.model).rpartition("/")[2])
     files = {result.path: entry_file(result, source_url) for result in results}
     text = with_results(_read(card, readme), name, [card_result(one, source_url) for one in results], str(card))
     for path, content in {**files, CARD: text}.items():

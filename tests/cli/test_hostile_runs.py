@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 import typer
-from hostile_runs import KINDS, TASK
+from hostile_files import TASK
+from hostile_runs import KINDS
 from require import need_package
 
 import dare_bench
@@ -99,6 +100,12 @@ READS: dict[str, set[str]] = {
 """Who must not leave with 0, by how far a kind reaches."""
 
 
+def written(place: Path) -> str:
+    """What the verbs have written for people to read beside the site, which has tests of its own."""
+    files = (file for end in ("md", "yaml", "xml") for file in (place / "written").rglob(f"*.{end}"))
+    return "".join(file.read_text() for file in files)
+
+
 def wrong(name: str, verb: str, code: int | str, out: str, err: str) -> str | None:
     """What a verb did that it must not do; None if nothing."""
     if not isinstance(code, int):
@@ -139,6 +146,7 @@ def test_every_verb_reads_the_genuine_run(place: Path) -> None:
     assert {verb: code for verb, words in verbs(place, run).items() if (code := call(words)[0]) != 0} == {}
 
 
+@pytest.mark.timeout(1800)  # of thousands of calls; each has its own
 def test_no_verb_trips_over_any_hostile_run(place: Path) -> None:
     found = []
     for name in KINDS:
@@ -147,4 +155,6 @@ def test_no_verb_trips_over_any_hostile_run(place: Path) -> None:
             problem = wrong(name, verb, *call(words))
             if problem is not None:
                 found.append(f"{name} | {verb} | {problem}")
+        if harm := HARMFUL.search(written(place)):
+            found.append(f"{name} | a file has {harm[0]!r}")
     assert not found, f"{len(found)} of {len(KINDS)} kinds x {len(verbs(place, run))} verbs:\n" + "\n".join(found)

@@ -99,17 +99,23 @@ class RunSpec(BaseModel):
         return self.seeds[2]
 
 
+_MOST_TOLD = 3
+"""Errors of one value that a message names."""
+
+
 def one_line(error: ValidationError, what: str) -> str:
     """A pydantic error as one line: field, value seen, what is allowed."""
     parts = []
-    for item in error.errors():
-        name = ".".join(str(p) for p in item["loc"]) or what
+    for item in error.errors()[:_MOST_TOLD]:
+        name = _short(".".join(str(p) for p in item["loc"]))[1:-1] or what
         if item["type"] == "extra_forbidden":
             parts.append(f"{name!r} is no field of {what}")
         elif not item["loc"]:  # what is wrong is how fields go together; the message names them
             parts.append(f"{what}: {item['msg'].removeprefix('Value error, ')}")
         else:
             parts.append(f"{name}={_short(item['input'])}: {item['msg'].removeprefix('Value error, ')}")
+    if (more := error.error_count() - len(parts)) > 0:
+        parts.append(f"and {more} more")
     return "; ".join(parts)
 
 

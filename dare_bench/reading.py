@@ -14,8 +14,9 @@ import stat
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import yaml
 
@@ -44,7 +45,7 @@ def existing(name: str | Path) -> Path | None:
 
 
 @contextmanager
-def open_regular(path: str | Path, error: type[DareError]) -> Iterator[BinaryIO]:
+def open_regular(path: str | Path, error: type[DareError]) -> Iterator[BufferedReader]:
     """The regular file at ``path``, open for reading bytes; errors of reading it inside the block are ``error`` too.
 
     Raises:
@@ -221,14 +222,15 @@ def read_yaml(path: str | Path, error: type[DareError]) -> Any:
         raise error(f"{path}: {found}") from found
 
 
-def read_lines(path: str | Path, error: type[DareError]) -> Iterator[tuple[int, int, bytes]]:
-    """(number from 1, where it starts, bytes) for each line that is not empty.
+def read_lines(path: str | Path, error: type[DareError], start: int = 0) -> Iterator[tuple[int, int, bytes]]:
+    """(number from 1, where it starts, bytes) for each line that is not empty; ``start`` is where a line begins.
 
     Raises:
         error: the file cannot be read, or a line is longer than :data:`MAX_LINE`.
     """
     with open_regular(path, error) as file:
-        place, number = 0, 0
+        file.seek(start)
+        place, number = start, 0
         while raw := file.readline(MAX_LINE + 1):
             number += 1
             if len(raw) > MAX_LINE:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dare_bench.errors import RunError
 from dare_bench.leaderboards.names import Name, names
 from dare_bench.leaderboards.pages import slug
 from dare_bench.leaderboards.site import state
@@ -113,7 +114,10 @@ def read_entries(roots: Iterable[str | Path], problem: Callable[[str], None]) ->
     found: dict[Path, Entry] = {}
     for root in roots:
         for run in iterate_runs(root, problem):
-            found.setdefault(run.path.resolve(), _entry(run))
+            try:
+                found.setdefault(run.path.resolve(), _entry(run))
+            except RunError as error:
+                problem(f"left out: {error}")
     entries = sorted(found.values(), key=lambda entry: (entry.created, entry.run_id, str(entry.path)))
     called = names((entry.checkpoint, entry.lineage) for entry in entries)
     seen: dict[str, int] = {}

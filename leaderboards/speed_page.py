@@ -44,6 +44,10 @@ class Sheet:
     together: int = 0
 
 
+SHEETS = 100
+"""Pages of a board. Each names all others, so they grow with the square of the tasks."""
+
+
 def link(context: Context) -> Link | None:
     """In the navigation once any row has a score and what it cost."""
     known = any(row.nfe_per_request and any(row.cells) for view in context.views for row in view.rows)
@@ -53,7 +57,11 @@ def link(context: Context) -> Link | None:
 def write(site: Site, context: Context) -> None:
     """A page for each sheet of each board."""
     boards = [(view, sheets(view, number)) for number, view in enumerate(context.views)]
-    boards = [(view, made) for view, made in boards if made]
+    for view, made in boards:
+        if len(made) > SHEETS:
+            title = view.board.title
+            context.problem(f"left out: the speed pages of {len(made) - SHEETS} tasks of {title}; {SHEETS} are made")
+    boards = [(view, made[:SHEETS]) for view, made in boards if made]
     names = [(view.board.title, made[0].place) for view, made in boards]
     for view, made in boards:
         tabs = [(sheet.name, sheet.place) for sheet in made]

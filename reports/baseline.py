@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -17,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from dare_bench.config import one_line
 from dare_bench.errors import RunError, UsageError
+from dare_bench.reading import read_json
 from dare_bench.reports.agreement import token_ids
 from dare_bench.runs.asked import asking
 from dare_bench.runs.index import Document
@@ -269,15 +271,10 @@ def read(path: str | Path) -> Baseline:
     Raises:
         UsageError: no such file, no baseline, a damaged one, or one of a newer version.
     """
-    try:
-        raw = json.loads(Path(path).read_bytes())
-    except FileNotFoundError:
-        raise UsageError(f"no baseline at {path}; make it: dare-bench regress RUN --baseline {path} --update") from None
-    except OSError as error:
-        raise UsageError(f"cannot read the baseline {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no baseline: not JSON ({' '.join(str(error).split())})") from error
-    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+    if not os.path.lexists(path):
+        raise UsageError(f"no baseline at {path}; make it: dare-bench regress RUN --baseline {path} --update")
+    raw = read_json(path, UsageError)
+    if raw.get("format") != FORMAT:
         raise UsageError(f'{path} is no baseline: expected "format": "{FORMAT}"; name another file')
     version = raw.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:

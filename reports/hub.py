@@ -160,9 +160,9 @@ def _dataset_in(config: Any) -> Dataset | None:
     split = config.get("test_split") or config.get("validation_split")
     return Dataset(
         path,
-        str(name or "default"),
-        str(name) if name else None,
-        str(split) if split else None,
+        visible(str(name or "default")),
+        visible(str(name)) if name else None,
+        visible(str(split)) if split else None,
         revision if _REVISION.fullmatch(revision) else None,
     )
 
@@ -264,15 +264,15 @@ def card_result(result: Result, source_url: str | None = None) -> EvalResult:
     score = result.score
     return EvalResult(
         task_type="text-generation",
-        task_name=score.task,
+        task_name=visible(score.task),
         dataset_type=result.dataset.id,
         dataset_name=result.dataset.id.rpartition("/")[2],
         dataset_config=result.dataset.config,
         dataset_split=result.dataset.split,
         dataset_revision=result.dataset.revision,
         dataset_args=None if result.shots is None else {"num_few_shot": result.shots},
-        metric_type=_METRICS.get(score.metric, score.metric),
-        metric_name=score.key.removesuffix(",none"),
+        metric_type=_METRICS.get(score.metric, visible(score.metric)),
+        metric_name=visible(score.key.removesuffix(",none")),
         metric_value=result.value,
         metric_args={"notes": result.notes},
         source_url=source_url,

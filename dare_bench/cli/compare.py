@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
+from dare_bench.cli.plain import plain_console, say_json, tell
 from dare_bench.cli.report import open_runs
 
 
@@ -47,23 +47,20 @@ def compare(
     made = compared(opened, tasks, score, all_pairs=all_pairs, force=force)
     forced = [told.FORCED] if made.forced else []
     for text in [*forced, *told.told(made), *made.left_out]:
-        print(f"warning: {text}", file=sys.stderr)
+        tell(f"warning: {text}")
     if markdown is not None:
         from dare_bench.reports.text import markdown as written
         from dare_bench.runs.writer import atomic_write_text
 
         atomic_write_text(markdown, written(told.pieces(made, docs)), durable=False)
-        print(f"wrote {markdown}", file=sys.stderr)
+        tell(f"wrote {markdown}")
     if html is not None:
         from dare_bench.leaderboards.compare_page import write_standalone
 
-        print(f"wrote {write_standalone(made, html)}", file=sys.stderr)
+        tell(f"wrote {write_standalone(made, html)}")
     if json:
-        from dare_bench.runs.writer import dumps
-
-        print(dumps(told.record(made, docs), indent=2).decode("utf-8", "replace"))
+        say_json(told.record(made, docs))
         return
-    from dare_bench.cli.plain import plain_console
     from dare_bench.reports.text import show
 
     show(told.pieces(made, docs), plain_console())

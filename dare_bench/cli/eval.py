@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import logging
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dare_bench.cli.guard import State
+from dare_bench.cli.plain import say_json, tell
 
 _SAMPLER, _TASKS, _RUN = "Decoding (what is not given is the task's or family's)", "Tasks", "Run"
 
@@ -191,7 +191,7 @@ def evaluate(
     if json:
         from dare_bench.cli.summary import record
 
-        print(jsonlib.dumps(record(run), indent=2, ensure_ascii=False))
+        say_json(record(run))
     else:
         from dare_bench.cli.summary import print_run
 
@@ -222,8 +222,8 @@ def _log_to_stderr() -> None:
     """Our own messages, as they are, on stderr."""
     logger = logging.getLogger("dare_bench")
     if not logger.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(message)s"))
+        handler = logging.Handler()
+        handler.emit = lambda record: tell(record.getMessage())  # type: ignore[method-assign]
         logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False

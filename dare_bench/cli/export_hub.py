@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dare_bench.runs.text import counted
+from dare_bench.cli.plain import say, tell
+from dare_bench.runs.text import counted, visible
 
 if TYPE_CHECKING:
     from dare_bench.reports.hub import Result
@@ -81,7 +81,7 @@ def hub(
         opened, parse_datasets(dataset or ()), scale=scale.value, allow_partial=allow_partial
     )
     for text in left_out:
-        _tell(f"left out: {text}")
+        tell(f"left out: {text}")
     if not results:
         raise UsageError(
             "nothing to export: no task has a data set on the hub; name one with --dataset TASK=ID:TASK_ID"
@@ -89,7 +89,7 @@ def hub(
     folder = Path(output) if output is not None else Path("hub") / opened.path.resolve().name
     # A card without the repository's own text would take that text's place there, so only a given one is ever sent.
     card = Path(readme) if readme is not None else folder / CARD
-    name = (repo_id or opened.model).rpartition("/")[2]
+    name = visible((repo_id or opened.model).rpartition("/")[2])
     files = {result.path: entry_file(result, source_url) for result in results}
     text = with_results(_read(card, readme), name, [card_result(one, source_url) for one in results], str(card))
     for path, content in {**files, CARD: text}.items():
@@ -100,16 +100,16 @@ def hub(
         from dare_bench.reports.hub_push import push as send
 
         message = f"Evaluation results of {', '.join(one.score.task for one in results)}"
-        _tell(f"pushing {counted(len(sent), 'file')} to {repo_id} ...")
+        tell(f"pushing {counted(len(sent), 'file')} to {repo_id} ...")
         description = f"Exported by dare-bench from the run {opened.run_id}."
-        _tell(f"pushed: {send(sent, repo_id, message=message, description=description, create_pr=not no_pr)}")
+        tell(f"pushed: {send(sent, repo_id, message=message, description=description, create_pr=not no_pr)}")
     else:
-        _tell(f"nothing was pushed; --push --repo-id {repo_id or 'OWNER/NAME'} would open a pull request with:")
+        tell(f"nothing was pushed; --push --repo-id {repo_id or 'OWNER/NAME'} would open a pull request with:")
         for path in sent:
-            _tell(f"  {path}")
+            tell(f"  {path}")
     if readme is None:
-        _tell(f"{CARD} holds the scores alone and is not pushed; give the repository's own with --readme FILE")
-    print(folder)
+        tell(f"{CARD} holds the scores alone and is not pushed; give the repository's own with --readme FILE")
+    say(folder)
 
 
 def _one(word: str) -> Run:
@@ -139,16 +139,10 @@ def _read(card: Path, asked: str | None) -> str:
 def _tell_of(results: list[Result], folder: Path) -> None:
     for one in results:
         data = one.dataset
-        _tell(f"wrote {folder / one.path}: {one.score.task} = {one.value:g}, data set {data.id}, task {data.task_id}")
+        tell(f"wrote {folder / one.path}: {one.score.task} = {one.value:g}, data set {data.id}, task {data.task_id}")
         if not data.named:
-            _tell(
+            tell(
                 f"  nobody named the task {data.task_id!r}: the hub wants one of the data set's eval.yaml; if that is"
                 f" another, give --dataset {one.score.task}={data.id}:TASK_ID"
             )
-    _tell(f"wrote {folder / CARD}: model-index with {counted(len(results), 'result')}")
-
-
-def _tell(text: str) -> None:
-    from dare_bench.runs.text import visible
-
-    print(visible(text), file=sys.stderr)
+    tell(f"wrote {folder / CARD}: model-index with {counted(len(results), 'result')}")

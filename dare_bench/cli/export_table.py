@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from typing import Annotated
 
 import typer
+
+from dare_bench.cli.plain import say, tell
 
 
 class Format(StrEnum):
@@ -60,7 +61,7 @@ def table(
     opened = list({run.path.resolve(): run for word in runs for run in open_runs(word)}.values())
     for run in opened:
         if not run.scores():
-            print(f"left out: {run.path} has no score (status {run.status})", file=sys.stderr)
+            tell(f"left out: {run.path} has no score (status {run.status})")
     text = written(
         score_table(opened, wanted),
         format.value,
@@ -69,7 +70,7 @@ def table(
         caption=caption,
     )
     if output is None:
-        print(text, end="")
+        say(text.removesuffix("\n"))
         return
     atomic_write_text(output, text, durable=False)
-    print(output)
+    say(output)

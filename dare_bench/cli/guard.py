@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import typer
 
+from dare_bench.cli.plain import tell
 from dare_bench.errors import DareError
 
 INTERRUPTED = 130
@@ -58,8 +59,3 @@ def guarded(verb: Verb) -> Verb:
             raise typer.Exit(1) from None
 
     return run  # type: ignore[return-value]
-
-
-def tell(text: str) -> None:
-    """A line on stderr."""
-    print(text, file=sys.stderr, flush=True)

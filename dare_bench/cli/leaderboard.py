@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json as jsonlib
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from dare_bench.cli.plain import say, say_json, tell
 from dare_bench.runs.text import counted
 
 app = typer.Typer(help="Build a static board from run directories, and serve it here.", no_args_is_help=True)
@@ -29,21 +28,21 @@ def build(
     from dare_bench.cli.counting import counting
     from dare_bench.leaderboards.builder import build as build_site
 
-    with counting("runs", "boards and comparisons") as tell:
+    with counting("runs", "boards and comparisons") as progress:
         report = build_site(
             runs,
             out,
             board=board or ["default"],
             samples=samples,
-            on_problem=lambda text: print(text, file=sys.stderr),
-            on_progress=tell,
+            on_problem=tell,
+            on_progress=progress,
         )
     if json:
-        print(jsonlib.dumps(report.record(), indent=2, ensure_ascii=False))
+        say_json(report.record())
         return
     made = (counted(report.runs, "run"), counted(report.documents, "document"), counted(report.files, "file"))
-    print(", ".join(made), file=sys.stderr)
-    print(report.index)
+    tell(", ".join(made))
+    say(report.index)
 
 
 @app.command()
@@ -69,4 +68,4 @@ def serve(
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            print("stopped", file=sys.stderr)
+            tell("stopped")

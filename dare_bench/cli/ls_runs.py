@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json as jsonlib
-import sys
 from typing import TYPE_CHECKING, Any
+
+from dare_bench.cli.plain import plain_console, plain_table, say, say_json, tell
 
 if TYPE_CHECKING:
     from dare_bench.runs.reader import Run
@@ -18,26 +18,20 @@ def list_runs(root: str = "out", json: bool = False) -> None:
     """
     from dare_bench.runs.reader import find_runs
 
-    runs = find_runs(root, lambda text: print(text, file=sys.stderr))
+    runs = find_runs(root, tell)
     if json:
-        print(jsonlib.dumps([_record(run) for run in runs], indent=2, ensure_ascii=False))
+        say_json([_record(run) for run in runs])
         return
     if not runs:
-        print(f"no runs below {root}; make one with: dare-bench eval --model tiny-llada --tasks dare_sudoku")
+        say(f"no runs below {root}; make one with: dare-bench eval --model tiny-llada --tasks dare_sudoku")
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    table = plain_table(("run", "model", "status", "date", "scores"), map(_row, runs))
+    plain_console(width=10_000).print(table)  # a narrow one would fold the paths
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("run", "model", "status", "date", "scores"):
-        table.add_column(name, overflow="fold")
-    for run in runs:
-        scores = "  ".join(_short(run, task) for task in run.top_level()[:6])
-        cells = (str(run.path), run.model, _status(run), run.created[:16].replace("T", " "), scores)
-        table.add_row(*(Text(cell) for cell in cells))
-    # A pipe has no width; rich would take 80 columns and fold the paths.
-    Console(width=None if sys.stdout.isatty() else 10_000).print(table)
+
+def _row(run: Run) -> tuple[str, ...]:
+    scores = "  ".join(_short(run, task) for task in run.top_level()[:6])
+    return str(run.path), run.model, _status(run), run.created[:16].replace("T", " "), scores
 
 
 def _short(run: Run, task: str) -> str:

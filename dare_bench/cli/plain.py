@@ -1,19 +1,64 @@
-"""The console that verbs print their tables with."""
+"""What verbs print with: what a run, a model or a data set wrote arrives at the terminal as text, never as a command.
+
+Tables and text go through :func:`plain_console`, lines through :func:`say` and :func:`tell`, JSON through
+:func:`say_json`.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dare_bench.runs.text import visible, visible_json
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 PLAIN_WIDTH = 200
 """Columns of a table that goes to a file or pipe, where rich would take 80."""
 
 
-def plain_console() -> Console:
-    """A console on stdout that prints text as it is: no markup in it, and no colours but those asked for."""
-    from rich.console import Console
+def plain_console(width: int = PLAIN_WIDTH) -> Console:
+    """A console on stdout that prints text as it is: no markup in it, no colours but those asked for, and no character
+    that a terminal obeys. ``width`` is that of a file or a pipe."""
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
-    return Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    class Visible(Console):
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            for part in super().render(renderable, options):
+                yield part if part.control else Segment(visible(part.text), part.style)
+
+    return Visible(markup=False, highlight=False, width=None if sys.stdout.isatty() else width)
+
+
+def plain_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[str] = (), whole: Collection[str] = ()
+) -> Table:
+    """A table without lines; long cells fold, except in the columns ``whole``."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=name in whole)
+    for row in rows:
+        table.add_row(*(Text(visible(cell)) for cell in row))
+    return table
+
+
+def say(text: object) -> None:
+    """A line on stdout."""
+    print(visible(str(text)))
+
+
+def say_json(value: Any) -> None:
+    """JSON on stdout."""
+    print(visible_json(value))
+
+
+def tell(text: object) -> None:
+    """A line on stderr."""
+    print(visible(str(text)).replace("\n", "␊"), file=sys.stderr, flush=True)

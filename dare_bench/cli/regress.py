@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dare_bench.cli.plain import plain_console, say, say_json, tell
 from dare_bench.cli.report import place
 
 if TYPE_CHECKING:
@@ -57,19 +57,18 @@ def regress(
         from dare_bench.reports.junit import write
 
         write(junit, verdict)
-        print(f"wrote {junit}", file=sys.stderr)
+        tell(f"wrote {junit}")
     if markdown is not None:
         from dare_bench.reports.regress_text import pieces
         from dare_bench.reports.text import markdown as written
         from dare_bench.runs.writer import atomic_write_text
 
         atomic_write_text(markdown, written(pieces(verdict)), durable=False)
-        print(f"wrote {markdown}", file=sys.stderr)
+        tell(f"wrote {markdown}")
     if json:
         from dare_bench.reports.regress_text import record
-        from dare_bench.runs.writer import dumps
 
-        print(dumps(record(verdict), indent=2).decode())
+        say_json(record(verdict))
     else:
         _show(verdict, docs)
     if verdict.red:
@@ -82,15 +81,14 @@ def _update(run: Run, path: Path, smallest_effect: float, docs: int) -> None:
     from dare_bench.reports.conditions import unlike
     from dare_bench.reports.regress import compare, complete
     from dare_bench.reports.regress_text import replaced
-    from dare_bench.runs.text import visible
 
     new = complete(run)
     if not path.exists():
-        print(f"{path} is a new baseline: {', '.join(f'{name} {task.n_docs}' for name, task in new.tasks.items())}")
+        say(f"{path} is a new baseline: {', '.join(f'{name} {task.n_docs}' for name, task in new.tasks.items())}")
     else:
         old = baselines.read(path)  # whatever else stands there is not overwritten
         if baselines.text(old) == baselines.text(new):
-            print(f"{path} is this run's already; nothing to do")
+            say(f"{path} is this run's already; nothing to do")
             return
         found = unlike(old, new)
         for one in found:
@@ -100,15 +98,14 @@ def _update(run: Run, path: Path, smallest_effect: float, docs: int) -> None:
                     " choose another name for the file, or delete it first"
                 )
         for line in [*replaced(old, new), *(f"{one.what}: {one.expected} -> {one.seen}" for one in found)]:
-            print(visible(line))
+            say(line)
         if not found:
             _show(compare(run.run_id, old, new, smallest_effect), docs)
     baselines.write(path, new)
-    print(f"wrote {path}", file=sys.stderr)
+    tell(f"wrote {path}")
 
 
 def _show(verdict: Verdict, docs: int) -> None:
-    from dare_bench.cli.plain import plain_console
     from dare_bench.reports.regress_text import pieces
     from dare_bench.reports.text import show
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json as jsonlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from dare_bench.cli.plain import plain_console, say_json, tell
 
 if TYPE_CHECKING:
     from dare_bench.reports.agreement import Agreement
@@ -68,11 +68,10 @@ def report(
 
         whole = [Heading("dare-bench report", 1), *_pieces(opened, together, None)]
         atomic_write_text(markdown, written(whole), durable=False)
-        print(f"wrote {markdown}", file=sys.stderr)
+        tell(f"wrote {markdown}")
     if json:
-        print(jsonlib.dumps(_record(opened, together), indent=2, ensure_ascii=False, default=str))
+        say_json(_record(opened, together))
         return
-    from dare_bench.cli.plain import plain_console
     from dare_bench.reports.text import show
 
     show(_pieces(opened, together, docs), plain_console())
@@ -93,7 +92,7 @@ def open_runs(word: str) -> list[Run]:
     path = place(word)
     if not path.is_dir() or (path / RUN_FILE).is_file() or any(path.glob("results_*.json")):
         return [Run(path)]
-    found = find_runs(path, lambda text: print(text, file=sys.stderr))
+    found = find_runs(path, tell)
     if not found:
         raise RunError(f"no runs below {path}; make one with: dare-bench eval --model tiny-llada --tasks dare_sudoku")
     return found

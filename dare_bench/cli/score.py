@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dare_bench.cli.plain import plain_console, plain_table, say, say_json
 from dare_bench.cli.report import open_runs, place
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dare_bench.runs.reader import Run
 
 _CHANGED, _INCOMPLETE, _FAILED = 3, 4, 1
+_NUMBERS = ("recorded", "again")
 
 
 def score(
@@ -59,17 +60,15 @@ def score(
     made = [_one(opened, fields, output_path, alone=one) for opened in runs]
     if json:
         records = [record for record, _, _ in made]
-        print(jsonlib.dumps(records[0] if one else records, indent=2, ensure_ascii=False))
+        say_json(records[0] if one else records)
     else:
-        from dare_bench.cli.plain import plain_console
-
         console = plain_console()
         for opened, (record, done, _) in zip(runs, made, strict=True):
             if one and done is not None:
                 _show(console, done, docs)
             _say(console, (f"{opened.run_id}: " if not one else "") + _verdict(record))
             if record.get("written"):
-                print(record["written"])
+                say(record["written"])
     codes = {code for _, _, code in made}
     if code := next((code for code in (_CHANGED, _FAILED, 2, _INCOMPLETE) if code in codes), 0):
         raise typer.Exit(code)
@@ -120,17 +119,11 @@ def _without(record: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _show(console: Console, done: Rescored, most: int) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("task", "metric", "filter", "recorded", "again", ""):
-        table.add_column(name, justify="right" if name in ("recorded", "again") else "left", overflow="fold")
-    for one in done.scores:
-        mark = "" if one.same else "changed"
-        cells = (one.task, one.metric, one.filter, _number(one.recorded), _number(one.again), mark)
-        table.add_row(*(Text(cell) for cell in cells))
-    console.print(table)
+    rows = [
+        (one.task, one.metric, one.filter, _number(one.recorded), _number(one.again), "" if one.same else "changed")
+        for one in done.scores
+    ]
+    console.print(plain_table(("task", "metric", "filter", "recorded", "again", ""), rows, right=_NUMBERS))
     if done.documents:
         _show_documents(console, done.documents, most)
     for change in done.changes:
@@ -138,18 +131,13 @@ def _show(console: Console, done: Rescored, most: int) -> None:
 
 
 def _show_documents(console: Console, documents: list[Compared], most: int) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
     console.print()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("task", "document", "metric", "filter", "recorded", "again"):
-        table.add_column(name, justify="right" if name in ("recorded", "again") else "left", overflow="fold")
-    for one in documents[:most]:
-        cells = (one.task, str(one.doc_id), one.metric, one.filter, _number(one.recorded), _number(one.again))
-        table.add_row(*(Text(cell) for cell in cells))
+    rows = [
+        (one.task, str(one.doc_id), one.metric, one.filter, _number(one.recorded), _number(one.again))
+        for one in documents[:most]
+    ]
     if most:
-        console.print(table)
+        console.print(plain_table(("task", "document", "metric", "filter", "recorded", "again"), rows, right=_NUMBERS))
     if len(documents) > most:
         _say(console, f"{len(documents) - most} more values differ; --docs {len(documents)} shows all")
 
@@ -190,8 +178,4 @@ def _verdict(record: dict[str, Any]) -> str:
 
 
 def _say(console: Console, text: str) -> None:
-    from rich.text import Text
-
-    from dare_bench.runs.text import visible
-
-    console.print(Text(visible(text)), soft_wrap=True)
+    console.print(text, soft_wrap=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json as jsonlib
-import sys
 from collections.abc import Sequence
 from typing import Any
 
+from dare_bench.cli.plain import say_json, tell
 from dare_bench.cli.summary import incomplete
 from dare_bench.engine.evaluate import Outcome, evaluate_all
 from dare_bench.engine.plan import Planned
@@ -23,9 +22,9 @@ def make(planned: Sequence[Planned], json: bool) -> None:
     for number, outcome in enumerate(evaluate_all(_announced(planned)), start=1):
         outcomes.append(outcome)
         said = outcome.reason if outcome.run is None else outcome.run.results_file
-        print(f"[{number}/{len(planned)}] {outcome.planned.name}: {said}", file=sys.stderr)
+        tell(f"[{number}/{len(planned)}] {outcome.planned.name}: {said}")
     if json:
-        print(jsonlib.dumps([_record(outcome) for outcome in outcomes], indent=2, ensure_ascii=False))
+        say_json([_record(outcome) for outcome in outcomes])
     else:
         from dare_bench.cli.summary import print_runs
 
@@ -37,7 +36,7 @@ def make(planned: Sequence[Planned], json: bool) -> None:
 
 def _announced(planned: Sequence[Planned]) -> Sequence[Planned]:
     names = ", ".join(one.name for one in planned)
-    print(f"{counted(len(planned), 'run')}: {names}", file=sys.stderr)
+    tell(f"{counted(len(planned), 'run')}: {names}")
     return planned
 
 

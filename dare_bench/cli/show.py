@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from dare_bench.cli.plain import plain_console, plain_table, say_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,11 +36,8 @@ def show(
     document = _find(opened, task, doc)
     view = document_view(document)
     if json:
-        print(jsonlib.dumps(_record(opened, document, view), indent=2, ensure_ascii=False, default=str))
+        say_json(_record(opened, document, view))
         return
-    from dare_bench.cli.plain import plain_console
-
-    # Model text is never read as markup, nor coloured as if it were code.
     console = plain_console()
     if doc is None:
         _print_scores(console, opened)
@@ -81,19 +79,14 @@ def _find(run: Run, task: str | None, doc: str | None) -> Document:
 
 
 def _print_scores(console: Console, run: Run) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
     limited = ", limited" if any(score.limited for score in run.scores()) else ""
-    console.print(Text(f"{run.model} · {run.run_id} · {run.status}{limited}", style="bold"))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("task", "metric", "filter", "value", "95 % interval", "n", "tier"):
-        table.add_column(name)
+    _say(console, f"{run.model} · {run.run_id} · {run.status}{limited}", "bold")
+    rows = []
     for score in run.scores():
         bounds = f"{score.lo:.3f} to {score.hi:.3f}" if score.lo is not None and score.hi is not None else "—"
-        cells = (score.task, score.metric, score.filter, f"{score.value:.4f}", bounds, str(score.n), score.tier or "")
-        table.add_row(*(Text(cell) for cell in cells))
-    console.print(table)
+        value = f"{score.value:.4f}"
+        rows.append((score.task, score.metric, score.filter, value, bounds, str(score.n), score.tier or ""))
+    console.print(plain_table(("task", "metric", "filter", "value", "95 % interval", "n", "tier"), rows))
     console.print()
 
 
@@ -121,9 +114,7 @@ def _say(console: Console, text: str, style: str = "") -> None:
     """Text as it is: rich would break it at the terminal's width, and a prompt must stay exact."""
     from rich.text import Text
 
-    from dare_bench.runs.text import visible
-
-    console.print(Text(visible(text), style=style), soft_wrap=True)
+    console.print(Text(text, style=style), soft_wrap=True)
 
 
 def _heading(console: Console, text: str) -> None:
@@ -144,7 +135,7 @@ def _print_answer(console: Console, answer: AnswerView, several: bool) -> None:
         if status := record.get("extraction"):
             _say(console, f"extraction: {status.replace('_', ' ')}", "dim")
         if ran := record.get("verdict"):
-            _say(console, f"its tests: {ran['status']} ({ran['level']}, {ran['seconds']:.1f} s)", "dim")
+            _say(console, f"its tests: {ran['status']} ({ran['level']}, {ran.get('seconds', 0.0):.1f} s)", "dim")
     if answer.order is not None:
         _heading(console, f"unmasking order (small figures: the step that wrote the token, 1 to {answer.order.steps})")
         console.print(coloured(answer.order), soft_wrap=True)
@@ -173,24 +164,19 @@ def coloured(order: Unmasking) -> Text:
 
 
 def _print_choices(console: Console, view: DocumentView) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
     from dare_bench.runs.text import visible
 
     _heading(console, "what was scored")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("", "continuation", "log-likelihood", "± Monte Carlo", "estimator"):
-        table.add_column(name, overflow="fold")
+    rows = []
     for answer in view.answers:
         mark = ("likeliest " if answer.best else "") + ("right" if answer.gold else "")
         value = "—" if answer.value is None else f"{answer.value:.3f}"
         error = answer.record.get("stderr")
         draws = answer.record.get("draws")
         estimator = f"{answer.record.get('estimator', '')}" + (f", {draws} draws" if draws else "")
-        cells = (mark, visible(answer.text, 400), value, "—" if error is None else f"{error:.3f}", estimator)
-        table.add_row(*(Text(cell) for cell in cells))
-    console.print(table)
+        rows.append((mark, visible(answer.text, 400), value, "—" if error is None else f"{error:.3f}", estimator))
+    names = ("", "continuation", "log-likelihood", "± Monte Carlo", "estimator")
+    console.print(plain_table(names, rows))
 
 
 def _record(run: Run, document: Document, view: DocumentView) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from dare_bench.cli.plain import plain_console
+from dare_bench.cli.plain import plain_console, plain_table, say
 from dare_bench.errors import IncompleteError
 from dare_bench.runs.text import counted, no_answer
 from dare_bench.types import TIER_MEANING, Decoding
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from dare_bench.runs.reader import Run
     from dare_bench.runs.schema import Block
     from dare_bench.runs.scores import Score
+
+
+_NUMBERS = ("value", "n", "extracted")
 
 
 def print_run(run: Run) -> None:
@@ -51,7 +54,7 @@ def print_run(run: Run) -> None:
         )
     if block.recipes:
         _print_published(console, [run])
-    print(run.results_file)
+    say(run.results_file)
 
 
 def incomplete(runs: Sequence[Run], not_made: Sequence[str] = ()) -> IncompleteError:
@@ -68,13 +71,8 @@ def incomplete(runs: Sequence[Run], not_made: Sequence[str] = ()) -> IncompleteE
 
 def print_runs(made: Sequence[tuple[str, Run | None, str | None]]) -> None:
     """Several runs: the headline score of each, then what was not run and why, then the results files."""
-    from rich.table import Table
-    from rich.text import Text
-
     console = plain_console()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("benchmark", "score of", "value", "95 % interval", "n", "extracted", "tier", "status"):
-        table.add_column(name, justify="right" if name in ("value", "n", "extracted") else "left", overflow="fold")
+    rows = []
     for name, run, _ in made:
         for score in _stands_for(run) if run is not None else ():
             bounds = f"{score.lo:.3f} to {score.hi:.3f}" if score.lo is not None and score.hi is not None else "—"
@@ -82,16 +80,16 @@ def print_runs(made: Sequence[tuple[str, Run | None, str | None]]) -> None:
             rate = "" if score.extraction_rate is None else f"{100 * score.extraction_rate:.1f} %"
             what = f"{score.task} {score.metric},{score.filter}"
             status = run.status if run is not None else ""
-            cells = (name, what, f"{score.value:.4f}", bounds, count, rate, score.tier or "", status)
-            table.add_row(*(Text(cell) for cell in cells))
-    console.print(table)
+            rows.append((name, what, f"{score.value:.4f}", bounds, count, rate, score.tier or "", status))
+    names = ("benchmark", "score of", "value", "95 % interval", "n", "extracted", "tier", "status")
+    console.print(plain_table(names, rows, right=_NUMBERS))
     for name, _, reason in made:
         if reason is not None:
             console.print(f"NOT RUN: {name}: {reason}", soft_wrap=True)
     runs = [run for _, run, _ in made if run is not None]
     _print_published(console, [run for run in runs if run.block is not None and run.block.recipes])
     for run in runs:
-        print(run.results_file)
+        say(run.results_file)
 
 
 def _stands_for(run: Run) -> list[Score]:
@@ -116,26 +114,20 @@ def _print_published(console: Console, runs: list[Run]) -> None:
 
 
 def _print_scores(console: Console, run: Run) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
     scores = run.scores()
     extracted = ("extracted",) if any(score.extraction_rate is not None for score in scores) else ()
-    for name in ("task", "metric", "filter", "value", "95 % interval", "n", *extracted, "tier"):
-        right = name in ("value", "n", "extracted")
-        table.add_column(name, justify="right" if right else "left", no_wrap=name == "value")
-    tiers = []
+    rows, tiers = [], []
     for score in scores:
         bounds = f"{score.lo:.3f} to {score.hi:.3f}" if score.lo is not None and score.hi is not None else "—"
         count = f"{score.n} of {score.n_total}" if score.limited and score.n_total else str(score.n)
         cells = [score.task, score.metric, score.filter, f"{score.value:.4f}", bounds, count]
         if extracted:
             cells.append("" if score.extraction_rate is None else f"{100 * score.extraction_rate:.1f} %")
-        table.add_row(*(Text(cell) for cell in (*cells, score.tier or "")))
+        rows.append((*cells, score.tier or ""))
         if score.tier and score.tier not in tiers:
             tiers.append(score.tier)
-    console.print(table)
+    names = ("task", "metric", "filter", "value", "95 % interval", "n", *extracted, "tier")
+    console.print(plain_table(names, rows, right=_NUMBERS, whole=("value",)))
     if extracted:
         console.print("extracted: the share of answers from which the harness could read a value", style="dim")
     for tier in sorted(tiers):

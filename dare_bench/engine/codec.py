@@ -5,7 +5,61 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from dare_bench.types import Event, Generation, Likelihood, Request, Sample
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from dare_bench.config import one_line
+from dare_bench.errors import RunError
+from dare_bench.types import Generation, Likelihood, Request, Sample
+
+
+class _Note(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Session(_Note):
+    session: int
+    date: str
+    held: int
+    command: str
+    versions: dict[str, Any] = {}
+
+
+class _Cost(_Note):
+    session: int
+    seconds: float
+    generate_seconds: float = 0.0
+    row_forwards: int
+    slot_forwards: int
+    forwards: int
+    halvings: list[dict[str, int]]
+    peak_memory_mb: float | None = None
+    writer: str | None = None
+
+
+class _Event(_Note):
+    what: str
+
+
+class _Keyed(_Note):
+    """Of one request: a sample, whose answer :func:`to_answer` checks, or a failure."""
+
+    key: str
+
+
+_KINDS: dict[str, type[_Note]] = {
+    "session": _Session, "cost": _Cost, "event": _Event, "sample": _Keyed, "failure": _Keyed,
+}  # fmt: skip
+
+
+def is_record(value: Any) -> bool:
+    """Is it a record as its readers expect it? Records of other types than theirs are nobody's concern."""
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+        return False
+    try:
+        _KINDS.get(value["type"], _Note).model_validate(value)
+    except ValidationError:
+        return False
+    return True
 
 
 def to_record(request: Request, answer: Generation | Likelihood) -> dict[str, Any]:
@@ -34,15 +88,27 @@ def failure_record(request: Request, error: str) -> dict[str, Any]:
     }
 
 
+_GENERATION, _LIKELIHOOD = TypeAdapter(Generation), TypeAdapter(Likelihood)
+
+
 def to_answer(record: dict[str, Any], *, trajectory: bool = True) -> Generation | Likelihood:
-    """The answer of a sample record, equal to the one written; ``trajectory=False`` leaves the events out."""
-    kind = Generation if record["kind"] == "generate" else Likelihood
-    known = {item.name for item in fields(kind)}
-    values = {name: value for name, value in record["answer"].items() if name in known}
-    if kind is Generation:
-        events = values.get("trajectory")
-        values["trajectory"] = [Event(*event) for event in events] if trajectory and events is not None else None
-    return kind(**values)
+    """The answer of a sample record, equal to the one written; ``trajectory=False`` leaves the events out.
+
+    Raises:
+        RunError: it is no answer; somebody else wrote the record.
+    """
+    answer = record.get("answer")
+    if isinstance(answer, dict) and not trajectory:
+        answer = {**answer, "trajectory": None}
+    try:
+        if record.get("kind") == "score":
+            return _LIKELIHOOD.validate_python(answer)
+        return _GENERATION.validate_python(answer)
+    except ValidationError as error:
+        why = one_line(error, "the answer")
+        raise RunError(
+            f"the journal's answer to {record.get('key')!r} is damaged: {why}; add --fresh for a new run beside it"
+        ) from error
 
 
 def to_sample(record: dict[str, Any], request: Request) -> Sample:

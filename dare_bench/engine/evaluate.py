@@ -33,6 +33,7 @@ from dare_bench.protocols import LoadedModel
 from dare_bench.registry import registry
 from dare_bench.runs import lineage
 from dare_bench.runs.reader import Run
+from dare_bench.runs.schema import MAX_TASKS
 from dare_bench.types import Request
 
 log = logging.getLogger("dare_bench")
@@ -186,6 +187,8 @@ class _Evaluation:
         spec = self.spec
         source = self.source_class(spec, self.model)
         requests: Sequence[Request] = source.requests()
+        if (count := len({request.task for request in requests})) > MAX_TASKS:
+            raise UsageError(f"{count:,} tasks are asked for; a run has at most {MAX_TASKS:,}: give them to several")
         prepare = preparer(self.model, spec)
         settings = ident.settings_by_task(self.model, [prepare(request) for request in requests])
         prefix = fingerprint.readable_prefix(spec.model, spec.harness, sorted(set(spec.tasks)), spec.adapter)

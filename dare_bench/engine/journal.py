@@ -17,7 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dare_bench.engine.codec import is_record
 from dare_bench.errors import RunError, SaveError
+from dare_bench.reading import open_regular, parse_json, read_lines
+from dare_bench.runs.files import own_file
 from dare_bench.runs.writer import save_error, sync_folder
 
 _HEAD = b'{"sum":"'
@@ -42,8 +45,11 @@ def unpack(line: bytes) -> dict[str, Any] | None:
     rest = line[_BODY:-1]
     if line[len(_HEAD) : _BODY] != _checksum(rest) + b'",':
         return None
-    found: dict[str, Any] = json.loads(b"{" + rest)
-    return found
+    try:
+        found = parse_json(b"{" + rest)
+    except ValueError:
+        return None
+    return found if is_record(found) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +81,22 @@ class _Index:
 def _scan(file: Path, index: _Index) -> list[tuple[str, str]]:
     """Read into ``index`` what a file holds behind its last good line; returns (type, key or "") of each record."""
     found: list[tuple[str, str]] = []
-    offset, lines = index.good.get(file, (0, 0))
+    start, lines = index.good.get(file, (0, 0))
     bad: list[int] = []
-    with file.open("rb") as stream:
-        stream.seek(offset)
-        for number, line in enumerate(stream, lines + 1):
-            record = unpack(line)
-            if record is None:
-                bad.append(number)
-            else:
-                # Whatever was bad before a good line is damage; bad lines at the very end are a torn write.
-                index.damage += [Damage(file.name, n) for n in bad]
-                bad.clear()
-                if record["type"] == "sample":
-                    index.places[record["key"]] = _Place(file, offset, len(line))
-                else:
-                    index.notes.append(record)
-                found.append((record["type"], record.get("key", "")))
-                index.good[file] = (offset + len(line), number)
-            offset += len(line)
+    for number, offset, line in read_lines(file, RunError, start):
+        record = unpack(line)
+        if record is None:
+            bad.append(lines + number)
+            continue
+        # Whatever was bad before a good line is damage; bad lines at the very end are a torn write.
+        index.damage += [Damage(file.name, n) for n in bad]
+        bad.clear()
+        if record["type"] == "sample":
+            index.places[record["key"]] = _Place(file, offset, len(line))
+        else:
+            index.notes.append(record)
+        found.append((record["type"], record.get("key", "")))
+        index.good[file] = (offset + len(line), lines + number)
     return found
 
 
@@ -129,7 +132,8 @@ class Journal:
         self._end = end
 
     def _files(self) -> list[Path]:
-        return sorted(self.folder.glob("*.jsonl"))
+        found = (own_file(self.folder, path.name) for path in sorted(self.folder.glob("*.jsonl")))
+        return [path for path in found if path is not None]
 
     def __enter__(self) -> Journal:
         return self
@@ -162,7 +166,7 @@ class Journal:
         if place.file == self.file:
             line = os.pread(self._fd, place.length, place.offset)
         else:
-            with place.file.open("rb") as stream:
+            with open_regular(place.file, RunError) as stream:
                 stream.seek(place.offset)
                 line = stream.read(place.length)
         record = unpack(line)
@@ -184,11 +188,11 @@ class Journal:
         """What :meth:`reread` does, and make it all durable: a writer that was killed could not see to that."""
         found = self.reread()
         for file in self._files():
-            try:
-                with file.open("rb") as stream:
+            with open_regular(file, RunError) as stream:
+                try:
                     os.fsync(stream.fileno())
-            except OSError as error:
-                raise save_error(file, error) from error
+                except OSError as error:
+                    raise save_error(file, error) from error
         return found
 
     def append(self, record: dict[str, Any]) -> None:

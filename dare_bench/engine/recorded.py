@@ -45,7 +45,7 @@ class RecordedModel:
             eot_id=None,
             pad_id=None,
             vocab_size=0,
-            context_limit=int(run.results.get("max_length") or 0),
+            context_limit=run.results.get("max_length") or 0,
             dtype=block.model.dtype,
             device=str(run.results.get("config", {}).get("device") or "cpu"),
             parameters=block.model.parameters,
@@ -134,7 +134,7 @@ class RecordedAnswers:
         self._documents[task, doc] = mark
         try:
             self._read(task, doc, row)
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise RunError(f"{where}: the line is damaged ({type(error).__name__}: {error})") from error
 
     def _read(self, task: str, doc: str, row: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from dare_bench.engine.results import task_hash
 from dare_bench.engine.rundir import Done, RunFolder
 from dare_bench.engine.scope import Scope
 from dare_bench.errors import RunError
+from dare_bench.reading import open_regular
 from dare_bench.runs.files import traces_name, write_results, write_samples
 from dare_bench.runs.intervals import confidence_intervals
 from dare_bench.runs.reader import Run
@@ -91,13 +92,10 @@ def _write_task(folder: Path, date: str, task: str, done: Rescored) -> dict[str,
 def _copy(source: Path, target: Path) -> str:
     """A file as it is, hashed on its way."""
     digest = hashlib.sha256()
-    try:
-        with source.open("rb") as given, atomic_file(target) as file:
-            while portion := given.read(1 << 20):
-                file.write(portion)
-                digest.update(portion)
-    except OSError as error:
-        raise RunError(f"cannot read {source}: {error.strerror}") from error
+    with open_regular(source, RunError) as given, atomic_file(target) as file:
+        while portion := given.read(1 << 20):
+            file.write(portion)
+            digest.update(portion)
     return digest.hexdigest()
 
 

@@ -6,17 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dare_bench.engine.scope import Scope
-from dare_bench.errors import DareError, RunError
+from dare_bench.errors import RunError, UsageError
 from dare_bench.reading import existing, read_json
-from dare_bench.runs.files import DONE_FILE, JOURNAL, RUN_FILE, file_date
+from dare_bench.runs.files import DONE_FILE, JOURNAL, RUN_FILE, file_date, own_file
+from dare_bench.runs.schema import SCHEMA_VERSION, Count, Name, parse_run_file
 from dare_bench.runs.writer import atomic_write_json, ensure_folder, remove_leftovers, save_error, sync_folder
 
-SCHEMA_VERSION = 1
 _LOCK = ".lock"
 
 
@@ -30,13 +31,33 @@ class Done:
     totals: Mapping[str, int | None]
 
 
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
+
+
+class _ScopeFile(_Strict):
+    limit: Annotated[int | float, Field(gt=0)] | None
+    samples: dict[Name, list[Count]] | None
+
+
+class _DoneFile(_Strict):
+    """The marker as it is stored."""
+
+    status: Name
+    asked: str
+    scope: _ScopeFile
+    totals: dict[Name, Count | None]
+
+
 def read_done(folder: Path) -> Done | None:
     """The commit marker of a run directory; None if it is not there (or not readable: it is then made anew)."""
+    file = own_file(folder, DONE_FILE)
+    if file is None:
+        return None
     try:
-        raw = read_json(folder / DONE_FILE, DareError)
-        scope = Scope.of(raw["scope"]["limit"], raw["scope"]["samples"])
-        return Done(raw["status"], raw["asked"], scope, dict(raw["totals"]))
-    except (DareError, ValueError, KeyError, TypeError):
+        found = _DoneFile.model_validate(read_json(file, RunError))
+        return Done(found.status, found.asked, Scope.of(**found.scope.model_dump()), found.totals)
+    except (RunError, UsageError, ValidationError):
         return None
 
 
@@ -81,6 +102,15 @@ def choose(out: Path, run_id: str, fresh: bool) -> Path:
             return folder
 
 
+def _check(folder: Path) -> None:
+    """Raises RunError where writing into the run would write elsewhere: a link out of it, a FIFO in a file's place."""
+    if (folder / JOURNAL).resolve() != folder.resolve() / JOURNAL:
+        raise RunError(f"{folder / JOURNAL} is a link out of the run; add --fresh for a new run beside it")
+    for path in folder.iterdir():
+        if path.name in (RUN_FILE, DONE_FILE, _LOCK) or path.name.startswith(("results_", "samples_", "traces_")):
+            own_file(folder, path.name)
+
+
 class RunFolder:
     """A run directory that this process alone may write to, from ``with`` to its end.
 
@@ -94,6 +124,7 @@ class RunFolder:
         self._lock = FileLock(path / _LOCK)
 
     def __enter__(self) -> RunFolder:
+        _check(self.path)
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
@@ -109,7 +140,8 @@ class RunFolder:
         self._lock.release()
 
     def begin(self, about: Mapping[str, Any]) -> dict[str, Any]:
-        """``run.json`` as it is, or made from ``about`` and the present date (which names the run's files from now on).
+        """What ``run.json`` says: ``about``, and the run's id and date as the file that is there has them, or as it is
+        made now (the date names the run's files from now on).
 
         Raises:
             RunError: the file is damaged.
@@ -127,13 +159,11 @@ class RunFolder:
                     **about,
                 },
             )
-        try:
-            found = read_json(file, RunError)
-            if found["schema_version"] > SCHEMA_VERSION:
-                raise RunError(f"{file}: written by a newer dare-bench (schema {found['schema_version']}); upgrade it")
-            return {**found, "date": str(found["date"]), "created": str(found["created"])}
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{file} is damaged ({error}); add --fresh for a new run beside it") from error
+        found = parse_run_file(read_json(file, RunError), file)
+        kept = {name: getattr(found, name) for name in ("run_id", "created", "date", "moment")}
+        if missing := [name for name, value in kept.items() if value is None and name != "moment"]:
+            raise RunError(f"{file} is damaged: it has no {missing[0]!r}; add --fresh for a new run beside it")
+        return {**about, **{name: value for name, value in kept.items() if value is not None}}
 
     def reopen(self) -> None:
         """Take the commit marker away: from here on the run is running again."""

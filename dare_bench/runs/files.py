@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import RunError
+from dare_bench.reading import open_regular
 from dare_bench.runs.writer import atomic_write_json, atomic_write_jsonl
 
 RUN_FILE = "run.json"
@@ -91,14 +93,27 @@ def _write_lines(path: Path, rows: Iterable[Any]) -> str:
     return digest.hexdigest()
 
 
+def own_file(folder: Path, name: str) -> Path | None:
+    """The file of that name in a run's folder; None if there is none.
+
+    Raises:
+        RunError: what has the name is no regular file (a FIFO, a device, a folder), or a link out of the run.
+    """
+    path = folder / name
+    if not os.path.lexists(path):
+        return None
+    inside, place = os.path.realpath(folder), os.path.realpath(path)
+    if Path(inside) not in Path(place).parents:
+        raise RunError(f"{path} is a link out of the run, to {place}; only the run's own files are read: copy it there")
+    with open_regular(path, RunError):
+        return path
+
+
 def file_digest(path: str | Path) -> str:
     """The SHA-256 of a file's bytes, 64 hex digits; read in portions, so a file of any size will do.
 
     Raises:
         RunError: it cannot be read.
     """
-    try:
-        with Path(path).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror}") from error
+    with open_regular(path, RunError) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

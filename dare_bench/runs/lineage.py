@@ -5,13 +5,15 @@ It is written last, so a folder that has it is whole; an evaluation copies it in
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 import dare_bench
+from dare_bench.errors import CheckpointError
+from dare_bench.reading import read_json
 from dare_bench.runs.writer import atomic_write_json
 
 FILE = "lineage.json"
@@ -47,11 +49,11 @@ def write(folder: Path, lineage: Lineage) -> None:
 
 
 def read(folder: Path | None) -> dict[str, Any] | None:
-    """The lineage of a checkpoint folder; None where it has none (or none that can be read: it is only told on)."""
-    if folder is None:
+    """The lineage of a checkpoint folder; None where it has none.
+
+    Raises:
+        CheckpointError: it has one that cannot be read.
+    """
+    if folder is None or not os.path.lexists(folder / FILE):
         return None
-    try:
-        found = json.loads((folder / FILE).read_text())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+    return read_json(folder / FILE, CheckpointError)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -11,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import RunError
-from dare_bench.runs.files import DONE_FILE, JOURNAL, RUN_FILE, file_digest, samples_name, traces_name
-from dare_bench.runs.index import Document, SampleIndex, read_lines
-from dare_bench.runs.schema import Block, Status, check_harness_part, parse_block
+from dare_bench.reading import read_json
+from dare_bench.runs.files import DONE_FILE, JOURNAL, RUN_FILE, file_digest, own_file, samples_name, traces_name
+from dare_bench.runs.index import Document, SampleIndex, sample_lines, trace_lines
+from dare_bench.runs.schema import Block, RunFile, Status, check_harness_part, parse_block, parse_run_file
 from dare_bench.runs.scores import Score, headline, scores_of
 
 
@@ -32,18 +32,17 @@ class Run:
         if not self.path.is_dir():
             raise RunError(f"no run directory at {path}; give the folder that holds results_<date>.json")
         self._results_file = _newest_results(self.path)
-        self._about: dict[str, Any] = {}
+        self._about = RunFile()
         self.results: dict[str, Any] = {}
         self.block: Block | None = None
-        if (self.path / RUN_FILE).is_file():
-            self._about = _read_object(self.path / RUN_FILE)
+        self._marked = own_file(self.path, DONE_FILE) is not None
+        if (about := own_file(self.path, RUN_FILE)) is not None:
+            self._about = parse_run_file(read_json(about, RunError), about)
         if self._results_file is not None:
-            self.results = _read_object(self._results_file)
+            self.results = read_json(self._results_file, RunError)
             self.block = parse_block(self.results.get("dare_bench"), self._results_file)
-            if not isinstance(self.results.get("results"), dict):
-                raise RunError(f"{self._results_file}: has no 'results'; the file is damaged, run the evaluation again")
-            check_harness_part(self.results, self._results_file)
-        elif not self._about:
+            check_harness_part(self.results, self.block, self._results_file)
+        elif about is None:
             raise RunError(f"{path} is no run directory: it has neither results_<date>.json nor {RUN_FILE}")
 
     def __repr__(self) -> str:
@@ -51,32 +50,27 @@ class Run:
 
     @property
     def run_id(self) -> str:
-        return self.block.run_id if self.block else str(self._about.get("run_id") or self.path.name)
+        return self.block.run_id if self.block else self._about.run_id or self.path.name
 
     @property
     def status(self) -> Status:
         """Complete, incomplete (some samples failed) or running (not finished, whether or not it goes on now)."""
-        if self.block is None or not (self.path / DONE_FILE).is_file():
-            return "running"
-        return self.block.status
+        return self.block.status if self.block is not None and self._marked else "running"
 
     @property
     def model(self) -> str:
         """The checkpoint's name."""
-        if self.block:
-            return self.block.model.name
-        return str(self.asked.get("model", ""))
+        return self.block.model.name if self.block else str(self.asked.get("model") or "")
 
     @property
     def asked(self) -> dict[str, Any]:
         """What the run was asked to do, as ``run.json`` has it (the fields of ``RunSpec``); empty if it has not."""
-        spec = self._about.get("spec")
-        return dict(spec) if isinstance(spec, dict) else {}
+        return self._about.spec.model_dump(exclude_unset=True) if self._about.spec else {}
 
     @property
     def created(self) -> str:
         """ISO date of the run's making."""
-        return self.block.created if self.block else str(self._about.get("created") or self._about.get("date") or "")
+        return self.block.created if self.block else self._about.created or self._about.date or ""
 
     @property
     def date(self) -> str | None:
@@ -136,21 +130,17 @@ class Run:
         return None if file is None or known is None else file_digest(file) != known
 
     def _file(self, name: str) -> Path | None:
-        path = self.path / name
-        try:
-            return path if self.date and path.is_file() else None
-        except OSError:  # a name longer than any file's
-            return None
+        return own_file(self.path, name) if self.date else None
 
     def samples(self, task: str) -> Iterator[dict[str, Any]]:
         """The sample lines of a task, in the file's order; none if they were not written."""
         path = self.samples_file(task)
-        return (row for _, row in read_lines(path)) if path else iter(())
+        return sample_lines(path) if path else iter(())
 
     def traces(self, task: str) -> Iterator[dict[str, Any]]:
         """The trace lines of a task, in the file's order; none if they were not written."""
         path = self.traces_file(task)
-        return (row for _, row in read_lines(path)) if path else iter(())
+        return trace_lines(path) if path else iter(())
 
     def index(self, task: str) -> SampleIndex | None:
         """The documents of a task by id; None if its samples were not written. Reads both files once."""
@@ -193,24 +183,5 @@ def iterate_runs(root: str | Path, on_problem: Callable[[str], None] | None = No
 
 def _newest_results(folder: Path) -> Path | None:
     """The results file; of several the one with the latest date in its name."""
-    found = sorted(folder.glob("results_*.json"))
-    return found[-1] if found else None
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes(), parse_int=_whole)
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror}") from error
-    except RecursionError:
-        raise RunError(f"{path} is damaged: not JSON (nested too deeply)") from None
-    except ValueError as error:
-        raise RunError(f"{path} is damaged: not JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise RunError(f"{path} is damaged: expected a JSON object, found {type(value).__name__}")
-    return value
-
-
-def _whole(text: str) -> int | float:
-    """A whole number; one longer than any count or seed is a float (maybe infinite), so that sums of it end nothing."""
-    return int(text) if len(text) <= 20 else float(text)
+    names = sorted(path.name for path in folder.glob("results_*.json"))
+    return own_file(folder, names[-1]) if names else None

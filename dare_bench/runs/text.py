@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
+
+from dare_bench.runs.writer import plain
 
 # Control characters (a terminal or a page may obey them) and marks that reorder or hide text.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -40,6 +44,17 @@ def one_line(text: str, limit: int = 80) -> str:
     """``text`` on one line of at most ``limit`` characters."""
     text = visible(" ".join(text.split()))
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def visible_json(value: Any) -> str:
+    """``value`` as indented JSON, strict as :func:`~dare_bench.runs.writer.plain` has it; what :func:`visible` would
+    show in another form is an escape in it."""
+    text = json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=2)
+    return _INVISIBLE.sub(_escape, _CONTROL.sub(_escape, text))
+
+
+def _escape(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1]
 
 
 def no_formula(text: str) -> str:

@@ -83,8 +83,8 @@ def test_without_traces_the_text_stands_in(tmp_path: Path) -> None:
     ("content", "said"),
     [
         (None, "no baseline at"),
-        ("{", "is no baseline: not JSON"),
-        ("[1]", "is no baseline"),
+        ("{", "is damaged: not JSON"),
+        ("[1]", "is damaged: expected a JSON object"),
         ('{"results": {}}', "is no baseline"),
         (
             '{"format": "dare-bench baseline", "version": 2}',

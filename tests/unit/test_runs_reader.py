@@ -180,7 +180,7 @@ def test_scores_say_how_many_answers_could_be_read() -> None:
 def _scores(results: dict, **fields: Any) -> list:  # type: ignore[type-arg]
     block = Block.model_validate(
         {
-            "status": "complete", "run_id": "r", "created": "2026", "seeds": (0, 0, 0, 0),
+            "status": "complete", "run_id": "r", "created": "2026-11-20", "seeds": (0, 0, 0, 0),
             "model": {"name": "m", "family": "f", "content_hash": "h", "dtype": "float32"},
             "harness": {"name": "lm-eval", "version": "1"},
             "tasks": {name: {"fingerprint": name, "n_docs": 4, "n_total": 4, "tier": tier}

@@ -1,0 +1,160 @@
+"""Every verb that reads runs, on every kind of hostile run folder: one line and an exit code, or a harmless answer."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+import shutil
+import signal
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from hostile_files import TASK
+from hostile_runs import KINDS
+from require import need_package
+
+import dare_bench
+from dare_bench.cli import app
+
+need_package("lm_eval")
+COMMAND = typer.main.get_command(app)  # made once: it is most of what a call costs
+HANG = 60
+"""Seconds after which a verb counts as one that never ends; most take a tenth of one."""
+HARMFUL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
+DATASET = f"{TASK}=openai/gsm8k:main"
+
+
+def verbs(place: Path, run: Path) -> dict[str, list[str]]:
+    """The words of each verb. ``place`` has the genuine run and its baseline, and what is written goes there."""
+    sound, out = str(place / "sound" / run.name), place / "written"
+    baseline = str(place / "baseline.json")
+    return {
+        "show": ["show", str(run)],
+        "show --json": ["show", str(run), "--json"],
+        "compare": ["compare", sound, str(run), "--markdown", str(out / "compare.md"), "--html", str(out / "c.html")],
+        "compare --json": ["compare", str(run), sound, "--force", "--json"],
+        "report": ["report", str(run), sound, "--markdown", str(out / "report.md")],
+        "report --agreement": ["report", "--agreement", str(run), sound, "--json"],
+        "ls": ["ls", "runs", str(run.parent)],
+        "ls --json": ["ls", "runs", str(run.parent), "--json"],
+        "regress": ["regress", str(run), "--baseline", baseline, "--junit", str(out / "j.xml")],
+        "regress --update": ["regress", str(run), "--baseline", str(out / "baseline.json"), "--update"],
+        "score": ["score", str(run)],
+        "export table": ["export", "table", str(run)],
+        "export hub": ["export", "hub", str(run), "--allow-partial", "--dataset", DATASET, "-o", str(out / "hub")],
+        "leaderboard": ["leaderboard", "build", str(run.parent), "-o", str(out / "site")],
+        "eval": ["eval", "--model", "tiny-llada", "--tasks", TASK, "--limit", "4", "--output-path", str(run.parent)],
+    }  # fmt: skip
+
+
+class Hang(BaseException):
+    """Nothing catches it."""
+
+
+@contextlib.contextmanager
+def within(seconds: int) -> Iterator[None]:
+    def ring(*_: object) -> None:
+        raise Hang
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def call(words: list[str]) -> tuple[int | str, str, str]:
+    """(exit code or what went wrong, stdout, stderr)."""
+    out, err = io.StringIO(), io.StringIO()
+    logging.getLogger("dare_bench").handlers.clear()  # one of them may hold the last call's stderr
+    code: int | str = 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            with within(HANG):
+                COMMAND(words, prog_name="dare-bench")
+        except SystemExit as left:
+            code = left.code if isinstance(left.code, int) else 1
+        except Hang:
+            code = "hangs: " + "".join(traceback.format_exc(limit=-3))
+        except BaseException:
+            code = "crashes: " + "".join(traceback.format_exc(limit=-3))
+    return code, out.getvalue(), err.getvalue()
+
+
+READS: dict[str, set[str]] = {
+    "run": {"show", "compare", "report", "regress", "score", "export table", "export hub", "leaderboard"},
+    "samples": {"show", "compare", "regress", "score"},
+    "traces": {"show", "regress"},
+    "folder": {"eval"},
+    "none": set(),
+}
+"""Who must not leave with 0, by how far a kind reaches."""
+
+
+def written(place: Path) -> str:
+    """What the verbs have written for people to read beside the site, which has tests of its own."""
+    files = (file for end in ("md", "yaml", "xml") for file in (place / "written").rglob(f"*.{end}"))
+    return "".join(file.read_text() for file in files)
+
+
+def wrong(name: str, verb: str, code: int | str, out: str, err: str) -> str | None:
+    """What a verb did that it must not do; None if nothing."""
+    if not isinstance(code, int):
+        return code
+    if "this is a defect" in err or "Traceback" in err:
+        return f"crashes: {err[-300:]}"
+    if found := HARMFUL.search(out + err):
+        at = (out + err).index(found[0])
+        return f"prints {found[0]!r}: {(out + err)[max(0, at - 60) : at + 20]!r}"
+    if code == 0 and {verb, verb.split(" --")[0]} & READS[KINDS[name].reach]:
+        return "leaves with 0"
+    return None
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a genuine run and its baseline."""
+    root = tmp_path_factory.mktemp("hostile")
+    run = dare_bench.evaluate(model="tiny-llada", tasks=TASK, limit=4, output_path=str(root / "sound"), progress=False)
+    assert call(["regress", str(run.path), "--baseline", str(root / "baseline.json"), "--update"])[0] == 0
+    return root
+
+
+def made(place: Path, name: str | None) -> Path:
+    """A fresh hostile run of that kind (None: the genuine one, to see that all is well with it)."""
+    for part in ("runs", "written"):
+        shutil.rmtree(place / part, ignore_errors=True)
+        (place / part).mkdir()
+    (sound,) = (place / "sound").iterdir()
+    run = Path(shutil.copytree(sound, place / "runs" / sound.name))
+    if name is not None:
+        KINDS[name].change(run)
+    return run
+
+
+def test_every_verb_reads_the_genuine_run(place: Path) -> None:
+    run = made(place, None)
+    assert {verb: code for verb, words in verbs(place, run).items() if (code := call(words)[0]) != 0} == {}
+
+
+@pytest.mark.timeout(1800)  # of thousands of calls; each has its own
+def test_no_verb_trips_over_any_hostile_run(place: Path) -> None:
+    found = []
+    for name in KINDS:
+        run = made(place, name)
+        for verb, words in verbs(place, run).items():
+            problem = wrong(name, verb, *call(words))
+            if problem is not None:
+                found.append(f"{name} | {verb} | {problem}")
+        if harm := HARMFUL.search(written(place)):
+            found.append(f"{name} | a file has {harm[0]!r}")
+    assert not found, f"{len(found)} of {len(KINDS)} kinds x {len(verbs(place, run))} verbs:\n" + "\n".join(found)

@@ -1,6 +1,6 @@
 """Faults at random moments of evaluations, trainings, sweeps and site builds, and what became of them.
 
-    .venv/bin/python scripts/faults.py [--only TEXT] [--rounds N] [--seed N] [--json FILE] [--markdown docs/reliability.md]
+    .venv/bin/python scripts/faults.py [--only TEXT] [--rounds N] [--seed N] [--json FILE] [--markdown FILE]
 
 Each case is a command, a fault and a number of rounds. The command is run once without a fault; then, in each round, in
 a folder of its own, the fault comes at a random moment of it (one in each equal part of the time that the unbroken run
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from signal import SIGHUP, SIGTERM
@@ -31,7 +31,17 @@ from signal import SIGHUP, SIGTERM
 from faults.commands import Hangs, start, warm
 from faults.holds import differences, finished, lost, results
 from faults.inject import (
-    Fault, Met, Scene, clock_back, close_reader, full_disk, kill, kill_worker, shift_clock, stop_by, two_processes,
+    Fault,
+    Met,
+    Scene,
+    clock_back,
+    close_reader,
+    full_disk,
+    kill,
+    kill_worker,
+    shift_clock,
+    stop_by,
+    two_processes,
 )  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -166,7 +176,7 @@ class Bench:
         try:
             met = FAULTS[fault](scene)
             before = finished(folder)
-            row.moments[_moment(met, len(before), len(units))] += 1
+            row.moments[_moment(met, _answers(before), _answers(units))] += 1
             row.slowest = max(row.slowest, met.seconds or 0.0)
             back = 2 * 86400.0 if fault == "clock set back" else 0.0
             again = start(words, folder, (lambda: shift_clock(0.0, 40 * 86400.0)) if back else lambda: None)
@@ -176,11 +186,17 @@ class Bench:
             problems += lost(before, finished(folder)) + differences(results(folder), wanted)
         except Hangs as hang:
             problems = [str(hang)]
+        if problems:
+            shutil.copytree(folder, folder.with_name(f"{folder.name}-failed"))
         if fault == "full disk":
             subprocess.run(["umount", folder], check=True)
-        if not problems:
-            shutil.rmtree(folder)
+        shutil.rmtree(folder)
         return problems
+
+
+def _answers(units: dict[str, str]) -> int:
+    """Finished samples and checkpoints."""
+    return sum(unit.startswith(("sample ", "checkpoint ")) for unit in units)
 
 
 def _moment(met: Met, done: int, whole: int) -> str:
@@ -225,11 +241,19 @@ def main() -> None:
     if asked.json is not None:
         asked.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
     if asked.markdown is not None:
-        head, _, rest = asked.markdown.read_text().partition("<!-- table -->\n")
-        asked.markdown.write_text(f"{head}<!-- table -->\n{table}\n<!-- end -->{rest.partition('<!-- end -->')[2]}")
+        _rewrite(asked.markdown, rows)
     if failed := sum(len(row.failures) for row in rows):
         raise SystemExit(f"error: {failed} rounds failed; their folders are in {root}")
     shutil.rmtree(root)
+
+
+def _rewrite(file: Path, rows: list[Row]) -> None:
+    """Put rows into the table of a Markdown file; those of cases that were not run stay."""
+    head, _, rest = file.read_text().partition(HEAD)
+    old, _, tail = rest.partition("\n\n")
+    lines = {tuple(line.split(" | ")[:2]): line for line in old.splitlines() if line}
+    lines |= {tuple(row.text().split(" | ")[:2]): row.text() for row in rows}
+    file.write_text("\n".join([f"{head}{HEAD}", *lines.values()]) + f"\n\n{tail}")
 
 
 def make(bench: Bench, chosen: list[tuple[str, str]], rounds: int | None, seed: int, why_not: str) -> list[Row]:
@@ -247,7 +271,9 @@ def make(bench: Bench, chosen: list[tuple[str, str]], rounds: int | None, seed: 
             done += 1
             left = (time.monotonic() - began) / done * (todo - done)
             told = f"FAILED: {'; '.join(problems[:6])}" if problems else "ok"
-            print(f"[{done}/{todo}] {command}, {fault} {number + 1}: {told}; about {left / 60:.0f} min left", flush=True)
+            print(
+                f"[{done}/{todo}] {command}, {fault} {number + 1}: {told}; about {left / 60:.0f} min left", flush=True
+            )
     return rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import signal
@@ -14,7 +15,7 @@ from typing import Any, NoReturn, TextIO, TypeVar
 
 import typer
 
-from dare_bench.errors import DareError
+from dare_bench.errors import DareError, SaveError
 from dare_bench.runs.writer import save_error
 
 INTERRUPTED = 130
@@ -61,6 +62,8 @@ def guarded(verb: Verb) -> Verb:
         except typer.Exit:
             raise
         except Exception as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                _leave(f"error: {save_error(error.filename or 'a file', error)}", SaveError.exit_code)
             _leave(f"error: {type(error).__name__}: {error}; this is a defect: add --debug for the traceback", 1)
 
     return run  # type: ignore[return-value]

@@ -9,15 +9,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from dare_bench.engine.scope import Scope
 from dare_bench.errors import RunError
 from dare_bench.runs.files import DONE_FILE, JOURNAL, RUN_FILE, file_date
-from dare_bench.runs.writer import atomic_write_json, ensure_folder, remove_leftovers, save_error, sync_folder
+from dare_bench.runs.writer import atomic_write_json, ensure_folder, held, save_error, sync_folder
 
 SCHEMA_VERSION = 1
-_LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -91,22 +88,16 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.journal = path / JOURNAL
-        self._lock = FileLock(path / _LOCK)
+        self._held = held(
+            path, f"run {path} is being written by another process; wait for it, or add --fresh for a run beside it"
+        )
 
     def __enter__(self) -> RunFolder:
-        try:
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise RunError(
-                f"run {self.path} is being written by another process; wait for it, or add --fresh for a run beside it"
-            ) from None
-        except OSError as error:
-            raise save_error(self.path / _LOCK, error) from error
-        remove_leftovers(self.path)
+        self._held.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+    def __exit__(self, *error: Any) -> None:
+        self._held.__exit__(*error)
 
     def begin(self, about: Mapping[str, Any]) -> dict[str, Any]:
         """``run.json`` as it is, or made from ``about`` and the present date (which names the run's files from now on).

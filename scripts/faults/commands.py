@@ -5,6 +5,7 @@ What is left out by that, compared with a command from a shell, is the import of
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import os
@@ -59,7 +60,8 @@ class Running:
         return self.process.exitcode is not None
 
     def send(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself
+            os.kill(self.pid, number)
 
     def wait(self) -> int:
         """The exit code; below zero: the signal that ended it. Raises Hangs."""

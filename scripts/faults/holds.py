@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ _NOT_COMPARED = re.compile(r"(^|/)(journal/|logs/|events\.out\.)")
 
 
 def results(folder: Path) -> dict[str, Any]:
-    """All that a command made, without dates and the times it took. Leftovers of killed writers show among the names."""
+    """All that a command made, without dates and times. Leftovers of killed writers show among the names of files."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     names = [DATE.sub("DATE", str(path.relative_to(folder))) for path in files]
     found: dict[str, Any] = {"files": [name for name in names if not _NOT_COMPARED.search(name)]}
@@ -34,7 +35,8 @@ def results(folder: Path) -> dict[str, Any]:
         elif path.name == "lineage.json":
             found[name] = json.loads(path.read_bytes())
         elif path.name == "trainer_state.json":
-            found[name] = [_steady(entry) for entry in json.loads(path.read_bytes())["log_history"]]
+            state = json.loads(path.read_bytes())  # its figures are means over the steps since the last resume
+            found[name] = [state["global_step"], state["max_steps"]]
         elif path.name == "node.json":
             node = json.loads(path.read_bytes())
             told = [(run["id"], run["status"], run["scores"]) for run in node["outputs"].get("runs", ())]
@@ -42,10 +44,6 @@ def results(folder: Path) -> dict[str, Any]:
         elif path.suffix in (".html", ".js", ".css", ".csv") and not (folder / "sweep.yaml").exists():
             found[name] = _hash(DATE.sub("DATE", path.read_text()).encode())  # of a sweep, pages show measured speeds
     return found
-
-
-def _steady(entry: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in entry.items() if "runtime" not in name and "per_second" not in name}
 
 
 def _hash(data: bytes) -> str:
@@ -78,7 +76,7 @@ def differences(mine: dict[str, Any], reference: dict[str, Any]) -> list[str]:
     """In a few words, where a folder's results are not those of the unbroken run."""
     found = []
     for name in sorted(mine.keys() | reference.keys()):
-        if mine.get(name) == reference.get(name):
+        if same(mine.get(name), reference.get(name)):
             continue
         if name == "files":
             more, less = set(mine[name]) - set(reference[name]), set(reference[name]) - set(mine[name])
@@ -88,10 +86,27 @@ def differences(mine: dict[str, Any], reference: dict[str, Any]) -> list[str]:
     return found
 
 
+def same(mine: Any, reference: Any, key: str = "") -> bool:
+    """Equal; a sample's margin up to float order, which depends on the rows that were computed beside it."""
+    if isinstance(mine, dict) and isinstance(reference, dict):
+        return mine.keys() == reference.keys() and all(same(mine[key], reference[key], key) for key in mine)
+    if isinstance(mine, list) and isinstance(reference, list):
+        return len(mine) == len(reference) and all(map(same, mine, reference))
+    if key == "margin" and isinstance(mine, float) and isinstance(reference, float):
+        return math.isclose(mine, reference, rel_tol=1e-4)
+    return bool(mine == reference)
+
+
 def _where(mine: Any, reference: Any) -> str:
-    if not isinstance(mine, dict) or not isinstance(reference, dict):
-        return ""
-    return f" in {', '.join(str(key) for key in reference if mine.get(key) != reference[key])}"
+    """The way to the first difference, and what stands there."""
+    if isinstance(mine, dict) and isinstance(reference, dict) and mine.keys() == reference.keys():
+        return next(
+            f" > {key}{_where(mine[key], reference[key])}" for key in mine if not same(mine[key], reference[key], key)
+        )
+    if isinstance(mine, list) and isinstance(reference, list) and len(mine) == len(reference):
+        pairs = zip(mine, reference, strict=True)
+        return next(f" > {i}{_where(one, other)}" for i, (one, other) in enumerate(pairs) if not same(one, other))
+    return f": {str(mine)[:80]}, unbroken {str(reference)[:80]}"
 
 
 def finished(folder: Path) -> dict[str, str]:

@@ -93,7 +93,7 @@ def stop_by(number: signal.Signals) -> Fault:
         took = time.monotonic() - began
         if code == 0:
             return Met(False, orphans())
-        problems = orphans() + _expect(running, code, 128 + number, f"interrupted by {number.name}")
+        problems = orphans() + _expect(running, code, 128 + number, f"interrupted by {number.name.lower()}")
         if code == -number and not running.said():  # before the first line of the program ran
             problems = []
         if took > PROMPT:
@@ -174,8 +174,8 @@ def clock_back(scene: Scene) -> Met:
 
 
 def shift_clock(at: float, back: float) -> None:
-    """From the moment ``at`` (of the monotonic clock) on, Python's calendar clock is ``back`` seconds early. The kernel's
-    clock, and with it the times of files, stays as it is: it is everybody's."""
+    """From the moment ``at`` (of the monotonic clock) on, Python's calendar clock is ``back`` seconds early. The clock
+    of the kernel, and with it the times of files, stays as it is: it is everybody's."""
     real, real_ns, date = time.time, time.time_ns, datetime.datetime
 
     def shift() -> float:
@@ -197,8 +197,9 @@ def _expect(running: Running, code: int, wanted: int | None, *said: str) -> list
     """What is wrong with how a command left: the exit code, a traceback, its last line."""
     text = running.said()
     last = text.splitlines()[-1] if text.strip() else ""
-    problems = [] if code == wanted or (wanted is None and code > 0) else [f"exit code {code}, expected {wanted}: {last}"]
+    fits = code > 0 if wanted is None else code == wanted
+    problems = [] if fits else [f"exit code {code}, expected {wanted}: {last}"]
     problems += ["a traceback was shown"] if "Traceback" in text else []
-    problems += [f"its last line does not say {part!r}: {last}" for part in said if part not in last]
+    problems += [f"its last line does not say {part!r}: {last}" for part in said if part not in last.lower()]
     problems += ["it says that this is a defect: " + last] if "this is a defect" in text else []
     return problems

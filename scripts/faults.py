@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGHUP, SIGTERM
 
@@ -45,7 +45,7 @@ from faults.inject import (
 )  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[1]
-EVAL = "eval --model tiny-llada --tasks dare_sudoku,dare_arithmetic --limit 40 -o out"
+EVAL = "eval --model tiny-llada --tasks dare_sudoku,dare_arithmetic --limit 24 -o out"
 COMMANDS = {
     "eval": EVAL,
     "eval, OpenCompass": "eval --harness opencompass --model tiny-llada --tasks ARC_c_gen --repeats 4 --seed 0"
@@ -75,32 +75,32 @@ FAULTS: dict[str, Fault] = {
     "clock set back": clock_back,
 }
 ROUNDS: dict[tuple[str, str], int] = {
-    ("eval", "SIGKILL"): 20,
+    ("eval", "SIGKILL"): 15,
+    ("eval", "SIGTERM"): 4,
+    ("eval", "SIGHUP"): 3,
+    ("eval", "stdout closed"): 2,
+    ("eval", "stderr closed"): 3,
+    ("eval", "full disk"): 6,
+    ("eval", "two processes"): 2,
+    ("eval", "clock set back"): 4,
     ("eval, OpenCompass", "SIGKILL"): 15,
     ("eval --devices 2", "SIGKILL"): 10,
-    ("eval --devices 2", "SIGKILL of a worker"): 3,
-    ("train", "SIGKILL"): 10,
-    ("sweep", "SIGKILL"): 8,
-    ("leaderboard build", "SIGKILL"): 10,
-    ("eval", "SIGTERM"): 6,
-    ("eval --devices 2", "SIGTERM"): 3,
-    ("train", "SIGTERM"): 5,
-    ("sweep", "SIGTERM"): 4,
-    ("leaderboard build", "SIGTERM"): 3,
-    ("eval", "SIGHUP"): 4,
-    ("eval", "stdout closed"): 3,
-    ("eval", "stderr closed"): 5,
-    ("train", "stderr closed"): 3,
-    ("eval", "full disk"): 10,
-    ("train", "full disk"): 10,
-    ("sweep", "full disk"): 6,
-    ("leaderboard build", "full disk"): 8,
-    ("eval", "two processes"): 3,
-    ("train", "two processes"): 3,
-    ("sweep", "two processes"): 3,
-    ("leaderboard build", "two processes"): 3,
-    ("eval", "clock set back"): 6,
-    ("train", "clock set back"): 3,
+    ("eval --devices 2", "SIGKILL of a worker"): 2,
+    ("eval --devices 2", "SIGTERM"): 2,
+    ("train", "SIGKILL"): 8,
+    ("train", "SIGTERM"): 3,
+    ("train", "stderr closed"): 2,
+    ("train", "full disk"): 6,
+    ("train", "two processes"): 2,
+    ("train", "clock set back"): 2,
+    ("sweep", "SIGKILL"): 5,
+    ("sweep", "SIGTERM"): 3,
+    ("sweep", "full disk"): 4,
+    ("sweep", "two processes"): 2,
+    ("leaderboard build", "SIGKILL"): 6,
+    ("leaderboard build", "SIGTERM"): 2,
+    ("leaderboard build", "full disk"): 5,
+    ("leaderboard build", "two processes"): 2,
 }
 IN_NAMESPACE = "FAULTS_IN_NAMESPACE"
 
@@ -239,7 +239,7 @@ def main() -> None:
     table = "\n".join([HEAD, *(row.text() for row in rows)])
     print(table)
     if asked.json is not None:
-        asked.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+        asked.json.write_text(json.dumps([vars(row) for row in rows], indent=2) + "\n")
     if asked.markdown is not None:
         _rewrite(asked.markdown, rows)
     if failed := sum(len(row.failures) for row in rows):

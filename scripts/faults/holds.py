@@ -123,8 +123,10 @@ def finished(folder: Path) -> dict[str, str]:
             units[f"checkpoint {name}"] = _mark(path)
         elif path.name == "done.json":
             units[f"run {name}"] = _mark(path)
-        elif path.name == "node.json" and (node := json.loads(path.read_bytes()))["status"] == "done":
-            units[f"node {name}"] = str(len(node["attempts"]))
+        elif path.name == "node.json":
+            node = json.loads(path.read_bytes())
+            if node["status"] == "done" and node["kind"] != "board":  # a board is built again for each run more
+                units[f"node {name}"] = str(len(node["attempts"]))
     return units
 
 

@@ -158,7 +158,10 @@ def full_disk(scene: Scene) -> Met:
     ballast.unlink()
     if code == 0:
         return Met(False, orphans())
-    return Met(True, orphans() + _expect(running, code, None, "no space left on device"))
+    problems = _expect(running, code, None)
+    if "no space left on device" not in running.said().lower():
+        problems.append(f"it does not say that the disk is full: {running.said()[-200:]}")
+    return Met(True, orphans() + problems)
 
 
 def clock_back(scene: Scene) -> Met:

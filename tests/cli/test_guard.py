@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -80,6 +81,18 @@ def test_a_hangup_that_the_caller_ignores_stays_ignored(toy: ToyModel) -> None:
         assert leave(EVAL) == 0
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_full_disk_is_no_defect_of_ours_wherever_it_is_met(toy: ToyModel, capsys: pytest.CaptureFixture[str]) -> None:
+    def full(_: Any) -> bool:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/cache/file")
+
+    toy.fail_on = full
+    assert leave(EVAL) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == (
+        "error: cannot write /cache/file: no space left on device; free some space and run the same command again"
+    )
 
 
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])

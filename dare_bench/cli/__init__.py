@@ -24,7 +24,7 @@ from dare_bench.cli import (
     train,
     validate,
 )
-from dare_bench.cli.guard import State, guarded, heeded
+from dare_bench.cli.guard import State, guarded, streams
 
 app = typer.Typer(
     name="dare-bench",
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if argv is None else argv)
     State.debug, State.resume = "--debug" in words, ""
     words = [word for word in words if word != "--debug"]
-    with heeded():
+    with streams():
         if words[:1] == ["train"]:
             try:
                 guarded(train.fill)(words[1] if len(words) > 1 else None)

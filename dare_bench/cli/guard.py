@@ -47,7 +47,8 @@ def guarded(verb: Verb) -> Verb:
     def run(*args: Any, **kwargs: Any) -> Any:
         try:
             try:
-                result = verb(*args, **kwargs)
+                with _stoppable():
+                    result = verb(*args, **kwargs)
             except typer.Exit:
                 sys.stdout.flush()  # at the interpreter's end its errors would be noise
                 raise
@@ -113,20 +114,26 @@ class _Stream:
 
 
 @contextlib.contextmanager
-def heeded() -> Iterator[None]:
-    """The process as a verb needs it: three open streams, and SIGTERM and SIGHUP as :class:`Stopped`."""
+def streams() -> Iterator[None]:
+    """The three standard streams as a command needs them: open, and indifferent to readers that go away."""
     _open_streams()
+    with (
+        contextlib.redirect_stdout(_Stream(sys.stdout, needed=True)),
+        contextlib.redirect_stderr(_Stream(sys.stderr, needed=False)),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """SIGTERM and SIGHUP as :class:`Stopped`, while a verb works: before it nothing has begun that had to be ended."""
     before = {}
     if threading.current_thread() is threading.main_thread():
         # What the caller ignores (nohup: SIGHUP) stays ignored.
         heard = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
         before = {number: signal.signal(number, _stop_in(os.getpid())) for number in heard}
     try:
-        with (
-            contextlib.redirect_stdout(_Stream(sys.stdout, needed=True)),
-            contextlib.redirect_stderr(_Stream(sys.stderr, needed=False)),
-        ):
-            yield
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

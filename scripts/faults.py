@@ -3,10 +3,11 @@
     .venv/bin/python scripts/faults.py [--only REGEX] [--rounds N] [--seed N] [--json FILE] [--markdown FILE]
 
 Each case is a command, a fault and a number of rounds. The command is run once without a fault; then, in each round, in
-a folder of its own, the fault comes at a random moment of it (one in each equal part of the time that the unbroken run
-took), and the same command is run again until it ends. The round fails if what it then has differs from the unbroken
-run's result (apart from dates and times), if something that was finished at the fault was lost or done again, if a
-process or a file is left over, or if the command did not say in one line what happened.
+a folder of its own, the fault comes at a random moment of it (of the time that the unbroken run took or, in every other
+round, of the samples and checkpoints that it made), and the same command is run again until it ends. The round fails if
+what it then has differs from the unbroken run's result (apart from dates and times), if something that was finished at
+the fault was lost or done again, if a process or a file is left over, or if the command did not say in one line what
+happened.
 
 Full disks need root or user namespaces (``unshare``); without them these cases are skipped, and the table says so.
 """
@@ -172,12 +173,15 @@ class Bench:
         if fault != "full disk":
             self.prepare(command, folder)
         words = COMMANDS[command].split()
-        scene = Scene(words, folder, (number + rng.random()) / rounds, seconds, taken, rng)
+        share, answered = (number + rng.random()) / rounds, _answers(units)
+        # Every other moment is one of the work, as starting up and scoring take most of the time of commands so small.
+        after = 1 + int(share * answered) if number % 2 and answered else None
+        scene = Scene(words, folder, share, seconds, taken, rng, after)
         scene.prepare = lambda place: self.prepare(command, place)  # type: ignore[attr-defined]
         try:
             met = FAULTS[fault](scene)
             before = finished(folder)
-            row.moments[_moment(met, _answers(before), _answers(units))] += 1
+            row.moments[_moment(met, _answers(before), answered)] += 1
             row.slowest = max(row.slowest, met.seconds or 0.0)
             back = 2 * 86400.0 if fault == "clock set back" else 0.0
             again = start(words, folder, (lambda: shift_clock(0.0, 40 * 86400.0)) if back else lambda: None)

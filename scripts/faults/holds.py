@@ -130,6 +130,16 @@ def finished(folder: Path) -> dict[str, str]:
     return units
 
 
+def answers(folder: Path) -> int:
+    """How many samples and checkpoints are finished, counted while a command is at work."""
+    try:
+        lines = [line for file in folder.rglob("journal/*.jsonl") for line in file.read_bytes().splitlines()]
+        checkpoints = list(folder.rglob("checkpoint-*/lineage.json"))
+    except FileNotFoundError:  # something was moved meanwhile: it is looked at again
+        return 0
+    return len(checkpoints) + sum(b'"type":"sample"' in line[:60] for line in lines)
+
+
 def _samples(run: Path) -> Iterator[tuple[str, str]]:
     for file in sorted((run / "journal").glob("*.jsonl")):
         for line in file.read_bytes().splitlines(keepends=True):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.commands import Running, orphans, start
+from faults.holds import answers
 
 PROMPT = 30.0
 """Seconds within which a command must leave when it is asked to, on a machine that does other work, too."""
@@ -41,12 +42,18 @@ class Scene:
     bytes: int
     """Of disk that the unbroken run took."""
     rng: random.Random
+    after: int | None = None
+    """The moment comes when so many samples and checkpoints are finished; None: by the clock."""
 
     def begin(self, before: Callable[[], None] = lambda: None, **more: Any) -> Running:
         return start(self.words, self.folder, before, **more)
 
     def until_moment(self, running: Running) -> None:
-        running.process.join(max(0.0, running.began + self.share * self.seconds - time.monotonic()))
+        if self.after is None:
+            running.process.join(max(0.0, running.began + self.share * self.seconds - time.monotonic()))
+            return
+        while not running.ended and answers(self.folder) < self.after:
+            time.sleep(0.002)
 
 
 Fault = Callable[[Scene], Met]

@@ -1,7 +1,8 @@
 """Every error a user can meet: what happened, the value seen, what is allowed, what to do, in one line.
 
 The command line prints the message alone (``--debug`` adds the traceback) and leaves with ``exit_code``:
-0 fine, 1 the run failed, 2 usage, 3 regression, 4 incomplete (some samples failed), 130 interrupted and resumable.
+0 fine, 1 the run failed, 2 usage, 3 regression, 4 incomplete (some samples failed), 130 interrupted and resumable
+(143 by SIGTERM, 129 by SIGHUP).
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from dare_bench.leaderboards.context import Context, View
 from dare_bench.leaderboards.entries import read_entries
 from dare_bench.leaderboards.pages import HERE, Link, slug
 from dare_bench.leaderboards.ranking import make_rows, settled
-from dare_bench.leaderboards.site import MANIFEST, NOTED, Site, held
+from dare_bench.leaderboards.site import MANIFEST, NOTED, Site
+from dare_bench.runs.writer import held
 
 PAGES: tuple[Any, ...] = (speed_page, lineage_page, compare_page)
 """Modules of pages over several runs: ``link(context)`` is their place in the navigation, or None where they would be
@@ -75,7 +76,7 @@ def build(
     _check(out)
     context = Context(entries, problem, samples)
     context.views = _views(declared, context)
-    with held(out):
+    with held(out, f"{out} is being written by another build; wait for it, or give another folder"):
         site = Site(out, _navigation(context))
         try:
             _write(site, context, report, on_progress)

@@ -11,15 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from filelock import FileLock, Timeout
-
-from dare_bench.errors import RunError
 from dare_bench.leaderboards.pages import HERE, Link, render
 from dare_bench.runs.writer import (
     atomic_write_bytes,
@@ -32,23 +28,6 @@ from dare_bench.runs.writer import (
 
 MANIFEST = "data/files.json"
 NOTED = "data/files.new"
-
-
-@contextmanager
-def held(out: Path) -> Iterator[None]:
-    """The site's folder, for one build at a time; raises RunError where another has it."""
-    ensure_folder(out)
-    lock = FileLock(out / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise RunError(f"{out} is being written by another build; wait for it, or give another folder") from None
-    except OSError as error:
-        raise save_error(out, error) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @dataclass(slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,8 @@ def save_checkpoint(network: Any, source: Path, target: Path, state_dict: Mappin
     """Write ``network`` to ``target``: a PeftModel's adapter alone, else the published layout. Then companion files are
     copied from ``source``, and config.json keeps its published fields, so the original code loads the result.
 
-    All is written beside the target first: a failed save leaves the target as it was.
+    All is written beside the target first, to ``.NAME.saving``: a failed save leaves the target as it was, and what a
+    killed one leaves is replaced by the next.
 
     Args:
         source: the folder that the (base) network was opened from.
@@ -41,9 +41,10 @@ def save_checkpoint(network: Any, source: Path, target: Path, state_dict: Mappin
     if target.resolve() == source.resolve():
         raise SaveError(f"{target} is the folder the model was opened from; save to another one")
     _check_kind(target, is_adapted(network))
+    beside = target.with_name(f".{target.name}.saving")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
     except OSError as error:
         raise SaveError(f"cannot save the checkpoint to {target}: {error.strerror or error}") from error
     try:
@@ -54,7 +55,8 @@ def save_checkpoint(network: Any, source: Path, target: Path, state_dict: Mappin
         _put(beside, target)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise SaveError(f"cannot save the checkpoint to {target}: {reason}; choose another folder or disk") from error
+        remedy = "free some space or choose another folder"
+        raise SaveError(f"cannot save the checkpoint to {target}: {reason}; {remedy}") from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 

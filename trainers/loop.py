@@ -33,7 +33,7 @@ from dare_bench.protocols import LoadedModel, Services
 from dare_bench.trainers.method import Method
 from dare_bench.trainers.progress import Progress
 from dare_bench.trainers.reference import open_reference
-from dare_bench.trainers.resume import check_whole, damage_told
+from dare_bench.trainers.resume import check_whole, damage_told, save_told
 from dare_bench.trainers.steps import Micro, Shape, Steps
 from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
@@ -75,7 +75,8 @@ def run(method: Method, spec: TrainSpec, model: LoadedModel, data: Tokens, out: 
     loop.train(resume_from_checkpoint=str(last) if last else None)
     loop.save_model(str(out))
     if loop.is_world_process_zero():
-        loop.state.save_to_json(str(out / "trainer_state.json"))
+        with save_told(out / "trainer_state.json"):
+            loop.state.save_to_json(str(out / "trainer_state.json"))
         services.lineage(out, steps, steps)
     loop.accelerator.wait_for_everyone()
     assert model.network is not None
@@ -242,9 +243,10 @@ class Loop(Trainer):
             self.loaded.save(Path(output_dir or self.args.output_dir), state_dict)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
         step = self.state.global_step
         folder = Path(self.args.output_dir) / f"checkpoint-{step}"
+        with save_told(folder):
+            super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
         if self.is_world_process_zero():
             for pickled in folder.glob("pytorch_model_fsdp*.bin"):  # the weights once more, as a pickle
@@ -253,7 +255,7 @@ class Loop(Trainer):
             limit = self.asked.save_total_limit
             for old in checkpoints(Path(self.args.output_dir))[: -limit if limit else 0]:
                 if old != folder:
-                    shutil.rmtree(old)
+                    remove(old)
         self._evaluate_saved(folder, step)
 
     def _evaluate_saved(self, folder: Path, step: int) -> None:
@@ -328,6 +330,12 @@ def checkpoints(out: Path) -> list[Path]:
     """The whole checkpoints in ``out``, by step."""
     found = [(int(match[1]), path) for path in out.glob("checkpoint-*") if (match := _FOLDER.search(path.name))]
     return [path for _, path in sorted(found) if (path / LINEAGE).is_file()]
+
+
+def remove(checkpoint: Path) -> None:
+    """Remove a checkpoint. Its mark goes first: what a kill leaves of it must not be taken for a whole one."""
+    (checkpoint / LINEAGE).unlink()
+    shutil.rmtree(checkpoint)
 
 
 @contextlib.contextmanager

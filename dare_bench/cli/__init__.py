@@ -24,7 +24,7 @@ from dare_bench.cli import (
     train,
     validate,
 )
-from dare_bench.cli.guard import State, guarded
+from dare_bench.cli.guard import State, guarded, streams
 
 app = typer.Typer(
     name="dare-bench",
@@ -78,11 +78,12 @@ app.add_typer(train.app, name="train")
 def main(argv: Sequence[str] | None = None) -> None:
     """The entry point: leaves with 0 fine, 1 failed, 2 usage, 3 changed scores, 4 incomplete, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
-    State.debug, State.resume = "--debug" in words, "interrupted"
+    State.debug, State.resume = "--debug" in words, ""
     words = [word for word in words if word != "--debug"]
-    if words[:1] == ["train"]:
-        try:
-            guarded(train.fill)(words[1] if len(words) > 1 else None)
-        except typer.Exit as stop:
-            sys.exit(stop.exit_code)
-    app(args=eval.with_template_names(words) if words[:1] == ["eval"] else words, prog_name="dare-bench")
+    with streams():
+        if words[:1] == ["train"]:
+            try:
+                guarded(train.fill)(words[1] if len(words) > 1 else None)
+            except typer.Exit as stop:
+                sys.exit(stop.exit_code)
+        app(args=eval.with_template_names(words) if words[:1] == ["eval"] else words, prog_name="dare-bench")

@@ -176,7 +176,7 @@ def evaluate(
 
         show(fields, json)
         return
-    State.resume = "interrupted; run the same command to resume" + (" (without --fresh)" if fields.get("fresh") else "")
+    State.resume = "; run the same command to resume" + (" (without --fresh)" if fields.get("fresh") else "")
     from dare_bench.engine.plan import plan
 
     planned = plan(fields)
@@ -221,9 +221,8 @@ _NAMES = frozenset(evaluate.__annotations__) - {"return"}
 def _log_to_stderr() -> None:
     """Our own messages, as they are, on stderr."""
     logger = logging.getLogger("dare_bench")
-    if not logger.handlers:
-        handler = logging.Handler()
-        handler.emit = lambda record: tell(record.getMessage())  # type: ignore[method-assign]
-        logger.addHandler(handler)
+    handler = logging.Handler()
+    handler.emit = lambda record: tell(record.getMessage())  # type: ignore[method-assign]
+    logger.handlers = [handler]
     logger.setLevel(logging.INFO)
     logger.propagate = False

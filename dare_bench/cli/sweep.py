@@ -56,7 +56,7 @@ def sweep(
     from dare_bench.leaderboards.builder import build
     from dare_bench.sweeps.run import sweep as work
 
-    State.resume = "interrupted; run the same command to go on"
+    State.resume = "; run the same command to go on"
     place = executor or ("devices" if devices > 1 else "local")
     found = work(
         file,

@@ -146,7 +146,7 @@ def _train(method: str, own: Mapping[str, FieldInfo], flags: dict[str, Any], jso
 
     fields = settings(method, own, flags)
     _log_to_stderr()
-    State.resume = "interrupted; run the same command to resume"
+    State.resume = "; run the same command to resume"
     trained = train(**fields)
     if not first_process():
         return

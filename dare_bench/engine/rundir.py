@@ -8,7 +8,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dare_bench.engine.scope import Scope
@@ -16,9 +15,7 @@ from dare_bench.errors import RunError, UsageError
 from dare_bench.reading import existing, read_json
 from dare_bench.runs.files import DONE_FILE, JOURNAL, RUN_FILE, file_date, own_file
 from dare_bench.runs.schema import SCHEMA_VERSION, Count, Name, parse_run_file
-from dare_bench.runs.writer import atomic_write_json, ensure_folder, remove_leftovers, save_error, sync_folder
-
-_LOCK = ".lock"
+from dare_bench.runs.writer import LOCK, atomic_write_json, ensure_folder, held, save_error, sync_folder
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,7 @@ def _check(folder: Path) -> None:
     if (folder / JOURNAL).resolve() != folder.resolve() / JOURNAL:
         raise RunError(f"{folder / JOURNAL} is a link out of the run; add --fresh for a new run beside it")
     for path in folder.iterdir():
-        if path.name in (RUN_FILE, DONE_FILE, _LOCK) or path.name.startswith(("results_", "samples_", "traces_")):
+        if path.name in (RUN_FILE, DONE_FILE, LOCK) or path.name.startswith(("results_", "samples_", "traces_")):
             own_file(folder, path.name)
 
 
@@ -121,23 +118,17 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.journal = path / JOURNAL
-        self._lock = FileLock(path / _LOCK)
+        self._held = held(
+            path, f"run {path} is being written by another process; wait for it, or add --fresh for a run beside it"
+        )
 
     def __enter__(self) -> RunFolder:
         _check(self.path)
-        try:
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise RunError(
-                f"run {self.path} is being written by another process; wait for it, or add --fresh for a run beside it"
-            ) from None
-        except OSError as error:
-            raise save_error(self.path / _LOCK, error) from error
-        remove_leftovers(self.path)
+        self._held.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+    def __exit__(self, *error: Any) -> None:
+        self._held.__exit__(*error)
 
     def begin(self, about: Mapping[str, Any]) -> dict[str, Any]:
         """What ``run.json`` says: ``about``, and the run's id and date as the file that is there has them, or as it is

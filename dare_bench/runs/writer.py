@@ -18,8 +18,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dare_bench.errors import SaveError
+from filelock import FileLock, Timeout
 
+from dare_bench.errors import RunError, SaveError
+
+LOCK = ".lock"
+"""The file by which one process holds a folder."""
 _TEMPORARY = re.compile(r"\.dare-[0-9a-f]{16}\.tmp")
 _REMEDY = {
     errno.ENOSPC: "free some space and run the same command again",
@@ -171,6 +175,28 @@ def plain(value: Any, key: str = "") -> Any:
     if hasattr(value, "tolist"):  # numpy scalars and arrays
         return plain(value.tolist(), key)
     return str(value)
+
+
+@contextlib.contextmanager
+def held(folder: str | Path, refusal: str) -> Iterator[None]:
+    """A folder, made if missing, for one process at a time. What killed writers left in it is removed.
+
+    Raises:
+        RunError: another process has it; the message is ``refusal``. SaveError: it cannot be written.
+    """
+    lock = FileLock(ensure_folder(folder) / LOCK)
+    try:
+        lock.acquire(timeout=0)
+        remove_leftovers(folder)
+    except Timeout:
+        raise RunError(refusal) from None
+    except OSError as error:
+        lock.release()
+        raise save_error(folder, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def remove_leftovers(folder: str | Path) -> int:

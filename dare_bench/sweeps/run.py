@@ -9,13 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from dare_bench.errors import RunError
 from dare_bench.executors import executor as executor_of
 from dare_bench.protocols import Done, Job
 from dare_bench.runs.reader import Run
-from dare_bench.runs.writer import ensure_folder
+from dare_bench.runs.writer import held, remove_leftovers
 from dare_bench.sweeps import record as records
 from dare_bench.sweeps.doers import BUILDER, Builder, board
 from dare_bench.sweeps.graph import BOARD, Node, behind, graph
@@ -89,7 +86,7 @@ def sweep(
     spec = read_spec(source)
     nodes = graph(spec)
     out = Path(output_path).absolute()
-    with _held(out):
+    with held(out, f"{out} is in use by another sweep; wait for it, or choose another --output-path"):
         records.claim(out, spec.name, spec.model_dump(mode="json"))
         unnamed = tuple(name for name in records.known(out) if name not in {node.id for node in nodes})
         _settle_stopped(out, nodes)
@@ -165,6 +162,8 @@ def _settle_stopped(out: Path, nodes: Sequence[Node]) -> None:
     """Give every node a file; one that says "running" though nobody runs it was interrupted."""
     for node in nodes:
         record = read(out, node)
+        if record.attempts:
+            remove_leftovers(records.folder(out, node.id))
         if record.status == "running":
             record.status, record.error = "pending", records.INTERRUPTED
             write(out, record)
@@ -175,18 +174,3 @@ def _settle_stopped(out: Path, nodes: Sequence[Node]) -> None:
 def _stream(found: Iterator[Done]) -> Generator[Done, None, None]:
     """The executor's iterator as a generator: closing it closes that one."""
     yield from found
-
-
-@contextlib.contextmanager
-def _held(out: Path) -> Iterator[None]:
-    """The folder, for one sweep at a time."""
-    ensure_folder(out)
-    lock = FileLock(out / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise RunError(f"{out} is in use by another sweep; wait for it, or choose another --output-path") from None
-    try:
-        yield
-    finally:
-        lock.release()

@@ -5,6 +5,7 @@ The same call resumes: training goes on from the last whole checkpoint, finished
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -12,21 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from dare_bench import fingerprint
 from dare_bench.engine.evaluate import evaluate_all, settled
 from dare_bench.engine.hints import check
 from dare_bench.engine.opening import open_checkpoint
 from dare_bench.engine.plan import plan
-from dare_bench.errors import DataError, RunError, UsageError
+from dare_bench.errors import DataError, UsageError
 from dare_bench.loading import base_and_adapter, locate
 from dare_bench.protocols import AdapterSettings, LoadedModel
 from dare_bench.registry import registry
 from dare_bench.run_fields import run_fields
 from dare_bench.runs import lineage
 from dare_bench.runs.reader import Run
-from dare_bench.runs.writer import ensure_folder
+from dare_bench.runs.writer import held
 from dare_bench.training import folder
 from dare_bench.training.data import read_data
 from dare_bench.training.processes import first_process
@@ -115,25 +114,10 @@ def settle(spec: TrainSpec | None, fields: dict[str, Any]) -> TrainSpec:
     return whole.model_copy(update={"model": base, "adapter": adapter})
 
 
-class _held:
-    """The output folder, for one training at a time."""
-
-    def __init__(self, out: Path) -> None:
-        self.out = out
-
-    def __enter__(self) -> None:
-        if not first_process():
-            return
-        ensure_folder(self.out)
-        self.lock = FileLock(self.out / ".lock")
-        try:
-            self.lock.acquire(timeout=0)
-        except Timeout:
-            raise RunError(f"{self.out} is being trained by another process; wait, or choose another folder") from None
-
-    def __exit__(self, *_: object) -> None:
-        if first_process():
-            self.lock.release()
+def _held(out: Path) -> contextlib.AbstractContextManager[None]:
+    """The output folder, for one training at a time: its first process has it for all."""
+    busy = f"{out} is being trained by another process; wait, or choose another folder"
+    return held(out, busy) if first_process() else contextlib.nullcontext()
 
 
 def _open(spec: TrainSpec) -> Any:

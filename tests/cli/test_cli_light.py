@@ -23,7 +23,7 @@ def cli(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "dare_bench.cli", *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         env={**os.environ, **env},
         check=False,
     )
@@ -48,7 +48,7 @@ def test_light_verbs_import_nothing_heavy(words: list[str], tmp_path: Path) -> N
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, cwd=tmp_path, check=False
     )
     assert done.stderr.splitlines()[-1] == "[]", done.stderr
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from require import need_package
 from safetensors.torch import load_file
 
-from dare_bench.errors import TrainingError, UsageError
+from dare_bench.errors import SaveError, TrainingError, UsageError
 
 need_package("accelerate")
 COMMON = ("--model", "tiny-llada-base", "--task", "dare_sudoku", "--rows", "200", "--learning-rate", "1e-3")
@@ -173,6 +175,43 @@ def test_only_the_last_checkpoints_are_kept(tmp_path):
     train(tmp_path / "out", save_steps=1, save_total_limit=2)
     kept = sorted(path.name for path in (tmp_path / "out").glob("checkpoint-*"))
     assert kept == ["checkpoint-2", "checkpoint-3"]
+
+
+def test_a_kill_while_an_old_checkpoint_is_removed_is_survived(tmp_path, monkeypatch):
+    settings = {"save_steps": 1, "save_total_limit": 1, "eval_every": 1, "eval": {"tasks": "dare_sudoku", "limit": 1}}
+
+    rmtree = shutil.rmtree
+
+    def killed(folder: Path, **more: Any) -> None:
+        if folder.name != "checkpoint-1":
+            return rmtree(folder, **more)
+        (folder / "model.safetensors").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", killed)
+        train(tmp_path / "out", **settings)
+    assert (tmp_path / "out" / "checkpoint-1").exists()
+    train(tmp_path / "out", **settings)
+    assert [path.name for path in (tmp_path / "out").glob("checkpoint-*")] == ["checkpoint-3"]
+
+
+def test_a_full_disk_is_told_and_costs_nothing_that_was_saved(tmp_path, plain, monkeypatch):
+    import torch
+
+    def full(*_: Any, **__: Any) -> None:
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 4724416 vs 4724304")
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", full)
+        with pytest.raises(SaveError, match=r"cannot write .*checkpoint-2: .*unexpected pos .*; mend that"):
+            train(out, save_steps=2)
+        patch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=4096))
+        with pytest.raises(SaveError, match=r"cannot write .*checkpoint-2: no space left on device; free some space"):
+            train(out, save_steps=2)
+    train(out, save_steps=2)
+    assert difference(out, plain) == 0
 
 
 def test_a_wrong_evaluation_is_refused_before_anything_is_trained(tmp_path):

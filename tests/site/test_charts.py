@@ -209,7 +209,7 @@ def test_three_hundred_runs_are_light_and_quick():
     assert len(chart(points, x_unit="NFE").encode()) < 65_000  # 80 bytes a mark beside its words
     times = []
     for _ in range(5):
-        started = time.perf_counter()
+        started = time.process_time()
         chart(points)
-        times.append(time.perf_counter() - started)
-    assert min(times) < 0.1  # some 6 ms where nothing else runs
+        times.append(time.process_time() - started)
+    assert min(times) < 0.1  # of this process's own time; some 6 ms

@@ -16,7 +16,8 @@ from run_factory import make_run
 from dare_bench.errors import RunError, UsageError
 from dare_bench.leaderboards import board_page, sample_pages
 from dare_bench.leaderboards.builder import build
-from dare_bench.leaderboards.site import MANIFEST, NOTED, held
+from dare_bench.leaderboards.site import MANIFEST, NOTED
+from dare_bench.runs.writer import held
 
 
 @pytest.fixture
@@ -151,7 +152,7 @@ def test_what_a_killed_build_left_goes_with_its_run(tmp_path: Path) -> None:
 
 def test_one_build_at_a_time_has_the_folder(built: tuple[Path, Path]) -> None:
     runs, out = built
-    with held(out), pytest.raises(RunError, match="is being written by another build; wait for it"):
+    with held(out, "busy"), pytest.raises(RunError, match="is being written by another build; wait for it"):
         build(runs, out)
     assert build(runs, out).made == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 
 import golden
 import pytest
@@ -205,6 +206,18 @@ def test_a_failed_save_says_so_and_leaves_the_target_as_it_was(folder, tmp_path,
     assert {p.name for p in tmp_path.iterdir()} == {"saved", "ckpt"}
     with pytest.raises(SaveError, match="the folder the model was opened from"):
         model.save(folder)
+
+
+def test_what_a_killed_save_leaves_is_gone_after_the_next(folder, tmp_path, monkeypatch):
+    model = load(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr("dare_bench.model_adapters.saving._put", lambda *_: sys.exit("killed here"))
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        with pytest.raises(SystemExit):
+            model.save(tmp_path / "saved")
+    assert len(list(tmp_path.iterdir())) == 2
+    model.save(tmp_path / "saved")
+    assert {p.name for p in tmp_path.iterdir()} == {"saved", "ckpt"}
 
 
 def test_saving_over_a_sharded_checkpoint_leaves_no_stale_index(folder, tmp_path):

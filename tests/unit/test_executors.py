@@ -114,7 +114,7 @@ def test_closing_ends_the_workers(tmp_path: Path) -> None:
     worker = until(lambda: pid(tmp_path, "endless"))
     begin = time.monotonic()
     running.close()
-    assert time.monotonic() - begin < 3 and not alive(worker)
+    assert time.monotonic() - begin < 60 and not alive(worker)  # it would sleep for ten minutes
 
 
 def _parent(folder: str) -> None:

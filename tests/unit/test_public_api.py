@@ -25,7 +25,7 @@ def test_an_unknown_name_says_what_there_is():
 def test_import_brings_no_torch():
     code = "import dare_bench, dare_bench.protocols, dare_bench.registry, sys; dare_bench.registry.registry(); "
     code += "sys.exit('torch' in sys.modules or 'transformers' in sys.modules or 'lm_eval' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=240).returncode == 0
 
 
 def test_folders_refuse_to_be_imported_twice():
@@ -35,7 +35,7 @@ def test_folders_refuse_to_be_imported_twice():
     root = Path(dare_bench.__file__).parents[1]
     for name in ("model_adapters", "tasks", "trainers", "leaderboards", "reports"):
         done = subprocess.run(
-            [sys.executable, "-c", f"import {name}"], cwd=root, capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", f"import {name}"], cwd=root, capture_output=True, text=True, timeout=240
         )
         assert done.returncode == 1
         assert f"import dare_bench.{name}, not {name}" in done.stderr

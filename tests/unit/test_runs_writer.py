@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from require import need_package
 
-from dare_bench.errors import SaveError
+from dare_bench.errors import RunError, SaveError
 from dare_bench.runs.files import file_date, sample_line, samples_name
 from dare_bench.runs.writer import (
     atomic_file,
@@ -23,6 +23,7 @@ from dare_bench.runs.writer import (
     atomic_write_jsonl,
     atomic_write_text,
     dumps,
+    held,
     plain,
     remove_leftovers,
 )
@@ -112,6 +113,19 @@ def test_an_interrupted_writer_cleans_up(tmp_path: Path) -> None:
         out.write(b"half")
         raise KeyboardInterrupt
     assert file.read_text() == "old" and names(tmp_path) == ["a"]
+
+
+def test_a_held_folder_is_one_writers_and_free_of_leftovers(tmp_path: Path) -> None:
+    (tmp_path / ".dare-0123456789abcdef.tmp").write_text("of a killed writer")
+    with held(tmp_path, "busy"):
+        assert names(tmp_path) == [".lock"]
+        with pytest.raises(RunError, match="busy"), held(tmp_path, "busy"):
+            pass
+    with held(tmp_path, "busy"):
+        pass
+    (tmp_path / "other" / ".lock").mkdir(parents=True)
+    with pytest.raises(SaveError, match=r"cannot write .*other"), held(tmp_path / "other", "busy"):
+        pass
 
 
 @pytest.mark.parametrize("moment", ["while writing", "before the move"])

@@ -209,6 +209,15 @@ def test_a_board_is_declared_in_the_file_or_named(out: Path) -> None:
     assert status(bad)["board"] == "failed" and "unknown board" in bad.failed[0].error
 
 
+def test_what_killed_writers_left_goes(out: Path) -> None:
+    run(out)
+    left = [folder / ".dare-0123456789abcdef.tmp" for folder in (out, out / "nodes" / BASE)]
+    for file in left:
+        file.write_text("half a file")
+    run(out)
+    assert not any(file.exists() for file in left)
+
+
 def test_a_folder_is_one_sweeps_at_a_time(out: Path) -> None:
     run(out)
     with FileLock(out / ".lock"), pytest.raises(RunError, match="in use by another sweep"):

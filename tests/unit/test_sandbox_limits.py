@@ -17,6 +17,7 @@ import pytest
 from sandboxes import MEMORY_MB, QUICK, assert_nothing_left, attack, level, nothing_left, processes  # noqa: F401
 
 import dare_bench
+from dare_bench.sandbox.processes import below, children
 from dare_bench.sandbox.run import Run
 from dare_bench.sandbox.verdict import Level
 
@@ -214,6 +215,16 @@ time.sleep(60)
     verdict = attack(level, eater, limits=limits)
     assert verdict.status == "crashed" and "together passed the limit" in verdict.stdout_tail, verdict
     assert_nothing_left(str(limits.memory_mb << 20))
+
+
+def test_a_process_that_has_ended_has_no_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever it ends: before its threads are listed, or while they are."""
+    done = subprocess.Popen(["/bin/true"])
+    done.wait()
+    assert children(done.pid) == below(done.pid) == []
+    gone = Path("/proc/1/task/0")
+    monkeypatch.setattr(Path, "iterdir", lambda _: iter([gone]))
+    assert children(1) == []
 
 
 def test_endless_loop_and_cpu(level: Level) -> None:

@@ -41,6 +41,8 @@ VALUES = [
     *(collections.defaultdict(list, {1: [2]}), datetime.date(2024, 2, 29), datetime.timedelta(1, 2, 3)),
     datetime.datetime(2024, 2, 29, 1, 2, 3, 4, datetime.timezone(datetime.timedelta(hours=1))),
     [(n % 3, "ab"[n % 2], 0.5, None, True) for n in range(2000)],
+    [(1,) * (n % 4) for n in range(2000)],
+    [()] * 2000,
     [(n, str(n)) for n in range(2000)],
 ]
 

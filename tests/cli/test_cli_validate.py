@@ -92,7 +92,8 @@ def test_a_tokenizer_that_changes_text_is_found(folder: Path) -> None:
 
 def test_a_tokenizer_that_breaks_is_a_failed_check(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = opened(folder, Stub(breaks=True))
-    monkeypatch.setattr("dare_bench.loading.load", lambda *_, **__: model)
+    for module in ("loading", "engine.opening"):
+        monkeypatch.setattr(f"dare_bench.{module}.load", lambda *_, **__: model)
     found = {check.name: check for check in validation.validate(str(folder))}
     assert found["tokenizer"].passed is False and "no such piece" in found["tokenizer"].detail
     assert list(found) == NAMES, "the other checks must still be made"

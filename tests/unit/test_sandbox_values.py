@@ -48,7 +48,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize("value", VALUES, ids=lambda value: repr(value)[:40])
+@pytest.mark.parametrize("value", VALUES, ids=[f"{n}-{type(value).__name__}" for n, value in enumerate(VALUES)])
 def test_a_value_crosses_as_it_is(value: Any, large: bool) -> None:
     found = crossed(value, large)
     assert repr(found) == repr(value)  # tells 1 from 1.0 and True, and the order

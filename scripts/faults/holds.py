@@ -87,12 +87,12 @@ def differences(mine: dict[str, Any], reference: dict[str, Any]) -> list[str]:
 
 
 def same(mine: Any, reference: Any, key: str = "") -> bool:
-    """Equal; a sample's margin up to float order, which depends on the rows that were computed beside it."""
+    """Equal; margins and the confidences of unmasking events up to float order, which hangs on the rows beside them."""
     if isinstance(mine, dict) and isinstance(reference, dict):
         return mine.keys() == reference.keys() and all(same(mine[key], reference[key], key) for key in mine)
     if isinstance(mine, list) and isinstance(reference, list):
-        return len(mine) == len(reference) and all(map(same, mine, reference))
-    if key == "margin" and isinstance(mine, float) and isinstance(reference, float):
+        return len(mine) == len(reference) and all(same(*pair, key) for pair in zip(mine, reference, strict=True))
+    if key in ("margin", "events") and isinstance(mine, float) and isinstance(reference, float):
         return math.isclose(mine, reference, rel_tol=1e-4)
     return bool(mine == reference)
 

@@ -95,6 +95,17 @@ def test_a_full_disk_is_no_defect_of_ours_wherever_it_is_met(toy: ToyModel, caps
     )
 
 
+def test_a_broken_pipe_of_ours_is_not_taken_for_a_reader_that_left(
+    toy: ToyModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: Any) -> bool:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    toy.fail_on = broken
+    assert leave(EVAL) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: BrokenPipeError: ")
+
+
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])
 def test_a_run_whose_reader_goes_away_is_finished_and_its_exit_code_kept(
     toy: ToyModel, unread: Any, monkeypatch: pytest.MonkeyPatch, closed: str

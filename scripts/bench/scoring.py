@@ -55,7 +55,8 @@ def main() -> None:
         share = (sandboxed - here) / (answering + here)
         print(
             f"{harness} {task}, {len(requests)} documents: answers about {answering:.1f} s, scores here {here:.2f} s,"
-            f" in the sandboxed process {sandboxed:.2f} s (medians of {given.runs}): {100 * share:.2f} % of the evaluation"
+            f" in the sandboxed process {sandboxed:.2f} s (medians of {given.runs}):"
+            f" {100 * share:.2f} % of the evaluation"
         )
 
 

@@ -161,7 +161,7 @@ def evaluate(
     """Evaluate a checkpoint on tasks.
 
     The same command resumes an interrupted run, a larger --limit extends a run, and a finished run is printed again.
-    Exit codes: 0 fine, 1 failed, 2 wrong words, 4 incomplete (samples failed, runs of a suite not made), 130
+    Exit codes: 0 fine, 1 failed, 2 usage error, 4 incomplete (samples failed, runs of a suite not made), 130
     interrupted.
 
     Example: dare-bench eval --model tiny-llada --tasks dare_sudoku --limit 50

@@ -43,7 +43,7 @@ def score(
     """Score the recorded answers of a run again, with the tasks and scorers of today; no model is opened.
 
     Exit codes: 0 the same scores, 3 scores or documents' values changed, 4 the run is incomplete, 1 it cannot be scored
-    again (its prompts are others now, its samples file is not there), 2 wrong words.
+    again (its prompts are others now, its samples file is not there), 2 usage error.
 
     Example: dare-bench score out/my-run
     """

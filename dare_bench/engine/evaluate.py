@@ -32,8 +32,8 @@ from dare_bench.loading import locate
 from dare_bench.protocols import LoadedModel
 from dare_bench.registry import registry
 from dare_bench.runs import lineage
+from dare_bench.runs.fields import MAX_TASKS
 from dare_bench.runs.reader import Run
-from dare_bench.runs.schema import MAX_TASKS
 from dare_bench.types import Request
 
 log = logging.getLogger("dare_bench")

@@ -11,7 +11,7 @@ from typing import Any
 
 from dare_bench.errors import RunError
 from dare_bench.reading import open_regular, parse_json, read_lines
-from dare_bench.runs.schema import check_sample_line, check_trace_line
+from dare_bench.runs.lines import check_sample_line, check_trace_line
 
 _STRING = rb'"(?:[^"\\]|\\.)*"'
 _ID = re.compile(rb'\s*\{(?:\s*"key"\s*:\s*%b\s*,)?\s*"doc_id"\s*:\s*(-?\d{1,18}|%b)\s*,' % (_STRING, _STRING))

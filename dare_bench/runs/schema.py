@@ -1,73 +1,50 @@
 """What dare-bench adds to lm-eval's result files, as pydantic models, and the JSON Schema made from them.
 
 A results file has exactly lm-eval's keys plus ``dare_bench`` (:class:`Block`); each line of a samples file has
-lm-eval's keys plus ``dare_bench`` (a list of :class:`GenerateAnswer` or :class:`ScoreAnswer`, one for each request of
-the document); each line of a traces file is a :class:`TraceLine`. Readers exist for every version up to
+lm-eval's keys plus ``dare_bench`` (a list of ``GenerateAnswer`` or ``ScoreAnswer``, one for each request of the
+document); each line of a traces file is a ``TraceLine``. Readers exist for every version up to
 ``SCHEMA_VERSION``; a file of a newer version is refused, never guessed at.
 
-Runs are handed on, so whatever is read was perhaps written to do harm. What a field may hold is settled here, for all
-readers: names and texts have a greatest length, counts a range, numbers are finite, groups are a tree.
+The lines are in :mod:`dare_bench.runs.lines`, what a field may hold in :mod:`dare_bench.runs.fields`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.json_schema import models_json_schema
 
 from dare_bench.config import one_line
 from dare_bench.errors import RunError
+from dare_bench.runs.fields import (
+    LARGEST,
+    MAX_METRICS,
+    MAX_TASKS,
+    Count,
+    DocId,
+    Folder,
+    Line,
+    MetricKey,
+    Moment,
+    Name,
+    Number,
+    Open,
+    Seconds,
+    Strict,
+    Text,
+    check,
+)  # fmt: skip
+from dare_bench.runs.lines import SampleLine, TraceLine
 from dare_bench.types import Tier
 
 SCHEMA_VERSION = 1
 Status = Literal["complete", "incomplete", "running"]
-MAX_TASKS = 1000
-"""Most tasks of a run, and most groups; all its groups together have at most twice as many parts."""
-MAX_METRICS = 500
-"""Most entries in the scores of one task."""
-LARGEST = 1e100
-"""Numbers beyond are no measurement, and sums and squares of them overflow."""
-
-Name = Annotated[str, Field(min_length=1, max_length=1000)]
-Text = Annotated[str, Field(max_length=1_000_000)]
-Count = Annotated[int, Field(ge=0, le=10**15)]
-Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
-Seconds = Annotated[float, Field(ge=0, le=1e12)]
 
 
-def _moment(text: str) -> str:
-    if not 1970 <= datetime.fromisoformat(text).year < 3000:
-        raise ValueError("expected a date from 1970 to 2999")
-    return text
-
-
-Moment = Annotated[str, Field(max_length=40, description="ISO 8601"), AfterValidator(_moment)]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", protected_namespaces=(), allow_inf_nan=False)
-
-
-class _Open(BaseModel):
-    model_config = ConfigDict(extra="allow", protected_namespaces=(), allow_inf_nan=False)
-
-
-DocId = Annotated[int, Field(strict=True, ge=-(10**18), le=10**18)] | Name
-MetricKey = Annotated[str, Field(max_length=1000)]
-Key = Annotated[str, Field(max_length=5000, pattern=r"/\d{1,9}/\d{1,9}/[^/]*$")]
-"""Of a request: <task>/<document>/<index>/<repeat>/<hash>."""
-_VALUE: TypeAdapter[Any] = TypeAdapter(
-    Number | bool | str | list[Number | bool | str | list[Any] | None] | dict[str, Any],
-    config=ConfigDict(strict=True, allow_inf_nan=False),
-)
-
-
-class LineagePart(_Open):
+class LineagePart(Open):
     """One training in ``lineage.json``, as far as readers of runs tell of it."""
 
     base: Text | None = None
@@ -90,7 +67,7 @@ class LineageFile(LineagePart):
     parents: list[LineagePart] = Field(default_factory=list, max_length=1000)
 
 
-class Published(_Open):
+class Published(Open):
     """What was published, and where."""
 
     value: Number | None = None
@@ -100,14 +77,14 @@ class Published(_Open):
 def _of(model: type[BaseModel]) -> AfterValidator:
     """What is kept as a mapping, with the fields of ``model``."""
 
-    def check(value: dict[str, Any]) -> dict[str, Any]:
-        _check(model, value)
+    def validate(value: dict[str, Any]) -> dict[str, Any]:
+        check(model, value)
         return value
 
-    return AfterValidator(check)
+    return AfterValidator(validate)
 
 
-class ModelBlock(_Strict):
+class ModelBlock(Strict):
     """The checkpoint that answered. ``content_hash`` covers its weights and tokenizer, never its path."""
 
     name: Name
@@ -125,12 +102,12 @@ class ModelBlock(_Strict):
     )
 
 
-class HarnessBlock(_Strict):
+class HarnessBlock(Strict):
     name: Name
     version: Name
 
 
-class TaskBlock(_Strict):
+class TaskBlock(Strict):
     """One task as it was run. ``decoding`` and ``likelihood`` hold every resolved value, not only those asked for."""
 
     fingerprint: Name = Field(
@@ -152,7 +129,7 @@ class TaskBlock(_Strict):
     traces_sha256: Name | None = Field(default=None, description="the same of its traces file")
 
 
-class Environment(_Open):
+class Environment(Open):
     """Versions and hardware. More keys may be added by the writer."""
 
     python: str | None = None
@@ -166,7 +143,7 @@ class Environment(_Open):
     git_commit: str | None = None
 
 
-class Cost(_Strict):
+class Cost(Strict):
     """What the run cost, over all its sessions. Speed counts tokens to the first EOS only."""
 
     requests: Count = 0
@@ -185,7 +162,7 @@ class Cost(_Strict):
     peak_memory_mb: Number | None = Field(default=None, description="MiB; the largest of all sessions")
 
 
-class CI(_Strict):
+class CI(Strict):
     """A confidence interval of one metric. ``n`` counts the documents it was made from."""
 
     method: Name
@@ -195,7 +172,7 @@ class CI(_Strict):
     n: Count
 
 
-class Failure(_Strict):
+class Failure(Strict):
     """A document without an answer: left out of the scores, counted here."""
 
     task: Name
@@ -203,12 +180,12 @@ class Failure(_Strict):
     error: Text
 
 
-class Resumed(_Strict):
+class Resumed(Strict):
     date: Moment
     samples: Count = Field(description="samples that were already there")
 
 
-class Execution(_Strict):
+class Execution(Strict):
     """How code that the model wrote was run. ``level``: bubblewrap, namespaces, or none (unsafe, asked for)."""
 
     level: Name
@@ -217,15 +194,7 @@ class Execution(_Strict):
     timeout: Seconds | None = Field(default=None, description="seconds of wall time that a program may take")
 
 
-class Verdict(_Strict):
-    """What came of running one answer's code against its tests."""
-
-    status: Name
-    level: Name
-    seconds: Seconds = 0.0
-
-
-class RecipeBlock(_Open):
+class RecipeBlock(Open):
     """The published score that this run is held against, as its recipe tells it."""
 
     name: Name
@@ -237,13 +206,13 @@ class RecipeBlock(_Open):
     deviations: list[Text] = Field(default_factory=list, description="where this run leaves its recipe")
 
 
-class RunEvent(_Open):
+class RunEvent(Open):
     """Something worth knowing that happened during the run, such as rows halved for want of memory."""
 
     what: Text
 
 
-class Block(_Strict):
+class Block(Strict):
     """The ``dare_bench`` block of a results file."""
 
     schema_version: Literal[1] = 1
@@ -274,113 +243,7 @@ class Block(_Strict):
     notes: list[Text] = Field(default_factory=list)
 
 
-class _Line(BaseModel):
-    """A part of a line, which readers take as it stands: nothing is converted."""
-
-    model_config = ConfigDict(extra="forbid", protected_namespaces=(), allow_inf_nan=False, strict=True)
-
-
-class GenerateAnswer(_Line):
-    """One generated response. ``trace_ref`` is the ``key`` of its line in the traces file."""
-
-    kind: Literal["generate"] = "generate"
-    key: Key
-    nfe: Count
-    reference_nfe: Count = 0
-    tokens: Count = Field(description="raw length of the response in tokens")
-    tokens_to_eos: Count = 0
-    decoded_tokens: Count | None = Field(default=None, description="tokens that the sampler wrote, after an EOS too")
-    finish_reason: Literal["length", "eos", "stop"]
-    seconds: Seconds = 0.0
-    tokens_per_s: Number | None = Field(
-        default=None, description="tokens_to_eos / seconds, of this row among those that shared its forward passes"
-    )
-    tpf: Number | None = Field(default=None, description="tokens_to_eos / nfe")
-    seed: int = 0
-    tier: Tier = "E1"
-    margin: Number | None = None
-    residual_masks: Count = 0
-    trace_ref: Key | None = None
-    repeat: Count = 0
-    extraction: Name | None = Field(default=None, description="matched, no_match, ambiguous or truncated")
-    extracted: str | None = Field(default=None, description="what the harness read out of the answer")
-    verdict: Verdict | None = None
-
-
-class ScoreAnswer(_Line):
-    """One log-likelihood, in nats. ``stderr`` is its Monte Carlo standard error (0: exact)."""
-
-    kind: Literal["score"] = "score"
-    key: Key
-    value: Number | None = Field(description="null where it was not a finite number")
-    stderr: Number | None
-    is_greedy: bool | None = None
-    nfe: Count
-    estimator: Annotated[str, Field(max_length=1000)] = ""
-    draws: Count = 0
-    seconds: Seconds = 0.0
-    seed: int = 0
-    tier: Tier = "E1"
-
-
-SampleAnswer = Annotated[GenerateAnswer | ScoreAnswer, Field(discriminator="kind")]
-SAMPLE_ANSWER: TypeAdapter[GenerateAnswer | ScoreAnswer] = TypeAdapter(SampleAnswer)
-
-
-class SampleLine(_Line):
-    """One line of ``samples_<task>_<date>.jsonl``: a document as one filter saw it. Each of ``metrics`` is a key of the
-    line, whose value is that document's own."""
-
-    model_config = ConfigDict(extra="allow")
-
-    doc_id: DocId
-    doc: Any = None
-    target: str
-    arguments: dict[str, dict[str, Any]]
-    resps: list[list[Any]]
-    filtered_resps: Any
-    filter: Name
-    metrics: list[Name]
-    doc_hash: str
-    prompt_hash: str
-    target_hash: str
-    dare_bench: list[SampleAnswer]
-
-    @model_validator(mode="after")
-    def _values(self) -> Self:
-        known = self.model_extra or {}
-        for metric in self.metrics:
-            if (value := known.get(metric)) is not None:
-                try:
-                    _VALUE.validate_python(value)
-                except ValidationError:
-                    text = f"{value!r:.80}"
-                    raise ValueError(f"{metric[:80]!r} is {text}; expected a finite number, text, or a list") from None
-        return self
-
-
-TraceEvent = Annotated[
-    tuple[Count, Literal["set", "remask", "insert", "delete"], int, int, Number | None], Field(strict=False)
-]
-"""(step from 0, op, position from the first response token, token id, confidence)."""
-
-
-class TraceLine(_Line):
-    """One line of ``traces_<task>_<date>.jsonl``: how a response came to be, in order."""
-
-    key: Key
-    doc_id: DocId
-    repeat: Count = 0
-    prompt_tokens: Count = 0
-    pieces: list[str] = Field(description="text of each response token")
-    events: list[TraceEvent]
-    others: dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], str] = Field(
-        default_factory=dict,
-        description="text by token id, of those in events that are not what stands at their position in the end",
-    )
-
-
-class HarnessPart(_Line):
+class HarnessPart(Line):
     """lm-eval's keys of a results file, as far as something here reads them."""
 
     model_config = ConfigDict(extra="allow")
@@ -431,20 +294,7 @@ def _in_itself(children: Mapping[str, list[str]]) -> str | None:
     return next(iter(above), None)
 
 
-def _folder(text: str) -> str:
-    try:
-        place = Path(text).expanduser()
-    except RuntimeError as error:
-        raise ValueError("it is in the home of a user whom this machine does not have") from error
-    if "\0" in text or any(len(os.fsencode(part)) > 255 for part in place.parts):
-        raise ValueError("it is no name that a folder can have")
-    return text
-
-
-Folder = Annotated[str, Field(max_length=4000), AfterValidator(_folder)]
-
-
-class Asked(_Open):
+class Asked(Open):
     """What a run was asked to do: the fields of ``RunSpec`` that readers of runs take from ``run.json``."""
 
     model: Name | None = None
@@ -454,7 +304,7 @@ class Asked(_Open):
     include_path: list[Folder] | None = None
 
 
-class RunFile(_Open):
+class RunFile(Open):
     """``run.json``: what is known of a run before it has results. ``date`` is a part of its files' names."""
 
     schema_version: Annotated[int, Field(strict=True, ge=1, le=SCHEMA_VERSION)] = SCHEMA_VERSION
@@ -489,23 +339,6 @@ def json_schema() -> dict[str, Any]:
 
 
 _READERS: dict[int, type[Block]] = {1: Block}
-
-
-def check_sample_line(raw: Any) -> None:
-    """Raises ValueError, in one line, where ``raw`` is no line of a samples file."""
-    _check(SampleLine, raw)
-
-
-def check_trace_line(raw: Any) -> None:
-    """Raises ValueError, in one line, where ``raw`` is no line of a traces file."""
-    _check(TraceLine, raw)
-
-
-def _check(model: type[BaseModel], raw: Any) -> None:
-    try:
-        model.model_validate(raw)
-    except ValidationError as error:
-        raise ValueError(one_line(error, "it")) from None
 
 
 def parse_run_file(raw: dict[str, Any], where: str | Path) -> RunFile:

@@ -1,0 +1,76 @@
+"""What a field of a run's files may hold, for all readers: names and texts have a greatest length, counts a range,
+numbers are finite. Runs are handed on, so whatever is read was perhaps written to do harm.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from dare_bench.config import one_line
+
+MAX_TASKS = 1000
+"""Most tasks of a run, and most groups; all its groups together have at most twice as many parts."""
+MAX_METRICS = 500
+"""Most entries in the scores of one task."""
+LARGEST = 1e100
+"""Numbers beyond are no measurement, and sums and squares of them overflow."""
+
+Name = Annotated[str, Field(min_length=1, max_length=1000)]
+Text = Annotated[str, Field(max_length=1_000_000)]
+Count = Annotated[int, Field(ge=0, le=10**15)]
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
+
+
+def _moment(text: str) -> str:
+    if not 1970 <= datetime.fromisoformat(text).year < 3000:
+        raise ValueError("expected a date from 1970 to 2999")
+    return text
+
+
+Moment = Annotated[str, Field(max_length=40, description="ISO 8601"), AfterValidator(_moment)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow", protected_namespaces=(), allow_inf_nan=False)
+
+
+DocId = Annotated[int, Field(strict=True, ge=-(10**18), le=10**18)] | Name
+MetricKey = Annotated[str, Field(max_length=1000)]
+Key = Annotated[str, Field(max_length=5000, pattern=r"/\d{1,9}/\d{1,9}/[^/]*$")]
+"""Of a request: <task>/<document>/<index>/<repeat>/<hash>."""
+
+
+def _folder(text: str) -> str:
+    try:
+        place = Path(text).expanduser()
+    except RuntimeError as error:
+        raise ValueError("it is in the home of a user whom this machine does not have") from error
+    if "\0" in text or any(len(os.fsencode(part)) > 255 for part in place.parts):
+        raise ValueError("it is no name that a folder can have")
+    return text
+
+
+Folder = Annotated[str, Field(max_length=4000), AfterValidator(_folder)]
+
+
+class Line(BaseModel):
+    """A part of a line, which readers take as it stands: nothing is converted."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=(), allow_inf_nan=False, strict=True)
+
+
+def check(model: type[BaseModel], raw: Any) -> None:
+    try:
+        model.model_validate(raw)
+    except ValidationError as error:
+        raise ValueError(one_line(error, "it")) from None

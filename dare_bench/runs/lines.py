@@ -1,0 +1,132 @@
+"""The lines of a run's samples and traces files, as pydantic models."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from dare_bench.runs.fields import Count, DocId, Key, Line, Name, Number, Seconds, Strict, check
+from dare_bench.types import Tier
+
+_VALUE: TypeAdapter[Any] = TypeAdapter(
+    Number | bool | str | list[Number | bool | str | list[Any] | None] | dict[str, Any],
+    config=ConfigDict(strict=True, allow_inf_nan=False),
+)
+
+
+class Verdict(Strict):
+    """What came of running one answer's code against its tests."""
+
+    status: Name
+    level: Name
+    seconds: Seconds = 0.0
+
+
+class GenerateAnswer(Line):
+    """One generated response. ``trace_ref`` is the ``key`` of its line in the traces file."""
+
+    kind: Literal["generate"] = "generate"
+    key: Key
+    nfe: Count
+    reference_nfe: Count = 0
+    tokens: Count = Field(description="raw length of the response in tokens")
+    tokens_to_eos: Count = 0
+    decoded_tokens: Count | None = Field(default=None, description="tokens that the sampler wrote, after an EOS too")
+    finish_reason: Literal["length", "eos", "stop"]
+    seconds: Seconds = 0.0
+    tokens_per_s: Number | None = Field(
+        default=None, description="tokens_to_eos / seconds, of this row among those that shared its forward passes"
+    )
+    tpf: Number | None = Field(default=None, description="tokens_to_eos / nfe")
+    seed: int = 0
+    tier: Tier = "E1"
+    margin: Number | None = None
+    residual_masks: Count = 0
+    trace_ref: Key | None = None
+    repeat: Count = 0
+    extraction: Name | None = Field(default=None, description="matched, no_match, ambiguous or truncated")
+    extracted: str | None = Field(default=None, description="what the harness read out of the answer")
+    verdict: Verdict | None = None
+
+
+class ScoreAnswer(Line):
+    """One log-likelihood, in nats. ``stderr`` is its Monte Carlo standard error (0: exact)."""
+
+    kind: Literal["score"] = "score"
+    key: Key
+    value: Number | None = Field(description="null where it was not a finite number")
+    stderr: Number | None
+    is_greedy: bool | None = None
+    nfe: Count
+    estimator: Annotated[str, Field(max_length=1000)] = ""
+    draws: Count = 0
+    seconds: Seconds = 0.0
+    seed: int = 0
+    tier: Tier = "E1"
+
+
+SampleAnswer = Annotated[GenerateAnswer | ScoreAnswer, Field(discriminator="kind")]
+
+
+class SampleLine(Line):
+    """One line of ``samples_<task>_<date>.jsonl``: a document as one filter saw it. Each of ``metrics`` is a key of the
+    line, whose value is that document's own."""
+
+    model_config = ConfigDict(extra="allow")
+
+    doc_id: DocId
+    doc: Any = None
+    target: str
+    arguments: dict[str, dict[str, Any]]
+    resps: list[list[Any]]
+    filtered_resps: Any
+    filter: Name
+    metrics: list[Name]
+    doc_hash: str
+    prompt_hash: str
+    target_hash: str
+    dare_bench: list[SampleAnswer]
+
+    @model_validator(mode="after")
+    def _values(self) -> Self:
+        known = self.model_extra or {}
+        for metric in self.metrics:
+            if (value := known.get(metric)) is not None:
+                try:
+                    _VALUE.validate_python(value)
+                except ValidationError:
+                    text = f"{value!r:.80}"
+                    raise ValueError(f"{metric[:80]!r} is {text}; expected a finite number, text, or a list") from None
+        return self
+
+
+TraceEvent = Annotated[
+    tuple[Count, Literal["set", "remask", "insert", "delete"], int, int, Number | None], Field(strict=False)
+]
+"""(step from 0, op, position from the first response token, token id, confidence)."""
+
+
+class TraceLine(Line):
+    """One line of ``traces_<task>_<date>.jsonl``: how a response came to be, in order."""
+
+    key: Key
+    doc_id: DocId
+    repeat: Count = 0
+    prompt_tokens: Count = 0
+    pieces: list[str] = Field(description="text of each response token")
+    events: list[TraceEvent]
+    others: dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], str] = Field(
+        default_factory=dict,
+        description="text by token id, of those in events that are not what stands at their position in the end",
+    )
+
+
+def check_sample_line(raw: Any) -> None:
+    """Raises ValueError, in one line, where ``raw`` is no line of a samples file."""
+    check(SampleLine, raw)
+
+
+def check_trace_line(raw: Any) -> None:
+    """Raises ValueError, in one line, where ``raw`` is no line of a traces file."""
+    check(TraceLine, raw)

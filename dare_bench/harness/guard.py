@@ -17,6 +17,7 @@ import json
 import logging
 import math
 import os
+import select
 import signal
 import sys
 import threading
@@ -162,8 +163,8 @@ class _Worker:
     def reports(self) -> bool:
         """Has the child come up?"""
         try:
-            return self._pipe.poll(_START) and self._pipe.recv_bytes() == b"ready"
-        except (EOFError, OSError):
+            return _receive(self._pipe.fileno(), _START) == b"ready"
+        except (EOFError, OSError, ItemTimeout):
             return False
 
     def alive(self) -> bool:
@@ -174,9 +175,7 @@ class _Worker:
     def call(self, name: str, args: tuple[Any, ...], seconds: float) -> Any:
         try:
             self._pipe.send((name, args, seconds))
-            if not self._pipe.poll(seconds):
-                raise ItemTimeout(f"no result within {seconds:g} s; the call was ended")
-            raw = self._pipe.recv_bytes(_MOST_BYTES)
+            raw = _receive(self._pipe.fileno(), seconds)
         except (EOFError, OSError) as error:
             raise ItemError(f"the scoring process died ({self._last_words()})", died=True) from error
         return _result(raw)
@@ -198,6 +197,39 @@ class _Worker:
 
     def kill(self) -> None:
         self._end()
+
+
+def _receive(descriptor: int, seconds: float) -> bytes:
+    """A message of :func:`_send`, whole within ``seconds``: a worker may stop in the middle of one.
+
+    Raises:
+        ItemTimeout: the time is over. EOFError: the other end is closed. OSError: it is too long, or cannot be read.
+    """
+    deadline = time.monotonic() + seconds
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+
+    def exactly(count: int) -> bytes:
+        found = bytearray()
+        while len(found) < count:
+            left = deadline - time.monotonic()
+            if left <= 0 or not waiting.poll(left * 1000):
+                raise ItemTimeout(f"no result within {seconds:g} s; the call was ended")
+            if not (piece := os.read(descriptor, min(count - len(found), 1 << 20))):
+                raise EOFError
+            found += piece
+        return bytes(found)
+
+    length = int.from_bytes(exactly(8), "big")
+    if length > _MOST_BYTES:
+        raise OSError(f"a message of {length} bytes")
+    return exactly(length)
+
+
+def _send(descriptor: int, message: bytes) -> None:
+    rest = memoryview(len(message).to_bytes(8, "big") + message)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def _kill(pid: int, pipe: Connection, parent: int, sandboxed: bool) -> None:
@@ -243,14 +275,14 @@ def _child(functions: Functions, pipe: Connection, memory: int, sandbox: Room | 
         if sandbox is not None:
             enclose(sandbox)
         parent = os.getppid()
-        pipe.send_bytes(b"ready")
+        _send(pipe.fileno(), b"ready")
         while True:
             while not pipe.poll(_ORPHAN):
                 if os.getppid() != parent:
                     os._exit(0)
             name, args, seconds = pipe.recv()
             _limit_time(seconds)
-            pipe.send_bytes(_outcome(functions, name, args))
+            _send(pipe.fileno(), _outcome(functions, name, args))
     except BaseException:
         os._exit(1)
 

@@ -25,7 +25,7 @@ from dare_bench.harness.data import LocalData
 from dare_bench.harness.documents import Documents, place, without_tasks
 from dare_bench.harness.extraction import annotate, tally, unread
 from dare_bench.harness.fingerprints import documents as documents_hash
-from dare_bench.harness.mathematics import guarded
+from dare_bench.harness.mathematics import guarded, is_mathematical
 from dare_bench.harness.punkt import check_punkt
 from dare_bench.harness.repeats import Part, combine, equal_repeats
 from dare_bench.harness.requests import RequestBuilder
@@ -142,8 +142,8 @@ class LmEvalSource:
             failures = self._failures(by_key)
             learn_facts()
             folders = [*self.spec.include_path, self.spec.data_dir]
-            found = score(lambda: vars(self._scored(by_key, failures, only)), len(requests), folders)
-            return HarnessResult(**found)
+            formulas = [name for name, task in self._tasks.load(self._names)["tasks"].items() if is_mathematical(task)]
+            return score(lambda: self._scored(by_key, failures, only), requests, folders, formulas=formulas)
         finally:
             self._code.close()
             self._runner.close()

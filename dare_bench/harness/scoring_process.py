@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dare_bench import errors
-from dare_bench.config import RunSpec
+from pydantic import TypeAdapter, ValidationError
+
+from dare_bench.config import RunSpec, one_line
 from dare_bench.errors import DareError, DataError, UsageError
 from dare_bench.harness.guard import Guard, ItemError, ItemTimeout
+from dare_bench.harness.result import HarnessResult
 from dare_bench.sandbox import InstallHint
 from dare_bench.sandbox.forked import Room, is_enclosed, why_not_enclosed
+from dare_bench.types import Request
 
 ITEM_SECONDS = 40.0
 """Limit for one answer. lm-eval's own limits add up to 35 s (5 s each: one simplification, two readings, and four
 comparisons), so whatever ends by itself under lm-eval ends here too and with the same score."""
 _START_SECONDS = 600.0
+_TOLD = {kind.__name__: kind for kind in (DareError, DataError, UsageError)}
+"""Errors that come back as what they were."""
+_RESULT = TypeAdapter(HarnessResult)
 _CACHES = ("HF_EVALUATE_CACHE", "HF_METRICS_CACHE", "HF_MODULES_CACHE", "HF_DATASETS_CACHE")
 _KEPT = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "TZ")
 
@@ -66,23 +72,41 @@ def worker(functions: Mapping[str, Callable[..., Any]], folders: Iterable[str | 
     return Guard(functions, ITEM_SECONDS, sandbox=sandbox)
 
 
-def score(function: Callable[[], Any], documents: int, folders: Iterable[str | None] = ()) -> Any:
-    """``function()`` in such a worker, within a time that grows with ``documents``; its result has gone through JSON.
+def score(
+    function: Callable[[], HarnessResult],
+    requests: Sequence[Request],
+    folders: Iterable[str | None] = (),
+    *,
+    formulas: Collection[str] = (),
+) -> HarnessResult:
+    """``function()`` in such a worker.
+
+    Args:
+        requests: all that were asked; the time that scoring may take grows with them.
+        folders: as in :func:`worker`.
+        formulas: tasks whose scorers compare formulas, which may take :data:`ITEM_SECONDS` for one answer.
 
     Raises:
-        DareError: of the kind that the function raised; DataError where it took too long or its process died.
+        DareError: of the kind that the function raised; DataError where it took too long, its process died, or what it
+            sent is no result of these tasks.
     """
-    limit = _START_SECONDS + 2 * ITEM_SECONDS * documents
-    with worker({"score": function}, folders) as guard:
+    limit = _START_SECONDS + sum(2 * ITEM_SECONDS if request.task in formulas else 1.0 for request in requests)
+    with worker({"score": lambda: vars(function())}, folders) as guard:
         try:
-            return guard.call("score", seconds=limit)
+            found = guard.call("score", seconds=limit)
         except ItemTimeout as error:
             raise DataError(f"scoring did not end within {limit:g} s; the answers are kept") from error
         except ItemError as error:
-            kind = getattr(errors, error.kind, None)
-            if isinstance(kind, type) and issubclass(kind, DareError):
-                raise kind(str(error)) from error
+            if error.kind in _TOLD:
+                raise _TOLD[error.kind](str(error)) from error
             raise DataError(f"scoring failed: {error}; the answers are kept") from error
+    try:
+        result = _RESULT.validate_python(found)
+    except ValidationError as error:
+        raise DataError(f"the scoring process sent no result: {one_line(error, 'it')[:500]}") from error
+    if others := {*result.samples, *result.fingerprints} - {request.task for request in requests}:
+        raise DataError(f"the scoring process sent a result of {min(others)[:80]!r}, which was not asked")
+    return result
 
 
 def _room(folders: Iterable[str | None]) -> Room:

@@ -10,18 +10,25 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import select
+import signal
 import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from dare_bench.sandbox import enter, view
 from dare_bench.sandbox import filter as calls
 from dare_bench.sandbox.command import ENVIRONMENT, free_user, is_root
+from dare_bench.sandbox.processes import children
 
 _inside: list[bool] = []
+_LOOK_SECONDS = 2.0
+_START_SECONDS = 20.0
 _PROCESSES = 512
 _TMP_MB = 256
 
@@ -51,11 +58,12 @@ def enclose(room: Room) -> None:
     ]
     mode, user = ("root", free_user() if _open_to_all(tree) else 0) if is_root() else ("user", 0)
     _forget_environment({**ENVIRONMENT, **room.environment})
-    enter.die_with_parent()
+    parent = os.getppid()
     enter.unshare(mode)
-    enter.die_with_parent()  # the kernel forgets it when credentials change
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     if child := os.fork():
-        enter.relay(child)
+        _wait_outside(child, parent)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     enter.die_with_parent()
     enter.build(tree)
     enter.give_up(user)
@@ -67,6 +75,19 @@ def enclose(room: Room) -> None:
     enter.install(calls.program())
     tempfile.tempdir = None  # found anew: what it was is not here
     _inside.append(True)
+
+
+def _wait_outside(child: int, parent: int) -> NoReturn:
+    """End as the first process inside ends, and end it when our parent has gone. (The kernel's own signal for that
+    comes when the thread ends that forked us, though its process goes on.)"""
+    while os.getppid() == parent:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            code = os.waitstatus_to_exitcode(status)
+            os._exit(code if code >= 0 else 128 - code)
+        signal.sigtimedwait({signal.SIGCHLD}, _LOOK_SECONDS)
+    os.kill(child, signal.SIGKILL)
+    os._exit(1)
 
 
 def is_enclosed() -> bool:
@@ -96,21 +117,33 @@ def why_not_enclosed() -> str | None:
     """Why a forked process cannot be enclosed on this machine, in one line; None if it can. Tried once."""
     if sys.platform != "linux":
         return f"it needs Linux, this is {sys.platform}"
+    said = _try() or _try()  # a fork that inherits a lock which nobody releases says nothing
+    return None if said == "+" else said or f"a forked process said nothing for {_START_SECONDS:g} s"
+
+
+def _try() -> str:
+    """``+``, or why a forked process could not be enclosed; nothing where it does not say."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        said = b"it ended without a word"
+        said = "it ended without a word"
         try:
             enclose(Room())
             inside = not Path("/proc/1").exists() and not Path("/etc/passwd").exists()
-            said = b"" if inside else b"files of the machine can be seen"
+            said = "+" if inside else "files of the machine can be seen"
         except BaseException as error:
-            said = f"{type(error).__name__}: {error}".encode()
+            said = f"{type(error).__name__}: {error}"
         finally:
-            os.write(writing, said or b"+")
+            os.write(writing, said.encode("utf-8", "replace"))
             os._exit(0)
     os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        said = pipe.read()
+    waiting = select.poll()
+    waiting.register(reading, select.POLLIN)
+    said = os.read(reading, 4096).decode("utf-8", "replace") if waiting.poll(1000 * _START_SECONDS) else ""
+    os.close(reading)
+    if not said:
+        for pid in (*children(child), child):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     os.waitpid(child, 0)
-    return None if said == b"+" else said.decode("utf-8", "replace") or "it ended without a word"
+    return said

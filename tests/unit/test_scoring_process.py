@@ -11,6 +11,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from dare_bench.errors import DataError, UsageError
 from dare_bench.harness import scoring_process
 from dare_bench.harness.guard import Guard, ItemError, ItemTimeout
 from dare_bench.harness.lm_eval import LmEvalSource
+from dare_bench.harness.result import HarnessResult
 from dare_bench.harness.scoring_process import check_scoring, score, worker
 from dare_bench.sandbox.forked import why_not_enclosed
 from dare_bench.sandbox.processes import children
@@ -126,7 +129,7 @@ def test_what_a_worker_sends_is_never_unpickled(tmp_path: Path) -> None:
     def send() -> None:
         for number in range(3, 64):
             with contextlib.suppress(OSError):
-                os.write(number, len(message).to_bytes(4, "big") + message)
+                os.write(number, len(message).to_bytes(8, "big") + message)
 
     with worker({"send": send}) as guard, pytest.raises(ItemError, match="what is no result"):
         guard.call("send")
@@ -168,9 +171,79 @@ def test_errors_keep_their_kind() -> None:
         return function
 
     with pytest.raises(UsageError, match=r"^told as it is$"):
-        score(raises(UsageError("told as it is")), 1)
+        score(raises(UsageError("told as it is")), [])
     with pytest.raises(DataError, match="scoring failed: KeyError: 'x'; the answers are kept"):
-        score(raises(KeyError("x")), 1)
+        score(raises(KeyError("x")), [])
+    with pytest.raises(DataError, match=r"scoring failed: .*; the answers are kept"):
+        score(raises(type("SaveError", (Exception,), {})("not one that a scorer has")), [])
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        ({"results": 5}, "sent no result: results=5"),
+        ({"samples": [1]}, "sent no result: samples="),
+        ({"samples": {"other": []}}, "sent a result of 'other', which was not asked"),
+        ({"fingerprints": {"other": "x"}}, "sent a result of 'other', which was not asked"),
+    ],
+)
+def test_a_worker_that_is_taken_over_sends_what_a_result_may_hold(sent: dict[str, Any], said: str) -> None:
+    made = HarnessResult(results={}, samples={}, fingerprints={})
+    vars(made).update(sent)
+    with pytest.raises(DataError, match=said):
+        score(lambda: made, [])
+
+
+def test_a_message_that_stops_in_the_middle_is_ended_in_time() -> None:
+    def stall() -> None:
+        for number in range(3, 64):
+            with contextlib.suppress(OSError):
+                os.write(number, (1000).to_bytes(8, "big") + b"x")
+        time.sleep(600)
+
+    with worker({"stall": stall, "echo": str}) as guard:
+        with pytest.raises(ItemTimeout):
+            guard.call("stall", seconds=1)
+        assert guard.call("echo", 1) == "1"
+
+
+def test_a_worker_outlives_the_thread_that_made_it() -> None:
+    with worker({"pid": os.getpid, "echo": str}) as guard:
+        thread = threading.Thread(target=guard.call, args=("pid",))
+        thread.start()
+        thread.join()
+        time.sleep(0.1)  # the kernel's signal, if there were one, would be sent by now
+        alive = guard._worker
+        assert guard.call("echo", 1) == "1" and guard._worker is alive
+
+
+def test_a_worker_ends_with_a_killed_parent() -> None:
+    code = """
+import os, time
+from dare_bench.harness.scoring_process import worker
+from dare_bench.sandbox.processes import below
+guard = worker({"echo": str, "sleep": lambda: time.sleep(600)})
+guard.call("echo", 1)
+print(*below(os.getpid()), flush=True)
+guard.call("sleep", seconds=600)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    below = [int(word) for word in parent.stdout.readline().split()]
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert len(below) == 3
+    deadline = time.monotonic() + 30
+    while any(map(running, below)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def running(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 # --- answers that a harness's own code evaluates ----------------------------------------------------------------------

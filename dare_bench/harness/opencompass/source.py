@@ -177,8 +177,8 @@ class OpenCompassSource:
                 repeats.setdefault(int(request.doc_id), []).append((request, sample))
         try:
             folders = [self.spec.data_dir, *self._layout.folders, *self.spec.include_path]
-            found = score(lambda: vars(self._result(kept, failures, requests)), len(requests), folders)
-            return HarnessResult(**found)
+            formulas = [name for name, scorer in self._scorers.items() if scorer.evaluation.compares_formulas]
+            return score(lambda: self._result(kept, failures, requests), requests, folders, formulas=formulas)
         finally:
             self._reader.close()
             self._runner.close()

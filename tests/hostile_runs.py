@@ -327,16 +327,31 @@ def _of_journals() -> Iterator[tuple[str, Kind]]:
         yield f"journal session {place}", Kind(in_record(place, value, number=0), "none")
     for place, value in {"session": [1], "seconds": "x", "halvings": 5, "forwards": None}.items():
         yield f"journal cost {place}", Kind(in_record(place, value, number=-1), "none")
-    yield "another FIFO in the journal", Kind(in_folder("journal/other.jsonl", os.mkfifo), "folder")
-    yield "lock: FIFO", Kind(instead(named(".lock"), os.mkfifo), "folder")
-    yield "lock: link out of the run", Kind(instead(named(".lock"), lock_elsewhere), "folder")
-    yield "lock: folder", Kind(instead(named(".lock"), Path.mkdir), "folder")
 
     def journal_elsewhere(run: Path) -> None:
         (run / "journal").rename(run.parents[1] / "journal elsewhere")
         (run / "journal").symlink_to(run.parents[1] / "journal elsewhere")
 
-    yield "journal elsewhere", Kind(journal_elsewhere, "folder")
+    # Of a finished run neither is opened: it is printed again.
+    unfinished: dict[str, Change] = {
+        "another FIFO in the journal": in_folder("journal/other.jsonl", os.mkfifo),
+        "lock: FIFO": instead(named(".lock"), os.mkfifo),
+        "lock: link out of the run": instead(named(".lock"), lock_elsewhere),
+        "lock: folder": instead(named(".lock"), Path.mkdir),
+        "journal elsewhere": journal_elsewhere,
+    }
+    for name, change in unfinished.items():
+        yield name, Kind(without_end(change), "folder")
+
+
+def without_end(change: Change) -> Change:
+    """The change to a run whose commit marker is gone, so that the same command goes on with it."""
+
+    def changed(run: Path) -> None:
+        change(run)
+        (run / "done.json").unlink()
+
+    return changed
 
 
 KINDS: dict[str, Kind] = dict([*_of_files(), *_of_results(), *_of_run_file(), *_of_lines(), *_of_journals()])

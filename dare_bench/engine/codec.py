@@ -101,7 +101,11 @@ def to_answer(record: dict[str, Any], *, trajectory: bool = True) -> Generation 
     if isinstance(answer, dict) and not trajectory:
         answer = {**answer, "trajectory": None}
     try:
-        if record.get("kind") == "score":
+        if record.get("kind") not in ("generate", "score"):
+            raise RunError(
+                f"the journal's answer to {record.get('key')!r} is damaged: its kind is {record.get('kind')!r}"
+            )
+        if record["kind"] == "score":
             return _LIKELIHOOD.validate_python(answer)
         return _GENERATION.validate_python(answer)
     except ValidationError as error:

@@ -4,10 +4,11 @@ numbers are finite. Runs are handed on, so whatever is read was perhaps written 
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -69,8 +70,23 @@ class Line(BaseModel):
     model_config = ConfigDict(extra="forbid", protected_namespaces=(), allow_inf_nan=False, strict=True)
 
 
+Model = TypeVar("Model", bound=BaseModel)
+
+
 def check(model: type[BaseModel], raw: Any) -> None:
+    """Raises ValueError, in one line, where ``raw`` is not of the model's shape."""
     try:
-        model.model_validate(raw)
+        read(model, raw)
     except ValidationError as error:
         raise ValueError(one_line(error, "it")) from None
+
+
+def read(model: type[Model], raw: Any) -> Model:
+    """``raw`` as the model has it; raises ValidationError. Halves of a character (broken model output) are text in
+    JSON, but not for pydantic: it is given a question mark for each."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        if not any(item["type"] == "string_unicode" for item in error.errors(include_url=False)):
+            raise
+    return model.model_validate(json.loads(json.dumps(raw, ensure_ascii=False).encode("utf-8", "replace")))

@@ -36,7 +36,8 @@ from dare_bench.runs.fields import (
     Strict,
     Text,
     check,
-)  # fmt: skip
+    read,
+)
 from dare_bench.runs.lines import SampleLine, TraceLine
 from dare_bench.types import Tier
 
@@ -344,7 +345,7 @@ _READERS: dict[int, type[Block]] = {1: Block}
 def parse_run_file(raw: dict[str, Any], where: str | Path) -> RunFile:
     """What ``run.json`` says; raises RunError where it is not of the schema."""
     try:
-        return RunFile.model_validate(raw)
+        return read(RunFile, raw)
     except ValidationError as error:
         raise RunError(f"{where} is damaged: {one_line(error, 'the file')}") from error
 
@@ -358,7 +359,7 @@ def check_harness_part(raw: dict[str, Any], block: Block, where: str | Path) -> 
     if not isinstance(raw.get("results"), dict):
         raise RunError(f"{where}: has no 'results'; the file is damaged, run the evaluation again")
     try:
-        part = HarnessPart.model_validate(raw)
+        part = read(HarnessPart, raw)
     except ValidationError as error:
         raise RunError(f"{where} is damaged: {one_line(error, 'the file')}") from error
     known = {*block.tasks, *(name for name, parts in part.group_subtasks.items() if parts)}
@@ -386,6 +387,6 @@ def parse_block(raw: Any, where: str | Path) -> Block:
     if version not in _READERS:
         raise RunError(f"{where}: schema version {version} is unknown; known: {', '.join(map(str, _READERS))}")
     try:
-        return _READERS[version].model_validate(raw)
+        return read(_READERS[version], raw)
     except ValidationError as error:
         raise RunError(f"{where}: the dare_bench block is damaged: {one_line(error, 'the block')}") from error

@@ -58,8 +58,14 @@ def journalled(out: Path) -> list[str]:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_the_run_in_one_line_and_the_same_command_resumes(
-    toy: ToyModel, capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int
+    toy: ToyModel,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+    number: signal.Signals,
+    code: int,
 ) -> None:
+    outside = signal.signal(number, signal.SIG_DFL)  # the tests themselves may run under nohup
+    request.addfinalizer(lambda: signal.signal(number, outside))
     before = signal.getsignal(number)
     toy.fail_on = lambda request: len(journalled(Path("out"))) == 3 and os.kill(os.getpid(), number) is None
     assert leave(EVAL) == code

@@ -14,7 +14,7 @@ from require import lacks, need_package
 
 from dare_bench import sandbox
 from dare_bench.config import run_spec
-from dare_bench.errors import UsageError
+from dare_bench.errors import DareError, UsageError
 from dare_bench.harness import code_eval
 from dare_bench.harness.code_eval import CodeEval, CodeRunner, calls, pass_at_k, standing_in
 from dare_bench.sandbox import Verdict
@@ -96,14 +96,21 @@ def test_problems_are_averaged(paper: type[Paper]) -> None:
     assert scores == {"pass@1": pytest.approx((0.5 + 1 + 0) / 3)} and list(results) == [0, 1, 2]
 
 
-def test_a_call_that_only_starts_does_not_wait(monkeypatch: pytest.MonkeyPatch, paper: type[Paper]) -> None:
-    monkeypatch.setattr(paper, "submit", lambda self, *pair: self.asked.append(pair) or Future())  # never done
-    runner = CodeRunner()
-    with calls(runner, wait=False, adapt=lambda tests: f"import math\n{tests}", timeout=90.0) as pairs:
+def test_a_call_that_only_asks_runs_nothing(paper: type[Paper]) -> None:
+    with calls(None, adapt=lambda tests: f"import math\n{tests}") as pairs:
         scores, results = CodeEval().compute([TEST], [[ADD]], k=[1, 4])
     assert (scores, results) == ({"pass@1": 0.0, "pass@4": 0.0}, {})
-    assert pairs == [(ADD, f"import math\n{TEST}")] == paper.made[0].asked
+    assert pairs == [(ADD, f"import math\n{TEST}")] and not paper.made
+
+
+def test_a_forked_runner_gives_known_verdicts_alone(paper: type[Paper]) -> None:
+    runner = CodeRunner()
+    known = runner.verdict(ADD, TEST, 90.0)
     assert paper.made[0].timeout == 90.0 and runner.facts([])["timeout"] == 90.0
+    runner.look_up_only()
+    assert runner.verdict(ADD, TEST, 90.0) == known
+    with pytest.raises(DareError, match="did not name before"):
+        runner.verdict(ADD, f"{TEST}\n", 90.0)
 
 
 def test_without_a_run_around_it_there_is_a_sandbox_all_the_same(paper: type[Paper]) -> None:

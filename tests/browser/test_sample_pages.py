@@ -200,12 +200,9 @@ def test_hostile_content_runs_nowhere(look: Look, tmp_path: Path, kind: str) -> 
 
     def sample(at: int, line: dict[str, Any]) -> dict[str, Any]:
         line |= {"target": EVIL, "filter": EVIL, "metrics": [*line["metrics"], EVIL], EVIL: EVIL, "doc": {EVIL: EVIL}}
-        line["dare_bench"][0] |= {
-            "extraction": EVIL,
-            "extracted": EVIL,
-            "finish_reason": EVIL,
-            "verdict": {"status": EVIL},
-        }
+        if kind == "generate":
+            verdict = {"status": EVIL, "level": EVIL, "seconds": 1.0}
+            line["dare_bench"][0] |= {"extraction": EVIL, "extracted": EVIL, "verdict": verdict}
         return line | ({"doc_id": EVIL} if at == 1 else {})
 
     rewrite(run, "samples", sample)

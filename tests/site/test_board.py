@@ -76,12 +76,12 @@ def test_hostile_text_is_text(tmp_path: Path) -> None:
     block["tasks"][task]["decoding"][EVIL] = EVIL
     block["execution"] = {"level": EVIL, "statuses": {EVIL: 1}}
     block["extraction"] = {task: {EVIL: {EVIL: 1}}}
-    block["recipes"] = [{"name": EVIL, "published": {"value": 0.5, "source": EVIL, "measures": EVIL, "n": EVIL},
+    block["recipes"] = [{"name": EVIL, "published": {"value": 0.5, "source": EVIL, "measures": EVIL},
                          "score": {"task": task}, "settings": EVIL, "missing": [EVIL]}]  # fmt: skip
     training = {"base": EVIL, "method": EVIL, "peft": EVIL, "data": EVIL, "settings": {EVIL: EVIL}, "data_hash": EVIL}
     block["model"]["lineage"] = {**training, "parents": [training]}
     results["configs"][task] = {"dataset_path": EVIL, "dataset_kwargs": {"revision": EVIL}}
-    results["versions"][task] = results["n-shot"][task] = EVIL
+    results["versions"][task] = EVIL
     file.write_text(json.dumps(results))
     samples = next(folder.glob("samples_*.jsonl"))
     lines = [{**json.loads(line), "target": EVIL, "filter": "none", EVIL: EVIL} for line in samples.open()]

@@ -125,7 +125,6 @@ def _one(word: str) -> Run:
 def _read(card: Path, asked: str | None) -> str:
     """The card to add to; nothing where there is none yet and none was asked for."""
     from dare_bench.errors import DataError
-
     from dare_bench.reading import MAX_SOURCE, existing, read_text
 
     if existing(card) is not None:

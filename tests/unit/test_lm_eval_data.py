@@ -183,7 +183,10 @@ def test_a_manifest_is_a_regular_file(tmp_path: Path) -> None:
         LocalData(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"a": ' * 100_000, b'{"a":%s%s}' % (b"[" * 500, b"]" * 500), b"\x1f\x8b\x08\x00damaged here"])
+@pytest.mark.parametrize(
+    "content",
+    [b"[" * 100_000, b'{"a": ' * 100_000, b'{"a":%s%s}' % (b"[" * 500, b"]" * 500), b"\x1f\x8b\x08\x00damaged here"],
+)
 def test_rows_that_cannot_be_read_are_one_line(tmp_path: Path, content: bytes) -> None:
     folder = change(write_data(tmp_path), files=[])
     name = "test.jsonl.gz" if content.startswith(b"\x1f") else "test.jsonl"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import CheckpointError, DareError
-from dare_bench.reading import existing, read_json
+from dare_bench.reading import existing, open_regular, read_json
 
 # Weights, what they mean (config), and how text becomes tokens. A README or a training log beside them is no content.
 _CONTENT = (
@@ -65,7 +65,7 @@ class _Remembered:
         if isinstance(seen, list) and seen[:-1] == mark:
             return str(seen[-1])
         digest = hashlib.sha256()
-        with file.open("rb") as stream:
+        with open_regular(file, CheckpointError) as stream:
             while chunk := stream.read(_CHUNK):
                 digest.update(chunk)
         self.known[str(file)] = [*mark, digest.hexdigest()]

@@ -32,6 +32,8 @@ MAX_NODES = 1_000_000
 """Most values in a YAML file, aliases counted as often as they stand for something."""
 MAX_YAML = 256 << 10
 """Largest YAML file: PyYAML takes up to 30 seconds for a megabyte."""
+MAX_SOURCE = 1 << 20
+"""Largest file of program text."""
 _OPENING = re.compile(r"[\[{]")
 
 
@@ -87,6 +89,12 @@ def read_text(path: str | Path, error: type[DareError], *, limit: int = MAX_BYTE
         return read_bytes(path, error, limit=limit).decode("utf-8")
     except UnicodeDecodeError as found:
         raise error(f"cannot read {path}: it is not UTF-8 text (byte {found.start})") from found
+
+
+def read_source(path: str | Path, error: type[DareError], *, limit: int = MAX_SOURCE) -> str:
+    """A whole file that is searched by pattern: bytes that are not UTF-8 become U+FFFD; raises ``error``."""
+    text = read_bytes(path, error, limit=limit).decode("utf-8", "replace")
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def read_json(path: str | Path, error: type[DareError], *, limit: int = MAX_BYTES) -> dict[str, Any]:

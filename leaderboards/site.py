@@ -10,13 +10,14 @@ stays unlisted.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from dare_bench.errors import DareError
 from dare_bench.leaderboards.pages import HERE, Link, render
+from dare_bench.reading import read_json, read_source
 from dare_bench.runs.writer import (
     atomic_write_bytes,
     atomic_write_json,
@@ -28,6 +29,8 @@ from dare_bench.runs.writer import (
 
 MANIFEST = "data/files.json"
 NOTED = "data/files.new"
+_MAX_LIST = 512 << 20
+"""Largest list of files that is read: a site has several for each run."""
 
 
 @dataclass(slots=True)
@@ -159,17 +162,23 @@ def _remove_empty(folder: Path, top: Path) -> None:
 
 def _manifest(out: Path) -> dict[str, Part]:
     """The parts that the last build left; none where its list is missing or damaged (then all is made again)."""
+    for path in (out / MANIFEST, out / NOTED):
+        if path.exists() and not path.is_file() and not path.is_dir():  # a FIFO: to write there would never end
+            try:
+                path.unlink()
+            except OSError as error:
+                raise save_error(path, error) from error
     noted = _noted(out)
     try:
-        raw = json.loads((out / MANIFEST).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        raw = None
-    parts = raw.get("parts") if isinstance(raw, dict) else None
+        raw = read_json(out / MANIFEST, DareError, limit=_MAX_LIST)
+    except DareError:
+        raw = {}
+    parts = raw.get("parts")
     found: dict[str, Part] = {}
     for name, part in (parts if isinstance(parts, dict) else {}).items():
         if isinstance(part, dict) and isinstance(part.get("files"), dict) and isinstance(part.get("facts"), dict):
             found[str(name)] = Part(str(part.get("key")), part["files"], part["facts"])
-    files = raw.get("files") if isinstance(raw, dict) else None
+    files = raw.get("files")
     places = {str(place) for place in (*(files if isinstance(files, list) else ()), *noted)}
     listed = {place for part in found.values() for place in part.files}
     found[""] = Part("", {place: [] for place in places - listed - {MANIFEST}})  # of no part: these go
@@ -179,8 +188,8 @@ def _manifest(out: Path) -> dict[str, Part]:
 def _noted(out: Path) -> list[str]:
     """What a build that was killed had begun to write; the temporary files that it left there go now."""
     try:
-        places = (out / NOTED).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+        places = read_source(out / NOTED, DareError, limit=_MAX_LIST).splitlines()
+    except DareError:
         return []
     for folder in {(out / place).parent for place in places}:
         if out.resolve() in (folder.resolve(), *folder.resolve().parents) and folder.is_dir():

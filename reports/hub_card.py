@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dare_bench.errors import DataError
+from dare_bench.reading import MAX_YAML, parse_yaml
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -24,7 +25,6 @@ def with_results(card: str, model: str, results: Sequence[EvalResult], where: st
     Raises:
         DataError: the card's front matter, or its ``model-index``, is not what the hub reads; names ``where``.
     """
-    import yaml
     from huggingface_hub.repocard import REGEX_YAML_BLOCK
     from huggingface_hub.repocard_data import model_index_to_eval_results
 
@@ -32,10 +32,12 @@ def with_results(card: str, model: str, results: Sequence[EvalResult], where: st
     newline = "\r\n" if "\r\n" in card else "\n"
     match = REGEX_YAML_BLOCK.search(card)
     front = match[2].replace("\r\n", "\n") if match else ""
+    if len(front) > MAX_YAML:
+        raise DataError(f"{where}: its front matter has {len(front):,} characters; at most {MAX_YAML:,} are read")
     try:
-        data = yaml.safe_load(front) or {}
-    except yaml.YAMLError as error:
-        raise DataError(f"{where}: its front matter is no YAML: {' '.join(str(error).split())[:200]}") from error
+        data = parse_yaml(front) or {}
+    except ValueError as error:
+        raise DataError(f"{where}: its front matter cannot be read: {error}") from error
     if not isinstance(data, dict):
         raise DataError(f"{where}: its front matter is {type(data).__name__}, expected a mapping of names to values")
     index = _merged(data.get(KEY), model, results, where)
@@ -56,11 +58,9 @@ def dumped(value: Any) -> str:
 
 
 def _loaded(text: str) -> Any:
-    import yaml
-
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return parse_yaml(text)
+    except ValueError:
         return None
 
 

@@ -25,6 +25,7 @@ from dare_bench.cli import (
     validate,
 )
 from dare_bench.cli.guard import State, guarded, streams
+from dare_bench.cli.plain import say
 
 app = typer.Typer(
     name="dare-bench",
@@ -42,7 +43,7 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        print(f"dare-bench {__version__}")
+        say(f"dare-bench {__version__}")
         raise typer.Exit
 
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from dare_bench.cli.plain import tell
+
 LINE_EVERY = 10.0
 """Seconds between lines; what is done sooner says nothing."""
 Told = Callable[[int, int], None]
@@ -15,21 +17,21 @@ Told = Callable[[int, int], None]
 @contextmanager
 def counting(what: str, after: str) -> Iterator[Told]:
     """Gives a function that is told (done, all) of ``what``; ``after`` is what goes on when all are done."""
-    with _bar(what, after) if sys.stderr.isatty() else _lines(what, after) as tell:
-        yield tell
+    with _bar(what, after) if sys.stderr.isatty() else _lines(what, after) as count:
+        yield count
 
 
 @contextmanager
 def _lines(what: str, after: str) -> Iterator[Told]:
     shown_at = time.monotonic()
 
-    def tell(done: int, total: int) -> None:
+    def count(done: int, total: int) -> None:
         nonlocal shown_at
         if time.monotonic() - shown_at >= LINE_EVERY:
             shown_at = time.monotonic()
-            print(f"{done}/{total} {what}{f'; {after}' if done == total else ''}", file=sys.stderr, flush=True)
+            tell(f"{done}/{total} {what}{f'; {after}' if done == total else ''}")
 
-    yield tell
+    yield count
 
 
 @contextmanager
@@ -41,7 +43,7 @@ def _bar(what: str, after: str) -> Iterator[Told]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
 
-        def tell(done: int, total: int) -> None:
+        def count(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total, description=after if done == total else what)
 
-        yield tell
+        yield count

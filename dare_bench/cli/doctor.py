@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import platform
 import shutil
 import sys
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from dare_bench.cli.plain import say, say_json
 
 LINKS = ("model_adapters", "tasks", "trainers", "leaderboards", "reports")
 _LOW_DISK = 1 << 30
@@ -34,9 +35,9 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = F
     for finding in findings():
         found.append(finding)
         if not json:
-            print(f"{finding.level:<4}  {finding.name}: {finding.detail}", flush=True)
+            say(f"{finding.level:<4}  {finding.name}: {finding.detail}")
     if json:
-        print(jsonlib.dumps([asdict(finding) for finding in found], indent=2, ensure_ascii=False))
+        say_json([asdict(finding) for finding in found])
     if any(finding.level == "bad" for finding in found):
         raise typer.Exit(1)
 

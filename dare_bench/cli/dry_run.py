@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from typing import TYPE_CHECKING, Any
 
+from dare_bench.cli.plain import say, say_json
 from dare_bench.engine.plan import Planned, plan
 from dare_bench.errors import DataError, UsageError
 
@@ -22,7 +22,7 @@ def show(fields: dict[str, Any], json: bool) -> None:
     if len(planned) == 1:
         found = _seen(planned[0])
         if json:
-            print(_json(found.plain()))
+            say_json(found.plain())
         else:
             _print(planned[0], found)
         return
@@ -33,15 +33,15 @@ def show(fields: dict[str, Any], json: bool) -> None:
         except (UsageError, DataError) as error:
             records.append({"name": one.name, "refused": str(error)})
             if not json:
-                print(f"== {one.name}\ncannot be run: {error}\n")
+                say(f"== {one.name}\ncannot be run: {error}\n")
             continue
         records.append({"name": one.name, **found.plain()})
         if not json:
-            print(f"== {one.name}")
+            say(f"== {one.name}")
             _print(one, found)
-            print()
+            say("")
     if json:
-        print(_json(records))
+        say_json(records)
 
 
 def _seen(one: Planned) -> Preview | Estimate:
@@ -77,12 +77,8 @@ def _print(one: Planned, found: Preview | Estimate) -> None:
     assert one.recipe is not None
     for name, value in one.fields.items():
         if value not in (None, {}, (), [], ""):
-            print(f"{name}: {','.join(value) if isinstance(value, tuple) else value}")
+            say(f"{name}: {','.join(value) if isinstance(value, tuple) else value}")
     model, known = one.fields["model"], one.recipe.file.model
     facts = "its facts" if model == known else f"the facts of {known}"
-    print(f"the checkpoint {model} is not on this machine: from {facts} and the settings as given,")
-    print(found.text())
-
-
-def _json(value: Any) -> str:
-    return jsonlib.dumps(value, indent=2, ensure_ascii=False, default=str)
+    say(f"the checkpoint {model} is not on this machine: from {facts} and the settings as given,")
+    say(found.text())

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from dare_bench.cli import export_hub, export_table
+from dare_bench.cli.plain import say
 
 app = typer.Typer(help="Write models and results in other forms.", no_args_is_help=True)
 app.command("table")(export_table.table)
@@ -38,4 +39,4 @@ def merge(
     """
     from dare_bench.merging import merge as work
 
-    print(work(model, adapter, output_path, dtype=dtype, device=device, family=family))
+    say(work(model, adapter, output_path, dtype=dtype, device=device, family=family))

@@ -125,15 +125,13 @@ def _one(word: str) -> Run:
 def _read(card: Path, asked: str | None) -> str:
     """The card to add to; nothing where there is none yet and none was asked for."""
     from dare_bench.errors import DataError
+    from dare_bench.reading import MAX_SOURCE, existing, read_text
 
-    try:
-        return card.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        if asked is None:
-            return ""
-        raise DataError(f"no model card at {card}; give the path of a README.md, or leave --readme out") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read {card}: {error}; give a text file in UTF-8") from error
+    if existing(card) is not None:
+        return read_text(card, DataError, limit=MAX_SOURCE)
+    if asked is None:
+        return ""
+    raise DataError(f"no model card at {card}; give the path of a README.md, or leave --readme out")
 
 
 def _tell_of(results: list[Result], folder: Path) -> None:

@@ -64,7 +64,7 @@ def serve(
     except OSError as error:
         raise UsageError(f"cannot listen on port {port}: {error.strerror}; give another with --port") from error
     with server:
-        print(f"http://127.0.0.1:{server.server_port}/", flush=True)
+        say(f"http://127.0.0.1:{server.server_port}/")
         try:
             server.serve_forever()
         except KeyboardInterrupt:

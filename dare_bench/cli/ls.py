@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 from dare_bench.checkpoint_files import read_config
 from dare_bench.cli.ls_recipes import recipes
 from dare_bench.cli.ls_suites import suites
+from dare_bench.cli.plain import say, say_json
 from dare_bench.errors import CheckpointError
 
 app = typer.Typer(help="List models, tasks, suites, recipes, trainers or runs.", no_args_is_help=True)
@@ -31,11 +31,11 @@ def models(json: _Json = False) -> None:
         for entry in registry().entries("family")
     ]
     if json:
-        print(jsonlib.dumps({"checkpoints": bundled, "families": families}, indent=2, ensure_ascii=False))
+        say_json({"checkpoints": bundled, "families": families})
         return
-    print("checkpoints (open one by its name):")
+    say("checkpoints (open one by its name):")
     _columns([[c["name"], c["architecture"], f"{c['mb']:.1f} MB", c["path"]] for c in bundled] or [["none"]])
-    print("families (a folder or hub id with this model_type/architecture):")
+    say("families (a folder or hub id with this model_type/architecture):")
     _columns(
         [[f["name"], ", ".join("/".join(match) for match in f["matches"]) or f"--family {f['name']}"] for f in families]
         or [["none"]]
@@ -92,7 +92,7 @@ def tasks(
             raise unknown("task", pattern, index.names())
     if json:
         rows = [{"name": e.name, "kind": e.kind, "origin": e.origin, "path": str(e.path or "")} for e in entries]
-        print(jsonlib.dumps(rows, indent=2, ensure_ascii=False))
+        say_json(rows)
         return
     _columns([[entry.name, entry.kind, entry.origin] for entry in entries])
 
@@ -118,7 +118,7 @@ def trainers(json: _Json = False) -> None:
         for entry in registry().entries("trainer")
     ]
     if json:
-        print(jsonlib.dumps(names, indent=2, ensure_ascii=False))
+        say_json(names)
         return
     _columns([[entry["name"], entry["about"], entry["origin"]] for entry in names] or [["none registered"]])
 
@@ -126,4 +126,4 @@ def trainers(json: _Json = False) -> None:
 def _columns(rows: list[list[str]]) -> None:
     """Plain columns: thousands of names, at once."""
     widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
-    print("\n".join("  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip() for row in rows))
+    say("\n".join("  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip() for row in rows))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from fnmatch import fnmatch
+
+from dare_bench.cli.plain import say, say_json
 
 
 def list_configs(pattern: str | None, include_path: list[str], json: bool) -> None:
@@ -26,7 +27,7 @@ def list_configs(pattern: str | None, include_path: list[str], json: bool) -> No
     if json:
         keys = ("name", "folder", "origin", "path")
         rows = [{key: str(getattr(config, key)) for key in keys} for config in found]
-        print(jsonlib.dumps(rows, indent=2, ensure_ascii=False))
+        say_json(rows)
         return
     lines: list[str] = []
     above = None
@@ -36,4 +37,4 @@ def list_configs(pattern: str | None, include_path: list[str], json: bool) -> No
             lines.append(place)
             above = place
         lines.append(f"  {config.name}")
-    print("\n".join(lines))
+    say("\n".join(lines))

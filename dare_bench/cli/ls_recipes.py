@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from dare_bench.cli.plain import say, say_json
 
 if TYPE_CHECKING:
     from dare_bench.recipes import Recipe
@@ -31,15 +32,15 @@ def recipes(
             }
             for group in groups
         ]
-        print(jsonlib.dumps(files if checkpoint is None else files[0], indent=2, ensure_ascii=False))
+        say_json(files if checkpoint is None else files[0])
         return
     for number, group in enumerate(groups):
         file = group[0].file
-        print(f"{'' if number == 0 else chr(10)}{file.checkpoint} ({file.model})")
+        say(f"{'' if number == 0 else chr(10)}{file.checkpoint} ({file.model})")
         rows = [_row(recipe) for recipe in group]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         for row in rows:
-            print("  " + "  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip())
+            say("  " + "  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip())
     if checkpoint is not None and "/" in checkpoint:
         _details(groups[0][0])
 
@@ -60,8 +61,8 @@ def _row(recipe: Recipe) -> list[str]:
 def _details(recipe: Recipe) -> None:
     """What stands in the way of believing one number."""
     entry = recipe.entry
-    print(f"  source: {entry.published.source.text()}")
-    print(f"  test set: {entry.published.test_set.id}, {entry.published.test_set.documents or 'unknown'} documents")
+    say(f"  source: {entry.published.source.text()}")
+    say(f"  test set: {entry.published.test_set.id}, {entry.published.test_set.documents or 'unknown'} documents")
     for word, texts in (("not recorded", entry.missing), ("doubt", entry.doubts)):
         for text in texts:
-            print(f"  {word}: {text}")
+            say(f"  {word}: {text}")

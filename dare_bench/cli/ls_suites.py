@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from typing import Annotated
 
 import typer
+
+from dare_bench.cli.plain import say, say_json
 
 
 def suites(
@@ -18,14 +19,14 @@ def suites(
 
     found = [load(one) for one in (registry().names("suite") if name is None else [name])]
     if json:
-        print(jsonlib.dumps([suite.model_dump(mode="json") for suite in found], indent=2, ensure_ascii=False))
+        say_json([suite.model_dump(mode="json") for suite in found])
         return
     for number, suite in enumerate(found):
-        print(f"{chr(10) if number else ''}{suite.name}: {suite.about.strip()}")
+        say(f"{chr(10) if number else ''}{suite.name}: {suite.about.strip()}")
         rows = [
             (entry.name, f"{entry.harness}:{','.join(entry.tasks)}", str(entry.documents or ""), ", ".join(entry.needs))
             for entry in suite.entries
         ]
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         for row in rows:
-            print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+            say("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -51,7 +51,7 @@ def plain_table(
 
 def say(text: object) -> None:
     """A line on stdout."""
-    print(visible(str(text)))
+    print(visible(str(text)), flush=True)
 
 
 def say_json(value: Any) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json as jsonlib
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dare_bench.cli.guard import State
+from dare_bench.cli.plain import say, say_json, tell
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -69,10 +68,10 @@ def sweep(
         build_board=build,
     )
     if json:
-        print(jsonlib.dumps(_record(found), indent=2, ensure_ascii=False))
+        say_json(_record(found))
     else:
         _table(found)
-        print(found.site or found.path)
+        say(found.site or found.path)
     if not found.complete:
         raise typer.Exit(4)
 
@@ -83,7 +82,7 @@ def _preview(file: str, output_path: str, json: bool) -> None:
 
     estimates = Estimates.of(file, output_path)
     if json:
-        print(jsonlib.dumps(estimates.plain(), indent=2, ensure_ascii=False))
+        say_json(estimates.plain())
         return
     console = plain_console()
     console.print(_tree(estimates), soft_wrap=True)
@@ -132,11 +131,11 @@ def _table(found: SweepResult) -> None:
         table.add_row(*(Text(cell) for cell in (node.id, node.status, took, _scores(node))))
     console.print(table)
     for node in found.failed:
-        print(f"{node.status.upper()}: {node.id}: {node.error}")
+        say(f"{node.status.upper()}: {node.id}: {node.error}")
         if node.status == "failed":
-            print(f"  log: {found.path / 'nodes' / node.id / 'log.txt'}")
+            say(f"  log: {found.path / 'nodes' / node.id / 'log.txt'}")
     for name in found.unnamed:
-        print(f"not in the file any more: {name}", file=sys.stderr)
+        tell(f"not in the file any more: {name}")
 
 
 def _scores(node: Record) -> str:

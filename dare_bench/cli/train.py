@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import json as jsonlib
 import types
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -17,6 +16,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from dare_bench.cli.guard import State, guarded
+from dare_bench.cli.plain import say, say_json
 from dare_bench.config import parse_pairs, read_yaml
 from dare_bench.errors import UsageError, closest
 from dare_bench.registry import Entry, registry
@@ -154,13 +154,13 @@ def _train(method: str, own: Mapping[str, FieldInfo], flags: dict[str, Any], jso
         from dare_bench.cli.summary import record
 
         runs = [record(run) for run in trained.runs]
-        print(jsonlib.dumps({"path": str(trained.path), "runs": runs, "not_run": list(trained.not_run)}, indent=2))
+        say_json({"path": str(trained.path), "runs": runs, "not_run": list(trained.not_run)})
     else:
         from dare_bench.cli.summary import print_runs
 
         if trained.runs:
             print_runs([(run.path.name, run, None) for run in trained.runs])
-        print(trained.path)
+        say(trained.path)
     if trained.not_run or any(run.status != "complete" for run in trained.runs):
         from dare_bench.cli.summary import incomplete
 

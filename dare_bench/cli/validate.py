@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from typing import Annotated
 
 import typer
+
+from dare_bench.cli.plain import say, say_json
 
 
 def validate(
@@ -33,8 +34,8 @@ def validate(
         results.append(result)
         if not json:
             word = {True: "pass", False: "FAIL", None: "skip"}[result.passed]
-            print(f"{word}  {result.name}: {result.detail}", flush=True)
+            say(f"{word}  {result.name}: {result.detail}")
     if json:
-        print(jsonlib.dumps([asdict(result) for result in results], indent=2, ensure_ascii=False))
+        say_json([asdict(result) for result in results])
     if any(result.passed is False for result in results):
         raise typer.Exit(1)

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dare_bench.errors import UsageError
+from dare_bench.errors import DataError, UsageError
 from dare_bench.harness.task_index import TaskEntry
-from dare_bench.harness.yaml_scan import beside, value_of
+from dare_bench.harness.yaml_scan import beside, names_of
+from dare_bench.reading import read_source
 
 _MARKED = re.compile(r"^[\"']?unsafe_code[\"']?[ \t]*:[ \t]*[\"']?(?:true|yes|on)\b", re.MULTILINE | re.IGNORECASE)
 _INCLUDE = re.compile(r"^[\"']?include[\"']?[ \t]*:(?P<value>.*(?:\n[ \t]*-[ \t].*)*)", re.MULTILINE)
@@ -64,12 +65,11 @@ def code_task(path: Path) -> CodeTask | None:
 
 def _with_includes(path: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, str]]:
     """(path, text) of a task file and of all that it includes."""
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = read_source(path, DataError)
     yield path, text
     for included in _INCLUDE.finditer(text):
-        names = value_of(included["value"])
-        for name in [names] if isinstance(names, str) else list(names or ()):
-            target = Path(beside(str(path), str(name)))
+        for name in names_of(included["value"]):
+            target = Path(beside(str(path), name))
             if target not in (*above, path) and target.is_file():
                 yield from _with_includes(target, (*above, path))
 
@@ -86,7 +86,7 @@ def _scorers(texts: dict[Path, str]) -> Iterator[tuple[str, str]]:
             if file in seen or not file.is_file():
                 continue
             seen[file] = None
-            source = file.read_text(encoding="utf-8", errors="replace")
+            source = read_source(file, DataError)
             yield file.name, source
             stems = {(found["source"] or found["module"]).rsplit(".")[-1] for found in _IMPORT.finditer(source)}
             waiting += [file.parent / f"{stem}.py" for stem in sorted(stems)]

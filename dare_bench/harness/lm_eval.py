@@ -2,9 +2,9 @@
 
 lm-eval runs twice over the same task objects: once up to its first question to the model, which yields all requests of
 all tasks at once, and, when everything is answered, once more to score (for each of ``--repeats``), in a sandboxed
-process. Documents without
-an answer are left out of the second pass, so a failed request is never scored as a wrong answer. Generated code runs in
-the sandbox, and starts while other answers are still to come. lm-eval itself is imported when requests are built.
+process. Documents without an answer are left out of the second pass, so a failed request is never scored as a wrong
+answer. Generated code runs in the sandbox, and starts while other answers are still to come. lm-eval itself is imported
+when requests are built.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from dare_bench.errors import UsageError
 from dare_bench.harness.task_index import TaskEntry
+from dare_bench.reading import read_source
 
 INSTALL = "python -m nltk.downloader punkt_tab"
 _RESOURCE = "tokenizers/punkt_tab/english"
@@ -30,7 +31,7 @@ def _asks(entry: TaskEntry) -> bool:
     """Does the code beside the task's file ask for it?"""
     if entry.path is None:
         return False
-    return any("punkt_tab" in file.read_text(errors="replace") for file in entry.path.parent.glob("*.py"))
+    return any("punkt_tab" in read_source(file, UsageError) for file in entry.path.parent.glob("*.py"))
 
 
 def found() -> bool:

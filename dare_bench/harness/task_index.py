@@ -20,12 +20,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dare_bench.errors import DareError, DataError, unknown
 from dare_bench.fingerprint import cache_dir
 from dare_bench.harness.yaml_scan import Scanner, scan, value_of
-from dare_bench.reading import existing
+from dare_bench.reading import existing, read_json
 from dare_bench.registry import registry
 
 LM_EVAL = "lm-eval"
@@ -78,8 +76,8 @@ def _lm_eval_names(root: Path) -> dict[str, list[Any]]:
         return _fold(root)
     place = cache_dir() / f"lm_eval-tasks-{version}.json"
     mark = [_FORMAT, version, str(root)]
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        kept = json.loads(place.read_text())
+    with contextlib.suppress(DataError, KeyError, TypeError):
+        kept = read_json(place, DataError)
         if kept["mark"] == mark:
             return dict(kept["names"])
     found = _fold(root)
@@ -183,7 +181,7 @@ class TaskIndex:
             return []
         try:
             listed = value_of(self._scanner.keys(str(entry.path)).get("task", ""))
-        except (OSError, ValueError, yaml.YAMLError) as error:
+        except DataError as error:
             raise DataError(f"{entry.path}: cannot be read as a task file ({error})") from error
         return list(_named(listed))
 

@@ -17,9 +17,9 @@ from dare_bench.runs.writer import atomic_write_json, atomic_write_jsonl
 RUN_FILE = "run.json"
 DONE_FILE = "done.json"
 JOURNAL = "journal"
-# Task names are free text; these few characters would leave the folder or are no part of a file name.
 MAX_TASK = 180
 """Bytes of a task's name in a file name, beside a date and a suffix."""
+# Task names are free text; these few characters would leave the folder or are no part of a file name.
 _NOT_IN_NAMES = re.compile(r"[/\\\x00-\x1f]")
 
 

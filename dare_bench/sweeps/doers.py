@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Any
 from dare_bench import fingerprint
 from dare_bench.engine.evaluate import Outcome, evaluate_all
 from dare_bench.engine.plan import plan
-from dare_bench.errors import IncompleteError, UsageError
+from dare_bench.errors import DataError, IncompleteError, UsageError
+from dare_bench.reading import read_json
 from dare_bench.runs.reader import Run
 from dare_bench.runs.text import no_answer
 from dare_bench.runs.writer import atomic_write_json
@@ -121,8 +121,8 @@ def _cost(runs: list[Run]) -> dict[str, Any]:
 
 def _steps(folder: Path) -> dict[str, Any]:
     try:
-        return {"steps": json.loads((folder / "trainer_state.json").read_text())["global_step"]}
-    except (OSError, ValueError, KeyError, TypeError):  # another trainer's own business
+        return {"steps": read_json(folder / "trainer_state.json", DataError)["global_step"]}
+    except (DataError, KeyError):  # another trainer's own business
         return {}
 
 

@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dare_bench import fingerprint
 from dare_bench.config import one_line
-from dare_bench.errors import CheckpointError, DareError, RunError
+from dare_bench.errors import CheckpointError, DareError, DataError, RunError
 from dare_bench.loading import here
-from dare_bench.reading import existing, read_json, read_text
+from dare_bench.reading import existing, open_regular, read_json, read_text
 from dare_bench.runs.reader import Run
 from dare_bench.runs.writer import atomic_write_json
 from dare_bench.sweeps.entries import HOW
@@ -169,7 +169,7 @@ def _data(data: str, split: str) -> str:
 @cache
 def _file(file: Path, size: int, moment: int) -> str:
     """A file's hash; size and time are there to be remembered by."""
-    with file.open("rb") as stream:
+    with open_regular(file, DataError) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from require import need_package
 
 from dare_bench import __version__
-from dare_bench.cli import main
+from dare_bench.cli import app, main
 from dare_bench.cli.doctor import cache, links
 
 HEAVY = ("torch", "transformers", "lm_eval", "datasets", "scipy", "statsmodels")
@@ -146,3 +147,22 @@ def test_help_of_a_training_names_every_setting_whole(method: str) -> None:
 def test_trainers_are_listed_with_what_they_do() -> None:
     assert "supervised fine-tuning" in cli("ls", "trainers").stdout
     assert {"name", "about", "origin"} == set(json.loads(cli("ls", "trainers", "--json").stdout)[0])
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+@pytest.mark.parametrize("harness", ["lm-eval", "opencompass"])
+def test_a_listing_shows_a_terminals_commands_as_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], harness: str, flags: list[str]
+) -> None:
+    if harness == "opencompass":
+        need_package("opencompass")
+    folder = tmp_path / "tasks\x1b[2J"
+    folder.mkdir()
+    (folder / "odd.yaml").write_text('task: "odd\\e]0;owned\\a"\n')
+    (folder / "odd\x1b]0;owned.py").write_text("odd_datasets = []\n")
+    words = ["ls", "tasks", "odd", "--include-path", str(folder), "--harness", harness, *flags]
+    app(words, standalone_mode=False)
+    out = capsys.readouterr().out
+    assert "odd" in out and not {"\x1b", "\x07"} & set(out)
+    if flags:
+        assert str(folder) in {row["origin"] for row in json.loads(out)}

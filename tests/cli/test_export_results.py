@@ -152,11 +152,17 @@ def test_a_push_that_fails_is_one_line(
 
 def test_hub_refusals(run: Path, tmp_path: Path, capsys: Out) -> None:
     folder = ["-o", str(tmp_path / "hub")]
+    large, deep = tmp_path / "large.md", tmp_path / "deep.md"
+    large.write_text("x" * ((1 << 20) + 1))
+    deep.write_text(f"---\na: {'[' * 1500}{']' * 1500}\n---\n")
     for words, code, why in (
         (["--push"], 2, "--push needs --repo-id"),
         (["--no-pr"], 2, "--no-pr says how --push commits"),
         (["--repo-id", "a/b/c"], 2, "is no name on the hub"),
         (["--readme", str(tmp_path / "none.md")], 1, "no model card at"),
+        (["--readme", "/dev/zero"], 1, "it is a device, not a regular file"),
+        (["--readme", str(large)], 1, "it is larger than 1,048,576 bytes"),
+        (["--readme", str(deep)], 1, "its front matter cannot be read: nested deeper than 64 levels"),
         (["--dataset", "gsm8k"], 2, "expected TASK=ID"),
     ):
         left, out, err = dare(capsys, "hub", str(run), *folder, *words)

@@ -93,6 +93,17 @@ def test_a_damaged_list_of_files_only_costs_time(built: tuple[Path, Path], text:
     assert report.made > 6 and build(runs, out).made == 0
 
 
+@pytest.mark.parametrize("names", [[MANIFEST], [NOTED], [MANIFEST, NOTED]])
+def test_a_list_of_files_that_is_a_fifo_only_costs_time(built: tuple[Path, Path], names: list[str]) -> None:
+    runs, out = built
+    for name in names:
+        (out / name).unlink(missing_ok=True)
+        os.mkfifo(out / name)
+    make_run(runs, "new", model="new", tasks={"a": 0.9, "b": 0.5}, n_docs=30)
+    assert build(runs, out).made > 6 - 3 * (MANIFEST not in names)
+    assert (out / MANIFEST).is_file() and build(runs, out).made == 0
+
+
 def test_a_build_that_is_broken_off_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs, out = tmp_path / "runs", tmp_path / "site"
     make_run(runs, "run-0", tasks={"a": 0.5}, n_docs=30)

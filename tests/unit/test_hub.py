@@ -203,7 +203,9 @@ def test_cards_without_an_index(card: str, newline: str) -> None:
 @pytest.mark.parametrize(
     ("card", "why"),
     [
-        ("---\na: [1\n---\n", "its front matter is no YAML"),
+        ("---\na: [1\n---\n", "its front matter cannot be read: line 1: not valid YAML"),
+        (f"---\na: {'[' * 1500}{']' * 1500}\n---\n", "its front matter cannot be read: nested deeper than 64"),
+        (f"---\na: {'x' * (1 << 18)}\n---\n", "its front matter has 262,147 characters; at most 262,144"),
         ("---\n- a\n---\n", "its front matter is list"),
         ("---\nmodel-index: 5\n---\n", "its model-index is not what the hub reads"),
         ("---\nmodel-index:\n- name: x\n---\n", "its model-index is not what the hub reads .KeyError: 'results'"),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from pathlib import Path
 
 import pytest
+from require import need_package
 from toy_tasks import write_data
 
 from dare_bench.errors import DataError, UsageError
 from dare_bench.harness.data import LocalData
+from dare_bench.harness.opencompass import bench
 from dare_bench.harness.opencompass.bench import Bench
 from dare_bench.harness.punkt import check_punkt
 from dare_bench.harness.task_index import TaskIndex
@@ -180,7 +183,10 @@ def test_a_manifest_is_a_regular_file(tmp_path: Path) -> None:
         LocalData(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"a": ' * 100_000, b"\x1f\x8b\x08\x00damaged here"])
+@pytest.mark.parametrize(
+    "content",
+    [b"[" * 100_000, b'{"a": ' * 100_000, b'{"a":%s%s}' % (b"[" * 500, b"]" * 500), b"\x1f\x8b\x08\x00damaged here"],
+)
 def test_rows_that_cannot_be_read_are_one_line(tmp_path: Path, content: bytes) -> None:
     folder = change(write_data(tmp_path), files=[])
     name = "test.jsonl.gz" if content.startswith(b"\x1f") else "test.jsonl"
@@ -189,6 +195,31 @@ def test_rows_that_cannot_be_read_are_one_line(tmp_path: Path, content: bytes) -
     with pytest.raises(DataError, match="cannot be read as json") as error:
         Bench(folder).rows(["toys/sums"], "test", "small")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("loader", ["json", "csv", "text", "parquet"])
+@pytest.mark.parametrize("limit,fits", [(1 << 20, False), (1 << 24, True)])
+def test_a_small_file_of_too_much_data_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loader: str, limit: int, fits: bool
+) -> None:
+    monkeypatch.setattr(bench, "MAX_DATA", limit)
+    name = "sums/small/test.parquet" if loader == "parquet" else "sums/small/test.jsonl.gz"
+    folder = change(
+        write_data(tmp_path), files=[], lm_eval={"dataset_path": loader, "dataset_kwargs": {"data_files": {"a": name}}}
+    )
+    row = "x" * 1000
+    if loader == "parquet":
+        table = need_package("pyarrow").table({"text": [row] * 4000})
+        need_package("pyarrow.parquet").write_table(table, folder / name)
+    else:
+        (folder / name).write_bytes(gzip.compress(f'{{"text": "{row}"}}\n'.encode() * 4000))
+    assert (folder / name).stat().st_size < 100_000
+    rows = Bench(folder).rows
+    if fits:
+        assert len(rows(["toys/sums"], "a", "small") or ()) == 4000 - (loader == "csv")
+    else:
+        with pytest.raises(DataError, match="larger than 1,048,576 bytes decompressed"):
+            rows(["toys/sums"], "a", "small")
 
 
 def test_the_folder_may_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,6 +72,49 @@ def test_odd_files_are_read_as_lm_eval_reads_them(tmp_path: Path) -> None:
     same(tmp_path)
 
 
+# What to write into a task file, and what a listing makes of the file: left out, or there with these tags.
+DAMAGED = {
+    "tag 3,000 deep": ("task: bad\ntag: " + "[" * 3000 + "]" * 3000, None),
+    "tag so deep that the parser's stack ends": ("task: bad\ntag:\n" + " -" * 30_000 + " x", None),
+    "tag deep and never closed": ("task: bad\ntag: " + "[" * 30_000, None),
+    "tag that holds itself": ("task: bad\ntag: &a [*a]", None),
+    "tag is a number": ("task: bad\ntag: 5", ["5"]),
+    "tag is a list of lists": ("task: bad\ntag: [[x]]", None),
+    "include is a number": ("task: bad\ninclude: 5", None),
+    "include is a FIFO": ("task: bad\ninclude: fifo", None),
+    "include is a device": ("task: bad\ninclude: /dev/zero", None),
+    "larger than a task file may be": ("task: bad\n#" + "x" * (256 << 10), None),
+}
+
+
+@pytest.mark.parametrize("text,tags", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_task_file_is_left_out_and_the_others_stay(tmp_path: Path, text: str, tags: list[str] | None) -> None:
+    root = tmp_path / "tasks"
+    root.mkdir()
+    os.mkfifo(root / "fifo")
+    os.mkfifo(root / "fifo.yaml")
+    (root / "bad.yaml").write_text(text)
+    (root / "good.yaml").write_text("task: good\n")
+    found = TaskIndex([root])._extra
+    assert "good" in found
+    assert ("bad" in found) == (tags is not None)
+    assert all("bad" in found[tag].members for tag in tags or ())
+
+
+def test_includes_go_only_so_deep(tmp_path: Path) -> None:
+    for number in range(1200):
+        (tmp_path / f"{number}.yaml").write_text(f"include: {number + 1}.yaml\n")
+    (tmp_path / "1200.yaml").write_text("task: deep\n")
+    assert "deep" in TaskIndex([tmp_path])._extra
+
+
+@pytest.mark.parametrize("deep", ["[" * 3000 + "]" * 3000, "&a [{task: *a}]"], ids=["deep", "holds itself"])
+def test_a_group_nested_without_end_is_told_as_an_error(tmp_path: Path, deep: str) -> None:
+    (tmp_path / "group.yaml").write_text(f"group: mine\ntask: {deep}\n")
+    with pytest.raises(DataError, match=r"group\.yaml: cannot be read as a task file .*deep"):
+        TaskIndex([tmp_path]).members("mine")
+
+
 @pytest.mark.parametrize("folder", ["glue", "bbh", "mmlu", "leaderboard", "minerva_math"])
 def test_lm_evals_own_folders_are_read_as_lm_eval_reads_them(folder: str) -> None:
     same(lm_eval_folder() / folder)

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
+import io
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, cast
+from typing import Any, cast
 
 from dare_bench.errors import DataError
 from dare_bench.fingerprint import digest
 from dare_bench.harness.data import Entry, LocalData, LocalSet, _sha256, entries
+from dare_bench.reading import open_regular, parse_json
 
 Row = dict[str, Any]
+MAX_DATA = 256 << 20
+"""Largest data file, decompressed."""
 
 
 class Bench(LocalData):
@@ -113,29 +116,40 @@ def _read(path: Path, loader: str) -> list[Row]:
     """The rows of one file. JSON is one object a line, or one list."""
     try:
         if loader == "parquet":
-            import pyarrow.parquet
-
-            return cast(list[Row], pyarrow.parquet.read_table(path).to_pylist())
-        with _open(path) as file:
-            if loader == "csv":
-                return [dict(row) for row in csv.DictReader(file)]
-            if loader == "text":
-                return [{"text": line.rstrip("\n")} for line in file]
-            text = file.read()
+            return list(_parquet(path))
+        text = _text(path)
+        if loader == "csv":
+            return [dict(row) for row in csv.DictReader(io.StringIO(text, newline=""))]
+        if loader == "text":
+            return [{"text": line.rstrip("\n")} for line in io.StringIO(text, newline="")]
         # Not splitlines: JSON strings may hold U+2028, which it would split at.
-        rows = (
-            json.loads(text)
-            if text.lstrip().startswith("[")
-            else [json.loads(s) for s in text.split("\n") if s.strip()]
-        )
-    except (OSError, ValueError, EOFError, RecursionError, csv.Error, zlib.error) as error:
+        whole = text.lstrip().startswith("[")
+        rows = parse_json(text) if whole else [parse_json(line) for line in text.split("\n") if line.strip()]
+    except (OSError, ValueError, EOFError, csv.Error, zlib.error) as error:
         raise DataError(f"{path}: cannot be read as {loader} ({error}); correct the file or the manifest") from error
     if not all(isinstance(row, dict) for row in rows):
         raise DataError(f"{path}: a row is not an object; give one JSON object a line")
     return cast(list[Row], rows)
 
 
-def _open(path: Path) -> IO[str]:
-    if path.suffix == ".gz":
-        return cast(IO[str], gzip.open(path, "rt", encoding="utf-8", newline=""))
-    return path.open(encoding="utf-8", newline="")
+def _parquet(path: Path) -> Iterator[Row]:
+    from pyarrow.parquet import ParquetFile
+
+    size = 0
+    with ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=1000):
+            size += batch.nbytes
+            _check_size(path, size)
+            yield from batch.to_pylist()
+
+
+def _text(path: Path) -> str:
+    with open_regular(path, DataError) as file, gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file as data:
+        raw = data.read(MAX_DATA + 1)
+    _check_size(path, len(raw))
+    return raw.decode("utf-8")
+
+
+def _check_size(path: Path, size: int) -> None:
+    if size > MAX_DATA:
+        raise DataError(f"{path}: larger than {MAX_DATA:,} bytes decompressed, the most for a data file; split it")

@@ -15,6 +15,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any
 
 from dare_bench.errors import DareError, DataError, UnknownNameError, UsageError, closest, unknown
 from dare_bench.harness.opencompass.quiet import quiet
-from dare_bench.reading import existing
+from dare_bench.reading import existing, read_source
 
 KIND = "OpenCompass config"
 OPENCOMPASS = "opencompass"
@@ -83,8 +84,9 @@ def _scan(root: Path) -> tuple[Path, ...]:
         for name in sorted(files):
             if name.endswith(".py") and not name.startswith("__"):
                 path = Path(folder, name)
-                if _DEFINES.search(path.read_text(encoding="utf-8", errors="replace")):
-                    found.append(path)
+                with suppress(DataError):  # a FIFO, say: no config
+                    if _DEFINES.search(read_source(path, DataError)):
+                        found.append(path)
     return tuple(found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -128,23 +129,108 @@ def test_a_chat_template_reaches_no_python(tmp_path: Path, source: str, way: str
         assert not (tmp_path / "mark").exists()
 
 
+ENDLESS = {
+    "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "power": "{% set a = messages|length + 8 %}{{ (a**(a**a))|string|length }}",
+    "power while it is compiled": "{{ (9**(9**9))|string|length }}",
+    "nested": "{% set ns = namespace(a=[1]) %}{% for i in range(60) %}{% set ns.a = [ns.a, ns.a] %}{% endfor %}{{ ns.a }}",
+}
+TOO_LARGE = {
+    "repeat": "{{ 'a' * 10**11 }}",
+    "repeat of what is given": "{{ messages[0].role * 10**11 }}",
+    "center": "{{ 'a'|center(10**11) }}",
+    "method": "{{ 'a'.ljust(10**11) }}",
+    "percent": "{{ '%99999999999d' % 1 }}",
+    "format": "{{ '{:>99999999999}'.format(1) }}",
+    "indent": "{{ 'a\na'|indent(10**11) }}",
+    "doubling": "{% set ns = namespace(a='a') %}{% for i in range(60) %}{% set ns.a = ns.a ~ ns.a %}{% endfor %}",
+    "list": "{{ [1] * 10**10 }}",
+    "blocks": "{% set a = 'a' * 10**6 %}{% set b %}" + "{{ a }}" * 5000 + "{% endset %}",
+}
+
+
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("what", ENDLESS)
+def test_a_template_that_would_not_end_is_ended(
+    tmp_path: Path, way: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat, "SECONDS", 0.5)
+    with pytest.raises(DareError, match=r"still rendering after 0\.5 seconds"):
+        WAYS[way](recorded(tmp_path, ENDLESS[what]))
+
+
+@pytest.mark.parametrize("what", TOO_LARGE)
+def test_a_template_that_takes_too_much_memory_is_ended(tmp_path: Path, what: str) -> None:
+    with pytest.raises(PromptError, match=r"takes more than 1,024 MiB of memory|does not take these messages: \w+Error"):
+        chat.render(MESSAGES, recorded(tmp_path, TOO_LARGE[what]))
+
+
 @pytest.mark.parametrize(
-    "loop",
+    ("template", "says"),
     [
-        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-        "{% macro again(n) %}{% for a in range(99999) %}{{ again(n) }}{% endfor %}{% endmacro %}{{ again(1) }}",
-        "{% for a in range(99999) %}{{ range(99999)|map('string')|join|length }}{% endfor %}",
+        ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "calls itself without end"),
+        ("{{ 'a' * 16777217 }}", "the prompt has 16,777,217 characters, at most 16,777,216 are taken"),
+        ("{{ 1 / 0 }}", "does not take these messages: ZeroDivisionError"),
     ],
 )
-def test_a_template_that_would_not_end_is_ended(
-    tmp_path: Path, way: str, loop: str, monkeypatch: pytest.MonkeyPatch
+def test_a_template_that_fails_says_why(tmp_path: Path, template: str, says: str) -> None:
+    with pytest.raises(PromptError, match=says):
+        chat.render(MESSAGES, recorded(tmp_path, template))
+
+
+CHATS: list[list[dict[str, Any]]] = [
+    MESSAGES,
+    [{"role": "system", "content": "s \u00e9\ud83d\ude00 <|x|>"}, *MESSAGES, {"role": "assistant", "content": "a\n", "name": None}],
+    [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+]
+
+
+@pytest.mark.parametrize("name", ["llada", "dream", "sdar", "llada2"])
+@pytest.mark.parametrize("options", [{"add_generation_prompt": True}, {"continue_final_message": True}])
+def test_the_process_renders_as_transformers_does(name: str, options: dict[str, Any]) -> None:
+    folder = locate(f"tiny-{name}")
+    tokenizer = open_tokenizer(folder, 1 << 20)
+    template = tokenizer.chat_template or get(name).chat_template  # type: ignore[union-attr]
+    for messages in CHATS:
+        tokenizer.chat_template = template  # type: ignore[union-attr]
+        try:
+            theirs = tokenizer.apply_chat_template(messages, tokenize=False, **options)  # type: ignore[union-attr]
+        except Exception as error:  # a template that refuses a system message, a text in parts
+            with pytest.raises((type(error), PromptError)):
+                chat.render(messages, tokenizer, **options)
+        else:
+            assert chat.render(messages, tokenizer, **options) == theirs
+
+
+def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat, "SECONDS", 0.2)
-    before = sys.gettrace()
-    with pytest.raises(DareError, match=r"still rendering after 0\.2 seconds|calls itself without end"):
-        WAYS[way](recorded(tmp_path, loop))
-    assert sys.gettrace() is before
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    tokenizer = recorded(tmp_path, "{{ messages[0].content }}")
+    assert chat.render(MESSAGES, tokenizer) == "hi"
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("multiprocessing.connection.Connection.recv_bytes", interrupt)
+        chat.render([{"role": "user", "content": "interrupted"}], tokenizer)
+    assert chat.render(MESSAGES, tokenizer) == "hi"
+
+
+def test_a_forked_process_asks_a_process_of_its_own(tmp_path: Path) -> None:
+    tokenizer = recorded(tmp_path, "{{ messages[0].content }}")
+    assert chat.render(MESSAGES, tokenizer) == "hi"
+    ours = chat._worker._process
+    child = os.fork()
+    if child == 0:
+        right = chat.render(MESSAGES, tokenizer) == "hi" and chat._worker._process.pid != ours.pid  # type: ignore[union-attr]
+        os._exit(0 if right else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert chat.render(MESSAGES, tokenizer) == "hi" and chat._worker._process is ours
+
+
+def test_messages_that_cannot_be_sent_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PromptError, match="chat messages hold text, numbers, lists and mappings by text, but: .* set"):
+        chat.render([{"role": "user", "content": {1}}], recorded(tmp_path, "x"))
 
 
 def test_a_template_has_a_greatest_length(tmp_path: Path) -> None:

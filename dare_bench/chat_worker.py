@@ -26,6 +26,8 @@ NO_MEMORY = 12
 def main(pipe: Connection) -> None:
     """Answer requests until the other side closes the pipe."""
     render = _renderer()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # both may have been set otherwise where this was started
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     _limit_memory()
     while True:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -223,6 +224,18 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next(
         patched.setattr("multiprocessing.connection.Connection.recv_bytes", interrupt)
         chat.render([{"role": "user", "content": "interrupted"}], tokenizer)
     assert chat.render(MESSAGES, tokenizer) == "hi"
+
+
+def test_the_limit_holds_where_the_signal_was_ignored_and_blocked(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGALRM, signal.SIG_IGN), signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    try:
+        worker = chat._Worker()
+        request = {"messages": MESSAGES, "special": {}, "seconds": 0.5, "options": {"chat_template": ENDLESS["power"]}}
+        with pytest.raises(PromptError, match="still rendering"):
+            worker.ask(json.dumps(request).encode())
+    finally:
+        signal.signal(signal.SIGALRM, before[0])
+        signal.pthread_sigmask(signal.SIG_SETMASK, before[1])
 
 
 def test_a_forked_process_asks_a_process_of_its_own(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 from dare_bench.chat_worker import MEMORY, NO_MEMORY
 from dare_bench.errors import PromptError
+from dare_bench.sandbox.view import executable
 
 MAX_LENGTH = 1 << 18
 """Most characters of a template; those of published checkpoints have up to some 20,000."""
@@ -99,8 +100,11 @@ class _Worker:
 def _start() -> tuple[subprocess.Popen[bytes], Connection]:
     ours, theirs = Pipe()
     with theirs:
-        # By its file, because the package takes longer to import; -P, because modules beside it are not to be found.
-        command = [sys.executable, "-P", str(Path(__file__).with_name("chat_worker.py")), str(theirs.fileno())]
+        # This Python by its own file and with our search path: a sandbox shows no virtual environment. -I -S: nothing
+        # else is searched, neither the current folder nor what the environment names.
+        where = json.dumps([str(Path(place).resolve()) for place in sys.path if place])
+        program = str(Path(__file__).resolve().with_name("chat_worker.py"))
+        command = [executable(), "-I", "-S", program, str(theirs.fileno()), where]
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
         )

@@ -23,12 +23,14 @@ from dare_bench.config import run_spec
 from dare_bench.engine.recorded import RecordedModel
 from dare_bench.errors import DareError, DataError, PromptError
 from dare_bench.harness.lm_eval import LmEvalSource
+from dare_bench.harness.scoring_process import score
 from dare_bench.loading import locate
 from dare_bench.model_adapters.dream import family as dream
 from dare_bench.model_adapters.llada import family as llada
 from dare_bench.model_adapters.llada2 import family as llada2
 from dare_bench.model_adapters.sdar import family as sdar
 from dare_bench.model_adapters.tokens import open_tokenizer, render_chat
+from dare_bench.sandbox.forked import why_not_enclosed
 from dare_bench.training.tokens import turn_end
 
 need_package("lm_eval")
@@ -248,6 +250,17 @@ def test_a_forked_process_asks_a_process_of_its_own(tmp_path: Path) -> None:
         os._exit(0 if right else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert chat.render(MESSAGES, tokenizer) == "hi" and chat._worker._process is ours
+
+
+@pytest.mark.skipif(why_not_enclosed() is not None, reason="no sandbox for harness code works here")
+def test_templates_are_rendered_in_the_sandbox_for_harness_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = recorded(tmp_path, "{{ messages[0].content }}")
+    assert score(lambda: chat.render(MESSAGES, tokenizer), 1) == "hi"
+    monkeypatch.setattr(chat, "SECONDS", 0.5)
+    with pytest.raises(PromptError, match="still rendering"):
+        score(lambda: chat.render(MESSAGES, recorded(tmp_path, ENDLESS["power"])), 1)
 
 
 def test_messages_that_cannot_be_sent_are_refused(tmp_path: Path) -> None:

@@ -69,6 +69,27 @@ def open_regular(path: str | Path, error: type[DareError]) -> Iterator[BufferedR
             raise error(f"cannot read {path}: {found.strerror or found}") from found
 
 
+def check_folder(folder: Path, error: type[DareError], *, texts: frozenset[str]) -> None:
+    """For a folder whose files a library opens by itself: each entry is a regular file (also by a link) or a folder,
+    and a file with a suffix of ``texts``, which would be read whole, has at most :data:`MAX_BYTES`.
+
+    Raises:
+        error: naming the first entry that is not so.
+    """
+    try:
+        entries = [(entry, entry.stat()) for entry in sorted(folder.iterdir()) if entry.exists()]
+    except OSError as found:
+        raise error(f"cannot read {folder}: {found.strerror or found}") from found
+    for entry, state in entries:
+        if not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
+            what = f"it is {_kind(state.st_mode)}, allowed are regular files and folders"
+        elif stat.S_ISREG(state.st_mode) and entry.suffix in texts and state.st_size > MAX_BYTES:
+            what = f"it has {state.st_size:,} bytes, a text file there may have at most {MAX_BYTES:,}"
+        else:
+            continue
+        raise error(f"cannot read {entry}: {what}; remove it, or fetch it again")
+
+
 def _kind(mode: int) -> str:
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
     return kinds.get(stat.S_IFMT(mode), "a device")

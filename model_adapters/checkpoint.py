@@ -7,10 +7,14 @@ from typing import Any
 
 from dare_bench.checkpoint_files import read_header
 from dare_bench.errors import CheckpointError
-from dare_bench.reading import read_json
+from dare_bench.reading import check_folder, read_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+TEXTS = frozenset({".json", ".jinja", ".txt", ".model"})
+"""Suffixes of the files that tokenizers and configurations are read from."""
+CHAT_TEMPLATES = "additional_chat_templates"
+"""The one folder within a checkpoint that transformers looks into."""
 WEIGHTS = ("F64", "F32", "F16", "BF16")
 """Dtypes that weights may have in a file."""
 
@@ -18,6 +22,14 @@ WEIGHTS = ("F64", "F32", "F16", "BF16")
 def read_object(file: Path) -> dict[str, Any]:
     """A JSON object, empty where there is no such file; raises CheckpointError in one line."""
     return read_json(file, CheckpointError) if file.is_file() else {}
+
+
+def check_files(path: Path) -> None:
+    """Nothing in the folder keeps transformers waiting or fills the memory: it opens files by itself. Raises
+    CheckpointError."""
+    for folder in (path, path / CHAT_TEMPLATES):
+        if folder.is_dir():
+            check_folder(folder, CheckpointError, texts=TEXTS)
 
 
 def shapes_of(file: Path) -> dict[str, tuple[int, ...]]:

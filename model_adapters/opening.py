@@ -13,7 +13,7 @@ from dare_bench.errors import CheckpointError, UsageError
 from dare_bench.model_adapters.adapters import open_adapter
 from dare_bench.model_adapters.backbone import Arch
 from dare_bench.model_adapters.backbone.moe import published_shapes
-from dare_bench.model_adapters.checkpoint import compare, read_object, weights_of
+from dare_bench.model_adapters.checkpoint import check_files, compare, read_object, weights_of
 from dare_bench.model_adapters.family import Family, require_mask
 from dare_bench.model_adapters.native import NativeModel
 from dare_bench.model_adapters.qwen_tokenizer import name_mask
@@ -81,6 +81,7 @@ def open_native(
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
     network, found = family.network_of(raw), weights_of(path)
+    check_files(path)
     _check_counts(path, arch, len(found))
     try:
         with torch.device("meta"):

@@ -12,6 +12,7 @@ from typing import Any
 
 from dare_bench.errors import CheckpointError
 from dare_bench.model_adapters.checkpoint import read_object
+from dare_bench.reading import read_text
 
 CONFIG, WHOLE, VOCAB, MERGES = "tokenizer_config.json", "tokenizer.json", "vocab.json", "merges.txt"
 ADDED = "added_tokens.json"
@@ -135,10 +136,7 @@ def _merges(path: Path) -> list[tuple[str, str]]:
     file = path / MERGES
     if not file.is_file():
         raise CheckpointError(f"{path}: {VOCAB} is there but {MERGES} is not, and BPE needs both; fetch {MERGES}")
-    try:
-        lines = file.read_text(encoding="utf-8").split("\n")  # not splitlines: it cuts at more than line feeds
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file}: cannot be read as text ({error}); fetch it again") from error
+    lines = read_text(file, CheckpointError).split("\n")  # not splitlines: it cuts at more than line feeds
     merges = []
     for number, line in enumerate(lines, start=1):
         line = line.rstrip("\r")

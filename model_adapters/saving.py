@@ -15,6 +15,7 @@ from dare_bench.errors import SaveError
 from dare_bench.model_adapters.adapters import CONFIG, is_adapted, write_adapter
 from dare_bench.model_adapters.checkpoint import INDEX
 from dare_bench.model_adapters.quiet import quiet_transformers
+from dare_bench.reading import read_json
 
 COMPANIONS = ("*.json", "*.jinja", "*.txt", "*.model", "*.py", "LICENSE*")
 """Tokenizer, template, generation config, published code, licence: what belongs to a checkpoint beside its weights."""
@@ -91,8 +92,8 @@ def _write(network: Any, source: Path, folder: Path, state_dict: Mapping[str, An
         for file in source.glob(pattern):
             if file.is_file() and file.name not in ("config.json", INDEX, *TRAINING):
                 shutil.copyfile(file, folder / file.name)
-    original = json.loads((source / "config.json").read_text())
-    saved = json.loads((folder / "config.json").read_text())
+    original = read_json(source / "config.json", SaveError)
+    saved = read_json(folder / "config.json", SaveError)
     for name in ("torch_dtype", "dtype"):
         if name in original:
             original[name] = saved.get("dtype", original[name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 
@@ -206,6 +207,21 @@ def test_a_failed_save_says_so_and_leaves_the_target_as_it_was(folder, tmp_path,
     assert {p.name for p in tmp_path.iterdir()} == {"saved", "ckpt"}
     with pytest.raises(SaveError, match="the folder the model was opened from"):
         model.save(folder)
+
+
+@pytest.mark.parametrize(("damage", "says"), [("text", "is damaged: not JSON"), ("fifo", "it is a FIFO")])
+def test_a_source_that_was_damaged_since_is_a_save_error(folder, tmp_path, damage, says):
+    from dare_bench.errors import SaveError
+
+    model = load(folder)
+    (folder / "config.json").unlink()
+    if damage == "fifo":
+        os.mkfifo(folder / "config.json")
+    else:
+        (folder / "config.json").write_text("{")
+    with pytest.raises(SaveError, match=says):
+        model.save(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
 
 
 def test_what_a_killed_save_leaves_is_gone_after_the_next(folder, tmp_path, monkeypatch):

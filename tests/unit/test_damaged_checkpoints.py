@@ -13,6 +13,7 @@ import pytest
 
 from dare_bench.errors import CheckpointError
 from dare_bench.loading import family_of, load, locate
+from dare_bench.reading import MAX_BYTES
 from dare_bench.sweeps.sizes import size_of
 
 Damage = Callable[[Path], None]
@@ -83,8 +84,25 @@ def twice(folder: Path) -> None:
 
 def fifo(name: str) -> Damage:
     def damage(folder: Path) -> None:
-        (folder / name).unlink()
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).unlink(missing_ok=True)
         os.mkfifo(folder / name)
+
+    return damage
+
+
+def linked(name: str, target: str) -> Damage:
+    def damage(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(target)
+
+    return damage
+
+
+def large(name: str) -> Damage:
+    def damage(folder: Path) -> None:
+        (folder / name).touch()
+        os.truncate(folder / name, MAX_BYTES + 1)
 
     return damage
 
@@ -130,6 +148,18 @@ FILES: dict[str, tuple[Damage, str]] = {
     "config: a list": (written("config.json", b"[]"), "expected a JSON object"),
     "generation: a list": (written("generation_config.json", b"[]"), "expected a JSON object"),
     "generation: an id of text": (written("generation_config.json", b'{"eos_token_id": {"a": 1}}'), "eos_id="),
+    **{
+        f"{name}: a FIFO": (fifo(name), f"{name}: it is a FIFO, allowed are regular files and folders")
+        for name in (
+            *("generation_config.json", "tokenizer.json", "tokenizer_config.json", "added_tokens.json", "merges.txt"),
+            *("special_tokens_map.json", "chat_template.jinja", "additional_chat_templates/a.jinja", "preprocessor"),
+        )
+    },
+    "a device by a link": (linked("added_tokens.json", "/dev/zero"), "added_tokens.json: it is a device, allowed"),
+    **{
+        f"{name}: large": (large(name), f"{name}: it has 67,108,865 bytes, a text file there may have at most 67,108")
+        for name in ("tokenizer.json", "added_tokens.json", "chat_template.jinja", "tokenizer.model")
+    },
     "tokenizer: nested": (written("tokenizer_config.json", DEEP), "nested deeper than 64"),
     "tokenizer: no tokenizer": (written("tokenizer.json", b"{}"), "tokenizer does not open"),
     "tokenizer: nested model": (written("tokenizer.json", DEEP), "tokenizer"),
@@ -141,6 +171,20 @@ def test_damaged_files_are_refused(damage: str, copied: Callable[[str], Path]) -
     folder = copied("tiny-sdar")  # it reads all files, generation_config.json included
     FILES[damage][0](folder)
     assert FILES[damage][1] in refused(folder)
+
+
+def test_links_to_files_and_folders_of_other_things_are_taken(copied: Callable[[str], Path]) -> None:
+    """A hub cache links each name to a blob; what is no text may be large."""
+    folder = copied("tiny-sdar")
+    blobs = folder.with_name("blobs")
+    blobs.mkdir()
+    for number, file in enumerate(sorted(folder.iterdir())):
+        file.rename(blobs / str(number))
+        file.symlink_to(Path("..") / "blobs" / str(number))
+    (folder / "original").mkdir()
+    (folder / "gone.json").symlink_to("nowhere")
+    large("consolidated.bin")(folder)
+    assert load(folder).tokenizer is not None
 
 
 SIZES: tuple[Any, ...] = (None, "64", True, 0, -1, 1.5, 10**12, 10**30, [], {})

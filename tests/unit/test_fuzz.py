@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +39,8 @@ from dare_bench.training.spec import train_spec
 
 SECONDS = 10
 """CPU time that one file may take."""
+WALL_SECONDS = 60
+"""Time by the clock, for what waits without working; long, because the machine may be busy with other things."""
 TINY = locate("tiny-sdar")
 
 odd = st.sampled_from(
@@ -54,20 +59,24 @@ class TookTooLong(BaseException):
 
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
-    """Ends what takes more CPU time than a file may; a DareError is a right answer."""
+    """Ends what takes longer than a file may; a DareError is a right answer."""
 
-    def late(*_: Any) -> None:
-        raise TookTooLong(f"more than {SECONDS} s of CPU time")
+    def late(number: int, _: Any) -> None:
+        raise TookTooLong(f"more than {SECONDS} s of CPU time, or {WALL_SECONDS} s ({signal.Signals(number).name})")
 
-    before = signal.signal(signal.SIGPROF, late)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    limits = ((signal.ITIMER_PROF, signal.SIGPROF, SECONDS), (signal.ITIMER_REAL, signal.SIGALRM, WALL_SECONDS))
+    before = [signal.signal(number, late) for _, number, _ in limits]
+    for timer, _, seconds in limits:
+        signal.setitimer(timer, seconds)
     try:
         yield
     except DareError as error:
         assert str(error)
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
+        for timer, _, _ in limits:
+            signal.setitimer(timer, 0)
+        for (_, number, _), handler in zip(limits, before, strict=True):
+            signal.signal(number, handler)
 
 
 def places(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -172,6 +181,78 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
+def open_config(folder: Path) -> None:
+    for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        if not (folder / name).exists():
+            (folder / name).symlink_to(TINY / name)
+    family_of(folder)
+    load(folder)
+
+
+def index_of(folder: Path) -> list[str]:
+    if not (folder / "model.safetensors").exists():
+        (folder / "model.safetensors").symlink_to(TINY / "model.safetensors")
+    return sorted(weights_of(folder))
+
+
+def settings_of(folder: Path) -> None:
+    run_spec(**{"model": "-", "tasks": "-", **run_fields(str(folder / "run.yaml"), {})})
+
+
+def rows_of(folder: Path) -> Any:
+    return read_data(
+        train_spec(method="sft", model="-", data=str(folder / "x.jsonl"), output_path="-"), "examples"
+    ).rows
+
+
+def redirect(folder: Path) -> None:
+    LocalData(folder).redirect({"dataset_path": "o/x", "dataset_name": "c"})
+
+
+def documents_of(path: Path) -> None:
+    run = Run(path)
+    run.scores()
+    for task in run.tasks:
+        list(run.documents(task))
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "x.safetensors": lambda folder: read_header(folder / "x.safetensors"),
+    INDEX: index_of,
+    "config.json": open_config,
+    "run.yaml": settings_of,
+    "sweep.yaml": lambda folder: graph(read_spec(folder / "sweep.yaml")),
+    "suite.yaml": lambda folder: read_suite(folder / "suite.yaml").specs({"model": "-"}),
+    "x.jsonl": rows_of,
+    "manifest.json": redirect,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_fifo_in_place_of_a_file_keeps_nobody_waiting(folder: Path, name: str) -> None:
+    os.mkfifo(folder / name)
+    with limited():
+        READERS[name](folder)
+
+
+def test_a_fifo_in_place_of_a_file_of_a_run_keeps_nobody_waiting(sound: Path, folder: Path) -> None:
+    names = sorted(path.name for path in sound.iterdir() if path.is_file())
+    assert len(names) > 2
+    for name in names:
+        run = Path(shutil.copytree(sound, folder / name))
+        (run / name).unlink()
+        os.mkfifo(run / name)
+        with limited():
+            documents_of(run)
+
+
+def test_what_waits_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "WALL_SECONDS", 0.2)
+    os.mkfifo(folder / "x")
+    with pytest.raises(TookTooLong, match="SIGALRM"), limited():
+        (folder / "x").read_bytes()
+
+
 @budget(100)
 @given(raw=damaged(HEADER), data=st.binary(min_size=33, max_size=35))
 def test_safetensors_headers(folder: Path, raw: bytes, data: bytes) -> None:
@@ -180,7 +261,7 @@ def test_safetensors_headers(folder: Path, raw: bytes, data: bytes) -> None:
     file.write_bytes(len(raw).to_bytes(8, "little") + raw + data)
     found = None
     with limited():
-        found = read_header(file)
+        found = READERS["x.safetensors"](folder)
     if found is not None:
         with safe_open(str(file), "pt") as theirs:
             assert {name: tuple(theirs.get_slice(name).get_shape()) for name in theirs.keys()} == {  # noqa: SIM118
@@ -208,10 +289,8 @@ def test_the_start_of_weights(folder: Path, raw: bytes) -> None:
 @given(raw=damaged({"metadata": {}, "weight_map": dict.fromkeys(NAMES, "model.safetensors")}))
 def test_weight_indices(folder: Path, raw: bytes) -> None:
     (folder / INDEX).write_bytes(raw)
-    if not (folder / "model.safetensors").exists():
-        (folder / "model.safetensors").symlink_to(TINY / "model.safetensors")
     with limited():
-        assert sorted(weights_of(folder)) == NAMES
+        assert index_of(folder) == NAMES
 
 
 @budget(80)
@@ -219,12 +298,8 @@ def test_weight_indices(folder: Path, raw: bytes) -> None:
 def test_configs(folder: Path, raw: bytes) -> None:
     """A config that describes a network is opened with the weights, or they do not fit."""
     (folder / "config.json").write_bytes(raw)
-    for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
-        if not (folder / name).exists():
-            (folder / name).symlink_to(TINY / name)
     with limited():
-        family_of(folder)
-        load(folder)
+        open_config(folder)
 
 
 @budget(60)
@@ -232,32 +307,31 @@ def test_configs(folder: Path, raw: bytes) -> None:
 def test_settings(folder: Path, raw: bytes) -> None:
     (folder / "run.yaml").write_bytes(raw)
     with limited():
-        run_spec(**{"model": "-", "tasks": "-", **run_fields(str(folder / "run.yaml"), {})})
+        settings_of(folder)
 
 
 @budget(60)
 @given(raw=damaged(SWEEP, yaml.safe_dump))
 def test_sweeps(folder: Path, raw: bytes) -> None:
-    (folder / "s.yaml").write_bytes(raw)
+    (folder / "sweep.yaml").write_bytes(raw)
     with limited():
-        graph(read_spec(folder / "s.yaml"))
+        READERS["sweep.yaml"](folder)
 
 
 @budget(40)
 @given(raw=damaged(SUITE, yaml.safe_dump))
 def test_suites(folder: Path, raw: bytes) -> None:
-    (folder / "s.yaml").write_bytes(raw)
+    (folder / "suite.yaml").write_bytes(raw)
     with limited():
-        read_suite(folder / "s.yaml").specs({"model": "-"})
+        READERS["suite.yaml"](folder)
 
 
 @budget(80)
 @given(raw=damaged(ROWS, lines))
 def test_training_rows(folder: Path, raw: bytes) -> None:
     (folder / "x.jsonl").write_bytes(raw)
-    spec = train_spec(method="sft", model="-", data=str(folder / "x.jsonl"), output_path="-")
     with limited():
-        assert read_data(spec, "examples").rows
+        assert rows_of(folder)
 
 
 @budget(80)
@@ -266,7 +340,7 @@ def test_manifests(folder: Path, raw: bytes) -> None:
     (folder / "x.jsonl").write_bytes(b"{}\n")
     (folder / "manifest.json").write_bytes(raw)
     with limited():
-        LocalData(folder).redirect({"dataset_path": "o/x", "dataset_name": "c"})
+        redirect(folder)
 
 
 @pytest.fixture(scope="module")
@@ -284,9 +358,6 @@ def test_runs(sound: Path, data: st.DataObject) -> None:
     file.write_bytes(data.draw(damaged(content, json.dumps if whole else lines)))
     try:
         with limited():
-            run = Run(sound)
-            run.scores()
-            for task in run.tasks:
-                list(run.documents(task))
+            documents_of(sound)
     finally:
         file.write_bytes(before)

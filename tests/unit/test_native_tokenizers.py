@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import pytest
@@ -14,6 +15,7 @@ from dare_bench.model_adapters.llada2.template import CHAT_TEMPLATE as LLADA2
 from dare_bench.model_adapters.sampling.text import response_text
 from dare_bench.model_adapters.sdar.template import CHAT_TEMPLATE as SDAR
 from dare_bench.model_adapters.tokens import open_tokenizer, render_chat
+from dare_bench.reading import MAX_BYTES
 
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz0123456789.?:-ĠĊ", *"ABCDEFGHIJKLMNOPQRSTUVWXYZ", "Ã", "©"]
 MERGES = [("h", "i"), ("Ġ", "hi"), ("1", "2"), ("a", "b"), ("Ã", "©")]
@@ -59,6 +61,19 @@ def write(folder, name, content):
 def edit(folder, name="tokenizer_config.json", **fields):
     content = json.loads((folder / name).read_text(encoding="utf-8")) | fields
     write(folder, name, {key: value for key, value in content.items() if value != "delete"})
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda file: file.write_bytes(b"a b\n\xff"), r"merges\.txt: it is not UTF-8 text \(byte 4\)"),
+        (lambda file: os.truncate(file, MAX_BYTES + 1), r"merges\.txt: it is larger than 67,108,864 bytes"),
+    ],
+)
+def test_merges_that_cannot_be_read_are_refused(folder, damage, says):
+    damage(folder / "merges.txt")
+    with pytest.raises(CheckpointError, match=says):
+        open_tokenizer(folder, ROWS)
 
 
 def ids(tokenizer, text):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,8 +23,14 @@ from dare_bench.config import run_spec
 from dare_bench.engine.recorded import RecordedModel
 from dare_bench.errors import DareError, DataError, PromptError
 from dare_bench.harness.lm_eval import LmEvalSource
+from dare_bench.harness.scoring_process import score
 from dare_bench.loading import locate
+from dare_bench.model_adapters.dream import family as dream
+from dare_bench.model_adapters.llada import family as llada
+from dare_bench.model_adapters.llada2 import family as llada2
+from dare_bench.model_adapters.sdar import family as sdar
 from dare_bench.model_adapters.tokens import open_tokenizer, render_chat
+from dare_bench.sandbox.forked import why_not_enclosed
 from dare_bench.training.tokens import turn_end
 
 need_package("lm_eval")
@@ -128,23 +136,136 @@ def test_a_chat_template_reaches_no_python(tmp_path: Path, source: str, way: str
         assert not (tmp_path / "mark").exists()
 
 
+ENDLESS = {
+    "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "power": "{% set a = messages|length + 8 %}{{ (a**(a**a))|string|length }}",
+    "power while it is compiled": "{{ (9**(9**9))|string|length }}",
+    "nested": "{% set n = namespace(a=1) %}{% for i in range(60) %}{% set n.a = [n.a, n.a] %}{% endfor %}{{ n.a }}",
+}
+TOO_LARGE = {
+    "repeat": "{{ 'a' * 10**11 }}",
+    "repeat of what is given": "{{ messages[0].role * 10**11 }}",
+    "center": "{{ 'a'|center(10**11) }}",
+    "method": "{{ 'a'.ljust(10**11) }}",
+    "percent": "{{ '%99999999999d' % 1 }}",
+    "format": "{{ '{:>99999999999}'.format(1) }}",
+    "indent": "{{ 'a\na'|indent(10**11) }}",
+    "doubling": "{% set ns = namespace(a='a') %}{% for i in range(60) %}{% set ns.a = ns.a ~ ns.a %}{% endfor %}",
+    "list": "{{ [1] * 10**10 }}",
+    "blocks": "{% set a = 'a' * 10**6 %}{% set b %}" + "{{ a }}" * 5000 + "{% endset %}",
+}
+
+
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("what", ENDLESS)
+def test_a_template_that_would_not_end_is_ended(
+    tmp_path: Path, way: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat, "SECONDS", 0.5)
+    with pytest.raises(DareError, match=r"still rendering after 0\.5 seconds"):
+        WAYS[way](recorded(tmp_path, ENDLESS[what]))
+
+
+@pytest.mark.parametrize("what", TOO_LARGE)
+def test_a_template_that_takes_too_much_memory_is_ended(tmp_path: Path, what: str) -> None:
+    with pytest.raises(
+        PromptError, match=r"takes more than 1,024 MiB of memory|does not take these messages: \w+Error"
+    ):
+        chat.render(MESSAGES, recorded(tmp_path, TOO_LARGE[what]))
+
+
 @pytest.mark.parametrize(
-    "loop",
+    ("template", "says"),
     [
-        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-        "{% macro again(n) %}{% for a in range(99999) %}{{ again(n) }}{% endfor %}{% endmacro %}{{ again(1) }}",
-        "{% for a in range(99999) %}{{ range(99999)|map('string')|join|length }}{% endfor %}",
+        ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "calls itself without end"),
+        ("{{ 'a' * 16777217 }}", "the prompt has 16,777,217 characters, at most 16,777,216 are taken"),
+        ("{{ 1 / 0 }}", "does not take these messages: ZeroDivisionError"),
     ],
 )
-def test_a_template_that_would_not_end_is_ended(
-    tmp_path: Path, way: str, loop: str, monkeypatch: pytest.MonkeyPatch
+def test_a_template_that_fails_says_why(tmp_path: Path, template: str, says: str) -> None:
+    with pytest.raises(PromptError, match=says):
+        chat.render(MESSAGES, recorded(tmp_path, template))
+
+
+ANSWER = {"role": "assistant", "content": "a\n", "name": None}
+CHATS: list[list[dict[str, Any]]] = [
+    MESSAGES,
+    [{"role": "system", "content": "é😀 <|x|>"}, *MESSAGES, ANSWER],
+    [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+]
+
+
+@pytest.mark.parametrize("family", [dream, llada, llada2, sdar], ids=lambda module: module.__name__.split(".")[-2])
+@pytest.mark.parametrize("options", [{"add_generation_prompt": True}, {"continue_final_message": True}], ids=str)
+def test_the_process_renders_as_transformers_does(family: Any, options: dict[str, Any]) -> None:
+    tokenizer: Any = open_tokenizer(locate(f"tiny-{family.__name__.split('.')[-2]}"), 1 << 20)
+    rendered = 0
+    for template in (tokenizer.chat_template, family.CHAT_TEMPLATE):
+        for messages in CHATS:
+            given = {"chat_template": template, **options}
+            try:
+                theirs = tokenizer.apply_chat_template(messages, tokenize=False, **given)
+            except Exception as error:  # a template that refuses a system message, or a text in parts
+                with pytest.raises((type(error), PromptError)):
+                    chat.render(messages, tokenizer, **given)
+            else:
+                assert chat.render(messages, tokenizer, **given) == theirs
+                rendered += 1
+    assert rendered >= 4
+
+
+def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat, "SECONDS", 0.2)
-    before = sys.gettrace()
-    with pytest.raises(DareError, match=r"still rendering after 0\.2 seconds|calls itself without end"):
-        WAYS[way](recorded(tmp_path, loop))
-    assert sys.gettrace() is before
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    tokenizer = recorded(tmp_path, "{{ messages[0].content }}")
+    assert chat.render(MESSAGES, tokenizer) == "hi"
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("multiprocessing.connection.Connection.recv_bytes", interrupt)
+        chat.render([{"role": "user", "content": "interrupted"}], tokenizer)
+    assert chat.render(MESSAGES, tokenizer) == "hi"
+
+
+def test_the_limit_holds_where_the_signal_was_ignored_and_blocked(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGALRM, signal.SIG_IGN), signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    try:
+        worker = chat._Worker()
+        request = {"messages": MESSAGES, "special": {}, "seconds": 0.5, "options": {"chat_template": ENDLESS["power"]}}
+        with pytest.raises(PromptError, match="still rendering"):
+            worker.ask(json.dumps(request).encode())
+    finally:
+        signal.signal(signal.SIGALRM, before[0])
+        signal.pthread_sigmask(signal.SIG_SETMASK, before[1])
+
+
+def test_a_forked_process_asks_a_process_of_its_own(tmp_path: Path) -> None:
+    tokenizer = recorded(tmp_path, "{{ messages[0].content }}")
+    assert chat.render(MESSAGES, tokenizer) == "hi"
+    ours = chat._worker._process
+    child = os.fork()
+    if child == 0:
+        right = chat.render(MESSAGES, tokenizer) == "hi" and chat._worker._process.pid != ours.pid  # type: ignore[union-attr]
+        os._exit(0 if right else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert chat.render(MESSAGES, tokenizer) == "hi" and chat._worker._process is ours
+
+
+@pytest.mark.skipif(why_not_enclosed() is not None, reason="no sandbox for harness code works here")
+def test_templates_are_rendered_in_the_sandbox_for_harness_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = recorded(tmp_path, "{{ messages[0].content }}")
+    assert score(lambda: chat.render(MESSAGES, tokenizer), 1) == "hi"
+    monkeypatch.setattr(chat, "SECONDS", 0.5)
+    with pytest.raises(PromptError, match="still rendering"):
+        score(lambda: chat.render(MESSAGES, recorded(tmp_path, ENDLESS["power"])), 1)
+
+
+def test_messages_that_cannot_be_sent_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PromptError, match=r"chat messages hold text, .*, but: .* set "):
+        chat.render([{"role": "user", "content": {1}}], recorded(tmp_path, "x"))
 
 
 def test_a_template_has_a_greatest_length(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from dare_bench.engine.recorded import RecordedModel
 from dare_bench.errors import DareError, DataError, PromptError
 from dare_bench.harness.lm_eval import LmEvalSource
 from dare_bench.harness.scoring_process import score
+from dare_bench.harness.templates import sandbox_templates
 from dare_bench.loading import locate
 from dare_bench.model_adapters.dream import family as dream
 from dare_bench.model_adapters.llada import family as llada
@@ -67,6 +68,7 @@ def test_the_sandbox_renders_as_lm_eval_does() -> None:
     import lm_eval.utils
     from jinja2 import BaseLoader, Environment, StrictUndefined, UndefinedError
 
+    sandbox_templates()
     plain = Environment(loader=BaseLoader(), undefined=StrictUndefined, keep_trailing_newline=True)
     left_out = {"cache", "globals", "filters", "loader", "from_string"}
     settings = {name: value for name, value in vars(plain).items() if name not in left_out}

@@ -22,8 +22,9 @@ from dare_bench import chat
 from dare_bench.config import run_spec
 from dare_bench.engine.recorded import RecordedModel
 from dare_bench.errors import DareError, DataError, PromptError
+from dare_bench.harness.guard import ItemError
 from dare_bench.harness.lm_eval import LmEvalSource
-from dare_bench.harness.scoring_process import score
+from dare_bench.harness.scoring_process import worker
 from dare_bench.harness.templates import sandbox_templates
 from dare_bench.loading import locate
 from dare_bench.model_adapters.dream import family as dream
@@ -259,10 +260,15 @@ def test_templates_are_rendered_in_the_sandbox_for_harness_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = recorded(tmp_path, "{{ messages[0].content }}")
-    assert score(lambda: chat.render(MESSAGES, tokenizer), 1) == "hi"
+    with worker({"render": lambda: chat.render(MESSAGES, tokenizer)}) as guard:
+        assert guard.call("render") == "hi"
     monkeypatch.setattr(chat, "SECONDS", 0.5)
-    with pytest.raises(PromptError, match="still rendering"):
-        score(lambda: chat.render(MESSAGES, recorded(tmp_path, ENDLESS["power"])), 1)
+    endless = recorded(tmp_path, ENDLESS["power"])
+    with (
+        worker({"render": lambda: chat.render(MESSAGES, endless)}) as guard,
+        pytest.raises(ItemError, match="still rendering"),
+    ):
+        guard.call("render")
 
 
 def test_messages_that_cannot_be_sent_are_refused(tmp_path: Path) -> None:

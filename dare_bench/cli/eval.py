@@ -162,7 +162,7 @@ def evaluate(
 
     The same command resumes an interrupted run, a larger --limit extends a run, and a finished run is printed again.
     Exit codes: 0 fine, 1 failed, 2 usage error, 4 incomplete (samples failed, runs of a suite not made), 130
-    interrupted.
+    interrupted (143 by SIGTERM, 129 by SIGHUP).
 
     Example: dare-bench eval --model tiny-llada --tasks dare_sudoku --limit 50
     """

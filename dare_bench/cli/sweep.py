@@ -45,7 +45,8 @@ def sweep(
     The same command goes on wherever it was stopped: a node that is done is not done again. What fails keeps only what
     depends on it from being done.
 
-    Exit codes: 0 all nodes are done, 1 failed, 2 usage error, 4 some nodes are not done, 130 interrupted.
+    Exit codes: 0 all nodes are done, 1 failed, 2 usage error, 4 some nodes are not done, 130
+    interrupted (143 by SIGTERM, 129 by SIGHUP).
 
     Example: dare-bench sweep sweep.yaml --output-path out/sweep
     """

@@ -25,11 +25,12 @@ from dare_bench.harness.data import LocalData
 from dare_bench.harness.documents import Documents, place, without_tasks
 from dare_bench.harness.extraction import annotate, tally, unread
 from dare_bench.harness.fingerprints import documents as documents_hash
-from dare_bench.harness.mathematics import guarded, is_mathematical
+from dare_bench.harness.mathematics import is_mathematical
 from dare_bench.harness.punkt import check_punkt
 from dare_bench.harness.repeats import Part, combine, equal_repeats
 from dare_bench.harness.requests import RequestBuilder
 from dare_bench.harness.result import HarnessResult
+from dare_bench.harness.scoring_limits import limited
 from dare_bench.harness.scoring_process import check_scoring, score, unprotected
 from dare_bench.harness.task_index import TaskIndex
 from dare_bench.protocols import Answer, LoadedModel
@@ -221,7 +222,7 @@ class LmEvalSource:
             limit, chosen = None, {task: self._documents[task].select(d) for task, d in kept.items() if d != []}
         try:
             self._tasks.show(without_tasks(everything, _dropped(kept)))
-            with quiet(self.notes), guarded(everything["tasks"], part=part) as watched:
+            with quiet(self.notes), limited(everything["tasks"], part=part) as watched:
                 lm = Replayer(self.model, self.spec.apply_chat_template, samples, part)
                 found = _plain_json(self._lm_eval(lm, limit, chosen))
         finally:

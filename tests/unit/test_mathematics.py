@@ -13,7 +13,8 @@ from require import need_package
 
 from dare_bench.errors import DataError
 from dare_bench.harness.guard import ItemTimeout
-from dare_bench.harness.mathematics import equal, guarded, is_mathematical, states_formula
+from dare_bench.harness.mathematics import equal, is_mathematical, states_formula
+from dare_bench.harness.scoring_limits import limited
 
 need_package("math_verify")
 
@@ -124,7 +125,7 @@ def test_lm_evals_scorers_end_and_what_was_ended_is_wrong_and_said(path: str) ->
     task, plain = lm_eval_task(path), lm_eval_task(path)
     good, hanging = FINAL.format("$\\frac{1}{2}$"), FINAL.format("$9^{9^{9^{9}}}$")
     alone = plain.process_results(DOC, [good])  # and what it imports is there when the worker is forked
-    with guarded({"maths": task}, seconds=2.5) as watched:
+    with limited({"maths": task}, seconds=2.5) as watched:
         first = task.process_results(DOC, [good])
         start = time.monotonic()
         lost = task.process_results(DOC, [hanging])
@@ -147,7 +148,7 @@ def test_lm_evals_scorers_end_and_what_was_ended_is_wrong_and_said(path: str) ->
 @pytest.mark.parametrize("path", ["hendrycks_math/hendrycks_math_algebra.yaml", "aime/aime24.yaml"])
 def test_comparing_texts_takes_no_time(path: str, name: str) -> None:
     task = lm_eval_task(path)
-    with guarded({"maths": task}, seconds=5) as watched:
+    with limited({"maths": task}, seconds=5) as watched:
         assert task.process_results(DOC, [ENDLESS[name]]) == {"exact_match": 0}
         assert task.process_results(DOC, ["$\\frac{1}{2}$"]) == {"exact_match": 1}
     assert watched.notes == []
@@ -178,7 +179,7 @@ def shaped(doc: Any, results: Any) -> Any:
 def test_a_crash_is_a_wrong_answer_in_the_scorers_own_shape() -> None:
     task = scored_by(shaped)
     own = task.process_results
-    with guarded({"t": task}, seconds=5) as watched:
+    with limited({"t": task}, seconds=5) as watched:
         found = [task.process_results(3, [answer]) for answer in ("right", "crash", "error", "wrong")]
     assert found == [{"accuracy": [3, n]} for n in (1, 0, 0, 0)]
     assert task.process_results is own
@@ -195,13 +196,13 @@ def test_a_scorer_that_never_works_is_an_error_not_a_score() -> None:
     task = scored_by(broken)
     with (
         pytest.raises(DataError, match=r"fails on every answer: ImportError: antlr4"),
-        guarded({"t": task}, seconds=5),
+        limited({"t": task}, seconds=5),
     ):
         assert task.process_results(1, ["1"]) == task.process_results(1, ["2"]) == {"exact_match": 0.0}
 
 
 def test_an_error_on_the_way_leaves_the_tasks_as_they_were() -> None:
     task = lm_eval_task("hendrycks_math/hendrycks_math_algebra.yaml")
-    with pytest.raises(KeyError), guarded({"t": task}, seconds=5):
+    with pytest.raises(KeyError), limited({"t": task}, seconds=5):
         raise KeyError("lm-eval stopped")
     assert "process_results" not in vars(task)

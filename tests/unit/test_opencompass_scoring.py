@@ -107,6 +107,7 @@ def test_a_small_total_without_values_is_read_by_its_name(metric: str, share: fl
 # --- answers that cannot be read or compared --------------------------------------------------------------------------
 
 MODULE = """
+import re
 from opencompass.openicl.icl_evaluator import BaseEvaluator  # (a stand-in for what uses sympy)
 
 class Slow(BaseEvaluator):
@@ -117,7 +118,14 @@ class Slow(BaseEvaluator):
 
 def fussy(text):
     if text == "9": raise ValueError("nine")
+    if text == "endless text": re.match("(.|[^x])*$x", text * 20)
     return text
+
+class Busy(BaseEvaluator):
+    def score(self, predictions, references):
+        for prediction in predictions:
+            if prediction == "endless": re.match("(.|[^x])*$x", prediction * 20)
+        return {"accuracy": 100.0 * sum(map(str.__eq__, predictions, references)) / len(predictions)}
 """
 CONFIG = """
 from mmengine.config import read_base
@@ -182,7 +190,23 @@ def test_a_postprocessor_that_fails_reads_as_empty(slow: dict[str, Any]) -> None
     result = score(reply=lambda r: "9" if r.doc_id == 0 else right(int(r.doc_id)), **slow)
     assert result.results["results"]["gsm8k"]["accuracy,none"] == 0.75
     assert result.samples["gsm8k"][0]["filtered_resps"] == [""]
-    assert any("postprocessor failed on 1 answers" in note and "nine" in note for note in result.notes)
+    assert any("failed on 1 of the answers" in note and "nine" in note for note in result.notes)
+
+
+def test_an_answer_that_ordinary_code_does_not_end_for_reads_as_empty(
+    slow: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A postprocessor and an evaluator with a regular expression that backtracks for ever."""
+    monkeypatch.setattr("dare_bench.harness.opencompass.evaluation.ANSWER_SECONDS", 0.5)
+    (tmp_path / "busy_module.py").write_text(MODULE.replace("sympy", "nothing"))
+    (tmp_path / "configs" / "slow_gen.py").write_text(
+        CONFIG.replace("slow_module", "busy_module").replace("Slow", "Busy")
+    )
+    texts = [right(0), "endless text", "endless", right(3)]
+    result = score(reply=lambda r: texts[int(r.doc_id)], **slow)
+    assert result.results["results"]["gsm8k"]["accuracy,none"] == 0.5
+    assert [line["accuracy"] for line in result.samples["gsm8k"]] == [1.0, 0.0, 0.0, 1.0]
+    assert any("failed on 2 of the answers" in note and "not done within 0.5 s" in note for note in result.notes)
 
 
 def test_formulas_are_compared_by_opencompass(tmp_path: Path) -> None:

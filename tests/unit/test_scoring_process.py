@@ -28,6 +28,7 @@ from dare_bench.harness import scoring_process
 from dare_bench.harness.guard import Guard, ItemError, ItemTimeout
 from dare_bench.harness.lm_eval import LmEvalSource
 from dare_bench.harness.result import HarnessResult
+from dare_bench.harness.scoring_limits import Answers, AnswerTimeout, limited
 from dare_bench.harness.scoring_process import check_scoring, score, worker
 from dare_bench.sandbox.forked import why_not_enclosed
 from dare_bench.sandbox.processes import children
@@ -275,7 +276,10 @@ def lm_eval_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: Any, 
     folder, data = write_tasks(tmp_path / "tasks"), write_data(tmp_path / "data")
     (folder / "evaluated.yaml").write_text(EVALUATED)
     (folder / "formula.py").write_text(FORMULA)
-    spec = run_spec(model="toy", tasks="toy_evaluated", include_path=str(folder), data_dir=str(data), **fields)
+    (folder / "endless.yaml").write_text(ENDLESS)
+    (folder / "endless.py").write_text(SCORER)
+    fields = {"tasks": "toy_evaluated", **fields}
+    spec = run_spec(model="toy", include_path=str(folder), data_dir=str(data), **fields)
     return LmEvalSource(spec, ToyModel(reply=reply))
 
 
@@ -288,6 +292,73 @@ def test_an_answer_that_lm_eval_code_evaluates(tmp_path: Path, monkeypatch: pyte
     assert [row["exact_match"] for row in found.samples["toy_evaluated"] if row["doc_id"] == 0] == [0.0]
     eval(answer)  # the payload works where nothing holds it
     assert place.exists()
+
+
+ENDLESS = """
+dataset_path: toys/sums
+dataset_name: small
+task: toy_endless
+output_type: generate_until
+test_split: test
+doc_to_text: "{{question}}"
+doc_to_target: "{{answer}}"
+generation_kwargs: {until: ["Q:"], max_gen_toks: 512}
+filter_list:
+  - {name: slow, filter: [{function: regex, regex_pattern: "^(?:a+)+b$|(-?\\\\d+)"}, {function: take_first}]}
+  - {name: raw, filter: [{function: take_first}]}
+process_results: !function endless.process_results
+metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
+"""
+SCORER = """
+import re
+
+def process_results(doc, results):
+    re.match("^(?:c+)+d$", results[0])
+    return {"exact_match": float(results[0].strip() == str(doc["answer"]))}
+"""
+
+
+def test_an_answer_that_lm_eval_code_does_not_end_for_is_wrong_and_the_others_keep_their_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A regular expression that backtracks for ever: in a filter for one answer, in a scorer for another."""
+    defaults = limited.__wrapped__.__kwdefaults__  # type: ignore[attr-defined]
+    monkeypatch.setitem(defaults, "answer_seconds", 0.5)
+    replies = {0: "a" * 60, 1: "c" * 60}
+    source = lm_eval_source(
+        tmp_path, monkeypatch, lambda request: replies.get(int(request.doc_id), "11"), tasks="toy_endless"
+    )
+    found = source.run(answer_with(source.model))
+    plain = lm_eval_source(tmp_path, monkeypatch, lambda request: "11", tasks="toy_endless")
+    scores = {(row["doc_id"], row["filter"]): row["exact_match"] for row in found.samples["toy_endless"]}
+    for row in plain.run(answer_with(plain.model)).samples["toy_endless"]:
+        wanted = 0.0 if row["doc_id"] in replies else row["exact_match"]
+        assert scores[row["doc_id"], row["filter"]] == wanted
+    assert any(scores.values())
+    late = {
+        (row["doc_id"], row["filter"])
+        for row in found.samples["toy_endless"]
+        for answer in row.get("_answers", ())
+        if answer.get("verdict", {}).get("status") == "timeout"
+    }
+    assert late == {(0, "slow"), (1, "raw")}  # the filter leaves nothing of the second for the scorer to hang on
+    assert "task 'toy_endless': 1 answer could not be read within 0.5 s; counted as wrong" in found.notes
+    assert "task 'toy_endless': 1 answer could not be compared within 0.5 s; counted as wrong" in found.notes
+
+
+def test_an_answer_may_be_endless_even_when_it_is_empty() -> None:
+    def never_ends() -> None:
+        answers = Answers(["a"], 0.1)
+        while True:
+            try:
+                for _ in answers:
+                    while True:
+                        pass
+            except AnswerTimeout:
+                answers.give_up()
+
+    with pytest.raises(DataError, match=r"does not end within 0\.1 s even for an empty one"):
+        never_ends()
 
 
 def test_an_answer_that_opencompass_code_evaluates(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import math
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 from dare_bench.errors import DataError
 from dare_bench.harness.opencompass.dataset import DataSet, told
 from dare_bench.harness.opencompass.details import numbers
+from dare_bench.harness.scoring_limits import ANSWER_SECONDS, Answers, AnswerTimeout, within
 
 _FORMULAS = re.compile(r"\b(math_verify|sympy|latex2sympy\w*)\b")
 
@@ -33,7 +35,7 @@ class Evaluation:
         self._column: str | None = data.cfg["reader_cfg"].get("output_column")
         self._places = {document: place for place, document in enumerate(data.documents)}
         self.lost: list[tuple[Any, str]] = []
-        """Answers that the data set's postprocessor failed on, with its errors."""
+        """Answers (or their documents) that the postprocessor or the evaluator failed on, with the errors."""
 
     @cached_property
     def _rows(self) -> Any:
@@ -62,13 +64,14 @@ class Evaluation:
         return _function(given) if given else None
 
     def extract(self, text: str) -> Any:
-        """What the data set's postprocessor makes of an answer. One that it fails on reads as empty, and is noted:
-        no answer may cost a run its scores."""
+        """What the data set's postprocessor makes of an answer. One that it fails on, or does not end for, reads as
+        empty, and is noted: no answer may cost a run its scores."""
         if self._post is None:
             return text
         try:
-            return self._post(text)
-        except Exception as error:
+            with within(ANSWER_SECONDS):
+                return self._post(text)
+        except (Exception, AnswerTimeout) as error:
             self.lost.append((text, f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"))
             return ""
 
@@ -96,24 +99,33 @@ class Evaluation:
 
         return all(getattr(self.kind, name, None) is getattr(AccEvaluator, name) for name in ("score", "_preprocess"))
 
-    def evaluate(self, documents: Sequence[int], predictions: Sequence[Any]) -> dict[str, Any]:
-        """The evaluator's own result, ``details`` included.
+    def evaluate(self, documents: Sequence[int], predictions: list[Any]) -> dict[str, Any]:
+        """The evaluator's own result, ``details`` included. A prediction that keeps it busy for too long is noted, and
+        made empty in ``predictions``.
 
         Raises:
             DataError: the evaluator stops or reports an error.
         """
-        data = self._data
-        with (
-            told(data.config, data.name, f"scoring with {self.kind.__name__}"),
-            tempfile.TemporaryDirectory() as folder,
-        ):
-            result = self._score(documents, list(predictions), folder)
+        data, answers = self._data, Answers(predictions, math.inf if self.compares_formulas else ANSWER_SECONDS)
+        with told(data.config, data.name, f"scoring with {self.kind.__name__}"):
+            while (result := self._within_limits(documents, answers)) is None:
+                predictions[:] = answers
         if "error" in result and not numbers(result):
             raise DataError(f"data set {data.name!r}: {self.kind.__name__} reports: {result['error']}")
         if self.compares_texts:
             pairs = zip(predictions, (self.references[document] for document in documents), strict=True)
             result["details"] = [{"correct": str(prediction) == str(reference)} for prediction, reference in pairs]
         return result
+
+    def _within_limits(self, documents: Sequence[int], answers: Answers) -> dict[str, Any] | None:
+        """None where an answer kept the evaluator busy for too long; it is empty now."""
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                return self._score(documents, answers, folder)
+        except AnswerTimeout as error:
+            place = answers.give_up()
+            self.lost.append((documents[place], str(error)))
+            return None
 
     def _score(self, documents: Sequence[int], predictions: list[Any], folder: str) -> dict[str, Any]:
         rows = self._rows.select([self._places[document] for document in documents])

@@ -223,7 +223,7 @@ class Scorer:
             )
         if lost := self.evaluation.lost:
             found.append(
-                f"task {name!r}: the postprocessor failed on {len(lost)} answers; read as empty ({lost[0][1]})"
+                f"task {name!r}: postprocessor or evaluator failed on {len(lost)} of the answers, read as empty ({lost[0][1]})"
             )
         return found
 

@@ -169,7 +169,7 @@ def write_adapter(network: Any, folder: Path, state_dict: Mapping[str, Any] | No
     config.inference_mode, config.base_model_name_or_path = True, network.get_base_model().name_or_path
     config.save_pretrained(str(folder))
     # peft keeps some lists as sets, whose order differs from process to process: the file is part of what a model is.
-    plain = json.loads((folder / CONFIG).read_text())
+    plain = read_object(folder / CONFIG)
     plain = {key: sorted(value, key=str) if isinstance(value, list) else value for key, value in plain.items()}
     (folder / CONFIG).write_text(json.dumps(plain, indent=2, sort_keys=True) + "\n")
 

@@ -24,6 +24,7 @@ template, code, or an address.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -230,6 +231,26 @@ class LocalData:
                 " the file was changed or cut short: restore it, or correct the manifest"
             )
         return str(path.resolve())
+
+
+@contextlib.contextmanager
+def without_scripts() -> Iterator[None]:
+    """Within it the datasets library runs no data set's own script, whatever a task file or a harness asks for; such a
+    data set is an error."""
+    from datasets import load
+
+    def refuse(asked: bool | None, name: str) -> bool:
+        raise DataError(
+            f"data set {name!r} is loaded by a script of its own, which dare-bench never runs; convert it to JSON, CSV"
+            " or Parquet files and name them in a manifest (--data-dir)"
+        )
+
+    plain: Any = load.resolve_trust_remote_code
+    load.resolve_trust_remote_code = refuse
+    try:
+        yield
+    finally:
+        load.resolve_trust_remote_code = plain
 
 
 def _sha256(path: Path) -> str:

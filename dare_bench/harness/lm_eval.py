@@ -21,7 +21,7 @@ from dare_bench.errors import DareError, DataError, UsageError, unknown
 from dare_bench.harness.code_eval import CodeRunner, standing_in
 from dare_bench.harness.code_scoring import CodeScoring, code_mark
 from dare_bench.harness.code_tasks import evaluating_tasks, refuse_unknown_code, sandboxed_tasks
-from dare_bench.harness.data import LocalData
+from dare_bench.harness.data import LocalData, without_scripts
 from dare_bench.harness.documents import Documents, place, without_tasks
 from dare_bench.harness.extraction import annotate, tally, unread
 from dare_bench.harness.fingerprints import documents as documents_hash
@@ -189,7 +189,7 @@ class LmEvalSource:
         from dare_bench.harness.replay import Asker, Collected
         from dare_bench.harness.tasks import Tasks
 
-        with quiet(self.notes):
+        with quiet(self.notes), without_scripts():
             self._tasks = Tasks(self._index, self._data, code_mark(self._code_tasks))
             with standing_in(self._runner) if self._code_tasks else contextlib.nullcontext():
                 loaded = self._tasks.load(self._names)["tasks"]

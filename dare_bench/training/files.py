@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dare_bench.errors import DataError, UsageError
+from dare_bench.harness.data import without_scripts
 from dare_bench.reading import MAX_LINE, check_nesting, existing, open_regular, unique_object
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
@@ -289,7 +290,8 @@ def open_hub(name: str, split: str) -> Table:
     datasets = _need("datasets", f"{name}: a data set of the hub")
     hub_id, _, config = name.partition(":")
     try:
-        found = datasets.load_dataset(hub_id, config or None, split=split)
+        with without_scripts():
+            found = datasets.load_dataset(hub_id, config or None, split=split)
     except Exception as error:  # the library raises a dozen kinds, depending on how far it came
         raise DataError(
             f"{name}: no such file or folder, and not to be had from the hub ({reason(error)}); "

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -220,6 +222,74 @@ def test_a_small_file_of_too_much_data_is_refused(
     else:
         with pytest.raises(DataError, match="larger than 1,048,576 bytes decompressed"):
             rows(["toys/sums"], "a", "small")
+
+
+SCRIPT = """
+from pathlib import Path
+import datasets
+
+Path({ran!r}).touch()
+
+class Planted(datasets.GeneratorBasedBuilder):
+    def _info(self):
+        return datasets.DatasetInfo(features=datasets.Features({{"question": datasets.Value("string")}}))
+    def _split_generators(self, manager):
+        return [datasets.SplitGenerator(name="test")]
+    def _generate_examples(self):
+        yield 0, {{"question": "1"}}
+"""
+TASK = """
+task: planted
+dataset_path: {folder}
+dataset_kwargs: {{trust_remote_code: true}}
+output_type: generate_until
+test_split: test
+doc_to_text: "{{{{question}}}}"
+doc_to_target: "1"
+"""
+
+
+def _by_lm_eval(folder: Path) -> None:
+    from toy_model import ToyModel
+
+    from dare_bench.config import run_spec
+    from dare_bench.harness.lm_eval import LmEvalSource
+
+    (folder.parent / "tasks").mkdir()
+    (folder.parent / "tasks" / "planted.yaml").write_text(TASK.format(folder=folder))
+    spec = run_spec(model="toy", tasks="planted", include_path=str(folder.parent / "tasks"))
+    LmEvalSource(spec, ToyModel()).requests()
+
+
+def _by_opencompass(folder: Path) -> None:
+    need_package("opencompass")
+    from opencompass.datasets import HFDataset
+
+    from dare_bench.harness.opencompass.layout import _build
+
+    reader = {"input_columns": ["question"], "output_column": None}
+    _build({"type": HFDataset, "path": str(folder), "trust_remote_code": True, "reader_cfg": reader, "abbr": "planted"})
+
+
+@pytest.mark.parametrize("build", [_by_lm_eval, _by_opencompass])
+def test_the_script_of_a_data_set_is_not_run(
+    build: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr("datasets.config.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in [name for name in sys.modules if name.startswith("datasets_modules")]:
+        monkeypatch.delitem(sys.modules, name)
+    folder, ran = tmp_path / "planted", tmp_path / "ran"
+    folder.mkdir()
+    (folder / "planted.py").write_text(SCRIPT.format(ran=str(ran)))
+    with pytest.raises(DataError, match=r"loaded by a script of its own, which dare-bench never runs"):
+        build(folder)
+    assert not ran.exists()
+    datasets.load_dataset(str(folder), trust_remote_code=True)
+    assert ran.exists()  # the script works where it is run
 
 
 def test_the_folder_may_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,8 +61,6 @@ ALLOWED: dict[str, tuple[dict[str, int], str]] = {
     "reports/hub_card.py": ({"yaml.compose": 1}, CHECKED),
 }
 """Calls that are no breach of the rule: how many a file has, and why."""
-NOT_MOVED = ("model_adapters/adapters.py", "model_adapters/qwen_tokenizer.py", "model_adapters/saving.py")
-"""Files with readers of their own that are still to be moved to the shared ones."""
 
 
 def calls(path: Path) -> Counter[str]:
@@ -83,7 +81,7 @@ def test_files_are_read_by_the_shared_readers() -> None:
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):  # does not follow the links inside dare_bench
             place = path.relative_to(ROOT).as_posix()
-            if place not in ("dare_bench/reading.py", *NOT_MOVED) and (made := calls(path)):
+            if place != "dare_bench/reading.py" and (made := calls(path)):
                 found[place] = dict(made)
     assert found == {place: made for place, (made, _) in ALLOWED.items()}, (
         "a call reads a file without dare_bench/reading.py: use its readers, or list the call here with the reason"

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from dare_bench.errors import DataError
 from dare_bench.harness.code_eval import HEAVY_TIMEOUT, TIMEOUT
 from dare_bench.harness.code_scoring import asked, setup
+from dare_bench.harness.data import without_scripts
 from dare_bench.harness.opencompass import comparison
 from dare_bench.harness.opencompass.bench import Bench
 
@@ -114,7 +115,8 @@ def _from_hub(hub_id: str) -> Iterable[dict[str, Any]]:
     import datasets
 
     try:
-        rows: Iterable[dict[str, Any]] = datasets.load_dataset(hub_id, split="test")
+        with without_scripts():
+            rows: Iterable[dict[str, Any]] = datasets.load_dataset(hub_id, split="test")
         return rows
     except Exception as error:
         reason = (

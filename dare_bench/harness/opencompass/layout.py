@@ -24,7 +24,7 @@ from typing import Any
 
 from dare_bench.errors import DareError, DataError
 from dare_bench.fingerprint import cache_dir
-from dare_bench.harness.data import ENVIRONMENT
+from dare_bench.harness.data import ENVIRONMENT, without_scripts
 from dare_bench.harness.opencompass.bench import Bench
 from dare_bench.harness.opencompass.shapes import SHAPES, remarks, write
 
@@ -217,7 +217,8 @@ def _make(name: str, bench: Bench, target: Path) -> None:
 def _build(config: Mapping[str, Any]) -> Any:
     from opencompass.utils import build_dataset_from_cfg
 
-    return build_dataset_from_cfg(config)
+    with without_scripts():
+        return build_dataset_from_cfg(config)
 
 
 def _no_download(data_path: str, *_: Any, **__: Any) -> str:

@@ -222,9 +222,8 @@ class Scorer:
                 f"task {name!r}: the evaluator failed on {len(self._errors)} answers; counted as wrong ({first})"
             )
         if lost := self.evaluation.lost:
-            found.append(
-                f"task {name!r}: postprocessor or evaluator failed on {len(lost)} of the answers, read as empty ({lost[0][1]})"
-            )
+            failed = f"its postprocessor or evaluator failed on {len(lost)} of the answers"
+            found.append(f"task {name!r}: {failed}, read as empty ({lost[0][1]})")
         return found
 
 

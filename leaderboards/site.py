@@ -114,6 +114,7 @@ class Site:
             self._note.flush()
         except OSError as error:
             raise save_error(self.out / NOTED, error) from error
+        _make_way(self.out / place)
         return self.out / place
 
     @property
@@ -160,14 +161,19 @@ def _remove_empty(folder: Path, top: Path) -> None:
         folder = folder.parent
 
 
+def _make_way(path: Path) -> None:
+    """Remove a pipe or a device where a file of the site is to be: writing into a pipe waits for a reader."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        try:
+            path.unlink()
+        except OSError as error:
+            raise save_error(path, error) from error
+
+
 def _manifest(out: Path) -> dict[str, Part]:
     """The parts that the last build left; none where its list is missing or damaged (then all is made again)."""
     for path in (out / MANIFEST, out / NOTED):
-        if path.exists() and not path.is_file() and not path.is_dir():  # a FIFO: to write there would never end
-            try:
-                path.unlink()
-            except OSError as error:
-                raise save_error(path, error) from error
+        _make_way(path)
     noted = _noted(out)
     try:
         raw = read_json(out / MANIFEST, DareError, limit=_MAX_LIST)

@@ -184,7 +184,10 @@ def held(folder: str | Path, refusal: str) -> Iterator[None]:
     Raises:
         RunError: another process has it; the message is ``refusal``. SaveError: it cannot be written.
     """
-    lock = FileLock(ensure_folder(folder) / LOCK)
+    place = ensure_folder(folder) / LOCK
+    if place.is_symlink() or (place.exists() and not place.is_file()):  # opening it would wait, or empty another file
+        raise SaveError(f"{place} is not a regular file; remove it and run the same command again")
+    lock = FileLock(place)
     try:
         lock.acquire(timeout=0)
         remove_leftovers(folder)

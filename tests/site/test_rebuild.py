@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from run_factory import make_run
 
-from dare_bench.errors import RunError, UsageError
+from dare_bench.errors import RunError, SaveError, UsageError
 from dare_bench.leaderboards import board_page, sample_pages
 from dare_bench.leaderboards.builder import build
 from dare_bench.leaderboards.site import MANIFEST, NOTED
-from dare_bench.runs.writer import held
+from dare_bench.runs.writer import LOCK, held
 
 
 @pytest.fixture
@@ -102,6 +102,30 @@ def test_a_list_of_files_that_is_a_fifo_only_costs_time(built: tuple[Path, Path]
     make_run(runs, "new", model="new", tasks={"a": 0.9, "b": 0.5}, n_docs=30)
     assert build(runs, out).made > 6 - 3 * (MANIFEST not in names)
     assert (out / MANIFEST).is_file() and build(runs, out).made == 0
+
+
+def test_a_page_that_is_a_fifo_is_made_again(built: tuple[Path, Path]) -> None:
+    runs, out = built
+    pages = [path for path in out.rglob("*") if path.is_file() and path.name != LOCK]
+    for path in pages:
+        path.unlink()
+        os.mkfifo(path)
+    build(runs, out)
+    assert all(path.is_file() for path in pages)
+
+
+def test_a_lock_that_is_no_regular_file_is_refused(built: tuple[Path, Path], tmp_path: Path) -> None:
+    """A link as well: to lock it would empty the file that it points to."""
+    runs, out = built
+    other = tmp_path / "other.txt"
+    other.write_text("kept")
+    for put in (os.mkfifo, Path.mkdir, lambda path: path.symlink_to(other)):
+        lock = out / LOCK
+        lock.unlink() if not lock.is_dir() else lock.rmdir()
+        put(lock)
+        with pytest.raises(SaveError, match=r"\.lock is not a regular file; remove it"):
+            build(runs, out)
+    assert other.read_text() == "kept"
 
 
 def test_a_build_that_is_broken_off_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

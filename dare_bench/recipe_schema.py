@@ -127,7 +127,7 @@ class Score(_Strict):
 
 
 class Entry(_Strict):
-    """One published score. Without ``run`` no harness here has the task; the last of ``doubts`` then says so."""
+    """One published score. Without ``run`` no harness here has the task; the first of ``doubts`` then says so."""
 
     published: Published
     run: Run | None = None
@@ -180,7 +180,7 @@ class RecipeFile(_Strict):
     """All published scores of one checkpoint. ``checkpoint`` is the file's stem and the first half of recipe names."""
 
     checkpoint: str = Field(min_length=1)
-    model: str = Field(min_length=1, description="hub id")
+    model: str = Field(min_length=1, description="hub id, or why there is none")
     family: str = Field(min_length=1)
     about: str = ""
     facts: Facts

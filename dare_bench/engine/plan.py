@@ -62,7 +62,7 @@ def _recipes(given: Mapping[str, Any]) -> list[Planned]:
     several = len(found) > 1
     for recipe in found if several else ():
         if recipe.entry.run is None:
-            log.warning("%s cannot be run and is left out: %s", recipe.name, recipe.entry.doubts[-1])
+            log.warning("%s cannot be run and is left out: %s", recipe.name, recipe.entry.doubts[0])
     return [
         Planned(recipe.name, suites.merged(recipe.fields(), {**given, "recipe": recipe.name}), recipe=recipe)
         for recipe in found

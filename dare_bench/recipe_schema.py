@@ -176,6 +176,25 @@ class Facts(_Strict):
     )
 
 
+class LeftOut(_Strict):
+    """Scores of a published table that no recipe stands for: ``rows`` of it, each in so many ``columns``."""
+
+    why: str = Field(min_length=1)
+    rows: tuple[str, ...] = Field(min_length=1)
+    columns: int = Field(default=1, ge=1)
+
+    @property
+    def scores(self) -> int:
+        return len(self.rows) * self.columns
+
+
+class Table(_Strict):
+    """How many scores of our checkpoints a source has. ``scores`` null: the table itself was not read."""
+
+    scores: int | None = Field(ge=1)
+    left_out: tuple[LeftOut, ...] = ()
+
+
 class RecipeFile(_Strict):
     """All published scores of one checkpoint. ``checkpoint`` is the file's stem and the first half of recipe names."""
 

@@ -20,7 +20,7 @@ from dare_bench.recipe_schema import Entry, RecipeFile
 from dare_bench.registry import registry
 from dare_bench.types import Decoding
 
-SHARED = ("sources", "test_sets", "tasks", "notes", "variants")
+SHARED = ("sources", "test_sets", "tasks", "notes", "variants", "tables")
 """Sections of the shared files: name -> what it stands for."""
 
 
@@ -180,7 +180,7 @@ def read(path: Path) -> RecipeFile:
         raw = read_yaml(path)
         if raw.get("checkpoint") != path.stem:
             raise DataError(f"checkpoint={raw.get('checkpoint')!r} must be the file's name, {path.stem!r}")
-        shared = _shared(path.parent / "shared")
+        shared = shared_facts(path.parent / "shared")
         defaults, variants, scores = (raw.pop(name, {}) for name in ("defaults", "variants", "scores"))
         for name, part in (("defaults", defaults), ("variants", variants), ("scores", scores)):
             if not isinstance(part, dict):
@@ -199,7 +199,7 @@ def read(path: Path) -> RecipeFile:
 
 
 @cache
-def _shared(folder: Path) -> dict[str, dict[str, Any]]:
+def shared_facts(folder: Path) -> dict[str, dict[str, Any]]:
     """The sections of all files in ``folder`` together; a name may stand in one of them only."""
     sections: dict[str, dict[str, Any]] = {name: {} for name in SHARED}
     for file in sorted(folder.glob("*.yaml")):

@@ -30,6 +30,7 @@ sources: {paper: {title: A paper}}
 test_sets: {toys: {id: toys, documents: 4}}
 tasks: {"lm-eval:toy": {shots: 2, score: {task: toy, metric: acc}}}
 notes: {seed: the seed}
+variants: {wide: {doubts: [wide]}}
 """
 
 
@@ -47,6 +48,11 @@ def test_defaults_like_and_names_are_filled_in(tmp_path):
     assert scores["b"].published.value == 25 and scores["b"].published.test_set.documents == 4
     assert scores["b"].missing == ("the seed",) and scores["b"].doubts == ("long",) and scores["a"].doubts == ()
     assert scores["a"].score.model_dump() == {"task": "toy", "metric": "acc", "filter": "none"}
+
+
+def test_an_entry_can_be_like_a_variant_of_the_shared_files(tmp_path):
+    scores = recipes.read(write(tmp_path, GOOD.replace("[a, long]", "[a, wide]"))).scores
+    assert scores["b"].doubts == ("wide",)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +93,7 @@ def test_doubts_are_added_up_unless_only_some_are_wanted(tmp_path, own, like, ta
         ("tasks: toy}", "tusks: toy}", "scores.a.run.tusks"),
         ("layers: 2", "layers: 0", "facts.layers=0"),
         ("  b:", "  long:", "'long' is both a variant and a score"),
+        ("  long: {", "  wide: {", "'wide' is a variant of the shared files already; rename this one"),
         ("scores:", "scores: 3\nmore:", "'scores' must be a mapping, found int"),
         ("run: {tasks: toy}}", "run: null}", "without 'run', 'doubts' must say why"),
         ("family: llada", "family: llada\nfamily: dream", "key 'family' is written twice"),

@@ -123,8 +123,8 @@ def shots_of(config):
     asked = [number for number, turn in enumerate(turns) if turn["role"] == "HUMAN"]
     answered = sum(turn["role"] == "BOT" for turn in turns[: asked[-1]]) if asked else 0
     text = turns[asked[-1]]["prompt"] if asked else str(template)
-    questions = len(re.findall(r"^(?:Q(?:uestion)?: |\[BEGIN\])", text, re.MULTILINE))
-    return rows + answered + max(questions - 1, 0)
+    questions = len(re.findall(r"^Q(?:uestion)?: ", text, re.MULTILINE))
+    return rows + answered + max(questions - 1, 0) + text.count("[DONE]")
 
 
 def test_shots_are_those_of_the_opencompass_configs():

@@ -88,6 +88,12 @@ FAST_LLADA = """
 29.4 29.6 28.4 28.2
 14.8 13.4 15.0 13.8
 """
+FAST_LONG = """
+77.0 77.4 75.2 74.7
+77.3 78.0 75.7 76.0
+77.6 77.9 77.3 76.9
+78.9 78.9 74.8 75.4
+"""
 FAST_DREAM = """
 75.0 74.3 74.2 74.8
 76.0 74.3 73.4 74.0
@@ -173,6 +179,18 @@ def test_fast_dllms_tables_are_whole_and_their_runs_use_what_the_column_says(che
             assert recipe.entry.published.value == score and str(decoding["gen_length"]) in name
             assert decoding.get("cache") == ("prefix" if column in ("-cache", "-both") else None)
             assert decoding.get("threshold") == (0.9 if column in ("-parallel", "-both") else None)
+
+
+def test_fast_dllms_long_tables_are_whole():
+    names = ("fast-1024", "fast-1024-8shot", "fast-256-8shot", "fast-512-8shot")
+    for name, row in zip(names, numbers(FAST_LONG), strict=True):
+        for column, cache, score in zip(
+            ("", "-parallel", "-both", "-dual"), (None, None, "prefix", "dual"), row, strict=True
+        ):
+            (recipe,) = recipes.find(f"llada-8b-instruct/gsm8k.{name}{column}")
+            assert recipe.entry.published.value == score and recipe.entry.run.decoding.get("cache") == cache
+            assert recipe.entry.run.num_fewshot == (8 if "8shot" in name else 5)
+            assert ("threshold" in recipe.entry.run.decoding) == bool(column)
 
 
 def test_sdars_and_justgrpos_tables_are_whole():

@@ -127,7 +127,7 @@ class Score(_Strict):
 
 
 class Entry(_Strict):
-    """One published score. Without ``run`` no harness here has the task; the first of ``doubts`` then says so."""
+    """One published score. Without ``run`` it cannot be run; the first of ``doubts`` then says why."""
 
     published: Published
     run: Run | None = None

@@ -5,7 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from pydantic import ValidationError
+
+from dare_bench.config import one_line
+from dare_bench.errors import DataError
 from dare_bench.recipe_schema import Source, Table
 from dare_bench.recipes import Recipe, find, shared_facts
 from dare_bench.registry import registry
@@ -39,11 +44,18 @@ def by_source() -> list[tuple[Source, Table, list[Recipe]]]:
     for checkpoint in registry().names("recipe"):
         shared = shared_facts(Path(registry().get("recipe", checkpoint).target).parent / "shared")
         for name, facts in shared["sources"].items():
-            known[Source.model_validate(facts)] = Table.model_validate(shared["tables"].get(name, {"scores": None}))
+            known[Source.model_validate(facts)] = _table(name, shared["tables"].get(name, {"scores": None}))
         for recipe in find(checkpoint):
             found.setdefault(recipe.entry.published.source, []).append(recipe)
     sources = dict.fromkeys([*known, *found])
     return [(one, known.get(one, Table(scores=None)), found.get(one, [])) for one in sources]
+
+
+def _table(name: str, facts: Any) -> Table:
+    try:
+        return Table.model_validate(facts)
+    except ValidationError as error:
+        raise DataError(f"table {name!r} of the shared recipe files: {one_line(error, 'a table')}") from error
 
 
 def _counted(table: Table, found: list[Recipe]) -> str:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dare_bench import recipes
+from dare_bench import recipe_table, recipes
 from dare_bench.errors import DataError
 
 GOOD = """
@@ -111,6 +111,16 @@ def test_a_malformed_file_is_one_line_that_names_file_and_entry(tmp_path, old, n
 def test_an_unknown_section_of_the_shared_facts_is_refused(tmp_path):
     with pytest.raises(DataError, match="unknown section 'sauces'; closest: sources"):
         recipes.read(write(tmp_path, shared=SHARED.replace("sources", "sauces")))
+
+
+def test_a_malformed_table_of_the_shared_facts_is_one_line(tmp_path, monkeypatch):
+    path = write(tmp_path, shared=SHARED + "tables: {paper: {scores: many}}\n")
+    fake = SimpleNamespace(get=lambda kind, name: SimpleNamespace(target=str(path)), names=lambda kind: ["toy"])
+    monkeypatch.setattr(recipes, "registry", lambda: fake)
+    monkeypatch.setattr(recipe_table, "registry", lambda: fake)
+    with pytest.raises(DataError, match=r"table 'paper' of the shared recipe files: .*scores") as seen:
+        recipe_table.markdown()
+    assert "\n" not in str(seen.value)
 
 
 def test_a_plugins_recipes_are_found(tmp_path, monkeypatch):

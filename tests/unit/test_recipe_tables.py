@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from dare_bench import recipes
 from dare_bench.recipe_table import by_source, markdown
+from dare_bench.registry import registry
 
 BENCHES = (
     *("mmlu", "mmlu-pro", "hellaswag", "arc-c", "gsm8k", "math"),
@@ -246,6 +247,11 @@ def test_every_score_of_a_source_has_a_recipe_or_a_reason(group):
         assert source.seen == "quoted", "a table that was read has a count"
     else:
         assert len(found) + sum(left.scores for left in table.left_out) == table.scores
+
+
+def test_every_source_says_how_many_scores_its_table_has():
+    shared = recipes.shared_facts(Path(registry().get("recipe", "llada-1.5").target).parent / "shared")
+    assert shared["tables"].keys() == shared["sources"].keys()
 
 
 def test_the_document_is_what_the_files_say():

@@ -127,7 +127,7 @@ class Score(_Strict):
 
 
 class Entry(_Strict):
-    """One published score. Without ``run`` no harness here has the task; the last of ``doubts`` then says so."""
+    """One published score. Without ``run`` it cannot be run; the first of ``doubts`` then says why."""
 
     published: Published
     run: Run | None = None
@@ -176,11 +176,30 @@ class Facts(_Strict):
     )
 
 
+class LeftOut(_Strict):
+    """Scores of a published table that no recipe stands for: ``rows`` of it, each in so many ``columns``."""
+
+    why: str = Field(min_length=1)
+    rows: tuple[str, ...] = Field(min_length=1)
+    columns: int = Field(default=1, ge=1)
+
+    @property
+    def scores(self) -> int:
+        return len(self.rows) * self.columns
+
+
+class Table(_Strict):
+    """How many scores of our checkpoints a source has. ``scores`` null: the table itself was not read."""
+
+    scores: int | None = Field(ge=1)
+    left_out: tuple[LeftOut, ...] = ()
+
+
 class RecipeFile(_Strict):
     """All published scores of one checkpoint. ``checkpoint`` is the file's stem and the first half of recipe names."""
 
     checkpoint: str = Field(min_length=1)
-    model: str = Field(min_length=1, description="hub id")
+    model: str = Field(min_length=1, description="hub id, or why there is none")
     family: str = Field(min_length=1)
     about: str = ""
     facts: Facts

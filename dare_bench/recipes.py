@@ -20,7 +20,7 @@ from dare_bench.recipe_schema import Entry, RecipeFile
 from dare_bench.registry import registry
 from dare_bench.types import Decoding
 
-SHARED = ("sources", "test_sets", "tasks", "notes")
+SHARED = ("sources", "test_sets", "tasks", "notes", "variants", "tables")
 """Sections of the shared files: name -> what it stands for."""
 
 
@@ -44,7 +44,7 @@ class Recipe:
         """
         run = self.entry.run
         if run is None:
-            raise UsageError(f"recipe {self.name} cannot be run: {self.entry.doubts[-1]}")
+            raise UsageError(f"recipe {self.name} cannot be run: {self.entry.doubts[0]}")
         made: dict[str, Any] = {
             "model": self.file.model,
             "family": self.file.family,
@@ -180,14 +180,16 @@ def read(path: Path) -> RecipeFile:
         raw = read_yaml(path)
         if raw.get("checkpoint") != path.stem:
             raise DataError(f"checkpoint={raw.get('checkpoint')!r} must be the file's name, {path.stem!r}")
-        shared = _shared(path.parent / "shared")
+        shared = shared_facts(path.parent / "shared")
         defaults, variants, scores = (raw.pop(name, {}) for name in ("defaults", "variants", "scores"))
         for name, part in (("defaults", defaults), ("variants", variants), ("scores", scores)):
             if not isinstance(part, dict):
                 raise DataError(f"{name!r} must be a mapping, found {type(part).__name__}")
         for name in variants.keys() & scores.keys():
             raise DataError(f"{name!r} is both a variant and a score; rename one")
-        parts = {**variants, **scores}
+        for name in shared["variants"].keys() & (variants.keys() | scores.keys()):
+            raise DataError(f"{name!r} is a variant of the shared files already; rename this one")
+        parts = {**shared["variants"], **variants, **scores}
         raw["scores"] = {name: _entry(str(name), parts, defaults, shared) for name in scores}
         return RecipeFile.model_validate(raw)
     except ValidationError as error:
@@ -197,7 +199,7 @@ def read(path: Path) -> RecipeFile:
 
 
 @cache
-def _shared(folder: Path) -> dict[str, dict[str, Any]]:
+def shared_facts(folder: Path) -> dict[str, dict[str, Any]]:
     """The sections of all files in ``folder`` together; a name may stand in one of them only."""
     sections: dict[str, dict[str, Any]] = {name: {} for name in SHARED}
     for file in sorted(folder.glob("*.yaml")):

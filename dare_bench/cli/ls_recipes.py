@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dare_bench.cli.plain import say, say_json
+from dare_bench.errors import UsageError
 
 if TYPE_CHECKING:
     from dare_bench.recipes import Recipe
@@ -17,11 +18,21 @@ def recipes(
         str | None, typer.Argument(help="A checkpoint (llada-8b-instruct) or one recipe of it.", show_default=False)
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON: all that the files say.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="All scores by source, and those without a recipe.")
+    ] = False,
 ) -> None:
     """Published scores that eval --recipe runs again."""
     from dare_bench.recipes import find
     from dare_bench.registry import registry
 
+    if markdown:
+        if checkpoint is not None or json:
+            raise UsageError("--markdown prints all scores by their sources; leave the checkpoint and --json out")
+        from dare_bench.recipe_table import markdown as document
+
+        say(document().rstrip("\n"))
+        return
     names = registry().names("recipe") if checkpoint is None else [checkpoint]
     groups = [find(name) for name in names]
     if json:

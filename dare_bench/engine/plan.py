@@ -59,12 +59,13 @@ def _recipes(given: Mapping[str, Any]) -> list[Planned]:
     found = [recipe for name in names for recipe in recipes.find(name)]
     if not found:
         raise UsageError("--recipe names nothing; give checkpoint/entry (dare-bench ls recipes lists them)")
-    several = len(found) > 1
-    for recipe in found if several else ():
+    able = [recipe for recipe in found if recipe.entry.run is not None]
+    if not able:
+        found[0].fields()  # says why not
+    for recipe in found:
         if recipe.entry.run is None:
-            log.warning("%s cannot be run and is left out: %s", recipe.name, recipe.entry.doubts[-1])
+            log.warning("%s cannot be run and is left out: %s", recipe.name, recipe.entry.doubts[0])
     return [
         Planned(recipe.name, suites.merged(recipe.fields(), {**given, "recipe": recipe.name}), recipe=recipe)
-        for recipe in found
-        if recipe.entry.run is not None or not several
+        for recipe in able
     ]

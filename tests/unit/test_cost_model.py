@@ -111,8 +111,8 @@ def test_what_cannot_be_estimated_says_why():
     with pytest.raises(UsageError, match="humaneval-fim cannot be run"):
         estimate(one("llada-8b-base/humaneval-fim"))
     with pytest.raises(UsageError, match=r"size of its test set is not recorded .*; give --limit with a count"):
-        estimate(one("llada2.0-mini/gpqa.report"))
-    assert estimate(one("llada2.0-mini/gpqa.report"), {"limit": 7}).documents == 7
+        estimate(one("llada2.0-mini/c-eval.report"))
+    assert estimate(one("llada2.0-mini/c-eval.report"), {"limit": 7}).documents == 7
     assert estimate(one("llada-8b-instruct/olympiadbench")).documents == 675 + 408 + 1240 + 236 + 115
 
 
@@ -144,9 +144,9 @@ def test_a_finished_runspecs_fields_are_the_recipe_itself():
 
 
 def test_worked_examples_given_or_taken_away_change_the_prompt():
-    four, none = (estimate(one("llada-8b-base/gsm8k"), {"num_fewshot": n}) for n in (4, 0))
-    assert four == estimate(one("llada-8b-base/gsm8k")) and none.at_most.pflop < four.at_most.pflop
-    assert "0 worked examples" in none.text() and "4 worked examples" in four.text()
+    three, none = (estimate(one("llada-8b-base/bbh"), {"num_fewshot": n}) for n in (3, 0))
+    assert three == estimate(one("llada-8b-base/bbh")) and none.at_most.pflop < three.at_most.pflop
+    assert "0 worked examples" in none.text() and "3 worked examples" in three.text()
     assert "0 worked examples" in estimate(one("llada-8b-instruct/mmlu-pro")).text()
 
 

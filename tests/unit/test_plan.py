@@ -44,6 +44,12 @@ def test_a_checkpoint_stands_for_all_its_recipes_that_can_be_run() -> None:
     assert len(planned) > 10 and all(one.fields["recipe"] == one.name for one in planned)
 
 
+@pytest.mark.parametrize("name", ["llada-8b-instruct-dare-rl", "llada-8b-instruct-dare-rl/gsm8k.d1"])
+def test_recipes_of_which_none_can_be_run_say_why(name: str) -> None:
+    with pytest.raises(UsageError, match=r"gsm8k\.d1 cannot be run: the weights are not published"):
+        plan({"recipe": name})
+
+
 def test_what_excludes_each_other() -> None:
     with pytest.raises(UsageError, match="--recipe names tasks"):
         plan({"recipe": "llada-8b-instruct/gsm8k", "tasks": "gsm8k"})

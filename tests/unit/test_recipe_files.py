@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dare_bench import recipes
+from dare_bench import recipe_table, recipes
 from dare_bench.errors import DataError
 
 GOOD = """
@@ -30,6 +30,7 @@ sources: {paper: {title: A paper}}
 test_sets: {toys: {id: toys, documents: 4}}
 tasks: {"lm-eval:toy": {shots: 2, score: {task: toy, metric: acc}}}
 notes: {seed: the seed}
+variants: {wide: {doubts: [wide]}}
 """
 
 
@@ -47,6 +48,11 @@ def test_defaults_like_and_names_are_filled_in(tmp_path):
     assert scores["b"].published.value == 25 and scores["b"].published.test_set.documents == 4
     assert scores["b"].missing == ("the seed",) and scores["b"].doubts == ("long",) and scores["a"].doubts == ()
     assert scores["a"].score.model_dump() == {"task": "toy", "metric": "acc", "filter": "none"}
+
+
+def test_an_entry_can_be_like_a_variant_of_the_shared_files(tmp_path):
+    scores = recipes.read(write(tmp_path, GOOD.replace("[a, long]", "[a, wide]"))).scores
+    assert scores["b"].doubts == ("wide",)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +93,7 @@ def test_doubts_are_added_up_unless_only_some_are_wanted(tmp_path, own, like, ta
         ("tasks: toy}", "tusks: toy}", "scores.a.run.tusks"),
         ("layers: 2", "layers: 0", "facts.layers=0"),
         ("  b:", "  long:", "'long' is both a variant and a score"),
+        ("  long: {", "  wide: {", "'wide' is a variant of the shared files already; rename this one"),
         ("scores:", "scores: 3\nmore:", "'scores' must be a mapping, found int"),
         ("run: {tasks: toy}}", "run: null}", "without 'run', 'doubts' must say why"),
         ("family: llada", "family: llada\nfamily: dream", "key 'family' is written twice"),
@@ -104,6 +111,16 @@ def test_a_malformed_file_is_one_line_that_names_file_and_entry(tmp_path, old, n
 def test_an_unknown_section_of_the_shared_facts_is_refused(tmp_path):
     with pytest.raises(DataError, match="unknown section 'sauces'; closest: sources"):
         recipes.read(write(tmp_path, shared=SHARED.replace("sources", "sauces")))
+
+
+def test_a_malformed_table_of_the_shared_facts_is_one_line(tmp_path, monkeypatch):
+    path = write(tmp_path, shared=SHARED + "tables: {paper: {scores: many}}\n")
+    fake = SimpleNamespace(get=lambda kind, name: SimpleNamespace(target=str(path)), names=lambda kind: ["toy"])
+    monkeypatch.setattr(recipes, "registry", lambda: fake)
+    monkeypatch.setattr(recipe_table, "registry", lambda: fake)
+    with pytest.raises(DataError, match=r"table 'paper' of the shared recipe files: .*scores") as seen:
+        recipe_table.markdown()
+    assert "\n" not in str(seen.value)
 
 
 def test_a_plugins_recipes_are_found(tmp_path, monkeypatch):

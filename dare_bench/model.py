@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import DareError, PromptError, UsageError
+from dare_bench.fingerprint import FileState, file_states
 from dare_bench.protocols import LoadedModel
 from dare_bench.seeds import prompt_key
 from dare_bench.types import Generation, Likelihood, LoopStats, ModelSpec, Prompt, Request
@@ -24,11 +25,23 @@ class Model:
         network: the ``PreTrainedModel`` (None for a served engine); peft, FSDP and ``save_pretrained`` work on it.
         tokenizer: the checkpoint's tokenizer, or None.
         path: the folder it was read from; adapter: the folder of the LoRA adapter on it, if any.
+        checkpoint, asked: what ``load`` was asked to open, and with which settings.
         last_stats: what the last call cost (forwards, slot occupancy).
     """
 
-    def __init__(self, loaded: LoadedModel, *, name: str, path: Path, adapter: Path | None = None) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        *,
+        name: str,
+        path: Path,
+        checkpoint: str,
+        asked: Mapping[str, Any],
+        files: Sequence[FileState],
+        adapter: Path | None = None,
+    ) -> None:
         self.loaded, self.name, self.path, self.adapter = loaded, name, path, adapter
+        self.checkpoint, self.asked, self._files = checkpoint, asked, files
         self.last_stats = LoopStats()
 
     @property
@@ -42,6 +55,11 @@ class Model:
     @property
     def tokenizer(self) -> Any | None:
         return self.loaded.tokenizer
+
+    def is_as_opened(self) -> bool:
+        """Is it still the model that the files of its folders describe: are they, its weights and its tokenizer
+        unchanged since it was opened?"""
+        return file_states(self.path, self.adapter) == self._files and self.loaded.is_as_opened()
 
     def __repr__(self) -> str:
         s = self.spec

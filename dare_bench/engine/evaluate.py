@@ -119,7 +119,8 @@ def settled(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) -> tupl
         given["model"] = str(model)
     elif model is not None:
         opened = model
-        name = getattr(model, "path", None) or getattr(model, "name", None) or type(model).__name__
+        named = (getattr(model, name, None) for name in ("checkpoint", "path", "name"))
+        name = next(filter(None, named), type(model).__name__)
         given.setdefault("model", spec.model if spec is not None else str(name))
     if spec is not None:
         given = {**spec.model_dump(), **given}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Unpack
 
 from dare_bench.errors import DareError, PromptError, UsageError
 from dare_bench.fingerprint import FileState, file_states
+from dare_bench.keywords import DecodingKeywords, LikelihoodKeywords
 from dare_bench.protocols import LoadedModel
 from dare_bench.seeds import prompt_key
 from dare_bench.types import Generation, Likelihood, LoopStats, ModelSpec, Prompt, Request
@@ -74,7 +75,12 @@ class Model:
         return self.loaded.logits(ids, block_length)
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], *, seed: int = 0, max_rows: int | None = None, **decoding: Any
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        seed: int = 0,
+        max_rows: int | None = None,
+        **decoding: Unpack[DecodingKeywords],
     ) -> list[Generation]:
         """Answer prompts: strings, token lists or chat messages, of any mixed lengths, one Generation each, in order.
 
@@ -106,10 +112,10 @@ class Model:
         self,
         pairs: Iterable[tuple[Prompt, Target]],
         *,
-        estimator: str = "auto",
+        estimator: Literal["auto", "exact", "reference"] = "auto",
         seed: int = 0,
         max_rows: int | None = None,
-        **fields: Any,
+        **fields: Unpack[LikelihoodKeywords],
     ) -> list[Likelihood]:
         """log p(target | context) in nats for each pair of strings or token lists, in order.
 
@@ -124,10 +130,10 @@ class Model:
         Raises:
             DecodingError: an unknown field or estimator; PromptError: a pair that does not fit or an empty target.
         """
-        fields = {"estimator": estimator, **fields}
-        self.loaded.resolve_likelihood(fields)
+        asked = {"estimator": estimator, **fields}
+        self.loaded.resolve_likelihood(asked)
         requests = [
-            Request(str(i), "score", context, target=target, decoding=fields, seed=seed, want_greedy=True)
+            Request(str(i), "score", context, target=target, decoding=asked, seed=seed, want_greedy=True)
             for i, (context, target) in enumerate(map(_as_pair, pairs))
         ]
         return self._answers(requests, max_rows)

@@ -71,6 +71,16 @@ def test_hashes_are_remembered_until_the_file_changes(checkpoint: Path, monkeypa
     assert fingerprint.content_hash(checkpoint) == first
 
 
+def test_reading_large_files_is_told_once(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fingerprint, "_LARGE", 1)
+    with caplog.at_level("INFO", logger="dare_bench"):
+        for _ in range(2):
+            fingerprint.content_hash(checkpoint)
+    assert [record.message for record in caplog.records] == [f"reading {checkpoint} to tell its content (0.0 GB, once)"]
+
+
 def test_works_where_nothing_can_be_written(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = fingerprint.content_hash(checkpoint)
     monkeypatch.setenv("DARE_BENCH_CACHE", "/proc/none")

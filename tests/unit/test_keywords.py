@@ -94,7 +94,7 @@ WRONG = {
     'train(method="sft", learning_rat=1e-3)': 'Unexpected keyword argument "learning_rat" for "train"',
     'model.generate("x", step=8)': 'Unexpected keyword argument "step" for "generate" of "Model"',
     'model.generate("x", remasking="entropy")': 'Argument "remasking"',
-    'model.loglikelihood([], mc=1)': 'Unexpected keyword argument "mc" for "loglikelihood" of "Model"',
+    "model.loglikelihood([], mc=1)": 'Unexpected keyword argument "mc" for "loglikelihood" of "Model"',
 }
 
 

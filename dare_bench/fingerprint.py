@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
 import tempfile
@@ -27,8 +28,14 @@ _CONTENT = (
     re.compile(r"(merges|vocab)\.txt$"),
     re.compile(r".*\.(model|tiktoken|jinja)$"),
 )
-_SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})/?$")
 _CHUNK = 1 << 22
+_LARGE = 1 << 30
+"""Bytes of files with unknown hashes from which on it is said that they are read: it takes seconds a gigabyte."""
+
+log = logging.getLogger("dare_bench")
+
+FileState = tuple[str, int, int, int]
+"""Path, size, modification time (ns) and inode of a file."""
 
 
 def cache_dir() -> Path:
@@ -58,17 +65,20 @@ class _Remembered:
         except DareError:
             self.known = {}
 
+    def find(self, state: FileState) -> str | None:
+        """The hash of a file that is still as it was when it was hashed."""
+        seen = self.known.get(state[0])
+        return str(seen[-1]) if isinstance(seen, list) and seen[:-1] == list(state[1:]) else None
+
     def hash(self, file: Path) -> str:
-        stat = file.stat()
-        mark = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
-        seen = self.known.get(str(file))
-        if isinstance(seen, list) and seen[:-1] == mark:
-            return str(seen[-1])
+        state = _state(file)
+        if (seen := self.find(state)) is not None:
+            return seen
         digest = hashlib.sha256()
         with open_regular(file, CheckpointError) as stream:
             while chunk := stream.read(_CHUNK):
                 digest.update(chunk)
-        self.known[str(file)] = [*mark, digest.hexdigest()]
+        self.known[state[0]] = [*state[1:], digest.hexdigest()]
         self.new = True
         return digest.hexdigest()
 
@@ -89,16 +99,24 @@ def content_files(folder: Path) -> list[Path]:
     return [folder / name for name in names if any(pattern.match(name) for pattern in _CONTENT)]
 
 
+def _state(file: Path) -> FileState:
+    stat = file.stat()
+    return str(file), stat.st_size, stat.st_mtime_ns, stat.st_ino
+
+
+def file_states(*folders: Path | None) -> list[FileState]:
+    """The states of all content files: while they are equal, so are the folders' hashes."""
+    return [_state(file) for folder in folders if folder is not None for file in content_files(folder.resolve())]
+
+
 def content_hash(folder: str | Path) -> str:
-    """A checkpoint's identity: ``rev:<40 hex>`` for a hub snapshot, else ``sha256:<64 hex>`` over names and contents.
+    """A checkpoint's identity: ``sha256:<64 hex>`` over the names and contents of its files, wherever they lie. A hub
+    snapshot is hashed like any folder: nothing says that the files in it are still those of its revision.
 
     Raises:
         CheckpointError: no folder there, or no weights in it.
     """
     path = Path(folder)
-    # The hub's snapshot folders are immutable and named by their revision: nothing to read.
-    if found := _SNAPSHOT.search(path.absolute().as_posix()):
-        return f"rev:{found[1]}"
     if not path.is_dir():
         raise CheckpointError(f"no checkpoint folder at {path}; give a folder, a hub id or a bundled name")
     files = content_files(path.resolve())
@@ -110,6 +128,9 @@ def content_hash(folder: str | Path) -> str:
         )
     memory = _Remembered()
     try:
+        new = sum(state[1] for state in map(_state, files) if memory.find(state) is None)
+        if new >= _LARGE:
+            log.info("reading %s to tell its content (%.1f GB, once)", path, new / 1e9)
         lines = [f"{file.name}\0{memory.hash(file)}\n" for file in files]
     except OSError as error:
         raise CheckpointError(f"cannot read {error.filename}: {error.strerror}") from error

@@ -132,6 +132,12 @@ def family_of(path: Path, family: str | None = None) -> Entry:
     )
 
 
+def _words(settings: dict[str, Any]) -> dict[str, Any]:
+    """What was given of settings, as it would be written; torch's dtypes are called ``torch.float32`` and so on."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    return {**given, **({"dtype": str(given["dtype"]).removeprefix("torch.")} if "dtype" in given else {})}
+
+
 def load(
     checkpoint: str | Path,
     *,
@@ -161,6 +167,7 @@ def load(
         CheckpointError: not there, not whole, another family, wrong vocabulary; an adapter of another base.
         UsageError: unknown device, dtype or family.
     """
+    from dare_bench.fingerprint import file_states
     from dare_bench.model import Model
 
     for name, value in (("adapter", adapter), ("family", family)):
@@ -168,9 +175,18 @@ def load(
             raise UsageError(f"{name}={value!r}: expected a name")
     base, named = base_and_adapter(checkpoint, adapter)
     path, folder = locate(base), None if named is None else locate(named)
-    options = {} if folder is None else {"adapter": folder}
+    options = {"device": device, "dtype": dtype, "mask_id": mask_id, "eos_id": eos_id, "eot_id": eot_id}
+    files = file_states(path, folder)
     opener = family_of(path, family).load()
-    loaded = opener.open(path, device=device, dtype=dtype, mask_id=mask_id, eos_id=eos_id, eot_id=eot_id, **options)
+    loaded = opener.open(path, **options, **({} if folder is None else {"adapter": folder}))
     if loaded.network is not None:
         loaded.network.name_or_path = lasting_name(base)  # an adapter that is saved says that this is its base
-    return Model(loaded, name=base if named is None else f"{base}+{named}", path=path, adapter=folder)
+    return Model(
+        loaded,
+        name=base if named is None else f"{base}+{named}",
+        path=path,
+        adapter=folder,
+        checkpoint=lasting_name(base),
+        asked=_words({"family": family, **options}),
+        files=files,
+    )

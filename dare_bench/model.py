@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Unpack
 
 from dare_bench.errors import DareError, PromptError, UsageError
+from dare_bench.fingerprint import FileState, file_states
+from dare_bench.keywords import DecodingKeywords, LikelihoodKeywords
 from dare_bench.protocols import LoadedModel
 from dare_bench.seeds import prompt_key
 from dare_bench.types import Generation, Likelihood, LoopStats, ModelSpec, Prompt, Request
@@ -24,11 +26,23 @@ class Model:
         network: the ``PreTrainedModel`` (None for a served engine); peft, FSDP and ``save_pretrained`` work on it.
         tokenizer: the checkpoint's tokenizer, or None.
         path: the folder it was read from; adapter: the folder of the LoRA adapter on it, if any.
+        checkpoint, asked: what ``load`` was asked to open, and with which settings.
         last_stats: what the last call cost (forwards, slot occupancy).
     """
 
-    def __init__(self, loaded: LoadedModel, *, name: str, path: Path, adapter: Path | None = None) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        *,
+        name: str,
+        path: Path,
+        checkpoint: str,
+        asked: Mapping[str, Any],
+        files: Sequence[FileState],
+        adapter: Path | None = None,
+    ) -> None:
         self.loaded, self.name, self.path, self.adapter = loaded, name, path, adapter
+        self.checkpoint, self.asked, self._files = checkpoint, asked, files
         self.last_stats = LoopStats()
 
     @property
@@ -43,6 +57,11 @@ class Model:
     def tokenizer(self) -> Any | None:
         return self.loaded.tokenizer
 
+    def is_as_opened(self) -> bool:
+        """Is it still the model that the files of its folders describe: are they, its weights and its tokenizer
+        unchanged since it was opened?"""
+        return file_states(self.path, self.adapter) == self._files and self.loaded.is_as_opened()
+
     def __repr__(self) -> str:
         s = self.spec
         return f"Model({self.name!r}, family={s.family!r}, parameters={s.parameters:,}, {s.dtype} on {s.device})"
@@ -56,7 +75,12 @@ class Model:
         return self.loaded.logits(ids, block_length)
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], *, seed: int = 0, max_rows: int | None = None, **decoding: Any
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        seed: int = 0,
+        max_rows: int | None = None,
+        **decoding: Unpack[DecodingKeywords],
     ) -> list[Generation]:
         """Answer prompts: strings, token lists or chat messages, of any mixed lengths, one Generation each, in order.
 
@@ -88,10 +112,10 @@ class Model:
         self,
         pairs: Iterable[tuple[Prompt, Target]],
         *,
-        estimator: str = "auto",
+        estimator: Literal["auto", "exact", "reference"] = "auto",
         seed: int = 0,
         max_rows: int | None = None,
-        **fields: Any,
+        **fields: Unpack[LikelihoodKeywords],
     ) -> list[Likelihood]:
         """log p(target | context) in nats for each pair of strings or token lists, in order.
 
@@ -106,10 +130,10 @@ class Model:
         Raises:
             DecodingError: an unknown field or estimator; PromptError: a pair that does not fit or an empty target.
         """
-        fields = {"estimator": estimator, **fields}
-        self.loaded.resolve_likelihood(fields)
+        asked = {"estimator": estimator, **fields}
+        self.loaded.resolve_likelihood(asked)
         requests = [
-            Request(str(i), "score", context, target=target, decoding=fields, seed=seed, want_greedy=True)
+            Request(str(i), "score", context, target=target, decoding=asked, seed=seed, want_greedy=True)
             for i, (context, target) in enumerate(map(_as_pair, pairs))
         ]
         return self._answers(requests, max_rows)

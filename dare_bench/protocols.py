@@ -79,6 +79,10 @@ class LoadedModel(Protocol):
         """
         ...
 
+    def is_as_opened(self) -> bool:
+        """Are weights and tokenizer what the folders hold that the model was opened from? It may read them again."""
+        ...
+
     def read_weights(self, path: str | Path) -> None:
         """Put the weights of a folder that ``save`` wrote back into the open network, in place and exactly; raises
         CheckpointError. For a network that is whole in this process, before it is sharded."""

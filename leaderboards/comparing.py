@@ -16,6 +16,7 @@ from dare_bench.leaderboards.pages import plain_value
 from dare_bench.runs.comparison import Compared, Comparison, Flip
 from dare_bench.runs.names import letter
 from dare_bench.runs.reader import Run
+from dare_bench.runs.rows import requested
 from dare_bench.runs.text import one_line, visible
 from dare_bench.runs.view import DocumentView, document_view
 
@@ -104,8 +105,7 @@ def _checkpoint(run: Run) -> tuple[str, ...]:
 
 def asked(run: Run) -> str:
     """What was asked for beyond the family's defaults, in short."""
-    settings = run.block.decoding_requested if run.block else {}
-    return one_line(", ".join(f"{name} {plain_value(value)}" for name, value in settings.items()), 120)
+    return one_line(", ".join(f"{name} {plain_value(value)}" for name, value in requested(run).items()), 120)
 
 
 def heading(found: Sequence[Name]) -> str:

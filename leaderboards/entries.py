@@ -15,7 +15,7 @@ from dare_bench.leaderboards.site import state
 from dare_bench.runs.files import RUN_FILE
 from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run, iterate_runs
-from dare_bench.runs.rows import RowKey, row_key
+from dare_bench.runs.rows import RowKey, requested, row_key
 from dare_bench.runs.schema import Cost, TaskBlock
 from dare_bench.runs.scores import Score, headline
 from dare_bench.runs.standing import Around, around
@@ -36,6 +36,7 @@ class Entry:
     status: str
     created: str
     family: str
+    dtype: str
     checkpoint: tuple[str, ...]
     asked: dict[str, Any]
     suite: str | None
@@ -54,6 +55,8 @@ class Entry:
     row: RowKey
     """Which row of a board it belongs to."""
     rescored: bool = False
+    unsafe: bool = False
+    """Was it allowed to run generated code and scorers without a sandbox?"""
     files: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     """Of each task with sample lines: the states of its samples file and of its traces file."""
     task_nfe: dict[str, float] = field(default_factory=dict)
@@ -93,9 +96,10 @@ class Entry:
 
     @property
     def settings(self) -> str:
-        """The family, and what was asked for beyond its defaults, in short."""
+        """The family, the precision, and what was asked for beyond defaults, in short."""
         text = one_line(", ".join(f"{name} {value}" for name, value in self.asked.items()), 90) or "default settings"
-        return ", ".join(filter(None, [one_line(self.family, 40), *self._frame(), text]))
+        known = [one_line(name, 40) for name in (self.family, self.dtype)]
+        return ", ".join(filter(None, [*known, *self._frame(), text]))
 
     def _frame(self) -> Iterator[str]:
         shots = {count for around in self.around.values() for count in around.shots if count}
@@ -142,10 +146,12 @@ def _entry(run: Run) -> Entry:
         status=run.status,
         created=run.created,
         family=model.family if model else "",
+        dtype=model.dtype if model else "",
         row=row_key(run, machine),
         rescored=bool(block and any("scored again" in event.what for event in block.events)),
         checkpoint=(model.name, model.content_hash, model.adapter_hash or "", model.dtype) if model else (run.model,),
-        asked=dict(block.decoding_requested) if block else {},
+        asked=requested(run),
+        unsafe=bool(run.asked.get("unsafe_no_sandbox") or (block and block.execution and block.execution.unsafe)),
         suite=block.suite if block else None,
         limit=block.limit if block else None,
         failures=len(block.failures) if block else 0,

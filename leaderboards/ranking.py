@@ -77,6 +77,9 @@ def _badges(row: Row, columns: Sequence[Column], current: Sequence[Asked | None]
         badges.append(Badge("edited", "samples edited", why))
     if any(entry.rescored for entry in row.entries):
         badges.append(Badge("rescored", "re-scored", "The recorded answers of another run, scored again."))
+    if any(entry.unsafe for entry in row.entries):
+        why = "--unsafe-no-sandbox was given: generated code and scorers may have run with the user's own rights."
+        badges.append(Badge("unsafe", "sandbox not required", why))
     differing = _differing(row, columns, current)
     if stale := differing["definition"]:
         why = f"Templates, filters or scorer differ from those of the newest complete run: {', '.join(stale)}."

@@ -24,7 +24,7 @@ from dare_bench.errors import CheckpointError, UsageError
 from dare_bench.model_adapters.checkpoint import compare, read_object, shapes_of
 from dare_bench.model_adapters.targets import choose
 from dare_bench.model_adapters.tokens import one_line
-from dare_bench.model_adapters.weights import check_finite
+from dare_bench.model_adapters.weights import check_finite, holds
 from dare_bench.protocols import AdapterSettings
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -158,6 +158,17 @@ def read_adapter(network: Any, folder: Path) -> None:
     weights = load_file(str(file))
     check_finite(weights, folder)
     set_peft_model_state_dict(network, weights, NAME)
+
+
+def holds_adapter(network: Any, base: Path, folder: Path, dtype: torch.dtype) -> bool:
+    """Is the network the base of one folder with the adapter of another on it, switched on and both unchanged?"""
+    if any(getattr(module, "disable_adapters", None) is True for module in network.modules()):
+        return False
+    own, known = _state(network), load_file(str(weight_file(folder)))
+    if own.keys() != known.keys() or not all(torch.equal(known[n].to(own[n]), own[n]) for n in own):
+        return False
+    whole = network.get_base_model().state_dict()
+    return holds({n.replace(".base_layer", ""): w for n, w in whole.items() if "lora_" not in n}, base, dtype)
 
 
 def write_adapter(network: Any, folder: Path, state_dict: Mapping[str, Any] | None = None) -> None:

@@ -54,6 +54,12 @@ def weights_of(path: Path) -> dict[str, tuple[int, ...]]:
     raise CheckpointError(f"{path}: no {SINGLE} and no {INDEX} in it{hint}")
 
 
+def weight_files(path: Path) -> list[Path]:
+    """The files that :func:`weights_of` finds a folder's weights in; raises CheckpointError."""
+    index = path / INDEX
+    return [path / name for name in sorted(set(_weight_map(index).values()))] if index.is_file() else [path / SINGLE]
+
+
 def _weight_map(file: Path) -> dict[str, str]:
     """The file of each weight, as an index says; raises CheckpointError."""
     found = read_json(file, CheckpointError).get("weight_map")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from dare_bench.errors import DareError, DecodingError, ModelOutputError, PromptError, UsageError
-from dare_bench.model_adapters.adapters import is_adapted, merge, read_adapter, wrap
+from dare_bench.model_adapters.adapters import holds_adapter, is_adapted, merge, read_adapter, wrap
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
 from dare_bench.model_adapters.family import Family
 from dare_bench.model_adapters.sampling.loop import denoise
@@ -20,8 +20,8 @@ from dare_bench.model_adapters.sampling.rows import Row
 from dare_bench.model_adapters.sampling.text import response_text, through_eos
 from dare_bench.model_adapters.saving import save_checkpoint
 from dare_bench.model_adapters.scoring.score import score_pairs
-from dare_bench.model_adapters.tokens import as_id, encode_prompt, one_line
-from dare_bench.model_adapters.weights import into
+from dare_bench.model_adapters.tokens import as_id, encode_prompt, one_line, words_of
+from dare_bench.model_adapters.weights import holds, into
 from dare_bench.protocols import AdapterSettings
 from dare_bench.types import Capabilities, Decoding, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
 
@@ -34,11 +34,18 @@ class NativeModel:
     capabilities = Capabilities(trajectory=True, likelihood=True, row_keyed_randomness=True)
 
     def __init__(
-        self, family: Family, network: DiffusionNetwork, tokenizer: Any | None, spec: ModelSpec, path: Path
+        self,
+        family: Family,
+        network: DiffusionNetwork,
+        tokenizer: Any | None,
+        spec: ModelSpec,
+        path: Path,
+        adapter: Path | None = None,
     ) -> None:
         self.network: Any = network  # a PeftModel around it while an adapter is on
         self.family, self.tokenizer, self.spec, self.path = family, tokenizer, spec, path
         self.device = torch.device(spec.device)
+        self._adapter, self._words = adapter, words_of(tokenizer)
 
     # -- what was asked for --------------------------------------------------------------------------------------
 
@@ -203,6 +210,15 @@ class NativeModel:
             read_adapter(self.network, folder)
         else:
             into(self.network, folder)
+
+    def is_as_opened(self) -> bool:
+        """Are weights and tokenizer what the folders hold that they were opened from?"""
+        dtype = getattr(torch, self.spec.dtype)
+        if words_of(self.tokenizer) != self._words or is_adapted(self.network) != (self._adapter is not None):
+            return False
+        if self._adapter is not None:
+            return holds_adapter(self.network, self.path, self._adapter, dtype)
+        return holds(self.network.state_dict(), self.path, dtype)
 
     def add_adapter(self, settings: AdapterSettings) -> None:
         """Put a new LoRA adapter on the network, which freezes all other weights; raises UsageError."""

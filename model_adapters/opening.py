@@ -85,10 +85,10 @@ def open_native(
     _check_counts(path, arch, len(found))
     try:
         with torch.device("meta"):
-            built = {k: tuple(v.shape) for k, v in network(config).state_dict().items()}
+            built = published_shapes(network(config).state_dict())
     except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         raise CheckpointError(f"{path}: config.json describes no network ({' '.join(str(error).split())})") from error
-    compare(path, found, published_shapes(built), "the family", "config.json")
+    compare(path, found, built, "the family", "config.json")
     where = pick_device(device)
     kind = pick_dtype(dtype, where, raw)
     tokenizer = open_tokenizer(path, arch.vocab)
@@ -117,7 +117,7 @@ def open_native(
     _check_ids(spec, path)
     if tokenizer is not None:
         name_mask(tokenizer, spec.mask_id)
-    return NativeModel(family, loaded, tokenizer, spec, path)
+    return NativeModel(family, loaded, tokenizer, spec, path, adapter)
 
 
 def _given_id(name: str, value: Any) -> int:

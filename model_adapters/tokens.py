@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,13 @@ def open_tokenizer(path: Path, vocab: int) -> Any | None:
             "use the tokenizer that belongs to these weights"
         )
     return tokenizer
+
+
+def words_of(tokenizer: Any | None) -> tuple[Any, ...]:
+    """What people change of an open tokenizer: chat template, special and added tokens."""
+    if tokenizer is None:
+        return ()
+    return deepcopy(tokenizer.chat_template), dict(tokenizer.special_tokens_map), len(tokenizer)
 
 
 def encode_prompt(

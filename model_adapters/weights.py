@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from dare_bench.errors import CheckpointError
-from dare_bench.model_adapters.backbone.moe import published_shapes
-from dare_bench.model_adapters.checkpoint import check_weights
+from dare_bench.model_adapters.backbone.moe import published, published_shapes
+from dare_bench.model_adapters.checkpoint import check_weights, weight_files
 from dare_bench.model_adapters.quiet import quiet_transformers
 
 
@@ -33,10 +33,24 @@ def into(network: Any, path: Path) -> None:
     Raises:
         CheckpointError: weights missing, too many, of another shape, NaN.
     """
-    check_weights(path, published_shapes({name: tuple(value.shape) for name, value in network.state_dict().items()}))
+    check_weights(path, published_shapes(network.state_dict()))
     found = from_folder(type(network), path, deepcopy(network.config), network.dtype).state_dict()
     check_finite(found, path)
     network.load_state_dict(found)
+
+
+def holds(state: Mapping[str, Tensor], path: Path, dtype: torch.dtype) -> bool:
+    """Are these a folder's weights, each value as it opens in ``dtype``? One weight at a time is read."""
+    own = published(state)
+    for file in weight_files(path):
+        with safe_open(str(file), framework="pt") as shard:
+            for name in shard.keys():  # noqa: SIM118 - no mapping: it cannot be iterated over
+                weight = own.pop(name, None)
+                if weight is None or weight.dtype != dtype:
+                    return False
+                if not torch.equal(shard.get_tensor(name).to(dtype).to(weight.device), weight):
+                    return False
+    return not own
 
 
 def check_finite(weights: Mapping[str, Tensor], path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import Block
+from dare_bench.runs.scores import opened_with
 from dare_bench.runs.trained import base_of, made_from, trainings, without_folders
 
 _SEEDS = ("python seed", "numpy seed", "seed", "few-shot seed")
@@ -108,10 +109,13 @@ def _settings(runs: Sequence[Run], blocks: Sequence[Block], asked: list[str], es
     first, tasks = blocks[0], [task for block in blocks for task in block.tasks.values()]
     found = {name: _only([t.decoding[name] for t in tasks if name in t.decoding]) for name in asked}
     found |= {name: _only([t.likelihood[name] for t in tasks if name in t.likelihood]) for name in estimator}
-    found |= {"dtype": first.model.dtype, "harness": first.harness.name, "answers to each prompt": first.repeats}
+    found |= {"dtype": first.model.dtype, **opened_with(runs[0].results)}
+    found |= {"harness": first.harness.name, "answers to each prompt": first.repeats}
     found |= dict(zip(_SEEDS, first.seeds, strict=True))
     template = runs[0].results.get("chat_template_sha")
     found["chat template"] = str(template)[:8] if template else "not applied"
+    if template:
+        found["examples as turns"] = runs[0].results.get("fewshot_as_multiturn")
     return {name: value for name, value in found.items() if value is not _MISSING}
 
 

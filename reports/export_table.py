@@ -21,7 +21,7 @@ from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run
 from dare_bench.runs.rows import RowKey, row_key
 from dare_bench.runs.schema import Block
-from dare_bench.runs.scores import Score, is_share
+from dare_bench.runs.scores import Score, headline, is_share
 from dare_bench.runs.standing import Asked, around, difference, present
 from dare_bench.runs.text import counted
 
@@ -135,7 +135,7 @@ def _rows(runs: Sequence[Run], wanted: Sequence[str]) -> tuple[list[Answered], i
     for run in sorted(newest, key=lambda run: run.status != "complete"):
         rows = found.setdefault(place[id(run)], [])
         for task in wanted:
-            if (score := run.headline(task)) is None:
+            if (score := headline(run.scores(), task)) is None:
                 continue
             if any(task in row and row[task][1].fingerprint == score.fingerprint for row in rows):
                 doubles += 1

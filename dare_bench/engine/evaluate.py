@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from dare_bench import fingerprint, suites
 from dare_bench.config import RunSpec, run_spec
@@ -28,7 +28,9 @@ from dare_bench.engine.rundir import Done, RunFolder, choose, latest_with_prefix
 from dare_bench.engine.scope import Scope, joined
 from dare_bench.engine.sharding import Shards, sharded
 from dare_bench.errors import DataError, UsageError
+from dare_bench.keywords import RunKeywords
 from dare_bench.loading import locate
+from dare_bench.model import Model
 from dare_bench.protocols import LoadedModel
 from dare_bench.registry import registry
 from dare_bench.runs import lineage
@@ -39,7 +41,13 @@ from dare_bench.types import Request
 log = logging.getLogger("dare_bench")
 
 
-def evaluate(spec: RunSpec | None = None, *, model: Any = None, progress: bool = True, **fields: Any) -> Run:
+def evaluate(
+    spec: RunSpec | None = None,
+    *,
+    model: str | Path | Model | LoadedModel | None = None,
+    progress: bool = True,
+    **fields: Unpack[RunKeywords],
+) -> Run:
     """Evaluate a checkpoint on tasks and return its run.
 
     Args:
@@ -119,7 +127,8 @@ def settled(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) -> tupl
         given["model"] = str(model)
     elif model is not None:
         opened = model
-        name = getattr(model, "path", None) or getattr(model, "name", None) or type(model).__name__
+        named = (getattr(model, name, None) for name in ("checkpoint", "path", "name"))
+        name = next(filter(None, named), type(model).__name__)
         given.setdefault("model", spec.model if spec is not None else str(name))
     if spec is not None:
         given = {**spec.model_dump(), **given}

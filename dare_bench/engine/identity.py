@@ -18,6 +18,7 @@ from dare_bench import fingerprint
 from dare_bench.config import RunSpec
 from dare_bench.engine.environment import installed
 from dare_bench.loading import locate
+from dare_bench.model import Model
 from dare_bench.protocols import LoadedModel
 from dare_bench.types import Decoding, Request
 
@@ -30,11 +31,13 @@ _WHERE = frozenset({"max_rows", "devices", "executor", "ray_address"})
 
 
 def model_content(model: Any, loaded: LoadedModel) -> str:
-    """The content hash of a model handed over in memory. Its weights are hashed as they are: they may have been
-    trained since they were read. A model without a network (a served engine, a test double) says itself what it is."""
+    """The content hash of a model handed over in memory: that of its folder while it is what the folder holds, else one
+    of its weights as they are. A model without a network (a served engine, a test double) says itself what it is."""
     said = getattr(model, "content_hash", None)
     if isinstance(said, str):
         return said
+    if isinstance(model, Model) and model.is_as_opened():
+        return fingerprint.content_hash(model.path)
     if loaded.network is not None:
         return fingerprint.network_hash(loaded.network)
     kind = type(loaded)
@@ -48,7 +51,7 @@ def adapter_content(spec: RunSpec, content: str) -> str | None:
     Raises:
         CheckpointError: no adapter there.
     """
-    if spec.adapter is None or not content.startswith(("sha256:", "rev:")):
+    if spec.adapter is None or not content.startswith("sha256:"):
         return None
     return fingerprint.content_hash(locate(spec.adapter))
 

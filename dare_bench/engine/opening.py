@@ -11,6 +11,7 @@ from dare_bench.config import RunSpec
 from dare_bench.engine import identity as ident
 from dare_bench.errors import UsageError
 from dare_bench.loading import base_and_adapter, is_adapter, load, locate
+from dare_bench.model import Model
 from dare_bench.protocols import LoadedModel
 from dare_bench.reading import existing
 
@@ -31,13 +32,31 @@ def apart(spec: RunSpec, given: Any = None) -> RunSpec:
         theirs = getattr(given, "adapter", None)
         if named and named != [str(theirs)]:
             raise UsageError(f"adapter={named[0]!r}, but the model is open already; load(base, adapter=...) opens both")
-        return spec.model_copy(update={"adapter": None if theirs is None else str(theirs)})
+        held = _as_opened(spec, given) if isinstance(given, Model) else {}
+        return spec.model_copy(update={"adapter": None if theirs is None else str(theirs), **held})
     if not named and ((folder := existing(spec.model)) is None or not is_adapter(folder)):
         return spec
     if len(set(named)) > 1:
         raise UsageError(f"two adapters are named, {named[0]!r} and {named[1]!r} in model_args; give one")
     base, adapter = base_and_adapter(spec.model, named[0] if named else None)
     return spec.model_copy(update={"model": base, "adapter": adapter, "model_args": arguments})
+
+
+def _as_opened(spec: RunSpec, model: Model) -> dict[str, Any]:
+    """The opening settings of an open model, as a command that opens it alike would give them.
+
+    Raises:
+        UsageError: the spec asks for others.
+    """
+    facts = {"family": model.spec.family, "device": model.spec.device, "dtype": model.spec.dtype}
+    named = {**{name: getattr(spec, name) for name in facts}, **spec.model_args}
+    asked = {name: value for name, value in named.items() if value is not None and name != "adapter"}
+    for name, value in asked.items():
+        held = model.asked.get(name, facts.get(name))
+        if value not in (held, facts.get(name)):
+            raise UsageError(f"{name}={value!r}, but the model is open already ({name}={held!r}); give it to load")
+    whole = {**model.asked, **asked}
+    return {**{name: whole.pop(name, None) for name in facts}, "model_args": whole}
 
 
 class Opener:

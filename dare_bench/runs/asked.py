@@ -13,6 +13,7 @@ from typing import Any
 from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import TaskBlock
+from dare_bench.runs.scores import opened_with
 from dare_bench.runs.standing import around, own_templates
 from dare_bench.types import Decoding
 
@@ -193,6 +194,7 @@ def _facts(run: Run, task: str) -> Iterator[tuple[str, Any]]:
     yield "adapter", block.model.adapter_hash
     yield "family", block.model.family
     yield "dtype", block.model.dtype
+    yield from ((f"opened with {name}", value) for name, value in opened_with(run.results).items())
     yield "harness", f"{block.harness.name} {block.harness.version}"
     yield from asking(run, task).items()
     yield "sampling seed", block.seeds[2]

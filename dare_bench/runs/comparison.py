@@ -214,7 +214,7 @@ def _shared(made: Comparison, a: int, b: int) -> list[str]:
 
 
 def _has(run: Run, task: str) -> bool:
-    return run.headline(task) is not None
+    return any(score.task == task for score in run.scores())
 
 
 def _key(first: Run, second: Run, task: str, key: str | None) -> str | None:

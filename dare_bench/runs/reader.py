@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dare_bench.errors import RunError
+from dare_bench.errors import RunError, unknown
 from dare_bench.reading import read_json
 from dare_bench.runs.files import DONE_FILE, JOURNAL, RUN_FILE, file_digest, own_file, samples_name, traces_name
 from dare_bench.runs.index import Document, SampleIndex, sample_lines, trace_lines
@@ -95,8 +95,17 @@ class Run:
         return list(self._scores)
 
     def headline(self, task: str) -> Score | None:
-        """The score that stands for a task or group."""
+        """The score that stands for a task or group; None where the task has none (yet).
+
+        Raises:
+            UnknownNameError: the run has results, and no such task or group.
+        """
+        self._check(task, {*self.tasks, *(score.task for score in self._scores)})
         return headline(self._scores, task)
+
+    def _check(self, task: str, known: Iterable[str]) -> None:
+        if self.block is not None and task not in known:
+            raise unknown("task", task, known)
 
     def top_level(self) -> list[str]:
         """Tasks and groups with scores, without those that are part of a group with a score of its own."""
@@ -133,17 +142,21 @@ class Run:
         return own_file(self.path, name) if self.date else None
 
     def samples(self, task: str) -> Iterator[dict[str, Any]]:
-        """The sample lines of a task, in the file's order; none if they were not written."""
+        """The sample lines of a task, in the file's order; none if they were not written. Raises UnknownNameError."""
+        self._check(task, self.tasks)
         path = self.samples_file(task)
         return sample_lines(path) if path else iter(())
 
     def traces(self, task: str) -> Iterator[dict[str, Any]]:
-        """The trace lines of a task, in the file's order; none if they were not written."""
+        """The trace lines of a task, in the file's order; none if they were not written. Raises UnknownNameError."""
+        self._check(task, self.tasks)
         path = self.traces_file(task)
         return trace_lines(path) if path else iter(())
 
     def index(self, task: str) -> SampleIndex | None:
-        """The documents of a task by id; None if its samples were not written. Reads both files once."""
+        """The documents of a task by id; None if its samples were not written. Reads both files once. Raises
+        UnknownNameError."""
+        self._check(task, self.tasks)
         path = self.samples_file(task)
         return SampleIndex(task, path, self.traces_file(task)) if path else None
 

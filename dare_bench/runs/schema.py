@@ -301,6 +301,8 @@ class Asked(Open):
     model: Name | None = None
     tasks: list[Name] | None = Field(default=None, max_length=MAX_TASKS)
     num_fewshot: Count | None = None
+    likelihood: dict[str, Any] = Field(default_factory=dict)
+    unsafe_no_sandbox: bool = False
     data_dir: Folder | None = None
     include_path: list[Folder] | None = None
 

@@ -71,12 +71,19 @@ class Score:
         return f"{self.metric},{self.filter}"
 
 
-def settings_fingerprint(task: TaskBlock) -> str:
+def opened_with(results: Mapping[str, Any]) -> dict[str, Any]:
+    """The special ids that a run's model was opened with in place of its own. What else it may have been opened with
+    (adapter, family, device, dtype) is told of the model itself."""
+    given = results.get("config", {}).get("model_args")
+    return {name: given[name] for name in Decoding.id_fields if name in given} if isinstance(given, Mapping) else {}
+
+
+def settings_fingerprint(task: TaskBlock, block: Block, opened: Mapping[str, Any]) -> str:
     """16 hex digits over a task's own fingerprint (prompts, targets, filters, scorer) and all settings that can change
-    an answer; what only records more is left out."""
+    an answer or how many there are; what only records more is left out."""
     decoding = {name: value for name, value in task.decoding.items() if name not in Decoding.hidden}
-    text = json.dumps([task.fingerprint, decoding, task.likelihood], sort_keys=True, default=str)
-    return _hash(text)
+    around = [block.model.dtype, block.seeds, block.repeats, opened]
+    return _hash(json.dumps([task.fingerprint, decoding, task.likelihood, *around], sort_keys=True, default=str))
 
 
 def _hash(text: str) -> str:
@@ -104,7 +111,7 @@ def scores_of(results: Mapping[str, Any], block: Block) -> list[Score]:
 def _of_row(name: str, metrics: Mapping[str, Any], results: Mapping[str, Any], block: Block) -> Iterator[Score]:
     tasks = [block.tasks[task] for task in members(results, name) if task in block.tasks]
     task_fingerprint = _joined_tasks(task.fingerprint for task in tasks)
-    fingerprint = _joined(settings_fingerprint(task) for task in tasks)
+    fingerprint = _joined(settings_fingerprint(task, block, opened_with(results)) for task in tasks)
     totals = [task.n_total for task in tasks]
     better = results.get("higher_is_better", {}).get(name, {})
     for metric, filter_name, value in metric_keys(metrics):

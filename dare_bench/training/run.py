@@ -9,9 +9,10 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from dare_bench import fingerprint
 from dare_bench.engine.evaluate import evaluate_all, settled
@@ -19,6 +20,7 @@ from dare_bench.engine.hints import check
 from dare_bench.engine.opening import open_checkpoint
 from dare_bench.engine.plan import plan
 from dare_bench.errors import DataError, UsageError
+from dare_bench.keywords import TrainKeywords
 from dare_bench.loading import base_and_adapter, locate
 from dare_bench.protocols import AdapterSettings, LoadedModel
 from dare_bench.registry import registry
@@ -57,7 +59,7 @@ class Trained:
     seconds: float = 0.0
 
 
-def train(spec: TrainSpec | None = None, **fields: Any) -> Trained:
+def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Trained:
     """Train a checkpoint and evaluate what comes out.
 
     Args:
@@ -100,7 +102,7 @@ def train(spec: TrainSpec | None = None, **fields: Any) -> Trained:
     return Trained(out, tuple(services.runs), tuple(services.refused), time.perf_counter() - began)
 
 
-def settle(spec: TrainSpec | None, fields: dict[str, Any]) -> TrainSpec:
+def settle(spec: TrainSpec | None, fields: Mapping[str, Any]) -> TrainSpec:
     """The whole spec; fields it does not have are the method's options."""
     own = {name: value for name, value in fields.items() if name in TrainSpec.model_fields}
     options = {name: value for name, value in fields.items() if name not in TrainSpec.model_fields}

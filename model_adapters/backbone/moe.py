@@ -8,6 +8,8 @@ Shape letters: T tokens, D width, E experts, K experts a token, M expert width, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import grouped_mm, linear, silu
@@ -34,21 +36,26 @@ def stack_experts(class_name: str, experts: str = "mlp.experts") -> None:
     register_checkpoint_conversion_mapping(class_name, converters, overwrite=True)
 
 
-def published_shapes(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Names and shapes as they stand in a published file: stacked experts one by one."""
-    found: dict[str, tuple[int, ...]] = {}
-    for name, shape in shapes.items():
+def published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A network's weights under the names of a published file: stacked experts one by one, as views."""
+    found: dict[str, Tensor] = {}
+    for name, weight in state.items():
         stem, _, leaf = name.rpartition(".")
-        if not (stem.endswith("experts") and len(shape) == 3):
-            found[name] = shape
+        if not (stem.endswith("experts") and weight.ndim == 3):
+            found[name] = weight
             continue
-        for e in range(shape[0]):
+        for e, own in enumerate(weight):
             if leaf == "down_proj":
-                found[f"{stem}.{e}.down_proj.weight"] = shape[1:]
+                found[f"{stem}.{e}.down_proj.weight"] = own
             else:
-                for part in ("gate_proj", "up_proj"):
-                    found[f"{stem}.{e}.{part}.weight"] = (shape[1] // 2, shape[2])
+                gate, up = own.chunk(2)
+                found |= {f"{stem}.{e}.gate_proj.weight": gate, f"{stem}.{e}.up_proj.weight": up}
     return found
+
+
+def published_shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """The names and shapes of :func:`published`."""
+    return {name: tuple(weight.shape) for name, weight in published(state).items()}
 
 
 class Router(nn.Linear):

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from run_factory import make_run
 
 from dare_bench.leaderboards.board import load_board
@@ -25,17 +26,21 @@ def together(runs: Path, **changes: Any) -> list[set[str]]:
     return sorted(({entry.run_id for entry in row.entries} for row in rows_of(runs, **changes)), key=sorted)
 
 
-def alter(folder: Path, **changes: Any) -> None:
-    """Change the block of a run's results: ``model__dtype="bfloat16"`` sets ``model.dtype``."""
+def alter(folder: Path, *, spec: Any = None, results: Any = None, **changes: Any) -> None:
+    """Change the block of a run's results: ``model__dtype="bfloat16"`` sets ``model.dtype``. ``spec`` adds to what
+    run.json says was asked, ``results`` to lm-eval's keys."""
+    about = json.loads((folder / "run.json").read_bytes())
+    about["spec"] |= spec or {}
+    (folder / "run.json").write_text(json.dumps(about))
     file = next(folder.glob("results_*.json"))
-    results = json.loads(file.read_bytes())
+    whole = json.loads(file.read_bytes()) | (results or {})
     for name, value in changes.items():
         part, _, inner = name.partition("__")
         if inner:
-            results["dare_bench"][part][inner] = value
+            whole["dare_bench"][part][inner] = value
         else:
-            results["dare_bench"][part] = value
-    file.write_text(json.dumps(results))
+            whole["dare_bench"][part] = value
+    file.write_text(json.dumps(whole))
 
 
 def test_runs_of_one_checkpoint_with_other_tasks_share_a_row(tmp_path: Path) -> None:
@@ -58,6 +63,13 @@ def test_what_differs_keeps_runs_apart(tmp_path: Path) -> None:
         "seeds": {"seeds": [1, 1, 1, 1]},
         "hardware": {"environment": {"gpu": "NVIDIA H200"}},
         "settings": {"decoding_requested": {"steps": 8}},
+        "family": {"model__family": "llada2.1"},
+        "estimator": {"spec": {"likelihood": {"mc_num": 1}}},
+        "estimator-draws": {"spec": {"likelihood": {"mc_num": 16}}},
+        "mask": {"results": {"config": {"model_args": {"pretrained": "m", "mask_id": 7}}}},
+        "template": {"results": {"chat_template": "<u>", "fewshot_as_multiturn": True}},
+        "one-turn": {"results": {"chat_template": "<u>", "fewshot_as_multiturn": False}},
+        "repeats": {"repeats": 4},
     }.items():
         make_run(tmp_path, name, tasks={"b": 0.5})
         alter(tmp_path / name, **change)
@@ -120,14 +132,42 @@ def test_bands_of_rows_that_cannot_be_told_apart_have_a_rank_in_common(tmp_path:
 def test_examples_and_templates_that_were_asked_for_are_named_and_keep_rows_apart(tmp_path: Path) -> None:
     make_run(tmp_path, "zero", tasks={"a": 0.5})
     folder = make_run(tmp_path, "five", tasks={"b": 0.5})
-    about = json.loads((folder / "run.json").read_text())
-    about["spec"] |= {"num_fewshot": 5, "apply_chat_template": True}
-    (folder / "run.json").write_text(json.dumps(about))
-    file = next(folder.glob("results_*.json"))
-    results = json.loads(file.read_text()) | {"n-shot": {"b": 5}, "chat_template": "<user>"}
-    file.write_text(json.dumps(results))
+    alter(folder, spec={"num_fewshot": 5}, results={"n-shot": {"b": 5}, "chat_template": "<user>"})
     told = {row.main.run_id: row.settings for row in rows_of(tmp_path)}
-    assert told == {"zero": "llada, default settings", "five": "llada, 5-shot, chat template, default settings"}
+    assert told == {
+        "zero": "llada, float32, default settings",
+        "five": "llada, float32, 5-shot, chat template, default settings",
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"model__dtype": "bfloat16"}, "llada, bfloat16, default settings"),
+        ({"seeds": [7, 7, 7, 7]}, "llada, float32, seed 7"),
+        ({"seeds": [0, 1, 2, 3]}, "llada, float32, seed 0,1,2,3"),
+        ({"repeats": 4}, "llada, float32, repeats 4"),
+        ({"spec": {"likelihood": {"mc_num": 1}}}, "llada, float32, likelihood mc_num 1"),
+        ({"results": {"config": {"model_args": {"mask_id": 7}}}}, "llada, float32, mask_id 7"),
+        (
+            {"results": {"chat_template": "<u>", "fewshot_as_multiturn": False}},
+            "llada, float32, chat template, fewshot_as_multiturn False",
+        ),
+    ],
+)
+def test_a_row_shows_what_sets_it_apart(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+    alter(make_run(tmp_path, "a", tasks={"a": 0.5}), **change)
+    (row,) = rows_of(tmp_path)
+    assert row.settings == told
+
+
+@pytest.mark.parametrize(
+    "change", [{"spec": {"unsafe_no_sandbox": True}}, {"execution": {"level": "none", "unsafe": True}}]
+)
+def test_a_run_that_might_do_without_a_sandbox_has_no_rank(tmp_path: Path, change: dict[str, Any]) -> None:
+    alter(make_run(tmp_path, "a", tasks={"a": 0.5}), **change)
+    (row,) = rows_of(tmp_path)
+    assert row.rank is None and [badge.kind for badge in row.badges] == ["unsafe"]
 
 
 def test_a_run_scored_again_is_no_second_measurement(tmp_path: Path) -> None:

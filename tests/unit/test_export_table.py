@@ -217,7 +217,7 @@ def test_latex_of_real_runs_and_of_hostile_names(tmp_path: Path) -> None:
     text = written(real, "latex", fingerprints=True, caption="50 % of a_b & #1")
     cells = tabular(text)
     assert cells[0] == ["checkpoint", "dare_sudoku (n=250)", "dare_arithmetic (n=300)", "settings fingerprint"]
-    assert cells[1] == ["tiny-llada-base", "37.2 ± 5.9", "7.7 ± 3.0", "cad3e2de 75a11e61"]
+    assert cells[1] == ["tiny-llada-base", "37.2 ± 5.9", "7.7 ± 3.0", "1fb4ffa8 89c2c66d"]
     assert r"\textbf{90.0 $\pm$ 3.7}" in text and r"\caption{50 \% of a\_b \& \#1}" in text
     assert text.startswith("% needs \\usepackage{booktabs}\n")
     hostile = r"\input{/etc/passwd} 50% {a}_b^c~d #1 $x$ & é 漢 -- \\ <x> α"

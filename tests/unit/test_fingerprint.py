@@ -71,6 +71,16 @@ def test_hashes_are_remembered_until_the_file_changes(checkpoint: Path, monkeypa
     assert fingerprint.content_hash(checkpoint) == first
 
 
+def test_reading_large_files_is_told_once(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fingerprint, "_LARGE", 1)
+    with caplog.at_level("INFO", logger="dare_bench"):
+        for _ in range(2):
+            fingerprint.content_hash(checkpoint)
+    assert [record.message for record in caplog.records] == [f"reading {checkpoint} to tell its content (0.0 GB, once)"]
+
+
 def test_works_where_nothing_can_be_written(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = fingerprint.content_hash(checkpoint)
     monkeypatch.setenv("DARE_BENCH_CACHE", "/proc/none")
@@ -88,10 +98,19 @@ def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fingerprint.cache_dir().name == f"dare-bench-{os.getuid()}"
 
 
-def test_a_hub_snapshot_is_its_revision() -> None:
-    revision = "0123456789abcdef0123456789abcdef01234567"
-    path = f"/hub/models--GSAI-ML--LLaDA-8B-Base/snapshots/{revision}"
-    assert fingerprint.content_hash(path) == f"rev:{revision}"
+def test_weights_replaced_in_a_hub_snapshot_are_another_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--owner--name" / "snapshots" / "0123456789abcdef0123456789abcdef01234567"
+    blobs = snapshot.parents[1] / "blobs"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for file in checkpoint.iterdir():
+        shutil.copy(file, blobs / f"blob-of-{file.name}")
+        (snapshot / file.name).symlink_to(blobs / f"blob-of-{file.name}")
+    assert fingerprint.content_hash(snapshot) == fingerprint.content_hash(checkpoint)
+    one, two = sorted(snapshot.glob("*.safetensors"))
+    one.unlink()
+    one.symlink_to(two.readlink())
+    assert fingerprint.content_hash(snapshot) != fingerprint.content_hash(checkpoint)
 
 
 def test_what_is_no_checkpoint_is_said(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ import pytest
 from require import need_package
 from run_factory import make_run
 
-from dare_bench.errors import RunError
+from dare_bench.errors import RunError, UnknownNameError
 from dare_bench.runs.intervals import confidence_intervals, members
 from dare_bench.runs.reader import Run, find_runs
-from dare_bench.runs.schema import Block, TaskBlock
-from dare_bench.runs.scores import headline, scores_of, settings_fingerprint, weakest
+from dare_bench.runs.schema import Block
+from dare_bench.runs.scores import headline, scores_of, weakest
 
 
 def test_scores_carry_interval_size_and_settings(tmp_path: Path) -> None:
@@ -26,7 +26,14 @@ def test_scores_carry_interval_size_and_settings(tmp_path: Path) -> None:
     assert (score.n, score.n_total, score.tier, score.limited) == (20, 200, "E1", True)
     assert score.stderr == pytest.approx(0.0688, abs=1e-4) and score.higher_is_better is True
     assert [s.task for s in run.scores()] == ["dare_sudoku", "choice_x"]
-    assert run.headline("nothing") is None
+    assert run.headline("choice_x") is not None
+
+
+@pytest.mark.parametrize("ask", [Run.headline, Run.samples, Run.traces, Run.documents])
+def test_a_task_that_the_run_does_not_have_is_refused_and_the_nearest_named(tmp_path: Path, ask: Any) -> None:
+    run = Run(make_run(tmp_path, tasks={"dare_sudoku": 0.9, "choice_x": 0.5}))
+    with pytest.raises(UnknownNameError, match="unknown task 'dare_sudoko'; closest: dare_sudoku"):
+        ask(run, "dare_sudoko")
 
 
 def test_documents_bring_rows_and_traces_together(tmp_path: Path) -> None:
@@ -39,7 +46,6 @@ def test_documents_bring_rows_and_traces_together(tmp_path: Path) -> None:
     index = run.index("dare_sudoku")
     assert index is not None and len(index) == 20 and index.document(3) == third
     assert len(list(run.samples("dare_sudoku"))) == len(list(run.traces("dare_sudoku"))) == 20
-    assert list(run.documents("not-run")) == [] and list(run.samples("not-run")) == []
 
 
 def test_rows_of_several_filters_come_together(tmp_path: Path) -> None:
@@ -125,12 +131,26 @@ def test_find_runs_goes_deep_sorts_by_date_and_skips_damage(tmp_path: Path) -> N
 
 
 def test_the_settings_fingerprint_changes_with_what_changes_an_answer() -> None:
-    base = TaskBlock(fingerprint="f", n_docs=2, decoding={"steps": 8, "trajectory": False}, tier="E1")
-    assert settings_fingerprint(base) == settings_fingerprint(
-        base.model_copy(update={"n_docs": 5, "decoding": {"trajectory": True, "steps": 8, "margin": True}})
-    )
-    for change in ({"fingerprint": "g"}, {"decoding": {"steps": 9}}, {"likelihood": {"mc_num": 1}}):
-        assert settings_fingerprint(base.model_copy(update=change)) != settings_fingerprint(base)
+    task = {"fingerprint": "f", "n_docs": 2, "decoding": {"steps": 8, "trajectory": False}, "tier": "E1"}
+    model = {"name": "m", "family": "f", "content_hash": "h", "dtype": "float32"}
+    arguments = {"pretrained": "m", "dtype": "float32"}
+
+    def made(asked: dict[str, Any] | None = None, **fields: Any) -> str:
+        results = {"results": {"t": {"acc,none": 0.5}}, "config": {"model_args": asked or arguments}}
+        whole = {"tasks": {"t": task}, "model": model, **fields}
+        return str(_scores(results, **whole)[0].fingerprint)
+
+    same = {**task, "n_docs": 5, "decoding": {"trajectory": True, "steps": 8, "margin": True}}
+    assert made(tasks={"t": same}) == made(arguments | {"pretrained": "n"}, model={**model, "name": "n"}) == made()
+    others = [
+        *(made(tasks={"t": {**task, name: value}})
+          for name, value in (("fingerprint", "g"), ("decoding", {"steps": 9}), ("likelihood", {"mc_num": 1}))),
+        made(arguments | {"mask_id": 7}),
+        made(model={**model, "dtype": "bfloat16"}),
+        made(seeds=(0, 0, 1, 0)),
+        made(repeats=2),
+    ]  # fmt: skip
+    assert len({*others, made()}) == len(others) + 1
 
 
 def test_the_headline_is_the_metric_people_quote() -> None:

@@ -1,0 +1,171 @@
+"""The keywords of Python calls, for editors and type checkers. What they mean stands where they are read: ``RunSpec``,
+``TrainSpec``, and the families' and methods' own settings. A test holds the names and values equal to those.
+
+A plugin's own family or method may have more: ``generate(..., **fields)`` with ``fields: dict[str, Any]`` passes them,
+and so do ``evaluate(decoding=...)`` and ``train(options=...)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+
+class RunKeywords(TypedDict, total=False):
+    """Of ``evaluate``: the fields of :class:`~dare_bench.config.RunSpec` besides the model."""
+
+    adapter: str | None
+    family: str | None
+    model_args: Mapping[str, Any]
+    device: str | None
+    dtype: str | None
+    harness: str
+    tasks: str | Sequence[str]
+    num_fewshot: int | None
+    decoding: Mapping[str, Any]
+    likelihood: Mapping[str, Any]
+    limit: int | float | None
+    samples: Mapping[str, Sequence[int]] | None
+    seeds: int | str | Sequence[int]
+    repeats: int
+    apply_chat_template: bool | str
+    fewshot_as_multiturn: bool
+    system_instruction: str | None
+    include_path: str | Sequence[str]
+    data_dir: str | None
+    max_rows: int | None
+    devices: int
+    executor: str | None
+    ray_address: str | None
+    output_path: str
+    fresh: bool
+    log_samples: bool
+    unsafe_no_sandbox: bool
+    recipe: str | None
+    part_of: str | None
+
+
+class MethodKeywords(TypedDict, total=False):
+    """The training methods' own settings, all together; each method takes some of them."""
+
+    padding: Literal["eos_supervised", "masked_out"] | None
+    canvas_length: int | None
+    max_pads: int | None
+    noise: Literal["uniform", "even", "counts", "coupled", "blocks", "band"]
+    draws: int
+    eps: float
+    band: tuple[float, float] | str
+    weight: Literal["elbo", "plain", "cart"]
+    normalise: Literal["row", "token", "mask"]
+    block_length: int | None
+    beta: float
+    shared_noise: bool
+    fresh_noise: bool
+    reference: str | None
+    label_smoothing: float
+
+
+class TrainKeywords(MethodKeywords, total=False):
+    """Of ``train``: the fields of :class:`~dare_bench.training.spec.TrainSpec`, and the methods' own."""
+
+    method: str
+    model: str
+    adapter: str | None
+    data: str | None
+    task: str | None
+    output_path: str
+    split: str
+    rows: int | None
+    max_length: int | None
+    overlong: Literal["error", "drop", "truncate"]
+    family: str | None
+    model_args: Mapping[str, Any]
+    device: str | None
+    dtype: str | None
+    peft: Literal["lora"] | None
+    lora_r: int
+    lora_alpha: float
+    lora_dropout: float
+    lora_targets: str | Sequence[str]
+    max_steps: int | None
+    num_train_epochs: float
+    per_device_train_batch_size: int
+    gradient_accumulation_steps: int
+    learning_rate: float | None
+    lr_scheduler_type: str
+    warmup_steps: float
+    weight_decay: float
+    adam_beta1: float
+    adam_beta2: float
+    adam_epsilon: float
+    max_grad_norm: float
+    gradient_checkpointing: bool
+    bf16: bool
+    fsdp: bool
+    seed: int
+    logging_steps: int
+    report_to: str | Sequence[str]
+    save_steps: int
+    save_total_limit: int | None
+    eval_every: int | None
+    eval_on_start: bool
+    eval: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+class DecodingKeywords(TypedDict, total=False):
+    """Of ``generate``: the families' fields by their users' names, all together. None is the family's default."""
+
+    gen_length: int | None
+    max_new_tokens: int | None
+    temperature: float | None
+    early_stop: bool | None
+    text_after_eos: Literal["cut", "keep"] | None
+    stop: str | Sequence[str] | None
+    rng: Literal["ours", "reference"] | None
+    trajectory: bool | None
+    margin: bool | None
+    mask_id: int | None
+    eos_id: int | Sequence[int] | None
+    eot_id: int | None
+    steps: int | None
+    block_length: int | None
+    cfg_scale: float | None
+    remasking: Literal["low_confidence", "random"] | None
+    logits_eos_inf: bool | None
+    confidence_eos_eot_inf: bool | None
+    threshold: float | None
+    factor: float | None
+    cache: Literal["none", "prefix", "dual", "exact"] | None
+    confidence_dtype: Literal["float32", "float64"] | None
+    alg: Literal["origin", "maskgit_plus", "topk_margin", "entropy", "confidence_threshold"] | None
+    alg_temp: float | None
+    eps: float | None
+    top_p: float | None
+    top_k: int | None
+    denoising_steps: int | None
+    remasking_strategy: (
+        Literal["sequential", "low_confidence_static", "low_confidence_dynamic", "entropy_bounded"] | None
+    )
+    confidence_threshold: float | None
+    eb_threshold: float | None
+    stopping_criteria_idx: Sequence[int] | None
+    minimal_topk: int | None
+    eos_early_stop: bool | None
+    editing: bool | None
+    editing_threshold: float | None
+    max_post_steps: int | None
+    num_to_transfer: int | None
+
+
+class LikelihoodKeywords(TypedDict, total=False):
+    """Of ``loglikelihood``: the families' fields by their users' names, all together. None is the family's default."""
+
+    mc_num: int | None
+    batch_size: int | None
+    cfg_scale: float | None
+    block_length: int | None
+    nll_type: Literal["mc", "ar_ftb", "ar_btf"] | None
+    log_type: Literal["ftb", "btf", "union"] | None
+    sampling_eps: float | None
+    classifier_free_guidance: float | None

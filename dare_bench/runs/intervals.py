@@ -105,14 +105,14 @@ def _of_tasks(
     made: Mapping[str, Mapping[str, Interval]],
 ) -> Interval | None:
     """A group's interval from those of its tasks, if its score is their mean and all have one."""
-    weights = _weights(results, rows, group, key)
+    weights = weights_of(results, rows, group, key)
     if weights is None or not all(key in made.get(task, {}) for task in weights):
         return None
     values = [float(rows[task][key]) for task in weights]
     return group_interval([made[task][key] for task in weights], values, list(weights.values()))
 
 
-def _weights(
+def weights_of(
     results: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]], name: str, key: str
 ) -> dict[str, float] | None:
     """How much of a group's score each of its tasks is, at any depth: by their numbers of documents or all alike,
@@ -133,7 +133,7 @@ def _weights(
         return None
     found: dict[str, float] = {}
     for part, share in zip(parts, shares, strict=True):
-        inner = _weights(results, rows, part, key)
+        inner = weights_of(results, rows, part, key)
         if inner is None:
             return None
         for task, weight in inner.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from datetime import datetime
 from pathlib import Path
@@ -127,6 +128,19 @@ def make_run(
     if done:
         atomic_write_json(folder / DONE_FILE, {"date": created})
     return folder
+
+
+def alter(folder: Path, **changes: Any) -> None:
+    """Change the block of a run's results: ``model__dtype="bfloat16"`` sets ``model.dtype``."""
+    file = next(folder.glob("results_*.json"))
+    results = json.loads(file.read_bytes())
+    for name, value in changes.items():
+        part, _, inner = name.partition("__")
+        if inner:
+            results["dare_bench"][part][inner] = value
+        else:
+            results["dare_bench"][part] = value
+    file.write_text(json.dumps(results))
 
 
 def _short(text: str) -> str:

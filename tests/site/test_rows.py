@@ -6,36 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from run_factory import make_run
-
-from dare_bench.leaderboards.board import load_board
-from dare_bench.leaderboards.entries import read_entries
-from dare_bench.leaderboards.ranking import make_rows, settled
-from dare_bench.leaderboards.rows import Row
-
-
-def rows_of(runs: Path, **changes: Any) -> list[Row]:
-    board = load_board("default").model_copy(update=changes)
-    entries = read_entries([runs], lambda text: None)
-    columns = board.columns(entries)
-    return make_rows(settled(board, columns, entries), columns, entries)
+from run_factory import alter, make_run
+from site_pages import rows_of
 
 
 def together(runs: Path, **changes: Any) -> list[set[str]]:
     return sorted(({entry.run_id for entry in row.entries} for row in rows_of(runs, **changes)), key=sorted)
-
-
-def alter(folder: Path, **changes: Any) -> None:
-    """Change the block of a run's results: ``model__dtype="bfloat16"`` sets ``model.dtype``."""
-    file = next(folder.glob("results_*.json"))
-    results = json.loads(file.read_bytes())
-    for name, value in changes.items():
-        part, _, inner = name.partition("__")
-        if inner:
-            results["dare_bench"][part][inner] = value
-        else:
-            results["dare_bench"][part] = value
-    file.write_text(json.dumps(results))
 
 
 def test_runs_of_one_checkpoint_with_other_tasks_share_a_row(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ Groups = Callable[[Mapping[str, Mapping[str, Any]]], Mapping[str, Mapping[str, A
 _RIGHT_OR_WRONG = re.compile(
     r"acc|acc_norm|accuracy|exact_match|math_verify|score|(.*_)?pass@1|prompt[-_]level[-_].*", re.IGNORECASE
 )
-"""Metrics of which an answer is right or wrong, so that one of k may be right. By name, not by the values that occurred:
+"""Metrics of which an answer is right or wrong, so that one of k may be right. By name, not by the values that came up:
 which scores a run has must not depend on its answers."""
 
 

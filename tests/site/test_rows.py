@@ -56,7 +56,7 @@ def test_a_suite_may_ask_each_task_with_settings_of_its_own(tmp_path: Path) -> N
         alter(tmp_path / name, suite="dare")
     assert together(tmp_path) == [{"a", "b"}, {"c"}]
     row = next(row for row in rows_of(tmp_path) if len(row.entries) == 2)
-    assert "settings differ by task" in row.settings
+    assert row.settings == "llada, lm-eval, gen_length 16–32, block_length 16, steps 16"
 
 
 def test_speed_of_a_row_is_that_of_its_runs_together(tmp_path: Path) -> None:
@@ -95,15 +95,36 @@ def test_bands_of_rows_that_cannot_be_told_apart_have_a_rank_in_common(tmp_path:
 
 def test_examples_and_templates_that_were_asked_for_are_named_and_keep_rows_apart(tmp_path: Path) -> None:
     make_run(tmp_path, "zero", tasks={"a": 0.5})
-    folder = make_run(tmp_path, "five", tasks={"b": 0.5})
+    folder = make_run(tmp_path, "five", tasks={"b": 0.5, "c": 0.5})
     about = json.loads((folder / "run.json").read_text())
     about["spec"] |= {"num_fewshot": 5, "apply_chat_template": True}
     (folder / "run.json").write_text(json.dumps(about))
     file = next(folder.glob("results_*.json"))
-    results = json.loads(file.read_text()) | {"n-shot": {"b": 5}, "chat_template": "<user>"}
+    results = json.loads(file.read_text()) | {"n-shot": {"b": 5, "c": 3}, "chat_template": "<user>"}
     file.write_text(json.dumps(results))
-    told = {row.main.run_id: row.settings for row in rows_of(tmp_path)}
-    assert told == {"zero": "llada, default settings", "five": "llada, 5-shot, chat template, default settings"}
+    held = "gen_length 16, block_length 16, steps 16"
+    rows = {row.main.run_id: row for row in rows_of(tmp_path)}
+    assert {name: row.settings for name, row in rows.items()} == {
+        "zero": f"llada, lm-eval, {held}", "five": f"llada, lm-eval, chat template, {held}",
+    }  # fmt: skip
+    assert [[cell.shots for cell in row.cells if cell] for row in rows.values()] == [["5-shot", "3-shot"], ["0-shot"]]
+
+
+def test_the_settings_that_held_are_told_and_not_those_asked_for(tmp_path: Path) -> None:
+    make_run(tmp_path, "a", tasks={"a": 0.5, "choice_b": 0.5}, decoding={"steps": 8, "cfg_scale": 1.5})
+    alter(tmp_path / "a", decoding_requested={"steps": 1000, "cfg_scale": 1.5, "mc_num": 4})
+    (row,) = rows_of(tmp_path)
+    assert row.settings == "llada, lm-eval, gen_length 16, block_length 16, steps 8, cfg_scale 1.5, mc_num 4"
+
+
+def test_a_row_that_lacks_seven_tasks_says_so(tmp_path: Path) -> None:
+    tasks = dict.fromkeys("abcdefgh", 0.5)
+    for at in range(3):
+        make_run(tmp_path, f"m{at}", model=f"m{at}", tasks={"a": 0.5})
+    make_run(tmp_path, "whole", model="whole", tasks=tasks)
+    make_run(tmp_path, "last", model="last", tasks={"h": 0.5})
+    found = {row.model: [badge.text for badge in row.badges] for row in rows_of(tmp_path)}
+    assert found["last"] == ["7 of 8 tasks missing"] and found["m0"] == found["whole"] == []
 
 
 def test_a_run_scored_again_is_no_second_measurement(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from dare_bench.runs.rows import RowKey, row_key
 from dare_bench.runs.schema import Cost, TaskBlock
 from dare_bench.runs.scores import Score, headline
 from dare_bench.runs.standing import Around, around
-from dare_bench.runs.text import one_line
+from dare_bench.runs.text import one_line, without_paths
 
 
 @dataclass(slots=True)
@@ -179,7 +179,7 @@ def _entry(run: Run) -> Entry:
         failures=len(block.failures) if block else 0,
         hardware=machine,
         cost=block.cost if block else Cost(),
-        lineage=model.lineage if model else None,
+        lineage=without_paths(model.lineage) if model else None,
         files={
             task: (state(file), state(run.traces_file(task)))
             for task in run.tasks

@@ -59,7 +59,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def without_paths(value: Any) -> Any:
-    """``value`` with only the last part of each absolute path in its texts: what is published tells nobody's folders."""
+    """``value`` with only the last part of each absolute path in its texts: nobody's folders are published."""
     if isinstance(value, str):
         return _ABSOLUTE.sub(lambda found: found[0].rstrip("/").rpartition("/")[2], value)
     if isinstance(value, dict):

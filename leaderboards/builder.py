@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ from dare_bench.errors import RunError, UsageError
 from dare_bench.leaderboards import board_page, compare_page, lineage_page, run_page, sample_pages, speed_page
 from dare_bench.leaderboards.board import Board, load_board
 from dare_bench.leaderboards.context import Context, View
-from dare_bench.leaderboards.document_values import document_values
 from dare_bench.leaderboards.entries import read_entries
 from dare_bench.leaderboards.pages import HERE, Link, slug
-from dare_bench.leaderboards.ranking import Values, make_rows, settled
+from dare_bench.leaderboards.ranking import make_rows, settled
 from dare_bench.leaderboards.site import MANIFEST, NOTED, Site
 from dare_bench.runs.writer import held
 
@@ -109,8 +107,7 @@ def _write(site: Site, context: Context, report: Report, tell: Callable[[int, in
         if tell is not None:
             tell(done, len(context.entries))
     if context.samples:  # only now is known what was edited, and how rows compare document by document
-        values = partial(document_values, site)
-        context.views = [_view(view.name, view.board, context, view.place, values) for view in context.views]
+        context.views = [_view(view.name, view.board, context, view.place, site) for view in context.views]
     for entry in context.entries:
         run_page.write(site, context, entry)
     for module in PAGES:
@@ -128,11 +125,11 @@ def _views(declared: Sequence[tuple[str, Board]], context: Context) -> list[View
     return views
 
 
-def _view(name: str, board: Board, context: Context, place: str, values: Values | None = None) -> View:
+def _view(name: str, board: Board, context: Context, place: str, site: Site | None = None) -> View:
     columns = board.columns(context.entries)
     board = settled(board, columns, context.entries)
     data = "data/board.json" if place == "index.html" else f"data/{place.removesuffix('.html')}.json"
-    return View(name, board, columns, make_rows(board, columns, context.entries, values), place, data)
+    return View(name, board, columns, make_rows(board, columns, context.entries, site), place, data)
 
 
 def _navigation(context: Context) -> tuple[Link, ...]:

@@ -8,20 +8,20 @@ Review of Economic Studies 91, 2024); others by their two intervals.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from dare_bench.leaderboards.board import Board, Column
-from dare_bench.leaderboards.document_values import Stratum
+from dare_bench.leaderboards.document_values import Stratum, document_values
 from dare_bench.leaderboards.entries import Entry
 from dare_bench.leaderboards.rows import Badge, Cell, Row, cells_of, together
-from dare_bench.runs.scores import Score, is_share
+from dare_bench.leaderboards.site import Site
+from dare_bench.runs.scores import is_share
 from dare_bench.runs.standing import Asked, Difference, difference, present
 from dare_bench.stats import Interval, mean_of
 from dare_bench.stats.paired import all_pairs, holm
 
-Values = Callable[[Entry, Score], list[Stratum]]
-"""The documents' values behind a score; none where they are not known."""
 LEVEL = 0.05
 
 
@@ -37,10 +37,9 @@ def settled(board: Board, columns: Sequence[Column], entries: Sequence[Entry]) -
     return board.model_copy(update={"rank_by": "mean" if 2 * whole >= len(scored) else usual})
 
 
-def make_rows(
-    board: Board, columns: Sequence[Column], entries: Sequence[Entry], values: Values | None = None
-) -> list[Row]:
-    """The rows of a board, best first, then those without rank, newest first."""
+def make_rows(board: Board, columns: Sequence[Column], entries: Sequence[Entry], site: Site | None = None) -> list[Row]:
+    """The rows of a board, best first, then those without rank, newest first. ``site`` keeps what the documents'
+    values show; without it the intervals decide."""
     rows = [Row(own, cells_of(own, columns)) for own in together(entries, board.rows == "run")]
     rows = [row for row in rows if board.tasks == "all" or any(row.cells) or row.main.status == "running"]
     current = _now(rows, len(columns))
@@ -48,7 +47,7 @@ def make_rows(
         row.badges = _badges(row, columns, current, board.rank_by)
         _add_mean(row, board, columns)
     comparable = _comparable(rows, board, columns)
-    _rank(comparable, _paired(comparable, board, columns, values) if values else {})
+    _rank(comparable, _paired(comparable, board, columns, site) if site else {})
     newest_first = sorted(rows, key=lambda row: row.created, reverse=True)
     # "Ties" share a rank by their intervals; within a rank the better point estimate stands first.
     return sorted(newest_first, key=lambda row: (row.rank is None, row.rank or 0, -_sign(row) * (row.mean or 0.0)))
@@ -176,31 +175,32 @@ def _rank(comparable: Sequence[Row], paired: dict[int, dict[int, float]]) -> Non
         row.shared = ranks[row.rank] > 1
 
 
-def _paired(
-    rows: Sequence[Row], board: Board, columns: Sequence[Column], values: Values
-) -> dict[int, dict[int, float]]:
+def _paired(rows: Sequence[Row], board: Board, columns: Sequence[Column], site: Site) -> dict[int, dict[int, float]]:
     """The p of the paired test of every two rows that answered the same documents, adjusted for each row by Holm's
     method over all its comparisons."""
     alike: dict[tuple[tuple[float, str], ...], dict[int, list[Stratum]]] = defaultdict(dict)
     for at, row in enumerate(rows):
         cells = [cell for cell in _ranked_cells(row, board, columns) if cell is not None]
-        found = [values(cell.entry, cell.score) for cell in cells]
+        found = [document_values(site, cell.entry, cell.score) for cell in cells]
         if all(found):
             strata = [replace(one, weight=one.weight / len(cells)) for own in found for one in own]
             alike[tuple((round(one.weight, 9), one.documents) for one in strata)][at] = strata
     made: dict[int, dict[int, float]] = {}
-    for same in alike.values():
+    for key, same in alike.items():
         if len(same) < 2:
             continue
-        places, own = list(same), list(same.values())
-        p = all_pairs([[row[at].values for row in own] for at in range(len(own[0]))], [one.weight for one in own[0]])
-        for at, place in enumerate(places):
-            others = [other for other in range(len(places)) if other != at]
-            adjusted = holm([p[at][other] for other in others])
-            made[place] = {
-                places[other]: value for other, value in zip(others, adjusted, strict=True) if value is not None
-            }
+        # Kept with the site: a rebuild without a change needs no statistics.
+        told = site.part(f"pairs {board.title} {key}", list(same.values()), partial(_adjusted, list(same.values())))
+        for place, row_p in zip(same, told["p"], strict=True):
+            made[place] = dict(zip((other for other in same if other != place), row_p, strict=True))
     return made
+
+
+def _adjusted(rows: Sequence[Sequence[Stratum]]) -> dict[str, list[list[float | None]]]:
+    """Of each row the adjusted p of its comparisons with the others, in order."""
+    strata = [[row[at].values for row in rows] for at in range(len(rows[0]))]
+    p = all_pairs(strata, [one.weight for one in rows[0]])
+    return {"p": [holm([*own[:at], *own[at + 1 :]]) for at, own in enumerate(p)]}
 
 
 def _sign(row: Row) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dare_bench.config import DEFAULT_SEEDS
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.names import Name, names
 from dare_bench.leaderboards.pages import plain_value, slug
@@ -16,7 +17,7 @@ from dare_bench.runs.files import RUN_FILE
 from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run, iterate_runs
 from dare_bench.runs.rows import RowKey, row_key
-from dare_bench.runs.schema import Cost, TaskBlock
+from dare_bench.runs.schema import Block, Cost, TaskBlock
 from dare_bench.runs.scores import Score, headline
 from dare_bench.runs.standing import Around, around
 from dare_bench.runs.text import one_line, without_paths
@@ -172,7 +173,7 @@ def _entry(run: Run) -> Entry:
         rescored=bool(block and any("scored again" in event.what for event in block.events)),
         checkpoint=(model.name, model.content_hash, model.adapter_hash or "", model.dtype) if model else (run.model,),
         harness=block.harness.name if block else "",
-        asked=dict(block.decoding_requested) if block else {},
+        asked=_asked(block) if block else {},
         decodings=[task.decoding for task in block.tasks.values() if task.decoding] if block else [],
         suite=block.suite if block else None,
         limit=block.limit if block else None,
@@ -194,6 +195,14 @@ def _entry(run: Run) -> Entry:
         task_nfe=dict(_task_nfe(run)),
         generated=frozenset(name for name in _scored(run) if any(task.decoding for task in _blocks(run, name))),
     )
+
+
+def _asked(block: Block) -> dict[str, Any]:
+    """What was asked for beyond defaults; seeds as ``--seed`` takes them."""
+    found = dict(block.decoding_requested)
+    if block.seeds != DEFAULT_SEEDS:
+        found["seed"] = block.seeds[0] if len({*block.seeds}) == 1 else ",".join(map(str, block.seeds))
+    return found
 
 
 def _scored(run: Run) -> dict[str, None]:

@@ -117,6 +117,14 @@ def test_the_settings_that_held_are_told_and_not_those_asked_for(tmp_path: Path)
     assert row.settings == "llada, lm-eval, gen_length 16, block_length 16, steps 8, cfg_scale 1.5, mc_num 4"
 
 
+def test_seeds_tell_rows_apart(tmp_path: Path) -> None:
+    for name, seeds in (("default", [0, 1234, 1234, 1234]), ("all", [7, 7, 7, 7]), ("sampling", [0, 1234, 5, 1234])):
+        make_run(tmp_path, name, tasks={"a": 0.5})
+        alter(tmp_path / name, seeds=seeds)
+    told = {row.main.run_id: row.settings.partition("steps 16")[2] for row in rows_of(tmp_path)}
+    assert told == {"default": "", "all": ", seed 7", "sampling": ", seed 0,1234,5,1234"}
+
+
 def test_a_row_that_lacks_seven_tasks_says_so(tmp_path: Path) -> None:
     tasks = dict.fromkeys("abcdefgh", 0.5)
     for at in range(3):

@@ -72,10 +72,10 @@ def test_the_parts_are_left_alone() -> None:
 @pytest.mark.parametrize(("metric", "has"), [("exact_match", True), ("cell_accuracy", False), ("f1", False)])
 @pytest.mark.parametrize("first", [0.5, 0.0])
 def test_which_scores_there_are_does_not_depend_on_the_answers(metric: str, has: bool, first: float) -> None:
-    row = combine([part({0: first, 1: 1.0}, metric=metric), part({0: 0.25, 1: 0.0}, metric=metric)])[0]["results"]["t"]
+    row = combine([part({0: first, 1: 1.0}, metric=metric), part({0: first, 1: 0.0}, metric=metric)])[0]["results"]["t"]
     assert {key for key in row if "pass@" in key} == ({"pass@2,none", "pass@2_stderr,none"} if has else set())
     assert not has or row["pass@2,none"] == 0.5  # right is a value of 1
-    assert row[f"{metric},none"] == pytest.approx((first + 1.25) / 4)
+    assert row[f"{metric},none"] == pytest.approx((2 * first + 1) / 4)
 
 
 def test_pass_at_k_is_of_metrics_where_more_is_better() -> None:

@@ -31,6 +31,7 @@ BADGES = {
     "edited": ("samples edited", "A samples file is not as the run wrote it; the sample pages show what it holds now."),
     "stale": ("other task version", "Templates, filters or scorer differ from those of the newest complete run."),
     "prompts": ("other prompts", "Examples, chat template or data differ from those of the newest complete run."),
+    "uncertain": ("no interval", "How far chance could move the score that ranks is not known."),
     "missing": ("tasks missing", "The row has no score for some of the board's tasks."),
 }
 """What each kind of badge is called and means; a run's page says what it means there."""

@@ -106,8 +106,8 @@ def _write(site: Site, context: Context, report: Report, tell: Callable[[int, in
             report.documents += sample_pages.write(site, context, entry)
         if tell is not None:
             tell(done, len(context.entries))
-    if any(entry.edited for entry in context.entries):  # known only now
-        context.views = [_view(view.name, view.board, context, view.place) for view in context.views]
+    if context.samples:  # only now is known what was edited, and how rows compare document by document
+        context.views = [_view(view.name, view.board, context, view.place, site) for view in context.views]
     for entry in context.entries:
         run_page.write(site, context, entry)
     for module in PAGES:
@@ -125,11 +125,11 @@ def _views(declared: Sequence[tuple[str, Board]], context: Context) -> list[View
     return views
 
 
-def _view(name: str, board: Board, context: Context, place: str) -> View:
+def _view(name: str, board: Board, context: Context, place: str, site: Site | None = None) -> View:
     columns = board.columns(context.entries)
     board = settled(board, columns, context.entries)
     data = "data/board.json" if place == "index.html" else f"data/{place.removesuffix('.html')}.json"
-    return View(name, board, columns, make_rows(board, columns, context.entries), place, data)
+    return View(name, board, columns, make_rows(board, columns, context.entries, site), place, data)
 
 
 def _navigation(context: Context) -> tuple[Link, ...]:

@@ -3,14 +3,14 @@ board of any number of runs stays small in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.names import Name, names
-from dare_bench.leaderboards.pages import slug
+from dare_bench.leaderboards.pages import plain_value, slug
 from dare_bench.leaderboards.site import state
 from dare_bench.runs.files import RUN_FILE
 from dare_bench.runs.intervals import members
@@ -19,7 +19,7 @@ from dare_bench.runs.rows import RowKey, requested, row_key
 from dare_bench.runs.schema import Cost, TaskBlock
 from dare_bench.runs.scores import Score, headline
 from dare_bench.runs.standing import Around, around
-from dare_bench.runs.text import one_line
+from dare_bench.runs.text import one_line, without_paths
 
 
 @dataclass(slots=True)
@@ -38,7 +38,10 @@ class Entry:
     family: str
     dtype: str
     checkpoint: tuple[str, ...]
+    harness: str
     asked: dict[str, Any]
+    decodings: list[dict[str, Any]]
+    """The decoding of each of its tasks that was generated, every value as it held."""
     suite: str | None
     limit: int | float | None
     failures: int
@@ -96,17 +99,40 @@ class Entry:
 
     @property
     def settings(self) -> str:
-        """The family, the precision, and what was asked for beyond defaults, in short."""
-        text = one_line(", ".join(f"{name} {value}" for name, value in self.asked.items()), 90) or "default settings"
-        known = [one_line(name, 40) for name in (self.family, self.dtype)]
-        return ", ".join(filter(None, [*known, *self._frame(), text]))
+        """How the answers were made, in short; see :func:`settings_line`."""
+        return settings_line([self])
 
-    def _frame(self) -> Iterator[str]:
-        shots = {count for around in self.around.values() for count in around.shots if count}
-        if len(shots) == 1:
-            yield f"{shots.pop()}-shot"
-        if any(around.template for around in self.around.values()):
-            yield "chat template"
+    def shots(self, task: str) -> str:
+        """How many examples stood before each question of a task or group: "5-shot"; "" where nobody knows."""
+        counts = [count for count in self.around[task].shots if isinstance(count, int)]
+        return f"{spread(counts)}-shot" if counts else ""
+
+
+_ALWAYS = ("gen_length", "block_length", "steps", "denoising_steps")
+"""Decoding fields that are told whether somebody asked for them or not: tasks set them, too."""
+
+
+def settings_line(entries: Sequence[Entry]) -> str:
+    """Family, dtype, harness and decoding of a row's runs. The values are those that held: a task may have set them,
+    and a family's rules may have changed what was asked for."""
+    first = entries[0]
+    asked = {name: value for entry in entries for name, value in entry.asked.items()}
+    held: dict[str, list[Any]] = {}
+    for name in dict.fromkeys([*_ALWAYS, *asked]):
+        held[name] = [own[name] for entry in entries for own in entry.decodings if name in own] or [asked.get(name)]
+    told = [f"{name} {spread(values)}" for name, values in held.items() if name in asked or values != [None]]
+    template = "chat template" if any(around.template for one in entries for around in one.around.values()) else ""
+    known = [one_line(name, 40) for name in (first.family, first.dtype, first.harness)]
+    parts = [*known, template, one_line(", ".join(told), 120)]
+    return ", ".join(filter(None, parts))
+
+
+def spread(values: Sequence[Any]) -> str:
+    """Several tasks' values of one setting: the one that all have, the ends where they are numbers, or all."""
+    seen = list({str(value): value for value in values}.values())
+    if len(seen) > 1 and all(isinstance(value, (int, float)) for value in seen):
+        return f"{min(seen)}–{max(seen)}"
+    return " or ".join(plain_value(value) for value in seen)
 
 
 def read_entries(roots: Iterable[str | Path], problem: Callable[[str], None]) -> list[Entry]:
@@ -152,12 +178,14 @@ def _entry(run: Run) -> Entry:
         checkpoint=(model.name, model.content_hash, model.adapter_hash or "", model.dtype) if model else (run.model,),
         asked=requested(run),
         unsafe=bool(run.asked.get("unsafe_no_sandbox") or (block and block.execution and block.execution.unsafe)),
+        harness=block.harness.name if block else "",
+        decodings=[task.decoding for task in block.tasks.values() if task.decoding] if block else [],
         suite=block.suite if block else None,
         limit=block.limit if block else None,
         failures=len(block.failures) if block else 0,
         hardware=machine,
         cost=block.cost if block else Cost(),
-        lineage=model.lineage if model else None,
+        lineage=without_paths(model.lineage) if model else None,
         files={
             task: (state(file), state(run.traces_file(task)))
             for task in run.tasks

@@ -1,16 +1,28 @@
-"""Which rows of a board may be compared, and their order: badges, the mean, the ranks."""
+"""Which rows of a board may be compared, and their order: badges, the mean, the ranks.
+
+Rows that answered the same documents are held against each other by the paired test, with Holm's method over all such
+comparisons of a row, so that its band of ranks holds the true one with 95 % (Mogstad, Romano, Shaikh and Wilhelm,
+Review of Economic Studies 91, 2024); others by their two intervals.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 from dare_bench.leaderboards.board import Board, Column
+from dare_bench.leaderboards.document_values import Stratum, document_values
 from dare_bench.leaderboards.entries import Entry
 from dare_bench.leaderboards.rows import Badge, Cell, Row, cells_of, together
+from dare_bench.leaderboards.site import Site
 from dare_bench.runs.scores import is_share
 from dare_bench.runs.standing import Asked, Difference, difference, present
 from dare_bench.stats import Interval, mean_of
+from dare_bench.stats.paired import all_pairs, holm
+
+LEVEL = 0.05
 
 
 def settled(board: Board, columns: Sequence[Column], entries: Sequence[Entry]) -> Board:
@@ -25,15 +37,17 @@ def settled(board: Board, columns: Sequence[Column], entries: Sequence[Entry]) -
     return board.model_copy(update={"rank_by": "mean" if 2 * whole >= len(scored) else usual})
 
 
-def make_rows(board: Board, columns: Sequence[Column], entries: Sequence[Entry]) -> list[Row]:
-    """The rows of a board, best first, then those without rank, newest first."""
+def make_rows(board: Board, columns: Sequence[Column], entries: Sequence[Entry], site: Site | None = None) -> list[Row]:
+    """The rows of a board, best first, then those without rank, newest first. ``site`` keeps what the documents'
+    values show; without it the intervals decide."""
     rows = [Row(own, cells_of(own, columns)) for own in together(entries, board.rows == "run")]
     rows = [row for row in rows if board.tasks == "all" or any(row.cells) or row.main.status == "running"]
     current = _now(rows, len(columns))
     for row in rows:
         row.badges = _badges(row, columns, current, board.rank_by)
         _add_mean(row, board, columns)
-    _rank(rows, _comparable(rows, board, columns))
+    comparable = _comparable(rows, board, columns)
+    _rank(comparable, _paired(comparable, board, columns, site) if site else {})
     newest_first = sorted(rows, key=lambda row: row.created, reverse=True)
     # "Ties" share a rank by their intervals; within a rank the better point estimate stands first.
     return sorted(newest_first, key=lambda row: (row.rank is None, row.rank or 0, -_sign(row) * (row.mean or 0.0)))
@@ -87,22 +101,27 @@ def _badges(row: Row, columns: Sequence[Column], current: Sequence[Asked | None]
     if prompts := differing["prompts"]:
         why = f"Examples, chat template or data differ from those of most complete runs: {', '.join(prompts)}."
         badges.append(Badge("prompts", "other prompts", why))
-    missing = [
-        column.name
+    missing = [column.name for column, cell in zip(columns, row.cells, strict=True) if cell is None]
+    needed = any(
+        cell is None and rank_by in ("mean", "none", column.task)
         for column, cell in zip(columns, row.cells, strict=True)
-        if cell is None and rank_by in ("mean", "none", column.task)
-    ]
-    if missing and "running" not in statuses:
+    )
+    if needed and "running" not in statuses:
         badges.append(Badge("missing", f"{len(missing)} of {len(columns)} tasks missing", ", ".join(missing)))
     return badges
 
 
-def _add_mean(row: Row, board: Board, columns: Sequence[Column]) -> None:
-    """What the row is ranked by: one task's score, or the mean over all."""
+def _ranked_cells(row: Row, board: Board, columns: Sequence[Column]) -> list[Cell | None]:
+    """The cells that a row is ranked by: one task's, or all."""
     if board.rank_by == "mean":
-        chosen = row.cells
-    else:
-        chosen = [cell for column, cell in zip(columns, row.cells, strict=True) if column.task == board.rank_by][:1]
+        return row.cells
+    return [cell for column, cell in zip(columns, row.cells, strict=True) if column.task == board.rank_by][:1]
+
+
+def _add_mean(row: Row, board: Board, columns: Sequence[Column]) -> None:
+    """What the row is ranked by: one task's score, or the mean over all. Of a mean, a part without an interval may be
+    anywhere between 0 and 1 if it is a share."""
+    chosen = _ranked_cells(row, board, columns)
     scores = [cell.score for cell in chosen if cell is not None]
     if not scores or len(scores) < len(chosen):
         return
@@ -110,13 +129,21 @@ def _add_mean(row: Row, board: Board, columns: Sequence[Column]) -> None:
     if len(scores) == 1:
         row.mean, row.mean_interval = scores[0].value, intervals[0]
     else:
-        row.mean, row.mean_interval = mean_of(intervals, [score.value for score in scores])
+        known = [
+            replace(one, lo=0.0, hi=1.0) if one.lo is None and is_share(score) else one
+            for one, score in zip(intervals, scores, strict=True)
+        ]
+        row.mean, row.mean_interval = mean_of(known, [score.value for score in scores])
 
 
 def _comparable(rows: Sequence[Row], board: Board, columns: Sequence[Column]) -> list[Row]:
-    """The rows that may be ranked; none where a mean would mix scores of different directions or scales."""
+    """The rows that may be ranked; none where a mean would mix scores of different directions or scales. Of a row
+    without an interval nothing is known of its rank."""
     if _unranked_board(rows, board, columns):
         return []
+    for row in rows:
+        if row.mean is not None and (row.mean_interval is None or row.mean_interval.lo is None):
+            row.badges.append(Badge("uncertain", "no interval", "How far chance could move its score is not known."))
     return [row for row in rows if not row.badges and row.mean is not None]
 
 
@@ -139,15 +166,44 @@ def why_unranked(rows: Sequence[Row], board: Board, columns: Sequence[Column]) -
     return _unranked_board(rows, board, columns) or "the badges say why."
 
 
-def _rank(rows: Sequence[Row], comparable: Sequence[Row]) -> None:
-    """Rank = 1 + the number of rows whose interval lies wholly above this one's; its band ends before the rows whose
-    interval lies wholly below. Two rows that cannot be told apart always have bands with a rank in common."""
-    for row in comparable:
-        row.rank = 1 + sum(_above(other, row) for other in comparable)
-        row.last = len(comparable) - sum(_above(row, other) for other in comparable)
-    ranks = Counter(row.rank for row in rows)
+def _rank(comparable: Sequence[Row], paired: dict[int, dict[int, float]]) -> None:
+    """Rank = 1 + the number of rows that are better; its band ends before the rows that are worse. ``paired``: for each
+    row, by place, the adjusted p of its comparisons with rows of the same documents."""
+    for at, row in enumerate(comparable):
+        others = [(other, paired.get(at, {}).get(place)) for place, other in enumerate(comparable) if other is not row]
+        row.rank = 1 + sum(_above(other, row, p) for other, p in others)
+        row.last = len(comparable) - sum(_above(row, other, p) for other, p in others)
+    ranks = Counter(row.rank for row in comparable)
     for row in comparable:
         row.shared = ranks[row.rank] > 1
+
+
+def _paired(rows: Sequence[Row], board: Board, columns: Sequence[Column], site: Site) -> dict[int, dict[int, float]]:
+    """The p of the paired test of every two rows that answered the same documents, adjusted for each row by Holm's
+    method over all its comparisons."""
+    alike: dict[tuple[tuple[float, str], ...], dict[int, list[Stratum]]] = defaultdict(dict)
+    for at, row in enumerate(rows):
+        cells = [cell for cell in _ranked_cells(row, board, columns) if cell is not None]
+        found = [document_values(site, cell.entry, cell.score) for cell in cells]
+        if all(found):
+            strata = [replace(one, weight=one.weight / len(cells)) for own in found for one in own]
+            alike[tuple((round(one.weight, 9), one.documents) for one in strata)][at] = strata
+    made: dict[int, dict[int, float]] = {}
+    for key, same in alike.items():
+        if len(same) < 2:
+            continue
+        # Kept with the site: a rebuild without a change needs no statistics.
+        told = site.part(f"pairs {board.title} {key}", list(same.values()), partial(_adjusted, list(same.values())))
+        for place, row_p in zip(same, told["p"], strict=True):
+            made[place] = dict(zip((other for other in same if other != place), row_p, strict=True))
+    return made
+
+
+def _adjusted(rows: Sequence[Sequence[Stratum]]) -> dict[str, list[list[float | None]]]:
+    """Of each row the adjusted p of its comparisons with the others, in order."""
+    strata = [[row[at].values for row in rows] for at in range(len(rows[0]))]
+    p = all_pairs(strata, [one.weight for one in rows[0]])
+    return {"p": [holm([*own[:at], *own[at + 1 :]]) for at, own in enumerate(p)]}
 
 
 def _sign(row: Row) -> int:
@@ -155,10 +211,11 @@ def _sign(row: Row) -> int:
     return -1 if lower else 1
 
 
-def _above(other: Row, row: Row) -> bool:
-    """Is ``other`` better beyond its and ``row``'s interval? Without an interval the value alone counts."""
-    if other is row or other.mean is None or row.mean is None:
-        return False
+def _above(other: Row, row: Row, p: float | None) -> bool:
+    """Is ``other`` better than ``row``: by the p of their paired test, without one beyond both intervals?"""
+    assert other.mean is not None and row.mean is not None
+    if p is not None:
+        return p <= LEVEL and _sign(row) * (other.mean - row.mean) > 0
     lo, hi = _bounds(other)
     own_lo, own_hi = _bounds(row)
     return lo > own_hi if _sign(row) > 0 else hi < own_lo
@@ -166,7 +223,5 @@ def _above(other: Row, row: Row) -> bool:
 
 def _bounds(row: Row) -> tuple[float, float]:
     made = row.mean_interval
-    mean = row.mean or 0.0
-    if made is None or made.lo is None or made.hi is None:
-        return mean, mean
+    assert made is not None and made.lo is not None and made.hi is not None  # else it is not comparable
     return made.lo, made.hi

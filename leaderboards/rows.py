@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dare_bench.leaderboards.board import Column, column_names
-from dare_bench.leaderboards.entries import Entry
+from dare_bench.leaderboards.entries import Entry, settings_line
 from dare_bench.leaderboards.names import Name
 from dare_bench.runs.scores import Score
 from dare_bench.stats import Interval
@@ -28,6 +28,10 @@ class Cell:
 
     score: Score
     entry: Entry
+
+    @property
+    def shots(self) -> str:
+        return self.entry.shots(self.score.task)
 
 
 @dataclass(slots=True)
@@ -74,9 +78,8 @@ class Row:
 
     @property
     def settings(self) -> str:
-        """What was asked for; of several runs that were asked differently, that they were."""
-        told = dict.fromkeys(entry.settings for entry in self.entries)
-        return next(iter(told)) if len(told) == 1 else f"{self.family}, settings differ by task"
+        """How the answers were made, in short."""
+        return settings_line(self.entries)
 
     @property
     def hardware(self) -> str:
@@ -166,7 +169,7 @@ def row_record(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
         "mean": row.mean,
         "mean_interval": None if made is None else {"method": made.method, "lo": made.lo, "hi": made.hi},
         "scores": {
-            name: None if cell is None else {**score_record(cell.score), "page": cell.entry.page}
+            name: None if cell is None else {**score_record(cell.score), "shots": cell.shots, "page": cell.entry.page}
             for name, cell in zip(column_names(columns), row.cells, strict=True)
         },
         "settings": {name: value for entry in reversed(row.entries) for name, value in entry.asked.items()},

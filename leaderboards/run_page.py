@@ -15,6 +15,7 @@ from dare_bench.leaderboards.site import Site
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import Block, RecipeBlock
 from dare_bench.runs.scores import Score, extraction_rate
+from dare_bench.runs.text import without_paths
 from dare_bench.runs.trained import method_of, trainings
 
 STATUSES = ("matched", "ambiguous", "no_match", "truncated")
@@ -45,7 +46,7 @@ def _others(entry: Entry, row: Row | None) -> list[Entry]:
 
 def _write(site: Site, entry: Entry, values: Mapping[str, Any]) -> None:
     run = entry.open()
-    block = run.block
+    block = _public(run.block) if run.block else None
     scores = run.scores()
     data = f"data/runs/{entry.slug}.json"
     site.json(
@@ -76,6 +77,13 @@ def _write(site: Site, entry: Entry, values: Mapping[str, Any]) -> None:
         decoding=settings_table({name: task.decoding for name, task in tasks.items() if task.decoding}),
         likelihood=settings_table({name: task.likelihood for name, task in tasks.items() if task.likelihood}),
     )
+
+
+def _public(block: Block) -> Block:
+    """What is published of a run: all but the names of the machine's folders."""
+    told = {"model", "command", "environment", "failures", "events", "notes", "execution"}
+    found = block.model_dump(mode="json")
+    return Block.model_validate(found | without_paths({name: found[name] for name in told}))
 
 
 def score_tree(run: Run) -> Iterator[tuple[int, Score]]:

@@ -135,7 +135,7 @@ def _write(site: Site, entry: Entry, run: Run, task: str) -> dict[str, Any]:
             pages, overview = _spooled(run, task, score, spool)
             if pages:
                 _written(site, pages, overview, spool, _folder(entry, task), {
-                    "run": run, "task": task, "score": score, "edited": edited,
+                    "run": run, "task": task, "score": score, "edited": edited, "settings": entry.settings,
                     "total": pages[-1].at + pages[-1].documents,
                 })  # fmt: skip
     except OSError as error:
@@ -169,13 +169,15 @@ def _written(
     site: Site, pages: list[Page], overview: Overview, spool: BinaryIO, folder: str, about: dict[str, Any]
 ) -> None:
     table = Markup(_table(pages)) if len(pages) <= FEW_PAGES else ""
+    counts = [overview.counts[kind] for kind in ("right", "wrong", "unread")]
     for page in pages:
         spool.seek(page.place)
         body = Markup(spool.read(page.size).decode())
         near = list(_near(pages, page.number))
         place = f"{folder}/{page.number}.html"
-        site.page(place, "samples.html.j2", page=page, near=near, count=len(pages), body=body, table=table, **about)
-    lists = [(name, overview.counts[kind], overview.links[kind]) for kind, name in KINDS.items()]
+        site.page(place, "samples.html.j2", page=page, near=near, count=len(pages), body=body, table=table,
+                  counts=counts, **about)  # fmt: skip
+    lists = [(kind, name, overview.counts[kind], overview.links[kind]) for kind, name in KINDS.items()]
     site.page(f"{folder}/index.html", "sample_index.html.j2", pages=pages, lists=lists, **about)
 
 

@@ -18,7 +18,7 @@ _SHOWN = 20
 def pieces(verdict: Verdict, most: int | None = _SHOWN) -> Iterator[Piece]:
     """The report; of the documents that differ ``most`` are shown (None: all)."""
     before, after = verdict.before.checkpoint, verdict.after.checkpoint
-    yield Heading("Regression" if verdict.red else "No regression")
+    yield Heading(headline(verdict))
     yield Line(f"{verdict.run} ({after.name}) against the baseline of {before.name}")
     if verdict.reasons:
         yield Bullets(verdict.reasons)
@@ -48,6 +48,26 @@ def pieces(verdict: Verdict, most: int | None = _SHOWN) -> Iterator[Piece]:
     yield from _documents("Documents whose score changed", list(map(change_line, verdict.changed)), most)
 
 
+def headline(verdict: Verdict) -> str:
+    """The verdict, and where it is that nothing was shown, the smallest drop that would have been: that of the task
+    which could show least."""
+    if verdict.red:
+        return "Regression"
+    unseen = _unseen(verdict.scores)
+    if not unseen:
+        return "No regression"
+    weakest = max(unseen, key=lambda one: (one.detectable == math.inf, one.is_share, one.detectable))
+    documents = f"{counted(weakest.n, 'document')} of {weakest.task}"
+    if weakest.detectable == math.inf:
+        return f"No regression shown; {documents} can show no drop at all"
+    return f"No regression shown; the smallest drop that {documents} can show: {_least(weakest)}"
+
+
+def _unseen(scores: Sequence[Judged]) -> list[Judged]:
+    """The scores of which a paired test has shown nothing."""
+    return [one for one in scores if one.detectable is not None and not one.red and not _better(one)]
+
+
 def _paired(verdict: Verdict, scores: Sequence[Judged]) -> Iterator[Piece]:
     judged = sum(one.judged for one in scores)
     smallest, shares = verdict.smallest_effect, {one.is_share for one in scores if one.judged}
@@ -62,9 +82,8 @@ def _paired(verdict: Verdict, scores: Sequence[Judged]) -> Iterator[Piece]:
     yield Table(("task", "score", "baseline", "run", "better by", "interval", "p of a drop", "documents", "verdict"), [
         _row(one) for one in scores
     ])  # fmt: skip
-    open_ = [one for one in scores if one.detectable is not None and not one.red and not _better(one)]
-    if open_:
-        yield Bullets([f"{one.task} {one.key}: {_drop(one)}" for one in open_])
+    if unseen := _unseen(scores):
+        yield Bullets([f"{one.task} {one.key}: {_drop(one)}" for one in unseen])
 
 
 def _row(one: Judged) -> tuple[str, ...]:
@@ -96,11 +115,14 @@ def _better(one: Judged) -> bool:
 
 
 def _drop(one: Judged) -> str:
-    assert one.detectable is not None
     if one.detectable == math.inf:
         return f"{counted(one.n, 'document')} can show no drop: too few"
-    drop = points(one.detectable) if one.is_share else f"{one.detectable:.4g}"
-    return f"what {counted(one.n, 'document')} can show: a drop of {drop} or more (found in 4 of 5 such tests)"
+    return f"what {counted(one.n, 'document')} can show: a drop of {_least(one)} or more (found in 4 of 5 such tests)"
+
+
+def _least(one: Judged) -> str:
+    assert one.detectable is not None
+    return points(one.detectable) if one.is_share else f"{one.detectable:.4g}"
 
 
 def _documents(title: str, lines: Sequence[str], most: int | None) -> Iterator[Piece]:
@@ -185,6 +207,7 @@ def record(verdict: Verdict) -> dict[str, Any]:
 
     return {
         "red": verdict.red,
+        "headline": headline(verdict),
         "reasons": verdict.reasons,
         "run": verdict.run,
         "checkpoint": verdict.after.checkpoint.model_dump(),

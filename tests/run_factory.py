@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from datetime import datetime
 from pathlib import Path
@@ -127,6 +128,23 @@ def make_run(
     if done:
         atomic_write_json(folder / DONE_FILE, {"date": created})
     return folder
+
+
+def alter(folder: Path, *, spec: Any = None, results: Any = None, **changes: Any) -> None:
+    """Change the block of a run's results: ``model__dtype="bfloat16"`` sets ``model.dtype``. ``spec`` adds to what
+    run.json says was asked, ``results`` to lm-eval's keys."""
+    about = json.loads((folder / "run.json").read_bytes())
+    about["spec"] |= spec or {}
+    (folder / "run.json").write_text(json.dumps(about))
+    file = next(folder.glob("results_*.json"))
+    whole = json.loads(file.read_bytes()) | (results or {})
+    for name, value in changes.items():
+        part, _, inner = name.partition("__")
+        if inner:
+            whole["dare_bench"][part][inner] = value
+        else:
+            whole["dare_bench"][part] = value
+    file.write_text(json.dumps(whole))
 
 
 def _short(text: str) -> str:

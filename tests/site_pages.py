@@ -9,7 +9,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from dare_bench.leaderboards.board import load_board
 from dare_bench.leaderboards.builder import build
+from dare_bench.leaderboards.entries import read_entries
+from dare_bench.leaderboards.ranking import make_rows, settled
+from dare_bench.leaderboards.rows import Row
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "rect", "path", "col", "circle", "line"}
 TASKS = {"dare_sudoku": 0.95, "dare_countdown3": 0.4, "choice_x": 0.3}
@@ -96,3 +100,10 @@ def change(folder: Path, alter: Callable[[dict[str, Any]], Any]) -> None:
     results = json.loads(path.read_text())
     alter(results)
     path.write_text(json.dumps(results))
+
+
+def rows_of(runs: Path, **changes: Any) -> list[Row]:
+    board = load_board("default").model_copy(update=changes)
+    entries = read_entries([runs], lambda text: None)
+    columns = board.columns(entries)
+    return make_rows(settled(board, columns, entries), columns, entries)

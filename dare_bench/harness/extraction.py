@@ -39,6 +39,9 @@ Finish = Callable[[str, Any, int, int], str | None]
 # Functions by which lm-eval's scorers of mathematics find an answer; they live in the scorer's own module.
 _EXTRACTORS = ("get_unnormalized_answer", "extract_answer", "parse_math_answer")
 
+_NO_ANSWER = "~ there is nothing that anybody asked for ~"
+"""A text in which no harness can find an answer."""
+
 
 def count(statuses: Iterable[Status | None]) -> dict[str, int]:
     """How often each status occurs; None is not counted."""
@@ -70,12 +73,14 @@ def of_lm_eval(task: Any, filter_name: str, response: str, filtered: Any, finish
 
 
 def _pattern_step(task: Any, filter_name: str) -> Any:
-    """The step of a pipeline that looks for a pattern: lm-eval's regex filter, or one made from it. None without."""
+    """The step of a pipeline that looks for a pattern: lm-eval's regex filter, or one made from it. None without, or
+    where the pattern takes any text as it is ("the first line")."""
     known = vars(task).setdefault("_dare_bench_pattern_steps", {})
     if filter_name not in known:
         pipeline = next((f for f in getattr(task, "_filters", ()) if f.name == filter_name), None)
         steps = [make() for make in pipeline.filters] if pipeline is not None else []
-        known[filter_name] = next((s for s in steps if hasattr(s, "regex") and hasattr(s, "fallback")), None)
+        found = next((step for step in steps if hasattr(step, "regex") and hasattr(step, "fallback")), None)
+        known[filter_name] = None if found is not None and _NO_ANSWER in found.regex.findall(_NO_ANSWER) else found
     return known[filter_name]
 
 

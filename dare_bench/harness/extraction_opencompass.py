@@ -1,7 +1,7 @@
 """How well OpenCompass could read an answer out of a response: by the name of a data set's postprocessor or evaluator.
 
 Its postprocessors return a bare string, and most fall back on something when they find nothing: the first sentence, any
-capital letter, the whole text. So each is judged by what it looks for; an unknown one by what it returns.
+capital letter, the whole text. So each is judged by what it looks for; of an unknown one nothing is said.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from dare_bench.harness.stated import (
 Rule = Callable[[str, Any, Mapping[str, Any]], Reading]
 """(response, what the postprocessor returned, its arguments) -> reading"""
 _ALL_OPTIONS = "ABCDEFGHIJKLMNOP"
-# These clean a text, cut code out of it or hand it to a judge: there is no answer to be found or missed.
-_NO_EXTRACTION = re.compile(r"general|humaneval|mbpp|code|judge|think|reasoning|summ|translat|strip", re.IGNORECASE)
 
 
 def of_opencompass(cfg: Mapping[str, Any], prediction: Any, extracted: Any, finish_reason: str | None) -> Status | None:
@@ -58,11 +56,9 @@ def of_opencompass(cfg: Mapping[str, Any], prediction: Any, extracted: Any, fini
     if not name:
         rule = _EVALUATORS.get(_name(evaluator.get("type")))
         return rule(prediction, extracted, {}).status(finish_reason) if rule else None
-    if name in _POSTPROCESSORS:
-        return _POSTPROCESSORS[name](prediction, extracted, post).status(finish_reason)
-    if _NO_EXTRACTION.search(name):
-        return None
-    return _unknown(prediction, extracted, finish_reason)
+    # Another one may clean the text, cut code out of it, hand it to a judge, or give it back where it finds nothing.
+    rule = _POSTPROCESSORS.get(name)
+    return rule(prediction, extracted, post).status(finish_reason) if rule else None
 
 
 def _name(kind: Any) -> str:
@@ -77,14 +73,6 @@ def _name(kind: Any) -> str:
         found = TEXT_POSTPROCESSORS.get(kind)
         return getattr(found, "__name__", kind)
     return kind
-
-
-def _unknown(text: str, extracted: Any, finish_reason: str | None) -> Status | None:
-    if is_nothing(extracted):
-        return NOT_FOUND.status(finish_reason)
-    if isinstance(extracted, str) and extracted.strip() == text.strip():
-        return None  # found, or fallen back on the whole text: it does not say
-    return Reading([str(extracted)]).status(finish_reason)
 
 
 def _option(text: str, taken: Any, given: Mapping[str, Any]) -> Reading:

@@ -8,6 +8,7 @@ means, since repeats of one document are no independent samples of the task (clu
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
@@ -22,6 +23,11 @@ Part = tuple[Mapping[str, Any], Mapping[str, Sequence[Mapping[str, Any]]]]
 """(results, samples) of one repeat, as lm-eval has them, in plain JSON values."""
 Groups = Callable[[Mapping[str, Mapping[str, Any]]], Mapping[str, Mapping[str, Any]]]
 """Rows of the groups from the rows of the tasks."""
+_RIGHT_OR_WRONG = re.compile(
+    r"acc|acc_norm|accuracy|exact_match|math_verify|score|(.*_)?pass@1|prompt[-_]level[-_].*", re.IGNORECASE
+)
+"""Metrics of which an answer is right or wrong, so that one of k may be right. By name, not by the values that came up:
+which scores a run has must not depend on its answers."""
 
 
 def combine(parts: Sequence[Part], groups: Groups | None = None) -> tuple[dict[str, Any], dict[str, list[Row]]]:
@@ -29,9 +35,9 @@ def combine(parts: Sequence[Part], groups: Groups | None = None) -> tuple[dict[s
 
     A document's row holds the mean over repeats in each metric's key, and an entry for each repeat in ``resps`` and
     ``filtered_resps`` (and ``_answers``). A metric is the mean over documents; where the harness aggregates otherwise,
-    it is the mean over repeats of what the harness reported, without a standard error. Metrics of which all values
-    are 0 or 1 bring pass@k. A task that only the first part has was asked once and stays as it is; a document that not
-    every part has is left out.
+    it is the mean over repeats of what the harness reported, without a standard error. Metrics that are right or wrong
+    by their name bring pass@k; right is a value of 1. A task that only the first part has was asked once and stays as
+    it is; a document that not every part has is left out.
 
     Args:
         groups: makes the groups' rows anew; without it they are the mean over the parts' own.
@@ -70,17 +76,17 @@ class _Task:
         self.documents = len({doc for _, doc in common})
         if "sample_len" in self.row:
             self.row["sample_len"] = self.documents
-        binary: dict[str, list[str]] = {}
+        graded: dict[str, list[str]] = {}
         for key in [key for key in rows[0] if "," in key and not key.partition(",")[0].endswith("_stderr")]:
             metric, _, name = key.partition(",")
-            if self._metric(metric, name):
-                binary.setdefault(name, []).append(metric)
-        for name, metrics in binary.items():
+            if self._metric(metric, name) and _RIGHT_OR_WRONG.fullmatch(metric):
+                graded.setdefault(name, []).append(metric)
+        for name, metrics in graded.items():
             for metric in metrics:
                 self._pass_at_k(metric, name, alone=len(metrics) == 1)
 
     def _metric(self, metric: str, name: str) -> bool:
-        """Join one metric; is it one of which all values are 0 or 1?"""
+        """Join one metric; is it a mean over documents?"""
         key = f"{metric},{name}"
         reported = [row.get(key) for row in self._rows]
         own = [
@@ -96,7 +102,7 @@ class _Task:
                 line[metric] = statistics.fmean(numbers) if numbers else None
                 means += [line[metric]] if numbers else []
             self._report(metric, name, means)
-            return all(_is_number(v) and v in (0, 1) for _, values in here for v in values)
+            return True
         if here and all(_is_ratio(value, values) for value, values in zip(reported, own, strict=True)):
             for line, values in here:
                 line[metric] = _elementwise(values)
@@ -120,7 +126,7 @@ class _Task:
     def _pass_at_k(self, metric: str, name: str, *, alone: bool) -> None:
         """Add pass@k under the metric's own name, or as plain ``pass@k`` where no other metric could be meant."""
         own = metric == "pass@1"
-        if self._better.get(metric) is False or (metric.startswith("pass@") and not own):
+        if self._better.get(metric) is False:
             return
         for k in sizes(len(self._rows)):
             title = f"pass@{k}" if own or alone else f"{metric}_pass@{k}"
@@ -130,7 +136,7 @@ class _Task:
             for place, line in self._lines.items():
                 found = self._values(metric, place) if place[0] == name else []
                 if len(found) >= k:
-                    values.append(pass_at_k(len(found), sum(map(int, found)), k))
+                    values.append(pass_at_k(len(found), sum(value == 1 for value in found), k))
                     line[title] = values[-1]
                     line["metrics"] = [*line.get("metrics", ()), title]
             if values:

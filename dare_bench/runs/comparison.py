@@ -14,7 +14,7 @@ from typing import Any, Literal
 from dare_bench.errors import UsageError
 from dare_bench.runs.asked import shown
 from dare_bench.runs.index import Document, SampleIndex
-from dare_bench.runs.intervals import members
+from dare_bench.runs.intervals import members, value_range
 from dare_bench.runs.names import run_names
 from dare_bench.runs.paired import NotPooledError, Pairing, pair, same_harness, score_of, with_results
 from dare_bench.runs.reader import Run
@@ -262,7 +262,7 @@ def _interval(score: Score, values: Sequence[float], whole: bool, level: float) 
     """The run's own interval where all its documents are compared, else one of those that are."""
     if whole and score.level == level:
         return Interval(score.method, level, score.lo, score.hi, score.n)
-    return interval(values, level)
+    return interval(values, level).within(*value_range(score.key, statistics.fmean(values)))
 
 
 def _smallest_drop(pairing: Pairing, difference: Difference) -> float:

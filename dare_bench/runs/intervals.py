@@ -8,7 +8,17 @@ from typing import Any
 
 from dare_bench.runs.schema import CI
 from dare_bench.runs.writer import plain
-from dare_bench.stats import Interval, from_stderr, interval, ratio_interval
+from dare_bench.stats import Interval, from_stderr, group_interval, interval, ratio_interval
+
+_RANGES = {
+    "bleu": (0.0, 100.0),
+    "chrf": (0.0, 100.0),
+    "ter": (0.0, math.inf),
+    "bits_per_byte": (0.0, math.inf),
+    "brier_score": (0.0, 2.0),
+    "mcc": (-1.0, 1.0),
+}
+"""Of metrics that are no shares, whatever their value."""
 
 
 def metric_keys(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
@@ -49,22 +59,85 @@ def confidence_intervals(
     """The ``ci`` part of the ``dare_bench`` block: by task, then by "metric,filter".
 
     ``results`` is lm-eval's dict, ``samples`` its logged samples by task. The interval comes from the documents' own
-    values where the reported score is their mean (or the mean over all their parts); else from lm-eval's standard
-    error, as for groups; a metric with neither has no entry.
+    values where the reported score is their mean (or the mean over all their parts), that of a group from the intervals
+    of its tasks where its score is their mean; else from lm-eval's standard error; a metric with neither has no entry.
+    None leaves the range of its metric.
     """
-    found: dict[str, dict[str, CI]] = {}
-    for task, metrics in {**results.get("groups", {}), **results.get("results", {})}.items():
-        values = _values_by_key(samples.get(task, ()))
-        for metric, filter_name, value in metric_keys(metrics):
+    rows = {**results.get("groups", {}), **results.get("results", {})}
+    groups = {name for name, parts in results.get("group_subtasks", {}).items() if parts}
+    made: dict[str, dict[str, Interval]] = {name: {} for name in rows}
+    for name in sorted(rows, key=lambda name: name in groups):  # groups need their tasks' intervals
+        values = {} if name in groups else _values_by_key(samples.get(name, ()))
+        for metric, filter_name, value in metric_keys(rows[name]):
             key = f"{metric},{filter_name}"
-            made = _of_documents(values.get(key, []), value, level)
-            stderr = stderr_of(metrics, metric, filter_name)
-            if made is None and stderr is not None:
-                made = from_stderr(value, stderr, _count(results, task), level)
-            if made is not None:
-                found.setdefault(task, {})[key] = CI(
-                    method=made.method, level=made.level, lo=made.lo, hi=made.hi, n=made.n
-                )
+            if name in groups:
+                found = _of_tasks(results, rows, name, key, made)
+            else:
+                found = _of_documents(values.get(key, []), value, level)
+            stderr = stderr_of(rows[name], metric, filter_name)
+            if found is None and stderr is not None:
+                found = from_stderr(value, stderr, _count(results, name), level)
+            if found is not None:
+                made[name][key] = found.within(*value_range(metric, value))
+    return {
+        name: {key: CI(method=one.method, level=one.level, lo=one.lo, hi=one.hi, n=one.n) for key, one in own.items()}
+        for name, own in made.items()
+        if own
+    }
+
+
+def value_range(metric: str, *values: float) -> tuple[float, float]:
+    """The least and the largest value that a metric can have; (0, 1) are shares. ``metric`` may be lm-eval's
+    "metric,filter"; one whose name says nothing is a share if all ``values`` are."""
+    name = metric.partition(",")[0]
+    if name in _RANGES:
+        return _RANGES[name]
+    if "perplexity" in name or "loss" in name:
+        return (1.0 if "perplexity" in name else 0.0), math.inf
+    return (0.0, 1.0) if all(0.0 <= value <= 1.0 for value in values) else (-math.inf, math.inf)
+
+
+def _of_tasks(
+    results: Mapping[str, Any],
+    rows: Mapping[str, Mapping[str, Any]],
+    group: str,
+    key: str,
+    made: Mapping[str, Mapping[str, Interval]],
+) -> Interval | None:
+    """A group's interval from those of its tasks, if its score is their mean and all have one."""
+    weights = weights_of(results, rows, group, key)
+    if weights is None or not all(key in made.get(task, {}) for task in weights):
+        return None
+    values = [float(rows[task][key]) for task in weights]
+    return group_interval([made[task][key] for task in weights], values, list(weights.values()))
+
+
+def weights_of(
+    results: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]], name: str, key: str
+) -> dict[str, float] | None:
+    """How much of a group's score each of its tasks is, at any depth: by their numbers of documents or all alike,
+    whichever gives the score; None where neither does."""
+    parts = list(results.get("group_subtasks", {}).get(name) or ())
+    if not parts:
+        return {name: 1.0}
+    values = [float(row[key]) for part in parts if isinstance((row := rows.get(part, {})).get(key), (int, float))]
+    sizes = [_count(results, part) for part in parts]
+    if len(values) < len(parts) or not all(sizes):
+        return None
+    for sized in (sizes, [1] * len(parts)):
+        shares = [size / sum(sized) for size in sized]
+        mean = math.fsum(share * value for share, value in zip(shares, values, strict=True))
+        if math.isclose(mean, rows[name][key], rel_tol=1e-6, abs_tol=1e-9):
+            break
+    else:
+        return None
+    found: dict[str, float] = {}
+    for part, share in zip(parts, shares, strict=True):
+        inner = weights_of(results, rows, part, key)
+        if inner is None:
+            return None
+        for task, weight in inner.items():
+            found[task] = found.get(task, 0.0) + share * weight
     return found
 
 

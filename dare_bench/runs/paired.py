@@ -76,7 +76,7 @@ def pair(first: Run, second: Run, task: str, key: str | None = None) -> Pairing:
         alone = sorted(set(tasks) ^ set(other))
         breaks.append(f"not the same tasks are in {task}: only one of the runs has {_listed(alone)}")
     differences: dict[str, tuple[Any, Any]] = {}
-    left, right = _Values(one), _Values(two)
+    left, right = Values(one), Values(two)
     for name in tasks:
         left.read(first, name, prefix=len(tasks) > 1)
     for name in other:
@@ -112,7 +112,7 @@ def pair(first: Run, second: Run, task: str, key: str | None = None) -> Pairing:
     )
 
 
-class _Values:
+class Values:
     """The documents' values of one score: the sum and the number of the parts of each.
 
     Most values are a number, of one part. Where a document has several (IFEval's instructions), the score is the mean
@@ -122,6 +122,8 @@ class _Values:
     def __init__(self, score: Score) -> None:
         self.score = score
         self.parts: dict[str, tuple[float, int]] = {}
+        self.targets: dict[str, Any] = {}
+        """The hash of each document's target, where its line has one."""
         self._unread = False
 
     def read(self, run: Run, task: str, prefix: bool) -> None:
@@ -132,7 +134,8 @@ class _Values:
                 found = _parts(row[self.score.metric])
                 self._unread = self._unread or found is None
                 if found is not None and math.isfinite(found[0]):
-                    self.parts[f"{task}/{row.get('doc_id')}" if prefix else str(row.get("doc_id"))] = found
+                    doc = f"{task}/{row.get('doc_id')}" if prefix else str(row.get("doc_id"))
+                    self.parts[doc], self.targets[doc] = found, row.get("target_hash")
 
     def problem(self) -> str | None:
         """Why these values do not make up the score; None if they do."""

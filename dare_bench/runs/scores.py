@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dare_bench.runs.intervals import members, metric_keys, stderr_of
+from dare_bench.runs.intervals import members, metric_keys, stderr_of, value_range
 from dare_bench.runs.schema import Block, TaskBlock
 from dare_bench.types import Decoding, Tier
 
@@ -30,9 +30,6 @@ HEADLINE = (
 )
 """Which metric stands for a task when nobody says: the first of these that it has, else the first in its file.
 lm-eval's and OpenCompass's names. math-verify comes first: the exact match beside it reads one set phrase only."""
-
-
-_OTHER_SCALES = ("bits_per_byte", "bleu", "chrf", "ter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +180,4 @@ def is_share(score: Score) -> bool:
 def are_shares(metric: str, *values: float) -> bool:
     """Are a metric's values shares between 0 and 1? Perplexities and BLEU are not, whatever their value. ``metric`` may
     be lm-eval's "metric,filter"."""
-    name = metric.partition(",")[0]
-    other = name in _OTHER_SCALES or "perplexity" in name or "loss" in name
-    return not other and all(0.0 <= value <= 1.0 for value in values)
+    return value_range(metric, *values) == (0.0, 1.0)

@@ -16,6 +16,7 @@ _INVISIBLE = re.compile(
 )
 
 
+_ABSOLUTE = re.compile(r"""(?<![\w.:/<~])~?(?:/[^\s/'"=,;:]+){2,}/?""")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
@@ -55,6 +56,15 @@ def visible_json(value: Any) -> str:
 
 def _escape(found: re.Match[str]) -> str:
     return json.dumps(found[0])[1:-1]
+
+
+def without_paths(value: Any) -> Any:
+    """``value`` with only the last part of each absolute path in its texts: nobody's folders are published."""
+    if isinstance(value, str):
+        return _ABSOLUTE.sub(lambda found: found[0].rstrip("/").rpartition("/")[2], value)
+    if isinstance(value, dict):
+        return {name: without_paths(inner) for name, inner in value.items()}
+    return [without_paths(inner) for inner in value] if isinstance(value, list) else value
 
 
 def no_formula(text: str) -> str:

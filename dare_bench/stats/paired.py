@@ -152,6 +152,39 @@ def _no_change(changes: list[float]) -> tuple[float, str]:
     return float(found.pvalue), "paired permutation"
 
 
+def all_pairs(strata: Sequence[Sequence[Sequence[float]]], weights: Sequence[float]) -> list[list[float]]:
+    """The two-sided p of every two of many scores, each the mean of the same strata's means by ``weights``.
+
+    ``strata``: for each of them, for each score, its documents' values in one order. Values that are all 0 or 1 and
+    weigh alike are tested by McNemar's exact test; others by the difference over its adjusted standard error (the one
+    behind the interval of this module).
+    """
+    import numpy as np
+    from scipy import stats
+
+    columns = [np.asarray(values, dtype=float) for values in strata]
+    shares = all(np.isin(values, (0.0, 1.0)).all() for values in columns)
+    sizes = [values.shape[1] for values in columns]
+    if shares and all(math.isclose(weight, size / sum(sizes)) for weight, size in zip(weights, sizes, strict=True)):
+        columns, weights = [np.concatenate(columns, axis=1)], [1.0]
+    difference = variance = np.zeros((len(columns[0]), len(columns[0])))
+    for values, weight in zip(columns, weights, strict=True):
+        n, sums, products = values.shape[1], values.sum(axis=1), values @ values.T
+        change = sums[:, None] - sums
+        squares = np.maximum(np.diag(products)[:, None] + np.diag(products) - 2 * products, 0.0)
+        if shares and len(columns) == 1:
+            fewer = np.rint((squares - abs(change)) / 2)
+            return np.minimum(1.0, 2 * stats.binom.cdf(fewer, np.rint(squares), 0.5)).tolist()
+        changed = squares if shares else np.stack([(values != own).sum(axis=1) for own in values])
+        added = np.divide(squares, changed, out=np.zeros_like(squares), where=changed > 0) if not shares else 1.0
+        spread = (squares + 2 * added) / (n + 2) - (change / (n + 2)) ** 2
+        difference = difference + weight * change / n
+        variance = variance + weight**2 * spread / (n + 2)
+    ratio = np.divide(abs(difference), np.sqrt(variance), out=np.zeros_like(difference), where=variance > 0)
+    freedom = math.inf if shares else min(values.shape[1] for values in columns) + 1
+    return (2 * stats.t.sf(ratio, freedom)).tolist()
+
+
 @lru_cache(maxsize=4096)
 def smallest_detectable(n: int, discordant: float, level: float = 0.95, power: float = 0.8) -> float:
     """The smallest drop of a 0/1 score that ``n`` paired documents show with probability ``power``.

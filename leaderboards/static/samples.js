@@ -7,6 +7,7 @@
   const table = document.getElementById("pages");
   // Of each page: its first document, how many are right, wrong and not read, and how many there are.
   const counts = tools.dataset.counts.split(" ").map(Number);
+  const totals = tools.dataset.all.split(" ").map(Number);
   const pages = table ? JSON.parse(table.textContent) : null;
   const KINDS = { all: "All", right: "Right", wrong: "Wrong", unread: "Not read" };
   const PLACE = { right: 1, wrong: 2, unread: 3, all: 4 };
@@ -26,13 +27,15 @@
   group.className = "segments";
   group.setAttribute("role", "group");
   group.setAttribute("aria-label", "Documents of this page to show");
-  const on = { all: counts[0], right: counts[1], wrong: counts[2], unread: counts[3] };
-  const buttons = Object.entries(KINDS).filter(([kind]) => kind !== "unread" || (pages ? pages.some((page) => page[3]) : on.unread))
+  const by = ([all, right, wrong, unread]) => ({ all, right, wrong, unread });
+  const on = by(counts);
+  const total = by(totals);
+  const buttons = Object.entries(KINDS).filter(([kind]) => kind !== "unread" || total.unread)
     .map(([kind, name]) => {
       const button = document.createElement("button");
       button.type = "button";
       const count = document.createElement("small");
-      count.textContent = on[kind];
+      count.textContent = total.all > on.all ? `${on[kind]} of ${total[kind]}` : on[kind];
       button.append(name, " ", count);
       button.addEventListener("click", () => { show = kind; choose(); });
       group.append(button);
@@ -54,8 +57,13 @@
       link.href = `${!pages || pages[target - 1] ? target : number}.html${query}`;
     }
     told.replaceChildren();
+    if (show !== "all" && on[show] < total[show]) {
+      const every = document.createElement("a");
+      every.href = `index.html#${show}`;
+      every.textContent = `All ${total[show]} are listed by verdict`;
+      told.append(`${on[show] || "None"} of the ${total[show]} ${KINDS[show].toLowerCase()} of this task ${on[show] > 1 ? "are" : "is"} on this page. `, every, ". ");
+    }
     if (show !== "all" && on[show] === 0) {
-      told.append(`No document of this page is ${KINDS[show].toLowerCase()}. `);
       const next = pages ? pages.findIndex((_, at) => at + 1 > here && fits(at + 1, show)) + 1 : 0;
       if (next) {
         const link = document.createElement("a");

@@ -266,3 +266,15 @@ def test_the_choice_of_columns_stays_on_a_phone(look: Look, tmp_path: Path) -> N
     page.locator("details.columns summary").click()
     box = page.locator(".choices").bounding_box()
     assert box and box["x"] >= 0 and box["x"] + box["width"] <= 390 and fits(page)
+
+
+@pytest.mark.parametrize("phone", [False, True], ids=["desk", "phone"])
+def test_the_page_ends_at_its_footer(look: Look, tmp_path: Path, phone: bool) -> None:
+    """Words for screen readers in a table that scrolls in its own box must not stand below the page."""
+    for at in range(40):
+        make_run(tmp_path / "runs", f"run{at}", model=f"m{at}", tasks={"dare_sudoku": 0.5}, n_docs=4, limit=4)
+    build(tmp_path / "runs", tmp_path / "site", samples=False)
+    page = look(tmp_path / "site/index.html", phone=phone)
+    settle(page)
+    footer = page.evaluate("scrollY + document.querySelector('footer').getBoundingClientRect().bottom")
+    assert page.evaluate("document.documentElement.scrollHeight") - footer < 100

@@ -145,9 +145,19 @@ def test_without_scripts_all_is_there_to_read(look: Look, folder: Path) -> None:
     assert page.get_by_text("Question 57: which digits?").is_visible(), "the browser opens what a link leads into"
 
 
+def test_the_count_of_wrong_documents_is_that_of_the_task(look: Look, folder: Path) -> None:
+    page = look(folder / "2.html")
+    page.get_by_role("button", name="Right 25 of 54").click()
+    assert page.get_by_text("25 of the 54 right of this task are on this page.").is_visible()
+    page.get_by_role("link", name="All 54 are listed by verdict").click()
+    page.wait_for_url("**/index.html#right")
+    assert page.locator("section[aria-labelledby=right] .ids a").count() == 54
+
+
 def test_only_wrong_documents_and_on_to_the_next_page_of_them(look: Look, folder: Path) -> None:
     page = look(folder / "1.html")
-    page.get_by_role("button", name="Wrong 0").click()
+    page.get_by_role("button", name="Wrong 0 of 6").click()
+    assert page.get_by_text("None of the 6 wrong of this task is on this page.").is_visible()
     assert page.locator(".sample:visible").count() == 0 and page.url.endswith("?show=wrong")
     page.get_by_role("link", name="The next page that has one is 3.").click()
     page.wait_for_url("**/3.html?show=wrong")

@@ -20,7 +20,7 @@ from dare_bench.leaderboards.builder import build
 def test_rows_carry_score_interval_size_tier_settings_and_speed(site: Path) -> None:
     row = rows(site)["best"]
     assert "95.0 86.3–98.3" in row  # Wilson, 57 of 60
-    assert "n 60 · E1" in row and "E2" in row
+    assert "n 60 · 0-shot · E1" in row and "E2" in row
     assert re.search(r"· [0-9a-f]{6} ", row)
     assert "12.0" in row and "0.92" in row and "Test CPU" in row
     assert rows(site)["few-steps"].count("steps 8") == 1

@@ -2,45 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from run_factory import make_run
+from run_factory import alter, make_run
+from site_pages import rows_of
 
-from dare_bench.leaderboards.board import load_board
-from dare_bench.leaderboards.entries import read_entries
-from dare_bench.leaderboards.ranking import make_rows, settled
-from dare_bench.leaderboards.rows import Row
-
-
-def rows_of(runs: Path, **changes: Any) -> list[Row]:
-    board = load_board("default").model_copy(update=changes)
-    entries = read_entries([runs], lambda text: None)
-    columns = board.columns(entries)
-    return make_rows(settled(board, columns, entries), columns, entries)
+HELD = "gen_length 16, block_length 16, steps 16"
 
 
 def together(runs: Path, **changes: Any) -> list[set[str]]:
     return sorted(({entry.run_id for entry in row.entries} for row in rows_of(runs, **changes)), key=sorted)
-
-
-def alter(folder: Path, *, spec: Any = None, results: Any = None, **changes: Any) -> None:
-    """Change the block of a run's results: ``model__dtype="bfloat16"`` sets ``model.dtype``. ``spec`` adds to what
-    run.json says was asked, ``results`` to lm-eval's keys."""
-    about = json.loads((folder / "run.json").read_bytes())
-    about["spec"] |= spec or {}
-    (folder / "run.json").write_text(json.dumps(about))
-    file = next(folder.glob("results_*.json"))
-    whole = json.loads(file.read_bytes()) | (results or {})
-    for name, value in changes.items():
-        part, _, inner = name.partition("__")
-        if inner:
-            whole["dare_bench"][part][inner] = value
-        else:
-            whole["dare_bench"][part] = value
-    file.write_text(json.dumps(whole))
 
 
 def test_runs_of_one_checkpoint_with_other_tasks_share_a_row(tmp_path: Path) -> None:
@@ -92,7 +65,7 @@ def test_a_suite_may_ask_each_task_with_settings_of_its_own(tmp_path: Path) -> N
         alter(tmp_path / name, suite="dare")
     assert together(tmp_path) == [{"a", "b"}, {"c"}]
     row = next(row for row in rows_of(tmp_path) if len(row.entries) == 2)
-    assert "settings differ by task" in row.settings
+    assert row.settings == "llada, float32, lm-eval, gen_length 16–32, block_length 16, steps 16"
 
 
 def test_speed_of_a_row_is_that_of_its_runs_together(tmp_path: Path) -> None:
@@ -131,27 +104,32 @@ def test_bands_of_rows_that_cannot_be_told_apart_have_a_rank_in_common(tmp_path:
 
 def test_examples_and_templates_that_were_asked_for_are_named_and_keep_rows_apart(tmp_path: Path) -> None:
     make_run(tmp_path, "zero", tasks={"a": 0.5})
-    folder = make_run(tmp_path, "five", tasks={"b": 0.5})
-    alter(folder, spec={"num_fewshot": 5}, results={"n-shot": {"b": 5}, "chat_template": "<user>"})
-    told = {row.main.run_id: row.settings for row in rows_of(tmp_path)}
-    assert told == {
-        "zero": "llada, float32, default settings",
-        "five": "llada, float32, 5-shot, chat template, default settings",
+    folder = make_run(tmp_path, "five", tasks={"b": 0.5, "c": 0.5})
+    alter(
+        folder,
+        spec={"num_fewshot": 5, "apply_chat_template": True},
+        results={"n-shot": {"b": 5, "c": 3}, "chat_template": "<user>"},
+    )
+    rows = {row.main.run_id: row for row in rows_of(tmp_path)}
+    assert {name: row.settings for name, row in rows.items()} == {
+        "zero": f"llada, float32, lm-eval, {HELD}",
+        "five": f"llada, float32, lm-eval, chat template, {HELD}",
     }
+    assert [[cell.shots for cell in row.cells if cell] for row in rows.values()] == [["5-shot", "3-shot"], ["0-shot"]]
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"model__dtype": "bfloat16"}, "llada, bfloat16, default settings"),
-        ({"seeds": [7, 7, 7, 7]}, "llada, float32, seed 7"),
-        ({"seeds": [0, 1, 2, 3]}, "llada, float32, seed 0,1,2,3"),
-        ({"repeats": 4}, "llada, float32, repeats 4"),
-        ({"spec": {"likelihood": {"mc_num": 1}}}, "llada, float32, likelihood mc_num 1"),
-        ({"results": {"config": {"model_args": {"mask_id": 7}}}}, "llada, float32, mask_id 7"),
+        ({"model__dtype": "bfloat16"}, f"llada, bfloat16, lm-eval, {HELD}"),
+        ({"seeds": [7, 7, 7, 7]}, f"llada, float32, lm-eval, {HELD}, seed 7"),
+        ({"seeds": [0, 1, 2, 3]}, f"llada, float32, lm-eval, {HELD}, seed 0,1,2,3"),
+        ({"repeats": 4}, f"llada, float32, lm-eval, {HELD}, repeats 4"),
+        ({"spec": {"likelihood": {"mc_num": 1}}}, f"llada, float32, lm-eval, {HELD}, likelihood mc_num 1"),
+        ({"results": {"config": {"model_args": {"mask_id": 7}}}}, f"llada, float32, lm-eval, {HELD}, mask_id 7"),
         (
             {"results": {"chat_template": "<u>", "fewshot_as_multiturn": False}},
-            "llada, float32, chat template, fewshot_as_multiturn False",
+            f"llada, float32, lm-eval, chat template, {HELD}, fewshot_as_multiturn no",
         ),
     ],
 )
@@ -168,6 +146,31 @@ def test_a_run_that_might_do_without_a_sandbox_has_no_rank(tmp_path: Path, chang
     alter(make_run(tmp_path, "a", tasks={"a": 0.5}), **change)
     (row,) = rows_of(tmp_path)
     assert row.rank is None and [badge.kind for badge in row.badges] == ["unsafe"]
+
+
+def test_the_settings_that_held_are_told_and_not_those_asked_for(tmp_path: Path) -> None:
+    make_run(tmp_path, "a", tasks={"a": 0.5, "choice_b": 0.5}, decoding={"steps": 8, "cfg_scale": 1.5})
+    alter(tmp_path / "a", decoding_requested={"steps": 1000, "cfg_scale": 1.5, "mc_num": 4})
+    (row,) = rows_of(tmp_path)
+    assert row.settings == "llada, float32, lm-eval, gen_length 16, block_length 16, steps 8, cfg_scale 1.5, mc_num 4"
+
+
+def test_seeds_tell_rows_apart(tmp_path: Path) -> None:
+    for name, seeds in (("default", [0, 1234, 1234, 1234]), ("all", [7, 7, 7, 7]), ("sampling", [0, 1234, 5, 1234])):
+        make_run(tmp_path, name, tasks={"a": 0.5})
+        alter(tmp_path / name, seeds=seeds)
+    told = {row.main.run_id: row.settings.partition("steps 16")[2] for row in rows_of(tmp_path)}
+    assert told == {"default": "", "all": ", seed 7", "sampling": ", seed 0,1234,5,1234"}
+
+
+def test_a_row_that_lacks_seven_tasks_says_so(tmp_path: Path) -> None:
+    tasks = dict.fromkeys("abcdefgh", 0.5)
+    for at in range(3):
+        make_run(tmp_path, f"m{at}", model=f"m{at}", tasks={"a": 0.5})
+    make_run(tmp_path, "whole", model="whole", tasks=tasks)
+    make_run(tmp_path, "last", model="last", tasks={"h": 0.5})
+    found = {row.model: [badge.text for badge in row.badges] for row in rows_of(tmp_path)}
+    assert found["last"] == ["7 of 8 tasks missing"] and found["m0"] == found["whole"] == []
 
 
 def test_a_run_scored_again_is_no_second_measurement(tmp_path: Path) -> None:

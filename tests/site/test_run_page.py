@@ -23,6 +23,31 @@ def test_run_page_has_what_it_takes_to_do_it_again(site: Path) -> None:
     assert "6 samples have no answer" in failed and "9000 tokens" in failed
 
 
+def test_no_page_names_the_folders_of_the_machine(tmp_path: Path) -> None:
+    home = "/home/somebody/secret"
+    run = make_run(tmp_path / "runs", "r", failures=1, status="incomplete")
+
+    def alter(results: dict[str, Any]) -> None:
+        block = results["dare_bench"]
+        block["command"] = f"dare-bench eval --model {home}/tiny --output-path={home}/runs/ --gen-kwargs a=1/2"
+        block["notes"] = [f"data set {home}/x.jsonl is local: see https://example.org/a/b"]
+        block["failures"][0]["error"] = f"cannot read '{home}/y.json'"
+        block["events"] = [{"what": "read", "file": f"{home}/z.json"}]
+        block["model"] |= {
+            "path": f"{home}/tiny",
+            "lineage": FIRST | {"base": f"{home}/base", "data": f"{home}/d.jsonl"},
+        }
+
+    change(run, alter)
+    build(tmp_path / "runs", tmp_path / "site")
+    for file in (tmp_path / "site").rglob("*"):
+        assert not file.is_file() or b"somebody" not in file.read_bytes(), file
+    text = Page(tmp_path / "site/runs/r/index.html").text
+    for words in ("eval --model tiny --output-path=runs --gen-kwargs a=1/2", "x.jsonl is local: see https://example.org/a/b",
+                  "cannot read 'y.json'"):  # fmt: skip
+        assert words in text, words
+
+
 FIRST = {"base": "tiny-llada-base", "method": "sft", "peft": None, "data": "a.jsonl", "step": 9, "steps": 9, "seed": 1}
 LAST = {"base": "one", "method": "vrpo", "peft": "lora", "data": "b.jsonl", "step": 5, "steps": 10, "seed": 0}
 

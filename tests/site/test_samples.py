@@ -101,12 +101,22 @@ def test_the_overview_leads_to_every_document_by_its_verdict(tmp_path: Path) -> 
     make_run(tmp_path / "runs", "r", n_docs=60)
     file = pages(tmp_path / "runs", tmp_path / "site")[0].with_name("index.html")
     html = file.read_text()
-    wrong, right = html.split('id="list-1"')[1].split('id="list-2"')
+    wrong, right = html.split('id="wrong"')[1].split('id="right"')
     assert re.findall(r'href="(\d+)\.html#doc-(\d+)"', wrong) == [("3", str(i)) for i in range(54, 60)]
     assert len(re.findall(r'href="\d+\.html#doc-\d+"', right)) == 54
     for page, ident in re.findall(r'href="(\d+)\.html#(doc-\d+)"', html):
         assert f'id="{ident}"' in file.with_name(f"{page}.html").read_text()
     Strict(html)
+
+
+def test_runs_of_one_model_are_told_apart_on_their_pages(tmp_path: Path) -> None:
+    for name, steps in (("one", 8), ("two", 16)):
+        make_run(tmp_path / "runs", name, n_docs=2, decoding={"steps": steps})
+    build(tmp_path / "runs", tmp_path / "site")
+    for name, steps in (("one", 8), ("two", 16)):
+        for place in ("1.html", "index.html"):
+            html = (tmp_path / "site/runs" / name / "samples/dare_sudoku" / place).read_text()
+            assert f"steps {steps}" in html and f"run <code>{name}</code>" in html
 
 
 def test_tokens_carry_step_and_confidence_and_equal_ones_are_folded(tmp_path: Path, run: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from dare_bench.stats import interval, intervals, paired
 from dare_bench.stats.paired import (
     Difference,
+    all_pairs,
     holm,
     mcnemar,
     paired_difference,
@@ -300,3 +301,38 @@ def test_coverage_of_a_single_graded_score(n: int, monkeypatch: pytest.MonkeyPat
         assert found.lo is not None and found.hi is not None
         covered += found.lo <= 0.5 <= found.hi
     _within(covered / 600, 0.93, 0.97)
+
+
+def test_all_pairs_at_once_are_tested_as_each_alone() -> None:
+    rng = np.random.default_rng(2)
+    rows = rng.integers(0, 2, (6, 40)).astype(float)
+    p = all_pairs([rows.tolist()], [1.0])
+    # Two tasks that weigh by their sizes are one.
+    assert p == all_pairs([rows[:, :15].tolist(), rows[:, 15:].tolist()], [15 / 40, 25 / 40])
+    for i, one in enumerate(rows):
+        for j, other in enumerate(rows):
+            assert p[i][j] == pytest.approx(paired_difference(one, other).p, abs=1e-12)
+
+
+@pytest.mark.parametrize("changed", [2, 6, 10, 20, 40])
+def test_other_values_are_tested_by_the_error_behind_their_interval(changed: int) -> None:
+    """The interval of the difference ends at 0 where p is 0.05."""
+    base = np.random.default_rng(3).random(200)
+    other = base.copy()
+    other[:changed] = (1 + base[:changed]) / 2
+    other[changed : changed + 2] = 0  # not all one way
+    alone = paired_difference(base, other)
+    p = all_pairs([[base.tolist(), other.tolist()]], [1.0])
+    assert p[0][1] == p[1][0] and p[0][0] == 1.0
+    assert alone.lo is not None and alone.hi is not None and (p[0][1] <= 0.05) == (alone.lo > 0 or alone.hi < 0)
+
+
+def test_equal_models_are_seldom_told_apart() -> None:
+    """The mean of three small tasks, between models of which each answer is right one time in ten."""
+    rng = np.random.default_rng(4)
+    found = []
+    for _ in range(40):
+        strata = [(rng.random((12, n)) < 0.1).astype(float).tolist() for n in (20, 40, 60)]
+        p = np.asarray(all_pairs(strata, [1 / 3] * 3))
+        found.append(np.mean(p[np.triu_indices(12, 1)] <= 0.05))
+    assert np.mean(found) <= 0.05

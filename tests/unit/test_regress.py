@@ -16,7 +16,7 @@ from dare_bench.errors import RunError, UsageError
 from dare_bench.reports import baseline as baselines
 from dare_bench.reports import junit, regress, regress_text
 from dare_bench.reports.baseline import Baseline
-from dare_bench.reports.text import markdown
+from dare_bench.reports.text import markdown, points
 from dare_bench.runs.reader import Run
 
 ROOT = Path(__file__).parents[2]
@@ -245,6 +245,36 @@ def test_what_so_many_documents_could_show_is_told() -> None:
     assert "what 400 documents can show: a drop of " in told and " points or more (found in 4 of 5 such tests)" in told
     better = regress.compare("run", scored([0.0] * 400, other=False), scored([1.0] * 400))
     assert "can show" not in markdown(regress_text.pieces(better))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ([1.0] * 4 + [0.0] * 16, [1.0] * 2 + [0.0] * 18, "No regression shown; the smallest drop that 20 documents of"),
+        ([1.0] * 4, [0.0] * 4, "No regression shown; 4 documents of"),
+        ([0.0] * 20, [1.0] * 20, "No regression"),
+        ([1.0] * 20, [0.0] * 20, "Regression"),
+    ],
+)
+def test_the_headline_names_the_smallest_drop_that_would_have_been_seen(
+    before: list[float], after: list[float], said: str
+) -> None:
+    """20 % -> 10 % in 20 documents: nothing is shown, and a drop of 31 points would have been."""
+    verdict = regress.compare("run", scored(before, other=False), scored(after))
+    line = markdown(regress_text.pieces(verdict)).splitlines()[0].removeprefix("## ").replace("\\", "")
+    assert line == regress_text.record(verdict)["headline"] and line.startswith(said)
+    assert (line == said) == (verdict.red or after == [1.0] * 20)
+    if len(before) == 20 and "shown" in line:
+        (one,) = (one for one in verdict.scores if one.judged)
+        assert line.endswith(f"{TASK} can show: {points(one.detectable)}") and 0.2 < one.detectable < 0.4
+
+
+def test_the_headline_goes_by_the_task_that_can_show_least() -> None:
+    def two(other: bool) -> Baseline:
+        many, few = (scored([1.0] * n, other=other, tasks=(name,)) for name, n in (("many", 100), ("few", 20)))
+        return many.model_copy(update={"tasks": {**many.tasks, **few.tasks}})
+
+    assert " 20 documents of few can show: " in regress_text.headline(regress.compare("run", two(False), two(True)))
 
 
 def test_shares_are_told_in_percent_and_points_and_other_scores_as_they_are() -> None:

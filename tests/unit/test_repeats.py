@@ -69,9 +69,16 @@ def test_the_parts_are_left_alone() -> None:
     assert repr(parts) == before
 
 
-def test_pass_at_k_needs_zeros_and_ones_and_a_metric_where_more_is_better() -> None:
-    row = combine([part({0: 0.5, 1: 1.0}), part({0: 0.25, 1: 0.0})])[0]["results"]["t"]
-    assert row["acc,none"] == pytest.approx(0.4375) and not any(key.startswith("pass@") for key in row)
+@pytest.mark.parametrize(("metric", "has"), [("exact_match", True), ("cell_accuracy", False), ("f1", False)])
+@pytest.mark.parametrize("first", [0.5, 0.0])
+def test_which_scores_there_are_does_not_depend_on_the_answers(metric: str, has: bool, first: float) -> None:
+    row = combine([part({0: first, 1: 1.0}, metric=metric), part({0: first, 1: 0.0}, metric=metric)])[0]["results"]["t"]
+    assert {key for key in row if "pass@" in key} == ({"pass@2,none", "pass@2_stderr,none"} if has else set())
+    assert not has or row["pass@2,none"] == 0.5  # right is a value of 1
+    assert row[f"{metric},none"] == pytest.approx((2 * first + 1) / 4)
+
+
+def test_pass_at_k_is_of_metrics_where_more_is_better() -> None:
     parts = [part({0: 1, 1: 0}), part({0: 0, 1: 0})]
     for results, _ in parts:
         results["higher_is_better"]["t"]["acc"] = False
@@ -91,15 +98,15 @@ def test_several_metrics_and_filters_keep_their_names() -> None:
     def two(values: list[int], other: list[int], text: list[float]) -> Any:
         results, samples = part(dict(enumerate(values)))
         for line, v, w in zip(samples["t"], other, text, strict=True):
-            line.update({"strict": v, "f1": w, "metrics": ["acc", "strict", "f1"]})
+            line.update({"acc_norm": v, "f1": w, "metrics": ["acc", "acc_norm", "f1"]})
         more = part(dict(enumerate(other)), name="loose")
-        results["results"]["t"] |= {"strict,none": statistics.fmean(other), "f1,none": statistics.fmean(text)}
+        results["results"]["t"] |= {"acc_norm,none": statistics.fmean(other), "f1,none": statistics.fmean(text)}
         results["results"]["t"] |= more[0]["results"]["t"]
         return results, {"t": samples["t"] + more[1]["t"]}
 
     results, samples = combine([two([1, 0], [1, 1], [0.5, 1]), two([0, 0], [1, 0], [0.5, 0])])
     row = results["results"]["t"]
-    assert (row["acc_pass@2,none"], row["strict_pass@2,none"], row["pass@2,loose"]) == (0.5, 1.0, 1.0)
+    assert (row["acc_pass@2,none"], row["acc_norm_pass@2,none"], row["pass@2,loose"]) == (0.5, 1.0, 1.0)
     assert "pass@2,none" not in row and "f1_pass@2,none" not in row and row["f1,none"] == 0.5
     assert [(line["filter"], line["acc"]) for line in samples["t"]] == [
         ("none", 0.5),

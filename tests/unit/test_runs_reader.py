@@ -15,6 +15,7 @@ from dare_bench.runs.intervals import confidence_intervals, members
 from dare_bench.runs.reader import Run, find_runs
 from dare_bench.runs.schema import Block
 from dare_bench.runs.scores import headline, scores_of, weakest
+from dare_bench.stats import group_interval, wilson
 
 
 def test_scores_carry_interval_size_and_settings(tmp_path: Path) -> None:
@@ -219,8 +220,42 @@ def test_a_group_sums_its_members() -> None:
     }
     group = _scores(results)[0]
     assert (group.task, group.is_group, group.n, group.n_total, group.tier) == ("g", True, 8, 8, "A")
-    made = confidence_intervals(results, {})
+    made = confidence_intervals(results, {})  # without the documents its error is all there is
     assert made["g"]["acc,none"].method == "normal" and made["g"]["acc,none"].n == 8 and "a" not in made
+
+
+@pytest.mark.parametrize(("group", "weights"), [(0.125, (0.25, 0.75)), (0.25, (0.5, 0.5)), (0.3, None)])
+def test_the_interval_of_a_group_comes_from_its_tasks(group: float, weights: tuple[float, float] | None) -> None:
+    """By their sizes, or all alike, whichever gives its score; at any depth. Where none does, by its standard error."""
+    right = {"a": [True] * 5 + [False] * 5, "b": [False] * 30}
+    results = {
+        "results": {"a": {"acc,none": 0.5}, "b": {"acc,none": 0.0}},
+        "groups": {name: {"acc,none": group, "acc_stderr,none": 0.4} for name in ("outer", "g")},
+        "group_subtasks": {"outer": ["g"], "g": ["a", "b"], "a": [], "b": []},
+        "n-samples": {name: {"effective": len(values)} for name, values in right.items()},
+    }
+    samples = {name: [{"metrics": ["acc"], "acc": value} for value in values] for name, values in right.items()}
+    made = confidence_intervals(results, samples)
+    assert made["g"] == made["outer"]
+    found = made["g"]["acc,none"]
+    if weights is None:
+        assert (found.method, found.lo) == ("normal", 0.0) and found.hi == 1.0
+    else:
+        expected = group_interval([wilson(5, 10), wilson(0, 30)], [0.5, 0.0], weights)
+        assert expected is not None and (found.method, found.lo, found.hi) == (
+            "Wilson over tasks", expected.lo, expected.hi,
+        )  # fmt: skip
+
+
+def test_a_group_of_wrong_answers_alone_is_not_certain() -> None:
+    results = {
+        "results": {name: {"acc,none": 0.0, "acc_stderr,none": 0.0} for name in ("g", "a", "b")},
+        "group_subtasks": {"g": ["a", "b"], "a": [], "b": []},
+        "n-samples": {name: {"effective": 10} for name in "ab"},
+    }
+    samples = {name: [{"metrics": ["acc"], "acc": 0.0}] * 10 for name in "ab"}
+    found = confidence_intervals(results, samples)["g"]["acc,none"]
+    assert found.lo == 0.0 and found.hi == pytest.approx(0.161, abs=1e-3)
 
 
 def test_members_survive_a_loop() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import random
 import subprocess
 import sys
 
 import pytest
 
-from dare_bench.stats import Interval, from_stderr, interval, mean_of, ratio_interval, wilson
+from dare_bench.stats import Interval, from_stderr, group_interval, interval, mean_of, ratio_interval, wilson
 
 
 @pytest.mark.parametrize(
@@ -94,6 +96,48 @@ def test_ratio_draws_whole_documents() -> None:
 def test_normal_from_a_standard_error() -> None:
     found = from_stderr(0.5, 0.1, 40)
     assert (found.lo, found.hi) == (pytest.approx(0.304, abs=1e-3), pytest.approx(0.696, abs=1e-3))
+    assert from_stderr(0.0, 0.0, 40) == Interval("none", 0.95, None, None, 40)
+
+
+def test_no_interval_leaves_the_range_of_its_metric() -> None:
+    found = from_stderr(0.95, 0.1, 40)
+    assert found.within(0.0, 1.0) == Interval("normal", 0.95, found.lo, 1.0, 40)
+    nothing = Interval("none", 0.95, None, None, 1)
+    assert nothing.within(0.0, 1.0) == nothing
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shares"),
+    [([10] * 5, [0.02] * 5), ([10] * 5, [0.1] * 5), ([100] * 57, [0.01] * 57), ([20, 200], [0.05, 0.02]),
+     ([3] * 4, [0.3] * 4), ([50] * 27, [i / 28 for i in range(1, 28)])],
+)  # fmt: skip
+@pytest.mark.parametrize("by_size", [True, False])
+def test_groups_hold_their_level_where_right_answers_are_rare_or_tasks_small(
+    sizes: list[int], shares: list[float], by_size: bool
+) -> None:
+    """The normal interval covers 63 % of the first of these, the MOVER rule 88 % of the second."""
+    rng = random.Random(1)
+    weights = [n / sum(sizes) if by_size else 1 / len(sizes) for n in sizes]
+    true = sum(weight * share for weight, share in zip(weights, shares, strict=True))
+    covered, draws = 0, 400
+    for _ in range(draws):
+        right = [sum(rng.random() < share for _ in range(n)) for n, share in zip(sizes, shares, strict=True)]
+        parts = [_wilson(k, n) for k, n in zip(right, sizes, strict=True)]
+        found = group_interval(parts, [k / n for k, n in zip(right, sizes, strict=True)], weights)
+        assert found is not None and found.lo is not None and found.hi is not None and 0 <= found.lo <= found.hi <= 1
+        covered += found.lo <= true <= found.hi
+    assert covered / draws >= 0.9
+
+
+_wilson = functools.cache(wilson)
+
+
+def test_a_group_of_other_values_goes_by_the_mover_rule() -> None:
+    one, other = Interval("BCa bootstrap", 0.95, 0.3, 0.6, 50), wilson(5, 10)
+    found = group_interval([one, other], [0.4, 0.5], [0.75, 0.25])
+    assert found is not None and (found.method, found.n) == ("MOVER", 60)
+    assert found.hi == pytest.approx(0.425 + ((0.75 * 0.2) ** 2 + (0.25 * ((other.hi or 0) - 0.5)) ** 2) ** 0.5)
+    assert group_interval([one, Interval("none", 0.95, None, None, 1)], [0.4, 0.6], [0.5, 0.5]) is None
 
 
 def test_mean_of_independent_estimates() -> None:

@@ -1,0 +1,102 @@
+"""How rows of a board are ranked: by the paired test where they answered the same documents, else by intervals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_factory import alter, make_run
+from site_pages import rows_of
+
+from dare_bench.leaderboards import ranking
+from dare_bench.leaderboards.builder import build
+
+
+def board_of(runs: Path, out: Path, **options: Any) -> dict[str, Any]:
+    """The rows of a built board by model."""
+    build(runs, out, **options)
+    return {row["model"]: row for row in json.loads((out / "data/board.json").read_text())["rows"]}
+
+
+def shared(root: Path, name: str, values: dict[str, list[float]], documents: str = "same", **more: Any) -> Path:
+    return make_run(root, name, model=name, content=name, values=values, documents=documents, **more)
+
+
+HALF = [1.0] * 60 + [0.0] * 60
+MORE = [1.0] * 70 + [0.0] * 50  # ten documents won, none lost: p 0.002
+
+
+@pytest.mark.parametrize(
+    ("values", "documents", "ranks"),
+    [
+        ({"a": {"t": HALF}, "b": {"t": MORE}}, "same", (2, 1)),
+        ({"a": {"t": HALF}, "b": {"t": MORE}}, "other", (1, 1)),  # not the same questions: the intervals overlap
+        ({"a": {"t": HALF}, "b": {"t": HALF[::-1]}}, "same", (1, 1)),
+        ({"a": {"t": HALF, "u": HALF}, "b": {"t": MORE, "u": MORE}}, "same", (2, 1)),  # the mean of two tasks
+        ({"a": {"t": [x / 2 for x in HALF]}, "b": {"t": [x / 2 for x in MORE]}}, "same", (2, 1)),
+    ],
+)
+def test_rows_of_the_same_documents_are_ranked_by_the_paired_test(
+    tmp_path: Path, values: dict[str, dict[str, list[float]]], documents: str, ranks: tuple[int, int]
+) -> None:
+    shared(tmp_path / "runs", "a", values["a"])
+    shared(tmp_path / "runs", "b", values["b"], documents)
+    if documents != "same":  # what was asked differs by the checkpoints' own templates alone
+        for name in "ab":
+            alter_template(tmp_path / "runs" / name, name)
+    rows = board_of(tmp_path / "runs", tmp_path / "site")
+    assert (rows["a"]["rank"], rows["b"]["rank"]) == ranks, rows
+    assert [rows[name]["rank_band"][1] for name in "ab"] == ([2, 1] if ranks == (2, 1) else [2, 2])
+
+
+def alter_template(folder: Path, template: str) -> None:
+    file = next(folder.glob("results_*.json"))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": template}))
+
+
+def test_a_rank_is_held_against_all_comparisons_of_its_row(tmp_path: Path) -> None:
+    """Of 20 equal rows beside the best one, p 0.03 alone is no proof; the best one has 20 comparisons too."""
+    better = [1.0] * 66 + [0.0] * 54  # six won, none lost: p 0.031
+    for at in range(20):
+        shared(tmp_path / "runs", f"equal{at}", {"t": HALF})
+    shared(tmp_path / "runs", "best", {"t": better})
+    assert {row["rank"] for row in board_of(tmp_path / "runs", tmp_path / "site").values()} == {1}
+
+
+def test_values_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, values in (("a", HALF), ("b", MORE)):
+        shared(tmp_path / "runs", name, {"t": values})
+    first = board_of(tmp_path / "runs", tmp_path / "site")
+    monkeypatch.setattr(ranking, "all_pairs", None)  # a rebuild needs no statistics
+    assert (
+        board_of(tmp_path / "runs", tmp_path / "site") == first
+        and build(tmp_path / "runs", tmp_path / "site").made == 0
+    )
+    # Without samples only result files are read, and the intervals decide.
+    alone = board_of(tmp_path / "runs", tmp_path / "alone", samples=False)
+    assert {row["rank"] for row in alone.values()} == {1}
+
+
+def test_a_row_without_an_interval_is_not_ranked(tmp_path: Path) -> None:
+    """Eight equal models; of one nobody knows how far chance could move its score."""
+    for at in range(8):
+        make_run(tmp_path, f"m{at}", model=f"m{at}", tasks={"t": 0.5}, n_docs=60)
+    alter(tmp_path / "m0", ci={})
+    found = {row.model: (row.rank, row.last, [badge.kind for badge in row.badges]) for row in rows_of(tmp_path)}
+    assert found.pop("m0") == (None, None, ["uncertain"])
+    assert set(found) == {f"m{at}" for at in range(1, 8)} and set(map(str, found.values())) == {"(1, 7, [])"}
+
+
+def test_a_part_of_a_mean_without_an_interval_may_be_anywhere(tmp_path: Path) -> None:
+    for name, share in (("low", 0.1), ("high", 0.6), ("top", 1.0)):
+        make_run(tmp_path, name, model=name, tasks=dict.fromkeys("tuv", share), n_docs=1000)
+        file = next((tmp_path / name).glob("results_*.json"))
+        results = json.loads(file.read_text())
+        del results["dare_bench"]["ci"]["u"]
+        file.write_text(json.dumps(results))
+    rows = {row.model: row for row in rows_of(tmp_path)}
+    assert [(rows[name].rank, rows[name].last) for name in ("top", "high", "low")] == [(1, 2), (1, 3), (2, 3)]
+    made = rows["low"].mean_interval
+    assert made is not None and made.lo is not None and made.lo == pytest.approx(0.1 - 0.1 / 3, abs=0.01)

@@ -7,10 +7,12 @@ written. Nothing is imported to find it out.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from dare_bench.runs.schema import Program
 
 _HERE = Path(__file__).parent
 _FOLDERS = {"sampler": "model_adapters/sampling", "scorer": "model_adapters/scoring", "diffusion": "diffusion"}
@@ -50,6 +52,15 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
         return "which program answered was not recorded"
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     return ", ".join(f"{name} {before.get(name, 'none')} -> {now.get(name, 'none')}" for name in names)
+
+
+def several(programs: Sequence[Program]) -> str:
+    """How the programs that answered a run differ from the first of them; empty where one answered."""
+    if len(programs) < 2:
+        return ""
+    first, *others = programs
+    told = (f"{one.requests} by another ({differences(first.parts, one.parts)})" for one in others)
+    return f"answered by {len(programs)} programs: {first.requests} answers by the first, {', '.join(told)}"
 
 
 def from_running(parts: Mapping[str, str]) -> str:

@@ -12,6 +12,7 @@ from dare_bench.errors import RunError
 from dare_bench.leaderboards.names import Name, names
 from dare_bench.leaderboards.pages import slug
 from dare_bench.leaderboards.site import state
+from dare_bench.program import several
 from dare_bench.runs.files import RUN_FILE
 from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run, iterate_runs
@@ -54,6 +55,9 @@ class Entry:
     row: RowKey
     """Which row of a board it belongs to."""
     rescored: bool = False
+    programs: str = ""
+    """How the programs that answered differ; empty where one did."""
+    results_edited: bool = False
     files: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     """Of each task with sample lines: the states of its samples file and of its traces file."""
     task_nfe: dict[str, float] = field(default_factory=dict)
@@ -144,6 +148,8 @@ def _entry(run: Run) -> Entry:
         family=model.family if model else "",
         row=row_key(run, machine),
         rescored=bool(block and any("scored again" in event.what for event in block.events)),
+        programs=several(block.programs) if block else "",
+        results_edited=bool(run.results_edited),
         checkpoint=(model.name, model.content_hash, model.adapter_hash or "", model.dtype) if model else (run.model,),
         asked=dict(block.decoding_requested) if block else {},
         suite=block.suite if block else None,

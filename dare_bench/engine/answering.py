@@ -73,10 +73,7 @@ def _joined(found: Sequence[Mapping[str, str | None]]) -> dict[str, str | None]:
 
 def told(programs: Sequence[Program]) -> Iterator[str]:
     """What a reader of the results must know of who answered."""
-    for number, one in enumerate(programs[1:], start=2):
-        yield (
-            f"answered by {len(programs)} programs: {one.requests} of the answers are of program {number}"
-            f" ({program.differences(programs[0].parts, one.parts)}); --fresh answers all by one"
-        )
+    if found := program.several(programs):
+        yield f"{found}; --fresh answers all by one"
     if len(programs) == 1 and (found := program.from_running(programs[0].parts)):
         yield f"scored by another program than the one that answered ({found}); --fresh answers anew"

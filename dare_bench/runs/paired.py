@@ -76,7 +76,7 @@ def pair(first: Run, second: Run, task: str, key: str | None = None) -> Pairing:
         alone = sorted(set(tasks) ^ set(other))
         breaks.append(f"not the same tasks are in {task}: only one of the runs has {_listed(alone)}")
     differences: dict[str, tuple[Any, Any]] = {}
-    left, right = _Values(one), _Values(two)
+    left, right = Values(one), Values(two)
     for name in tasks:
         left.read(first, name, prefix=len(tasks) > 1)
     for name in other:
@@ -112,7 +112,7 @@ def pair(first: Run, second: Run, task: str, key: str | None = None) -> Pairing:
     )
 
 
-class _Values:
+class Values:
     """The documents' values of one score: the sum and the number of the parts of each.
 
     Most values are a number, of one part. Where a document has several (IFEval's instructions), the score is the mean
@@ -160,6 +160,20 @@ def _parts(value: Any) -> tuple[float, int] | None:
     if not all(isinstance(part, (bool, int, float)) for part in values):
         return None
     return math.fsum(values), len(values)
+
+
+def unmade(run: Run, task: str) -> list[str]:
+    """The scores of a task that its sample lines do not make up any more, though they did when the run made their
+    intervals of them: one line each."""
+    if run.samples_file(task) is None:
+        return []
+    found = []
+    for score in run.scores():
+        if score.task == task and score.method not in ("none", "normal"):
+            values = Values(score)
+            values.read(run, task, prefix=False)
+            found.append(values.problem())
+    return [problem for problem in found if problem is not None]
 
 
 def with_results(run: Run) -> None:

@@ -168,8 +168,10 @@ def of_run(run: Run) -> Baseline:
 
 
 def _device(run: Run) -> str:
-    """``cpu``, or the name of the GPU that the run was on."""
+    """``cpu``, or the name of the GPU that answered; of older runs, that the results were written on."""
     assert run.block is not None
+    if devices := {one.parts["device"] for one in run.block.programs if "device" in one.parts}:
+        return " and ".join(sorted(devices))
     on = str(run.results.get("config", {}).get("device") or ("cuda" if run.block.environment.gpu else "cpu"))
     return "cpu" if on.startswith("cpu") else run.block.environment.gpu or on
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -115,7 +116,8 @@ def make_run(
             "environment": {"python": "3.11.7", "torch": "2.13.0", "dare_bench": "0.1.0", "cpu": "Test CPU, 2 cores",
                             "gpu": gpu, "platform": "Linux"},
             "decoding_requested": decoding or {},
-            "programs": [{"parts": {**program.code(), **parts}, "requests": requests} for parts in programs],
+            "programs": [{"parts": {**program.code(), "device": gpu or "cpu", **parts}, "requests": requests}
+                         for parts in programs],
             "cost": {"requests": requests, "nfe": requests * 12, "forwards": requests * 4, "tokens": requests * 16,
                      "tokens_to_eos": requests * 11, "decoded_tokens": requests * 14, "seconds": 12.5,
                      "generate_seconds": 12.5, "tokens_per_s": requests * 11 / 12.5,
@@ -131,6 +133,17 @@ def make_run(
     if done:
         atomic_write_json(folder / DONE_FILE, {"date": created})
     return folder
+
+
+def raise_scores(folder: Path) -> None:
+    """Edit a run's results as a cheat would: every score is 0.99, and its interval fits."""
+    (file,) = folder.glob("results_*.json")
+    results = json.loads(file.read_text())
+    for task, row in results["results"].items():
+        for name in [name for name in row if "," in name and "stderr" not in name]:
+            row[name] = 0.99
+            results["dare_bench"]["ci"][task][name] |= {"lo": 0.98, "hi": 1.0}
+    file.write_text(json.dumps(results))
 
 
 def _short(text: str) -> str:

@@ -104,10 +104,14 @@ def finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:
             continue
         if done.scope == scope:
             log.info("finished already; nothing to do (--fresh makes a new run beside it)")
-            return Run(folder)
-        if done.scope.covers(scope, done.totals):
+        elif done.scope.covers(scope, done.totals):
             log.warning("the run holds more than was asked: %s; --fresh makes a new one beside it", done.scope.text())
-            return Run(folder)
+        else:
+            continue
+        run = Run(folder)
+        for text in answering.told(run.block.programs) if run.block is not None else ():
+            log.warning("%s", text)
+        return run
     return None
 
 

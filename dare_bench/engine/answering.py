@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from dare_bench import fingerprint, program
 from dare_bench.engine.journal import Journal
@@ -65,10 +66,12 @@ def environment(journal: Journal, keys: Iterable[str], earlier: Environment | No
     return Environment(**_joined(found)) if found else now
 
 
-def _joined(found: Sequence[Mapping[str, str | None]]) -> dict[str, str | None]:
-    names = dict.fromkeys(name for around in found for name in around)
-    seen = {name: list(dict.fromkeys(a[name] for a in found if a.get(name) is not None)) for name in names}
-    return {name: " and ".join(map(str, values)) if values else None for name, values in seen.items()}
+def _joined(found: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
+    seen: dict[str, dict[str, None]] = {name: {} for around in found for name in around}
+    for around in found:
+        for name, value in around.items():
+            seen[name] |= {value: None} if isinstance(value, str) else {}
+    return {name: " and ".join(values) or None for name, values in seen.items()}
 
 
 def told(programs: Sequence[Program]) -> Iterator[str]:

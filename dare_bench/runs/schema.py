@@ -239,9 +239,7 @@ class Block(Strict):
     repeats: int = Field(default=1, ge=1, le=10**6, description="answers asked for each prompt")
     command: Text = ""
     environment: Environment = Field(default_factory=Environment, description="of the sessions that answered")
-    programs: list[Program] = Field(
-        default_factory=list, max_length=1000, description="who answered; empty: not recorded (older runs)"
-    )
+    programs: list[Program] = Field(default_factory=list, description="who answered; empty: not recorded (older runs)")
     decoding_requested: dict[str, Any] = Field(default_factory=dict)
     cost: Cost = Field(default_factory=Cost)
     ci: dict[str, dict[str, CI]] = Field(default_factory=dict, description='by task, then by "metric,filter"')

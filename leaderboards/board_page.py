@@ -29,6 +29,8 @@ BADGES = {
     ),
     "limited": ("limit", "Only part of a task's documents was evaluated."),
     "edited": ("samples edited", "A samples file is not as the run wrote it; the sample pages show what it holds now."),
+    "results": ("results edited", "The file of results is not as the run wrote it."),
+    "programs": ("answered by several programs", "A part of the answers is another program's; --fresh makes all anew."),
     "stale": ("other task version", "Templates, filters or scorer differ from those of the newest complete run."),
     "prompts": ("other prompts", "Examples, chat template or data differ from those of the newest complete run."),
     "uncertain": ("no interval", "How far chance could move the score that ranks is not known."),

@@ -12,6 +12,7 @@ from dare_bench.errors import RunError
 from dare_bench.leaderboards.names import Name, names
 from dare_bench.leaderboards.pages import plain_value, slug
 from dare_bench.leaderboards.site import state
+from dare_bench.program import several
 from dare_bench.runs.files import RUN_FILE
 from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run, iterate_runs
@@ -60,6 +61,9 @@ class Entry:
     rescored: bool = False
     unsafe: bool = False
     """Was it allowed to run generated code and scorers without a sandbox?"""
+    programs: str = ""
+    """How the programs that answered differ; empty where one did."""
+    results_edited: bool = False
     files: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     """Of each task with sample lines: the states of its samples file and of its traces file."""
     task_nfe: dict[str, float] = field(default_factory=dict)
@@ -175,6 +179,8 @@ def _entry(run: Run) -> Entry:
         dtype=model.dtype if model else "",
         row=row_key(run, machine),
         rescored=bool(block and any("scored again" in event.what for event in block.events)),
+        programs=several(block.programs) if block else "",
+        results_edited=bool(run.results_edited),
         checkpoint=(model.name, model.content_hash, model.adapter_hash or "", model.dtype) if model else (run.model,),
         asked=requested(run),
         unsafe=bool(run.asked.get("unsafe_no_sandbox") or (block and block.execution and block.execution.unsafe)),

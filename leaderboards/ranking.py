@@ -89,6 +89,10 @@ def _badges(row: Row, columns: Sequence[Column], current: Sequence[Asked | None]
     if edited:
         why = f"Sample files are not as the run wrote them: {', '.join(edited)}. The pages show what they hold now."
         badges.append(Badge("edited", "samples edited", why))
+    if any(entry.results_edited for entry in row.entries):
+        badges.append(Badge("results", "results edited", "The file of results is not as the run wrote it."))
+    if programs := [entry.programs for entry in row.entries if entry.programs]:
+        badges.append(Badge("programs", "answered by several programs", "; ".join(programs)))
     if any(entry.rescored for entry in row.entries):
         badges.append(Badge("rescored", "re-scored", "The recorded answers of another run, scored again."))
     if any(entry.unsafe for entry in row.entries):

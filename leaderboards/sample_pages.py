@@ -22,6 +22,7 @@ from dare_bench.leaderboards.entries import Entry
 from dare_bench.leaderboards.pages import slug
 from dare_bench.leaderboards.sample_document import Shown, document
 from dare_bench.leaderboards.site import Site
+from dare_bench.runs.paired import unmade
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import one_line
@@ -128,7 +129,7 @@ def _write(site: Site, entry: Entry, run: Run, task: str) -> dict[str, Any]:
         f"The {kind} file of this task is not as the run wrote it: it was changed later, and is shown as it is now."
         for kind, differs in (("samples", run.edited(task)), ("traces", run.traces_edited(task)))
         if differs
-    ]
+    ] + [f"A score of this task is not that of its documents: {problem}." for problem in unmade(run, task)]
     score = run.headline(task)
     try:
         with tempfile.TemporaryFile() as spool:

@@ -22,6 +22,7 @@ from dare_bench.reading import read_json
 from dare_bench.reports.agreement import token_ids
 from dare_bench.runs.asked import asking
 from dare_bench.runs.index import Document
+from dare_bench.runs.paired import unmade
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
 from dare_bench.runs.writer import atomic_write_text
@@ -130,10 +131,12 @@ def of_run(run: Run) -> Baseline:
     """A run as a baseline.
 
     Raises:
-        RunError: the run has no results, or no sample lines of a task.
+        RunError: the run has no results, or no sample lines of a task; its results or sample lines were edited.
     """
     if run.block is None:
         raise RunError(f"{run.path} has no results yet (status {run.status}); run the same command again to finish")
+    if run.results_edited:
+        raise RunError(f"{run.results_file} was changed after the run; evaluate with --fresh")
     block, model = run.block, run.block.model
     known = block.environment.model_dump()
     scores = run.scores()
@@ -165,8 +168,10 @@ def of_run(run: Run) -> Baseline:
 
 
 def _device(run: Run) -> str:
-    """``cpu``, or the name of the GPU that the run was on."""
+    """``cpu``, or the name of the GPU that answered; of older runs, that the results were written on."""
     assert run.block is not None
+    if devices := {one.parts["device"] for one in run.block.programs if "device" in one.parts}:
+        return " and ".join(sorted(devices))
     on = str(run.results.get("config", {}).get("device") or ("cuda" if run.block.environment.gpu else "cpu"))
     return "cpu" if on.startswith("cpu") else run.block.environment.gpu or on
 
@@ -178,6 +183,8 @@ def _task(run: Run, task: str, scores: list[Score]) -> Task:
         raise RunError(f"{run.path} has no sample lines of {task}; evaluate without --no-log-samples")
     if run.edited(task) or run.traces_edited(task):
         raise RunError(f"sample lines of {task} in {run.path} were changed after the run; evaluate with --fresh")
+    if found := unmade(run, task):
+        raise RunError(f"{run.path}: {found[0]}; evaluate with --fresh")
     keys = [(score.metric, score.filter) for score in scores]
     made = [(str(document.doc_id), _read(document, keys)) for document in run.documents(task)]
     scored = any(isinstance(read.tokens, list) for _, read in made)

@@ -15,7 +15,9 @@ from dare_bench.runs.text import no_formula, visible
 
 Format = Literal["markdown", "latex", "csv"]
 Intervals = Literal["none", "pm", "range"]
-SIGNS: dict[Mark, str] = {"limited": "†", "incomplete": "‡", "definition": "§", "prompts": "¶", "approximate": "∗"}
+SIGNS: dict[Mark, str] = {
+    "limited": "†", "incomplete": "‡", "definition": "§", "prompts": "¶", "approximate": "∗", "doubtful": "‖",
+}  # fmt: skip
 _NONE = "—"
 _REPLACED = str.maketrans({"&": "&amp;", "$": "&#36;", "@": "&#64;"})
 """What GitHub reads in text beside markdown's own signs: entities, formulas, names of people."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dare_bench.errors import RunError, unknown
+from dare_bench.program import several
 from dare_bench.reports.export_names import (
     checkpoint_names,
     checkpoint_of,
@@ -25,13 +26,14 @@ from dare_bench.runs.scores import Score, headline, is_share
 from dare_bench.runs.standing import Asked, around, difference, present
 from dare_bench.runs.text import counted
 
-Mark = Literal["limited", "incomplete", "definition", "prompts", "approximate"]
+Mark = Literal["limited", "incomplete", "definition", "prompts", "approximate", "doubtful"]
 WHY: dict[Mark, str] = {
     "limited": "only a part of the task's documents was asked",
     "incomplete": "not complete: documents without an answer are left out, or the run is not finished",
     "definition": "another version of the task than in the newest complete run: prompt templates, filters or scorer"
     " differ",
     "prompts": "other examples, chat template or documents than in the newest complete run",
+    "doubtful": "answered by several programs, or the file of results was changed after the run",
     "approximate": "approximate sampler (tier A): it draws from another distribution than the reference",
 }
 """What each mark of a cell means, in the words of the footnote."""
@@ -191,8 +193,8 @@ def _mark(grouped: Sequence[Answered], rows: Sequence[Row], places: Sequence[tup
             Asked(cell.score, run.created, not _incomplete(run, cell.score), around(run, task)) for run, cell in column
         ]
         now = present(asked)
-        for one, (_, cell) in zip(asked, column, strict=True):
-            cell.marks = tuple(_marks(one, now))
+        for one, (run, cell) in zip(asked, column, strict=True):
+            cell.marks = (*_marks(one, now), *(("doubtful",) if _doubtful(run) else ()))
 
 
 def _name(grouped: Sequence[Answered], rows: Sequence[Row]) -> None:
@@ -224,6 +226,10 @@ def _marks(one: Asked, now: Asked | None) -> Iterator[Mark]:
         yield kind
     if one.score.tier == "A":
         yield "approximate"
+
+
+def _doubtful(run: Run) -> bool:
+    return bool(run.results_edited or (run.block is not None and several(run.block.programs)))
 
 
 def _column(place: tuple[str, str], places: Sequence[tuple[str, str]], cells: Sequence[Cell | None]) -> Column:

@@ -47,6 +47,7 @@ _MAPPED = {
     "‡": r"\textsuperscript{\ddag}",
     "§": r"\textsuperscript{\S}",
     "¶": r"\textsuperscript{\P}",
+    "‖": r"$^{\parallel}$",
     "–": r"\textendash{}",
     "—": r"\textemdash{}",
     "‘": r"\textquoteleft{}",

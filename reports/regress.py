@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dare_bench.errors import IncompleteError, RunError, UsageError
+from dare_bench.program import from_running, several
 from dare_bench.reports import baseline as baselines
 from dare_bench.reports.baseline import Baseline, Task, Value
 from dare_bench.reports.conditions import Unlike, notes, unlike
 from dare_bench.reports.text import points
 from dare_bench.runs.reader import Run
+from dare_bench.runs.schema import Program
 from dare_bench.runs.scores import are_shares
 from dare_bench.runs.text import counted
 from dare_bench.stats.paired import Difference, holm, paired_difference, smallest_detectable, smallest_detectable_mean
@@ -117,16 +119,24 @@ class Verdict:
         return sum(self.before.tasks[task].n_docs for task in {s.task for s in self.scores if s.mode == "exact"})
 
 
-def judge(run: Run | str | Path, baseline: Baseline | str | Path, smallest_effect: float = SMALLEST_EFFECT) -> Verdict:
+def judge(
+    run: Run | str | Path,
+    baseline: Baseline | str | Path,
+    smallest_effect: float = SMALLEST_EFFECT,
+    *,
+    any_program: bool = False,
+) -> Verdict:
     """Hold a run against a baseline (or its file).
 
     Args:
         smallest_effect: a drop below this is no regression in paired mode, on the scores' own scale (0.01: one point).
+        any_program: judge also answers that another program than this one made.
 
     Raises:
         UsageError: no baseline there, or the run was asked otherwise: other tasks, documents, prompts, decoding.
         IncompleteError: documents of the run failed, it has not finished, or it is limited where the baseline is not.
-        RunError: no run, one without sample lines, or one of which nothing can be judged.
+        RunError: no run, one without sample lines or with edited ones, answers of another program, or nothing that can
+            be judged.
     """
     run = run if isinstance(run, Run) else Run(run)
     old = baseline if isinstance(baseline, Baseline) else baselines.read(baseline)
@@ -134,7 +144,7 @@ def judge(run: Run | str | Path, baseline: Baseline | str | Path, smallest_effec
         raise UsageError(
             f"smallest effect {smallest_effect}: expected a number of at least 0, such as 0.01 (one point)"
         )
-    now = complete(run)
+    now = complete(run, any_program)
     for task, own in old.tasks.items():
         if task in now.tasks and now.tasks[task].limited and not own.limited:
             has = counted(now.tasks[task].n_docs, "document")
@@ -152,8 +162,8 @@ def judge(run: Run | str | Path, baseline: Baseline | str | Path, smallest_effec
     return verdict
 
 
-def complete(run: Run) -> Baseline:
-    """A run as a baseline, if nothing of it is missing; raises IncompleteError, RunError."""
+def complete(run: Run, any_program: bool = False) -> Baseline:
+    """A run as a baseline, if nothing of it is missing and this program answered; raises IncompleteError, RunError."""
     if run.status != "complete" or run.block is None:
         failures = run.block.failures if run.block else []
         if failures:
@@ -162,7 +172,19 @@ def complete(run: Run) -> Baseline:
         else:
             why = f"its status is {run.status}"
         raise IncompleteError(f"{run.path} is incomplete: {why}; run the same command again, it goes on where it ended")
+    if not any_program and (why := _foreign(run.block.programs)):
+        raise RunError(f"{run.path}: {why}; evaluate with --fresh, or judge its answers as they are: --any-program")
     return baselines.of_run(run)
+
+
+def _foreign(programs: Sequence[Program]) -> str:
+    """Why the answers say nothing of the program that is running; empty where they do."""
+    if not programs:
+        return "which program answered was not recorded"
+    if found := several(programs):
+        return found
+    found = from_running(programs[0].parts)
+    return f"another program than this one answered ({found})" if found else ""
 
 
 def refusal(run: Run, found: Sequence[Unlike]) -> str:

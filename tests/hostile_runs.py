@@ -323,8 +323,10 @@ def _of_journals() -> Iterator[tuple[str, Kind]]:
     for place, values in wrong.items():
         for at, value in enumerate(values):
             yield f"journal {place} {at}", Kind(in_record(place, value), "none")
-    for place, value in {"session": "x", "date": 5, "command": [1], "versions": 5, "held": "x"}.items():
+    for place, value in {"session": "x", "date": 5, "command": [1], "held": "x"}.items():
         yield f"journal session {place}", Kind(in_record(place, value, number=0), "none")
+    for place, value in {"program": 5, "parts": ["x"], "parts/torch": 5, "environment": 5}.items():
+        yield f"journal program {place}", Kind(in_record(place, value, number=1), "none")
     for place, value in {"session": [1], "seconds": "x", "halvings": 5, "forwards": None}.items():
         yield f"journal cost {place}", Kind(in_record(place, value, number=-1), "none")
 

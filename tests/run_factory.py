@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from dare_bench import program
 from dare_bench.runs.files import DONE_FILE, RUN_FILE, file_date, write_results, write_samples, write_traces
 from dare_bench.runs.intervals import confidence_intervals
 from dare_bench.runs.schema import Block
@@ -53,13 +55,14 @@ def make_run(
     lineage: dict[str, Any] | None = None,
     content: str = "ab" * 32,
     adapter: str | None = None,
+    programs: Sequence[Mapping[str, str]] = ({},),
 ) -> Path:
     """Write ``root/run_id`` and return it. ``tasks`` maps a task to its share of right answers; a task whose name
     starts with "choice" is scored by log-likelihood, all others are generated. ``fingerprint`` and ``prompts`` stand
     for other definitions of the tasks and other prompts; ``digests=False`` leaves out what tells an edited file.
     ``values`` gives the documents' scores one by one, by task. Runs with the same word for ``documents`` have the same
     prompts and targets, as far as their numbers of documents go. ``lineage``, ``content`` and ``adapter`` (hashes) are
-    the checkpoint's."""
+    the checkpoint's. ``programs``: who answered, each told by how its parts differ from those of the running one."""
     tasks = {"dare_sudoku": 0.9} if tasks is None else tasks
     if values is not None:
         tasks, n_docs = dict.fromkeys(values, 0.0), max(map(len, values.values())) + failures
@@ -113,6 +116,8 @@ def make_run(
             "environment": {"python": "3.11.7", "torch": "2.13.0", "dare_bench": "0.1.0", "cpu": "Test CPU, 2 cores",
                             "gpu": gpu, "platform": "Linux"},
             "decoding_requested": decoding or {},
+            "programs": [{"parts": {**program.code(), "device": gpu or "cpu", **parts}, "requests": requests}
+                         for parts in programs],
             "cost": {"requests": requests, "nfe": requests * 12, "forwards": requests * 4, "tokens": requests * 16,
                      "tokens_to_eos": requests * 11, "decoded_tokens": requests * 14, "seconds": 12.5,
                      "generate_seconds": 12.5, "tokens_per_s": requests * 11 / 12.5,
@@ -145,6 +150,17 @@ def alter(folder: Path, *, spec: Any = None, results: Any = None, **changes: Any
         else:
             whole["dare_bench"][part] = value
     file.write_text(json.dumps(whole))
+
+
+def raise_scores(folder: Path) -> None:
+    """Edit a run's results as a cheat would: every score is 0.99, and its interval fits."""
+    (file,) = folder.glob("results_*.json")
+    results = json.loads(file.read_text())
+    for task, row in results["results"].items():
+        for name in [name for name in row if "," in name and "stderr" not in name]:
+            row[name] = 0.99
+            results["dare_bench"]["ci"][task][name] |= {"lo": 0.98, "hi": 1.0}
+    file.write_text(json.dumps(results))
 
 
 def _short(text: str) -> str:

@@ -32,13 +32,17 @@ def regress(
     markdown: Annotated[
         str | None, typer.Option("--markdown", metavar="FILE", help="Write markdown, too.", show_default=False)
     ] = None,
+    any_program: Annotated[
+        bool, typer.Option("--any-program", help="Judge also answers that another program than this one made.")
+    ] = False,
     docs: Annotated[int, typer.Option("--docs", min=0, help="Documents that differ to show here.")] = 20,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Has a score dropped? Answers must be the same where that is promised, else a paired test decides.
 
     Exit codes: 0 fine, 3 a regression, 4 the run is incomplete, 2 the run was asked otherwise than the baseline, 1 it
-    cannot be judged (no run, a folder of runs, edited or no samples, no score that could be judged).
+    cannot be judged (no run, a folder of runs, edited results or samples, no samples, answers of another program, no
+    score that could be judged).
 
     Example: dare-bench regress out/my-run --baseline leaderboards/baselines/tiny-llada.json --junit regress.xml
     """
@@ -50,9 +54,9 @@ def regress(
         raise UsageError("--update shows the difference and judges nothing; leave --junit, --markdown and --json out")
     opened = Run(place(run))
     if update:
-        _update(opened, Path(baseline), smallest_effect, docs)
+        _update(opened, Path(baseline), smallest_effect, docs, any_program)
         return
-    verdict = judge(opened, baseline, smallest_effect)
+    verdict = judge(opened, baseline, smallest_effect, any_program=any_program)
     if junit is not None:
         from dare_bench.reports.junit import write
 
@@ -75,14 +79,14 @@ def regress(
         raise typer.Exit(_REGRESSION)
 
 
-def _update(run: Run, path: Path, smallest_effect: float, docs: int) -> None:
+def _update(run: Run, path: Path, smallest_effect: float, docs: int, any_program: bool) -> None:
     from dare_bench.errors import UsageError
     from dare_bench.reports import baseline as baselines
     from dare_bench.reports.conditions import unlike
     from dare_bench.reports.regress import compare, complete
     from dare_bench.reports.regress_text import replaced
 
-    new = complete(run)
+    new = complete(run, any_program)
     if not path.exists():
         say(f"{path} is a new baseline: {', '.join(f'{name} {task.n_docs}' for name, task in new.tasks.items())}")
     else:

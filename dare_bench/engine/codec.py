@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from dare_bench.config import one_line
 from dare_bench.errors import RunError
+from dare_bench.runs.schema import Environment, Parts
 from dare_bench.types import Generation, Likelihood, Request, Sample
 
 
@@ -21,7 +22,12 @@ class _Session(_Note):
     date: str
     held: int
     command: str
-    versions: dict[str, Any] = {}
+
+
+class _Program(_Note):
+    program: str
+    parts: Parts
+    environment: Environment
 
 
 class _Cost(_Note):
@@ -44,10 +50,11 @@ class _Keyed(_Note):
     """Of one request: a sample, whose answer :func:`to_answer` checks, or a failure."""
 
     key: str
+    program: str = ""
 
 
 _KINDS: dict[str, type[_Note]] = {
-    "session": _Session, "cost": _Cost, "event": _Event, "sample": _Keyed, "failure": _Keyed,
+    "session": _Session, "program": _Program, "cost": _Cost, "event": _Event, "sample": _Keyed, "failure": _Keyed,
 }  # fmt: skip
 
 
@@ -62,8 +69,8 @@ def is_record(value: Any) -> bool:
     return True
 
 
-def to_record(request: Request, answer: Generation | Likelihood) -> dict[str, Any]:
-    """The journal record of a finished sample."""
+def to_record(request: Request, answer: Generation | Likelihood, program: str = "") -> dict[str, Any]:
+    """The journal record of a finished sample; ``program``: the mark of who answered."""
     return {
         "type": "sample",
         "key": request.key,
@@ -72,6 +79,7 @@ def to_record(request: Request, answer: Generation | Likelihood) -> dict[str, An
         "doc_id": request.doc_id,
         "repeat": request.repeat,
         "seed": request.seed,
+        "program": program,
         "answer": {item.name: getattr(answer, item.name) for item in fields(answer)},
     }
 

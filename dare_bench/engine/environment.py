@@ -8,21 +8,13 @@ import shlex
 import subprocess
 import sys
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import dare_bench
+from dare_bench.program import installed
 from dare_bench.runs.schema import Environment
 
 _PACKAGES = ("torch", "transformers", "lm_eval", "datasets", "tokenizers", "numpy")
-
-
-def installed(name: str) -> str | None:
-    """The version of an installed distribution, without importing it."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def command() -> str:
@@ -44,17 +36,6 @@ def environment() -> Environment:
         git_commit=git_commit(),
         **{name: installed(name.replace("_", "-")) for name in _PACKAGES},
     )
-
-
-def versions(device: str) -> dict[str, str | None]:
-    """What each session of a run notes of itself: with another of these, bits may differ."""
-    gpu = _gpu() if device.startswith("cuda") else None
-    return {
-        "dare_bench": dare_bench.__version__,
-        "torch": installed("torch"),
-        "commit": git_commit(),
-        "device": f"{device} ({gpu})" if gpu else device,
-    }
 
 
 def _cpu() -> str:

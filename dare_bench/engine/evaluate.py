@@ -13,11 +13,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Unpack
 
-from dare_bench import fingerprint, suites
+from dare_bench import fingerprint, program, suites
 from dare_bench.config import RunSpec, run_spec
+from dare_bench.engine import answering, results
 from dare_bench.engine import identity as ident
-from dare_bench.engine import results
-from dare_bench.engine.environment import command, versions
+from dare_bench.engine.environment import command
 from dare_bench.engine.hints import check
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.opening import Opener, apart
@@ -112,10 +112,14 @@ def finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:
             continue
         if done.scope == scope:
             log.info("finished already; nothing to do (--fresh makes a new run beside it)")
-            return Run(folder)
-        if done.scope.covers(scope, done.totals):
+        elif done.scope.covers(scope, done.totals):
             log.warning("the run holds more than was asked: %s; --fresh makes a new one beside it", done.scope.text())
-            return Run(folder)
+        else:
+            continue
+        run = Run(folder)
+        for text in answering.told(run.block.programs) if run.block is not None else ():
+            log.warning("%s", text)
+        return run
     return None
 
 
@@ -225,6 +229,16 @@ class _Evaluation:
             place.commit(Done(block.status, ident.asked(self.spec, self.content), scope, totals))
         return Run(folder)
 
+    def _warn(self, journal: Journal, requests: Sequence[Request]) -> None:
+        """Say where another program than this one answered what is there."""
+        now = answering.parts(self.model)
+        if sharded(self.spec):  # the workers count their threads themselves
+            now.pop("threads", None)
+        for one in answering.answered(journal, [request.key for request in requests]):
+            known = {name: value for name, value in one.parts.items() if name in now}
+            if found := program.differences(known, now):
+                log.warning("another program made %d of the answers (%s); --fresh makes all anew", one.requests, found)
+
     def _queue(
         self, journal: Journal, prepare: Any, requests: Sequence[Request], scope: Scope, done: Done | None, watch: Any
     ) -> Queue:
@@ -233,12 +247,14 @@ class _Evaluation:
         held = sum(request.key in journal for request in requests)
         for damage in journal.damage:
             log.warning("journal %s, line %d cannot be read; its sample is computed again", damage.file, damage.line)
+        if held:
+            self._warn(journal, requests)
         if held < len(requests):
             if held:
                 log.info("resuming: %d of %d requests are answered already", held, len(requests))
             now = datetime.now().astimezone().isoformat()
             start = {"type": "session", "session": len(sessions), "date": now, "held": held, "command": command()}
-            journal.append({**start, "scope": scope.plain(), "versions": versions(self.model.spec.device)})
+            journal.append({**start, "scope": scope.plain()})
             for damage in journal.damage:
                 what = {"what": "a journal line could not be read", "file": damage.file, "line": damage.line}
                 journal.append({"type": "event", **what})

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import dare_bench
-from dare_bench import fingerprint
+from dare_bench import fingerprint, program
 from dare_bench.config import RunSpec
-from dare_bench.engine.environment import installed
 from dare_bench.loading import locate
 from dare_bench.model import Model
+from dare_bench.program import installed
 from dare_bench.protocols import LoadedModel
 from dare_bench.types import Decoding, Request
 
@@ -121,7 +121,7 @@ def asked(spec: RunSpec, content: str) -> str:
             "content": content,
             "adapter": adapter_content(spec, content),
             "files": [_signature(Path(path)) for path in files],
-            "program": [dare_bench.__version__, installed("lm-eval"), installed("opencompass"), _program()],
+            "program": [program.code(), *map(installed, ("lm-eval", "opencompass")), _program()],
         },
         32,
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -57,6 +58,7 @@ class _Place:
     file: Path
     offset: int
     length: int
+    program: str
 
 
 @dataclass(slots=True)
@@ -92,7 +94,7 @@ def _scan(file: Path, index: _Index) -> list[tuple[str, str]]:
         index.damage += [Damage(file.name, n) for n in bad]
         bad.clear()
         if record["type"] == "sample":
-            index.places[record["key"]] = _Place(file, offset, len(line))
+            index.places[record["key"]] = _Place(file, offset, len(line), sys.intern(record.get("program", "")))
         else:
             index.notes.append(record)
         found.append((record["type"], record.get("key", "")))
@@ -174,6 +176,10 @@ class Journal:
             raise RunError(f"{place.file} changed while it was in use ({key}); does another program write to it?")
         return record
 
+    def program(self, key: str) -> str:
+        """The mark of the program that answered (see :mod:`dare_bench.engine.answering`); "" where nobody noted it."""
+        return self._index.places[key].program
+
     def samples(self) -> Iterator[dict[str, Any]]:
         """All samples, one at a time."""
         for key in list(self._index.places):
@@ -216,7 +222,7 @@ class Journal:
             self._undo(error)
             raise save_error(self.file, error) from error
         if record["type"] == "sample":
-            self._index.places[record["key"]] = _Place(self.file, self._end, len(line))
+            self._index.places[record["key"]] = _Place(self.file, self._end, len(line), record.get("program", ""))
         else:
             self._index.notes.append(record)
         self._end += len(line)

@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, cast
 
+from dare_bench.engine.answering import note
 from dare_bench.engine.codec import failure_record, to_record, to_sample
+from dare_bench.engine.environment import environment
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.meters import peak_memory_mb
 from dare_bench.errors import RunError
 from dare_bench.protocols import LoadedModel
+from dare_bench.runs.schema import Environment
 from dare_bench.types import Generation, LoopStats, Request, Sample
 
 _COST_EVERY = 1.0
@@ -81,6 +84,7 @@ class Queue:
         session: the number of this session in the run, for the cost records.
         writer: the shard that this queue is, for the cost records; None where the run is not sharded.
         elsewhere: who computes what is missing, in other processes; None computes it here.
+        around: the versions and hardware to note beside the answers; None: those of this process.
     """
 
     def __init__(
@@ -95,7 +99,9 @@ class Queue:
         session: int = 0,
         writer: str | None = None,
         elsewhere: Elsewhere | None = None,
+        around: Environment | None = None,
     ) -> None:
+        self.around = around
         self.watch, self.writer, self.elsewhere = watch, writer, elsewhere
         self.model, self.journal, self.prepare = model, journal, prepare
         self.max_rows, self.watcher, self.session = max_rows, watcher or Silent(), session
@@ -178,13 +184,14 @@ class Queue:
     def _compute(
         self, prepared: Mapping[str, Request], originals: Mapping[str, Request], work: Mapping[str, int]
     ) -> None:
+        mark = note(self.journal, self.model, self.session, self.around or environment())
         try:
             for kind, compute in (("generate", self.model.generate), ("score", self.model.score)):
                 todo = ordered((r for r in prepared.values() if r.kind == kind), work)
                 if todo:
                     self._clock = (kind, time.perf_counter())
                     rows = compute(iter(todo), max_rows=self.max_rows, stats=self.stats)
-                    self._collect(rows, originals, work)
+                    self._collect(rows, originals, work, mark)
                     self._tick()
         finally:
             self._record_cost()
@@ -197,7 +204,9 @@ class Queue:
         self.seconds[kind] += now - since
         self._clock = (kind, now)
 
-    def _collect(self, samples: Iterator[Sample], originals: Mapping[str, Request], work: Mapping[str, int]) -> None:
+    def _collect(
+        self, samples: Iterator[Sample], originals: Mapping[str, Request], work: Mapping[str, int], program: str
+    ) -> None:
         """Journal samples as they finish; they are counted only once they are durable."""
         waiting: list[tuple[str, bool]] = []
         for sample in samples:
@@ -208,7 +217,7 @@ class Queue:
                 self.failures[key] = Failure(request.task, request.doc_id, error)
                 self.journal.append(failure_record(request, error))
             else:
-                self.journal.append(to_record(request, sample.answer))
+                self.journal.append(to_record(request, sample.answer, program))
             waiting.append((key, sample.answer is None))
             if self.watch is not None and isinstance(sample.answer, Generation):
                 self.watch(Sample(request, sample.answer))

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import dare_bench
-from dare_bench.engine.environment import command, installed
+from dare_bench.engine.environment import command
 from dare_bench.engine.rescore import Rescored
 from dare_bench.engine.results import task_hash
 from dare_bench.engine.rundir import Done, RunFolder
 from dare_bench.engine.scope import Scope
 from dare_bench.errors import RunError
+from dare_bench.program import installed
 from dare_bench.reading import open_regular
 from dare_bench.runs.files import traces_name, write_results, write_samples
 from dare_bench.runs.intervals import confidence_intervals

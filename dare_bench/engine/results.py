@@ -13,11 +13,13 @@ from typing import Any
 
 from dare_bench import recipes
 from dare_bench.config import RunSpec
+from dare_bench.engine import answering
 from dare_bench.engine.codec import to_answer
-from dare_bench.engine.environment import environment, installed
+from dare_bench.engine.environment import environment
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.meters import Meter, decoded_tokens, last_costs
 from dare_bench.errors import RunError, UnknownNameError
+from dare_bench.program import installed
 from dare_bench.runs import schema
 from dare_bench.runs.files import samples_name, traces_name, write_results, write_samples, write_traces
 from dare_bench.runs.intervals import confidence_intervals
@@ -175,6 +177,8 @@ def _block(
     failures = [schema.Failure(**failure) for failure in done.harness.failures]
     sessions = done.journal.records("session")
     costs = last_costs(done.journal.records("cost"))
+    keys = [request.key for request in done.requests]
+    programs = answering.answered(done.journal, keys)
     return schema.Block(
         status="incomplete" if failures else "complete",
         run_id=done.about["run_id"],
@@ -186,7 +190,8 @@ def _block(
         limit=done.spec.limit,
         repeats=done.spec.repeats,
         command=sessions[-1]["command"] if sessions else done.about["command"],
-        environment=environment(),
+        environment=answering.environment(done.journal, keys, before.environment if before else None, environment()),
+        programs=programs,
         decoding_requested=dict(done.spec.decoding),
         cost=meter.cost(costs),
         ci=confidence_intervals(done.harness.results, done.harness.samples),
@@ -197,7 +202,7 @@ def _block(
         failures=failures,
         resumed_from=[schema.Resumed(date=s["date"], samples=s["held"]) for s in sessions[1:]],
         events=list(_events(done.journal)),
-        notes=list(dict.fromkeys(done.harness.notes)),
+        notes=list(dict.fromkeys([*done.harness.notes, *answering.told(programs)])),
     )
 
 
@@ -232,8 +237,7 @@ def _earlier(folder: Path) -> schema.Block | None:
 
 
 def _events(journal: Journal) -> Iterator[schema.RunEvent]:
-    """What happened on the way: rows halved for want of memory, unreadable journal lines, limits raised, another
-    program or machine in a later session."""
+    """What happened on the way: rows halved for want of memory, unreadable journal lines, limits raised."""
     for cost in last_costs(journal.records("cost")):
         for halving in cost["halvings"]:
             what = {"what": "memory ran out: rows halved", "session": cost["session"]}
@@ -243,22 +247,6 @@ def _events(journal: Journal) -> Iterator[schema.RunEvent]:
         if event not in seen:  # a damaged line is met again by every session
             seen.append(event)
             yield schema.RunEvent.model_validate({k: v for k, v in event.items() if k != "type"})
-    first, *later = journal.records("session") or [{}]
-    for session in later:
-        if changed := _changed(first.get("versions", {}), session.get("versions", {})):
-            yield schema.RunEvent.model_validate(
-                {
-                    "what": f"resumed under another version: {changed}",
-                    "session": session["session"],
-                    "date": session["date"],
-                }
-            )
-
-
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """``torch 2.12 -> 2.13, ...``: what differs of what both sessions noted."""
-    both = (name for name in before if name in now and before[name] != now[name])
-    return ", ".join(f"{name} {before[name]} -> {now[name]}" for name in both)
 
 
 def _lm_eval_keys(done: Written, block: schema.Block) -> dict[str, Any]:
@@ -290,7 +278,7 @@ def _lm_eval_keys(done: Written, block: schema.Block) -> dict[str, Any]:
         "git_hash": block.environment.git_commit,
         "date": done.about["moment"],
         "lm_eval_version": installed("lm-eval"),
-        "transformers_version": installed("transformers"),
+        "transformers_version": block.environment.transformers,
         "system_instruction": spec.system_instruction,
         "fewshot_as_multiturn": spec.fewshot_as_multiturn,
         "chat_template": None,

@@ -14,7 +14,7 @@ from dare_bench.engine.scope import Scope
 from dare_bench.errors import RunError, UsageError
 from dare_bench.reading import existing, read_json
 from dare_bench.runs.fields import Count, Name
-from dare_bench.runs.files import DONE_FILE, JOURNAL, RUN_FILE, file_date, own_file
+from dare_bench.runs.files import DONE_FILE, JOURNAL, RUN_FILE, file_date, file_digest, own_file, results_name
 from dare_bench.runs.schema import SCHEMA_VERSION, parse_run_file
 from dare_bench.runs.writer import LOCK, atomic_write_json, ensure_folder, held, save_error, sync_folder
 
@@ -119,6 +119,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.journal = path / JOURNAL
+        self._date: str | None = None
         self._held = held(
             path, f"run {path} is being written by another process; wait for it, or add --fresh for a run beside it"
         )
@@ -152,6 +153,7 @@ class RunFolder:
                 },
             )
         found = parse_run_file(read_json(file, RunError), file)
+        self._date = found.date
         kept = {name: getattr(found, name) for name in ("run_id", "created", "date", "moment")}
         if missing := [name for name, value in kept.items() if value is None and name != "moment"]:
             raise RunError(f"{file} is damaged: it has no {missing[0]!r}; add --fresh for a new run beside it")
@@ -176,6 +178,7 @@ class RunFolder:
                 "asked": done.asked,
                 "scope": done.scope.plain(),
                 "totals": dict(done.totals),
+                "results_sha256": file_digest(self.path / results_name(self._date)) if self._date else None,
                 "finished": datetime.now().astimezone().isoformat(),
             },
         )

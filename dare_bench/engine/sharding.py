@@ -20,6 +20,7 @@ from typing import Any
 
 from dare_bench.config import RunSpec
 from dare_bench.engine import identity as ident
+from dare_bench.engine.environment import environment
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.opening import Opener
 from dare_bench.engine.queue import Failure, Queue, Watcher, size, together
@@ -27,6 +28,7 @@ from dare_bench.errors import RunError, UsageError
 from dare_bench.executors import executor
 from dare_bench.protocols import Job, LoadedModel
 from dare_bench.registry import registry
+from dare_bench.runs.schema import Environment
 from dare_bench.types import Request
 
 _LOOK_EVERY = 0.5
@@ -43,6 +45,7 @@ class Shard:
     session: int
     number: int
     requests: tuple[Request, ...]
+    around: Environment | None = None
 
 
 def sharded(spec: RunSpec, opened: Any = None) -> bool:
@@ -96,8 +99,10 @@ class Shards:
         device = "cpu" if self.model.spec.device == "cpu" else spec.device
         made = executor(name, workers=spec.devices, device=device, address=spec.ray_address)
         shares = deal(prepared, work, made.workers)
+        told = (spec, self.content, journal.folder, self.session)
+        around = environment()
         jobs = [
-            Job(f"shard {i} of {len(shares)}", Shard(spec, self.content, journal.folder, self.session, i, tuple(share)))
+            Job(f"shard {i} of {len(shares)}", Shard(*told, i, tuple(share), around))
             for i, share in enumerate(shares, 1)
         ]
         failures: dict[str, Failure] = {}
@@ -157,7 +162,10 @@ def answer(shard: Shard) -> dict[str, Failure]:
     # A shard that is begun again elsewhere must not meet the file of a writer that may still be dying.
     writer = f"shard-{shard.session}-{shard.number}-{socket.gethostname()}-{os.getpid()}"
     with Journal(shard.journal, writer) as journal:
-        queue = Queue(opener.loaded(spec), journal, max_rows=spec.max_rows, session=shard.session, writer=writer)
+        queue = Queue(
+            opener.loaded(spec), journal, max_rows=spec.max_rows, session=shard.session, writer=writer,
+            around=shard.around,
+        )  # fmt: skip
         queue.fill(shard.requests)
         return queue.failures
 

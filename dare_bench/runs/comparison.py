@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from dare_bench.errors import UsageError
+from dare_bench.program import several
 from dare_bench.runs.asked import shown
 from dare_bench.runs.index import Document, SampleIndex
 from dare_bench.runs.intervals import members, value_range
@@ -294,6 +295,11 @@ def _warnings(first: Run, second: Run, pairing: Pairing) -> Iterator[str]:
             f" in the first, {pairing.only_second} only in the second"
         )
     for run in (first, second):
+        assert run.block is not None
+        if told := several(run.block.programs):
+            yield f"{run.run_id} was {told}"
+        if run.results_edited:
+            yield f"{run.run_id}: the file of results was changed after the run"
         for task in members(run.results, pairing.task):
             if run.edited(task):
                 yield f"{run.run_id}: the samples of {task} were changed after the run"

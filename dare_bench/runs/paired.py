@@ -165,6 +165,20 @@ def _parts(value: Any) -> tuple[float, int] | None:
     return math.fsum(values), len(values)
 
 
+def unmade(run: Run, task: str) -> list[str]:
+    """The scores of a task that its sample lines do not make up any more, though they did when the run made their
+    intervals of them: one line each."""
+    if run.samples_file(task) is None:
+        return []
+    found = []
+    for score in run.scores():
+        if score.task == task and score.method not in ("none", "normal"):
+            values = Values(score)
+            values.read(run, task, prefix=False)
+            found.append(values.problem())
+    return [problem for problem in found if problem is not None]
+
+
 def with_results(run: Run) -> None:
     """Raises IncompleteError if the run has no results."""
     if run.block is None:

@@ -134,6 +134,19 @@ class Run:
         """The same of its traces file."""
         return self._differs(task, self.traces_file(task), "traces_sha256")
 
+    @cached_property
+    def results_edited(self) -> bool | None:
+        """Was the results file changed after the run was finished? None: the run does not know (older ones, and those
+        not finished)."""
+        done = own_file(self.path, DONE_FILE)
+        try:
+            known = read_json(done, RunError).get("results_sha256") if done is not None else None
+        except RunError:  # the marker of the end tells nothing any more; the run's command makes it anew
+            return None
+        if self._results_file is None or known is None:
+            return None
+        return file_digest(self._results_file) != known
+
     def _differs(self, task: str, file: Path | None, name: str) -> bool | None:
         known = getattr(self.block.tasks.get(task), name, None) if self.block else None
         return None if file is None or known is None else file_digest(file) != known

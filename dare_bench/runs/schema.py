@@ -144,6 +144,17 @@ class Environment(Open):
     git_commit: str | None = None
 
 
+Parts = Annotated[dict[Name, Name], Field(max_length=100)]
+"""Of a program, by name: digests of code, versions of packages, device, dtype, threads."""
+
+
+class Program(Strict):
+    """A program that answered, and how many of the run's requests."""
+
+    parts: Parts = Field(description="digests of our code, versions, device, dtype, threads; empty: not recorded")
+    requests: Count
+
+
 class Cost(Strict):
     """What the run cost, over all its sessions. Speed counts tokens to the first EOS only."""
 
@@ -227,7 +238,8 @@ class Block(Strict):
     limit: Annotated[int | float, Field(gt=0, le=10**15)] | None = None
     repeats: int = Field(default=1, ge=1, le=10**6, description="answers asked for each prompt")
     command: Text = ""
-    environment: Environment = Field(default_factory=Environment)
+    environment: Environment = Field(default_factory=Environment, description="of the sessions that answered")
+    programs: list[Program] = Field(default_factory=list, description="who answered; empty: not recorded (older runs)")
     decoding_requested: dict[str, Any] = Field(default_factory=dict)
     cost: Cost = Field(default_factory=Cost)
     ci: dict[str, dict[str, CI]] = Field(default_factory=dict, description='by task, then by "metric,filter"')

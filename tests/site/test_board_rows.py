@@ -9,12 +9,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from run_factory import make_run
+from run_factory import make_run, raise_scores
 from site_pages import EVIL, TASKS, Page, board_data, change, ranks_of, rows
 
 from dare_bench.errors import UnknownNameError, UsageError
 from dare_bench.leaderboards.board import load_board
 from dare_bench.leaderboards.builder import build
+from dare_bench.runs.files import DONE_FILE, file_digest
 
 
 def test_rows_carry_score_interval_size_tier_settings_and_speed(site: Path) -> None:
@@ -50,6 +51,23 @@ def test_a_failed_document_of_a_newer_run_unranks_no_complete_one(tmp_path: Path
     make_run(root, "c", n_docs=200, fingerprint="v2", failures=1, status="incomplete", created="2026-11-22T00:00:00")
     ranks = ranks_of(root, tmp_path / "site")
     assert ranks["a"] == (1, []) and ranks["c"] == (None, ["incomplete", "stale"])
+
+
+def test_edited_results_and_answers_of_several_programs_have_a_badge_and_no_rank(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    for name in ("sound", "edited", "known"):
+        folder = make_run(runs, name, model=name, tasks=dict.fromkeys(TASKS, 0.4333), n_docs=30)
+        if name == "known":
+            (folder / DONE_FILE).write_text(json.dumps({"results_sha256": file_digest(next(folder.glob("results_*")))}))
+        if name != "sound":
+            raise_scores(folder)
+    make_run(runs, "mixed", model="mixed", tasks=TASKS, n_docs=30, programs=({}, {"sampler": "another"}))
+    build(runs, tmp_path / "site")
+    found = {row["model"]: row for row in board_data(tmp_path / "site")["rows"]}
+    assert {name: row["badges"] for name, row in found.items()} == {
+        "sound": [], "edited": ["edited"], "known": ["edited", "results"], "mixed": ["programs"],
+    }  # fmt: skip
+    assert [name for name, row in found.items() if row["rank"] is not None] == ["sound"]
 
 
 def test_other_prompts_are_told_from_another_task_version(tmp_path: Path) -> None:

@@ -106,3 +106,12 @@ def test_quartiles_of_few_runs(script):
     timing = script("timing")
     assert timing.quartiles([3.0]) == [3.0, 3.0, 3.0]
     assert timing.Timing([4.0, 6.0, 8.0], [1.0, 2.0, 2.0], None, None).spread() == "4.00x (quartiles 3.50 to 4.00)"
+
+
+def test_flips_count_tokens_and_documents(script):
+    flipped = script("flips").flipped
+    one = {"a": ["1", "2", "3"], "b": ["4"], "c": ["5"]}
+    assert flipped(one, one) == "0.00% of 5, 0 of 3"
+    assert flipped(one, {**one, "a": ["1", "9"], "c": ["6"]}) == "60.00% of 5, 2 of 3"
+    with pytest.raises(SystemExit, match="other documents"):
+        flipped(one, {"a": ["1"]})

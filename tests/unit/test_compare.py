@@ -15,6 +15,7 @@ from dare_bench.errors import IncompleteError, UsageError
 from dare_bench.reports import compare as told
 from dare_bench.reports.text import markdown, show
 from dare_bench.runs.comparison import compare
+from dare_bench.runs.files import DONE_FILE
 from dare_bench.runs.reader import Run, find_runs
 
 KEY = "exact_match,none"
@@ -170,6 +171,14 @@ def test_of_two_families_only_settings_that_both_have_are_compared(tmp_path: Pat
         "settings differ: gen_length (16 and 32)",
     ]
     assert set(made.items[0].settings) == {"checkpoint", "family", "gen_length"}
+
+
+def test_answers_of_several_programs_and_edited_results_are_told(tmp_path: Path) -> None:
+    a, b = (_run(tmp_path, name, {"s": HALF}, programs=({}, {"sampler": name})) for name in "ab")
+    (b.path / DONE_FILE).write_text('{"results_sha256": "other"}')
+    said = compare([a, Run(b.path)]).items[0].warnings
+    assert [text.split(":")[0] for text in said] == [f"{name} was answered by 2 programs" for name in "ab"] + ["b"]
+    assert "-> b)" in said[1] and said[2] == "b: the file of results was changed after the run"
 
 
 def test_an_edited_samples_file_is_told(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def test_limited_incomplete_and_stale_scores_are_marked_and_never_bold(tmp_path:
         make_run(tmp_path, "running", model="running", done=False, **before),
         make_run(tmp_path, "stale", model="stale", fingerprint="old", **before),
         make_run(tmp_path, "asked", model="asked", prompts="old", **before),
+        make_run(tmp_path, "mixed", model="mixed", programs=({}, {"sampler": "other"}), **before),
         make_run(
             tmp_path,
             "newer",
@@ -85,6 +86,7 @@ def test_limited_incomplete_and_stale_scores_are_marked_and_never_bold(tmp_path:
     assert {row.name: row.cells[0].marks for row in made.rows if row.cells[0]} == {
         "a": (), "b": ("approximate",), "limited": ("limited",), "failed": ("incomplete",),
         "running": ("incomplete",), "stale": ("definition",), "asked": ("prompts",),
+        "mixed": ("doubtful",),
         "newer": ("incomplete", "definition"),  # it is not whole, so it does not say what the task is now
     }  # fmt: skip
     assert bold(made) == ["a"]  # compared with b, which is approximate but whole

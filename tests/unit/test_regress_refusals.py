@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from made_baselines import TASK, changed, made
-from run_factory import make_run
+from run_factory import make_run, raise_scores
 
 from dare_bench.errors import IncompleteError, RunError, UsageError
 from dare_bench.reports import regress
 from dare_bench.reports.baseline import Baseline
 from dare_bench.reports.conditions import unlike
+from dare_bench.runs.files import DONE_FILE, file_digest
 from dare_bench.runs.reader import Run
 
 
@@ -153,6 +155,42 @@ def test_a_run_without_sample_lines_or_with_edited_ones_cannot_be_judged(tmp_pat
     samples.unlink()
     with pytest.raises(RunError, match="no sample lines of dare_sudoku"):
         regress.judge(Run(run), one)
+
+
+@pytest.mark.parametrize("digest", [True, False])
+def test_edited_results_are_not_judged(tmp_path: Path, digest: bool) -> None:
+    """Not even where the run is too old to know the digest of its results."""
+    one = made(tmp_path / "a", tasks={TASK: 0.4333}, n_docs=30)
+    run = make_run(tmp_path / "b", tasks={TASK: 0.4333}, n_docs=30)
+    if digest:
+        known = {"results_sha256": file_digest(next(run.glob("results_*")))}
+        (run / DONE_FILE).write_text(json.dumps(known))
+    assert not regress.judge(Run(run), one).red
+    raise_scores(run)
+    with pytest.raises(RunError, match="was changed after the run" if digest else "mean over its sample lines 0.433"):
+        regress.judge(Run(run), one)
+
+
+@pytest.mark.parametrize(
+    ("programs", "said"),
+    [
+        (({"sampler": "old"},), "another program than this one answered .sampler old -> "),
+        (({"torch": "1.0"},), "torch 1.0 -> "),
+        (({}, {"threads": "9"}), r"answered by 2 programs: .*\(threads none -> 9\)"),
+        ((), "which program answered was not recorded"),
+    ],
+)
+def test_answers_of_another_program_are_not_taken_for_ours(
+    tmp_path: Path, programs: tuple[dict[str, str], ...], said: str
+) -> None:
+    one = made(tmp_path / "a")
+    run = Run(make_run(tmp_path / "b", programs=programs))
+    with pytest.raises(RunError, match=said) as caught:
+        regress.judge(run, one)
+    assert "--any-program" in str(caught.value) and "--fresh" in str(caught.value)
+    assert not regress.judge(run, one, any_program=True).red
+    same = Run(make_run(tmp_path / "c", programs=({"device": "other", "threads": "9"},)))  # the run's own affair
+    assert not regress.judge(same, one).red
 
 
 @pytest.mark.parametrize("effect", [-0.1, float("nan")])

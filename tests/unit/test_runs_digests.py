@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 import toy_source
-from run_factory import make_run
+from run_factory import make_run, raise_scores
 from toy_model import ToyModel
 
 from dare_bench.engine.evaluate import evaluate
 from dare_bench.errors import RunError
-from dare_bench.runs.files import file_digest
+from dare_bench.runs.files import DONE_FILE, file_digest
+from dare_bench.runs.paired import unmade
 from dare_bench.runs.reader import Run
 
 toy_source.register()
@@ -41,6 +42,26 @@ def test_digests_are_those_of_the_files_also_of_a_run_that_grew(tmp_path: Path) 
         assert run.block.tasks["toychoice"].traces_sha256 is None  # likelihoods leave no trace
         seen.add(run.block.tasks["toygen"].samples_sha256)
     assert len(seen) == 2
+
+
+def test_a_finished_run_knows_its_results_file(tmp_path: Path) -> None:
+    run = go(tmp_path, 2)
+    assert run.results_edited is False
+    assert run.results_file is not None
+    run.results_file.write_bytes(run.results_file.read_bytes() + b"\n")
+    assert Run(run.path).results_edited is True
+    assert go(tmp_path, 3).results_edited is False  # written anew
+    (run.path / DONE_FILE).unlink()
+    assert Run(run.path).results_edited is None
+
+
+@pytest.mark.parametrize("task", ["dare_sudoku", "choice_x"])
+def test_a_score_that_its_documents_do_not_make_up(tmp_path: Path, task: str) -> None:
+    folder = make_run(tmp_path, tasks={task: 0.4333}, n_docs=30, digests=False)
+    assert unmade(Run(folder), task) == []
+    raise_scores(folder)
+    (found,) = unmade(Run(folder), task)
+    assert "is 0.99, the mean over its sample lines 0.433" in found
 
 
 def test_without_samples_there_is_nothing_to_know(tmp_path: Path) -> None:

@@ -195,6 +195,18 @@ def test_a_worker_that_is_taken_over_sends_what_a_result_may_hold(sent: dict[str
         score(lambda: made, [])
 
 
+def test_the_language_of_a_text_is_the_same_every_time() -> None:
+    """IFEval asks langdetect, which takes "hello" for Finnish or Dutch by chance."""
+    need_package("langdetect")
+
+    def languages() -> HarnessResult:
+        from langdetect import detect
+
+        return HarnessResult({}, {}, {}, [detect("hello") for _ in range(30)], [], {}, None)
+
+    assert len(set(score(languages, []).notes)) == 1
+
+
 def test_a_message_that_stops_in_the_middle_is_ended_in_time() -> None:
     def stall() -> None:
         for number in range(3, 64):

@@ -81,6 +81,9 @@ def test_any_number_of_shards_gives_the_same_run(tmp_path: Path) -> None:
     assert set(keys.values()) == {1} and len(keys) == 27
     block = runs[3].block
     assert block is not None and block.cost.seconds > 0 and (block.cost.peak_memory_mb or 0) > 10
+    (program,) = block.programs
+    assert program.requests == 27 and program.parts["device"] == "cpu" and program.parts["dtype"] == "float32"
+    assert int(program.parts["threads"]) >= 1, "a worker's own share of the cores"
     (event,) = block.events
     assert event.what == "answered in 3 shards side by side"
     assert event.model_extra is not None and event.model_extra["wall_seconds"] > 0

@@ -1,0 +1,70 @@
+"""What the program is that answers: digests of our code that can change an answer, and versions of what it stands on.
+
+Prompts are no part of it (a request's key tells them), nor are scorers of answers: these run anew whenever results are
+written. Nothing is imported to find it out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from dare_bench.runs.schema import Program
+
+_HERE = Path(__file__).parent
+_FOLDERS = {"sampler": "model_adapters/sampling", "scorer": "model_adapters/scoring", "diffusion": "diffusion"}
+_CORE = ("chat.py", "chat_worker.py", "loading.py", "merging.py", "model.py", "seeds.py", "types.py")
+_PACKAGES = ("torch", "transformers", "tokenizers", "flash-attn")
+
+
+def installed(name: str) -> str | None:
+    """The version of an installed distribution, without importing it."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+@cache
+def code() -> Mapping[str, str]:
+    """By name of the part: 12 hex digits over its source files, or the version of a package."""
+    folders = {name: set((_HERE / folder).rglob("*.py")) for name, folder in _FOLDERS.items()}
+    others = set((_HERE / "model_adapters").rglob("*.py")).difference(*folders.values())
+    files = {**folders, "adapters": others, "core": {_HERE / name for name in _CORE}}
+    versions = {name: found for name in _PACKAGES if (found := installed(name)) is not None}
+    return {**{name: _digest(own) for name, own in files.items()}, **versions}
+
+
+def _digest(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for name, file in sorted((file.relative_to(_HERE).as_posix(), file) for file in files):
+        content = file.read_bytes()
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:12]
+
+
+def differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """``sampler 1a2b -> 3c4d, torch 2.12 -> 2.13``: the parts that differ; empty where none does."""
+    if not before and now:
+        return "which program answered was not recorded"
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return ", ".join(f"{name} {before.get(name, 'none')} -> {now.get(name, 'none')}" for name in names)
+
+
+def several(programs: Sequence[Program]) -> str:
+    """How the programs that answered a run differ from the first of them; empty where one answered."""
+    if len(programs) < 2:
+        return ""
+    first, *others = programs
+    told = (f"{one.requests} by another ({differences(first.parts, one.parts)})" for one in others)
+    return f"answered by {len(programs)} programs: {first.requests} answers by the first, {', '.join(told)}"
+
+
+def from_running(parts: Mapping[str, str]) -> str:
+    """How the code that is running differs from that of recorded ``parts``; device, dtype and threads are the run's own
+    and are left out."""
+    now = code()
+    return differences({name: parts[name] for name in now if name in parts}, now)

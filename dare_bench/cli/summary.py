@@ -14,7 +14,7 @@ from dare_bench.types import TIER_MEANING, Decoding
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dare_bench.engine.preview import Preview
+    from dare_bench.engine.preview import Preview, Timing
     from dare_bench.runs.reader import Run
     from dare_bench.runs.schema import Block
     from dare_bench.runs.scores import Score
@@ -177,8 +177,7 @@ def record(run: Run) -> dict[str, Any]:
 
 
 def print_preview(seen: Preview) -> None:
-    """What a run would be: settings, requests, cost, one prompt."""
-    from dare_bench.engine.progress import duration
+    """What a run would be: settings, requests, one prompt."""
     from dare_bench.runs.text import visible
 
     console = plain_console()
@@ -192,6 +191,17 @@ def print_preview(seen: Preview) -> None:
     counts = ", ".join(f"{task} {count}" for task, count in seen.requests.items())
     console.print(f"requests: {sum(seen.requests.values())} ({counts})", soft_wrap=True)
     console.print(f"forward passes: at most {seen.forwards}, summed over rows")
-    console.print(f"time: about {duration(seen.seconds)} (from {seen.timed} samples answered now)")
     console.print("first prompt:", style="bold")
     console.print(visible(seen.prompt), soft_wrap=True)
+
+
+def print_timing(timing: Timing) -> None:
+    """How long a run would take here."""
+    from dare_bench.engine.progress import duration
+
+    if timing.seconds is None:
+        say("time: not known, no forward pass could be timed")
+        return
+    whole = f"{counted(timing.samples, 'sample')} answered" if timing.samples else "no sample finished"
+    passes = f"{timing.forwards:,} forward passes in {timing.took:.1f}s, {whole}"
+    say(f"time: about {duration(timing.seconds)} on this machine (timed: {passes})")

@@ -166,7 +166,7 @@ class Estimates:
             except DareError as error:
                 refused.append(f"{one.name}: {error}" if one.name else str(error))
                 continue
-            forwards, seconds = forwards + seen.forwards, seconds + seen.seconds
+            forwards, seconds = forwards + seen.forwards, seconds + (seen.timing.seconds or 0.0)
             requests += sum(seen.requests.values())
         if refused and not requests:
             return Cost(f"cannot be run: {refused[0]}")

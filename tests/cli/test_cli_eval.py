@@ -138,6 +138,7 @@ def test_dry_run_shows_and_writes_nothing(toy: ToyModel, capsys: pytest.CaptureF
     assert "requests: 12 (toygen 3, toychoice 9)" in out
     assert f"forward passes: at most {3 * 32 + 9 * 128}" in out
     assert "question 0" in out and "gen_length=32" in out and "mc_num=128" in out
+    assert out.splitlines()[-1].startswith("time: about "), "what is known at once comes first"
     code, out, _ = call(capsys, *EVAL, "--dry-run", "--json")
     assert code == 0 and json.loads(out)["requests"] == {"toygen": 3, "toychoice": 9}
 

@@ -92,7 +92,7 @@ def test_interrupt_leaves_with_130_and_says_how_to_go_on(toy: ToyModel, capsys: 
         (("--gen-kwargs", "stop=@"), 2, "cannot read 'stop=@'"),
         (("--gen-kwargs", "{a"), 2, "cannot read '{a'"),
         (("--gen-kwargs", "stop=2001-99-99"), 2, "cannot read 'stop=2001-99-99'"),
-        (("--limit", "many"), 2, "--limit 'many'"),
+        (("--limit", "many"), 2, "limit='many'"),
         (("--limit", "inf"), 2, "limit=inf"),
         (("--limit", "nan"), 2, "limit=nan"),
         (("--seed", "None"), 2, "lm-eval's None is not taken"),

@@ -83,7 +83,7 @@ def test_a_missing_or_changed_file_is_one_line(tmp_path: Path) -> None:
         (
             '{"datasets": [{"name": "x", "hf_ids": ["a/b"], "lm_eval": {"dataset_path": "a/b",'
             ' "dataset_kwargs": {"data_files": {"test": "t"}}}}]}',
-            "entry 'x' is malformed: lm_eval.dataset_path='a/b': Input should be 'json', 'csv', 'parquet' or 'text'",
+            "entry 'x' is malformed: lm_eval.dataset_path='a/b': must be 'json', 'csv', 'parquet' or 'text'",
         ),
         ('{"datasets": [{"name": "x", "hf_ids": 3, "lm_eval": {"dataset_kwargs": {"data_files": {}}}}]}', "malformed"),
     ],

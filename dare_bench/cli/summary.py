@@ -75,12 +75,11 @@ def print_runs(made: Sequence[tuple[str, Run | None, str | None]]) -> None:
     rows = []
     for name, run, _ in made:
         for score in _stands_for(run) if run is not None else ():
-            bounds = f"{score.lo:.3f} to {score.hi:.3f}" if score.lo is not None and score.hi is not None else "—"
             count = f"{score.n} of {score.n_total}" if score.limited and score.n_total else str(score.n)
             rate = "" if score.extraction_rate is None else f"{100 * score.extraction_rate:.1f} %"
             what = f"{score.task} {score.metric},{score.filter}"
             status = run.status if run is not None else ""
-            rows.append((name, what, f"{score.value:.4f}", bounds, count, rate, score.tier or "", status))
+            rows.append((name, what, score.text, score.interval, count, rate, score.tier or "", status))
     names = ("benchmark", "score of", "value", "95 % interval", "n", "extracted", "tier", "status")
     console.print(plain_table(names, rows, right=_NUMBERS))
     for name, _, reason in made:
@@ -118,9 +117,8 @@ def _print_scores(console: Console, run: Run) -> None:
     extracted = ("extracted",) if any(score.extraction_rate is not None for score in scores) else ()
     rows, tiers = [], []
     for score in scores:
-        bounds = f"{score.lo:.3f} to {score.hi:.3f}" if score.lo is not None and score.hi is not None else "—"
         count = f"{score.n} of {score.n_total}" if score.limited and score.n_total else str(score.n)
-        cells = [score.task, score.metric, score.filter, f"{score.value:.4f}", bounds, count]
+        cells = [score.task, score.metric, score.filter, score.text, score.interval, count]
         if extracted:
             cells.append("" if score.extraction_rate is None else f"{100 * score.extraction_rate:.1f} %")
         rows.append((*cells, score.tier or ""))

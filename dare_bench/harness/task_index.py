@@ -108,13 +108,20 @@ class TaskIndex:
             root = existing(folder)
             if root is None or not root.is_dir():
                 raise DataError(f"--include-path {folder}: no such folder; give a folder with lm-eval task files")
-            self._add(root.resolve(), str(folder))
+            if not self._add(root.resolve(), str(folder)):
+                raise DataError(
+                    f"--include-path {folder}: no task file in this folder (*.yaml with a task or group key); give the"
+                    " folder with the tasks, or leave it out"
+                )
 
-    def _add(self, root: Path, origin: str) -> None:
-        for name, entry in _entries(root, origin, _fold(root)).items():
+    def _add(self, root: Path, origin: str) -> int:
+        """Add the tasks of a folder, and say how many these are."""
+        found = _entries(root, origin, _fold(root))
+        for name, entry in found.items():
             if name in self._extra:
                 self.replaced[name] = f"{entry.kind} {name!r} of {origin} replaces that of {self._extra[name].origin}"
             self._extra[name] = entry
+        return len(found)
 
     @cached_property
     def entries(self) -> dict[str, TaskEntry]:

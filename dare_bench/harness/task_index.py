@@ -20,7 +20,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from dare_bench.errors import DareError, DataError, unknown
+from dare_bench.errors import DareError, DataError, UsageError, unknown
 from dare_bench.fingerprint import cache_dir
 from dare_bench.harness.yaml_scan import Scanner, scan, value_of
 from dare_bench.reading import existing, read_json
@@ -192,6 +192,18 @@ class TaskIndex:
             raise DataError(f"{entry.path}: cannot be read as a task file ({error})") from error
         return list(_named(listed))
 
+    def refuse_rolling(self, leaves: Iterable[TaskEntry]) -> None:
+        """Raise UsageError for a task that a diffusion model cannot answer, before its data are fetched."""
+        for entry in leaves:
+            if entry.path is None or entry.kind != "task":
+                continue
+            try:
+                asked = value_of(self._scanner.keys(str(entry.path)).get("output_type", ""))
+            except DataError:  # lm-eval will say what is wrong with the file
+                continue
+            if asked == "loglikelihood_rolling":
+                raise undefined(entry.name, asked)
+
     def leaves(self, names: Iterable[str]) -> list[TaskEntry]:
         """The tasks that ``names`` come to, groups and tags opened, each once."""
         found: dict[str, TaskEntry] = {}
@@ -208,6 +220,14 @@ class TaskIndex:
             else:
                 stack += self.members(name)[::-1]
         return list(found.values())
+
+
+def undefined(task: str, asked: str) -> UsageError:
+    """The refusal of a task for the kind of request that it asks."""
+    return UsageError(
+        f"task {task!r} asks for {asked}, which a masked diffusion model does not define (it has no probability of a"
+        " text from left to right): leave the task out"
+    )
 
 
 def _named(listed: Any) -> Iterator[str]:

@@ -195,14 +195,22 @@ class TaskIndex:
     def refuse_rolling(self, leaves: Iterable[TaskEntry]) -> None:
         """Raise UsageError for a task that a diffusion model cannot answer, before its data are fetched."""
         for entry in leaves:
-            if entry.path is None or entry.kind != "task":
-                continue
-            try:
-                asked = value_of(self._scanner.keys(str(entry.path)).get("output_type", ""))
-            except DataError:  # lm-eval will say what is wrong with the file
-                continue
-            if asked == "loglikelihood_rolling":
+            if (asked := self._key(entry, "output_type")) == "loglikelihood_rolling":
                 raise undefined(entry.name, asked)
+
+    def data_set(self, entry: TaskEntry) -> tuple[str | None, str | None]:
+        """A task's data set and its configuration, as its file names them."""
+        return self._key(entry, "dataset_path"), self._key(entry, "dataset_name")
+
+    def _key(self, entry: TaskEntry, name: str) -> str | None:
+        """The text of a key in a task's file; None where it has none, or cannot be read (lm-eval will say why)."""
+        if entry.path is None or entry.kind != "task":
+            return None
+        try:
+            value = value_of(self._scanner.keys(str(entry.path)).get(name, ""))
+        except DataError:
+            return None
+        return value if isinstance(value, str) else None
 
     def leaves(self, names: Iterable[str]) -> list[TaskEntry]:
         """The tasks that ``names`` come to, groups and tags opened, each once."""

@@ -111,6 +111,27 @@ def test_ls_tasks_filters_and_names_the_closest(capsys: pytest.CaptureFixture[st
     assert left.value.code == 2 and "closest: gsm8k" in capsys.readouterr().err
 
 
+def test_ls_tasks_of_a_data_folder_lists_what_it_can_serve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "manifest.json").write_text(
+        json.dumps(
+            {
+                "datasets": [
+                    {"hf_ids": [name], "lm_eval": {"dataset_kwargs": {"data_files": {"test": "a.jsonl"}}}}
+                    for name in ("gsm8k:main", "openai/gsm8k:main", "allenai/ai2_arc:ARC-Easy")
+                ]
+            }
+        )
+    )
+    found = {}
+    for word in ("gsm8k", "ai2_arc", "dare_sudoku", "wikitext"):
+        with pytest.raises(SystemExit):
+            main(["ls", "tasks", word, "--data-dir", str(tmp_path)])
+        found[word] = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line]
+    assert "gsm8k" in found["gsm8k"] and "dare_sudoku" in found["dare_sudoku"]
+    assert found["ai2_arc"] == [], "ARC-Easy alone does not make the group"
+    assert "wikitext" not in found["wikitext"]
+
+
 def test_ls_runs_of_no_folder_is_one_line(tmp_path: Path) -> None:
     done = cli("ls", "runs", str(tmp_path / "none"))
     assert done.returncode == 1 and done.stderr.startswith("error: no folder") and done.stderr.count("\n") == 1

@@ -127,7 +127,7 @@ def test_a_split_is_a_name(tmp_path: Path) -> None:
     found = LocalData(folder).redirect(SMALL)
     assert found is not None and (found["fewshot_split"], found["training_split"]) == ("test", None)
     change(folder, lm_eval={"also_set": {"fewshot_split": ["test"]}})
-    with pytest.raises(DataError, match=r"fewshot_split=.*should be a valid string"):
+    with pytest.raises(DataError, match=r"fewshot_split=.*must be a text"):
         LocalData(folder)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ def print_run(run: Run) -> None:
     settings = {"decoding": {t: e.decoding for t, e in block.tasks.items()}}
     settings["likelihood"] = {t: e.likelihood for t, e in block.tasks.items()}
     for kind, by_task in settings.items():
-        _print_settings(console, kind, by_task)
+        _print_settings(console, kind, by_task, block.decoding_requested if kind == "decoding" else ())
     facts = f"{block.model.name}, {block.model.family}, {block.model.dtype}, seeds {','.join(map(str, block.seeds))}"
     console.print(f"model: {facts}", soft_wrap=True)
     console.print(f"cost: {_cost(block)}", soft_wrap=True)
@@ -132,16 +132,22 @@ def _print_scores(console: Console, run: Run) -> None:
         console.print(f"{tier}: {TIER_MEANING[tier]}", style="dim")
 
 
-def _print_settings(console: Console, kind: str, by_task: Mapping[str, Mapping[str, Any]]) -> None:
-    """Resolved settings, tasks with equal ones together."""
+def _print_settings(
+    console: Console, kind: str, by_task: Mapping[str, Mapping[str, Any]], given: Iterable[str]
+) -> None:
+    """Resolved settings, tasks with equal ones together: first what was given for the run."""
+    names = {Decoding.aliases.get(name, name) for name in given}
     groups: dict[str, list[str]] = {}
     for task, values in by_task.items():
         if values:
             shown = {name: value for name, value in values.items() if name not in Decoding.hidden}
-            groups.setdefault(" ".join(f"{name}={value}" for name, value in shown.items()), []).append(task)
+            asked = " ".join(f"{name}={value}" for name, value in shown.items() if name in names)
+            others = " ".join(f"{name}={value}" for name, value in shown.items() if name not in names)
+            text = f"{asked} given; by task and model: {others}" if asked else others
+            groups.setdefault(text, []).append(task)
     for text, tasks in groups.items():
-        names = ", ".join(tasks[:4]) + (f" and {len(tasks) - 4} more" if len(tasks) > 4 else "")
-        console.print(f"{kind} ({names}): {text}", soft_wrap=True)
+        shown_tasks = ", ".join(tasks[:4]) + (f" and {len(tasks) - 4} more" if len(tasks) > 4 else "")
+        console.print(f"{kind} ({shown_tasks}): {text}", soft_wrap=True)
 
 
 def _cost(block: Block) -> str:
@@ -184,8 +190,8 @@ def print_preview(seen: Preview) -> None:
         console.print(f"{name}: {value}", soft_wrap=True)
     console.print(f"run: {seen.run_path}{' (exists: would resume or extend)' if seen.exists else ''}", soft_wrap=True)
     console.print(f"content: {seen.model['content_hash']}", soft_wrap=True)
-    _print_settings(console, "decoding", seen.decoding)
-    _print_settings(console, "likelihood", seen.likelihood)
+    _print_settings(console, "decoding", seen.decoding, seen.spec["decoding"])
+    _print_settings(console, "likelihood", seen.likelihood, seen.spec["likelihood"])
     counts = ", ".join(f"{task} {count}" for task, count in seen.requests.items())
     console.print(f"requests: {sum(seen.requests.values())} ({counts})", soft_wrap=True)
     console.print(f"forward passes: at most {seen.forwards}, summed over rows")

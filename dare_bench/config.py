@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class RunSpec(BaseModel):
     num_fewshot: int | None = Field(default=None, ge=0)
     decoding: dict[str, Any] = Field(default_factory=dict)
     likelihood: dict[str, Any] = Field(default_factory=dict)
-    limit: int | float | None = Field(default=None, gt=0)
+    limit: int | float | None = None
     samples: dict[str, list[int]] | None = None
     seeds: tuple[int, int, int, int] = DEFAULT_SEEDS
     repeats: int = Field(default=1, ge=1, le=MAX_REPEATS)
@@ -80,11 +81,14 @@ class RunSpec(BaseModel):
             )
         return seeds * 4 if len(seeds) == 1 else seeds
 
-    @field_validator("limit")
+    @field_validator("limit", mode="before")
     @classmethod
-    def _finite(cls, value: int | float | None) -> int | float | None:
-        if value is not None and not math.isfinite(value):
-            raise ValueError("must be finite; leave the limit out to take all documents")
+    def _count_or_share(cls, value: Any) -> Any:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (number and math.isfinite(value) and value > 0):
+            raise ValueError(
+                "must be a count of documents (50) or a share of them (0.1), above 0; without it all are taken"
+            )
         return value
 
     @field_validator("tasks")
@@ -113,10 +117,33 @@ def one_line(error: ValidationError, what: str) -> str:
         elif not item["loc"]:  # what is wrong is how fields go together; the message names them
             parts.append(f"{what}: {item['msg'].removeprefix('Value error, ')}")
         else:
-            parts.append(f"{name}={_short(item['input'])}: {item['msg'].removeprefix('Value error, ')}")
+            parts.append(f"{name}={_short(item['input'])}: {reason(item)}")
     if (more := error.error_count() - len(parts)) > 0:
         parts.append(f"and {more} more")
     return "; ".join(parts)
+
+
+_WORDS = {
+    "valid integer": "whole number",
+    "valid number": "number",
+    "valid string": "text",
+    "valid boolean": "true or false",
+    "a true or false": "true or false",
+    "valid dictionary": "mapping",
+    "valid tuple": "list",
+    "valid list": "list",
+}
+
+
+def reason(item: Mapping[str, Any]) -> str:
+    """What one of pydantic's complaints says is allowed, in plain words."""
+    text = str(item["msg"]).removeprefix("Value error, ")
+    if not text.startswith("Input should be"):
+        return text
+    text = text.replace("Input should be", "must be").split(", unable to")[0].split(", got a number")[0]
+    for theirs, ours in _WORDS.items():
+        text = text.replace(theirs, ours)
+    return text
 
 
 def _short(value: Any) -> str:

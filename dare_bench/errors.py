@@ -69,13 +69,27 @@ class IncompleteError(DareError):
     exit_code = 4
 
 
+_SYNONYMS = {
+    "batch_size": ("max_rows", "per_device_train_batch_size"),
+    "epochs": ("num_train_epochs",),
+    "lr": ("learning_rate",),
+    "max_length": ("gen_length", "max_new_tokens"),
+    "max_tokens": ("gen_length", "max_new_tokens"),
+    "num_beams": ("steps", "denoising_steps"),
+    "num_steps": ("steps", "denoising_steps", "max_steps"),
+    "shots": ("num_fewshot",),
+}
+"""What other programs call settings that have another name here, or the one that comes nearest."""
+
+
 def closest(name: str, known: Iterable[str], n: int = 3) -> list[str]:
     """The ``n`` known names nearest to ``name``, best first."""
     names = sorted(set(known))
+    meant = [other for other in _SYNONYMS.get(name, ()) if other in names]
     found = difflib.get_close_matches(name, names, n=n, cutoff=0.0)
     # difflib misses obvious prefixes of long names ("gsm" for "gsm8k_cot"): put those first.
     prefixed = sorted((k for k in names if k.startswith(name)), key=lambda k: (len(k), k))[:n]
-    return list(dict.fromkeys([*prefixed, *found]))[:n]
+    return list(dict.fromkeys([*meant, *prefixed, *found]))[:n]
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:

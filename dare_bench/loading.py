@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dare_bench.checkpoint_files import read_config
-from dare_bench.errors import CheckpointError, UsageError
+from dare_bench.errors import CheckpointError, UsageError, closest
 from dare_bench.reading import existing, read_json
 from dare_bench.registry import Entry, registry
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
 """What is fetched from a hub: weights, configuration, tokenizer. Never Python code, never a pickle."""
 ADAPTER = "adapter_config.json"
+_AUTOREGRESSIVE = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+"""How transformers names classes of models that predict the next token."""
 
 
 def locate(checkpoint: str | Path) -> Path:
@@ -31,8 +33,11 @@ def locate(checkpoint: str | Path) -> Path:
         return path
     if is_hub_id(name):
         return _from_hub(name)
-    bundled = ", ".join(registry().names("checkpoint"))
-    raise CheckpointError(f"no checkpoint {name!r}: no such folder, hub id or bundled name (bundled: {bundled})")
+    near = ", ".join(closest(name, registry().names("checkpoint")))
+    raise CheckpointError(
+        f"no checkpoint {name!r}: no such folder or bundled name (closest: {near}); the hub was not asked: its ids are"
+        " owner/name; dare-bench ls models lists what is bundled"
+    )
 
 
 def is_hub_id(name: str) -> bool:
@@ -106,7 +111,9 @@ def _from_hub(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=FILES))
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"cannot fetch {name!r} from the hub, and no such folder is here ({reason})") from error
+        raise CheckpointError(
+            f"no checkpoint {name!r}: no such folder is here, and the hub was asked in vain ({reason})"
+        ) from error
 
 
 def family_of(path: Path, family: str | None = None) -> Entry:
@@ -123,13 +130,14 @@ def family_of(path: Path, family: str | None = None) -> Entry:
     for entry in entries:
         if list(seen) in [list(match) for match in entry.about.get("matches", [])]:
             return entry
-    known = ", ".join(
-        f"{entry.name} ({'/'.join(map(str, match))})" for entry in entries for match in entry.about.get("matches", [])
-    )
-    raise CheckpointError(
-        f"{path}: model_type={seen[0]!r}, architecture={seen[1]!r} is of no known family; known: {known}; "
-        "family= overrides this"
-    )
+    what = f"{path}: model_type={seen[0]!r}, architecture={seen[1]!r}"
+    names = ", ".join(entry.name for entry in entries)
+    if str(seen[1]).endswith(_AUTOREGRESSIVE):
+        raise CheckpointError(
+            f"{what} is an autoregressive model by its name; these are not supported yet, only diffusion models of the"
+            f" families {names} (if it is one, --family NAME or family= says which)"
+        )
+    raise CheckpointError(f"{what} is of no known family; --family NAME, in Python family=, says which: {names}")
 
 
 def _words(settings: dict[str, Any]) -> dict[str, Any]:

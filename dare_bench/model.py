@@ -119,6 +119,8 @@ class Model:
     ) -> list[Likelihood]:
         """log p(target | context) in nats for each pair of strings or token lists, in order.
 
+        White space at the end of a context string is scored as the start of the target, as lm-eval does it.
+
         Args:
             estimator: ``auto`` (exact up to 7 target tokens, or 7 in every block where attention has blocks; else the
                 reference's draws), ``exact``, ``reference``.

@@ -7,26 +7,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from dare_bench import reading
-from dare_bench.config import RunSpec, parse_pairs, read_yaml
+from dare_bench.config import RunSpec, parse_pairs, read_yaml, run_spec
 from dare_bench.errors import UsageError, unknown
 
-DECODING = (
-    "gen_length",
-    "steps",
-    "block_length",
-    "temperature",
-    "remasking",
-    "cfg_scale",
-    "threshold",
-    "factor",
-    "cache",
-    "logits_eos_inf",
-    "confidence_eos_eot_inf",
-    "early_stop",
-    "text_after_eos",
-    "rng",
-)
-"""Decoding fields that have a flag of their own; all others go through ``--gen-kwargs``."""
+DECODING: Mapping[str, type] = {
+    "gen_length": int,
+    "steps": int,
+    "block_length": int,
+    "temperature": float,
+    "remasking": str,
+    "cfg_scale": float,
+    "threshold": float,
+    "factor": float,
+    "cache": str,
+    "logits_eos_inf": bool,
+    "confidence_eos_eot_inf": bool,
+    "early_stop": bool,
+    "text_after_eos": str,
+    "rng": str,
+}
+"""Decoding fields that have a flag of their own, and what each is; all others go through ``--gen-kwargs``."""
 
 _ALIASES = {
     "gen_kwargs": "decoding",
@@ -58,7 +58,24 @@ def _from_file(config: str) -> dict[str, Any]:
     for name in found:
         if name not in known:
             raise UsageError(f"{config}: {unknown('setting', name, known)}")
-    return _plain(found)
+    try:
+        for name, value in found.items():
+            _check_number(name, value)
+        fields = _plain(found)
+        run_spec(**{"model": "-", "tasks": ("-",), **fields})
+    except UsageError as error:
+        raise UsageError(f"{config}: {error}") from error
+    return fields
+
+
+def _check_number(name: str, value: Any) -> None:
+    """Flags are read as numbers by the command line, what a file says is not; raises UsageError."""
+    kind = DECODING.get(name)
+    if kind not in (int, float) or value is None:
+        return
+    whole = kind is float or isinstance(value, int)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not whole:
+        raise UsageError(f"{name}={value!r}: expected a {'whole ' if kind is int else ''}number")
 
 
 def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,11 +114,10 @@ def _names(value: Any) -> Any:
     return value
 
 
-def number(value: Any) -> int | float | None:
-    """``--limit``: a count, or a share below 1."""
-    if value is None or isinstance(value, (int, float)):
+def number(value: Any) -> Any:
+    """``--limit``: a count, or a share below 1; what is no text is the run's to check."""
+    if not isinstance(value, str):
         return value
-    value = str(value)
     try:
         return int(value)
     except ValueError:
@@ -112,20 +128,19 @@ def number(value: Any) -> int | float | None:
             raise ValueError
         return share
     except ValueError:
-        raise UsageError(f"--limit {value!r}: expected a count (50) or a share of the documents (0.1)") from None
+        raise UsageError(f"limit={value!r}: expected a count (50) or a share of the documents (0.1)") from None
 
 
-def rows(value: Any) -> int | None:
+def rows(value: Any) -> Any:
     """``--max-rows`` or lm-eval's ``--batch-size``; ``auto`` lets the model choose."""
-    if value is None or isinstance(value, int):
+    if not isinstance(value, str):
         return value
-    value = str(value)
     if value.startswith("auto"):
         return None
     try:
         return int(value)
     except ValueError:
-        raise UsageError(f"--max-rows {value!r}: expected a number of rows or 'auto'") from None
+        raise UsageError(f"max_rows={value!r}: expected a number of rows or 'auto'") from None
 
 
 def chosen(value: Any) -> dict[str, list[int]] | None:

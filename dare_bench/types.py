@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
 from pydantic import BaseModel, ConfigDict, field_validator
@@ -122,16 +122,31 @@ class Sample:
 
 @dataclass(slots=True)
 class LoopStats:
-    """What a pass over many rows cost; the model adds to it while it works."""
+    """What a pass over many rows cost; the model counts each forward as it ends."""
 
     forwards: int = 0
     row_forwards: int = 0
-    """Sum over forwards of the rows that took part."""
+    """Sum over forwards of the rows that took part, each as often as its NFE counts the forward."""
     slot_forwards: int = 0
     """Sum over forwards of the slots there were; ``row_forwards / slot_forwards`` is the occupancy."""
     tokens_processed: int = 0
     halvings: list[dict[str, int]] = field(default_factory=list)
     """Each time memory ran out: the rows before and after."""
+    watch: Callable[[int], None] | None = field(default=None, repr=False, compare=False)
+    """Told the rows of each forward; what it raises ends the pass."""
+
+    def count(self, rows: int, tokens: int, slots: int | None = None) -> None:
+        """One more forward, of ``rows`` out of ``slots`` (all of them taken unless given)."""
+        self.forwards += 1
+        self.row_forwards += rows
+        self.slot_forwards += rows if slots is None else slots
+        self.tokens_processed += tokens
+        if self.watch is not None:
+            self.watch(rows)
+
+    def plain(self) -> dict[str, Any]:
+        """The counts."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "watch"}
 
     @property
     def occupancy(self) -> float | None:

@@ -10,7 +10,7 @@ from dare_bench.reports.baseline import Baseline, Value
 from dare_bench.reports.regress import EXCUSED_SHARE, LEVEL, TIE, Flip, Judged, Verdict
 from dare_bench.reports.text import Bullets, Heading, Line, Piece, Table, points
 from dare_bench.runs.scores import are_shares
-from dare_bench.runs.text import counted
+from dare_bench.runs.text import counted, score_text
 
 _SHOWN = 20
 
@@ -38,7 +38,7 @@ def pieces(verdict: Verdict, most: int | None = _SHOWN) -> Iterator[Piece]:
     if verdict.groups:
         yield Line("Groups (not judged, for their tasks are):")
         yield Table(("group", "score", "baseline", "run"), [
-            (name, key, *(number(value, are_shares(key, a, b)) for value in (a, b)))
+            (name, key, *(score_text(value, are_shares(key, a, b)) for value in (a, b)))
             for name, key, a, b in verdict.groups
         ])  # fmt: skip
     if verdict.notes:
@@ -101,7 +101,7 @@ def _row(one: Judged) -> tuple[str, ...]:
 
 
 def _values_of(one: Judged) -> tuple[str, str]:
-    return number(one.before, one.is_share), number(one.after, one.is_share)
+    return score_text(one.before, one.is_share), score_text(one.after, one.is_share)
 
 
 def _signed(one: Judged, difference: float) -> str:
@@ -163,13 +163,6 @@ def judged_line(one: Judged) -> str:
     )
 
 
-def number(value: float, share: bool) -> str:
-    """A score: in percent if it is a share, else as it is recorded, in the metric's unit."""
-    if math.isnan(value):
-        return "none"
-    return f"{100 * value:.2f} %" if share else f"{value:.4f}" if abs(value) <= 1 else f"{value:.6g}"
-
-
 def replaced(old: Baseline, new: Baseline) -> Iterator[str]:
     """What a renewed baseline is of, and every score, before and after: a line each."""
     a, b = old.checkpoint, new.checkpoint
@@ -185,7 +178,7 @@ def replaced(old: Baseline, new: Baseline) -> Iterator[str]:
     for task, key in {**ours, **theirs}:
         values = [side.get((task, key), math.nan) for side in (ours, theirs)]
         share = are_shares(key, *(value for value in values if not math.isnan(value)))
-        yield f"{task} {key}: {number(values[0], share)} -> {number(values[1], share)}"
+        yield f"{task} {key}: {score_text(values[0], share)} -> {score_text(values[1], share)}"
 
 
 def _hash(content: str | None) -> str:

@@ -126,7 +126,7 @@ class Row:
         return f"| `{self.command}` | {self.fault} | {self.rounds} | {moments} | {len(self.failures)} |"
 
 
-MOMENTS = ("before the first", "among them", "behind the last", "too late")
+MOMENTS = ("before the first", "among them", "after the last", "too late")
 HEAD = """| command | fault | rounds | the fault came (counted in finished samples and checkpoints) | failures |
 |---|---|---|---|---|"""
 
@@ -207,7 +207,7 @@ def _answers(units: dict[str, str]) -> int:
 def _moment(met: Met, done: int, whole: int) -> str:
     if not met.in_time:
         return "too late"
-    return "before the first" if done == 0 else "among them" if done < whole else "behind the last"
+    return "before the first" if done == 0 else "among them" if done < whole else "after the last"
 
 
 def cases(only: str) -> Iterator[tuple[str, str]]:

@@ -152,9 +152,8 @@ class ToyModel:
                     continue
                 value = answer(request)
                 if stats is not None:
-                    stats.forwards += value.nfe
-                    stats.row_forwards += value.nfe
-                    stats.slot_forwards += value.nfe
+                    for _ in range(value.nfe):
+                        stats.count(1, len(request.prompt))
                 yield Sample(request, value)
 
     def _generation(self, request: Request) -> Generation:

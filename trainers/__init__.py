@@ -15,7 +15,7 @@ def register(registry: Registry) -> None:
     """The methods by name. Imports no torch."""
     for name, target, about in (
         ("sft", "sft:SFT", "supervised fine-tuning, as the family's authors do it"),
-        ("dpo", "preference:DPO", "direct preference optimisation on ELBO estimates"),
+        ("dpo", "preference:DPO", "direct preference optimization on ELBO estimates"),
         ("vrpo", "preference:VRPO", "DPO with less noise (LLaDA 1.5): many draws, shared with the reference"),
     ):
         registry.add("trainer", name, f"dare_bench.trainers.{target}", origin=__name__, about=about)

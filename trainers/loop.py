@@ -1,4 +1,4 @@
-"""One training loop for every method, on ``transformers.Trainer``: it owns steps, optimiser, schedule, precision,
+"""One training loop for every method, on ``transformers.Trainer``: it owns steps, optimizer, schedule, precision,
 processes, trackers and resume; ours are the data of a step, the loss, and where checkpoints go.
 
 A checkpoint is whole once its ``lineage.json`` stands in it, which is written last. The same command goes on from the

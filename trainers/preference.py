@@ -1,4 +1,4 @@
-"""Preference optimisation on ELBO estimates: DPO (arXiv 2305.18290) with B for log p, and VRPO (arXiv 2505.19223).
+"""Preference optimization on ELBO estimates: DPO (arXiv 2305.18290) with B for log p, and VRPO (arXiv 2505.19223).
 
     loss = -log sigmoid(beta [(B_th(w) - B_ref(w)) - (B_th(l) - B_ref(l))]),    the mean over the pairs of a step
 
@@ -56,13 +56,13 @@ class VRPOOptions(DPOOptions):
 
 
 class DPO(Method):
-    """Direct preference optimisation on ELBO estimates.
+    """Direct preference optimization on ELBO estimates.
 
     Learning rates are those of the alignment handbook (recipes/zephyr-7b-beta/dpo), DARE's VRPO has the first too.
     """
 
     name = "dpo"
-    about = "direct preference optimisation on ELBO estimates"
+    about = "direct preference optimization on ELBO estimates"
     reads = "pairs"
     Options = DPOOptions
     learning_rate = 5e-7

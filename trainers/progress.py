@@ -19,7 +19,7 @@ class Progress(TrainerCallback):
     """Shows step, loss and figures, items per second, time left.
 
     Args:
-        items: items of an optimiser step.
+        items: items of an optimizer step.
     """
 
     def __init__(self, items: int) -> None:

@@ -1,7 +1,7 @@
 """Checkpoints to go on from: what of them must be there, and errors that name the folder when one is damaged or cannot
 be written.
 
-transformers goes on without a word where the optimiser's state is missing, which is another training.
+transformers goes on without a word where the optimizer's state is missing, which is another training.
 """
 
 from __future__ import annotations

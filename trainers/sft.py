@@ -5,7 +5,7 @@
 ``w`` is the noise law's ELBO weight 1 / p (LLaDA, arXiv 2502.09992, eq. 5; SDAR, arXiv 2510.06303), Dream's CART (arXiv
 2508.15487, section 4.2) or 1 (LLaDA2, inclusionAI/dFactory). Z is, for ``row``, rows x the row's learned tokens; for
 ``token``, all learned tokens of the step; for ``mask``, all masked tokens of the step. With ELBO weights and ``row``
-the expectation is the negative ELBO for each response token, averaged over rows. Z is the whole optimiser step's, so
+the expectation is the negative ELBO for each response token, averaged over rows. Z is the whole optimizer step's, so
 the loss does not depend on how a step is cut into micro-batches (DARE divides by each micro-batch's masked tokens,
 which is another objective for every cut).
 """

@@ -1,4 +1,4 @@
-"""Optimiser steps as data: which rows, which noise, which micro-batch on which process.
+"""Optimizer steps as data: which rows, which noise, which micro-batch on which process.
 
 Everything a step sees is a function of (seed, step) and of the rows: the order of rows, their noise, and what each
 token weighs are settled for the whole step before it is cut into micro-batches. So neither the cut, nor the number of
@@ -40,7 +40,7 @@ Item = tuple[Row, ...]
 
 @dataclass(frozen=True)
 class Micro:
-    """The part of an optimiser step that one process computes in one forward.
+    """The part of an optimizer step that one process computes in one forward.
 
     ``noise`` holds its copies, sorted by length. Copy r is of item ``item_R[r]`` (counted in this part) and of that
     item's row ``role_R[r]``. ``weight_T`` is what each token's loss is multiplied by (0 where it is not masked), as
@@ -112,7 +112,7 @@ class Shape:
 
     @property
     def whole(self) -> int:
-        """Items of an optimiser step."""
+        """Items of an optimizer step."""
         return self.items * self.parts
 
 

@@ -23,6 +23,7 @@ from dare_bench.cli import (
     sweep,
     train,
     validate,
+    words,
 )
 from dare_bench.cli.guard import State, guarded, streams
 from dare_bench.cli.plain import say
@@ -33,6 +34,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     # --output_path and --output-path are one flag, for every flag of every verb.
     context_settings={
         "token_normalize_func": lambda word: word.replace("_", "-"),
@@ -59,32 +61,33 @@ def _top(
     State.debug = State.debug or debug
 
 
-app.command("eval")(guarded(eval.evaluate))
-app.command("show")(guarded(show.show))
-app.command("report")(guarded(report.report))
-app.command("compare")(guarded(compare.compare))
-app.command("score")(guarded(score.score))
-app.command("regress")(guarded(regress.regress))
-app.command("validate")(guarded(validate.validate))
-app.command("sweep")(guarded(sweep.sweep))
-app.command("doctor")(guarded(doctor.doctor))
+app.command("eval", cls=words.Command)(guarded(eval.evaluate))
+app.command("show", cls=words.Command)(guarded(show.show))
+app.command("report", cls=words.Command)(guarded(report.report))
+app.command("compare", cls=words.Command)(guarded(compare.compare))
+app.command("score", cls=words.Command)(guarded(score.score))
+app.command("regress", cls=words.Command)(guarded(regress.regress))
+app.command("validate", cls=words.Command)(guarded(validate.validate))
+app.command("sweep", cls=words.Command)(guarded(sweep.sweep))
+app.command("doctor", cls=words.Command)(guarded(doctor.doctor))
 for group, name in ((ls.app, "ls"), (leaderboard.app, "leaderboard"), (export.app, "export")):
     for registered in group.registered_commands:
         if registered.callback is not None:
             registered.callback = guarded(registered.callback)
+            registered.cls = words.Command
     app.add_typer(group, name=name)
 app.add_typer(train.app, name="train")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The entry point: leaves with 0 fine, 1 failed, 2 usage, 3 changed scores, 4 incomplete, 130 interrupted."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    State.debug, State.resume = "--debug" in words, ""
-    words = [word for word in words if word != "--debug"]
+    given = list(sys.argv[1:] if argv is None else argv)
+    State.debug, State.resume = "--debug" in given, ""
+    given = [word for word in given if word != "--debug"]
     with streams():
-        if words[:1] == ["train"]:
+        if given[:1] == ["train"]:
             try:
-                guarded(train.fill)(words[1] if len(words) > 1 else None)
+                guarded(train.fill)(given[1] if len(given) > 1 else None)
             except typer.Exit as stop:
                 sys.exit(stop.exit_code)
-        app(args=eval.with_template_names(words) if words[:1] == ["eval"] else words, prog_name="dare-bench")
+        words.run(app, eval.with_template_names(given) if given[:1] == ["eval"] else given)

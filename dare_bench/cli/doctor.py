@@ -96,7 +96,7 @@ def extras() -> Iterator[Finding]:
         missing = [state for state in states if not state.startswith("=")]
         name = f"extra [{extra}]" if extra else "packages"
         if not missing:
-            yield Finding(name, "ok", f"all {len(states)} there")
+            yield Finding(name, "ok", f"all {len(states)} requirements are installed")
         else:
             cure = f"pip install 'dare-bench[{extra}]'" if extra else "pip install dare-bench"
             yield Finding(name, "note" if extra else "bad", f"{', '.join(missing)}; {cure}")

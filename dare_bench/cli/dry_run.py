@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dare_bench.cli.plain import say, say_json
+from dare_bench.cli.plain import say, say_json, tell
 from dare_bench.engine.plan import Planned, plan
 from dare_bench.errors import DataError, UsageError
 
@@ -20,39 +20,48 @@ def show(fields: dict[str, Any], json: bool) -> None:
     """
     planned = plan(fields)
     if len(planned) == 1:
-        found = _seen(planned[0])
+        found = _shown(planned[0], json)
         if json:
             say_json(found.plain())
-        else:
-            _print(planned[0], found)
         return
     records: list[dict[str, Any]] = []
     for one in planned:
+        if not json:
+            say(f"== {one.name}")
         try:
-            found = _seen(one)
+            records.append({"name": one.name, **_shown(one, json).plain()})
         except (UsageError, DataError) as error:
             records.append({"name": one.name, "refused": str(error)})
             if not json:
-                say(f"== {one.name}\ncannot be run: {error}\n")
-            continue
-        records.append({"name": one.name, **found.plain()})
+                say(f"cannot be run: {error}")
         if not json:
-            say(f"== {one.name}")
-            _print(one, found)
             say("")
     if json:
         say_json(records)
 
 
-def _seen(one: Planned) -> Preview | Estimate:
-    """What the run would be with its checkpoint open; from facts alone where that is not on this machine."""
+def _shown(one: Planned, json: bool) -> Preview | Estimate:
+    """What the run would be with its checkpoint open; from facts alone where that is not on this machine. Printed as
+    soon as it is known, unless as JSON."""
     if one.recipe is not None and not _is_here(str(one.fields.get("model"))):
         from dare_bench.cost_model import estimate
 
-        return estimate(one.recipe, one.fields)
-    from dare_bench.engine.preview import preview
+        facts = estimate(one.recipe, one.fields)
+        if not json:
+            _print_estimate(one, facts)
+        return facts
+    from dare_bench.cli.summary import print_preview, print_timing
+    from dare_bench.engine.preview import TIMING_LIMIT, preview
 
-    return preview(**one.fields)
+    def told(seen: Preview) -> None:
+        if not json:
+            print_preview(seen)
+        tell(f"timing a few samples, for at most {TIMING_LIMIT:.0f}s")
+
+    found = preview(told=told, **one.fields)
+    if not json:
+        print_timing(found.timing)
+    return found
 
 
 def _is_here(model: str) -> bool:
@@ -66,14 +75,7 @@ def _is_here(model: str) -> bool:
     return isinstance(try_to_load_from_cache(model, "config.json"), str)
 
 
-def _print(one: Planned, found: Preview | Estimate) -> None:
-    from dare_bench.cost_model import Estimate
-
-    if not isinstance(found, Estimate):
-        from dare_bench.cli.summary import print_preview
-
-        print_preview(found)
-        return
+def _print_estimate(one: Planned, found: Estimate) -> None:
     assert one.recipe is not None
     for name, value in one.fields.items():
         if value not in (None, {}, (), [], ""):

@@ -65,7 +65,7 @@ def evaluate(
         int | None, _task("--repeats", min=1, text="Answers for each prompt (at most 10,000): their mean, and pass@k.")
     ] = None,
     samples: Annotated[
-        str | None, _task("--samples", text='JSON or its file: {"task": \\[0, 5]} names documents.')
+        str | None, _task("--samples", text='JSON or its file: {"task": [0, 5]} names documents.')
     ] = None,
     include_path: Annotated[
         str | None, _task("--include-path", text="Folders with more task files, by commas.")

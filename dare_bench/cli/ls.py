@@ -67,16 +67,22 @@ def tasks(
         str | None, typer.Option("--include-path", help="Folders with more task files, by commas.", show_default=False)
     ] = None,
     harness: Annotated[str, typer.Option("--harness", help="Whose tasks: lm-eval or opencompass.")] = "lm-eval",
+    data_dir: Annotated[
+        str | None,
+        typer.Option("--data-dir", help="Only what this folder has the data of (lm-eval).", show_default=False),
+    ] = None,
     json: _Json = False,
 ) -> None:
     """Tasks, groups and tags for --tasks."""
     from fnmatch import fnmatch
 
-    from dare_bench.errors import unknown
+    from dare_bench.errors import UsageError, unknown
     from dare_bench.harness.task_index import TaskIndex
 
     folders = [part for part in (include_path or "").split(",") if part]
     if harness == "opencompass":
+        if data_dir is not None:
+            raise UsageError("--data-dir lists lm-eval's tasks; leave it or --harness opencompass out")
         from dare_bench.cli.ls_opencompass import list_configs
 
         list_configs(pattern, folders, json)
@@ -90,6 +96,13 @@ def tasks(
         entries = [entry for entry in entries if fnmatch(entry.name, wanted)]
         if not entries:
             raise unknown("task", pattern, index.names())
+    if data_dir is not None:
+        from dare_bench.harness.data import LocalData
+
+        data = LocalData(data_dir)
+        here = {e.name for e in index.entries.values() if e.origin != "lm-eval" or data.lists(*index.data_set(e))}
+        leaves = {entry.name: [leaf.name for leaf in index.leaves([entry.name])] for entry in entries}
+        entries = [entry for entry in entries if leaves[entry.name] and here.issuperset(leaves[entry.name])]
     if json:
         rows = [{"name": e.name, "kind": e.kind, "origin": e.origin, "path": str(e.path or "")} for e in entries]
         say_json(rows)

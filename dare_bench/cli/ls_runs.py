@@ -36,7 +36,7 @@ def _row(run: Run) -> tuple[str, ...]:
 
 def _short(run: Run, task: str) -> str:
     score = run.headline(task)
-    return f"{task} {score.value:.3f} (n={score.n})" if score else task
+    return f"{task} {score.text} (n={score.n})" if score else task
 
 
 def _status(run: Run) -> str:

@@ -119,10 +119,7 @@ def _without(record: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _show(console: Console, done: Rescored, most: int) -> None:
-    rows = [
-        (one.task, one.metric, one.filter, _number(one.recorded), _number(one.again), "" if one.same else "changed")
-        for one in done.scores
-    ]
+    rows = [(one.task, one.metric, one.filter, *_two_scores(one), "" if one.same else "changed") for one in done.scores]
     console.print(plain_table(("task", "metric", "filter", "recorded", "again", ""), rows, right=_NUMBERS))
     if done.documents:
         _show_documents(console, done.documents, most)
@@ -140,6 +137,19 @@ def _show_documents(console: Console, documents: list[Compared], most: int) -> N
         console.print(plain_table(("task", "document", "metric", "filter", "recorded", "again"), rows, right=_NUMBERS))
     if len(documents) > most:
         _say(console, f"{len(documents) - most} more values differ; --docs {len(documents)} shows all")
+
+
+def _two_scores(one: Compared) -> tuple[str, str]:
+    """A score as recorded and again: as every verb shows scores, or more precisely where that hides the change."""
+    from dare_bench.runs.scores import are_shares
+    from dare_bench.runs.text import score_text
+
+    values = [value for value in (one.recorded, one.again) if isinstance(value, int | float)]
+    share = are_shares(one.metric, *values)
+    shown = [score_text(value, share) if isinstance(value, int | float) else "—" for value in (one.recorded, one.again)]
+    if not one.same and shown[0] == shown[1]:
+        return _number(one.recorded), _number(one.again)
+    return shown[0], shown[1]
 
 
 def _number(value: Any) -> str:
@@ -171,7 +181,7 @@ def _verdict(record: dict[str, Any]) -> str:
         )
         text += f", {len(differing)} of {of}" + (f" ({names}{more})" if differing else "")
     if edited := [task for task, changed in record["edited"].items() if changed]:
-        text += f"; EDITED after the run: the samples file of {', '.join(edited)}"
+        text = f"EDITED after the run: the samples file of {', '.join(edited)}; {text}"
     if record["status"] != "complete":
         text += f"; the run is {record['status']}: its failed documents stay out"
     return text

@@ -39,10 +39,10 @@ def show(
         say_json(_record(opened, document, view))
         return
     console = plain_console()
-    if doc is None:
-        _print_scores(console, opened)
     if opened.edited(view.task):
         _say(console, f"EDITED: the samples file of {view.task} was changed after the run wrote it", "bold red")
+    if doc is None:
+        _print_scores(console, opened)
     _print_document(console, view)
 
 
@@ -81,11 +81,10 @@ def _find(run: Run, task: str | None, doc: str | None) -> Document:
 def _print_scores(console: Console, run: Run) -> None:
     limited = ", limited" if any(score.limited for score in run.scores()) else ""
     _say(console, f"{run.model} · {run.run_id} · {run.status}{limited}", "bold")
-    rows = []
-    for score in run.scores():
-        bounds = f"{score.lo:.3f} to {score.hi:.3f}" if score.lo is not None and score.hi is not None else "—"
-        value = f"{score.value:.4f}"
-        rows.append((score.task, score.metric, score.filter, value, bounds, str(score.n), score.tier or ""))
+    rows = [
+        (score.task, score.metric, score.filter, score.text, score.interval, str(score.n), score.tier or "")
+        for score in run.scores()
+    ]
     console.print(plain_table(("task", "metric", "filter", "value", "95 % interval", "n", "tier"), rows))
     console.print()
 
@@ -111,10 +110,12 @@ def _print_document(console: Console, view: DocumentView) -> None:
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
-    """Text as it is: rich would break it at the terminal's width, and a prompt must stay exact."""
+    """Text as it is: rich would break it at the terminal's width, and leave out what :func:`visible` shows (BEL)."""
     from rich.text import Text
 
-    console.print(Text(text, style=style), soft_wrap=True)
+    from dare_bench.runs.text import visible
+
+    console.print(Text(visible(text), style=style), soft_wrap=True)
 
 
 def _heading(console: Console, text: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from dare_bench.types import TIER_MEANING, Decoding
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dare_bench.engine.preview import Preview
+    from dare_bench.engine.preview import Preview, Timing
     from dare_bench.runs.reader import Run
     from dare_bench.runs.schema import Block
     from dare_bench.runs.scores import Score
@@ -35,7 +35,7 @@ def print_run(run: Run) -> None:
     settings = {"decoding": {t: e.decoding for t, e in block.tasks.items()}}
     settings["likelihood"] = {t: e.likelihood for t, e in block.tasks.items()}
     for kind, by_task in settings.items():
-        _print_settings(console, kind, by_task)
+        _print_settings(console, kind, by_task, block.decoding_requested if kind == "decoding" else ())
     facts = f"{block.model.name}, {block.model.family}, {block.model.dtype}, seeds {','.join(map(str, block.seeds))}"
     console.print(f"model: {facts}", soft_wrap=True)
     console.print(f"cost: {_cost(block)}", soft_wrap=True)
@@ -75,12 +75,11 @@ def print_runs(made: Sequence[tuple[str, Run | None, str | None]]) -> None:
     rows = []
     for name, run, _ in made:
         for score in _stands_for(run) if run is not None else ():
-            bounds = f"{score.lo:.3f} to {score.hi:.3f}" if score.lo is not None and score.hi is not None else "—"
             count = f"{score.n} of {score.n_total}" if score.limited and score.n_total else str(score.n)
             rate = "" if score.extraction_rate is None else f"{100 * score.extraction_rate:.1f} %"
             what = f"{score.task} {score.metric},{score.filter}"
             status = run.status if run is not None else ""
-            rows.append((name, what, f"{score.value:.4f}", bounds, count, rate, score.tier or "", status))
+            rows.append((name, what, score.text, score.interval, count, rate, score.tier or "", status))
     names = ("benchmark", "score of", "value", "95 % interval", "n", "extracted", "tier", "status")
     console.print(plain_table(names, rows, right=_NUMBERS))
     for name, _, reason in made:
@@ -118,9 +117,8 @@ def _print_scores(console: Console, run: Run) -> None:
     extracted = ("extracted",) if any(score.extraction_rate is not None for score in scores) else ()
     rows, tiers = [], []
     for score in scores:
-        bounds = f"{score.lo:.3f} to {score.hi:.3f}" if score.lo is not None and score.hi is not None else "—"
         count = f"{score.n} of {score.n_total}" if score.limited and score.n_total else str(score.n)
-        cells = [score.task, score.metric, score.filter, f"{score.value:.4f}", bounds, count]
+        cells = [score.task, score.metric, score.filter, score.text, score.interval, count]
         if extracted:
             cells.append("" if score.extraction_rate is None else f"{100 * score.extraction_rate:.1f} %")
         rows.append((*cells, score.tier or ""))
@@ -134,16 +132,22 @@ def _print_scores(console: Console, run: Run) -> None:
         console.print(f"{tier}: {TIER_MEANING[tier]}", style="dim")
 
 
-def _print_settings(console: Console, kind: str, by_task: Mapping[str, Mapping[str, Any]]) -> None:
-    """Resolved settings, tasks with equal ones together."""
+def _print_settings(
+    console: Console, kind: str, by_task: Mapping[str, Mapping[str, Any]], given: Iterable[str]
+) -> None:
+    """Resolved settings, tasks with equal ones together: first what was given for the run."""
+    names = {Decoding.aliases.get(name, name) for name in given}
     groups: dict[str, list[str]] = {}
     for task, values in by_task.items():
         if values:
             shown = {name: value for name, value in values.items() if name not in Decoding.hidden}
-            groups.setdefault(" ".join(f"{name}={value}" for name, value in shown.items()), []).append(task)
+            asked = " ".join(f"{name}={value}" for name, value in shown.items() if name in names)
+            others = " ".join(f"{name}={value}" for name, value in shown.items() if name not in names)
+            text = f"{asked} given; by task and model: {others}" if asked else others
+            groups.setdefault(text, []).append(task)
     for text, tasks in groups.items():
-        names = ", ".join(tasks[:4]) + (f" and {len(tasks) - 4} more" if len(tasks) > 4 else "")
-        console.print(f"{kind} ({names}): {text}", soft_wrap=True)
+        shown_tasks = ", ".join(tasks[:4]) + (f" and {len(tasks) - 4} more" if len(tasks) > 4 else "")
+        console.print(f"{kind} ({shown_tasks}): {text}", soft_wrap=True)
 
 
 def _cost(block: Block) -> str:
@@ -177,8 +181,7 @@ def record(run: Run) -> dict[str, Any]:
 
 
 def print_preview(seen: Preview) -> None:
-    """What a run would be: settings, requests, cost, one prompt."""
-    from dare_bench.engine.progress import duration
+    """What a run would be: settings, requests, one prompt."""
     from dare_bench.runs.text import visible
 
     console = plain_console()
@@ -187,11 +190,22 @@ def print_preview(seen: Preview) -> None:
         console.print(f"{name}: {value}", soft_wrap=True)
     console.print(f"run: {seen.run_path}{' (exists: would resume or extend)' if seen.exists else ''}", soft_wrap=True)
     console.print(f"content: {seen.model['content_hash']}", soft_wrap=True)
-    _print_settings(console, "decoding", seen.decoding)
-    _print_settings(console, "likelihood", seen.likelihood)
+    _print_settings(console, "decoding", seen.decoding, seen.spec["decoding"])
+    _print_settings(console, "likelihood", seen.likelihood, seen.spec["likelihood"])
     counts = ", ".join(f"{task} {count}" for task, count in seen.requests.items())
     console.print(f"requests: {sum(seen.requests.values())} ({counts})", soft_wrap=True)
     console.print(f"forward passes: at most {seen.forwards}, summed over rows")
-    console.print(f"time: about {duration(seen.seconds)} (from {seen.timed} samples answered now)")
     console.print("first prompt:", style="bold")
     console.print(visible(seen.prompt), soft_wrap=True)
+
+
+def print_timing(timing: Timing) -> None:
+    """How long a run would take here."""
+    from dare_bench.engine.progress import duration
+
+    if timing.seconds is None:
+        say("time: not known, no forward pass could be timed")
+        return
+    whole = f"{counted(timing.samples, 'sample')} answered" if timing.samples else "no sample finished"
+    passes = f"{timing.forwards:,} forward passes in {timing.took:.1f}s, {whole}"
+    say(f"time: about {duration(timing.seconds)} on this machine (timed: {passes})")

@@ -141,6 +141,12 @@ def _table(found: SweepResult) -> None:
 
 def _scores(node: Record) -> str:
     """The headline scores of an evaluation, the first three of them."""
+    from dare_bench.runs.scores import are_shares
+    from dare_bench.runs.text import score_text
+
     scores = [score for run in node.outputs.get("runs", ()) for score in run["scores"]]
-    shown = [f"{score['task']} {score['value']:.4f} (n={score['n']})" for score in scores[:3]]
+    shown = [
+        f"{score['task']} {score_text(score['value'], are_shares(score['metric'], score['value']))} (n={score['n']})"
+        for score in scores[:3]
+    ]
     return ", ".join(shown) + (f" and {len(scores) - 3} more" if len(scores) > 3 else "")

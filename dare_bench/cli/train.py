@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 from dare_bench.cli.guard import State, guarded
 from dare_bench.cli.plain import say, say_json
+from dare_bench.cli.words import Command
 from dare_bench.config import parse_pairs, read_yaml
 from dare_bench.errors import UsageError, closest
 from dare_bench.registry import Entry, registry
@@ -39,7 +40,7 @@ _PANEL = {
     name: panel
     for panel, names in {
         "Data": "data task split rows max_length overlong",
-        "Optimiser": "max_steps num_train_epochs per_device_train_batch_size gradient_accumulation_steps learning_rate "
+        "Optimizer": "max_steps num_train_epochs per_device_train_batch_size gradient_accumulation_steps learning_rate "
         "lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm "
         "seed",
         "Memory and processes": "gradient_checkpointing bf16 fsdp",
@@ -49,8 +50,7 @@ _PANEL = {
     }.items()
     for name in names.split()
 }
-"""Where help shows a setting, panels in this order behind those without one. Switches have a panel of their own: their
-``--no-`` forms take a column, which would cut longer names short."""
+"""Where help shows a setting, panels in this order behind those without one."""
 
 
 def fill(named: str | None) -> None:
@@ -59,7 +59,7 @@ def fill(named: str | None) -> None:
         about = str(entry.about.get("about", "")) or f"Train by {entry.name}."
         about = about[:1].upper() + about[1:]
         example = f"dare-bench train {entry.name} --model tiny-llada-base --task dare_sudoku --max-steps 100 -o out"
-        app.command(entry.name, help=f"{about}.\n\nExample: {example}", short_help=about)(
+        app.command(entry.name, cls=Command, help=f"{about}.\n\nExample: {example}", short_help=about)(
             guarded(_command(entry, entry.name == named))
         )
 
@@ -116,7 +116,7 @@ def _of_field(name: str, field: FieldInfo, panel: str | None) -> inspect.Paramet
 def _parameter(name: str, kind: type, text: str, panel: str | None, *flags: str) -> inspect.Parameter:
     flag = f"--{name.replace('_', '-')}"
     names = flags or ((f"{flag}/--no-{flag[2:]}",) if kind is bool else (flag, *_SHORT.get(name, ())))
-    option = typer.Option(*names, help=text.replace("[", "\\["), show_default=False, rich_help_panel=panel)
+    option = typer.Option(*names, help=text, show_default=False, rich_help_panel=panel)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
     )

@@ -71,7 +71,7 @@ def band_levels(key: int, step: int, rows: int, band: tuple[float, float] = BAND
 def mean_weights(masked_T: Tensor, total: int | None = None) -> Tensor:
     """The factor 1 / N of every masked token, float32 [N]: LLaDA2's plain mean.
 
-    ``total`` is the number of masked tokens of the whole optimiser step when ``masked_T`` is a micro-batch's: the
+    ``total`` is the number of masked tokens of the whole optimizer step when ``masked_T`` is a micro-batch's: the
     losses of micro-batches then add up to the loss of the whole.
     """
     count = int(masked_T.sum())

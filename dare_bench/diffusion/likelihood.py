@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import comb, sqrt
+from math import comb, gcd, sqrt
 from typing import Any, Literal
 
 import torch
@@ -74,15 +74,24 @@ def stratified_counts(n: int, size: int, generator: torch.Generator) -> Tensor:
     return (counts - 1) % n + 1
 
 
+def check_rounds(mc_num: int, batch_size: int) -> None:
+    """Whole rounds of draws; raises DecodingError."""
+    if mc_num < 1 or batch_size < 1:
+        raise DecodingError(f"mc_num={mc_num} and batch_size={batch_size} must be at least 1")
+    if mc_num % batch_size:
+        more = mc_num + batch_size - mc_num % batch_size
+        raise DecodingError(
+            f"mc_num={mc_num} must be a multiple of batch_size={batch_size}; give batch_size={gcd(mc_num, batch_size)} "
+            f"or mc_num={more}"
+        )
+
+
 def reference_masks(n: int, mc_num: int, batch_size: int, generator: torch.Generator) -> Draws:
     """The published Monte Carlo law with its own draws: ``mc_num / batch_size`` rounds of ``batch_size`` masks.
 
     Source: ML-GSAI/LLaDA get_log_likelihood.py. ``mc_num % batch_size`` must be 0 (DecodingError).
     """
-    if mc_num < 1 or batch_size < 1 or mc_num % batch_size:
-        raise DecodingError(
-            f"mc_num={mc_num} must be a positive multiple of batch_size={batch_size}; for one draw give batch_size=1"
-        )
+    check_rounds(mc_num, batch_size)
     rounds, counts_all = [], []
     for _ in range(mc_num // batch_size):
         counts = stratified_counts(n, batch_size, generator)

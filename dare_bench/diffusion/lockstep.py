@@ -112,7 +112,7 @@ class Lockstep:
             for hook in self._hooks:
                 hook.remove()
             self._hooks.clear()
-            self._reshard()  # gathered weights would grow stale with the next optimiser step, and take memory
+            self._reshard()  # gathered weights would grow stale with the next optimizer step, and take memory
 
     def _drain(self) -> None:
         """Null packs until no rank has work."""

@@ -20,7 +20,7 @@ from dare_bench.diffusion.canvas import Batch
 def weights(batch: Batch, masked_T: Tensor, t_B: Tensor, batch_rows: int | None = None) -> Tensor:
     """The factor 1 / (B L_b t_b) of every masked token, in packed order: float32 [N].
 
-    ``batch_rows`` is B of the whole optimiser step when ``batch`` is a micro-batch of it: the losses of micro-batches
+    ``batch_rows`` is B of the whole optimizer step when ``batch`` is a micro-batch of it: the losses of micro-batches
     then simply add up to the loss of the whole.
     """
     rows = batch_rows or len(batch.lengths)

@@ -111,7 +111,7 @@ def finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:
         if done is None or done.status != "complete" or done.asked != signature:
             continue
         if done.scope == scope:
-            log.info("finished already; nothing to do (--fresh makes a new run beside it)")
+            log.info("the run is finished; nothing to do (dare-bench eval --fresh makes a new run beside it)")
         elif done.scope.covers(scope, done.totals):
             log.warning("the run holds more than was asked: %s; --fresh makes a new one beside it", done.scope.text())
         else:

@@ -9,6 +9,7 @@ from typing import Any
 from dare_bench import fingerprint
 from dare_bench.config import RunSpec
 from dare_bench.engine import identity as ident
+from dare_bench.engine.validation import refuse_unsound
 from dare_bench.errors import UsageError
 from dare_bench.loading import base_and_adapter, is_adapter, load, locate
 from dare_bench.model import Model
@@ -91,7 +92,8 @@ class Opener:
         """The open model.
 
         Raises:
-            CheckpointError, UsageError: what ``load`` raises; an opening setting that it does not take.
+            CheckpointError, UsageError: what ``load`` raises; an opening setting that it does not take; a mask id or
+                tokenizer that ``dare-bench validate`` fails.
         """
         return _loaded(self._given) if self._given is not None else self._model(spec)[1]
 
@@ -102,6 +104,7 @@ class Opener:
         if self._open is None or self._open[0] != mark:
             self._open = None  # the one before may be as big as the memory
             model = open_checkpoint(spec.model, {name: value for name, value in arguments.items() if value is not None})
+            refuse_unsound(model, spec.model)
             self._open = (mark, model, model.loaded)
         return self._open[1:]
 

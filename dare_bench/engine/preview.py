@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,24 @@ from dare_bench.protocols import LoadedModel
 from dare_bench.registry import registry
 from dare_bench.types import LoopStats, Request
 
-TIMED = 3
+TIMING_LIMIT = 20.0
+"""Most seconds of timing; the forward pass that runs then is still finished."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long the run would take (``seconds``), from ``samples`` answered whole among ``forwards`` passes in ``took``
+    seconds; None where nothing was timed."""
+
+    seconds: float | None = None
+    samples: int = 0
+    forwards: int = 0
+    took: float = 0.0
 
 
 @dataclass(frozen=True)
 class Preview:
-    """``forwards`` is an upper bound (rows may stop early); ``seconds`` comes from a few samples answered now."""
+    """``forwards`` is an upper bound: rows may stop early."""
 
     run_id: str
     run_path: Path
@@ -38,16 +51,18 @@ class Preview:
     likelihood: dict[str, dict[str, Any]]
     requests: dict[str, int]
     forwards: int
-    seconds: float
-    timed: int
+    timing: Timing
     prompt: str
 
     def plain(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "run_path": str(self.run_path)}
 
 
-def preview(model: Any = None, **fields: Any) -> Preview:
+def preview(model: Any = None, *, told: Callable[[Preview], None] = lambda _: None, **fields: Any) -> Preview:
     """See what :func:`~dare_bench.engine.evaluate.evaluate` would do with the same arguments.
+
+    Args:
+        told: given the preview without its timing, before samples are timed.
 
     Raises: the errors that ``evaluate`` raises before it computes.
     """
@@ -65,8 +80,7 @@ def preview(model: Any = None, **fields: Any) -> Preview:
     run_id = fingerprint.run_id(prefix, ident.identity(spec, opened, content, decoding, likelihood))
     there = candidates(Path(spec.output_path), run_id)
     forwards = [opened.forwards(request) for request in requests]
-    seconds, timed = estimate(opened, requests, forwards, spec.max_rows)
-    return Preview(
+    seen = Preview(
         run_id=run_id,
         run_path=there[-1][1] if there else Path(spec.output_path) / run_id,
         exists=bool(there),
@@ -76,31 +90,44 @@ def preview(model: Any = None, **fields: Any) -> Preview:
         likelihood=likelihood,
         requests=dict(Counter(request.task for request in requests)),
         forwards=sum(forwards),
-        seconds=seconds,
-        timed=timed,
+        timing=Timing(),
         prompt=rendered(opened, requests[0]) if requests else "",
     )
+    told(seen)
+    return dataclasses.replace(seen, timing=timed(opened, requests, forwards, spec.max_rows))
 
 
-def estimate(
-    model: LoadedModel, requests: Sequence[Request], forwards: Sequence[int], max_rows: int | None
-) -> tuple[float, int]:
-    """(seconds for all requests, samples timed): a short, a middling and a long one are answered now, and all others
+class _TimeUp(Exception):
+    """The timing reached its limit."""
+
+
+def timed(model: LoadedModel, requests: Sequence[Request], forwards: Sequence[int], max_rows: int | None) -> Timing:
+    """A short, a middling and a long request are answered now, for at most :data:`TIMING_LIMIT` seconds, and all others
     are taken to need as many seconds a forward pass. Rows that stop early make it less, longer prompts more."""
     by_cost = sorted(range(len(requests)), key=lambda i: (forwards[i], size(requests[i])))
     if not by_cost:
-        return 0.0, 0
-    picks = {by_cost[round(share * (len(by_cost) - 1))] for share in (0.0, 0.5, 1.0)}
-    begin, passes = time.perf_counter(), 0
-    for kind, compute in (("generate", model.generate), ("score", model.score)):
-        chosen = [requests[i] for i in picks if requests[i].kind == kind]
-        if chosen:
-            for sample in compute(iter(chosen), max_rows=max_rows, stats=LoopStats()):
+        return Timing()
+    picks = {requests[i].key: i for i in {by_cost[round(share * (len(by_cost) - 1))] for share in (0.0, 0.5, 1.0)}}
+    begin = time.perf_counter()
+
+    def watch(_: int) -> None:
+        if time.perf_counter() - begin > TIMING_LIMIT:
+            raise _TimeUp
+
+    stats, samples, passes, bound = LoopStats(watch=watch), 0, 0, 0
+    with contextlib.suppress(_TimeUp):
+        for kind, compute in (("generate", model.generate), ("score", model.score)):
+            chosen = [requests[i] for i in picks.values() if requests[i].kind == kind]
+            for sample in compute(iter(chosen), max_rows=max_rows, stats=stats) if chosen else ():
+                bound += forwards[picks[sample.request.key]]
                 passes += sample.answer.nfe if sample.answer is not None else 0
+                samples += sample.answer is not None
     took = time.perf_counter() - begin
-    # Rows that stop early take fewer passes than the bound: their share is carried over to the others.
-    bound = sum(forwards[i] for i in picks)
-    return took * sum(forwards) / max(1, bound), len(picks) if passes else 0
+    # Rows that stop early take fewer passes than the bound: the share of those that were answered whole is carried over
+    # to the others. Those that the limit cut off are taken to need their bound.
+    done = bound + max(0, stats.row_forwards - passes)
+    seconds = took * sum(forwards) / done if done and stats.row_forwards else None
+    return Timing(seconds, samples, stats.row_forwards, took)
 
 
 def rendered(model: LoadedModel, request: Request) -> str:

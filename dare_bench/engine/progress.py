@@ -1,6 +1,7 @@
 """Progress on stderr: a bar with the time left on a terminal, plain lines elsewhere. Both are rate-limited.
 
-Time left is estimated from work (forward passes), not from counts: long rows go first, so counts would mislead.
+Progress and time left are measured in work (forward passes), also of samples that are not finished: they can take
+minutes, and long rows go first, so that counts of samples would mislead.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dare_bench.engine.queue import Silent, Watcher
 _LINE_EVERY = 10.0
 _LINE_SHARE = 0.05
 _LINE_AT_LEAST = 0.5
-# Rows that started together finish together: the time left guessed from the first of them would be far too long.
+# Rows may stop long before their bound, which only finished ones show.
 _GUESS_SAMPLES = 32
 _GUESS_SHARE = 0.1
 
@@ -38,12 +39,19 @@ class Tally:
     def begin(self, total: int, served: int, total_work: int, served_work: int) -> None:
         self.total, self.done, self.failed = total, served, 0
         self.total_work, self.done_work = total_work, served_work
+        """``done_work`` counts finished samples whole and the others by their forward passes so far."""
+        self._finished_work = served_work
         self._served, self._served_work = served, served_work
         self._started = time.monotonic()
 
+    def forward(self, rows: int) -> None:
+        self.done_work = min(self.done_work + rows, self.total_work)
+
     def add(self, samples: int, work: int, failed: int) -> None:
         self.done += samples
-        self.done_work += work
+        self._finished_work += work
+        # A row that stopped early took fewer forwards than the work that is done with it.
+        self.done_work = max(self.done_work, self._finished_work)
         self.failed += failed
 
     @property
@@ -80,12 +88,19 @@ class Lines:
         if served < total:
             print(f"answering {total - served} requests", file=self.stream, flush=True)
 
+    def forward(self, rows: int) -> None:
+        self.tally.forward(rows)
+        self._show()
+
     def advance(self, samples: int, work: int, failed: int) -> None:
         self.tally.add(samples, work, failed)
+        self._show(last=self.tally.done == self.tally.total)
+
+    def _show(self, last: bool = False) -> None:
         now = time.monotonic()
         since = now - self._shown_at
         further = self.tally.share - self._shown_share >= _LINE_SHARE and since >= _LINE_AT_LEAST
-        if further or since >= _LINE_EVERY or self.tally.done == self.tally.total:
+        if further or since >= _LINE_EVERY or last:
             print(f"{self.tally.share:4.0%}  {self.tally.text()}", file=self.stream, flush=True)
             self._shown_at, self._shown_share = now, self.tally.share
 
@@ -121,6 +136,10 @@ class Bar:
 
     def advance(self, samples: int, work: int, failed: int) -> None:
         self.tally.add(samples, work, failed)
+        self._show()
+
+    def forward(self, rows: int) -> None:
+        self.tally.forward(rows)
         self._show()
 
     def _show(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 from dare_bench.engine.answering import note
@@ -32,6 +32,10 @@ class Watcher(Protocol):
 
     def start(self, total: int, served: int, total_work: int, served_work: int) -> None: ...
 
+    def forward(self, rows: int) -> None:
+        """So many more row forwards are done, of samples that may be far from their end."""
+        ...
+
     def advance(self, samples: int, work: int, failed: int) -> None: ...
 
     def close(self) -> None: ...
@@ -41,6 +45,9 @@ class Silent:
     """Nobody watches."""
 
     def start(self, total: int, served: int, total_work: int, served_work: int) -> None:
+        return
+
+    def forward(self, rows: int) -> None:
         return
 
     def advance(self, samples: int, work: int, failed: int) -> None:
@@ -105,7 +112,7 @@ class Queue:
         self.watch, self.writer, self.elsewhere = watch, writer, elsewhere
         self.model, self.journal, self.prepare = model, journal, prepare
         self.max_rows, self.watcher, self.session = max_rows, watcher or Silent(), session
-        self.stats = LoopStats()
+        self.stats = LoopStats(watch=self.watcher.forward)
         self.seconds: dict[str, float] = {"generate": 0.0, "score": 0.0}
         self.computed = 0
         self.failures: dict[str, Failure] = {}
@@ -240,7 +247,7 @@ class Queue:
         """What this session has cost so far; its last record counts, so a killed session's cost is not lost."""
         self._tick()
         spent = {"seconds": sum(self.seconds.values()), "generate_seconds": self.seconds["generate"]}
-        record: dict[str, Any] = {"type": "cost", "session": self.session, **spent, **asdict(self.stats)}
+        record: dict[str, Any] = {"type": "cost", "session": self.session, **spent, **self.stats.plain()}
         if self.writer is not None:
             record["writer"] = self.writer
         self.journal.append({**record, "peak_memory_mb": round(peak_memory_mb(), 1)})

@@ -172,6 +172,10 @@ def refuse_inside(folder: Path, include_path: Sequence[str]) -> None:
                 f"{what} lies inside {folder}, so that code could be loaded from the run: call from another folder"
             )
     for place in include_path:
+        if not place.strip():
+            raise UsageError(
+                f"--include-path {place!r} names no folder; give one with the run's tasks, or leave it out"
+            )
         root = Path(place).expanduser().resolve()
         if root.is_relative_to(folder) or folder.is_relative_to(root):
             raise UsageError(

@@ -185,6 +185,7 @@ def _follow(journal: Journal, work: Mapping[str, int], watcher: Watcher) -> Iter
     def look() -> None:
         while not ended.wait(_LOOK_EVERY):
             count(journal.reread())
+            watcher.forward(0)  # the workers tell of whole samples only: the display still shows that they work
 
     thread = threading.Thread(target=look, name="shards", daemon=True)
     thread.start()

@@ -44,14 +44,33 @@ def validate(checkpoint: str, **arguments: Any) -> Iterator[Check]:
         return
     spec = model.spec
     yield Check("open", True, f"{spec.family}, {spec.parameters:,} parameters, vocabulary {spec.vocab_size}")
+    yield from cheap(model)
     for name, check in (
-        ("mask id", lambda: mask_id(model)),
-        ("tokenizer", lambda: tokenizer(model)),
         ("keys and round trip", lambda: round_trip(model, path, arguments)),
         ("batch invariance", lambda: batch_invariance(model)),
         ("bfloat16 flips", lambda: bfloat16_flips(model, checkpoint, arguments)),
     ):
         yield _guarded(name, check)
+
+
+def cheap(model: Any) -> Iterator[Check]:
+    """The checks that take no forward pass."""
+    yield _guarded("mask id", lambda: mask_id(model))
+    yield _guarded("tokenizer", lambda: tokenizer(model))
+
+
+def refuse_unsound(model: Any, name: str) -> None:
+    """Refuse a model that every answer of which would be wrong.
+
+    Raises:
+        CheckpointError: a cheap check fails.
+    """
+    for check in cheap(model):
+        if check.passed is False:
+            raise CheckpointError(
+                f"{name}: {check.name} check failed: {check.detail}; give --model-args mask_id=... or mend the"
+                " checkpoint's files (dare-bench validate makes all checks)"
+            )
 
 
 def _guarded(name: str, check: Callable[[], tuple[Any, ...]]) -> Check:
@@ -83,7 +102,7 @@ def tokenizer(model: Any) -> tuple[bool | None, str]:
     if theirs is None:
         return None, "none in the folder: the model takes token ids only"
     for text in _TEXTS:
-        ids = model.loaded.encode(text)
+        ids = getattr(model, "loaded", model).encode(text)
         if any(not 0 <= i < spec.vocab_size for i in ids):
             return False, f"{text!r} gives ids outside the vocabulary: {ids}"
         back = theirs.decode(ids, skip_special_tokens=True)

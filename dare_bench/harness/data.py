@@ -173,6 +173,12 @@ class LocalData:
         chosen = data_dir or os.environ.get(ENVIRONMENT)
         return cls(chosen) if chosen else None
 
+    def lists(self, dataset_path: str | None, dataset_name: str | None) -> bool:
+        """Does the manifest list that data set and configuration?"""
+        return dataset_path is not None and any(
+            one.serves(dataset_path, dataset_name) is not None for one in self._sets
+        )
+
     def redirect(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
         """The task settings that load local files instead of ``config``'s data set; None if the manifest lacks it.
 

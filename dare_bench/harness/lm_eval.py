@@ -63,7 +63,8 @@ class LmEvalSource:
         Raises:
             UnknownNameError: a task nobody knows; the message names the three closest.
             CodeTaskError: a task whose scorer would run generated code outside the sandbox.
-            UsageError: ``limit`` and ``samples`` together; a code task where nothing isolates; IFEval without its data.
+            UsageError: ``limit`` and ``samples`` together; a code task where nothing isolates; IFEval without its data;
+                a task that asks for the probability of a text without a prompt.
             DataError: an include path or data folder that is not there.
         """
         if spec.limit is not None and spec.samples is not None:
@@ -72,6 +73,7 @@ class LmEvalSource:
         leaves = index.leaves(index.match(spec.tasks))
         CodeRunner.check(spec, sandboxed_tasks(leaves))
         check_scoring(spec, evaluating_tasks(leaves))
+        index.refuse_rolling(leaves)
         check_punkt(leaves)
         LocalData.find(spec.data_dir)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from dare_bench import seeds
 from dare_bench.errors import DecodingError, UsageError
+from dare_bench.harness.task_index import undefined
 from dare_bench.protocols import LoadedModel
 from dare_bench.types import Request
 
@@ -168,10 +169,7 @@ class RequestBuilder:
         self._asked[task, document, instance.idx] += 1
         make = self._MAKERS.get(instance.request_type)
         if make is None:
-            raise UsageError(
-                f"task {task!r} asks for {instance.request_type}, which a masked diffusion model does not define"
-                " (it has no probability of a text from left to right): leave the task out"
-            )
+            raise undefined(task, instance.request_type)
         kind, prompt, target, decoding = make(self, task, instance.args)
         mark = json.dumps([prompt, target, decoding], sort_keys=True, default=str)
         digest = hashlib.sha256(mark.encode()).hexdigest()[:8]

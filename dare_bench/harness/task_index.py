@@ -20,7 +20,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from dare_bench.errors import DareError, DataError, unknown
+from dare_bench.errors import DareError, DataError, UsageError, unknown
 from dare_bench.fingerprint import cache_dir
 from dare_bench.harness.yaml_scan import Scanner, scan, value_of
 from dare_bench.reading import existing, read_json
@@ -108,13 +108,20 @@ class TaskIndex:
             root = existing(folder)
             if root is None or not root.is_dir():
                 raise DataError(f"--include-path {folder}: no such folder; give a folder with lm-eval task files")
-            self._add(root.resolve(), str(folder))
+            if not self._add(root.resolve(), str(folder)):
+                raise DataError(
+                    f"--include-path {folder}: no task file in this folder (*.yaml with a task or group key); give the"
+                    " folder with the tasks, or leave it out"
+                )
 
-    def _add(self, root: Path, origin: str) -> None:
-        for name, entry in _entries(root, origin, _fold(root)).items():
+    def _add(self, root: Path, origin: str) -> int:
+        """Add the tasks of a folder, and say how many these are."""
+        found = _entries(root, origin, _fold(root))
+        for name, entry in found.items():
             if name in self._extra:
                 self.replaced[name] = f"{entry.kind} {name!r} of {origin} replaces that of {self._extra[name].origin}"
             self._extra[name] = entry
+        return len(found)
 
     @cached_property
     def entries(self) -> dict[str, TaskEntry]:
@@ -185,6 +192,26 @@ class TaskIndex:
             raise DataError(f"{entry.path}: cannot be read as a task file ({error})") from error
         return list(_named(listed))
 
+    def refuse_rolling(self, leaves: Iterable[TaskEntry]) -> None:
+        """Raise UsageError for a task that a diffusion model cannot answer, before its data are fetched."""
+        for entry in leaves:
+            if (asked := self._key(entry, "output_type")) == "loglikelihood_rolling":
+                raise undefined(entry.name, asked)
+
+    def data_set(self, entry: TaskEntry) -> tuple[str | None, str | None]:
+        """A task's data set and its configuration, as its file names them."""
+        return self._key(entry, "dataset_path"), self._key(entry, "dataset_name")
+
+    def _key(self, entry: TaskEntry, name: str) -> str | None:
+        """The text of a key in a task's file; None where it has none, or cannot be read (lm-eval will say why)."""
+        if entry.path is None or entry.kind != "task":
+            return None
+        try:
+            value = value_of(self._scanner.keys(str(entry.path)).get(name, ""))
+        except DataError:
+            return None
+        return value if isinstance(value, str) else None
+
     def leaves(self, names: Iterable[str]) -> list[TaskEntry]:
         """The tasks that ``names`` come to, groups and tags opened, each once."""
         found: dict[str, TaskEntry] = {}
@@ -201,6 +228,14 @@ class TaskIndex:
             else:
                 stack += self.members(name)[::-1]
         return list(found.values())
+
+
+def undefined(task: str, asked: str) -> UsageError:
+    """The refusal of a task for the kind of request that it asks."""
+    return UsageError(
+        f"task {task!r} asks for {asked}, which a masked diffusion model does not define (it has no probability of a"
+        " text from left to right): leave the task out"
+    )
 
 
 def _named(listed: Any) -> Iterator[str]:

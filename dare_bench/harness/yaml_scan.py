@@ -1,7 +1,7 @@
 """What an lm-eval task folder defines, read as text.
 
-lm-eval's own index parses every YAML file whole, which takes nine seconds for its 14,000. Names need five top-level
-keys only, so this finds those keys by pattern and gives the rest no look. The rules are those of
+lm-eval's own index parses every YAML file whole, which takes nine seconds for its 14,000. Names and data sets need
+eight top-level keys only, so this finds those keys by pattern and gives the rest no look. The rules are those of
 ``lm_eval.tasks._index``: files in order of their paths, the first of two equal names wins inside one folder, keys
 are inherited through ``include``, and a file that defines neither a task nor a group is a template.
 """
@@ -21,7 +21,8 @@ from dare_bench.reading import MAX_DEPTH, MAX_NODES, MAX_YAML, check_nesting, re
 
 # A key at column 0 with its value: the rest of the line and the lines that belong to it.
 _KEY = re.compile(
-    r"^(?P<quote>[\"']?)(?P<key>task|group|tag|include|class)(?P=quote)[ \t]*:(?:[ \t]+|$)"
+    r"^(?P<quote>[\"']?)(?P<key>task|group|tag|include|class|output_type|dataset_path|dataset_name)(?P=quote)"
+    r"[ \t]*:(?:[ \t]+|$)"
     r"(?P<value>.*(?:\n(?:[ \t]+\S.*|-(?:[ \t].*)?|[ \t]*|\#.*)$)*)",
     re.MULTILINE,
 )
@@ -107,7 +108,7 @@ class Scanner:
         self._seen: dict[str, dict[str, str]] = {}
 
     def keys(self, path: str, above: tuple[str, ...] = ()) -> dict[str, str]:
-        """Raw values of the five keys in ``path``, its includes merged in (its own keys win).
+        """Raw values of the eight keys in ``path``, its includes merged in (its own keys win).
 
         Raises:
             DataError: the file or an included one cannot be read, files include each other in a circle or too deep, or

@@ -15,6 +15,7 @@ from dare_bench.runs.files import DONE_FILE, JOURNAL, RUN_FILE, file_digest, own
 from dare_bench.runs.index import Document, SampleIndex, sample_lines, trace_lines
 from dare_bench.runs.schema import Block, RunFile, Status, check_harness_part, parse_block, parse_run_file
 from dare_bench.runs.scores import Score, headline, scores_of
+from dare_bench.runs.text import counted
 
 
 class Run:
@@ -30,7 +31,7 @@ class Run:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if not self.path.is_dir():
-            raise RunError(f"no run directory at {path}; give the folder that holds results_<date>.json")
+            raise RunError(f"there is no folder {path}; give a run's folder, which holds results_<date>.json")
         self._results_file = _newest_results(self.path)
         self._about = RunFile()
         self.results: dict[str, Any] = {}
@@ -43,7 +44,7 @@ class Run:
             self.block = parse_block(self.results.get("dare_bench"), self._results_file)
             check_harness_part(self.results, self.block, self._results_file)
         elif about is None:
-            raise RunError(f"{path} is no run directory: it has neither results_<date>.json nor {RUN_FILE}")
+            raise RunError(f"{path} does not hold a run: neither results_<date>.json nor {RUN_FILE}{_below(self.path)}")
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.model!r}, {self.status})"
@@ -177,6 +178,18 @@ class Run:
         """The documents of a task, each with all its filters' rows and its traces; none if they were not written."""
         index = self.index(task)
         return iter(index) if index else iter(())
+
+
+_NAMED = 3
+
+
+def _below(folder: Path) -> str:
+    """Which runs a folder that is no run itself has in it, for a message."""
+    names = sorted(found.parent.name for found in folder.glob(f"*/{RUN_FILE}"))
+    if not names:
+        return ""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"; it has {counted(len(names), 'run')} in it, give one of them: {', '.join(names[:_NAMED])}{more}"
 
 
 def find_runs(root: str | Path, on_problem: Callable[[str], None] | None = None) -> list[Run]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from dare_bench.runs.intervals import members, metric_keys, stderr_of, value_range
 from dare_bench.runs.schema import Block, TaskBlock
+from dare_bench.runs.text import interval_text, score_text
 from dare_bench.types import Decoding, Tier
 
 HEADLINE = (
@@ -61,6 +62,16 @@ class Score:
     limited: bool
     is_group: bool
     extraction_rate: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The value as people read it."""
+        return score_text(self.value, is_share(self))
+
+    @property
+    def interval(self) -> str:
+        """The interval as people read it."""
+        return interval_text(self.lo, self.hi, is_share(self))
 
     @property
     def key(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -76,6 +77,18 @@ def no_formula(text: str) -> str:
 def counted(n: int, noun: str) -> str:
     """A number with its noun: "1 document", "12 documents"."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def score_text(value: float, share: bool) -> str:
+    """A score as people read it: in percent if it is a share, else as it is recorded, in the metric's unit."""
+    if math.isnan(value):
+        return "none"
+    return f"{100 * value:.2f} %" if share else f"{value:.4f}" if abs(value) <= 1 else f"{value:.6g}"
+
+
+def interval_text(lo: float | None, hi: float | None, share: bool) -> str:
+    """The interval of a score, as the score; a dash where there is none."""
+    return "—" if lo is None or hi is None else f"{score_text(lo, share)} to {score_text(hi, share)}"
 
 
 def no_answer(n: int) -> str:

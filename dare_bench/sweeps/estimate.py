@@ -3,7 +3,7 @@
 A training's operations are 6 N for each token (forward 2 N, backward 4 N; with LoRA 4 N, since the weights want no
 gradients; one forward more where activations are computed twice or a reference is asked), times two where the noisy and
 the clean copy of a row both pass through the network (block-causal families). N are the parameters a token uses.
-Attention, the optimiser, loading and scoring are left out.
+Attention, the optimizer, loading and scoring are left out.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Estimates:
         return [
             total,
             "assumed: 6 N operations a token trained on (LoRA 4 N), twice for block-causal families; attention, the "
-            "optimiser and loading left out; rows that stop early make evaluations cheaper",
+            "optimizer and loading left out; rows that stop early make evaluations cheaper",
             f"assumed: {GPU.name} at {UTILISATION:.0%} of its peak where GPU hours stand",
         ]
 
@@ -166,7 +166,7 @@ class Estimates:
             except DareError as error:
                 refused.append(f"{one.name}: {error}" if one.name else str(error))
                 continue
-            forwards, seconds = forwards + seen.forwards, seconds + seen.seconds
+            forwards, seconds = forwards + seen.forwards, seconds + (seen.timing.seconds or 0.0)
             requests += sum(seen.requests.values())
         if refused and not requests:
             return Cost(f"cannot be run: {refused[0]}")

@@ -54,10 +54,10 @@ class TrainSpec(BaseModel):
         description="Groups (attention, mlp, router, experts, head) or module names, by commas.",
     )
 
-    max_steps: int | None = Field(None, ge=1, description="Optimiser steps; wins over num_train_epochs.")
+    max_steps: int | None = Field(None, ge=1, description="Optimizer steps; wins over num_train_epochs.")
     num_train_epochs: float = Field(3.0, gt=0, description="Passes over the data.")
     per_device_train_batch_size: int = Field(8, ge=1, description="Rows (pairs) of a forward on one device.")
-    gradient_accumulation_steps: int = Field(1, ge=1, description="Forwards of an optimiser step.")
+    gradient_accumulation_steps: int = Field(1, ge=1, description="Forwards of an optimizer step.")
     learning_rate: float | None = Field(None, gt=0, description="Highest learning rate (default: the method's).")
     lr_scheduler_type: str = Field("cosine", description="linear, cosine, constant_with_warmup, ...")
     warmup_steps: float = Field(0.1, ge=0, description="Steps of warm-up; below 1, their share of all steps.")
@@ -87,7 +87,7 @@ class TrainSpec(BaseModel):
     options: dict[str, Any] = Field(default_factory=dict)
 
     def steps(self, rows: int, batch: int) -> int:
-        """Optimiser steps over ``rows`` rows, ``batch`` of them a step."""
+        """Optimizer steps over ``rows`` rows, ``batch`` of them a step."""
         return self.max_steps or max(1, math.ceil(self.num_train_epochs * rows / batch))
 
     def _differs(self, name: str) -> bool:

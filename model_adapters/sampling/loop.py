@@ -97,10 +97,8 @@ def _turns(
             waiting, pool, slots = _halve(batch, memory, stats)
             batch, source, held = None, chain(waiting, held, source), []
             continue
-        stats.forwards += 1
-        stats.row_forwards += len(pool)
-        stats.slot_forwards += slots
-        stats.tokens_processed += batch.tokens_done
+        rows_done = sum(row.rule.forwards_per_step for row in pool)
+        stats.count(rows_done, batch.tokens_done, slots * rows_done // len(pool))
         if not finished:
             continue
         batch.sync()

@@ -74,10 +74,7 @@ class CleanPrefixes:
         self.network(tokens.to(self.device), plan=plan, logits_at=one)
         for pair, blocks in zip(pairs, made, strict=True):
             self.pages.commit(pair.held, blocks, pair.whole[pair.held.columns : pair.clean], length)
-        stats.forwards += 1
-        stats.row_forwards += len(pairs)
-        stats.slot_forwards += len(pairs)
-        stats.tokens_processed += len(tokens)
+        stats.count(len(pairs), len(tokens))
 
     def release(self, pairs: Sequence[Pair]) -> None:
         """The pairs are scored; their blocks stay for others until their slots are wanted."""

@@ -52,10 +52,8 @@ def fill_losses(
                 raise
             failed = error
         if failed is None:
-            stats.forwards += 1
-            stats.row_forwards += count
-            stats.slot_forwards += count
-            stats.tokens_processed += sum(len(users[0].canvas.tokens) for users in work[at : at + count])
+            passes = 2 if work[at][0].canvas.guidance > 0 else 1
+            stats.count(count * passes, sum(len(users[0].canvas.tokens) for users in work[at : at + count]))
             at += count
             continue
         if count == 1:

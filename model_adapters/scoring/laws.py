@@ -17,6 +17,7 @@ from dare_bench.diffusion.likelihood import (
     Estimator,
     block_masks,
     block_spans,
+    check_rounds,
     combine,
     combine_blocks,
     draw,
@@ -123,12 +124,7 @@ class WholeTarget(Law):
         return shared | ({"cfg_scale": 0.0} if self.guided else {})
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        mc_num, batch_size = settings["mc_num"], settings["batch_size"]
-        if mc_num < 1 or batch_size < 1 or mc_num % batch_size:
-            raise DecodingError(
-                f"mc_num={mc_num} must be a positive multiple of batch_size={batch_size}; "
-                "for one draw give batch_size=1"
-            )
+        check_rounds(settings["mc_num"], settings["batch_size"])
 
     def draws(self, context: int, target: int, settings: Mapping[str, Any], seed: int, seen: int = 0) -> list[Draws]:
         return [draw(target, dict(settings), seed)]

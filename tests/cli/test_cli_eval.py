@@ -45,7 +45,8 @@ def test_prints_scores_settings_and_last_the_path(toy: ToyModel, capsys: pytest.
     path = Path(out.splitlines()[-1])
     assert path.is_file() and path.name.startswith("results_") and path.parts[0] == "there"
     assert "toygen" in out and "95 % interval" in out and "E1" in out
-    assert "gen_length=16" in out and "mc_num=4" in out and "3 of 40" in out and "tokens/forward" in out
+    assert "decoding (toygen): gen_length=16 given; by task and model: temperature=0.0 " in out
+    assert "mc_num=4" in out and "3 of 40" in out and "tokens/forward" in out
     assert "answering 12 requests" in err and "answering" not in out
     block = json.loads(path.read_text())["dare_bench"]
     assert block["decoding_requested"] == {"gen_length": 16}
@@ -92,7 +93,7 @@ def test_interrupt_leaves_with_130_and_says_how_to_go_on(toy: ToyModel, capsys: 
         (("--gen-kwargs", "stop=@"), 2, "cannot read 'stop=@'"),
         (("--gen-kwargs", "{a"), 2, "cannot read '{a'"),
         (("--gen-kwargs", "stop=2001-99-99"), 2, "cannot read 'stop=2001-99-99'"),
-        (("--limit", "many"), 2, "--limit 'many'"),
+        (("--limit", "many"), 2, "limit='many'"),
         (("--limit", "inf"), 2, "limit=inf"),
         (("--limit", "nan"), 2, "limit=nan"),
         (("--seed", "None"), 2, "lm-eval's None is not taken"),
@@ -138,6 +139,7 @@ def test_dry_run_shows_and_writes_nothing(toy: ToyModel, capsys: pytest.CaptureF
     assert "requests: 12 (toygen 3, toychoice 9)" in out
     assert f"forward passes: at most {3 * 32 + 9 * 128}" in out
     assert "question 0" in out and "gen_length=32" in out and "mc_num=128" in out
+    assert out.splitlines()[-1].startswith("time: about "), "what is known at once comes first"
     code, out, _ = call(capsys, *EVAL, "--dry-run", "--json")
     assert code == 0 and json.loads(out)["requests"] == {"toygen": 3, "toychoice": 9}
 

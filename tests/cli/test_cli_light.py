@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from require import need_package
 
 from dare_bench import __version__
-from dare_bench.cli import app, main
+from dare_bench.cli import app, main, train
 from dare_bench.cli.doctor import cache, links
 
+VERBS = (
+    "eval",
+    "train sft",
+    "train vrpo",
+    "sweep",
+    "show",
+    "report",
+    "compare",
+    "regress",
+    "score",
+    "validate",
+    "ls tasks",
+    "leaderboard build",
+    "export table",
+)
 HEAVY = ("torch", "transformers", "lm_eval", "datasets", "scipy", "statsmodels")
 
 
@@ -93,6 +111,27 @@ def test_ls_tasks_filters_and_names_the_closest(capsys: pytest.CaptureFixture[st
     assert left.value.code == 2 and "closest: gsm8k" in capsys.readouterr().err
 
 
+def test_ls_tasks_of_a_data_folder_lists_what_it_can_serve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "manifest.json").write_text(
+        json.dumps(
+            {
+                "datasets": [
+                    {"hf_ids": [name], "lm_eval": {"dataset_kwargs": {"data_files": {"test": "a.jsonl"}}}}
+                    for name in ("gsm8k:main", "openai/gsm8k:main", "allenai/ai2_arc:ARC-Easy")
+                ]
+            }
+        )
+    )
+    found = {}
+    for word in ("gsm8k", "ai2_arc", "dare_sudoku", "wikitext"):
+        with pytest.raises(SystemExit):
+            main(["ls", "tasks", word, "--data-dir", str(tmp_path)])
+        found[word] = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line]
+    assert "gsm8k" in found["gsm8k"] and "dare_sudoku" in found["dare_sudoku"]
+    assert found["ai2_arc"] == [], "ARC-Easy alone does not make the group"
+    assert "wikitext" not in found["wikitext"]
+
+
 def test_ls_runs_of_no_folder_is_one_line(tmp_path: Path) -> None:
     done = cli("ls", "runs", str(tmp_path / "none"))
     assert done.returncode == 1 and done.stderr.startswith("error: no folder") and done.stderr.count("\n") == 1
@@ -135,13 +174,48 @@ def test_doctor_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["torch"]["level"] == "ok" and found["folder tasks"]["level"] == "ok"
 
 
-@pytest.mark.parametrize("method", ["sft", "vrpo"])
-def test_help_of_a_training_names_every_setting_whole(method: str) -> None:
-    shown = cli("train", method, "--help", COLUMNS="100").stdout
-    assert "…" not in shown
-    assert shown.index("─ Data ") < shown.index("─ Optimiser ") < shown.index(f"─ Settings of {method} ")
-    rates = {"sft": "(default: 1e-05, with LoRA 0.0001)", "vrpo": "(default: 5e-07, with LoRA 5e-06)"}
-    assert rates[method] in " ".join(shown.replace("│", " ").split())
+def test_help_of_a_training_names_its_settings() -> None:
+    for method, rates in (
+        ("sft", "(default: 1e-05, with LoRA 0.0001)"),
+        ("vrpo", "(default: 5e-07, with LoRA 5e-06)"),
+    ):
+        shown = cli("train", method, "--help").stdout
+        assert shown.index("\nData:") < shown.index("\nOptimizer:") < shown.index(f"\nSettings of {method}:")
+        assert rates in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_names_every_option_whole(verb: str) -> None:
+    """At 80 columns, and none is left out."""
+    words = verb.split()
+    shown = cli(*words, "--help", COLUMNS="80").stdout
+    assert "…" not in shown and max(map(len, shown.splitlines())) <= 80
+    if words[0] == "train":
+        train.fill(words[1])
+    command: Any = typer.main.get_command(app)
+    for word in words:
+        command = command.commands[word]
+    options = [flag for param in command.params for flag in [*param.opts, *param.secondary_opts] if flag[0] == "-"]
+    assert options and all(re.search(rf"(?<![\w-]){flag}(?![\w-])", shown) for flag in options)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("eval", "--modell", "x"), "no option '--modell'; closest: --model"),
+        (("eval", "--batch-sizes", "4"), "no option '--batch-sizes'; closest: --batch-size"),
+        (("train", "sft", "--lr", "1"), "no option '--lr'; closest: --learning-rate"),
+        (("eval", "--repeats", "0"), "'--repeats': must be greater than or equal to 1"),
+        (("score",), "RUN"),
+        (("evall",), "evall"),
+    ],
+)
+def test_a_usage_error_is_one_line(words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    out, err = capsys.readouterr()
+    assert left.value.code == 2 and not out
+    assert err.startswith("error: ") and err.count("\n") == 1 and says in err and "--help" in err
 
 
 def test_trainers_are_listed_with_what_they_do() -> None:

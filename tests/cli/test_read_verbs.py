@@ -38,7 +38,12 @@ def test_show_says_it_all_and_ends_with_the_exact_prompt(tmp_path: Path, capsys:
 def test_show_without_a_document_begins_with_the_scores(tmp_path: Path, capsys: Out) -> None:
     show(str(make_run(tmp_path, tasks={"dare_sudoku": 0.9, "choice_x": 0.5}, limit=20)))
     out = capsys.readouterr().out
-    assert "complete, limited" in out and "0.699 to 0.972" in out and "dare_sudoku · document 0" in out
+    assert (
+        "complete, limited" in out
+        and "90.00 %" in out
+        and "69.90 % to 97.21 %" in out
+        and "dare_sudoku · document 0" in out
+    )
 
 
 def test_show_colours_the_order_and_numbers_it(tmp_path: Path) -> None:
@@ -67,6 +72,7 @@ def test_show_json(tmp_path: Path, capsys: Out) -> None:
 def test_show_never_obeys_a_terminal_sequence(tmp_path: Path, capsys: Out) -> None:
     show(str(make_run(tmp_path, answer="\x1b]0;gotcha\x07", prompt="\x1b[2J", n_docs=1)))
     assert "\x1b]" not in (out := capsys.readouterr().out) and "\x1b[2J" not in out and "␛[2J" in out
+    assert "gotcha␇" in out, "what is not obeyed is shown"
 
 
 @pytest.mark.parametrize(
@@ -83,6 +89,13 @@ def test_show_names_what_is_wrong(tmp_path: Path, asked: dict[str, str], error: 
         show(str(folder), **asked)
 
 
+def test_show_of_a_folder_of_runs_names_them(tmp_path: Path) -> None:
+    for name in "abcd":
+        make_run(tmp_path, name)
+    with pytest.raises(RunError, match=r"does not hold a run.* it has 4 runs in it, give one of them: a, b, c and 1"):
+        show(str(tmp_path))
+
+
 def test_show_without_samples(tmp_path: Path) -> None:
     folder = make_run(tmp_path)
     next(folder.glob("samples_*")).unlink()
@@ -96,7 +109,7 @@ def test_ls_runs(tmp_path: Path, capsys: Out) -> None:
     (broken / "run.json").write_text("{")
     list_runs(str(tmp_path))
     found = capsys.readouterr()
-    assert str(tmp_path / "one") in found.out and "complete, limited" in found.out and "0.900 (n=20)" in found.out
+    assert str(tmp_path / "one") in found.out and "complete, limited" in found.out and "90.00 % (n=20)" in found.out
     assert "two" not in found.out and "two" in found.err
     list_runs(str(tmp_path), json=True)
     (record,) = json.loads(capsys.readouterr().out)

@@ -114,7 +114,7 @@ def test_a_larger_limit_extends_and_a_finished_run_is_printed_again(unbroken, tm
     assert_same(small, {key: large[key] for key in small})
     count = len(journalled(tmp_path))
     again = run(tmp_path, "--limit", "20")
-    assert "finished already" in again.stderr
+    assert "the run is finished" in again.stderr
     assert len(journalled(tmp_path)) == count == 40
 
 

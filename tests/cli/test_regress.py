@@ -124,7 +124,7 @@ def test_incomplete_runs_and_runs_that_are_none(tmp_path: Path, capsys: Out) -> 
     assert verb(make_run(tmp_path / "b", status="incomplete", failures=1), "-b", file) == 4
     assert verb(make_run(tmp_path / "c", limit=20), "-b", file) == 4
     assert verb(tmp_path / "nothing", "-b", file) == 1
-    assert "no run directory" in capsys.readouterr().err
+    assert "there is no folder" in capsys.readouterr().err
 
 
 # -- the bundled checkpoints -------------------------------------------------------------------------------------------

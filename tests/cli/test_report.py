@@ -84,7 +84,7 @@ def test_words_that_do_not_fit(tmp_path: Path) -> None:
         report([run], agreement=True)
     with pytest.raises(UsageError, match="add --agreement"):
         report([run], task="dare_sudoku")
-    with pytest.raises(RunError, match="no run directory"):
+    with pytest.raises(RunError, match="there is no folder"):
         report([str(tmp_path / "nowhere")])
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match="no runs below"):

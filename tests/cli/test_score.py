@@ -17,7 +17,7 @@ from toy_model import ToyModel
 from dare_bench.cli.score import score
 from dare_bench.cli.show import show
 from dare_bench.engine.evaluate import evaluate
-from dare_bench.errors import IncompleteError, RunError, UnknownNameError, UsageError
+from dare_bench.errors import DareError, IncompleteError, RunError, UnknownNameError, UsageError
 from dare_bench.runs.files import DONE_FILE
 from dare_bench.runs.reader import Run
 
@@ -64,9 +64,10 @@ def test_an_edited_answer_leaves_with_3_and_its_document(tmp_path: Path, capsys:
     assert code_of(str(run.path)) == 3
     out = capsys.readouterr().out
     assert "CHANGED: 2 of 2 scores (dare_sudoku exact_match,none, dare_sudoku cell_accuracy,none)" in out
-    assert "1 of 4 documents (dare_sudoku 2); EDITED after the run: the samples file of dare_sudoku" in out
+    assert out.splitlines()[-1].startswith("EDITED after the run: the samples file of dare_sudoku; CHANGED: 2 of 2")
+    assert out.endswith("1 of 4 documents (dare_sudoku 2)\n")
     assert [line.split() for line in out.splitlines() if line.startswith("dare_sudoku  exact_match")] == [
-        ["dare_sudoku", "exact_match", "none", "1", "0.75", "changed"]
+        ["dare_sudoku", "exact_match", "none", "100.00", "%", "75.00", "%", "changed"]
     ]
     assert code_of(str(run.path), json=True) == 3
     record = json.loads(capsys.readouterr().out)
@@ -122,13 +123,16 @@ def test_incomplete_runs_leave_with_4(tmp_path: Path, capsys: Out) -> None:
 def test_what_cannot_be_done(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"run\.json does not say what the run was asked"):
         score(str(make_run(tmp_path)))
-    with pytest.raises(RunError, match="no run directory"):
+    with pytest.raises(RunError, match="there is no folder"):
         score(str(tmp_path / "gone"))
     with pytest.raises(UnknownNameError, match="closest: dare_sudoku"):
         score(str(made(tmp_path / "runs").path), task="dare_sudok")
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match="no runs below"):
         score(str(tmp_path / "empty"))
+    for folder, says in (("", "'' names no folder"), (str(tmp_path / "empty"), "no task file in this folder")):
+        with pytest.raises(DareError, match=says):
+            score(str(made(tmp_path / "runs").path), include_path=[folder])
 
 
 def test_show_says_that_a_file_was_edited(tmp_path: Path, capsys: Out) -> None:
@@ -150,4 +154,4 @@ def test_the_command_from_end_to_end() -> None:
     assert "the same: 2 scores, values of 300 documents" in done.stdout
     words[-1] = str(folder / "gone")
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 1 and done.stderr.startswith("error: no run directory") and done.stderr.count("\n") == 1
+    assert done.returncode == 1 and done.stderr.startswith("error: there is no folder") and done.stderr.count("\n") == 1

@@ -91,7 +91,7 @@ def _cut(name: str) -> Callable[[Path], object]:
         (_cut("rng_state.pth"), "cannot be read"),
         (_cut("model.safetensors"), "cannot be read"),
     ],
-    ids=["no optimiser", "no rng", "no state", "bad state", "cut optimiser", "cut rng", "cut weights"],
+    ids=["no optimizer", "no rng", "no state", "bad state", "cut optimizer", "cut rng", "cut weights"],
 )
 def test_a_damaged_checkpoint_is_named_and_the_one_before_goes_on(
     tmp_path: Path, damage: Callable[[Path], object], said: str

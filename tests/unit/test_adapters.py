@@ -47,11 +47,11 @@ def adapted(family: str, targets: tuple[str, ...] = ("attention", "mlp"), steps:
 
 def train(model: Any, steps: int) -> None:
     weights = [p for p in model.network.parameters() if p.requires_grad]
-    optimiser = torch.optim.AdamW(weights, lr=5e-3)
+    optimizer = torch.optim.AdamW(weights, lr=5e-3)
     for _ in range(steps):
         model.network(torch.tensor([IDS]), targets=torch.tensor(IDS)).nll.mean().backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 @pytest.fixture(scope="module")

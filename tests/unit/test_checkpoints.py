@@ -109,7 +109,9 @@ def test_ids_override_config(folder):
 
 def test_another_family_names_what_was_seen(folder):
     edit(folder, model_type="gpt2", architectures=["GPT2LMHeadModel"])
-    with pytest.raises(CheckpointError, match=r"model_type='gpt2', architecture='GPT2LMHeadModel'.*known: .*llada"):
+    with pytest.raises(
+        CheckpointError, match=r"architecture='GPT2LMHeadModel' is an autoregressive model.*not supported yet"
+    ):
         load(folder)
     assert load(folder, family="llada").logits(IDS).shape == (20, 128)
     with pytest.raises(UsageError, match="unknown family 'lada'; closest: llada"):
@@ -295,7 +297,7 @@ def test_nan_logits_are_an_error(folder):
         ({"eos_id": 9999}, "eos_id=9999 is outside the vocabulary; allowed are 0 to 127"),
         ({"mask_id": -1}, "mask_id=-1 is outside the vocabulary"),
         ({"eot_id": "abc"}, "eot_id='abc' cannot be"),
-        ({"temperature": float("nan")}, "temperature=nan cannot be: input should be a finite number"),
+        ({"temperature": float("nan")}, "temperature=nan cannot be: must be a finite number"),
         ({"threshold": 1.5}, "threshold=1.5 cannot be"),
         ({"factor": -1}, "factor=-1 cannot be"),
         ({"steps": True}, "steps=True cannot be: must be a whole number"),

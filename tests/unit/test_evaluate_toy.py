@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from toy_source import ToySource
 from dare_bench import program
 from dare_bench.engine.evaluate import evaluate
 from dare_bench.engine.journal import pack, unpack
-from dare_bench.engine.preview import preview
+from dare_bench.engine.preview import Preview, Timing, preview
 from dare_bench.engine.rundir import RunFolder, read_done
 from dare_bench.errors import DecodingError, RunError, SaveError, UnknownNameError, UsageError
 from dare_bench.runs.reader import Run
@@ -379,16 +380,33 @@ def test_run_json_says_what_was_asked(tmp_path: Path) -> None:
 
 def test_dry_run_writes_nothing(tmp_path: Path) -> None:
     model = ToyModel()
-    seen = preview(model=model, tasks="toygen,toychoice", harness="toy", limit=4, output_path=str(tmp_path))
+    first: list[Preview] = []
+
+    def told(early: Preview) -> None:
+        assert not model.answered, "settings and prompt are told before samples are timed"
+        first.append(early)
+
+    asked = {"model": model, "tasks": "toygen,toychoice", "harness": "toy", "limit": 4, "output_path": str(tmp_path)}
+    seen = preview(**asked, told=told)
+    assert [replace(seen, timing=Timing())] == first
     assert seen.requests == {"toygen": 4, "toychoice": 12}
     assert seen.forwards == 4 * 32 + 12 * 128
-    assert 1 <= seen.timed <= 3 and len(model.answered) == seen.timed and seen.seconds > 0
+    timing = seen.timing
+    assert 1 <= timing.samples <= 3 and len(model.answered) == timing.samples
+    assert timing.seconds is not None and timing.seconds > 0
     assert seen.prompt.startswith("question 0") and not seen.exists
     assert not list(tmp_path.iterdir())
     json.dumps(seen.plain())
     run = go(tmp_path, limit=4)
     assert run.path.name == seen.run_id
     assert preview(model=model, tasks="toygen,toychoice", harness="toy", output_path=str(tmp_path)).exists
+
+
+def test_the_timing_of_a_dry_run_ends_at_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dare_bench.engine.preview.TIMING_LIMIT", 0.0)
+    timing = preview(model=ToyModel(), tasks="toygen", harness="toy", limit=4, output_path=str(tmp_path)).timing
+    assert (timing.samples, timing.forwards) == (0, 1), "one forward pass is finished, its sample is not"
+    assert timing.seconds == pytest.approx(timing.took * 4 * 32)
 
 
 def test_recipes_of_equal_settings_share_a_run_and_all_stay_with_it(

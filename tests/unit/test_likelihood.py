@@ -102,7 +102,10 @@ def test_targets_that_cannot_be_scored():
     ("fields", "says"),
     [
         ({"estimator": "best"}, "estimators are auto, exact, reference"),
-        ({"mc_num": 10, "batch_size": 4}, "must be a positive multiple of batch_size=4"),
+        (
+            {"mc_num": 10, "batch_size": 4},
+            "mc_num=10 must be a multiple of batch_size=4; give batch_size=2 or mc_num=12",
+        ),
         ({"mcnum": 10}, "likelihood field 'mcnum' is not known here"),
         ({"mc_num": 1.5}, "must be a whole number"),
     ],

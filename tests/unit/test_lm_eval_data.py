@@ -85,7 +85,7 @@ def test_a_missing_or_changed_file_is_one_line(tmp_path: Path) -> None:
         (
             '{"datasets": [{"name": "x", "hf_ids": ["a/b"], "lm_eval": {"dataset_path": "a/b",'
             ' "dataset_kwargs": {"data_files": {"test": "t"}}}}]}',
-            "entry 'x' is malformed: lm_eval.dataset_path='a/b': Input should be 'json', 'csv', 'parquet' or 'text'",
+            "entry 'x' is malformed: lm_eval.dataset_path='a/b': must be 'json', 'csv', 'parquet' or 'text'",
         ),
         ('{"datasets": [{"name": "x", "hf_ids": 3, "lm_eval": {"dataset_kwargs": {"data_files": {}}}}]}', "malformed"),
     ],
@@ -129,7 +129,7 @@ def test_a_split_is_a_name(tmp_path: Path) -> None:
     found = LocalData(folder).redirect(SMALL)
     assert found is not None and (found["fewshot_split"], found["training_split"]) == ("test", None)
     change(folder, lm_eval={"also_set": {"fewshot_split": ["test"]}})
-    with pytest.raises(DataError, match=r"fewshot_split=.*should be a valid string"):
+    with pytest.raises(DataError, match=r"fewshot_split=.*must be a text"):
         LocalData(folder)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from toy_tasks import write_tasks
 
-from dare_bench.errors import DataError, UnknownNameError
+from dare_bench.errors import DataError, UnknownNameError, UsageError
 from dare_bench.harness import task_index
 from dare_bench.harness.code_tasks import CodeTaskError, code_tasks, refuse_unknown_code, sandboxed_tasks
 from dare_bench.harness.task_index import TaskIndex, lm_eval_folder
@@ -227,3 +227,15 @@ def test_a_marked_task_that_no_file_told_of_is_refused() -> None:
     refuse_unknown_code(["humaneval"], ["humaneval", "mbpp"])
     with pytest.raises(CodeTaskError, match=r"task 'g::x' would run .*inside a group's file"):
         refuse_unknown_code(["humaneval", "g::x"], ["humaneval"])
+
+
+def test_a_task_that_cannot_be_answered_is_refused_by_its_file(tmp_path: Path) -> None:
+    """Before its data are fetched, wherever its file has the key from."""
+    (tmp_path / "base.yaml").write_text("output_type: loglikelihood_rolling\n")
+    (tmp_path / "own.yaml").write_text("task: my_perplexity\ninclude: base.yaml\ndataset_path: nobody/nothing\n")
+    (tmp_path / "fine.yaml").write_text("task: my_answers\noutput_type: generate_until\n")
+    index = TaskIndex([tmp_path])
+    index.refuse_rolling(index.leaves(["my_answers"]))
+    assert index.data_set(index.entries["my_perplexity"]) == ("nobody/nothing", None)
+    with pytest.raises(UsageError, match="'my_perplexity' asks for loglikelihood_rolling"):
+        index.refuse_rolling(index.leaves(["my_answers", "my_perplexity"]))

@@ -1,4 +1,4 @@
-"""Preference optimisation on ELBO estimates: the identities that it stands on, and a reference that is asked once."""
+"""Preference optimization on ELBO estimates: the identities that it stands on, and a reference that is asked once."""
 
 from __future__ import annotations
 

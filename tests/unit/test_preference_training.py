@@ -1,4 +1,4 @@
-"""Preference optimisation on the bundled bases: every family, either kind of reference, through the loop."""
+"""Preference optimization on the bundled bases: every family, either kind of reference, through the loop."""
 
 from __future__ import annotations
 

@@ -35,6 +35,31 @@ def test_lines_are_few_and_tell_the_time_left(monkeypatch: pytest.MonkeyPatch) -
     assert half.endswith(f"{duration((1100 - done) * 0.06)} left")
 
 
+def test_forward_passes_move_the_display_before_a_sample_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, stream = Clock(monkeypatch), io.StringIO()
+    lines = Lines(stream)
+    lines.start(10, 0, 1000, 0)
+    for _ in range(60):
+        clock.now += 1
+        lines.forward(10)
+    assert stream.getvalue().splitlines()[1] == "  5%  0/10"
+    assert len(stream.getvalue().splitlines()) > 8 and lines.tally.text() == "0/10, 40s left"
+    lines.advance(1, 100, 0)
+    assert lines.tally.share == 0.6, "its forward passes were counted as they were done"
+    lines.advance(7, 700, 0)
+    assert lines.tally.share == 0.8, "rows that stopped early are done with all their work"
+
+
+def test_lines_show_that_workers_are_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, stream = Clock(monkeypatch), io.StringIO()
+    lines = Lines(stream)
+    lines.start(10, 0, 1000, 0)
+    for _ in range(41):
+        clock.now += 0.5
+        lines.forward(0)
+    assert stream.getvalue().splitlines()[1:] == ["  0%  0/10"] * 2
+
+
 def test_lines_tell_failures_and_slow_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, stream = Clock(monkeypatch), io.StringIO()
     lines = Lines(stream)

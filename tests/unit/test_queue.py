@@ -37,11 +37,18 @@ def answers(samples: Iterable[Sample]) -> list[Any]:
 class Watch:
     def __init__(self, journal: Journal) -> None:
         self.journal, self.seen, self.counted = journal, (0, 0), 0
+        self.forwards_at_first_sample: int | None = None
+        self.forwards = 0
 
     def start(self, total: int, served: int, total_work: int, served_work: int) -> None:
         self.seen = (total, served)
 
+    def forward(self, rows: int) -> None:
+        self.forwards += rows
+
     def advance(self, samples: int, work: int, failed: int) -> None:
+        if self.forwards_at_first_sample is None:
+            self.forwards_at_first_sample = self.forwards
         assert not self.journal._unsynced, "counted before it was durable"
         self.counted += samples
 
@@ -71,6 +78,8 @@ def test_served_from_the_journal_and_counted_when_durable(tmp_path: Path) -> Non
         queue = Queue(model, journal, watcher=watch)
         whole = queue.answer(MIXED)
         assert watch.seen == (len(MIXED), 5) and watch.counted == len(MIXED) - 5
+        assert watch.forwards_at_first_sample, "forward passes are told before the first sample is finished"
+        assert watch.forwards == queue.stats.row_forwards
         assert queue.computed == len(MIXED) - 5
     assert sorted(model.answered) == sorted(r.key for r in MIXED[5:])
     assert answers(whole[:5]) == answers(first)

@@ -334,9 +334,15 @@ def test_opencompass_answers_and_texts_are_scored_again(tmp_path: Path, monkeypa
         right = answers[int(request.doc_id)].split("#### ")[1]
         return f"The answer is {right if (int(request.doc_id) + request.repeat) % 2 == 0 else -1}"
 
-    fields = {"harness": "opencompass", "data_dir": str(BENCH), "repeats": 2, "decoding": {"temperature": 0.5}}
+    fields = {
+        "harness": "opencompass",
+        "data_dir": str(BENCH),
+        "repeats": 2,
+        "decoding": {"temperature": 0.5},
+        "include_path": (),
+    }
     run = made(tmp_path, "gsm8k_gen,hellaswag_ppl", ToyModel(reply=reply, context_limit=1 << 20), **fields)
-    done = scored(run)
+    done = rescore(run)
     assert done.same and done.counted == sum(block.n_docs for block in run.block.tasks.values())  # type: ignore[union-attr]
     again = write_rescored(done, tmp_path / "again")
     for task in run.tasks:
@@ -345,11 +351,11 @@ def test_opencompass_answers_and_texts_are_scored_again(tmp_path: Path, monkeypa
     assert again.results["opencompass"] == run.results["opencompass"]
     edit(run, "gsm8k", 0, says("The answer is -1", "The answer is -1"))
     edit(run, "hellaswag", 0, lambda row: row["resps"].__setitem__(int(row["target"]), [["-0.001", "None"]]))
-    differing = scored(run).documents
+    differing = rescore(run).documents
     assert ("gsm8k", "0", "accuracy", 0.5, 0.0) in {
         (d.task, d.doc_id, d.metric, d.recorded, d.again) for d in differing
     }
-    assert scored(run, task="hellaswag").counted == run.block.tasks["hellaswag"].n_docs  # type: ignore[union-attr]
+    assert rescore(run, task="hellaswag").counted == run.block.tasks["hellaswag"].n_docs  # type: ignore[union-attr]
 
 
 def test_runs_from_before_digests_are_scored_and_do_not_know_of_edits(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Optimiser steps: what they hold does not depend on how they are cut, on processes, or on where one begins."""
+"""Optimizer steps: what they hold does not depend on how they are cut, on processes, or on where one begins."""
 
 from __future__ import annotations
 

@@ -106,6 +106,11 @@ class Catalogue:
                 raise UsageError(
                     f"--include-path {folder}: no such folder; give a folder with OpenCompass config files"
                 )
+            if not _scan(root.resolve()):
+                raise UsageError(
+                    f"--include-path {folder}: no config file in this folder (*.py that defines data sets); give the"
+                    " folder with the configs, or leave it out"
+                )
             self._roots.append((str(folder), root.resolve()))
         self._roots.reverse()  # the last folder given wins, as with lm-eval's tasks
         self._roots.append((OPENCOMPASS, opencompass_folder()))

@@ -47,11 +47,11 @@ from faults.inject import (
 )  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[1]
-EVAL = "eval --model tiny-llada --tasks dare_sudoku,dare_arithmetic --limit 24 -o out"
+EVAL = "eval --model tiny-llada --tasks dare_sudoku,dare_arithmetic --limit 24 --batch-size 4 -o out"
 COMMANDS = {
     "eval": EVAL,
     "eval, OpenCompass": "eval --harness opencompass --model tiny-llada --tasks ARC_c_gen --repeats 4 --seed 0"
-    f" --gen-kwargs gen_length=8,temperature=0.5 --data-dir {ROOT / 'tests/data/bench'} -o out",
+    f" --gen-kwargs gen_length=8,temperature=0.5 --batch-size 2 --data-dir {ROOT / 'tests/data/bench'} -o out",
     "eval --devices 2": f"{EVAL} --devices 2",
     "train": "train sft --model tiny-llada-base --task dare_sudoku --rows 64 --max-steps 8 --seed 1"
     " --per-device-train-batch-size 8 --save-steps 2 --eval-every 4 --eval-tasks dare_sudoku --eval-limit 8 -o out",
@@ -166,22 +166,33 @@ class Bench:
             shutil.copytree(self.root / "unbroken-eval" / "out", folder / "runs", copy_function=shutil.copy2)
 
     def round(self, command: str, fault: str, number: int, rounds: int, seed: int, row: Row) -> list[str]:
-        """One round; returns what was wrong."""
-        wanted, units, seconds, taken = self.unbroken(command)
+        """One round; returns what was wrong. A moment that came too late is drawn again, earlier, twice at most."""
         rng = random.Random(f"{seed} {command} {fault} {number}")
-        folder = self.folder(f"{command} {fault} {number}")
+        share = (number + rng.random()) / rounds
+        for attempt in range(3):
+            moment, problems = self._attempt(row, f"{number}-{attempt}", share / 2**attempt, number % 2 == 1, rng)
+            if problems or moment != "too late":
+                break
+        row.moments[moment] += 1
+        return problems
+
+    def _attempt(self, row: Row, name: str, share: float, counted: bool, rng: random.Random) -> tuple[str, list[str]]:
+        """How far the command was when the fault came, and what was wrong."""
+        command, fault = row.command, row.fault
+        wanted, units, seconds, taken = self.unbroken(command)
+        folder, moment = self.folder(f"{command} {fault} {name}"), "too late"
         if fault != "full disk":
             self.prepare(command, folder)
         words = COMMANDS[command].split()
-        share, answered = (number + rng.random()) / rounds, _answers(units)
+        answered = _answers(units)
         # Every other moment is one of the work, as starting up and scoring take most of the time of commands so small.
-        after = 1 + int(share * answered) if number % 2 and answered else None
+        after = 1 + int(share * (answered - 1)) if counted and answered else None
         scene = Scene(words, folder, share, seconds, taken, rng, after)
         scene.prepare = lambda place: self.prepare(command, place)  # type: ignore[attr-defined]
         try:
             met = FAULTS[fault](scene)
             before = finished(folder)
-            row.moments[_moment(met, _answers(before), answered)] += 1
+            moment = _moment(met, _answers(before), answered)
             row.slowest = max(row.slowest, met.seconds or 0.0)
             back = 2 * 86400.0 if fault == "clock set back" else 0.0
             again = start(words, folder, (lambda: shift_clock(0.0, 40 * 86400.0)) if back else lambda: None)
@@ -196,7 +207,7 @@ class Bench:
         if fault == "full disk":
             subprocess.run(["umount", folder], check=True)
         shutil.rmtree(folder)
-        return problems
+        return moment, problems
 
 
 def _answers(units: dict[str, str]) -> int:

@@ -22,7 +22,7 @@ from dare_bench.registry import registry
 from dare_bench.sweeps.graph import Node, graph, settle
 from dare_bench.sweeps.record import Record, names, read
 from dare_bench.sweeps.run import chosen
-from dare_bench.sweeps.sizes import Rows, Size, rows_of, size_of
+from dare_bench.sweeps.sizes import Rows, Size, rows_of, size_of, tokenizing
 from dare_bench.sweeps.spec import read_spec
 from dare_bench.training.spec import TrainSpec, train_spec
 
@@ -211,11 +211,12 @@ class Estimates:
 
     def _rows(self, spec: TrainSpec) -> Rows:
         """Read once for each source, however many trainings learn from it."""
-        model = self._size({"model": spec.model, "family": spec.family}).model
+        size = self._size({"model": spec.model, "family": spec.family})
+        size.model = size.model or tokenizing(spec.model, spec.family)
         asked = [spec.data, spec.split, spec.task, spec.rows, spec.max_length, spec.overlong, spec.max_steps is None]
         mark = repr([spec.model, spec.method, *asked])
         if mark not in self._read:
-            self._read[mark] = rows_of(spec, model)
+            self._read[mark] = rows_of(spec, size.model)
         return self._read[mark]
 
     def _size(self, base: Mapping[str, Any]) -> Size:

@@ -35,7 +35,7 @@ class Size:
     seconds_per_forward: float | None = None
     """Of one row, as measured on this machine."""
     model: LoadedModel | None = None
-    """The checkpoint, where it was opened."""
+    """The checkpoint, where it was opened: whole, or as far as it tokenizes."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,18 @@ def size_of(model: str, family: str | None = None) -> Size:
     return Size(total, total - routed * (1 - share), _has_blocks(folder, family, config))
 
 
+def tokenizing(model: str, family: str | None = None) -> LoadedModel | None:
+    """A checkpoint as far as it tokenizes, its weights unread; None where it is not on this machine, or its family is
+    of another kind. Raises CheckpointError."""
+    if (folder := here(model)) is None:
+        return None
+    opener = family_of(folder, family).load()
+    opened: LoadedModel | None = (
+        opener.open(folder, device="cpu", weights=False) if hasattr(opener, "arch_of") else None
+    )
+    return opened
+
+
 def _has_blocks(folder: Path, family: str | None, config: dict[str, Any]) -> bool:
     """Does the network attend block-causally (and so train on two copies of a row)? By its family, from config.json;
     a family of another kind is taken as one that does not."""
@@ -75,7 +87,7 @@ def rows_of(spec: TrainSpec, model: LoadedModel | None = None) -> Rows:
     """How many rows a training has and how long they are, by reading some (all, where epochs are counted).
 
     Args:
-        model: the checkpoint, where it was opened: rows are then tokenized as the training does it, with its chat
+        model: the checkpoint, where it is at hand: rows are then tokenized as the training does it, with its chat
             template. Else tokens are taken from the length of the text.
 
     Raises:

@@ -10,7 +10,7 @@ import pytest
 
 import dare_bench
 from dare_bench.errors import DataError
-from dare_bench.sweeps.estimate import Estimates
+from dare_bench.sweeps import estimate
 from dare_bench.sweeps.sizes import rows_of
 from dare_bench.training.spec import TrainSpec, train_spec
 
@@ -25,7 +25,7 @@ ANSWER = {"role": "assistant", "content": "4"}
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A dialogue of two turns, whose last answer alone has a prompt before it that the other one is part of."""
+    """A dialogue with two answers, so two examples."""
     file = tmp_path / "chat.jsonl"
     file.write_text(json.dumps({"messages": [*SAID, ANSWER]}) + "\n")
     return file
@@ -36,7 +36,9 @@ def asked(model: str, data: Path, **more: Any) -> TrainSpec:
 
 
 @pytest.mark.parametrize("model", ["tiny-llada-base", "tiny-dream-base", "tiny-sdar-base", "tiny-llada2-base"])
-def test_chat_rows_have_the_tokens_of_the_chat_template(model: str, data: Path, tmp_path: Path) -> None:
+def test_chat_rows_have_the_tokens_of_the_chat_template(
+    model: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loaded = dare_bench.load(model, device="cpu").loaded
     answers = [(SAID[:2], SAID[2]), (SAID, ANSWER)]
     least = sum(len(loaded.encode(prompt)) + len(loaded.encode(turn["content"])) for prompt, turn in answers) / 2
@@ -46,8 +48,10 @@ def test_chat_rows_have_the_tokens_of_the_chat_template(model: str, data: Path, 
     content = sum(len(loaded.encode(turn["content"])) for turn in SAID)
     assert seen.tokens > 2 * content
     sweep = {"models": model, "train": {"method": "sft", "data": str(data), "max_steps": 2}}
-    made = Estimates.of(sweep, tmp_path / "out")
-    assert f"rows of {seen.tokens:.0f} tokens (its tokenizer)" in made.costs[f"train/{model}-sft"].text
+    for largest in (estimate.SMALL, 0):  # above this size weights are not read
+        monkeypatch.setattr(estimate, "SMALL", largest)
+        made = estimate.Estimates.of(sweep, tmp_path / "out")
+        assert f"rows of {seen.tokens:.0f} tokens (its tokenizer)" in made.costs[f"train/{model}-sft"].text
 
 
 def test_rows_that_the_training_leaves_out_or_refuses_are_no_rows(data: Path) -> None:

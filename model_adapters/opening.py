@@ -64,8 +64,10 @@ def open_native(
     eos_id: int | tuple[int, ...] | list[int] | None = None,
     eot_id: int | None = None,
     adapter: Path | None = None,
+    weights: bool = True,
 ) -> NativeModel:
-    """Open ``path`` with a family's network, and the adapter of a folder on it.
+    """Open ``path`` with a family's network, and the adapter of a folder on it. Without ``weights`` the network has
+    shapes and no numbers: enough to tokenize as the model would.
 
     Raises:
         CheckpointError: a folder is not whole, or not of this family.
@@ -85,17 +87,19 @@ def open_native(
     _check_counts(path, arch, len(found))
     try:
         with torch.device("meta"):
-            built = published_shapes(network(config).state_dict())
+            empty = network(config)
     except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         raise CheckpointError(f"{path}: config.json describes no network ({' '.join(str(error).split())})") from error
-    compare(path, found, built, "the family", "config.json")
+    compare(path, found, published_shapes(empty.state_dict()), "the family", "config.json")
     where = pick_device(device)
     kind = pick_dtype(dtype, where, raw)
     tokenizer = open_tokenizer(path, arch.vocab)
     if tokenizer is not None and not getattr(tokenizer, "chat_template", None):
         tokenizer.chat_template = family.chat_template  # the harnesses ask the tokenizer for it
-    loaded = from_folder(network, path, config, kind).to(where)
-    check_finite(loaded.state_dict(), path)
+    loaded = empty
+    if weights:
+        loaded = from_folder(network, path, config, kind).to(where)
+        check_finite(loaded.state_dict(), path)
     loaded = (loaded if adapter is None else open_adapter(loaded, adapter)).eval()
     ids = family.special_ids(config, tokenizer, read_object(path / "generation_config.json"))
     spec = ModelSpec(

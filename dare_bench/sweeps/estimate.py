@@ -19,10 +19,10 @@ from dare_bench.engine.progress import duration
 from dare_bench.errors import DareError
 from dare_bench.loading import load
 from dare_bench.registry import registry
-from dare_bench.sweeps.graph import Node, graph
-from dare_bench.sweeps.record import Record, read
+from dare_bench.sweeps.graph import Node, graph, settle
+from dare_bench.sweeps.record import Record, names, read
 from dare_bench.sweeps.run import chosen
-from dare_bench.sweeps.sizes import Rows, Size, rows_of, size_of
+from dare_bench.sweeps.sizes import Rows, Size, rows_of, size_of, tokenizing
 from dare_bench.sweeps.spec import read_spec
 from dare_bench.training.spec import TrainSpec, train_spec
 
@@ -61,7 +61,7 @@ class Estimates:
             UsageError: what the file has that cannot be. RunError: a node's file is damaged.
         """
         spec, out = read_spec(source), Path(output_path).absolute()
-        nodes = graph(spec)
+        nodes = settle(graph(spec), names(out))
         done = {node.id for node in nodes} - chosen(out, nodes)
         made = cls(spec.name, out, nodes, {node.id: read(out, node) for node in nodes}, done)
         made._fill()
@@ -211,10 +211,12 @@ class Estimates:
 
     def _rows(self, spec: TrainSpec) -> Rows:
         """Read once for each source, however many trainings learn from it."""
-        encode = self._size({"model": spec.model, "family": spec.family}).encode
-        mark = repr([spec.model, spec.method, spec.data, spec.task, spec.rows, spec.max_length, spec.max_steps is None])
+        size = self._size({"model": spec.model, "family": spec.family})
+        size.model = size.model or tokenizing(spec.model, spec.family)
+        asked = [spec.data, spec.split, spec.task, spec.rows, spec.max_length, spec.overlong, spec.max_steps is None]
+        mark = repr([spec.model, spec.method, *asked])
         if mark not in self._read:
-            self._read[mark] = rows_of(spec, encode)
+            self._read[mark] = rows_of(spec, size.model)
         return self._read[mark]
 
     def _size(self, base: Mapping[str, Any]) -> Size:
@@ -222,7 +224,7 @@ class Estimates:
         if model not in self._sizes:
             size = self._sizes[model] = size_of(model, base.get("family"))
             if _small(size):
-                size.encode = load(model, family=base.get("family"), device="cpu").loaded.encode
+                size.model = load(model, family=base.get("family"), device="cpu").loaded
         return self._sizes[model]
 
 

@@ -1,35 +1,28 @@
-"""The graph of a sweep: nodes train -> eval -> board with names that stay the same when the file grows."""
+"""The graph of a sweep: nodes train -> eval -> board with keys that stay the same when the file grows."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from dare_bench import fingerprint
 from dare_bench.errors import UsageError
 from dare_bench.sweeps.entries import Evaluation, Training, evaluations, trainings
 from dare_bench.sweeps.grid import bounded
+from dare_bench.sweeps.names import eval_key, eval_names, suffixed, train_key, train_names
 from dare_bench.sweeps.spec import Checkpoint, SweepSpec
 
 Kind = Literal["train", "eval", "board"]
 BOARD = "board"
-LONGEST = 120
-"""Characters of one part of a node's name; what is longer is cut and ends in a hash."""
-_NO_IDENTITY = frozenset(
-    {"limit", "samples", "max_rows", "log_samples", "data_dir", "include_path", "device", "unsafe_no_sandbox", "tasks",
-     "recipe"}
-)  # fmt: skip
-"""Evaluation settings that do not name a node: they change no run's identity, or are told otherwise."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A piece of work. ``asked`` is plain data and says all that is asked; ``of`` is the training whose checkpoint an
-    evaluation is about (None: one of the sweep's models, named in ``asked``)."""
+    """A piece of work. ``id`` is its name and its place in a folder, ``key`` what it is found again by (``names``).
+    ``asked`` is plain data and says all that is asked; ``of`` is the training whose checkpoint an evaluation is about
+    (None: one of the sweep's models, named in ``asked``)."""
 
     id: str
     kind: Kind
@@ -38,6 +31,7 @@ class Node:
     of: str | None = None
     about: str = ""
     """The model's name, for people."""
+    key: str = ""
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -52,13 +46,13 @@ class Node:
 
 
 def graph(spec: SweepSpec) -> list[Node]:
-    """The nodes of a sweep, each behind those it needs.
+    """The nodes of a sweep, each behind those it needs, by the names that they have in a fresh folder.
 
     Raises:
         UsageError: what :func:`~dare_bench.sweeps.entries.trainings` and ``evaluations`` refuse; two evaluations of one
             name.
     """
-    made, asked = trainings(spec), _named(evaluations(spec))
+    made, asked = trainings(spec), _keyed(evaluations(spec))
     each = {base.name: sum(_meant(one, base) for _, one in asked) for base in spec.models}
     bases = sum(each.values()) if spec.base or not made else 0
     bounded(bases + sum(1 + each[training.base.name] for training in made), spec.name, "nodes")
@@ -68,7 +62,7 @@ def graph(spec: SweepSpec) -> list[Node]:
             chosen = [(name, one) for name, one in asked if _meant(one, base)]
             nodes += [_eval(base.name, base.opening(), name, one, base.name) for name, one in chosen]
     for training in made:
-        node = Node(_train_id(training), "train", _asked(training), about=training.base.name)
+        node = Node(train_key(training), "train", _asked(training), about=training.base.name)
         nodes.append(node)
         opening = {k: v for k, v in training.base.opening().items() if k not in ("model", "adapter")}
         for name, one in asked:
@@ -79,7 +73,9 @@ def graph(spec: SweepSpec) -> list[Node]:
         about = about if "board" in about else {"title": spec.name, "tasks": "all", **about}
         nodes.append(Node(BOARD, "board", about, tuple(node.id for node in nodes if node.kind == "eval")))
     _all_different(nodes)
-    return nodes
+    trained = train_names(made, [base.name for base in spec.models])
+    names = _shown(nodes, trained, eval_names([one for _, one in asked]))
+    return _renamed([replace(node, key=node.id) for node in nodes], names)
 
 
 def behind(nodes: Iterable[Node], roots: Iterable[str]) -> set[str]:
@@ -108,48 +104,63 @@ def _asked(training: Training) -> dict[str, Any]:
     return training.spec.model_dump(mode="json", exclude_defaults=True, exclude={"output_path", "device"})
 
 
-def _train_id(training: Training) -> str:
-    spec = training.spec
-    data = spec.task if spec.task is not None else f"{Path(spec.data or '').stem}-{fingerprint.digest(spec.data, 4)}"
-    return f"train/{label([training.base.name, spec.method, str(data)], training.told)}"
-
-
-def _named(asked: Sequence[Evaluation]) -> list[tuple[str, Evaluation]]:
-    """Evaluations with their names: the one given, or tasks and settings."""
-    named: dict[str, Evaluation] = {}
+def _keyed(asked: Sequence[Evaluation]) -> list[tuple[str, Evaluation]]:
+    """Evaluations with their keys; raises UsageError where two have the same."""
+    keyed: dict[str, Evaluation] = {}
     for one in asked:
-        words = str(one.fields.get("tasks") or one.fields.get("recipe")).split(",")
-        flat: dict[str, Any] = {}
-        for key, value in one.fields.items():
-            if key not in _NO_IDENTITY:
-                flat |= value if isinstance(value, Mapping) else {key: value}
-        name = label([one.name], {}) if one.name else label(["+".join(words)], flat)
-        if name in named:
-            both = f"{named[name].where} and {one.where}" if named[name].where != one.where else f"two of {one.where}"
-            raise UsageError(f"{both} are called {name!r}; give each mapping a name of its own (name: ...)")
-        named[name] = one
-    return list(named.items())
+        if (before := keyed.setdefault(key := eval_key(one), one)) is not one:
+            both = f"{before.where} and {one.where}" if before.where != one.where else f"two of {one.where}"
+            raise UsageError(f"{both} are called {key!r}; give each mapping a name of its own (name: ...)")
+    return list(keyed.items())
 
 
-def label(words: Sequence[str | None], settings: Mapping[str, Any]) -> str:
-    """Words and ``name=value`` by hyphens, as one part of a path: at most ``LONGEST`` characters. A hash stands for
-    what is cut, and for letters that are left out."""
-    parts = [str(word) for word in words] + [f"{name}={_shown(value)}" for name, value in settings.items()]
-    whole = "-".join(parts)
-    clean = re.sub(r"[^A-Za-z0-9._=+]+", "-", whole).strip("-._")
-    if len(clean) <= LONGEST and clean and whole.isascii():
-        return clean
-    return f"{clean[: LONGEST - 9].rstrip('-._')}-{fingerprint.digest(whole, 8)}".lstrip("-")
+def _shown(nodes: Sequence[Node], trained: Mapping[str, str], evaluated: Mapping[str, str]) -> dict[str, str]:
+    """Key -> name of every node, by the names of trainings and of evaluations."""
+    names = {}
+    for node in nodes:
+        kind, _, rest = node.id.partition("/")
+        if kind == "eval":
+            subject, _, one = rest.rpartition("/")
+            subject = _checkpoint(trained[node.of]) if node.of is not None else subject
+            names[node.id] = f"eval/{subject}/{evaluated[one]}"
+        else:
+            names[node.id] = trained.get(node.id, node.id)
+    return names
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return fingerprint.digest(value, 6)
-    if isinstance(value, list | tuple):
-        return "+".join(map(_shown, value))
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
+def _checkpoint(train: str) -> str:
+    """What a training's checkpoint is called."""
+    return train.partition("/")[2]
+
+
+def _renamed(nodes: Sequence[Node], names: Mapping[str, str]) -> list[Node]:
+    return [
+        replace(
+            node,
+            id=names[node.id],
+            after=tuple(names[name] for name in node.after),
+            of=names[node.of] if node.of is not None else None,
+        )
+        for node in nodes
+    ]
+
+
+def settle(nodes: Sequence[Node], there: Mapping[str, str]) -> list[Node]:
+    """The nodes by the names that they have in a folder already.
+
+    Args:
+        there: key -> name of the nodes in the folder. What is new there keeps clear of those names.
+    """
+    used = set(there.values())
+    names: dict[str, str] = {}
+    for node in nodes:
+        name = node.id
+        if node.kind == "eval" and node.of is not None:  # its training may have another name there
+            name = f"eval/{_checkpoint(names[node.of])}/{node.id.rpartition('/')[2]}"
+        name = there.get(node.key) or (suffixed(name, node.key) if name in used else name)
+        used.add(name)
+        names[node.id] = name
+    return _renamed(nodes, names)
 
 
 def _all_different(nodes: Sequence[Node]) -> None:

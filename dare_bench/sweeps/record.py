@@ -35,12 +35,14 @@ class Attempt(BaseModel):
 
 
 class Record(BaseModel):
-    """A node's file. ``mark`` hashes what was asked and what it was made from, when it was last begun."""
+    """A node's file. ``key`` is empty where the id is the key. ``mark`` hashes what was asked and what it
+    was made from, when it was last begun."""
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
     id: str
     kind: str
+    key: str = ""
     status: Status = "pending"
     asked: dict[str, Any] = Field(default_factory=dict)
     after: tuple[str, ...] = ()
@@ -68,7 +70,7 @@ def read(out: Path, node: Node) -> Record:
         RunError: the file is damaged.
     """
     return read_file(folder(out, node.id) / "node.json") or Record(
-        id=node.id, kind=node.kind, asked=node.asked, after=node.after
+        id=node.id, kind=node.kind, key=node.key, asked=node.asked, after=node.after
     )
 
 
@@ -91,6 +93,16 @@ def known(out: Path) -> list[str]:
     """The ids of all nodes that have a record."""
     root = out / "nodes"
     return sorted(file.parent.relative_to(root).as_posix() for file in root.rglob("node.json")) if root.is_dir() else []
+
+
+def names(out: Path) -> dict[str, str]:
+    """Key -> name of the nodes that have a record, each where it was written (copies of folders are no nodes).
+
+    Raises:
+        RunError: a file is damaged.
+    """
+    found = {name: read_file(folder(out, name) / "node.json") for name in known(out)}
+    return {one.key or one.id: name for name, one in found.items() if one is not None and one.id == name}
 
 
 def inputs_of(out: Path, node: Node) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dare_bench.runs.reader import Run
 from dare_bench.runs.writer import held, remove_leftovers
 from dare_bench.sweeps import record as records
 from dare_bench.sweeps.doers import BUILDER, Builder, board
-from dare_bench.sweeps.graph import BOARD, Node, behind, graph
+from dare_bench.sweeps.graph import BOARD, Node, behind, graph, settle
 from dare_bench.sweeps.job import UNCHANGED, payload, perform, work
 from dare_bench.sweeps.progress import Progress
 from dare_bench.sweeps.record import Record, is_done, read, told, write
@@ -84,10 +84,11 @@ def sweep(
         UsageError: the file or the executor's words. RunError: the folder is in use, or another sweep's.
     """
     spec = read_spec(source)
-    nodes = graph(spec)
+    nodes = graph(spec)  # what cannot be is told before anything is written
     out = Path(output_path).absolute()
     with held(out, f"{out} is in use by another sweep; wait for it, or choose another --output-path"):
         records.claim(out, spec.name, spec.model_dump(mode="json"))
+        nodes = settle(nodes, records.names(out))
         unnamed = tuple(name for name in records.known(out) if name not in {node.id for node in nodes})
         _settle_stopped(out, nodes)
         todo = chosen(out, nodes, only_failed)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dare_bench.checkpoint_files import read_config, read_header
 from dare_bench.errors import DareError
 from dare_bench.loading import family_of, here
+from dare_bench.protocols import LoadedModel
 from dare_bench.reading import existing
 from dare_bench.registry import registry
 from dare_bench.training.rows import Example, Kind, Pair
 from dare_bench.training.spec import TrainSpec
-
-Encode = Callable[[str], Sequence[int]]
+from dare_bench.training.tokens import tokenise
 
 LOOKED_AT = 256
 """Rows whose length is taken for that of all."""
@@ -35,8 +34,8 @@ class Size:
     two_copies: bool = False
     seconds_per_forward: float | None = None
     """Of one row, as measured on this machine."""
-    encode: Encode | None = None
-    """Its tokenizer, where it was opened."""
+    model: LoadedModel | None = None
+    """The checkpoint, where it was opened: whole, or as far as it tokenizes."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +64,18 @@ def size_of(model: str, family: str | None = None) -> Size:
     return Size(total, total - routed * (1 - share), _has_blocks(folder, family, config))
 
 
+def tokenizing(model: str, family: str | None = None) -> LoadedModel | None:
+    """A checkpoint as far as it tokenizes, its weights unread; None where it is not on this machine, or its family is
+    of another kind. Raises CheckpointError."""
+    if (folder := here(model)) is None:
+        return None
+    opener = family_of(folder, family).load()
+    opened: LoadedModel | None = (
+        opener.open(folder, device="cpu", weights=False) if hasattr(opener, "arch_of") else None
+    )
+    return opened
+
+
 def _has_blocks(folder: Path, family: str | None, config: dict[str, Any]) -> bool:
     """Does the network attend block-causally (and so train on two copies of a row)? By its family, from config.json;
     a family of another kind is taken as one that does not."""
@@ -72,11 +83,15 @@ def _has_blocks(folder: Path, family: str | None, config: dict[str, Any]) -> boo
     return arch_of is not None and arch_of(config)[1].block_length is not None
 
 
-def rows_of(spec: TrainSpec, encode: Encode | None = None) -> Rows:
+def rows_of(spec: TrainSpec, model: LoadedModel | None = None) -> Rows:
     """How many rows a training has and how long they are, by reading some (all, where epochs are counted).
 
     Args:
-        encode: the checkpoint's own tokenizer, where it is at hand; else tokens are taken from the text's length.
+        model: the checkpoint, where it is at hand: rows are then tokenized as the training does it, with its chat
+            template. Else tokens are taken from the length of the text.
+
+    Raises:
+        DataError: the training would refuse these rows.
     """
     kind: Kind = getattr(registry().get("trainer", spec.method).load(), "reads", "examples")
     of_item = 2 if kind == "pairs" else 1
@@ -90,18 +105,23 @@ def rows_of(spec: TrainSpec, encode: Encode | None = None) -> Rows:
     few = min(spec.rows or LOOKED_AT, LOOKED_AT)
     wanted = spec if spec.max_steps is None else spec.model_copy(update={"rows": few})
     try:
-        found = read_data(wanted, kind).rows
+        data = read_data(wanted, kind)
     except DareError as error:
         return Rows(spec.rows or UNKNOWN_ROWS, of_item, min(UNKNOWN_TOKENS, limit), f"taken, since: {error}")
-    count = (lambda text: len(encode(text))) if encode is not None else lambda text: len(text) / CHARACTERS
-    lengths = [min(_length(row, count), limit) for row in found[:LOOKED_AT]]
-    source = "its tokenizer" if encode is not None else f"characters / {CHARACTERS:g}"
-    return Rows(len(found), of_item, sum(lengths) / len(lengths), source)
+    looked = data.rows[:LOOKED_AT]
+    if model is None:
+        lengths = [min(_characters(row) / CHARACTERS, limit) for row in looked]
+        source = f"characters / {CHARACTERS:g}, without the chat template"
+        return Rows(len(data.rows), of_item, sum(lengths) / len(lengths), source)
+    items = tokenise(replace(data, rows=looked), model, spec).items
+    tokens = sum(len(row.prompt) + len(row.answer) for rows in items for row in rows) / sum(map(len, items))
+    kept = round(len(data.rows) * len(items) / len(looked))  # the others are longer than the training takes
+    return Rows(kept, of_item, tokens, "its tokenizer")
 
 
-def _length(row: Any, count: Callable[[str], float]) -> float:
-    """Tokens of one of an item's rows."""
-    said = row.prompt if isinstance(row.prompt, str) else "".join(turn["content"] for turn in row.prompt)
+def _characters(row: Any) -> float:
+    """Characters of one of an item's rows."""
+    said = len(row.prompt) if isinstance(row.prompt, str) else sum(len(turn["content"]) for turn in row.prompt)
     if isinstance(row, Pair):
-        return count(said) + (count(row.chosen) + count(row.rejected)) / 2
-    return count(said) + count(row.answer if isinstance(row, Example) else row.truth)
+        return said + (len(row.chosen) + len(row.rejected)) / 2
+    return said + len(row.answer if isinstance(row, Example) else row.truth)

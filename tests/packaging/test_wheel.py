@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -19,8 +21,13 @@ LINKED = ("model_adapters", "tasks", "trainers", "leaderboards", "reports")
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     out = tmp_path_factory.mktemp("dist")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    return build(ROOT, out)
+
+
+def build(source: Path, out: Path) -> Path:
+    """A wheel by the command of docs/install.md, without fetching hatchling again."""
+    words = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
+    subprocess.run(words, check=True, capture_output=True, timeout=120)
     return next(out.glob("*.whl"))
 
 
@@ -82,6 +89,54 @@ def test_every_file_is_in_the_wheel(wheel):
     assert len(wanted) > 80
     assert wanted - packed == set()
     assert not any(name.startswith(("tests/", "tasks/", "scripts/")) for name in packed)
+
+
+def test_the_container_file_copies_all_that_the_wheel_is_made_of(wheel, tmp_path):
+    """No image is built here: the files of its first stage are laid out as it says, and a wheel is made of them."""
+    lines = [line.split() for line in (ROOT / "Containerfile").read_text().splitlines() if line.startswith("COPY")]
+    copies = [words[1:] for words in lines if not words[1].startswith("--")]
+    source = tmp_path / "src"
+    source.mkdir()
+    for *names, to in copies:
+        for name in names:
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, source / to, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(ROOT / name, source / name)
+    assert held(build(source, tmp_path / "dist")) == held(wheel)
+
+
+def held(wheel: Path) -> dict[str, int]:
+    """The files of a wheel with the checksums of their contents."""
+    return {item.filename: item.CRC for item in zipfile.ZipFile(wheel).infolist()}
+
+
+FROM_REGISTRY = re.compile(r"""\b(?:pip3?|pipx|uv)\s(?:[^\n`]*\s)?install\b[^\n`]*?[\s'"]dare[-_]bench(?![-\w./])""")
+"""An installation of dare-bench by its name alone, and not from a path."""
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("pip install dare-bench", True),
+        ("run: pip install -U 'dare-bench[eval]'", True),
+        ("uv pip install dare_bench", True),
+        ("pipx install dare-bench", True),
+        ("pip install ./dare-bench", False),
+        ("pip install -c dare-bench/constraints.txt './dare-bench[eval]'", False),
+        ("pipx install './dist/dare_bench-0.1.0-py3-none-any.whl[eval]'", False),
+        ("pip install -e '.[eval]'", False),
+    ],
+)
+def test_installations_by_name_are_told_from_those_of_a_path(line, wrong):
+    assert (FROM_REGISTRY.search(line) is not None) == wrong
+
+
+def test_no_page_installs_dare_bench_from_a_registry():
+    """It is in none, so anybody could give that name to a package."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), ROOT / "Containerfile"]
+    found = [f"{page.name}: {hit[0]}" for page in pages for hit in FROM_REGISTRY.finditer(page.read_text())]
+    assert found == []
 
 
 def run(home: Path, *words: str) -> str:

@@ -15,7 +15,7 @@ from sweep_jobs import act, play, told
 from dare_bench.errors import RunError
 from dare_bench.sweeps.run import SweepResult, sweep
 
-NAMES = {seed: f"tiny-llada-base-sft-dare_sudoku-max_steps=2-seed={seed}" for seed in (0, 1, 2)}
+NAMES = {seed: f"tiny-llada-base-sft-seed={seed}" for seed in (0, 1, 2)}
 BASE = "eval/tiny-llada-base/dare_sudoku"
 
 
@@ -123,6 +123,42 @@ def test_only_failed_trains_again_what_is_gone(out: Path) -> None:
     shutil.rmtree(out / trained(1))
     run(out, only_failed=True)
     assert told(out)[5:] == [trained(0), evaluated(0)]
+
+
+def of_old(out: Path) -> None:
+    """Make the folder one of dare-bench 0.1.0, whose nodes were called by all their settings and had no key."""
+    for seed in (0, 1):
+        old = f"tiny-llada-base-sft-dare_sudoku-max_steps=2-seed={seed}"
+        for parent in ("train", "nodes/train", "nodes/eval"):
+            (out / parent / NAMES[seed]).rename(out / parent / old)
+        for file in (out / "nodes").rglob("node.json"):
+            file.write_text(file.read_text().replace(NAMES[seed], old))
+    for file in (out / "nodes").rglob("node.json"):
+        record = json.loads(file.read_text())
+        del record["key"]
+        file.write_text(json.dumps(record))
+
+
+def test_a_folder_whose_nodes_have_other_names_goes_on_by_those(out: Path) -> None:
+    run(out, board=False)
+    of_old(out)
+    found = run(out, seeds=(0, 1, 2), board=False)
+    assert told(out)[5:] == [trained(2), evaluated(2)] and found.complete and found.unnamed == ()
+    assert found.nodes[1].id == "train/tiny-llada-base-sft-dare_sudoku-max_steps=2-seed=0"
+    old = run(out, seeds=(0,), eval={"tasks": "dare_sudoku", "limit": 8}, board=False)
+    assert told(out)[7:] == [BASE, "eval/tiny-llada-base-sft-dare_sudoku-max_steps=2-seed=0/dare_sudoku"]
+    assert old.complete
+
+
+def test_names_last_while_the_file_grows(out: Path) -> None:
+    run(out, seeds=(0,), board=False)
+    first = "train/tiny-llada-base-sft"
+    assert told(out)[1] == first
+    found = run(out, seeds=(0, 1), board=False)
+    assert told(out)[3:] == [trained(1), evaluated(1)] and found.complete and found.unnamed == ()
+    shutil.copytree(out / "nodes" / first, out / "nodes" / f"{first} copy")
+    assert run(out, seeds=(0, 1), board=False).complete
+    assert len(told(out)) == 5, "a copy of a node's folder is no node"
 
 
 def test_a_larger_file_does_only_what_is_new_and_a_smaller_one_keeps_the_rest(out: Path) -> None:

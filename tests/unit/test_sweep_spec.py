@@ -12,7 +12,8 @@ import yaml
 from dare_bench.errors import UsageError
 from dare_bench.sweeps.entries import evaluations, trainings
 from dare_bench.sweeps.estimate import Estimates
-from dare_bench.sweeps.graph import LONGEST, graph
+from dare_bench.sweeps.graph import graph, settle
+from dare_bench.sweeps.names import LONGEST
 from dare_bench.sweeps.spec import read_spec
 
 SMALLEST = """
@@ -32,6 +33,10 @@ def ids(**fields: Any) -> list[str]:
     return [node.id for node in graph(spec(**fields))]
 
 
+def keys(**fields: Any) -> list[str]:
+    return [node.key for node in graph(spec(**fields))]
+
+
 SFT = {"method": "sft", "task": "dare_sudoku"}
 
 
@@ -39,7 +44,7 @@ def test_the_smallest_file(tmp_path: Path) -> None:
     file = tmp_path / "first.yaml"
     file.write_text(SMALLEST)
     nodes = {node.id: node for node in graph(read_spec(file))}
-    stems = [f"tiny-llada-base-sft-dare_sudoku-max_steps={n}-seed={s}" for n in (50, 100) for s in (0, 1)]
+    stems = [f"tiny-llada-base-sft-max_steps={n}-seed={s}" for n in (50, 100) for s in (0, 1)]
     pairs = [name for stem in stems for name in (f"train/{stem}", f"eval/{stem}/dare_sudoku")]
     assert list(nodes) == ["eval/tiny-llada-base/dare_sudoku", *pairs, "board"]
     assert nodes[pairs[0]].asked == {
@@ -83,11 +88,70 @@ def test_options_of_the_method_are_axes_and_null_is_the_default() -> None:
     ]  # fmt: skip
 
 
-def test_equal_trainings_are_one_and_a_default_said_aloud_changes_no_name() -> None:
-    first = ids(train=[{**SFT, "max_steps": [2, 4]}])
-    assert first == ids(train=[{**SFT, "max_steps": [2, 4], "seed": 0}, {**SFT, "max_steps": 4, "split": "train"}])
-    more = ids(train=[{**SFT, "max_steps": [2, 4], "seed": [0, 1], "learning_rate": [None, 1e-3]}])
-    assert set(first) < set(more), "a new axis leaves the nodes that were there their names"
+def test_equal_trainings_are_one_and_a_default_said_aloud_changes_no_key() -> None:
+    first = keys(train=[{**SFT, "max_steps": [2, 4]}])
+    assert first == keys(train=[{**SFT, "max_steps": [2, 4], "seed": 0}, {**SFT, "max_steps": 4, "split": "train"}])
+    assert first[1] == "train/tiny-llada-base-sft-dare_sudoku-max_steps=2-seed=0"
+    more = keys(train=[{**SFT, "max_steps": [2, 4], "seed": [0, 1], "learning_rate": [None, 1e-3]}])
+    assert set(first) < set(more), "a new axis leaves the nodes that were there their keys"
+
+
+VRPO = {"method": "vrpo", "task": "dare_sudoku"}
+SETTINGS = {**SFT, "rows": 6000, "max_steps": 100, "per_device_train_batch_size": 64}
+
+
+@pytest.mark.parametrize(
+    ("train", "names"),
+    [
+        (SETTINGS, ["sft"]),
+        ({**SETTINGS, "seed": [0, 1]}, ["sft-seed=0", "sft-seed=1"]),
+        ({**SETTINGS, "learning_rate": [1e-3, 2e-3]}, ["sft-learning_rate=0.001", "sft-learning_rate=0.002"]),
+        ({**SETTINGS, "peft": [None, "lora"]}, ["sft", "sft-peft=lora"]),
+        ({**SFT, "task": ["dare_sudoku", "dare_arithmetic"]}, ["sft-dare_sudoku", "sft-dare_arithmetic"]),
+        ([SETTINGS, {**VRPO, "rows": 9, "beta": [0.1, 0.2]}], ["sft", "vrpo-beta=0.1", "vrpo-beta=0.2"]),
+        ({"method": "sft", "data": "pairs.jsonl", "max_steps": 4}, ["sft"]),
+    ],
+)
+def test_names_of_trainings_show_what_varies_and_nothing_else(train: Any, names: list[str]) -> None:
+    found = [name for name in ids(train=train) if name.startswith("train/")]
+    assert found == [f"train/tiny-llada-base-{name}" for name in names]
+
+
+def test_a_hash_stands_only_where_two_would_have_one_name() -> None:
+    files = {"method": "sft", "data": ["a/rows.jsonl", "b/rows.jsonl"], "max_steps": 2}
+    first, second = (name for name in ids(train=files) if name.startswith("train/"))
+    assert first != second
+    assert all(re.fullmatch(r"train/tiny-llada-base-sft-[0-9a-f]{6}", name) for name in (first, second))
+    again = ids(train={**files, "data": files["data"][::-1]})
+    assert {first, second} < set(again), "the hash does not depend on what stands first"
+    models = ["tiny-llada-base", {"model": "tiny-dream-base", "name": "tiny-llada-base-sft"}]
+    one = ids(models=models, train={**SFT, "models": "tiny-llada-base"})[2]
+    assert re.fullmatch(r"train/tiny-llada-base-sft-[0-9a-f]{6}", one), "a model has that name already"
+
+
+def test_names_of_evaluations_show_what_varies_and_count_long_lists_of_tasks() -> None:
+    common = {"seed": 3, "num_fewshot": 2}
+    found = ids(eval=[{**common, "tasks": "a", "gen_kwargs": {"steps": [4, 8]}}, {**common, "tasks": "b"}])
+    assert found == [f"eval/tiny-llada-base/{name}" for name in ("a-steps=4", "a-steps=8", "b")]
+    assert ids(eval={**common, "tasks": ["a", "b", "c"]}) == ["eval/tiny-llada-base/a+b+c"]
+    assert ids(eval={**common, "tasks": ["a", "b", "c", "d"]}) == ["eval/tiny-llada-base/a+3-more"]
+
+
+def test_a_folder_keeps_its_names_and_new_nodes_keep_clear_of_them() -> None:
+    (train, evaluation) = (node for node in graph(spec(train=SFT, base=False)) if node.kind != "board")
+    there = {train.key: "train/old", evaluation.key: "eval/old/name"}
+    nodes = settle(graph(spec(train={**SFT, "seed": [0, 1]}, base=False, board=True)), there)
+    new = "tiny-llada-base-sft-seed=1"
+    assert [node.id for node in nodes] == [
+        "train/old", "eval/old/name", f"train/{new}", f"eval/{new}/dare_sudoku", "board"
+    ]  # fmt: skip
+    assert (nodes[1].of, nodes[1].after) == ("train/old", ("train/old",))
+    assert nodes[4].after == ("eval/old/name", f"eval/{new}/dare_sudoku")
+    other = settle(
+        graph(spec(train={**SFT, "seed": 1}, base=False)), {train.key: train.id, evaluation.key: evaluation.id}
+    )
+    assert re.fullmatch(rf"{train.id}-[0-9a-f]{{6}}", other[0].id)
+    assert other[1].id == f"eval/{other[0].id.removeprefix('train/')}/dare_sudoku"
 
 
 def test_models_can_be_named_apart_and_an_entry_can_be_for_some() -> None:
@@ -96,7 +160,7 @@ def test_models_can_be_named_apart_and_an_entry_can_be_for_some() -> None:
         spec(models=models, train={**SFT, "models": "half"}, eval={"tasks": "dare_sudoku", "models": ["half"]})
     )
     assert [node.id for node in nodes] == [
-        "eval/half/dare_sudoku", "train/half-sft-dare_sudoku-seed=0", "eval/half-sft-dare_sudoku-seed=0/dare_sudoku",
+        "eval/half/dare_sudoku", "train/half-sft", "eval/half-sft/dare_sudoku",
     ]  # fmt: skip
     assert [node.asked.get("dtype") for node in nodes] == ["bfloat16"] * 3
 

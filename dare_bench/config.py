@@ -111,7 +111,8 @@ def one_line(error: ValidationError, what: str) -> str:
     """A pydantic error as one line: field, value seen, what is allowed."""
     parts = []
     for item in error.errors()[:_MOST_TOLD]:
-        name = _short(".".join(str(p) for p in item["loc"]))[1:-1] or what
+        # Where several types are allowed, pydantic names the one that it tried: "list[...]", "function-after[...]".
+        name = _short(".".join(str(p) for p in item["loc"] if "[" not in str(p)))[1:-1] or what
         if item["type"] == "extra_forbidden":
             parts.append(f"{name!r} is no field of {what}")
         elif not item["loc"]:  # what is wrong is how fields go together; the message names them

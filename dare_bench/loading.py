@@ -30,6 +30,8 @@ def locate(checkpoint: str | Path) -> Path:
     if name in registry().names("checkpoint"):
         return Path(registry().get("checkpoint", name).target)
     if (path := existing(name)) is not None:
+        if not path.is_dir():
+            raise CheckpointError(f"no checkpoint folder at {path}; give a folder, a hub id or a bundled name")
         return path
     if is_hub_id(name):
         return _from_hub(name)

@@ -7,10 +7,12 @@ a :class:`~dare_bench.errors.RunError` and a checkpoint's a :class:`~dare_bench.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
 import stat
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -194,6 +196,9 @@ def _too_deep() -> ValueError:
     return ValueError(f"nested deeper than {MAX_DEPTH} levels")
 
 
+_DIGITS = 64
+
+
 class _UniqueLoader(yaml.SafeLoader):
     """SafeLoader that refuses a key written twice (YAML would keep the last in silence) and a key that is no scalar."""
 
@@ -208,6 +213,11 @@ class _UniqueLoader(yaml.SafeLoader):
         finally:
             self.depth -= 1
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        if len(node.value) > _DIGITS:  # Python refuses to print a number of thousands of digits
+            raise ValueError(f"line {node.start_mark.line + 1}: a whole number of more than {_DIGITS} digits")
+        return int(super().construct_yaml_int(node))
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
@@ -219,6 +229,10 @@ class _UniqueLoader(yaml.SafeLoader):
                 raise ValueError(f"line {line}: key {key!r} is written twice; keep one")
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+# PyYAML looks constructors up by tag, in a table of functions and not of names.
+_UniqueLoader.add_constructor("tag:yaml.org,2002:int", _UniqueLoader.construct_yaml_int)
 
 
 def parse_yaml(text: str) -> Any:
@@ -249,6 +263,35 @@ def read_yaml(path: str | Path, error: type[DareError]) -> Any:
         return parse_yaml(text)
     except ValueError as found:
         raise error(f"{path}: {found}") from found
+
+
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def check_json_depth(path: str | Path, error: type[DareError]) -> None:
+    """Refuse a file of JSON values (gzip-compressed or not) that are nested too deep, before another library reads it:
+    pyarrow dies of thousands of levels. All brackets outside of strings are taken, and pairs removed from the inside.
+
+    Raises:
+        error: nested deeper than :data:`MAX_DEPTH`, a string longer than :data:`MAX_LINE`, or not to be read.
+    """
+    tail, brackets = b"", b""
+    with open_regular(path, error) as file, gzip.open(file) if str(path).endswith(".gz") else file as data:
+        try:
+            while piece := data.read(1 << 22):
+                rest = _STRING.sub(b"", tail + piece)
+                quote = rest.find(b'"')  # a string that goes on in the next piece
+                rest, tail = (rest, b"") if quote < 0 else (rest[:quote], rest[quote:])
+                brackets += rest.translate(None, _NO_BRACKETS)
+                for _ in range(MAX_DEPTH):
+                    brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+                if len(brackets) > MAX_DEPTH or b"[]" in brackets or b"{}" in brackets:
+                    raise error(f"{path}: nested deeper than {MAX_DEPTH} levels, or not JSON")
+                if len(tail) > MAX_LINE:
+                    raise error(f"{path}: a text is longer than {MAX_LINE:,} bytes")
+        except (OSError, EOFError, zlib.error) as found:
+            raise error(f"{path}: cannot be read ({found})") from found
 
 
 def read_lines(path: str | Path, error: type[DareError], start: int = 0) -> Iterator[tuple[int, int, bytes]]:

@@ -9,10 +9,16 @@ def divisors(n: int, most: int = 12) -> str:
     return ", ".join(found if len(found) <= most else [*found[: most - 1], "...", found[-1]])
 
 
-def at_least_one(**values: int | None) -> None:
+MAX_COUNT = 65_536
+"""Most tokens, blocks or steps of one answer; published settings stay below 33,000."""
+
+
+def counts(**values: int | None) -> None:
     for name, value in values.items():
         if value is None or value < 1:
             raise ValueError(f"{name}={value} must be at least 1")
+        if value > MAX_COUNT:
+            raise ValueError(f"{name}={value} must be at most {MAX_COUNT:,}")
 
 
 def not_negative(**values: float | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -54,10 +54,10 @@ def open_tokenizer(path: Path, vocab: int) -> Any | None:
 
 
 def words_of(tokenizer: Any | None) -> tuple[Any, ...]:
-    """What people change of an open tokenizer: chat template, special and added tokens."""
-    if tokenizer is None:
-        return ()
-    return deepcopy(tokenizer.chat_template), dict(tokenizer.special_tokens_map), len(tokenizer)
+    """What people change of an open tokenizer: chat template, special and added tokens. One of the user's own may lack
+    these."""
+    size = len(tokenizer) if isinstance(tokenizer, Sized) else None
+    return *(deepcopy(getattr(tokenizer, name, None)) for name in ("chat_template", "special_tokens_map")), size
 
 
 def encode_prompt(

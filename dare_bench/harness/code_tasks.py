@@ -24,8 +24,10 @@ _METRIC = "code_eval"
 _EXEC = re.compile(r"(?<![\w.])(?:exec|eval)\(|\bparse_expr\b")  # sympy's parse_expr evaluates its text as Python
 # What can evaluate a text as a program: sympy's sympify is Python's eval, and pickle runs what it reads.
 EVALUATES = re.compile(
-    r"\b(?:sympy|sympify|lambdify|parse_expr|parse_latex|math_verify|latex2sympy\w*)\b"
-    r"|\b(?:pickle|subprocess|os\.system|os\.popen)\b|(?<![\w.])(?:eval|exec|compile|__import__)(?=\()"
+    r"\b(?:sympy|sympify|lambdify|parse_expr|parse_latex|math_verify|latex2sympy\w*|numexpr)\b"
+    r"|\b(?:pickle|cloudpickle|dill|joblib|marshal|shelve|subprocess|unsafe_load|os\.system|os\.popen)\b"
+    r"|\bos\.(?:exec|spawn|posix_spawn)\w*|\bimport\s+(?:eval|exec|compile|system|popen)\b"
+    r"|(?<!\w)(?:eval|exec|__import__)(?=\s*\()|(?<![\w.])compile(?=\s*\()"
 )
 _IMPORT = re.compile(r"^\s*(?:from\s+(?P<source>[\w.]+)\s+import|import\s+(?P<module>[\w.]+))", re.MULTILINE)
 _STARTS = re.compile(r"(?<!\w)(?:subprocess|os\.system|os\.popen|os\.exec\w+|os\.spawn\w+)(?!\w)")

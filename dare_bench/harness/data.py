@@ -37,7 +37,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_va
 
 from dare_bench.config import one_line
 from dare_bench.errors import DataError
-from dare_bench.reading import open_regular, read_json
+from dare_bench.reading import check_json_depth, open_regular, read_json
 
 ENVIRONMENT = "DARE_BENCH_DATA"
 MANIFEST = "manifest.json"
@@ -46,6 +46,7 @@ Loader = Literal["json", "csv", "parquet", "text"]
 SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
 """Keys of a task that a manifest may set: which split is which. All others decide what is asked and how it is scored;
 lm-eval renders or imports some of them."""
+_MOST_FILES = 4096
 _ID = re.compile(r"^(?P<id>[\w.-]+(?:/[\w.-]+)?)(?::(?P<config>[\w.-]+))?(?:\s+\((?P<remark>.*)\))?$")
 
 
@@ -58,11 +59,18 @@ def _inside(name: str) -> str:
     return name
 
 
+def _some(names: list[str]) -> list[str]:
+    if len(names) > _MOST_FILES:
+        raise ValueError(f"{len(names):,} files; a split has at most {_MOST_FILES:,}")
+    return names
+
+
 Name = Annotated[str, AfterValidator(_inside)]
+Names = Annotated[list[Name], AfterValidator(_some)]
 
 
 class _Files(BaseModel):
-    data_files: dict[str, Name | list[Name]] = Field(min_length=1)
+    data_files: dict[str, Name | Names] = Field(min_length=1)
 
 
 class _LmEval(BaseModel):
@@ -85,7 +93,7 @@ class _Load(BaseModel):
     """The same for an entry that no task of lm-eval uses."""
 
     dataset_path: Loader = "json"
-    data_files: dict[str, Name | list[Name]] = Field(default_factory=dict)
+    data_files: dict[str, Name | Names] = Field(default_factory=dict)
 
 
 class _Listed(BaseModel):
@@ -236,6 +244,8 @@ class LocalData:
                 f"{path}: sha256 is {seen[:12]}..., {self.folder / MANIFEST} says {wanted[:12]}...;"
                 " the file was changed or cut short: restore it, or correct the manifest"
             )
+        if found.loader == "json":
+            check_json_depth(path, DataError)
         return str(path.resolve())
 
 
@@ -287,4 +297,4 @@ def entries(folder: Path, *kinds: str) -> Iterator[Entry]:
             yield Entry.model_validate(raw)
         except ValidationError as error:
             what = f"entry {str(raw.get('name', '?'))[:80]!r}"
-            raise DataError(f"{place}: {what} is malformed: {one_line(error, what)[:500]}; correct it") from error
+            raise DataError(f"{place}: {what} is malformed: {one_line(error, what)[:800]}; correct it") from error

@@ -13,7 +13,7 @@ from dare_bench.model_adapters.dream.likelihood import DreamLaw
 from dare_bench.model_adapters.dream.network import DreamModel
 from dare_bench.model_adapters.dream.template import CHAT_TEMPLATE
 from dare_bench.model_adapters.family import Family
-from dare_bench.model_adapters.fields import at_least_one, divides, divisors, keeps_text, sampling, steps_fit
+from dare_bench.model_adapters.fields import counts, divides, divisors, keeps_text, sampling, steps_fit
 from dare_bench.model_adapters.sampling.rule import Rule, Which
 from dare_bench.types import Decoding, ModelSpec
 
@@ -60,7 +60,7 @@ class DreamDecoding(Decoding):
     @model_validator(mode="after")
     def _consistent(self) -> DreamDecoding:
         steps = self.steps or 0
-        at_least_one(gen_length=self.gen_length, steps=steps)
+        counts(gen_length=self.gen_length, steps=steps)
         sampling(self.temperature, self.top_k, self.top_p)
         keeps_text(self.early_stop, self.text_after_eos)
         if self.threshold is not None and self.alg != "confidence_threshold":
@@ -82,7 +82,7 @@ class DreamDecoding(Decoding):
                     f"allowed: {divisors(self.gen_length)}"
                 )
             return self
-        at_least_one(block_length=self.block_length)
+        counts(block_length=self.block_length)
         assert self.block_length is not None
         divides(self.gen_length, self.block_length)
         steps_fit(steps, self.gen_length // self.block_length)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from dare_bench.model_adapters.family import Family
-from dare_bench.model_adapters.fields import at_least_one, divides, keeps_text, sampling, steps_fit
+from dare_bench.model_adapters.fields import counts, divides, keeps_text, sampling, steps_fit
 from dare_bench.model_adapters.llada.network import LLaDAModelLM
 from dare_bench.model_adapters.sampling.rule import Rule
 from dare_bench.types import Decoding, ModelSpec
@@ -63,7 +63,7 @@ class LLaDADecoding(Decoding):
     @model_validator(mode="after")
     def _consistent(self) -> LLaDADecoding:
         gen_length, block_length, steps = self.gen_length, self.block_length or 0, self.steps or 0
-        at_least_one(gen_length=gen_length, block_length=block_length, steps=steps)
+        counts(gen_length=gen_length, block_length=block_length, steps=steps)
         divides(gen_length, block_length)
         steps_fit(steps, gen_length // block_length)
         sampling(self.temperature, None, None)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from dare_bench.model_adapters.family import Family
-from dare_bench.model_adapters.fields import at_least_one, keeps_text, not_negative, sampling
+from dare_bench.model_adapters.fields import counts, keeps_text, not_negative, sampling
 from dare_bench.model_adapters.llada2.network import LLaDA2MoeModelLM
 from dare_bench.model_adapters.llada2.template import CHAT_TEMPLATE
 from dare_bench.model_adapters.sampling.rule import Rule
@@ -69,13 +69,13 @@ class LLaDA2Decoding(Decoding):
 
     @model_validator(mode="after")
     def _consistent(self) -> LLaDA2Decoding:
-        at_least_one(
+        counts(
             gen_length=self.gen_length, block_length=self.block_length, steps=self.steps, minimal_topk=self.minimal_topk
         )
         if self.minimal_topk > self.gen_length:
             raise ValueError(f"minimal_topk={self.minimal_topk} must be at most gen_length={self.gen_length}")
         if self.editing:
-            at_least_one(num_to_transfer=self.num_to_transfer)
+            counts(num_to_transfer=self.num_to_transfer)
             not_negative(max_post_steps=self.max_post_steps)
         sampling(self.temperature, self.top_k, self.top_p)
         keeps_text(self.early_stop, self.text_after_eos)

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from dare_bench.errors import DecodingError
 from dare_bench.model_adapters.backbone import DiffusionNetwork
 from dare_bench.model_adapters.family import Family
-from dare_bench.model_adapters.fields import at_least_one, keeps_text, sampling
+from dare_bench.model_adapters.fields import counts, keeps_text, sampling
 from dare_bench.model_adapters.sampling.rule import HowMany, Rule
 from dare_bench.model_adapters.sdar.network import SDARForCausalLM, SDARMoeForCausalLM
 from dare_bench.model_adapters.sdar.template import CHAT_TEMPLATE
@@ -71,7 +71,7 @@ class SDARDecoding(Decoding):
 
     @model_validator(mode="after")
     def _consistent(self) -> SDARDecoding:
-        at_least_one(gen_length=self.gen_length, block_length=self.block_length, denoising_steps=self.denoising_steps)
+        counts(gen_length=self.gen_length, block_length=self.block_length, denoising_steps=self.denoising_steps)
         sampling(self.temperature, self.top_k, self.top_p)
         keeps_text(self.early_stop, self.text_after_eos)
         if self.eb_threshold is not None and self.remasking_strategy != "entropy_bounded":

@@ -42,6 +42,9 @@ FILES: dict[str, str | bytes] = {
     "none.yaml": "model: tiny-llada\ntasks: dare_sudoku\nrepeats: 0\n",
     "warm.yaml": "model: tiny-llada\ntasks: dare_sudoku\ntemperature: hot\n",
     "steps.yaml": "model: tiny-llada\ntasks: dare_sudoku\nsteps: 2.5\n",
+    "many_steps.yaml": "model: tiny-llada\ntasks: dare_sudoku\nsteps: 1000000000\n",
+    "hex.yaml": f"model: 0x{'f' * 5000}\n",
+    "sixty.yaml": f"model: 9{':59' * 3000}\n",
     "rows.yaml": "model: tiny-llada\ntasks: dare_sudoku\nbatch_size: many\n",
     "decoding.yaml": "model: tiny-llada\ntasks: dare_sudoku\ndecoding: 5\n",
     "eval_args.yaml": "model: tiny-llada-base\ntask: dare_sudoku\noutput_path: out\neval_args: 5\n",
@@ -75,6 +78,11 @@ CASES: dict[str, tuple[tuple[Any, ...], int, str]] = {
     "repeats of none": (("eval", "-C", "none.yaml"), 2, "none.yaml: repeats=0: must be greater than or equal to 1"),
     "a temperature that is a word": (("eval", "-C", "warm.yaml"), 2, "warm.yaml: temperature='hot': expected a number"),
     "steps that are broken": (("eval", "-C", "steps.yaml"), 2, "steps.yaml: steps=2.5: expected a whole number"),
+    "too many steps": (("eval", "-C", "many_steps.yaml"), 2, "steps=1000000000 must be at most 65,536"),
+    "a hexadecimal number of 5,000 digits": (("eval", "-C", "hex.yaml"), 2, "a whole number of more than 64 digits"),
+    "a sexagesimal number": (("eval", "-C", "sixty.yaml"), 2, "a whole number of more than 64 digits"),
+    "a device as a checkpoint": (("validate", "/dev/zero"), 1, ""),
+    "an answer too long": ((*EVAL, "--gen-length", "1000000000"), 2, "gen_length=1000000000 must be at most 65,536"),
     "rows that are a word": (("eval", "-C", "rows.yaml"), 2, "rows.yaml: max_rows='many': expected a number of rows"),
     "decoding that is a number": (("eval", "-C", "decoding.yaml"), 2, "expected settings as a mapping"),
     "an evaluation that is a number": (("train", "sft", "-C", "eval_args.yaml"), 2, "expected settings as a mapping"),
@@ -157,7 +165,7 @@ def test_bad_input(
     ("words", "says"),
     [
         (("--system-instruction", "x " * 20_000), "the model's context limit is 8192"),
-        (("--gen-length", "1000000000"), "the model's context limit is 8192"),
+        (("--gen-length", "60000"), "the model's context limit is 8192"),
     ],
 )
 def test_samples_that_fail_are_told_as_an_error(

@@ -19,6 +19,7 @@ from dare_bench.harness.opencompass import bench
 from dare_bench.harness.opencompass.bench import Bench
 from dare_bench.harness.punkt import check_punkt
 from dare_bench.harness.task_index import TaskIndex
+from dare_bench.reading import check_json_depth
 
 SMALL = {"dataset_path": "toys/sums", "dataset_name": "small"}
 
@@ -194,7 +195,7 @@ def test_rows_that_cannot_be_read_are_one_line(tmp_path: Path, content: bytes) -
     name = "test.jsonl.gz" if content.startswith(b"\x1f") else "test.jsonl"
     (folder / "sums" / "small" / name).write_bytes(content)
     change(folder, lm_eval={"dataset_kwargs": {"data_files": {"test": f"sums/{{config}}/{name}"}}})
-    with pytest.raises(DataError, match="cannot be read as json") as error:
+    with pytest.raises(DataError, match=r"test\.jsonl.*(nested deeper|cannot be read)") as error:
         Bench(folder).rows(["toys/sums"], "test", "small")
     assert "\n" not in str(error.value)
 
@@ -222,6 +223,47 @@ def test_a_small_file_of_too_much_data_is_refused(
     else:
         with pytest.raises(DataError, match="larger than 1,048,576 bytes decompressed"):
             rows(["toys/sums"], "a", "small")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ('{"a": ' + "[" * 60 + "]" * 60 + "}\n", True),
+        ('{"a": ' + "[" * 65 + "]" * 65 + "}\n", False),
+        ('{"a": ' + "[" * 20_000, False),
+        ('{"a":\n' + "[\n" * 20_000 + "]\n" * 20_000 + "}", False),
+        ('{"a": "' + "[" * 100 + '\\"", "b": "]"}\n' * 3, True),
+        ('{"a": "' + "x" * (5 << 20) + "[" * 100 + '"}\n', True),  # a text that is read in two pieces
+    ],
+)
+def test_rows_nested_too_deep_are_refused_before_pyarrow_reads_them(
+    tmp_path: Path, text: str, fits: bool, packed: bool
+) -> None:
+    """It dies of a few thousand levels."""
+    file = tmp_path / ("rows.jsonl.gz" if packed else "rows.jsonl")
+    file.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    if fits:
+        check_json_depth(file, DataError)
+    else:
+        with pytest.raises(DataError, match=r"rows\.jsonl(\.gz)?: nested deeper than 64 levels"):
+            check_json_depth(file, DataError)
+    folder = write_data(tmp_path / "data", zipped=packed)
+    (place,) = (folder / "sums" / "small").glob("test.jsonl*")
+    place.write_bytes(file.read_bytes())
+    data = LocalData(change(folder, files=[]))
+    if fits:
+        assert data.redirect(SMALL)
+    else:
+        with pytest.raises(DataError, match="nested deeper"):
+            data.redirect(SMALL)
+
+
+def test_a_manifest_names_so_many_files_and_no_more(tmp_path: Path) -> None:
+    many = {"test": ["sums/small/test.jsonl"] * 5000}
+    folder = change(write_data(tmp_path), lm_eval={"dataset_kwargs": {"data_files": many}})
+    with pytest.raises(DataError, match=r"5,000 files; a split has at most 4,096"):
+        LocalData(folder)
 
 
 SCRIPT = """

@@ -50,7 +50,8 @@ class Table:
 def csv_table(made: Mapping[str, Any], columns: Sequence[Column]) -> Table:
     """The board's record as a table."""
     heads = [("rank", "rank"), ("rank", "rank_shared")]
-    heads += [("model", name) for name in ("name", "model", "family", "status", "badges", "created", "run_id")]
+    heads += [("model", name) for name in ("name", "model", "family", "settings_text", "status", "badges", "created")]
+    heads += [("model", "run_id")]
     heads += [("mean", name) for name in ("mean", "mean_lo", "mean_hi")]
     for key, name in zip(column_keys(columns), column_names(columns), strict=True):
         heads += [(key, f"{name} {part}") for part in ("metric", *SCORE_FIELDS)]
@@ -60,7 +61,7 @@ def csv_table(made: Mapping[str, Any], columns: Sequence[Column]) -> Table:
 
 
 def _cells(row: Mapping[str, Any]) -> list[Any]:
-    cells = [row[name] for name in ("rank", "rank_shared", "name", "model", "family", "status")]
+    cells = [row[name] for name in ("rank", "rank_shared", "name", "model", "family", "settings_text", "status")]
     cells += [" ".join(row["badges"]), row["created"], row["run_id"], row["mean"]]
     interval = row["mean_interval"] or {}
     cells += [interval.get("lo"), interval.get("hi")]

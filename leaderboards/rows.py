@@ -173,6 +173,7 @@ def row_record(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
             for name, cell in zip(column_names(columns), row.cells, strict=True)
         },
         "settings": {name: value for entry in reversed(row.entries) for name, value in entry.asked.items()},
+        "settings_text": row.settings,
         "hardware": row.hardware,
         "nfe_per_request": row.nfe_per_request,
         "tpf": row.tpf,

@@ -120,7 +120,7 @@ def _folder(entry: Entry, task: str) -> str:
 def _task(site: Site, entry: Entry, opened: Callable[[], Run], task: str) -> dict[str, Any]:
     if task not in entry.files:
         return {}
-    made_from = (entry.state, entry.slug, entry.files[task])
+    made_from = (entry.state, entry.slug, entry.name, entry.files[task])
     return site.part(f"samples {entry.slug} {task}", made_from, lambda: _write(site, entry, opened(), task))
 
 
@@ -137,7 +137,7 @@ def _write(site: Site, entry: Entry, run: Run, task: str) -> dict[str, Any]:
             if pages:
                 _written(site, pages, overview, spool, _folder(entry, task), {
                     "run": run, "task": task, "score": score, "edited": edited, "settings": entry.settings,
-                    "total": pages[-1].at + pages[-1].documents,
+                    "called": entry.name, "total": pages[-1].at + pages[-1].documents,
                 })  # fmt: skip
     except OSError as error:
         raise save_error(tempfile.gettempdir(), error) from error

@@ -7,9 +7,10 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
-from run_factory import make_run, raise_scores
+from run_factory import alter, make_run, raise_scores
 from site_pages import EVIL, TASKS, Page, board_data, change, ranks_of, rows
 
 from dare_bench.errors import UnknownNameError, UsageError
@@ -176,6 +177,22 @@ def test_the_board_as_csv_says_what_its_json_says(site: Path) -> None:
             for part in ("value", "lo", "hi", "n", "tier", "fingerprint"):
                 assert line[f"{name} {part}"] == ("" if score is None else str(score[part])), (name, part)
     assert table[0]["mean_lo"] == str(saved[0]["mean_interval"]["lo"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"model__dtype": "bfloat16"}, {"harness__name": "opencompass"}, {"results": {"chat_template": "<u>"}}],
+    ids=["dtype", "harness", "template"],
+)  # fmt: skip
+def test_rows_that_differ_in_settings_differ_in_the_boards_data(tmp_path: Path, change: dict[str, Any]) -> None:
+    for name in ("plain", "other"):
+        make_run(tmp_path / "runs", name)
+    alter(tmp_path / "runs" / "other", **change)
+    out = tmp_path / "site"
+    build(tmp_path / "runs", out)
+    told = {row["run_id"]: row["settings_text"] for row in board_data(out)["rows"]}
+    assert told == {line["run_id"]: line["settings_text"] for line in as_csv(out)} and told["plain"] != told["other"]
+    assert all(told[run_id] in text for run_id, text in rows(out).items())
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@cmd", "\t=1", " =1", "\r=1"])

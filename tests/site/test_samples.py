@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lineages import make_checkpoint, trained
 from run_factory import make_run
+from site_pages import board_data
 
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.builder import build
@@ -117,6 +119,29 @@ def test_runs_of_one_model_are_told_apart_on_their_pages(tmp_path: Path) -> None
         for place in ("1.html", "index.html"):
             html = (tmp_path / "site/runs" / name / "samples/dare_sudoku" / place).read_text()
             assert f"steps {steps}" in html and f"run <code>{name}</code>" in html
+
+
+@pytest.mark.parametrize("place", ["1.html", "index.html"])
+def test_a_trained_checkpoint_has_the_boards_name_on_its_sample_pages(tmp_path: Path, place: str) -> None:
+    """In title, path and heading, also where a later checkpoint makes the name longer."""
+    runs, out = tmp_path / "runs", tmp_path / "site"
+
+    def named() -> dict[str, str]:
+        build(runs, out)
+        names = {row["run_id"]: row["name"] for row in board_data(out)["rows"]}
+        for run_id, name in names.items():
+            html = unescape((out / "runs" / run_id / "samples" / TASK / place).read_text())
+            title, path = html.split("<title>")[1].split("</title>")[0], html.split('class="crumbs"')[1]
+            assert f" · {name}" in title and f'index.html">{name}</a>' in path, run_id
+            assert f'<p class="facts">{name} · ' in html, run_id
+        return names
+
+    for seed in (1, 2):
+        make_checkpoint(runs, f"{'long-' * 20}seed={seed}", 0.5, trained(seed=seed), run_id=f"seed{seed}")
+    first = named()
+    assert first["seed1"] != first["seed2"] and first["seed2"].endswith("dare_sudoku, seed 2, step 100")
+    make_checkpoint(runs, "rate", 0.5, trained(seed=2, settings={"learning_rate": 0.1}))
+    assert named()["seed2"] == f"{first['seed2']}, learning_rate 0.001"
 
 
 def test_tokens_carry_step_and_confidence_and_equal_ones_are_folded(tmp_path: Path, run: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from dare_bench.stats import Interval, from_stderr, group_interval, interval, mean_of, ratio_interval, wilson
@@ -107,26 +107,30 @@ def test_no_interval_leaves_the_range_of_its_metric() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "shares"),
-    [([10] * 5, [0.02] * 5), ([10] * 5, [0.1] * 5), ([100] * 57, [0.01] * 57), ([20, 200], [0.05, 0.02]),
-     ([3] * 4, [0.3] * 4), ([50] * 27, [i / 28 for i in range(1, 28)])],
+    ("sizes", "shares", "least"),
+    [([10] * 5, [0.02] * 5, 0.91), ([10] * 5, [0.1] * 5, 0.91), ([100] * 57, [0.01] * 57, 0.91),
+     ([20, 200], [0.05, 0.02], 0.91), ([3] * 4, [0.3] * 4, 0.91), ([50] * 27, [i / 28 for i in range(1, 28)], 0.91),
+     ([10, *[1000] * 10], [0.5, *[0.99] * 10], 0.91), ([10, 1000], [0.5, 0.99], 0.91),
+     ([30, 1319, 10042], [0.5, 0.95, 0.95], 0.91), ([3, 23], [0.951, 0.999], 0.8)],
 )  # fmt: skip
 @pytest.mark.parametrize("by_size", [True, False])
 def test_groups_hold_their_level_where_right_answers_are_rare_or_tasks_small(
-    sizes: list[int], shares: list[float], by_size: bool
+    sizes: list[int], shares: list[float], least: float, by_size: bool
 ) -> None:
-    """The normal interval covers 63 % of the first of these, the MOVER rule 88 % of the second."""
-    rng = random.Random(1)
+    """And none is narrower than MOVER's. Wilson's effective size alone covers 66 % of the seventh by tasks, MOVER alone
+    86 % of the third. The last has too few documents for Wilson's interval itself."""
     weights = [n / sum(sizes) if by_size else 1 / len(sizes) for n in sizes]
     true = sum(weight * share for weight, share in zip(weights, shares, strict=True))
     covered, draws = 0, 400
-    for _ in range(draws):
-        right = [sum(rng.random() < share for _ in range(n)) for n, share in zip(sizes, shares, strict=True)]
+    for right in np.random.default_rng(1).binomial(sizes, shares, size=(draws, len(sizes))).tolist():
         parts = [_wilson(k, n) for k, n in zip(right, sizes, strict=True)]
-        found = group_interval(parts, [k / n for k, n in zip(right, sizes, strict=True)], weights)
+        values = [k / n for k, n in zip(right, sizes, strict=True)]
+        found, (_, mover) = group_interval(parts, values, weights), mean_of(parts, values, weights)
         assert found is not None and found.lo is not None and found.hi is not None and 0 <= found.lo <= found.hi <= 1
+        assert mover is not None and mover.lo is not None and mover.hi is not None
+        assert found.lo <= max(mover.lo, 0) and found.hi >= min(mover.hi, 1)
         covered += found.lo <= true <= found.hi
-    assert covered / draws >= 0.9
+    assert covered / draws >= least
 
 
 _wilson = functools.cache(wilson)

@@ -75,7 +75,9 @@ class Tally:
     def text(self) -> str:
         left = self.left
         failed = f", {self.failed} failed" if self.failed else ""
-        return f"of the forward passes, {self.done}/{self.total} answers{failed}" + (f", {duration(left)} left" if left is not None else "")
+        return f"of the forward passes, {self.done}/{self.total} answers{failed}" + (
+            f", {duration(left)} left" if left is not None else ""
+        )
 
 
 class Lines:

@@ -43,7 +43,10 @@ def test_forward_passes_move_the_display_before_a_sample_is_finished(monkeypatch
         clock.now += 1
         lines.forward(10)
     assert stream.getvalue().splitlines()[1] == "  5% of the forward passes, 0/10 answers"
-    assert len(stream.getvalue().splitlines()) > 8 and lines.tally.text() == "of the forward passes, 0/10 answers, 40s left"
+    assert (
+        len(stream.getvalue().splitlines()) > 8
+        and lines.tally.text() == "of the forward passes, 0/10 answers, 40s left"
+    )
     lines.advance(1, 100, 0)
     assert lines.tally.share == 0.6, "its forward passes were counted as they were done"
     lines.advance(7, 700, 0)

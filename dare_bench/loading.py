@@ -44,8 +44,8 @@ def locate(checkpoint: str | Path) -> Path:
         )
     near = ", ".join(closest(name, registry().names("checkpoint"), cutoff=_NEAR))
     raise CheckpointError(
-        f"no checkpoint {name!r}: no such folder or bundled name{f' (closest: {near})' if near else ''}; the hub was not"
-        " asked: its ids are owner/name; dare-bench ls models lists what is bundled"
+        f"no checkpoint {name!r}: no such folder or bundled name{f' (closest: {near})' if near else ''}; the hub was"
+        " not asked: its ids are owner/name; dare-bench ls models lists what is bundled"
     )
 
 

@@ -75,9 +75,8 @@ class Tally:
     def text(self) -> str:
         left = self.left
         failed = f", {self.failed} failed" if self.failed else ""
-        return f"of the forward passes, {self.done}/{self.total} answers{failed}" + (
-            f", {duration(left)} left" if left is not None else ""
-        )
+        answers = f"of the forward passes, {self.done}/{self.total} answers{failed}"
+        return answers + (f", {duration(left)} left" if left is not None else "")
 
 
 class Lines:
@@ -150,8 +149,8 @@ class Bar:
         self._show()
 
     def _show(self) -> None:
-        said = {"percent": self.tally.percent, "text": self.tally.text()}
-        self.bar.update(self._task, completed=self.tally.share, visible=True, **said)
+        tally = self.tally
+        self.bar.update(self._task, completed=tally.share, visible=True, percent=tally.percent, text=tally.text())
 
     def close(self) -> None:
         self.bar.stop()

@@ -264,7 +264,7 @@ def test_no_such_checkpoint():
 
 @pytest.mark.parametrize("name", ["hf", "vllm"])
 def test_lm_evals_kinds_of_model_are_told_apart_from_checkpoints(name):
-    with pytest.raises(CheckpointError, match="model is the checkpoint itself.*pretrained=X, give --model X"):
+    with pytest.raises(CheckpointError, match=r"model is the checkpoint itself.*pretrained=X, give --model X"):
         load(name)
 
 

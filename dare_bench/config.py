@@ -147,6 +147,11 @@ def reason(item: Mapping[str, Any]) -> str:
     return text
 
 
+def not_valid(name: str, value: Any, why: str) -> str:
+    """A setting's value that is off, as a sentence; ``why``: what is allowed, as :func:`reason` says it."""
+    return f"{name}={_short(value)} is not valid: {'it ' if why.startswith('must ') else ''}{why}"
+
+
 def _short(value: Any) -> str:
     """A value as Python writes it, cut where it is long: a damaged file may have a book in the place of a number."""
     text = repr(value)

@@ -82,11 +82,11 @@ _SYNONYMS = {
 """What other programs call settings that have another name here, or the one that comes nearest."""
 
 
-def closest(name: str, known: Iterable[str], n: int = 3) -> list[str]:
-    """The ``n`` known names nearest to ``name``, best first."""
+def closest(name: str, known: Iterable[str], n: int = 3, cutoff: float = 0.0) -> list[str]:
+    """The ``n`` known names nearest to ``name``, best first; none less alike than ``cutoff`` (difflib's ratio)."""
     names = sorted(set(known))
     meant = [other for other in _SYNONYMS.get(name, ()) if other in names]
-    found = difflib.get_close_matches(name, names, n=n, cutoff=0.0)
+    found = difflib.get_close_matches(name, names, n=n, cutoff=cutoff)
     # difflib misses obvious prefixes of long names ("gsm" for "gsm8k_cot"): put those first.
     prefixed = sorted((k for k in names if k.startswith(name)), key=lambda k: (len(k), k))[:n]
     return list(dict.fromkeys([*meant, *prefixed, *found]))[:n]

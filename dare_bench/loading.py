@@ -18,6 +18,10 @@ FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
 ADAPTER = "adapter_config.json"
 _AUTOREGRESSIVE = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """How transformers names classes of models that predict the next token."""
+_LM_EVAL = ("hf", "hf-auto", "huggingface", "vllm", "sglang")
+"""What ``--model`` takes in lm-eval."""
+_NEAR = 0.6
+"""How alike a bundled name is that may have been meant."""
 
 
 def locate(checkpoint: str | Path) -> Path:
@@ -35,10 +39,15 @@ def locate(checkpoint: str | Path) -> Path:
         return path
     if is_hub_id(name):
         return _from_hub(name)
-    near = ", ".join(closest(name, registry().names("checkpoint")))
+    if name in _LM_EVAL:
+        raise CheckpointError(
+            f"no checkpoint {name!r}: model is the checkpoint itself, a folder, hub id or bundled name; where lm-eval"
+            f" has --model {name} --model-args pretrained=X, give --model X"
+        )
+    near = ", ".join(closest(name, registry().names("checkpoint"), cutoff=_NEAR))
     raise CheckpointError(
-        f"no checkpoint {name!r}: no such folder or bundled name (closest: {near}); the hub was not asked: its ids are"
-        " owner/name; dare-bench ls models lists what is bundled"
+        f"no checkpoint {name!r}: no such folder or bundled name{f' (closest: {near})' if near else ''}; the hub was"
+        " not asked: its ids are owner/name; dare-bench ls models lists what is bundled"
     )
 
 

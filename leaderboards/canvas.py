@@ -94,7 +94,7 @@ def order_chart(order: Unmasking, most: int) -> str:
     width = max(min(len(order.pieces), most), 1)
     marks: list[str] = []
     begin, row = 0, None
-    for at, piece in enumerate([*order.pieces[:most], None]):  # neighbours of one step are one stroke
+    for at, piece in enumerate([*order.pieces[:most], None]):  # neighbors of one step are one stroke
         step = piece.step if piece is not None else None
         if step != row or piece is None:
             if row is not None:

@@ -216,7 +216,7 @@ def _peft() -> Any:
 @contextmanager
 def _building(seed: int) -> Iterator[None]:
     """Random draws inside start from ``seed``, and the stream outside goes on as if there had been none. Libraries warn
-    of one another's old names and of settings of other versions: nothing a user can mend."""
+    of one another's old names and of settings of other versions: nothing a user can fix."""
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         torch.default_generator.manual_seed(seed)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
-from dare_bench.config import reason
+from dare_bench.config import not_valid, reason
 from dare_bench.errors import CheckpointError, DecodingError, closest
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork
 from dare_bench.model_adapters.configs import check_types
@@ -193,7 +193,7 @@ def _reason(error: ValidationError) -> str:
         return text
     allowed = first.get("ctx", {}).get("expected")
     field = ".".join(part for part in first["loc"] if isinstance(part, str))
-    return f"{field}={first['input']!r} cannot be: {f'allowed are {allowed}' if allowed else reason(first)}"
+    return not_valid(field, first["input"], f"allowed are {allowed}" if allowed else reason(first))
 
 
 def special_from_tokenizer(tokenizer: Any | None, text: str) -> int | None:

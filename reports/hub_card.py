@@ -92,7 +92,7 @@ def _merged(old: Any, model: str, results: Sequence[EvalResult], where: str) -> 
             found = [{**one, "results": list(one["results"])} for one in old]
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise DataError(
-                f"{where}: its {KEY} is not what the hub reads ({type(error).__name__}: {error}); mend or remove it"
+                f"{where}: its {KEY} is not what the hub reads ({type(error).__name__}: {error}); fix or remove it"
             ) from error
     own = found[0] if len(found) == 1 else next((one for one in found if one["name"] == model), None)
     if own is None:

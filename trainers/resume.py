@@ -68,7 +68,7 @@ def save_told(folder: Path) -> Iterator[None]:
     except (OSError, RuntimeError, SafetensorError) as error:
         full = shutil.disk_usage(folder.parent).free < _FULL
         reason = "no space left on device" if full else str(error).splitlines()[0][:150]
-        remedy = "free some space" if full else "mend that"
+        remedy = "free some space" if full else "fix that"
         raise SaveError(f"cannot write {folder}: {reason}; {remedy} and run the same command again") from error
 
 

@@ -77,6 +77,10 @@ def sweep(
         raise typer.Exit(4)
 
 
+_WIDE = 10_000
+"""Columns of a tree in a file or pipe: a line holds all that is said of a node."""
+
+
 def _preview(file: str, output_path: str, json: bool) -> None:
     from dare_bench.cli.plain import plain_console
     from dare_bench.sweeps.estimate import Estimates
@@ -85,8 +89,8 @@ def _preview(file: str, output_path: str, json: bool) -> None:
     if json:
         say_json(estimates.plain())
         return
-    console = plain_console()
-    console.print(_tree(estimates), soft_wrap=True)
+    console = plain_console(_WIDE)
+    console.print(_tree(estimates))
     for line in estimates.notes:
         console.print(line, soft_wrap=True)
 

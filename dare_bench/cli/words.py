@@ -47,6 +47,12 @@ def _said(error: Any) -> str:
     text = " ".join(str(error.format_message()).split()).removesuffix(".").replace("Input should be", "must be")
     if error.ctx is None:
         return text
+    found = getattr(error.__cause__, "errors", None)  # pydantic reads the values of options, and leaves them unsaid
+    if found is not None and getattr(error, "param", None) is not None:
+        from dare_bench.config import not_valid, reason
+
+        first = found()[0]
+        text = not_valid(error.param.opts[0], first["input"], reason(first))
     named = getattr(error, "option_name", None)
     if type(error).__name__ == "NoSuchOption" and named is not None:
         flags = {flag[2:].replace("-", "_"): flag for param in error.ctx.command.params for flag in param.opts}

@@ -211,7 +211,7 @@ class Journal:
         if self._broken:
             raise SaveError(
                 f"cannot write {self.file}: an earlier write failed ({self._broken}) and its half line could not be"
-                " taken back; mend that and run the same command again: it drops the half line and resumes"
+                " taken back; fix that and run the same command again: it drops the half line and resumes"
             )
         line = pack(record)
         try:

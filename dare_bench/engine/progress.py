@@ -59,18 +59,24 @@ class Tally:
         return self.done_work / self.total_work if self.total_work else 1.0
 
     @property
+    def percent(self) -> str:
+        """Of the forward passes; 100 % where every answer is there, and not before."""
+        return "100%" if self.done == self.total else f"{min(int(100 * self.share), 99)}%"
+
+    @property
     def left(self) -> float | None:
-        """Seconds left; None before enough was computed to tell."""
-        worked = self.done_work - self._served_work
+        """Seconds left; None before enough was computed to tell, and while answers are late."""
+        worked, late = self.done_work - self._served_work, self.done_work == self.total_work and self.done < self.total
         few = self.done - self._served < _GUESS_SAMPLES
-        if not worked or (few and worked < _GUESS_SHARE * (self.total_work - self._served_work)):
+        if late or not worked or (few and worked < _GUESS_SHARE * (self.total_work - self._served_work)):
             return None
         return (time.monotonic() - self._started) * (self.total_work - self.done_work) / worked
 
     def text(self) -> str:
         left = self.left
         failed = f", {self.failed} failed" if self.failed else ""
-        return f"{self.done}/{self.total}{failed}" + (f", {duration(left)} left" if left is not None else "")
+        answers = f"of the forward passes, {self.done}/{self.total} answers{failed}"
+        return answers + (f", {duration(left)} left" if left is not None else "")
 
 
 class Lines:
@@ -101,7 +107,7 @@ class Lines:
         since = now - self._shown_at
         further = self.tally.share - self._shown_share >= _LINE_SHARE and since >= _LINE_AT_LEAST
         if further or since >= _LINE_EVERY or last:
-            print(f"{self.tally.share:4.0%}  {self.tally.text()}", file=self.stream, flush=True)
+            print(f"{self.tally.percent:>4} {self.tally.text()}", file=self.stream, flush=True)
             self._shown_at, self._shown_share = now, self.tally.share
 
     def close(self) -> None:
@@ -119,14 +125,14 @@ class Bar:
         self.bar = Progress(
             TextColumn("answering"),
             BarColumn(),
-            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[percent]:>4}"),
             TextColumn("{task.fields[text]}"),
             TimeElapsedColumn(),
             console=Console(stderr=True),
             refresh_per_second=8,
             transient=True,
         )
-        self._task = self.bar.add_task("answering", total=1.0, text="", visible=False)
+        self._task = self.bar.add_task("answering", total=1.0, percent="", text="", visible=False)
 
     def start(self, total: int, served: int, total_work: int, served_work: int) -> None:
         self.tally.begin(total, served, total_work, served_work)
@@ -143,7 +149,8 @@ class Bar:
         self._show()
 
     def _show(self) -> None:
-        self.bar.update(self._task, completed=self.tally.share, text=self.tally.text(), visible=True)
+        tally = self.tally
+        self.bar.update(self._task, completed=tally.share, visible=True, percent=tally.percent, text=tally.text())
 
     def close(self) -> None:
         self.bar.stop()

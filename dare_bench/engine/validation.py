@@ -68,7 +68,7 @@ def refuse_unsound(model: Any, name: str) -> None:
     for check in cheap(model):
         if check.passed is False:
             raise CheckpointError(
-                f"{name}: {check.name} check failed: {check.detail}; give --model-args mask_id=... or mend the"
+                f"{name}: {check.name} check failed: {check.detail}; give --model-args mask_id=... or fix the"
                 " checkpoint's files (dare-bench validate makes all checks)"
             )
 

@@ -41,7 +41,7 @@ _REMEDY = {
 def save_error(path: str | Path, error: OSError) -> SaveError:
     """The one-line :class:`SaveError` for an OSError met while writing ``path``."""
     reason = (error.strerror or str(error) or type(error).__name__).strip()
-    remedy = _REMEDY.get(error.errno or 0, "run the same command again once that is mended")
+    remedy = _REMEDY.get(error.errno or 0, "run the same command again once that is fixed")
     return SaveError(f"cannot write {path}: {reason[:1].lower()}{reason[1:]}; {remedy}")
 
 

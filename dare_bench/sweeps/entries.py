@@ -151,8 +151,6 @@ def _evaluation(point: Mapping[str, Any], where: str) -> dict[str, Any]:
     for word in ("tasks", "suite", "recipe"):
         if isinstance(point.get(word), list):
             point = {**point, word: ",".join(map(str, point[word]))}
-    if not point.get("tasks") and not point.get("suite") and not point.get("recipe"):
-        raise UsageError(f"{where}: what is evaluated? give tasks, suite or recipe")
     if point.get("tasks") and point.get("suite"):
         raise UsageError(f"{where}: tasks and suite are one setting by two names; give one of them, or two evaluations")
     try:
@@ -161,6 +159,8 @@ def _evaluation(point: Mapping[str, Any], where: str) -> dict[str, Any]:
             if name not in RunSpec.model_fields:
                 near = ", ".join(closest(name, [*RunSpec.model_fields, *_EVAL_WORDS]))
                 raise UsageError(f"unknown setting {name!r}; closest: {near} (decoding fields stand in gen_kwargs)")
+        if not fields.get("tasks") and not fields.get("recipe"):
+            raise UsageError("what is evaluated? give tasks, suite or recipe")
         for one in plan({**fields, "model": "-"}):
             run_spec(**one.fields)
     except UsageError as error:

@@ -20,6 +20,7 @@ from dare_bench.errors import DareError
 from dare_bench.loading import load
 from dare_bench.registry import registry
 from dare_bench.sweeps.graph import Node, graph, settle
+from dare_bench.sweeps.known import refuse_unknown
 from dare_bench.sweeps.record import Record, names, read
 from dare_bench.sweeps.run import chosen
 from dare_bench.sweeps.sizes import Rows, Size, rows_of, size_of, tokenizing
@@ -58,11 +59,13 @@ class Estimates:
         """Estimate a sweep.
 
         Raises:
-            UsageError: what the file has that cannot be. RunError: a node's file is damaged.
+            UsageError: what the file has that cannot be, a name nobody knows. RunError: a node's file is damaged.
         """
         spec, out = read_spec(source), Path(output_path).absolute()
         nodes = settle(graph(spec), names(out))
-        done = {node.id for node in nodes} - chosen(out, nodes)
+        todo = chosen(out, nodes)
+        refuse_unknown(nodes, todo)
+        done = {node.id for node in nodes} - todo
         made = cls(spec.name, out, nodes, {node.id: read(out, node) for node in nodes}, done)
         made._fill()
         return made

@@ -17,6 +17,7 @@ from dare_bench.sweeps import record as records
 from dare_bench.sweeps.doers import BUILDER, Builder, board
 from dare_bench.sweeps.graph import BOARD, Node, behind, graph, settle
 from dare_bench.sweeps.job import UNCHANGED, payload, perform, work
+from dare_bench.sweeps.known import refuse_unknown
 from dare_bench.sweeps.progress import Progress
 from dare_bench.sweeps.record import Record, is_done, read, told, write
 from dare_bench.sweeps.spec import read_spec
@@ -84,8 +85,10 @@ def sweep(
         UsageError: the file or the executor's words. RunError: the folder is in use, or another sweep's.
     """
     spec = read_spec(source)
-    nodes = graph(spec)  # what cannot be is told before anything is written
     out = Path(output_path).absolute()
+    nodes = graph(spec)  # what cannot be is told before anything is written
+    settled = settle(nodes, records.names(out))
+    refuse_unknown(settled, chosen(out, settled, only_failed))
     with held(out, f"{out} is in use by another sweep; wait for it, or choose another --output-path"):
         records.claim(out, spec.name, spec.model_dump(mode="json"))
         nodes = settle(nodes, records.names(out))

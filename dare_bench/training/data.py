@@ -82,7 +82,7 @@ class _Reader:
 
     def _complaint(self) -> str:
         more = f"; and {self.bad - NAMED} more" if self.bad > NAMED else ""
-        return f"{'; '.join(self.named)}{more} ({self.bad} of {self.seen} rows malformed; mend or remove what is)"
+        return f"{'; '.join(self.named)}{more} ({self.bad} of {self.seen} rows malformed; fix or remove them)"
 
 
 def readers(kind: Kind) -> str:

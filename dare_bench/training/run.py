@@ -142,7 +142,8 @@ def _adapter(spec: TrainSpec) -> AdapterSettings:
 def _tokens(spec: TrainSpec, kind: Any, model: Any) -> Tokens:
     tokens = tokenise(read_data(spec, kind), model.loaded, spec)
     if first_process():
-        log.info("%s", histogram(tokens))
+        for line in histogram(tokens).split("\n"):
+            log.info("%s", line)
     return tokens
 
 

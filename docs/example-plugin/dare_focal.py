@@ -2,7 +2,7 @@
 
     loss = sum over masked tokens of w_i (1 - p_i)^gamma CE_i
 
-The weights w (noise law, normaliser) are those of ``sft``; the factor takes the weight off tokens that the model knows.
+The weights w (noise law, normalizer) are those of ``sft``; the factor takes the weight off tokens that the model knows.
 Noise, packing, micro-batches, LoRA, processes, resume and evaluation are dare-bench's own and need nothing here.
 """
 

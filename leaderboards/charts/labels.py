@@ -81,7 +81,7 @@ def spread(places: Sequence[float], gap: float, low: float, high: float) -> list
     groups: list[list[int]] = []
     for at in sorted(range(len(places)), key=lambda index: places[index]):
         groups.append([at])
-        # Neighbours that would touch form a group around their common middle.
+        # Neighbors that would touch form a group around their common middle.
         while len(groups) > 1 and top(groups[-1]) < top(groups[-2]) + gap * len(groups[-2]):
             groups[-2:] = [groups[-2] + groups[-1]]
     made: list[float | None] = [None] * len(places)

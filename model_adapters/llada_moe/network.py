@@ -1,6 +1,6 @@
 """LLaDA-MoE's published configuration and weight names over the shared backbone.
 
-Facts: inclusionAI/LLaDA-MoE-7B-A1B-Base configuration and modelling files. Its ``model_type`` is LLaDA's own, so the
+Facts: inclusionAI/LLaDA-MoE-7B-A1B-Base configuration and modeling files. Its ``model_type`` is LLaDA's own, so the
 two are told apart by ``architectures``; ``norm_topk_prob`` and ``moe_router_score_function`` stand in the config but
 the published code reads neither.
 """

@@ -1,4 +1,4 @@
-"""``dare-bench eval`` and its neighbours as a user types them: words, output, exit codes."""
+"""``dare-bench eval`` and its neighbors as a user types them: words, output, exit codes."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_a_bad_round_trip_is_found(
     assert passed is False and said in detail
 
 
-def test_rows_that_depend_on_their_neighbours_are_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_depend_on_their_neighbors_are_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generate = Model.generate
 
     def leaky(self: Model, prompts: Any, *, max_rows: int | None = None, **settings: Any) -> Any:

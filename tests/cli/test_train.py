@@ -205,7 +205,7 @@ def test_a_full_disk_is_told_and_costs_nothing_that_was_saved(tmp_path, plain, m
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", full)
-        with pytest.raises(SaveError, match=r"cannot write .*checkpoint-2: .*unexpected pos .*; mend that"):
+        with pytest.raises(SaveError, match=r"cannot write .*checkpoint-2: .*unexpected pos .*; fix that"):
             train(out, save_steps=2)
         patch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=4096))
         with pytest.raises(SaveError, match=r"cannot write .*checkpoint-2: no space left on device; free some space"):

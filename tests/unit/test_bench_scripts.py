@@ -16,7 +16,7 @@ BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 
 @pytest.fixture
 def script(monkeypatch):
-    """Imports one script as it imports its neighbours; the threads it sets are set back."""
+    """Imports one script as it imports its neighbors; the threads it sets are set back."""
     monkeypatch.syspath_prepend(str(BENCH))
     threads = torch.get_num_threads()
     before = set(sys.modules)

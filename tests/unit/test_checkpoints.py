@@ -262,6 +262,19 @@ def test_no_such_checkpoint():
         load("tiny-lada")
 
 
+@pytest.mark.parametrize("name", ["hf", "vllm"])
+def test_lm_evals_kinds_of_model_are_told_apart_from_checkpoints(name):
+    with pytest.raises(CheckpointError, match=r"model is the checkpoint itself.*pretrained=X, give --model X"):
+        load(name)
+
+
+@pytest.mark.parametrize(("name", "near"), [("tiny-lada", "closest: tiny-llada"), ("qqq", "")])
+def test_no_name_is_near_where_none_is_alike(name, near):
+    with pytest.raises(CheckpointError) as caught:
+        load(name)
+    assert near in str(caught.value) and ("closest" in str(caught.value)) == bool(near)
+
+
 def test_nan_weights_are_named(folder):
     weights = load_file(str(folder / "model.safetensors"))
     weights["model.transformer.blocks.1.q_proj.weight"][0, 0] = float("nan")
@@ -296,11 +309,11 @@ def test_nan_logits_are_an_error(folder):
         ({"rng": "mine"}, "allowed are 'ours' or 'reference'"),
         ({"eos_id": 9999}, "eos_id=9999 is outside the vocabulary; allowed are 0 to 127"),
         ({"mask_id": -1}, "mask_id=-1 is outside the vocabulary"),
-        ({"eot_id": "abc"}, "eot_id='abc' cannot be"),
-        ({"temperature": float("nan")}, "temperature=nan cannot be: must be a finite number"),
-        ({"threshold": 1.5}, "threshold=1.5 cannot be"),
-        ({"factor": -1}, "factor=-1 cannot be"),
-        ({"steps": True}, "steps=True cannot be: must be a whole number"),
+        ({"eot_id": "abc"}, "eot_id='abc' is not valid"),
+        ({"temperature": float("nan")}, "temperature=nan is not valid: it must be a finite number"),
+        ({"threshold": 1.5}, "threshold=1.5 is not valid"),
+        ({"factor": -1}, "factor=-1 is not valid"),
+        ({"steps": True}, "steps=True is not valid: it must be a whole number"),
     ],
 )
 def test_decoding_fields_are_checked(fields, says):

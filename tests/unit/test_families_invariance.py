@@ -122,7 +122,7 @@ def answers(family, requests, rows, stats=None):
 
 
 @pytest.mark.parametrize(("family", "way"), EACH)
-def test_rows_order_and_neighbours_change_nothing(family, way):
+def test_rows_order_and_neighbors_change_nothing(family, way):
     requests = asked(family, WAYS[family][way])
     alone = {}
     for request in requests:

@@ -73,7 +73,7 @@ def test_one_token_targets_take_one_pass_and_share_it():
     assert stats.row_forwards == 1
 
 
-def test_values_do_not_depend_on_neighbours_or_order():
+def test_values_do_not_depend_on_neighbors_or_order():
     model = golden.model()
     pairs = [(CONTEXT, list(range(3, 3 + n))) for n in (1, 2, 5, 9, 12)] + [([7], [8, 9]), ([], [5, 6, 7])]
     alone = [model.loglikelihood([pair], seed=5)[0] for pair in pairs]

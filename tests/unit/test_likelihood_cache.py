@@ -66,7 +66,7 @@ MIXED = [
 
 
 @pytest.mark.parametrize("family", BLOCKED)
-def test_values_do_not_depend_on_neighbours_or_order(family):
+def test_values_do_not_depend_on_neighbors_or_order(family):
     alone = [scored(family, [r])[0][0] for r in MIXED]
     for rows in (1, 3, None):
         together, _ = scored(family, MIXED[::-1], max_rows=rows)

@@ -152,7 +152,7 @@ def test_block_draws_are_unbiased_and_their_error_is_right():
     assert 0.6 < stated / values.std() < 1.7
 
 
-def test_error_of_blocks_comes_from_neighbouring_draws():
+def test_error_of_blocks_comes_from_neighboring_draws():
     """What the level alone explains is no error: the grid has no chance in it."""
     spans = block_spans(0, 4, 4)
     parts = block_masks(spans, 64, 1)

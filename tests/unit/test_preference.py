@@ -311,7 +311,7 @@ def test_kept_noise_asks_the_reference_once_for_each_pair():
     assert len(set(told)) > 1
 
 
-def test_a_kept_value_does_not_depend_on_its_neighbours():
+def test_a_kept_value_does_not_depend_on_its_neighbors():
     """Each is computed alone: in one forward with others its last bits could be theirs."""
     before, dpo, seen = Table(2), method(draws=2, fresh_noise=False), []
 

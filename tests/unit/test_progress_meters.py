@@ -29,9 +29,9 @@ def test_lines_are_few_and_tell_the_time_left(monkeypatch: pytest.MonkeyPatch) -
     shown = stream.getvalue().splitlines()
     assert shown[0] == "answering 1000 requests"
     assert 15 <= len(shown) <= 25
-    assert shown[-1].startswith("100%  1100/1100")
+    assert shown[-1].startswith("100% of the forward passes, 1100/1100 answers")
     half = next(line for line in shown if line.startswith(" 5"))
-    done = int(half.split()[1].split("/")[0])
+    done = int(half.split()[5].split("/")[0])
     assert half.endswith(f"{duration((1100 - done) * 0.06)} left")
 
 
@@ -42,8 +42,11 @@ def test_forward_passes_move_the_display_before_a_sample_is_finished(monkeypatch
     for _ in range(60):
         clock.now += 1
         lines.forward(10)
-    assert stream.getvalue().splitlines()[1] == "  5%  0/10"
-    assert len(stream.getvalue().splitlines()) > 8 and lines.tally.text() == "0/10, 40s left"
+    assert stream.getvalue().splitlines()[1] == "  5% of the forward passes, 0/10 answers"
+    assert (
+        len(stream.getvalue().splitlines()) > 8
+        and lines.tally.text() == "of the forward passes, 0/10 answers, 40s left"
+    )
     lines.advance(1, 100, 0)
     assert lines.tally.share == 0.6, "its forward passes were counted as they were done"
     lines.advance(7, 700, 0)
@@ -57,7 +60,7 @@ def test_lines_show_that_workers_are_alive(monkeypatch: pytest.MonkeyPatch) -> N
     for _ in range(41):
         clock.now += 0.5
         lines.forward(0)
-    assert stream.getvalue().splitlines()[1:] == ["  0%  0/10"] * 2
+    assert stream.getvalue().splitlines()[1:] == ["  0% of the forward passes, 0/10 answers"] * 2
 
 
 def test_lines_tell_failures_and_slow_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +70,7 @@ def test_lines_tell_failures_and_slow_runs(monkeypatch: pytest.MonkeyPatch) -> N
     for _ in range(4):
         clock.now += 4
         lines.advance(1, 1, 1)
-    assert [line.split(",")[1].strip() for line in stream.getvalue().splitlines()[1:]] == ["3 failed"]
+    assert [line.split(",")[2].strip() for line in stream.getvalue().splitlines()[1:]] == ["3 failed"]
 
 
 def test_the_time_left_is_not_guessed_from_the_first_of_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +85,22 @@ def test_the_time_left_is_not_guessed_from_the_first_of_a_burst(monkeypatch: pyt
         assert tally.left == pytest.approx(10 * (total - enough) / enough)
 
 
+@pytest.mark.parametrize("done", [0, 1, 49])
+def test_a_missing_answer_is_never_hundred_percent(done: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, stream = Clock(monkeypatch), io.StringIO()
+    lines = Lines(stream)
+    lines.start(50, 0, 1000, 0)
+    for rows, answers in ((996, 0), (4, done)):
+        clock.now += 20
+        lines.forward(rows)
+        lines.advance(answers, 20 * answers, 0)
+    shown = stream.getvalue().splitlines()
+    assert shown[-1].startswith(" 99% of the forward passes, ") and not any("100%" in line for line in shown)
+    assert lines.tally.left is None, "no time is left to tell, and answers are missing"
+    lines.advance(50 - done, 1000 - 20 * done, 0)
+    assert stream.getvalue().splitlines()[-1] == "100% of the forward passes, 50/50 answers, 0s left"
+
+
 def test_nothing_to_do_says_nothing() -> None:
     stream = io.StringIO()
     Lines(stream).start(5, 5, 5, 5)
@@ -92,7 +111,7 @@ def test_the_bar_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     bar = Bar()
     bar.start(2, 0, 20, 0)
     bar.advance(1, 10, 0)
-    assert bar.tally.share == 0.5 and bar.tally.text().startswith("1/2")
+    assert bar.tally.share == 0.5 and bar.tally.percent == "50%" and "1/2 answers" in bar.tally.text()
     bar.close()
     assert not capsys.readouterr().out
     assert isinstance(watcher(False), Silent)

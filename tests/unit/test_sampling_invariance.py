@@ -1,4 +1,4 @@
-"""A sample is a function of its own seed and prompt: not of batch size, order, neighbours, or of who else finished."""
+"""A sample is a function of its own seed and prompt: not of batch size, order, neighbors, or of who else finished."""
 
 from __future__ import annotations
 

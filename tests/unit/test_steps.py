@@ -26,7 +26,7 @@ PAIRS = [(row(i), row(i, 1)) for i in range(11)]
 
 
 def elbo(noise):
-    """Weights of which each depends on the whole step, as normalisers do."""
+    """Weights of which each depends on the whole step, as normalizers do."""
     return weights(noise, "elbo") / noise.masked_T.sum()
 
 

@@ -199,7 +199,11 @@ def test_other_weights_from_a_training_are_evaluated_anew_and_equal_ones_are_not
 def test_another_data_file_trains_in_a_fresh_folder(out: Path) -> None:
     data = out.parent / "rows.jsonl"
     data.write_text('{"prompt": "a", "completion": "b"}\n')
-    spec = {"models": "tiny-llada-base", "train": {"method": "sft", "data": str(data)}, "eval": {"tasks": "a"}}
+    spec = {
+        "models": "tiny-llada-base",
+        "train": {"method": "sft", "data": str(data)},
+        "eval": {"tasks": "dare_sudoku"},
+    }
     (name,) = [one.id for one in sweep(spec, output_path=out, job=play, progress=False).nodes if one.kind == "train"]
     count = len(told(out))
     sweep(spec, output_path=out, job=play, progress=False)
@@ -241,8 +245,6 @@ def test_a_board_is_declared_in_the_file_or_named(out: Path) -> None:
     found = run(out, board="demo")
     assert found.site is not None and "dare-bench demo" in found.site.read_text()
     assert len(told(out)) == 5
-    bad = run(out, board="no-such-board")
-    assert status(bad)["board"] == "failed" and "unknown board" in bad.failed[0].error
 
 
 def test_what_killed_writers_left_goes(out: Path) -> None:
@@ -259,4 +261,6 @@ def test_a_folder_is_one_sweeps_at_a_time(out: Path) -> None:
     with FileLock(out / ".lock"), pytest.raises(RunError, match="in use by another sweep"):
         run(out)
     with pytest.raises(RunError, match="holds the sweep 'toy', this one is 'other'"):
-        sweep({"name": "other", "models": "tiny-llada-base", "eval": {"tasks": "a"}}, output_path=out, job=play)
+        sweep(
+            {"name": "other", "models": "tiny-llada-base", "eval": {"tasks": "dare_sudoku"}}, output_path=out, job=play
+        )

@@ -11,7 +11,6 @@ import yaml
 
 from dare_bench.errors import UsageError
 from dare_bench.sweeps.entries import evaluations, trainings
-from dare_bench.sweeps.estimate import Estimates
 from dare_bench.sweeps.graph import graph, settle
 from dare_bench.sweeps.names import LONGEST
 from dare_bench.sweeps.spec import read_spec
@@ -172,11 +171,6 @@ def test_names_in_any_script_stay_different_and_make_no_empty_part() -> None:
     assert all(re.fullmatch(r"eval/[A-Za-z0-9.-]+/[A-Za-z0-9.-]+", name) for name in found)
 
 
-def test_a_checkpoint_that_is_not_there_is_told_by_the_estimate(tmp_path: Path) -> None:
-    made = Estimates.of({"models": "no-such-model", "eval": {"tasks": "dare_sudoku"}}, tmp_path)
-    assert "no checkpoint 'no-such-model'" in made.costs["eval/no-such-model/dare_sudoku"].text
-
-
 def test_evaluations_are_grids_too() -> None:
     fields = [one.fields for one in evaluations(spec(eval={"tasks": ["a", "b"], "gen_kwargs": {"steps": [16, 32]}}))]
     assert fields == [{"tasks": "a,b", "decoding": {"steps": n}} for n in (16, 32)]
@@ -229,6 +223,7 @@ def test_long_names_are_cut_and_stay_different() -> None:
         ({"train": {**SFT, "models": "tiny-dream"}}, "train[0].models: 'tiny-dream' is none of this sweep's"),
         ({"train": {"method": "sft"}}, "data and task say where rows come from"),
         ({"eval": {"limit": 3}}, "eval: what is evaluated?"),
+        ({"eval": {"task": "a"}}, "eval: unknown setting 'task'; closest: tasks"),
         ({"eval": [{"tasks": "a"}, {"tasks": "b", "limits": 3}]}, "eval[1]: unknown setting 'limits'; closest: limit"),
         ({"eval": {"tasks": "a", "limit": -1}}, "eval: limit=-1"),
         ({"eval": {"tasks": "a", "output_path": "x"}}, "eval.output_path: not here"),

@@ -238,7 +238,7 @@ def test_the_first_three_are_named_and_all_are_counted(tmp_path):
         read(file)
     text = str(met.value)
     assert [text.count(f"rows.jsonl:{i}:") for i in (1, 3, 5, 7)] == [1, 1, 1, 0]
-    assert "and 3 more" in text and "6 of 12 rows malformed" in text
+    assert "and 3 more" in text and "6 of 12 rows malformed; fix or remove them)" in text
 
 
 def test_malformed_parquet_rows_and_files(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from toy_model import EOS, MASK, ToyModel
 
 import dare_bench
 from dare_bench.errors import DataError, UsageError
+from dare_bench.training import run
 from dare_bench.training.rows import Data, Example, Item, Pair, Question, digest
 from dare_bench.training.spec import TrainSpec
 from dare_bench.training.tokens import histogram, percentile, tokenise, turn_end
@@ -188,6 +190,14 @@ def test_the_histogram_counts_every_row_and_names_the_longest():
     assert prompt.split()[0] == "prompt" and row.split()[-1] == "105"  # row 97: 7 + 98
     assert len(bars) <= 10 and sum(int(bar.split()[-1]) for bar in bars) == 100
     assert longest == "longest: f:97 (7 + 98 tokens)"
+
+
+def test_the_histogram_is_logged_a_line_at_a_time(caplog, monkeypatch):
+    rows = data(example("p", "aa"), example("pp", "a"))
+    monkeypatch.setattr(run, "read_data", lambda spec, kind: rows)
+    with caplog.at_level(logging.INFO, "dare_bench"):
+        tokens = run._tokens(spec(), "examples", SimpleNamespace(loaded=ToyModel()))
+    assert [record.getMessage() for record in caplog.records] == histogram(tokens).splitlines()
 
 
 def test_the_histogram_of_one_row_and_of_pairs():

@@ -31,8 +31,8 @@ OURS = "dare-bench"
 _SUFFIX = "_datasets"
 _OUR_FOLDER = Path(__file__).parent / "configs" / "datasets"
 _DEFINES = re.compile(
-    r"^[ \t]*(?:from\s*\S+\s+import\b.*)?\b\w*_datasets\b"  # gsm8k_datasets = [...]; import of a list from a neighbour
-    r"|^[ \t]*from\s*\.\S*\s+import\s+\*",  # everything from a neighbour
+    r"^[ \t]*(?:from\s*\S+\s+import\b.*)?\b\w*_datasets\b"  # gsm8k_datasets = [...]; import of a list from a neighbor
+    r"|^[ \t]*from\s*\.\S*\s+import\s+\*",  # everything from a neighbor
     re.MULTILINE,
 )
 

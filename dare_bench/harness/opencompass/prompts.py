@@ -109,9 +109,9 @@ class Prompter:
 
     def texts(self, place: int) -> list[str]:
         """The whole text of each label."""
-        return [str(self._parser.parse_template(self._labelled(place, label), mode="ppl")) for label in self.labels]
+        return [str(self._parser.parse_template(self._labeled(place, label), mode="ppl")) for label in self.labels]
 
-    def _labelled(self, place: int, label: Any) -> Any:
+    def _labeled(self, place: int, label: Any) -> Any:
         return self._retriever.generate_label_prompt(
             place, self._example(place), label, ice_template=self._ice, prompt_template=self._prompt
         )

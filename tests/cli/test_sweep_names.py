@@ -1,0 +1,68 @@
+"""``dare-bench sweep`` with a name that nobody knows: a usage error before any node starts, in a dry run too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from require import need_package
+
+from dare_bench.cli import main
+from dare_bench.errors import UsageError
+from dare_bench.sweeps.estimate import Estimates
+from dare_bench.sweeps.graph import Node
+from dare_bench.sweeps.known import refuse_unknown
+
+need_package("lm_eval")
+GOOD = {
+    "models": "tiny-llada-base",
+    "train": {"method": "sft", "task": "dare_sudoku", "max_steps": 2, "rows": 8},
+    "eval": {"tasks": "dare_sudoku", "limit": 2},
+}
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]], ids=["real", "dry"])
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"eval": {"tasks": "dare_sudoko"}}, "dare_sudoko: unknown task 'dare_sudoko'; closest: dare_sudoku"),
+        ({"eval": {"tasks": "dare_sudoku", "harness": "lm-evil"}}, "unknown harness 'lm-evil'; closest: lm-eval"),
+        ({"train": {**GOOD["train"], "task": "dare_sudoko"}}, "sft: unknown training data 'dare_sudoko'; closest"),
+        ({"models": "tiny-lada-base"}, "no checkpoint 'tiny-lada-base': no such folder or bundled name"),
+        ({"models": {"model": "tiny-llada-base", "adapter": "./none"}}, "no checkpoint './none'"),
+        ({"board": "maybe"}, "board: board='maybe': expected true, false, a board (default, "),
+    ],
+)
+def test_a_name_nobody_knows_is_a_usage_error(
+    fields: dict[str, Any], says: str, dry: list[str], tmp_path: Path, capsys: Any
+) -> None:
+    (tmp_path / "off.yaml").write_text(yaml.safe_dump({**GOOD, **fields}))
+    with pytest.raises(SystemExit) as left:
+        main(["sweep", str(tmp_path / "off.yaml"), "--output-path", str(tmp_path / "out"), *dry])
+    said = capsys.readouterr()
+    assert left.value.code == 2 and not said.out
+    assert says in said.err and len(said.err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_hub_ids_are_not_asked_for_and_what_is_done_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dare_bench.loading._from_hub", lambda name: pytest.fail(f"{name} was fetched"))
+    nodes = [
+        Node("eval/a/b", "eval", {"model": "owner/name", "tasks": "dare_sudoku"}),
+        Node("eval/c/b", "eval", {"model": "gone", "tasks": "dare_sudoku"}),
+    ]
+    refuse_unknown(nodes, {"eval/a/b"})
+    with pytest.raises(UsageError, match="eval/c/b: no checkpoint 'gone'"):
+        refuse_unknown(nodes, {"eval/c/b"})
+
+
+def test_a_dry_run_cuts_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    text = "word " * 200 + "end"
+    monkeypatch.setattr(Estimates, "_cost", lambda self, node: type("Cost", (), {"text": text, "seconds": None})())
+    (tmp_path / "good.yaml").write_text(yaml.safe_dump(GOOD))
+    with pytest.raises(SystemExit) as left:
+        main(["sweep", str(tmp_path / "good.yaml"), "--output-path", str(tmp_path / "out"), "--dry-run"])
+    said = capsys.readouterr().out
+    assert not left.value.code and said.count(text) == 3

@@ -64,8 +64,8 @@ def test_an_open_model_is_the_run_of_the_command_that_opens_it_alike(name: str) 
     for opened in (load(name), load(locate(name)), load(str(locate(name)), family=command[1]["family"])):
         assert identity(opened)[:2] == command[:2]
     assert identity(load(name)) == command
-    settings = {"dtype": "bfloat16", "mask_id": 7}
-    assert identity(load(name, **settings)) == identity(model=name, dtype="bfloat16", model_args={"mask_id": 7})
+    settings = {"dtype": "bfloat16", "eot_id": 7}
+    assert identity(load(name, **settings)) == identity(model=name, dtype="bfloat16", model_args={"eot_id": 7})
     assert identity(load(name, dtype=torch.bfloat16))[2] == identity(model=name, dtype="bfloat16")[2] != command[2]
 
 

@@ -36,6 +36,7 @@ from dare_bench.registry import registry
 from dare_bench.runs import lineage
 from dare_bench.runs.fields import MAX_TASKS
 from dare_bench.runs.reader import Run
+from dare_bench.runs.schema import UNSAFE_ALLOWED
 from dare_bench.types import Request
 
 log = logging.getLogger("dare_bench")
@@ -249,6 +250,9 @@ class _Evaluation:
             log.warning("journal %s, line %d cannot be read; its sample is computed again", damage.file, damage.line)
         if held:
             self._warn(journal, requests)
+        if self.spec.unsafe_no_sandbox:
+            now = datetime.now().astimezone().isoformat()
+            journal.append({"type": "event", "what": UNSAFE_ALLOWED, "session": len(sessions), "date": now})
         if held < len(requests):
             if held:
                 log.info("resuming: %d of %d requests are answered already", held, len(requests))

@@ -82,18 +82,34 @@ _SYNONYMS = {
 """What other programs call settings that have another name here, or the one that comes nearest."""
 
 
+_NEAR = 0.6
+"""Similarity from which on a name is worth suggesting, 0 to 1."""
+_FEW = 12
+"""Known names that fit into one line."""
+
+
 def closest(name: str, known: Iterable[str], n: int = 3) -> list[str]:
-    """The ``n`` known names nearest to ``name``, best first."""
+    """The ``n`` known names nearest to ``name``, best first; none if not even the best is near."""
     names = sorted(set(known))
     meant = [other for other in _SYNONYMS.get(name, ()) if other in names]
     found = difflib.get_close_matches(name, names, n=n, cutoff=0.0)
     # difflib misses obvious prefixes of long names ("gsm" for "gsm8k_cot"): put those first.
     prefixed = sorted((k for k in names if k.startswith(name)), key=lambda k: (len(k), k))[:n]
-    return list(dict.fromkeys([*meant, *prefixed, *found]))[:n]
+    near = bool(difflib.get_close_matches(name.lower(), {other.lower() for other in names}, n=1, cutoff=_NEAR))
+    return list(dict.fromkeys([*meant, *prefixed, *found]))[:n] if near or meant or prefixed else []
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """``; closest: a, b, c``, to put behind what is wrong with ``name``. Where no known name is near: all of
+    them, if they are few."""
+    names = sorted(set(known))
+    if near := closest(name, names):
+        return f"; closest: {', '.join(near)}"
+    return f"; known: {', '.join(names)}" if 0 < len(names) <= _FEW else ""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
     """An :class:`UnknownNameError` that names the three closest known names."""
-    near = closest(name, known)
-    hint = f"; closest: {', '.join(near)}" if near else "; none is known"
+    names = sorted(set(known))
+    hint = suggestion(name, names) or (f"; none of the {len(names):,} known is near" if names else "; none is known")
     return UnknownNameError(f"unknown {kind} {name!r}{hint}")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dare_bench.checkpoint_files import read_config
-from dare_bench.errors import CheckpointError, UsageError, closest
+from dare_bench.errors import CheckpointError, UsageError, suggestion
 from dare_bench.reading import existing, read_json
 from dare_bench.registry import Entry, registry
 
@@ -33,9 +33,9 @@ def locate(checkpoint: str | Path) -> Path:
         return path
     if is_hub_id(name):
         return _from_hub(name)
-    near = ", ".join(closest(name, registry().names("checkpoint")))
+    near = suggestion(name, registry().names("checkpoint"))
     raise CheckpointError(
-        f"no checkpoint {name!r}: no such folder or bundled name (closest: {near}); the hub was not asked: its ids are"
+        f"no checkpoint {name!r}: no such folder or bundled name{near}; the hub was not asked: its ids are"
         " owner/name; dare-bench ls models lists what is bundled"
     )
 

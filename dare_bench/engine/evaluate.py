@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from dare_bench import fingerprint, program, suites
-from dare_bench.config import RunSpec, run_spec
+from dare_bench.config import RunSpec, check_names, run_spec
 from dare_bench.engine import answering, results
 from dare_bench.engine import identity as ident
 from dare_bench.engine.environment import command
@@ -127,6 +127,7 @@ def finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:
 def settled(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) -> tuple[RunSpec, Any]:
     """The whole spec, and the open model if one was given."""
     given = dict(fields)
+    check_names(given)
     opened: Any = None
     if isinstance(model, (str, Path)):
         given["model"] = str(model)
@@ -147,7 +148,9 @@ def settled(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) -> tupl
             f"'tasks': {tasks!r}}})), see docs/python.md; or dare-bench eval --tasks {tasks}"
         )
     if "tasks" not in given:
-        raise UsageError("no task named; give --tasks name,name (dare-bench ls tasks lists them)")
+        raise UsageError(
+            "no task named; give --tasks name,name, in Python tasks='name,name' (dare-bench ls tasks lists them)"
+        )
     whole = run_spec(**given)
     if whole.data_dir is None and (found := os.environ.get("DARE_BENCH_DATA")):
         whole = whole.model_copy(update={"data_dir": found})

@@ -90,7 +90,7 @@ def refuse_unsound_ids(model: LoadedModel, decoding: Decoding) -> None:
     Raises:
         DecodingError: the check of the mask id fails.
     """
-    ids = {"mask_id": decoding.mask_id, "eos_ids": decoding.eos_id, "eot_id": decoding.eot_id}
+    ids: dict[str, Any] = {"mask_id": decoding.mask_id, "eos_ids": decoding.eos_id, "eot_id": decoding.eot_id}
     given = replace(model.spec, **{name: value for name, value in ids.items() if value is not None})
     if given == model.spec:  # the checkpoint's own were checked when it was opened
         return

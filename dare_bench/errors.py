@@ -8,6 +8,7 @@ The command line prints the message alone (``--debug`` adds the traceback) and l
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -84,6 +85,8 @@ _SYNONYMS = {
 
 _NEAR = 0.6
 """Similarity from which on a name is worth suggesting, 0 to 1."""
+_WORD, _NEAR_WORD = 4, 0.8
+"""The same of one word of a name: letters from which on it counts, and its similarity."""
 _FEW = 12
 """Known names that fit into one line."""
 
@@ -95,8 +98,12 @@ def closest(name: str, known: Iterable[str], n: int = 3) -> list[str]:
     found = difflib.get_close_matches(name, names, n=n, cutoff=0.0)
     # difflib misses obvious prefixes of long names ("gsm" for "gsm8k_cot"): put those first.
     prefixed = sorted((k for k in names if k.startswith(name)), key=lambda k: (len(k), k))[:n]
-    near = bool(difflib.get_close_matches(name.lower(), {other.lower() for other in names}, n=1, cutoff=_NEAR))
-    return list(dict.fromkeys([*meant, *prefixed, *found]))[:n] if near or meant or prefixed else []
+    lower = name.lower()
+    near = meant or prefixed or difflib.get_close_matches(lower, {k.lower() for k in names}, n=1, cutoff=_NEAR)
+    if not near and len(name) >= _WORD:  # "anatomi" for "lukaemon_mmlu_anatomy"
+        words = {word for k in names for word in re.split(r"[\W_]+", k.lower()) if len(word) >= _WORD}
+        near = difflib.get_close_matches(lower, words, n=1, cutoff=_NEAR_WORD)
+    return list(dict.fromkeys([*meant, *prefixed, *found]))[:n] if near else []
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

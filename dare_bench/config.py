@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from dare_bench import reading
 from dare_bench.errors import UsageError, closest
+from dare_bench.keywords import DecodingKeywords
 
 DEFAULT_SEEDS = (0, 1234, 1234, 1234)
 MAX_REPEATS = 10_000
@@ -158,12 +159,38 @@ def _short(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
+ALIASES = {
+    "gen_kwargs": "decoding",
+    "likelihood_args": "likelihood",
+    "seed": "seeds",
+    "batch_size": "max_rows",
+    "pretrained": "model",
+    "suite": "tasks",
+}
+"""What flags, files and other programs call fields of a RunSpec."""
+
+
+def check_names(fields: Mapping[str, Any]) -> None:
+    """Raise UsageError, which says what to write instead, for a field that a RunSpec does not have."""
+    for name, value in fields.items():
+        if name in RunSpec.model_fields:
+            continue
+        text, decoding = f"unknown run setting {name!r}", DecodingKeywords.__annotations__
+        if meant := {**ALIASES, "task": "tasks"}.get(name):
+            raise UsageError(f"{text}; give {meant}={_short(value)}")
+        if name in decoding:
+            raise UsageError(f"{text}: it is a decoding field; give decoding={_short({name: value})}")
+        shown = {
+            **{field: f"decoding={{'{field}': ...}}" for field in decoding},
+            **{f: f for f in RunSpec.model_fields},
+        }
+        near = ", ".join(shown[one] for one in closest(name, shown))
+        raise UsageError(text + (f"; closest: {near}" if near else "; docs/python.md names them"))
+
+
 def run_spec(**fields: Any) -> RunSpec:
     """A RunSpec from plain values; raises UsageError in one line."""
-    unknown = [name for name in fields if name not in RunSpec.model_fields]
-    if unknown:
-        near = ", ".join(closest(unknown[0], RunSpec.model_fields))
-        raise UsageError(f"unknown run setting {unknown[0]!r}; closest: {near}")
+    check_names(fields)
     try:
         return RunSpec(**fields)
     except (ValidationError, ValueError) as error:

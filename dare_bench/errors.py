@@ -8,6 +8,7 @@ The command line prints the message alone (``--debug`` adds the traceback) and l
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -82,18 +83,40 @@ _SYNONYMS = {
 """What other programs call settings that have another name here, or the one that comes nearest."""
 
 
-def closest(name: str, known: Iterable[str], n: int = 3, cutoff: float = 0.0) -> list[str]:
-    """The ``n`` known names nearest to ``name``, best first; none less alike than ``cutoff`` (difflib's ratio)."""
+_NEAR = 0.6
+"""Similarity from which on a name is worth suggesting, 0 to 1."""
+_WORD, _NEAR_WORD = 4, 0.8
+"""The same of one word of a name: letters from which on it counts, and its similarity."""
+_FEW = 12
+"""Known names that fit into one line."""
+
+
+def closest(name: str, known: Iterable[str], n: int = 3) -> list[str]:
+    """The ``n`` known names nearest to ``name``, best first; none if not even the best is near."""
     names = sorted(set(known))
     meant = [other for other in _SYNONYMS.get(name, ()) if other in names]
-    found = difflib.get_close_matches(name, names, n=n, cutoff=cutoff)
+    found = difflib.get_close_matches(name, names, n=n, cutoff=0.0)
     # difflib misses obvious prefixes of long names ("gsm" for "gsm8k_cot"): put those first.
     prefixed = sorted((k for k in names if k.startswith(name)), key=lambda k: (len(k), k))[:n]
-    return list(dict.fromkeys([*meant, *prefixed, *found]))[:n]
+    lower = name.lower()
+    near = meant or prefixed or difflib.get_close_matches(lower, {k.lower() for k in names}, n=1, cutoff=_NEAR)
+    if not near and len(name) >= _WORD:  # "anatomi" for "lukaemon_mmlu_anatomy"
+        words = {word for k in names for word in re.split(r"[\W_]+", k.lower()) if len(word) >= _WORD}
+        near = difflib.get_close_matches(lower, words, n=1, cutoff=_NEAR_WORD)
+    return list(dict.fromkeys([*meant, *prefixed, *found]))[:n] if near else []
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """``; closest: a, b, c``, to put behind what is wrong with ``name``. Where no known name is near: all of
+    them, if they are few."""
+    names = sorted(set(known))
+    if near := closest(name, names):
+        return f"; closest: {', '.join(near)}"
+    return f"; known: {', '.join(names)}" if 0 < len(names) <= _FEW else ""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
     """An :class:`UnknownNameError` that names the three closest known names."""
-    near = closest(name, known)
-    hint = f"; closest: {', '.join(near)}" if near else "; none is known"
+    names = sorted(set(known))
+    hint = suggestion(name, names) or (f"; none of the {len(names):,} known is near" if names else "; none is known")
     return UnknownNameError(f"unknown {kind} {name!r}{hint}")

@@ -1,7 +1,8 @@
 """What a checkpoint *is*, by content, and the name of a run that follows from it.
 
 A checkpoint written anew under the same path has another hash, so it gets another run. Hashing tens of gigabytes at
-every start would be slow, so the hash of each file is remembered by (path, size, modification time, inode).
+every start would be slow, so the hash of each file is remembered by (path, size, times of modification and of
+change, inode). Only the system sets the time of change, so a modification time that was set back hides nothing.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _LARGE = 1 << 30
 
 log = logging.getLogger("dare_bench")
 
-FileState = tuple[str, int, int, int]
-"""Path, size, modification time (ns) and inode of a file."""
+FileState = tuple[str, int, int, int, int]
+"""Path, size, modification and change time (ns), and inode of a file."""
 
 
 def cache_dir() -> Path:
@@ -55,7 +56,7 @@ def cache_dir() -> Path:
 
 
 class _Remembered:
-    """Hashes of files by path, size, modification time and inode, in one JSON file. Losing it costs only time."""
+    """Hashes of files by their :data:`FileState`, in one JSON file. Losing it costs only time."""
 
     def __init__(self) -> None:
         self.path = cache_dir() / "file_hashes.json"
@@ -101,7 +102,7 @@ def content_files(folder: Path) -> list[Path]:
 
 def _state(file: Path) -> FileState:
     stat = file.stat()
-    return str(file), stat.st_size, stat.st_mtime_ns, stat.st_ino
+    return str(file), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 def file_states(*folders: Path | None) -> list[FileState]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dare_bench.checkpoint_files import read_config
-from dare_bench.errors import CheckpointError, UsageError, closest
+from dare_bench.errors import CheckpointError, UsageError, suggestion
 from dare_bench.reading import existing, read_json
 from dare_bench.registry import Entry, registry
 
@@ -20,8 +20,6 @@ _AUTOREGRESSIVE = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """How transformers names classes of models that predict the next token."""
 _LM_EVAL = ("hf", "hf-auto", "huggingface", "vllm", "sglang")
 """What ``--model`` takes in lm-eval."""
-_NEAR = 0.6
-"""How alike a bundled name is that may have been meant."""
 
 
 def locate(checkpoint: str | Path) -> Path:
@@ -44,10 +42,10 @@ def locate(checkpoint: str | Path) -> Path:
             f"no checkpoint {name!r}: model is the checkpoint itself, a folder, hub id or bundled name; where lm-eval"
             f" has --model {name} --model-args pretrained=X, give --model X"
         )
-    near = ", ".join(closest(name, registry().names("checkpoint"), cutoff=_NEAR))
+    near = suggestion(name, registry().names("checkpoint"))
     raise CheckpointError(
-        f"no checkpoint {name!r}: no such folder or bundled name{f' (closest: {near})' if near else ''}; the hub was"
-        " not asked: its ids are owner/name; dare-bench ls models lists what is bundled"
+        f"no checkpoint {name!r}: no such folder or bundled name{near}; the hub was not asked: its ids are owner/name;"
+        " dare-bench ls models lists what is bundled"
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dare_bench import reading
-from dare_bench.config import RunSpec, parse_pairs, read_yaml, run_spec
+from dare_bench.config import ALIASES, RunSpec, parse_pairs, read_yaml, run_spec
 from dare_bench.errors import UsageError, unknown
 
 DECODING: Mapping[str, type] = {
@@ -28,14 +28,6 @@ DECODING: Mapping[str, type] = {
 }
 """Decoding fields that have a flag of their own, and what each is; all others go through ``--gen-kwargs``."""
 
-_ALIASES = {
-    "gen_kwargs": "decoding",
-    "likelihood_args": "likelihood",
-    "seed": "seeds",
-    "batch_size": "max_rows",
-    "pretrained": "model",
-    "suite": "tasks",
-}
 _PAIRS = ("decoding", "likelihood", "model_args")
 
 
@@ -54,7 +46,7 @@ def run_fields(config: str | None, flags: Mapping[str, Any]) -> dict[str, Any]:
 
 def _from_file(config: str) -> dict[str, Any]:
     found = read_yaml(config)
-    known = [*RunSpec.model_fields, *_ALIASES, *DECODING]
+    known = [*RunSpec.model_fields, *ALIASES, *DECODING]
     for name in found:
         if name not in known:
             raise UsageError(f"{config}: {unknown('setting', name, known)}")
@@ -83,7 +75,7 @@ def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     own: dict[str, Any] = {}
     for word, value in given.items():
-        name = _ALIASES.get(word, word)
+        name = ALIASES.get(word, word)
         if name in DECODING:
             own[name] = value
         elif name in _PAIRS:

@@ -17,7 +17,7 @@ from dare_bench.runs.files import RUN_FILE
 from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run, iterate_runs
 from dare_bench.runs.rows import RowKey, requested, row_key
-from dare_bench.runs.schema import Cost, TaskBlock
+from dare_bench.runs.schema import UNSAFE_ALLOWED, Cost, TaskBlock
 from dare_bench.runs.scores import Score, headline
 from dare_bench.runs.standing import Around, around
 from dare_bench.runs.text import one_line, without_paths
@@ -183,7 +183,7 @@ def _entry(run: Run) -> Entry:
         results_edited=bool(run.results_edited),
         checkpoint=(model.name, model.content_hash, model.adapter_hash or "", model.dtype) if model else (run.model,),
         asked=requested(run),
-        unsafe=bool(run.asked.get("unsafe_no_sandbox") or (block and block.execution and block.execution.unsafe)),
+        unsafe=_unsafe(run),
         harness=block.harness.name if block else "",
         decodings=[task.decoding for task in block.tasks.values() if task.decoding] if block else [],
         suite=block.suite if block else None,
@@ -206,6 +206,14 @@ def _entry(run: Run) -> Entry:
         task_nfe=dict(_task_nfe(run)),
         generated=frozenset(name for name in _scored(run) if any(task.decoding for task in _blocks(run, name))),
     )
+
+
+def _unsafe(run: Run) -> bool:
+    """Could any session of the run do without a sandbox?"""
+    if run.asked.get("unsafe_no_sandbox") or run.block is None:
+        return bool(run.asked.get("unsafe_no_sandbox"))
+    execution = run.block.execution
+    return bool(execution and execution.unsafe) or any(event.what == UNSAFE_ALLOWED for event in run.block.events)
 
 
 def _scored(run: Run) -> dict[str, None]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import ValidationError
 
 from dare_bench.config import not_valid, reason
-from dare_bench.errors import CheckpointError, DecodingError, closest
+from dare_bench.errors import CheckpointError, DecodingError, suggestion
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork
 from dare_bench.model_adapters.configs import check_types
 from dare_bench.model_adapters.quiet import quiet_transformers
@@ -139,7 +139,7 @@ class Family(ABC):
         for field in fields:
             if field not in known:
                 raise DecodingError(
-                    f"{self.name} has no decoding field {field!r}; closest: {', '.join(closest(field, known))}; "
+                    f"{self.name} has no decoding field {field!r}{suggestion(field, known)}; "
                     f"it has {', '.join(sorted(known))}"
                 )
         given = {k: v for k, v in fields.items() if v is not None}

@@ -47,6 +47,12 @@ class ToyTokenizer:
     eos_token, eos_token_id = "<eos>", EOS
     bos_token, bos_token_id = None, None
 
+    def __len__(self) -> int:
+        return 259
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        return bytes(i for i in ids if i < EOS).decode(errors="replace")
+
     def get_chat_template(self, chat_template: str | None = None, tools: Any = None) -> str:
         return chat_template or self.chat_template
 

@@ -17,7 +17,7 @@ from dare_bench.config import one_line
 from dare_bench.diffusion.canvas import response
 from dare_bench.diffusion.forward import Inputs
 from dare_bench.diffusion.laws import Law, Noise
-from dare_bench.errors import UsageError, closest
+from dare_bench.errors import UsageError, suggestion
 from dare_bench.protocols import LoadedModel, Services
 from dare_bench.trainers.padding import PaddingOptions
 from dare_bench.trainers.steps import Item, Micro, Row
@@ -65,8 +65,7 @@ class Method(ABC):
         known = cls.Options.model_fields
         for name in given:
             if name not in known:
-                near = ", ".join(closest(name, known))
-                raise UsageError(f"{cls.name} has no setting {name!r}; closest: {near}")
+                raise UsageError(f"{cls.name} has no setting {name!r}{suggestion(name, known)}")
         try:
             return cls.Options(**{**cls.family_defaults(spec), **given})
         except ValidationError as error:

@@ -19,7 +19,7 @@ from dare_bench.cli.guard import State, guarded
 from dare_bench.cli.plain import say, say_json
 from dare_bench.cli.words import Command
 from dare_bench.config import parse_pairs, read_yaml
-from dare_bench.errors import UsageError, closest
+from dare_bench.errors import UsageError, suggestion
 from dare_bench.registry import Entry, registry
 from dare_bench.training.spec import TrainSpec
 
@@ -192,7 +192,7 @@ def settings(method: str, own: Mapping[str, FieldInfo], flags: Mapping[str, Any]
     known = [*TrainSpec.model_fields, *own, *_OWN]
     for name in found:
         if name not in known:
-            raise UsageError(f"{config}: unknown setting {name!r}; closest: {', '.join(closest(name, known))}")
+            raise UsageError(f"{config}: unknown setting {name!r}{suggestion(name, known)}")
     if {"data", "task"} & given.keys():
         found = {name: value for name, value in found.items() if name not in ("data", "task")}
     _once(found, config)

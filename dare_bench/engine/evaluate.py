@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from dare_bench import fingerprint, program, suites
-from dare_bench.config import RunSpec, run_spec
+from dare_bench.config import RunSpec, check_names, run_spec
 from dare_bench.engine import answering, results
 from dare_bench.engine import identity as ident
 from dare_bench.engine.environment import command
@@ -36,6 +36,7 @@ from dare_bench.registry import registry
 from dare_bench.runs import lineage
 from dare_bench.runs.fields import MAX_TASKS
 from dare_bench.runs.reader import Run
+from dare_bench.runs.schema import UNSAFE_ALLOWED
 from dare_bench.types import Request
 
 log = logging.getLogger("dare_bench")
@@ -126,6 +127,7 @@ def finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:
 def settled(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) -> tuple[RunSpec, Any]:
     """The whole spec, and the open model if one was given."""
     given = dict(fields)
+    check_names(given)
     opened: Any = None
     if isinstance(model, (str, Path)):
         given["model"] = str(model)
@@ -146,7 +148,9 @@ def settled(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) -> tupl
             f"'tasks': {tasks!r}}})), see docs/python.md; or dare-bench eval --tasks {tasks}"
         )
     if "tasks" not in given:
-        raise UsageError("no task named; give --tasks name,name (dare-bench ls tasks lists them)")
+        raise UsageError(
+            "no task named; give --tasks name,name, in Python tasks='name,name' (dare-bench ls tasks lists them)"
+        )
     whole = run_spec(**given)
     if whole.data_dir is None and (found := os.environ.get("DARE_BENCH_DATA")):
         whole = whole.model_copy(update={"data_dir": found})
@@ -249,6 +253,9 @@ class _Evaluation:
             log.warning("journal %s, line %d cannot be read; its sample is computed again", damage.file, damage.line)
         if held:
             self._warn(journal, requests)
+        if self.spec.unsafe_no_sandbox:
+            now = datetime.now().astimezone().isoformat()
+            journal.append({"type": "event", "what": UNSAFE_ALLOWED, "session": len(sessions), "date": now})
         if held < len(requests):
             if held:
                 log.info("resuming: %d of %d requests are answered already", held, len(requests))

@@ -16,6 +16,7 @@ from typing import Any
 import dare_bench
 from dare_bench import fingerprint, program
 from dare_bench.config import RunSpec
+from dare_bench.engine.validation import refuse_unsound_ids
 from dare_bench.loading import locate
 from dare_bench.model import Model
 from dare_bench.program import installed
@@ -73,7 +74,9 @@ def settings_by_task(
         seen.add(mark)
         # Every setting is checked; the first document's stands for the task (documents rarely differ).
         if request.kind == "generate":
-            decoding.setdefault(request.task, model.resolve(request.decoding).model_dump(mode="json"))
+            resolved = model.resolve(request.decoding)
+            refuse_unsound_ids(model, resolved)
+            decoding.setdefault(request.task, resolved.model_dump(mode="json"))
         else:
             likelihood.setdefault(request.task, model.resolve_likelihood(request.decoding))
     return decoding, likelihood

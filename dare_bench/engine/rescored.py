@@ -20,7 +20,7 @@ from dare_bench.reading import open_regular
 from dare_bench.runs.files import traces_name, write_results, write_samples
 from dare_bench.runs.intervals import confidence_intervals
 from dare_bench.runs.reader import Run
-from dare_bench.runs.schema import Block, Execution, HarnessBlock, RunEvent
+from dare_bench.runs.schema import UNSAFE_ALLOWED, Block, Execution, HarnessBlock, RunEvent
 from dare_bench.runs.writer import atomic_file, ensure_folder, save_error
 
 _SUFFIX = re.compile(r"-rescored(-\d+)?$")
@@ -132,7 +132,7 @@ def _block(done: Rescored, before: Block, about: Mapping[str, Any], digests: Map
             "ci": confidence_intervals(again.results, again.samples),
             "extraction": again.extraction,
             "execution": Execution(**again.execution) if again.execution else None,
-            "events": [*before.events, RunEvent.model_validate(event)],
+            "events": [*(e for e in before.events if e.what != UNSAFE_ALLOWED), RunEvent.model_validate(event)],
             "notes": list(dict.fromkeys([*before.notes, *again.notes])),
         }
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dare_bench.checkpoint_files import read_header
-from dare_bench.errors import CheckpointError, DareError
+from dare_bench.errors import CheckpointError, DareError, DecodingError
+from dare_bench.protocols import LoadedModel
+from dare_bench.types import Decoding, ModelSpec
 
 _WHOLE = {"early_stop": False, "text_after_eos": "keep"}
 """Compare whole answers: an end in the first token would hide the rest."""
@@ -82,9 +84,25 @@ def _guarded(name: str, check: Callable[[], tuple[Any, ...]]) -> Check:
         return Check(name, False, f"{type(error).__name__}: {error}")
 
 
-def mask_id(model: Any) -> tuple[bool, str]:
-    """In the vocabulary, no end or padding id, and the one that the tokenizer names."""
-    spec = model.spec
+def refuse_unsound_ids(model: LoadedModel, decoding: Decoding) -> None:
+    """Refuse special ids given as decoding fields that would be refused as settings for opening the model.
+
+    Raises:
+        DecodingError: the check of the mask id fails.
+    """
+    ids: dict[str, Any] = {"mask_id": decoding.mask_id, "eos_ids": decoding.eos_id, "eot_id": decoding.eot_id}
+    given = replace(model.spec, **{name: value for name, value in ids.items() if value is not None})
+    if given == model.spec:  # the checkpoint's own were checked when it was opened
+        return
+    passed, detail = mask_id(model, given)
+    if not passed:
+        raise DecodingError(f"decoding fields: {detail}; leave out mask_id, eos_id and eot_id for the checkpoint's own")
+
+
+def mask_id(model: Any, given: ModelSpec | None = None) -> tuple[bool, str]:
+    """In the vocabulary, no end or padding id, and the one that the tokenizer names. ``given``: other ids than the
+    model's own."""
+    spec = given or model.spec
     seen = f"mask id {spec.mask_id}"
     if not 0 <= spec.mask_id < spec.vocab_size:
         return False, f"{seen} is not in the vocabulary of {spec.vocab_size}; give --model-args mask_id=..."

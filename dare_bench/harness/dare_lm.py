@@ -12,7 +12,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import simple_parse_args_string
 from tqdm import tqdm
 
-from dare_bench.errors import DareError, UsageError, closest
+from dare_bench.errors import DareError, UsageError, suggestion
 from dare_bench.harness.base_lm import BaseLM
 from dare_bench.harness.requests import RequestBuilder
 from dare_bench.loading import load
@@ -138,8 +138,8 @@ def _sorted_fields(model: LoadedModel, settings: dict[str, Any]) -> tuple[dict[s
         if name in scoring:
             likelihood[name] = value
         if name not in known | scoring:
-            near = ", ".join(closest(name, known | scoring | _LOAD_FIELDS))
-            raise UsageError(f"model_args: {name!r} is no field of load, decoding or likelihoods; closest: {near}")
+            near = suggestion(name, known | scoring | _LOAD_FIELDS)
+            raise UsageError(f"model_args: {name!r} is no field of load, decoding or likelihoods{near}")
     if likelihood:
         model.resolve_likelihood(likelihood)
     return decoding, likelihood

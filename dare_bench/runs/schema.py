@@ -224,6 +224,10 @@ class RunEvent(Open):
     what: Text
 
 
+UNSAFE_ALLOWED = "the sandbox was not required"
+"""The event of a session that was given ``--unsafe-no-sandbox``."""
+
+
 class Block(Strict):
     """The ``dare_bench`` block of a results file."""
 

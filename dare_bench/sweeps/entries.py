@@ -11,7 +11,7 @@ from typing import Any, Union, get_args, get_origin
 from dare_bench import fingerprint
 from dare_bench.config import RunSpec, run_spec
 from dare_bench.engine.plan import plan
-from dare_bench.errors import UsageError, closest
+from dare_bench.errors import UsageError, suggestion
 from dare_bench.registry import registry
 from dare_bench.run_fields import run_fields
 from dare_bench.sweeps.grid import Named, bounded, expand
@@ -91,8 +91,8 @@ def _points(mapping: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
             raise UsageError(f"{where}.method: {error}") from error
         for name in flat:
             if name not in settings and name not in TrainSpec.model_fields and name != "models":
-                near = ", ".join(closest(name, [*TrainSpec.model_fields, *settings]))
-                raise UsageError(f"{where}.{name}: neither a training setting nor one of {method}; closest: {near}")
+                near = suggestion(name, [*TrainSpec.model_fields, *settings])
+                raise UsageError(f"{where}.{name}: neither a training setting nor one of {method}{near}")
         lists = _lists({**TrainSpec.model_fields, **settings}) | {"models"}
         found += [{"method": method, **point} for point in expand(flat, where, lists)]
         bounded(len(found), where)
@@ -157,10 +157,10 @@ def _evaluation(point: Mapping[str, Any], where: str) -> dict[str, Any]:
         fields = {name: value for name, value in run_fields(None, point).items() if value not in (None, {})}
         for name in fields:
             if name not in RunSpec.model_fields:
-                near = ", ".join(closest(name, [*RunSpec.model_fields, *_EVAL_WORDS]))
-                raise UsageError(f"unknown setting {name!r}; closest: {near} (decoding fields stand in gen_kwargs)")
+                near = suggestion(name, [*RunSpec.model_fields, *_EVAL_WORDS])
+                raise UsageError(f"unknown setting {name!r}{near} (decoding fields stand in gen_kwargs)")
         if not fields.get("tasks") and not fields.get("recipe"):
-            raise UsageError("what is evaluated? give tasks, suite or recipe")
+            raise UsageError("nothing to evaluate: give tasks, suite or recipe")
         for one in plan({**fields, "model": "-"}):
             run_spec(**one.fields)
     except UsageError as error:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from dare_bench import fingerprint
 from dare_bench.config import one_line, read_yaml
-from dare_bench.errors import UsageError, closest
+from dare_bench.errors import UsageError, suggestion
 
 
 class _Strict(BaseModel):
@@ -122,8 +122,8 @@ def read_spec(source: str | Path | Mapping[str, Any] | SweepSpec) -> SweepSpec:
     where = "" if isinstance(source, Mapping) else f"{source}: "
     unknown = [name for name in found if name not in SweepSpec.model_fields]
     if unknown:
-        near = ", ".join(closest(unknown[0], SweepSpec.model_fields))
-        raise UsageError(f"{where}unknown setting {unknown[0]!r} of a sweep; closest: {near}")
+        near = suggestion(unknown[0], SweepSpec.model_fields)
+        raise UsageError(f"{where}unknown setting {unknown[0]!r} of a sweep{near}")
     if where and "name" not in found:
         found["name"] = Path(str(source)).stem
     try:

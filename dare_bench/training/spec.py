@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from dare_bench.config import one_line
-from dare_bench.errors import UsageError, closest
+from dare_bench.errors import UsageError, suggestion
 
 
 class TrainSpec(BaseModel):
@@ -128,8 +128,8 @@ def train_spec(**fields: Any) -> TrainSpec:
     """
     unknown = [name for name in fields if name not in TrainSpec.model_fields]
     if unknown:
-        near = ", ".join(closest(unknown[0], TrainSpec.model_fields))
-        raise UsageError(f"unknown training setting {unknown[0]!r}; closest: {near}")
+        near = suggestion(unknown[0], TrainSpec.model_fields)
+        raise UsageError(f"unknown training setting {unknown[0]!r}{near}")
     try:
         return TrainSpec(**fields)
     except ValidationError as error:

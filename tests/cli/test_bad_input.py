@@ -113,6 +113,12 @@ CASES: dict[str, tuple[tuple[Any, ...], int, str]] = {
     "repeats of a sweep": ((*SWEEP, "repeats.yaml"), 2, f"less than or equal to {MAX_REPEATS}"),
     "a device without values": ((*EVAL, "--device", "meta"), 2, "device 'meta' is not known; allowed are cpu"),
     "a mask id that is not the tokenizer's": ((*EVAL, "-a", "mask_id=7"), 1, "the tokenizer's mask token is 301"),
+    "a decoding mask id that is not the tokenizer's": (
+        (*EVAL, "--gen-kwargs", "mask_id=7"),
+        2,
+        "mask id 7, but the tokenizer's mask token is 301",
+    ),
+    "a decoding end id that is the mask": ((*EVAL, "--gen-kwargs", "eot_id=301"), 2, "is also an end or padding id"),
     "another program's name of a setting": ((*SWEEP, "lr.yaml"), 2, "closest: learning_rate"),
     "a task without a network": ((*EVAL[:3], "--tasks", "wikitext"), 2, "'wikitext' asks for loglikelihood_rolling"),
     "an unknown opening setting": (("validate", "tiny-llada", "-a", "foo=1"), 2, "'foo' is nothing that load takes"),

@@ -6,9 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import toy_source
 from run_factory import alter, make_run
 from site_pages import rows_of
+from toy_model import ToyModel
 
+from dare_bench.engine.evaluate import evaluate
+from dare_bench.runs.schema import UNSAFE_ALLOWED
+
+toy_source.register()
 HELD = "gen_length 16, block_length 16, steps 16"
 
 
@@ -140,12 +146,28 @@ def test_a_row_shows_what_sets_it_apart(tmp_path: Path, change: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
-    "change", [{"spec": {"unsafe_no_sandbox": True}}, {"execution": {"level": "none", "unsafe": True}}]
+    "change",
+    [
+        {"spec": {"unsafe_no_sandbox": True}},
+        {"execution": {"level": "none", "unsafe": True}},
+        {"events": [{"what": UNSAFE_ALLOWED}]},
+    ],
 )
 def test_a_run_that_might_do_without_a_sandbox_has_no_rank(tmp_path: Path, change: dict[str, Any]) -> None:
     alter(make_run(tmp_path, "a", tasks={"a": 0.5}), **change)
     (row,) = rows_of(tmp_path)
     assert row.rank is None and [badge.kind for badge in row.badges] == ["unsafe"]
+
+
+@pytest.mark.parametrize("limit", [2, 4])
+def test_a_resumed_run_is_unsafe_if_any_session_was(tmp_path: Path, limit: int) -> None:
+    def badges(**fields: Any) -> list[str]:
+        evaluate(model=ToyModel(), tasks="toygen", harness="toy", output_path=str(tmp_path), progress=False, **fields)
+        (row,) = rows_of(tmp_path)
+        return [badge.text for badge in row.badges if badge.kind == "unsafe"]
+
+    assert badges(limit=2) == []
+    assert badges(limit=limit, unsafe_no_sandbox=True) == ["sandbox not required"] == badges(limit=6)
 
 
 def test_the_settings_that_held_are_told_and_not_those_asked_for(tmp_path: Path) -> None:

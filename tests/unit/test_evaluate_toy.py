@@ -321,6 +321,24 @@ def test_wrong_words_are_refused_before_anything_is_made(tmp_path: Path) -> None
     assert not model.answered and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"steps": 2}, "unknown run setting 'steps': it is a decoding field; give decoding={'steps': 2}"),
+        ({"gen_kwargs": {"steps": 2}}, "unknown run setting 'gen_kwargs'; give decoding={'steps': 2}"),
+        ({"batch_size": 4}, "unknown run setting 'batch_size'; give max_rows=4"),
+        ({"task": "toygen"}, "unknown run setting 'task'; give tasks='toygen'"),
+        ({"gen_lenght": 3}, "unknown run setting 'gen_lenght'; closest: decoding={'gen_length': ...}"),
+        ({"zzz": 3}, "unknown run setting 'zzz'; docs/python.md names them"),
+        ({}, "no task named; give --tasks name,name, in Python tasks='name,name'"),
+    ],
+)
+def test_a_wrong_keyword_is_told_with_the_right_one(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as seen:
+        evaluate(model=ToyModel(), **fields)
+    assert str(seen.value).startswith(said) and "\n" not in str(seen.value)
+
+
 def test_refused_tasks_never_open_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dare_bench.engine.opening.Opener.loaded", lambda self, spec: pytest.fail("opened"))
     with pytest.raises(UsageError, match="run code"):

@@ -136,7 +136,7 @@ def test_a_run_made_again_is_left_out_and_said_so_but_other_prompts_are_a_row(tm
 def test_tasks_are_chosen_in_order_and_unknown_ones_named(tmp_path: Path) -> None:
     run = make_run(tmp_path, tasks={"t": 0.5, "u": 0.6, "v": 0.7})
     assert [column.name for column in table(run, tasks=["v", "t"]).columns] == ["v", "t"]
-    with pytest.raises(UnknownNameError, match="unknown task 'w'; closest: "):
+    with pytest.raises(UnknownNameError, match="unknown task 'w'; known: "):
         table(run, tasks=["w"])
     with pytest.raises(RunError, match="none of the 0 runs has a score"):
         score_table([])

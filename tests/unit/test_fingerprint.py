@@ -71,6 +71,16 @@ def test_hashes_are_remembered_until_the_file_changes(checkpoint: Path, monkeypa
     assert fingerprint.content_hash(checkpoint) == first
 
 
+def test_an_overwrite_in_place_with_its_time_set_back_is_seen(checkpoint: Path) -> None:
+    weights = checkpoint / "model-00001-of-00002.safetensors"
+    kept, first, states = weights.stat(), fingerprint.content_hash(checkpoint), fingerprint.file_states(checkpoint)
+    weights.write_bytes(bytes(reversed(weights.read_bytes())))
+    while (now := weights.stat()).st_ctime_ns == kept.st_ctime_ns or now.st_mtime_ns != kept.st_mtime_ns:
+        os.utime(weights, ns=(kept.st_atime_ns, kept.st_mtime_ns))  # the clock of file systems ticks in milliseconds
+    assert (now.st_size, now.st_ino) == (kept.st_size, kept.st_ino)
+    assert fingerprint.content_hash(checkpoint) != first and fingerprint.file_states(checkpoint) != states
+
+
 def test_reading_large_files_is_told_once(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -296,7 +296,7 @@ def test_a_chat_template_by_name(make: Make) -> None:
     model = ToyModel()
     prompt = make("toy_add", model, apply_chat_template="default", limit=1).requests()[0].prompt
     assert isinstance(prompt, str) and prompt.startswith("[user]Q: ")
-    with pytest.raises(UnknownNameError, match="unknown chat template 'tool_use'; closest: default"):
+    with pytest.raises(UnknownNameError, match="unknown chat template 'tool_use'; known: default"):
         make("toy_add", model, apply_chat_template="tool_use", limit=1).requests()
 
 

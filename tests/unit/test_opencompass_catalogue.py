@@ -115,7 +115,7 @@ def test_names_globs_and_paths_are_found_in_order_and_once(catalogue: Catalogue)
 def test_an_unknown_name_says_the_three_closest(catalogue: Catalogue) -> None:
     with pytest.raises(UnknownNameError, match=r"unknown OpenCompass config 'gsm8k_gn'; closest: gsm8k_gen, .+, .+"):
         catalogue.match(["gsm8k_gn"])
-    with pytest.raises(UnknownNameError, match="closest"):
+    with pytest.raises(UnknownNameError, match="none of the"):
         catalogue.match(["nothing_fits_*"])
     with pytest.raises(UsageError, match="no such config file"):
         catalogue.match(["nowhere/config.py"])

@@ -302,7 +302,7 @@ def test_data_that_is_there_or_that_opencompass_may_fetch_is_not_missing(
         ("hellaswag_ppl", {"apply_chat_template": True}, "PPL"),
         ("gsm8k_gen,gsm8k_0shot_gen_a58960", {}, "'gsm8k': run them apart"),
         ("gsm8k_gin", {}, "gsm8k_gen"),
-        ("gsm8k_gen:nope", {}, "none of its 1 data sets is 'nope'; closest: gsm8k"),
+        ("gsm8k_gen:nope", {}, "none of its 1 data sets is 'nope'; known: gsm8k"),
         ("nowhere/x.py", {}, "no such config file"),
         ("gsm8k_gen", {"include_path": "nowhere"}, "no such folder"),
         ("math_500_llmjudge_gen_6ff468", {}, "judge"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dare_bench.errors import UnknownNameError, UsageError
+from dare_bench.errors import UnknownNameError, UsageError, unknown
 from dare_bench.registry import Registry, load_plugins, registry
 
 
@@ -48,3 +48,17 @@ def test_plugins_register_and_a_broken_one_is_a_warning(monkeypatch):
     with pytest.warns(UserWarning, match="plugin 'bad' .* does not import"):
         load_plugins(names)
     assert names.names("trainer") == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "said"),
+    [
+        ("stpes", ["steps", "eps"], "unknown x 'stpes'; closest: steps, eps"),
+        ("STEPS", ["steps", "eps"], "unknown x 'STEPS'; closest: steps, eps"),
+        ("qq", ["steps", "eps"], "unknown x 'qq'; known: eps, steps"),
+        ("qq", [f"name_{at}" for at in range(2000)], "unknown x 'qq'; none of the 2,000 known is near"),
+        ("qq", [], "unknown x 'qq'; none is known"),
+    ],
+)
+def test_what_is_not_near_is_not_suggested(name: str, known: list[str], said: str) -> None:
+    assert str(unknown("x", name, known)) == said

@@ -23,6 +23,7 @@ from dare_bench.engine.rescored import write_rescored
 from dare_bench.errors import IncompleteError, RunError, UnknownNameError, UsageError
 from dare_bench.runs.files import DONE_FILE, file_digest
 from dare_bench.runs.reader import Run
+from dare_bench.runs.schema import UNSAFE_ALLOWED
 from dare_bench.types import Likelihood, Request
 
 need_package("lm_eval")
@@ -306,6 +307,11 @@ def test_a_written_run_is_of_its_own(tmp_path: Path) -> None:
     assert made(tmp_path, "toy_add", ToyModel()).path == run.path
 
 
+def told(run: Run) -> list[str]:
+    assert run.block is not None
+    return [event.what for event in run.block.events]
+
+
 def test_code_runs_again_in_the_sandbox_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if sandbox.isolation() == "none":
         lacks("bubblewrap", "is not installed or may not isolate, and neither may namespaces")
@@ -314,6 +320,7 @@ def test_code_runs_again_in_the_sandbox_alone(tmp_path: Path, monkeypatch: pytes
     run = made(tmp_path, "humaneval", model, data_dir=str(BENCH), decoding={"gen_length": 4096}, unsafe_no_sandbox=True)
     done = scored(run)
     assert done.same and [one.again for one in done.scores] == [0.5]
+    assert UNSAFE_ALLOWED in told(run) and UNSAFE_ALLOWED not in told(write_rescored(done, tmp_path))
     assert done.harness.execution["unsafe"] is False and done.harness.execution["statuses"] == {
         "failed": 1,
         "passed": 1,

@@ -21,7 +21,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from dare_bench.errors import DareError, DataError, UnknownNameError, UsageError, closest, unknown
+from dare_bench.errors import DareError, DataError, UnknownNameError, UsageError, suggestion, unknown
 from dare_bench.harness.opencompass.quiet import quiet
 from dare_bench.reading import existing, read_source
 
@@ -199,10 +199,8 @@ class Catalogue:
             return list(found.values())
         taken = [config for abbr, config in found.items() if fnmatch.fnmatchcase(abbr, wanted.only)]
         if not taken:
-            near = ", ".join(closest(wanted.only, found))
-            raise UnknownNameError(
-                f"{KIND} {wanted.name}: none of its {len(found)} data sets is {wanted.only!r}; closest: {near}"
-            )
+            near = suggestion(wanted.only, found) or f"; the first is {next(iter(found))}"
+            raise UnknownNameError(f"{KIND} {wanted.name}: none of its {len(found)} data sets is {wanted.only!r}{near}")
         return taken
 
 

@@ -1,4 +1,4 @@
-"""What a user may have meant by a name that a harness does not know: another harness's task, or a suite."""
+"""Names that can be refused before a model is opened, and what a user may have meant by them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from typing import Any
 
 from dare_bench import suites
 from dare_bench.config import RunSpec
-from dare_bench.errors import DareError, UnknownNameError
+from dare_bench.errors import DareError, DecodingError, UnknownNameError, suggestion
+from dare_bench.harness.requests import plain
+from dare_bench.keywords import DecodingKeywords
 from dare_bench.registry import registry
+
+_OURS = "dare_bench.model_adapters"
 
 
 def check(source_class: Any, spec: RunSpec) -> None:
@@ -16,7 +20,9 @@ def check(source_class: Any, spec: RunSpec) -> None:
 
     Raises:
         UnknownNameError: as the harness says it, with where else such a name is known.
+        DecodingError: a decoding field that no family has.
     """
+    _refuse_unknown_fields(spec)
     refuse = getattr(source_class, "check", None)
     if refuse is None:
         return
@@ -25,6 +31,18 @@ def check(source_class: Any, spec: RunSpec) -> None:
     except UnknownNameError as error:
         hints = [*_suites(spec), *_elsewhere(spec)]
         raise type(error)("; ".join([str(error), *hints])) if hints else error from None
+
+
+def _refuse_unknown_fields(spec: RunSpec) -> None:
+    """Without importing a family, which imports torch. One from a plugin may have fields of its own."""
+    if any(entry.origin != _OURS for entry in registry().entries("family")):
+        return
+    known = [*DecodingKeywords.__annotations__]
+    for name in plain(spec.decoding):
+        if name not in known:
+            raise DecodingError(
+                f"no model family has a decoding field {name!r}{suggestion(name, known)}; see dare-bench eval --help"
+            )
 
 
 def _suites(spec: RunSpec) -> list[str]:

@@ -224,6 +224,19 @@ def test_a_usage_error_is_one_line(words: tuple[str, ...], says: str, capsys: py
     assert err.startswith("error: ") and err.count("\n") == 1 and says in err and "--help" in err
 
 
+def test_a_decoding_field_that_no_family_has_is_refused_without_torch() -> None:
+    code = """
+import sys
+from dare_bench.cli import main
+try:
+    main(["eval", "--model", "tiny-llada", "--tasks", "dare_sudoku", "--gen-kwargs", "num_beams=2"])
+except SystemExit as left:
+    print(left.code, "torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "False"] and "no model family has a decoding field 'num_beams'" in done.stderr
+
+
 def test_trainers_are_listed_with_what_they_do() -> None:
     assert "supervised fine-tuning" in cli("ls", "trainers").stdout
     assert {"name", "about", "origin"} == set(json.loads(cli("ls", "trainers", "--json").stdout)[0])

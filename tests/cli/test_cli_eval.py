@@ -88,7 +88,7 @@ def test_interrupt_leaves_with_130_and_says_how_to_go_on(toy: ToyModel, capsys: 
         (("--tasks", "toygn"), 2, "unknown task 'toygn'; closest: toygen"),
         (("--tasks", "toycode"), 2, "run code"),
         (("--block-length", "5"), 2, "block_length=5"),
-        (("--gen-kwargs", "stpes=3"), 2, "'stpes' is no field"),
+        (("--gen-kwargs", "stpes=3"), 2, "no model family has a decoding field 'stpes'; closest: steps"),
         (("--harness", "none"), 2, "unknown harness 'none'"),
         (("--gen-kwargs", "stop=@"), 2, "cannot read 'stop=@'"),
         (("--gen-kwargs", "{a"), 2, "cannot read '{a'"),

@@ -71,8 +71,8 @@ def in_line(file: Callable[[Path], Path], places: dict[str, Any]) -> Change:
     return change
 
 
-def in_record(place: str, new: Any, number: int = 1) -> Change:
-    """Change a record of the journal, its checksum too."""
+def in_record(place: str, new: Any, number: int = 2) -> Change:
+    """Change a record of the journal, its checksum too: 0 is the session, 1 the program, then come the samples."""
 
     def change(run: Path) -> None:
         file = run / "journal" / "main.jsonl"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -317,20 +318,20 @@ def _by_opencompass(folder: Path) -> None:
 def test_the_script_of_a_data_set_is_not_run(
     build: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import datasets
-
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr("datasets.config.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    for name in [name for name in sys.modules if name.startswith("datasets_modules")]:
-        monkeypatch.delitem(sys.modules, name)
     folder, ran = tmp_path / "planted", tmp_path / "ran"
     folder.mkdir()
     (folder / "planted.py").write_text(SCRIPT.format(ran=str(ran)))
     with pytest.raises(DataError, match=r"loaded by a script of its own, which dare-bench never runs"):
         build(folder)
     assert not ran.exists()
-    datasets.load_dataset(str(folder), trust_remote_code=True)
+    code = f"import datasets; datasets.load_dataset({str(folder)!r}, trust_remote_code=True)"
+    caches = {
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_DATASETS_CACHE": str(tmp_path / "cache"),
+        "HF_MODULES_CACHE": str(tmp_path / "modules"),
+    }
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, **caches}, check=True, capture_output=True)
     assert ran.exists()  # the script works where it is run
 
 

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 from sandbox_fakes import ENDS, FAKES, HONEST_TESTS, TESTS
@@ -140,9 +142,11 @@ def f(x):
         except OSError: pass
     return frames.count("<tests>"), len(texts), len(others), sorted(os.listdir("/tmp")), len(threading.enumerate())
 """
+    # Packages that lie below /tmp are shown where they lie.
+    installed = [Path(sys.prefix).parts[2]] if sys.prefix.startswith("/tmp/") else []
     tests = (
         "import os\nopen('/tmp/of_the_tests', 'w').close()\nsecret_name = 1\nothers = f(1)[2]\n"
-        "assert f(1) == (0, 0, others, [], 1) and others <= 2, f(1)\n"
+        f"assert f(1) == (0, 0, others, {installed!r}, 1) and others <= 2, f(1)\n"
     )
     verdict = attack(strongest, solution, tests)
     assert verdict.status == "passed", verdict

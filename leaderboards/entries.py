@@ -210,10 +210,13 @@ def _entry(run: Run) -> Entry:
 
 def _unsafe(run: Run) -> bool:
     """Could any session of the run do without a sandbox?"""
-    if run.asked.get("unsafe_no_sandbox") or run.block is None:
-        return bool(run.asked.get("unsafe_no_sandbox"))
-    execution = run.block.execution
-    return bool(execution and execution.unsafe) or any(event.what == UNSAFE_ALLOWED for event in run.block.events)
+    if run.asked.get("unsafe_no_sandbox"):
+        return True
+    block = run.block
+    return block is not None and (
+        (block.execution is not None and block.execution.unsafe)
+        or any(event.what == UNSAFE_ALLOWED for event in block.events)
+    )
 
 
 def _scored(run: Run) -> dict[str, None]:

@@ -1,5 +1,5 @@
-"""``dare-bench`` in processes of its own that start quickly: they are forked from a server that has imported torch,
-transformers and lm-eval, which is most of what a command costs.
+"""``dare-bench`` and our scripts in processes that start quickly: they are forked from a server that has imported
+torch, transformers and lm-eval, which is most of what a command costs.
 
 Exit codes, output, files, locks and signals are those of a program that was started. Tests of what a fresh program
 imports, and how soon, start Python themselves.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -40,23 +41,30 @@ def start(
     stderr: str | Path = os.devnull,
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
+    script: Path | None = None,
 ) -> BaseProcess:
-    """Start ``dare-bench WORDS``; what it prints goes to the two files. ``env`` replaces the environment."""
+    """Start ``dare-bench WORDS``, or a script of ours with these arguments.
+
+    What it prints goes to the two files. ``env`` replaces the environment.
+    """
     given = dict(os.environ if env is None else env)
-    process = _context.Process(
-        target=_command, args=(list(words), str(stdout), str(stderr), given, str(cwd or Path.cwd()))
-    )
+    arguments = (list(words), str(stdout), str(stderr), given, str(cwd or Path.cwd()), script)
+    process = _context.Process(target=_command, args=arguments)
     process.start()
     return process
 
 
 def run(
-    *words: str, env: Mapping[str, str] | None = None, cwd: str | Path | None = None, timeout: float = 240
+    *words: str,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+    script: Path | None = None,
+    timeout: float = 240,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``dare-bench WORDS`` to its end. Raises TimeoutExpired."""
+    """Run a command to its end; see :func:`start`. Raises TimeoutExpired."""
     with tempfile.TemporaryDirectory(prefix="command-") as folder:
         out, err = Path(folder, "stdout"), Path(folder, "stderr")
-        process = start(words, out, err, env, cwd)
+        process = start(words, out, err, env, cwd, script)
         process.join(timeout)
         if process.exitcode is None:
             process.kill()
@@ -65,7 +73,7 @@ def run(
         return subprocess.CompletedProcess(list(words), process.exitcode, out.read_text(), err.read_text())
 
 
-def _command(words: list[str], stdout: str, stderr: str, env: dict[str, str], cwd: str) -> None:
+def _command(words: list[str], stdout: str, stderr: str, env: dict[str, str], cwd: str, script: Path | None) -> None:
     for number, name in ((1, stdout), (2, stderr)):
         handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(handle, number)
@@ -74,7 +82,11 @@ def _command(words: list[str], stdout: str, stderr: str, env: dict[str, str], cw
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
-    sys.argv = ["dare-bench", *words]
-    from dare_bench.cli import main
+    sys.argv = [str(script or "dare-bench"), *words]
+    if script is None:
+        from dare_bench.cli import main
 
-    main()
+        main()
+    else:
+        sys.path.insert(0, str(script.parent))
+        runpy.run_path(str(script), run_name="__main__")

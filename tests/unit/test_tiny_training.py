@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import command
 import pytest
 from safetensors import safe_open
 
@@ -18,8 +17,8 @@ FILES = {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tok
 
 
 def train(out: Path, recipe: str, *more: str) -> list[dict]:
-    command = [sys.executable, str(SCRIPT), "--recipe", recipe, "--threads", "1", "--out", str(out), *more]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=out.parent)
+    words = ("--recipe", recipe, "--threads", "1", "--out", str(out), *more)
+    done = command.run(*words, script=SCRIPT, cwd=out.parent)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -1,6 +1,7 @@
 """Checks that take no forward pass: would every answer of this checkpoint be wrong?
 
-They are made whenever a checkpoint is opened for an evaluation; :mod:`dare_bench.engine.validation` has the longer ones.
+They are made whenever a checkpoint is opened for an evaluation;
+:mod:`dare_bench.engine.validation` has the longer ones.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import golden
 import pytest
 
 from dare_bench.cli import main
-from dare_bench.engine import soundness
+from dare_bench.engine import soundness, validation
 from dare_bench.loading import load
 from dare_bench.model import Model
 
@@ -92,7 +92,7 @@ def test_a_tokenizer_that_changes_text_is_found(folder: Path) -> None:
 
 def test_a_tokenizer_that_breaks_is_a_failed_check(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = opened(folder, Stub(breaks=True))
-    for module in ("loading", "engine.opening"):
+    for module in ("engine.validation", "engine.opening"):
         monkeypatch.setattr(f"dare_bench.{module}.load", lambda *_, **__: model)
     found = {check.name: check for check in validation.validate(str(folder))}
     assert found["tokenizer"].passed is False and "no such piece" in found["tokenizer"].detail

@@ -254,7 +254,7 @@ def test_coverage_and_size_for_graded_values(n: int, replicates: int, monkeypatc
     [(20, 0.05, 0.05), (50, 0.01, 0.01), (50, 0.05, 0.02), (200, 0.003, 0.01)],
 )
 def test_few_changes_are_covered_too(n: int, won: float, lost: float) -> None:
-    """Where the bootstrap covers as little as 62 % (:mod:`dare_bench.analysis.paired_tests`): never below 93 %, if too wide."""
+    """Where the bootstrap covers as little as 62 % (see ``paired_tests``): never below 93 %, if too wide."""
     drawn = np.random.default_rng(n).multinomial(n, [won, lost, 1 - won - lost], size=4000)
     cached = lru_cache(maxsize=None)(_shares)
     found = [cached(int(a), int(b), n) for a, b, _ in drawn]

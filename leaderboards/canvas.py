@@ -15,9 +15,9 @@ import json
 from functools import lru_cache
 from html import escape
 
+from dare_bench.analysis.unmasking import Fold, Piece, Unmasking, Write, folded
 from dare_bench.leaderboards.pages import figure
 from dare_bench.runs.text import visible
-from dare_bench.runs.unmasking import Fold, Piece, Unmasking, Write, folded
 
 TOKEN_LIMIT = 200
 """Characters of one token; none of a real vocabulary comes near."""

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from dare_bench.analysis.document_view import AnswerView, DocumentView, FilterResult, document_view
+from dare_bench.analysis.unmasking import Unmasking
 from dare_bench.leaderboards.canvas import canvas, order_chart, shown
 from dare_bench.leaderboards.pages import TEXT_LIMIT, figure, slug
 from dare_bench.runs.index import Document
 from dare_bench.runs.scores import Score, is_share
 from dare_bench.runs.text import one_line
-from dare_bench.runs.unmasking import Unmasking
-from dare_bench.runs.view import AnswerView, DocumentView, Verdict, document_view
 from dare_bench.types import TIER_MEANING
 
 ANSWERS, CHOICES, PROMPTS, FILTERS, METRICS, FIELDS = 32, 100, 4, 20, 30, 20
@@ -142,7 +142,7 @@ def _verdicts(view: DocumentView, room: Room) -> str:
     )
 
 
-def _verdict(verdict: Verdict, whole: list[str], room: Room) -> str:
+def _verdict(verdict: FilterResult, whole: list[str], room: Room) -> str:
     same = verdict.filtered == ", ".join(whole)
     which = "the answer as it is" if len(whole) == 1 else "the answers as they are"
     passed = f'<span class="same">{which}</span>' if same else room.block(verdict.filtered, 4_000)
@@ -150,7 +150,7 @@ def _verdict(verdict: Verdict, whole: list[str], room: Room) -> str:
     return f'<tr><th scope="row">{_line(name, 60)}</th><td>{passed}</td><td>{_metrics(verdict)}</td></tr>'
 
 
-def _metrics(verdict: Verdict) -> str:
+def _metrics(verdict: FilterResult) -> str:
     several = list(verdict.metrics.items())
     more = f" and {len(several) - METRICS} more" if len(several) > METRICS else ""
     return " ".join(_metric(name, value, _right(value, None)) for name, value in several[:METRICS]) + more

@@ -210,7 +210,7 @@ def _stamp(path: Path) -> list[int]:
 
 def _source() -> str:
     """A hash of the program that makes the pages: another version makes all of them again."""
-    folders = (HERE, HERE.parent / "runs", HERE.parent / "stats")
+    folders = (HERE, HERE.parent / "runs", HERE.parent / "analysis")
     digest = hashlib.blake2b(digest_size=8)
     for folder in folders:
         for path in sorted(folder.rglob("*")):

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from dare_bench.analysis.paired_tests import holm
 from dare_bench.leaderboards import pair_page
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.descent import edges, trees
 from dare_bench.leaderboards.entries import Entry
 from dare_bench.leaderboards.pair_page import Delta
 from dare_bench.leaderboards.site import Site
-from dare_bench.stats.paired import holm
 
 LEVEL = 0.95
 

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 from run_factory import make_run
 
+from dare_bench.analysis.comparison import compare
 from dare_bench.errors import IncompleteError, UsageError
 from dare_bench.reports import compare as told
 from dare_bench.reports.text import markdown, show
-from dare_bench.runs.comparison import compare
 from dare_bench.runs.files import DONE_FILE
 from dare_bench.runs.reader import Run, find_runs
 

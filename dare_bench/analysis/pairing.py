@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dare_bench.analysis.paired_tests import Difference, paired_difference
+from dare_bench.analysis.settings import change, differing_settings
 from dare_bench.errors import IncompleteError, RunError, UsageError, unknown
-from dare_bench.runs.asked import change, differing_settings
-from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run
+from dare_bench.runs.results import members
 from dare_bench.runs.scores import Score
-from dare_bench.stats.paired import Difference, paired_difference
 
 _NAMED = 3
 

@@ -11,18 +11,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from dare_bench.analysis.intervals import Interval, interval
+from dare_bench.analysis.names import run_names
+from dare_bench.analysis.paired_tests import Difference, holm, smallest_detectable, smallest_detectable_mean
+from dare_bench.analysis.pairing import NotPooledError, Pairing, pair, same_harness, score_of, with_results
+from dare_bench.analysis.settings import shown
 from dare_bench.errors import UsageError
 from dare_bench.program import several
-from dare_bench.runs.asked import shown
 from dare_bench.runs.index import Document, SampleIndex
-from dare_bench.runs.intervals import members, value_range
-from dare_bench.runs.names import run_names
-from dare_bench.runs.paired import NotPooledError, Pairing, pair, same_harness, score_of, with_results
 from dare_bench.runs.reader import Run
+from dare_bench.runs.results import members, value_range
 from dare_bench.runs.scores import Score, are_shares, headline
 from dare_bench.runs.text import no_answer
-from dare_bench.stats import Interval, interval
-from dare_bench.stats.paired import Difference, holm, smallest_detectable, smallest_detectable_mean
 from dare_bench.types import Decoding
 
 Verdict = Literal["better", "worse", "no difference shown", "cannot tell"]

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dare_bench.runs.intervals import members
+from dare_bench.analysis.standing import around, own_templates
 from dare_bench.runs.reader import Run
+from dare_bench.runs.results import members
 from dare_bench.runs.schema import TaskBlock
 from dare_bench.runs.scores import opened_with
-from dare_bench.runs.standing import around, own_templates
 from dare_bench.types import Decoding
 
 _SHOWN = 60

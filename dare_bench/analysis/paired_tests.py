@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from dare_bench.stats.intervals import BATCH_VALUES, BOOTSTRAP_TO, bootstrap_mean, student
+from dare_bench.analysis.intervals import BATCH_VALUES, BOOTSTRAP_TO, bootstrap_mean, student
 
 ENOUGH_CHANGES = 50
 """Documents that must have changed before the bootstrap is trusted."""

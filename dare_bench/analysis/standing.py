@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run
+from dare_bench.runs.results import members
 from dare_bench.runs.scores import Score
 
 Difference = Literal["definition", "prompts"]

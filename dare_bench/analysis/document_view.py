@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from dare_bench.analysis.unmasking import Unmasking, unmasking
 from dare_bench.runs.index import Document
-from dare_bench.runs.unmasking import Unmasking, unmasking
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class AnswerView:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FilterResult:
     """What one filter made of the answers, and the scores that gave."""
 
     filter: str
@@ -47,7 +47,7 @@ class DocumentView:
     kind: Literal["generate", "score"]
     target: str
     answers: list[AnswerView]
-    verdicts: list[Verdict]
+    verdicts: list[FilterResult]
 
     @property
     def prompts(self) -> list[str]:
@@ -76,7 +76,7 @@ def document_view(document: Document) -> DocumentView:
         target,
         _marked(answers, target) if scored else answers,
         [
-            Verdict(str(row.get("filter", "")), _shown(row.get("filtered_resps")), {
+            FilterResult(str(row.get("filter", "")), _shown(row.get("filtered_resps")), {
                 str(name): row.get(str(name)) for name in _list(row.get("metrics"))
             })
             for row in document.rows

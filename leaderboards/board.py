@@ -19,7 +19,7 @@ class _Scored(Protocol):
     def top_level(self) -> list[str]: ...
 
 
-class Column(BaseModel):
+class TaskColumn(BaseModel):
     """One task of a board. Without ``metric`` ("metric,filter" as in lm-eval's files) its headline metric is taken."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -45,7 +45,7 @@ class Board(BaseModel):
 
     title: str
     about: str = ""
-    tasks: Literal["all"] | tuple[Column, ...] = "all"
+    tasks: Literal["all"] | tuple[TaskColumn, ...] = "all"
     rank_by: str = "mean"
     rows: Literal["checkpoint", "run"] = "checkpoint"
 
@@ -57,7 +57,7 @@ class Board(BaseModel):
 
     @field_validator("tasks")
     @classmethod
-    def _each_once(cls, value: Literal["all"] | tuple[Column, ...]) -> Literal["all"] | tuple[Column, ...]:
+    def _each_once(cls, value: Literal["all"] | tuple[TaskColumn, ...]) -> Literal["all"] | tuple[TaskColumn, ...]:
         if value != "all":
             keys = [(column.task, column.metric) for column in value]
             if not keys or len(set(keys)) < len(keys):
@@ -73,14 +73,14 @@ class Board(BaseModel):
             raise ValueError(f"rank_by is {self.rank_by!r}; allowed: {', '.join(allowed)}")
         return self
 
-    def columns(self, runs: Sequence[_Scored]) -> list[Column]:
+    def columns(self, runs: Sequence[_Scored]) -> list[TaskColumn]:
         """The columns: those declared, or every task and group that any run has a score of."""
         if self.tasks != "all":
             return list(self.tasks)
-        return [Column(task=task) for task in dict.fromkeys(task for run in runs for task in run.top_level)]
+        return [TaskColumn(task=task) for task in dict.fromkeys(task for run in runs for task in run.top_level)]
 
 
-def column_names(columns: Sequence[Column]) -> list[str]:
+def column_names(columns: Sequence[TaskColumn]) -> list[str]:
     """The columns' names, no two alike: of one task with several metrics each tells its own."""
     names = [column.name for column in columns]
     several = [f"{column.name} {column.metric}" if names.count(column.name) > 1 else column.name for column in columns]

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dare_bench.leaderboards.board import Column, column_names
-from dare_bench.leaderboards.context import View
+from dare_bench.leaderboards.board import TaskColumn, column_names
+from dare_bench.leaderboards.context import BoardView
 from dare_bench.leaderboards.pages import slug
 from dare_bench.leaderboards.rows import row_record
 from dare_bench.runs.text import no_formula
@@ -18,7 +18,7 @@ from dare_bench.runs.text import no_formula
 SCORE_FIELDS = ("value", "lo", "hi", "n", "tier", "fingerprint")
 
 
-def record(view: View) -> dict[str, Any]:
+def record(view: BoardView) -> dict[str, Any]:
     """What ``data/board.json`` holds."""
     return {
         "title": view.board.title,
@@ -28,7 +28,7 @@ def record(view: View) -> dict[str, Any]:
     }
 
 
-def column_keys(columns: Sequence[Column]) -> list[str]:
+def column_keys(columns: Sequence[TaskColumn]) -> list[str]:
     """A name for each task's column that can stand in an address; none twice."""
     keys = [slug(name) for name in column_names(columns)]
     return [f"{key}.{at + 1}" if key in FIXED or keys.count(key) > 1 else key for at, key in enumerate(keys)]
@@ -47,7 +47,7 @@ class Table:
     rows: list[list[str]]
 
 
-def csv_table(made: Mapping[str, Any], columns: Sequence[Column]) -> Table:
+def csv_table(made: Mapping[str, Any], columns: Sequence[TaskColumn]) -> Table:
     """The board's record as a table."""
     heads = [("rank", "rank"), ("rank", "rank_shared")]
     heads += [("model", name) for name in ("name", "model", "family", "settings_text", "status", "badges", "created")]
@@ -88,7 +88,7 @@ def csv_text(table: Table) -> str:
     return file.getvalue()
 
 
-def script(made: Mapping[str, Any], table: Table, columns: Sequence[Column]) -> str:
+def script(made: Mapping[str, Any], table: Table, columns: Sequence[TaskColumn]) -> str:
     """Record and table as a script, since a page opened from a disk may load scripts and no other files. It is loaded
     when somebody downloads the view. Only ASCII and no "<": text of models is data in it, wherever it ends up."""
     value = {"record": made, "names": column_names(columns), "table": asdict(table)}

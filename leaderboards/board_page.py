@@ -7,10 +7,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from dare_bench.leaderboards import board_data
-from dare_bench.leaderboards.board import Column
-from dare_bench.leaderboards.context import Context, View
+from dare_bench.leaderboards.board import TaskColumn
+from dare_bench.leaderboards.context import BoardView, Context
 from dare_bench.leaderboards.ranking import why_unranked
-from dare_bench.leaderboards.rows import Cell, Row
+from dare_bench.leaderboards.rows import BoardCell, BoardRow
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.scores import weakest
 from dare_bench.runs.text import one_line
@@ -39,13 +39,13 @@ BADGES = {
 """What each kind of badge is called and means; a run's page says what it means there."""
 
 
-def write(site: Site, context: Context, view: View) -> None:
+def write(site: Site, context: Context, view: BoardView) -> None:
     record = board_data.record(view)
     shown = [(row.name, row.settings, row.badges) for row in view.rows]
     site.part(f"board {view.place}", (view.board, record, shown), lambda: _write(site, view, record))
 
 
-def _write(site: Site, view: View, record: Mapping[str, Any]) -> None:
+def _write(site: Site, view: BoardView, record: Mapping[str, Any]) -> None:
     table = board_data.csv_table(record, view.columns)
     data = PurePosixPath(view.data)
     places = {"data": view.data, "csv": str(data.with_suffix(".csv")), "script": str(data.with_suffix(".js"))}
@@ -55,7 +55,7 @@ def _write(site: Site, view: View, record: Mapping[str, Any]) -> None:
     site.page(view.place, "board.html.j2", **places, **_shown(view))
 
 
-def _shown(view: View) -> dict[str, Any]:
+def _shown(view: BoardView) -> dict[str, Any]:
     board, columns, rows = view.board, view.columns, view.rows
     keys = board_data.column_keys(columns)
     kinds = dict.fromkeys(badge.kind for row in rows for badge in row.badges)
@@ -85,12 +85,12 @@ def _shown(view: View) -> dict[str, Any]:
     }
 
 
-def _tier(row: Row) -> str:
+def _tier(row: BoardRow) -> str:
     """The weakest tier of a row's scores; empty where none has one."""
     return weakest(cell.score.tier for cell in row.cells if cell is not None) or ""
 
 
-def _head(column: Column, cells: Sequence[Cell | None]) -> dict[str, str]:
+def _head(column: TaskColumn, cells: Sequence[BoardCell | None]) -> dict[str, str]:
     """A column's name and which metric stands in it; the filter is named where there is one."""
     keys = {cell.score.key.removesuffix(",none").replace(",", ", ") for cell in cells if cell is not None}
     metric = keys.pop() if len(keys) == 1 else "several metrics" if keys else ""

@@ -11,7 +11,7 @@ from typing import Any
 from dare_bench.errors import RunError, UsageError
 from dare_bench.leaderboards import board_page, compare_page, lineage_page, run_page, sample_pages, speed_page
 from dare_bench.leaderboards.board import Board, load_board
-from dare_bench.leaderboards.context import Context, View
+from dare_bench.leaderboards.context import BoardView, Context
 from dare_bench.leaderboards.entries import read_entries
 from dare_bench.leaderboards.pages import HERE, Link, slug
 from dare_bench.leaderboards.ranking import make_rows, settled
@@ -117,7 +117,7 @@ def _write(site: Site, context: Context, report: Report, tell: Callable[[int, in
         board_page.write(site, context, view)
 
 
-def _views(declared: Sequence[tuple[str, Board]], context: Context) -> list[View]:
+def _views(declared: Sequence[tuple[str, Board]], context: Context) -> list[BoardView]:
     views = []
     for number, (name, board) in enumerate(declared):
         short = slug(Path(name).stem if name.endswith((".yaml", ".yml")) else name)
@@ -125,11 +125,11 @@ def _views(declared: Sequence[tuple[str, Board]], context: Context) -> list[View
     return views
 
 
-def _view(name: str, board: Board, context: Context, place: str, site: Site | None = None) -> View:
+def _view(name: str, board: Board, context: Context, place: str, site: Site | None = None) -> BoardView:
     columns = board.columns(context.entries)
     board = settled(board, columns, context.entries)
     data = "data/board.json" if place == "index.html" else f"data/{place.removesuffix('.html')}.json"
-    return View(name, board, columns, make_rows(board, columns, context.entries, site), place, data)
+    return BoardView(name, board, columns, make_rows(board, columns, context.entries, site), place, data)
 
 
 def _navigation(context: Context) -> tuple[Link, ...]:

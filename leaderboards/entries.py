@@ -24,7 +24,7 @@ from dare_bench.runs.text import one_line, without_paths
 
 
 @dataclass(slots=True)
-class Entry:
+class BoardEntry:
     """A run. ``checkpoint`` is what makes two runs those of one model: name, content, adapter and dtype.
 
     ``name`` is what to call it among the others. ``state`` tells whether its results are those of the last build;
@@ -116,7 +116,7 @@ _ALWAYS = ("gen_length", "block_length", "steps", "denoising_steps")
 """Decoding fields that are told whether somebody asked for them or not: tasks set them, too."""
 
 
-def settings_line(entries: Sequence[Entry]) -> str:
+def settings_line(entries: Sequence[BoardEntry]) -> str:
     """Family, dtype, harness and decoding of a row's runs. The values are those that held: a task may have set them,
     and a family's rules may have changed what was asked for."""
     first = entries[0]
@@ -139,13 +139,13 @@ def spread(values: Sequence[Any]) -> str:
     return " or ".join(plain_value(value) for value in seen)
 
 
-def read_entries(roots: Iterable[str | Path], problem: Callable[[str], None]) -> list[Entry]:
+def read_entries(roots: Iterable[str | Path], problem: Callable[[str], None]) -> list[BoardEntry]:
     """The runs at or below ``roots``, each folder once, oldest first; what cannot be read is told to ``problem``.
 
     Raises:
         RunError: a root is no folder.
     """
-    found: dict[Path, Entry] = {}
+    found: dict[Path, BoardEntry] = {}
     for root in roots:
         for run in iterate_runs(root, problem):
             try:
@@ -164,12 +164,12 @@ def read_entries(roots: Iterable[str | Path], problem: Callable[[str], None]) ->
     return entries
 
 
-def _entry(run: Run) -> Entry:
+def _entry(run: Run) -> BoardEntry:
     block = run.block
     model = block.model if block else None
     environment = block.environment if block else None
     machine = (environment.gpu or environment.cpu or "") if environment else ""
-    return Entry(
+    return BoardEntry(
         path=run.path,
         run_id=run.run_id,
         model=run.model,

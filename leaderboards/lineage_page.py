@@ -10,13 +10,14 @@ from functools import partial
 from typing import Any
 
 from dare_bench.leaderboards import comparing, pair_page
-from dare_bench.leaderboards.charts import Base, Series, Step, lines
+from dare_bench.leaderboards.charts import Base, CurvePoint, Series, lines
+from dare_bench.leaderboards.checkpoint_changes import adjust, family, kind, steps_of
 from dare_bench.leaderboards.context import Context
-from dare_bench.leaderboards.descent import (
-    Node,
-    Recipe,
-    Scored,
-    Training,
+from dare_bench.leaderboards.lineage import (
+    CheckpointNode,
+    CheckpointScore,
+    SeedTraining,
+    TrainingRecipe,
     chosen,
     edge,
     tasks_of,
@@ -26,7 +27,6 @@ from dare_bench.leaderboards.descent import (
 from dare_bench.leaderboards.pages import Link, slug
 from dare_bench.leaderboards.pair_page import Delta
 from dare_bench.leaderboards.site import Site
-from dare_bench.leaderboards.steps import adjust, family, kind, steps_of
 from dare_bench.runs.scores import Score, is_share
 
 INDEX = "lineage/index.html"
@@ -168,7 +168,7 @@ def _drawn(chart: Chart, ident: str) -> Any:
 class _Reading:
     """A tree on its way to the page: which score stands for each checkpoint, and the pairs with their parents."""
 
-    def __init__(self, site: Site, context: Context, root: Node, tasks: Sequence[str]) -> None:
+    def __init__(self, site: Site, context: Context, root: CheckpointNode, tasks: Sequence[str]) -> None:
         self.site, self.context, self.root, self.tasks = site, context, root, tasks
         self._usual = {task: usual_settings(root, task) for task in tasks}
 
@@ -179,19 +179,21 @@ class _Reading:
         count = 1 + sum(1 for _ in self.root.below())
         return Tree(self.root.name, place, own, branches, charts, count, self.context.samples)
 
-    def _scores(self, node: Node) -> Iterator[tuple[str, Scored]]:
+    def _scores(self, node: CheckpointNode) -> Iterator[tuple[str, CheckpointScore]]:
         for task in self.tasks:
             found = chosen(node, task, self._usual[task])
             if found is not None:
                 yield task, found
 
-    def _line(self, found: Scored, label: str, delta: Delta | None = None, why: str = "", others: int = 0) -> Line:
+    def _line(
+        self, found: CheckpointScore, label: str, delta: Delta | None = None, why: str = "", others: int = 0
+    ) -> Line:
         score = found.score
         return Line(
             label, found.entry.page, score.value, score.lo, score.hi, score.n, is_share(score), delta, why, others
         )
 
-    def _compared(self, node: Node, task: str, own: Scored, label: str) -> Line:
+    def _compared(self, node: CheckpointNode, task: str, own: CheckpointScore, label: str) -> Line:
         """A checkpoint's score and its paired difference to its parent's."""
         others = len({one.score.fingerprint for one in node.scored(task)}) - 1
         made = edge(node, task, own)
@@ -205,7 +207,7 @@ class _Reading:
             return self._line(own, label, why=f"not comparable: {found}", others=others)
         return self._line(own, label, found, others=others)
 
-    def _branch(self, recipe: Recipe) -> Branch:
+    def _branch(self, recipe: TrainingRecipe) -> Branch:
         results = [made for task in self.tasks if (made := self._results(recipe, task)) is not None]
         nodes = [node for training in recipe.trainings for node in training.nodes]
         missing = [_label(t, node) for t in recipe.trainings for node in t.nodes if not node.entries]
@@ -227,7 +229,7 @@ class _Reading:
             after,
         )
 
-    def _results(self, recipe: Recipe, task: str) -> Results | None:
+    def _results(self, recipe: TrainingRecipe, task: str) -> Results | None:
         last, earlier = [], []
         for training in recipe.trainings:
             scored = [(node, own) for node in training.nodes if (own := chosen(node, task, self._usual[task]))]
@@ -236,7 +238,7 @@ class _Reading:
             earlier += made[:-1]
         return Results(task, _mean(last), last, earlier) if last else None
 
-    def _charts(self, node: Node) -> Iterator[Chart]:
+    def _charts(self, node: CheckpointNode) -> Iterator[Chart]:
         """One chart for each task that anything trained from ``node`` has a score of."""
         for task in self.tasks:
             series, scores = [], []
@@ -255,14 +257,16 @@ class _Reading:
             yield Chart(f"{task}, trained from {node.name}", scores[0].metric, share, higher, series, start)
 
 
-def _start(node: Node, score: Score, page: str) -> Base:
+def _start(node: CheckpointNode, score: Score, page: str) -> Base:
     return Base(node.name, score.value, _up(page), score.lo, score.hi)
 
 
-def _series(recipe: Recipe, training: Training, found: Sequence[tuple[Node, Scored]]) -> Series:
+def _series(
+    recipe: TrainingRecipe, training: SeedTraining, found: Sequence[tuple[CheckpointNode, CheckpointScore]]
+) -> Series:
     group = ", ".join(filter(None, [f"{recipe.title} on {recipe.data}", recipe.detail]))
     steps = [
-        Step(node.step or 0, own.score.value, _up(own.entry.page), own.score.lo, own.score.hi, own.entry.settings)
+        CurvePoint(node.step or 0, own.score.value, _up(own.entry.page), own.score.lo, own.score.hi, own.entry.settings)
         for node, own in found
     ]
     several = len(recipe.trainings) > 1
@@ -275,7 +279,7 @@ def _up(page: str) -> str:
     return f"../{page}"
 
 
-def _label(training: Training, node: Node) -> str:
+def _label(training: SeedTraining, node: CheckpointNode) -> str:
     step = "" if node.step is None else f", step {node.step:g}"
     return f"seed {training.seed}{step}"
 

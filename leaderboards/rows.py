@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dare_bench.leaderboards.board import Column, column_names
-from dare_bench.leaderboards.entries import Entry, settings_line
+from dare_bench.leaderboards.board import TaskColumn, column_names
+from dare_bench.leaderboards.entries import BoardEntry, settings_line
 from dare_bench.leaderboards.names import Name
 from dare_bench.runs.scores import Score
 from dare_bench.stats import Interval
@@ -23,11 +23,11 @@ class Badge:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class BoardCell:
     """One number of a board and the run that it comes from."""
 
     score: Score
-    entry: Entry
+    entry: BoardEntry
 
     @property
     def shots(self) -> str:
@@ -35,14 +35,14 @@ class Cell:
 
 
 @dataclass(slots=True)
-class Row:
+class BoardRow:
     """One checkpoint under one set of settings: a run, or several with other tasks each.
 
     ``cells`` follow the board's columns, None where no run has such a score. ``mean`` is what the row is ranked by.
     """
 
-    entries: list[Entry]
-    cells: list[Cell | None]
+    entries: list[BoardEntry]
+    cells: list[BoardCell | None]
     badges: list[Badge] = field(default_factory=list)
     mean: float | None = None
     mean_interval: Interval | None = None
@@ -52,7 +52,7 @@ class Row:
     shared: bool = False
 
     @property
-    def main(self) -> Entry:
+    def main(self) -> BoardEntry:
         """The run that gives the row its name: the newest."""
         return max(self.entries, key=lambda entry: entry.created)
 
@@ -113,10 +113,10 @@ class Row:
         return sum(cost.tokens_to_eos for cost in own) / seconds if seconds else None
 
 
-def together(entries: Sequence[Entry], apart: bool) -> list[list[Entry]]:
+def together(entries: Sequence[BoardEntry], apart: bool) -> list[list[BoardEntry]]:
     """Which runs share a row: those of one checkpoint on one machine that were asked with the same settings (or by one
     suite, or by recipes, where settings are the task's) and have no task in common."""
-    rows: list[list[Entry]] = []
+    rows: list[list[BoardEntry]] = []
     for entry in sorted(entries, key=_precedence):
         for row in () if apart or entry.status == "running" else rows:
             if _may_join(entry, row):
@@ -127,30 +127,30 @@ def together(entries: Sequence[Entry], apart: bool) -> list[list[Entry]]:
     return rows
 
 
-def _precedence(entry: Entry) -> tuple[Any, ...]:
+def _precedence(entry: BoardEntry) -> tuple[Any, ...]:
     """Complete and new ones first: where two have a task, the better one is on the row that others may join. Parts of
     a suite find each other before a run of the same settings joins one of them."""
     return not entry.complete, entry.limit is not None, entry.row.alone, tuple(-ord(char) for char in entry.created)
 
 
-def _may_join(entry: Entry, row: Sequence[Entry]) -> bool:
+def _may_join(entry: BoardEntry, row: Sequence[BoardEntry]) -> bool:
     if any(other.status == "running" or set(entry.tasks) & set(other.tasks) for other in row):
         return False
     return all(entry.row.joins(other.row) for other in row)
 
 
-def cells_of(entries: Sequence[Entry], columns: Sequence[Column]) -> list[Cell | None]:
+def cells_of(entries: Sequence[BoardEntry], columns: Sequence[TaskColumn]) -> list[BoardCell | None]:
     return [next(_found(entries, column), None) for column in columns]
 
 
-def _found(entries: Sequence[Entry], column: Column) -> Iterator[Cell]:
+def _found(entries: Sequence[BoardEntry], column: TaskColumn) -> Iterator[BoardCell]:
     for entry in entries:
         score = entry.headline(column.task) if column.metric is None else entry.score(column.task, column.metric)
         if score is not None:
-            yield Cell(score, entry)
+            yield BoardCell(score, entry)
 
 
-def row_record(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
+def row_record(row: BoardRow, columns: Sequence[TaskColumn]) -> dict[str, Any]:
     """A row as it stands in ``data/board.json``."""
     made = row.mean_interval
     return {

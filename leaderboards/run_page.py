@@ -8,9 +8,9 @@ from typing import Any
 
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.context import Context
-from dare_bench.leaderboards.entries import Entry
+from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.pages import settings_table
-from dare_bench.leaderboards.rows import Row, score_record
+from dare_bench.leaderboards.rows import BoardRow, score_record
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import Block, RecipeBlock
@@ -22,7 +22,7 @@ STATUSES = ("matched", "ambiguous", "no_match", "truncated")
 """What can become of reading an answer, in the order of the table; other names follow."""
 
 
-def write(site: Site, context: Context, entry: Entry) -> None:
+def write(site: Site, context: Context, entry: BoardEntry) -> None:
     row = next((row for row in context.views[0].rows if entry in row.entries), None)
     pages = context.pages.get(entry.slug, {})
     badges = list(row.badges) if row else []
@@ -40,11 +40,11 @@ def write(site: Site, context: Context, entry: Entry) -> None:
         context.problem(str(error))
 
 
-def _others(entry: Entry, row: Row | None) -> list[Entry]:
+def _others(entry: BoardEntry, row: BoardRow | None) -> list[BoardEntry]:
     return [other for other in row.entries if other is not entry] if row else []
 
 
-def _write(site: Site, entry: Entry, values: Mapping[str, Any]) -> None:
+def _write(site: Site, entry: BoardEntry, values: Mapping[str, Any]) -> None:
     run = entry.open()
     block = _public(run.block) if run.block else None
     scores = run.scores()
@@ -180,7 +180,7 @@ def _recipe(run: Run, recipe: RecipeBlock) -> RecipeLine:
     )
 
 
-def _trainings(entry: Entry) -> list[dict[str, Any]]:
+def _trainings(entry: BoardEntry) -> list[dict[str, Any]]:
     """The trainings behind the checkpoint, the first one first: what it began from, how, and every setting."""
     made = []
     for training in trainings(entry.lineage):

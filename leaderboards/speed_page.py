@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from dare_bench.leaderboards.board import Column
+from dare_bench.leaderboards.board import TaskColumn
 from dare_bench.leaderboards.charts import Point, front_table, scatter
 from dare_bench.leaderboards.charts.axes import compact
 from dare_bench.leaderboards.charts.frame import score as told
 from dare_bench.leaderboards.charts.frame import with_interval
-from dare_bench.leaderboards.context import Context, View
+from dare_bench.leaderboards.context import BoardView, Context
 from dare_bench.leaderboards.pages import Link, slug
 from dare_bench.leaderboards.ranking import why_unranked
-from dare_bench.leaderboards.rows import Cell, Row
+from dare_bench.leaderboards.rows import BoardCell, BoardRow
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.scores import is_share
 
@@ -72,7 +72,7 @@ def write(site: Site, context: Context) -> None:
 
 
 def _write(
-    site: Site, view: View, sheet: Sheet, tabs: list[tuple[str, str]], boards: list[tuple[str, str]], why: str
+    site: Site, view: BoardView, sheet: Sheet, tabs: list[tuple[str, str]], boards: list[tuple[str, str]], why: str
 ) -> None:
     charts = [_chart("nfe", f"{sheet.name} against {NFE}", NFE, sheet.passes, sheet, "left")]
     alone = [(name, points[0]) for name, points in sheet.speeds if len(points) == 1 and len(sheet.speeds) > 1]
@@ -94,14 +94,14 @@ def _write(
     )
 
 
-def _no_mean(view: View) -> str:
+def _no_mean(view: BoardView) -> str:
     """Why there is no page of the mean, where one would be expected."""
     if view.board.rank_by != "mean" or len(view.columns) < 2 or any(row.rank is not None for row in view.rows):
         return ""
     return why_unranked(view.rows, view.board, view.columns)
 
 
-def sheets(view: View, number: int) -> list[Sheet]:
+def sheets(view: BoardView, number: int) -> list[Sheet]:
     """A board's sheets, what it ranks by first; none where nothing has a score and a cost."""
     folder = "speed/" if number == 0 else f"speed/{number}-{view.name}/"
     made = [_of_column(view, at, f"{folder}{at + 1}-{slug(c.task)}.html") for at, c in enumerate(view.columns)]
@@ -115,7 +115,7 @@ def sheets(view: View, number: int) -> list[Sheet]:
     return [replace(made[0], place=f"{folder}index.html"), *made[1:]] if made else []
 
 
-def _of_mean(view: View) -> Sheet:
+def _of_mean(view: BoardView) -> Sheet:
     """The mean over all tasks, against the cost of all runs of a row."""
     passes, speeds = [], []
     root = _root(view)
@@ -129,7 +129,7 @@ def _of_mean(view: View) -> Sheet:
     return Sheet("", f"Mean of {len(view.columns)} tasks", "mean", True, True, passes, _classes(speeds))
 
 
-def _of_column(view: View, at: int, place: str) -> Sheet:
+def _of_column(view: BoardView, at: int, place: str) -> Sheet:
     """One task's score; its own forward passes where the run knows them, else those of all the run's tasks."""
     column = view.columns[at]
     passes, speeds, together, cells = [], [], 0, []
@@ -154,22 +154,22 @@ def _of_column(view: View, at: int, place: str) -> Sheet:
     return Sheet(place, column.name, _metric(column, cells), percent, higher, passes, _classes(speeds), together)
 
 
-def _root(view: View) -> str:
+def _root(view: BoardView) -> str:
     """From a speed page of this board to the site's folder."""
     return "../" if view.place == "index.html" else "../../"
 
 
-def _metric(column: Column, cells: Sequence[Cell]) -> str:
+def _metric(column: TaskColumn, cells: Sequence[BoardCell]) -> str:
     keys = {cell.score.metric for cell in cells}
     return keys.pop() if len(keys) == 1 else "score"
 
 
 def _point(
-    row: Row,
+    row: BoardRow,
     root: str,
     value: float | None,
     ends: tuple[float | None, float | None],
-    cells: Sequence[Cell | None],
+    cells: Sequence[BoardCell | None],
     ranked: bool,
     page: str | None = None,
 ) -> Point:

@@ -10,7 +10,7 @@ _UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class AxisScale:
     """From a value between ``lo`` and ``hi`` to a place between ``start`` and ``end``; ``ticks`` are values."""
 
     lo: float
@@ -38,7 +38,7 @@ def linear(
     floor: float = -math.inf,
     ceiling: float = math.inf,
     count: int = 5,
-) -> Scale:
+) -> AxisScale:
     """A scale whose ends are ticks and that holds all ``values``, never wider than ``floor`` to ``ceiling``.
 
     Equal values get some room on both sides, no values the scale from 0 to 1.
@@ -51,10 +51,10 @@ def linear(
     step = nice_step((hi - lo) / count)
     first, last = math.floor(lo / step + 1e-9), math.ceil(hi / step - 1e-9)
     ticks = tuple(round(at * step, 12) for at in range(first, last + 1))
-    return Scale(ticks[0], ticks[-1], start, end, ticks)
+    return AxisScale(ticks[0], ticks[-1], start, end, ticks)
 
 
-def logarithmic(values: Iterable[float], start: float, end: float) -> Scale:
+def logarithmic(values: Iterable[float], start: float, end: float) -> AxisScale:
     """A logarithmic scale with a little room around ``values``; zeros, negatives and what is not finite are ignored.
 
     Ticks are 1, 2, 5, 10 ... where they fit, powers of ten on a wide scale, even steps on one of less than a factor 3.
@@ -63,7 +63,7 @@ def logarithmic(values: Iterable[float], start: float, end: float) -> Scale:
     lo, hi = min(numbers), max(numbers)
     room = max((hi / lo) ** 0.07, 1.12)
     lo, hi = lo / room, hi * room
-    return Scale(lo, hi, start, end, _log_ticks(lo, hi), log=True)
+    return AxisScale(lo, hi, start, end, _log_ticks(lo, hi), log=True)
 
 
 def _log_ticks(lo: float, hi: float, most: int = 8) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup, escape
 
-from dare_bench.leaderboards.charts.axes import Scale, compact, px, tick_labels
+from dare_bench.leaderboards.charts.axes import AxisScale, compact, px, tick_labels
 from dare_bench.leaderboards.charts.marks import shape
 from dare_bench.runs.text import one_line, visible
 
@@ -26,8 +26,8 @@ class Frame:
 
     ident: str
     title: str
-    x: Scale
-    y: Scale
+    x: AxisScale
+    y: AxisScale
     x_title: str
     y_title: str
     percent: bool

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from dare_bench.leaderboards.charts import frame
-from dare_bench.leaderboards.charts.axes import Scale, compact, linear, px
+from dare_bench.leaderboards.charts.axes import AxisScale, compact, linear, px
 from dare_bench.leaderboards.charts.frame import BOTTOM, LEFT, RIGHT, TOP, Frame
 from dare_bench.leaderboards.charts.labels import HEIGHT, shorten, spread, width
 from dare_bench.leaderboards.charts.marks import classes, shape
@@ -20,7 +20,7 @@ _BANDS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CurvePoint:
     """A checkpoint's score ``y`` (interval ``lo`` to ``hi``) after ``x`` training steps; ``href`` is its run's page."""
 
     x: float
@@ -34,10 +34,10 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Series:
     """The checkpoints of one training. ``label`` stands at the line's end (default: the name); series of one ``group``
-    (seeds of one recipe, say) share a colour and an entry of the legend (default: the name)."""
+    (seeds of one recipe, say) share a color and an entry of the legend (default: the name)."""
 
     name: str
-    steps: Sequence[Step]
+    steps: Sequence[CurvePoint]
     group: str = ""
     label: str = ""
 
@@ -99,11 +99,11 @@ def _group(one: Series) -> str:
     return one.group or one.name
 
 
-def _finite(steps: Sequence[Step]) -> list[Step]:
+def _finite(steps: Sequence[CurvePoint]) -> list[CurvePoint]:
     return sorted((s for s in steps if math.isfinite(s.x) and math.isfinite(s.y)), key=lambda step: step.x)
 
 
-def _base(base: Base, x: Scale, y: Scale, percent: bool) -> str:
+def _base(base: Base, x: AxisScale, y: AxisScale, percent: bool) -> str:
     down = px(y(base.y))
     said = (base.name, f"{frame.with_interval(base.y, base.lo, base.hi, percent)} · before training")
     return (
@@ -112,7 +112,9 @@ def _base(base: Base, x: Scale, y: Scale, percent: bool) -> str:
     )
 
 
-def _series(one: Series, steps: Sequence[Step], number: int, x: Scale, y: Scale, percent: bool, bands: bool) -> str:
+def _series(
+    one: Series, steps: Sequence[CurvePoint], number: int, x: AxisScale, y: AxisScale, percent: bool, bands: bool
+) -> str:
     made = [f'<g class="series f{number}">']
     bounded = [step for step in steps if step.lo is not None and step.hi is not None]
     as_band = bands and len(bounded) == len(steps) > 1
@@ -136,7 +138,11 @@ def _series(one: Series, steps: Sequence[Step], number: int, x: Scale, y: Scale,
 
 
 def _ends(
-    shown: Sequence[tuple[Series, list[Step]]], names: Sequence[str], known: Mapping[str, int], x: Scale, y: Scale
+    shown: Sequence[tuple[Series, list[CurvePoint]]],
+    names: Sequence[str],
+    known: Mapping[str, int],
+    x: AxisScale,
+    y: AxisScale,
 ) -> str:
     """The lines' names at their ends, where they find room."""
     heights = spread([y(steps[-1].y) for _, steps in shown], HEIGHT, TOP, BOTTOM)
@@ -150,7 +156,7 @@ def _ends(
     return f'<g class="names" aria-hidden="true">{"".join(made)}</g>'
 
 
-def _legend(shown: Sequence[tuple[Series, list[Step]]], known: Mapping[str, int], base: Base | None) -> list[str]:
+def _legend(shown: Sequence[tuple[Series, list[CurvePoint]]], known: Mapping[str, int], base: Base | None) -> list[str]:
     made = [frame.key(name, number) for name, number in known.items()]
     if base:
         made.append(frame.sign("dash", "M-8 0H8", f"before training: {one_line(base.name, 40)}"))

@@ -1,4 +1,4 @@
-"""The marks of families: a shape and a colour each, so that neither has to be told from the other alone."""
+"""The marks of families: a shape and a color each, so that neither has to be told from the other alone."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from itertools import pairwise
 
 from dare_bench.leaderboards.charts.axes import px
 
-COLOURS = 8
+COLORS = 8
 """``--series-1`` to ``--series-8`` in charts.css."""
 CLASSES = 24
-"""``f0`` to ``f23`` in charts.css: eight shapes, three times, each time in another colour."""
+"""``f0`` to ``f23`` in charts.css: eight shapes, three times, each time in another color."""
 RADIUS = 5.0
 SMALL = 0.72
 """The size of the marks of unranked points, as a share of the others'."""
@@ -65,6 +65,6 @@ def classes(families: Iterable[str]) -> dict[str, int]:
     return {name: at % CLASSES for at, name in enumerate(sorted(set(families)))}
 
 
-def colour(number: int) -> int:
-    """The series colour (1 to 8) of a family's class: each round of eight shapes starts three colours further on."""
-    return (number + 3 * (number // len(_SHAPES))) % COLOURS + 1
+def color(number: int) -> int:
+    """The series color (1 to 8) of a family's class: each round of eight shapes starts three colours further on."""
+    return (number + 3 * (number // len(_SHAPES))) % COLORS + 1

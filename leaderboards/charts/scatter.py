@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from dare_bench.leaderboards.charts import frame
 from dare_bench.leaderboards.charts.axes import compact, linear, logarithmic, px
 from dare_bench.leaderboards.charts.frame import BOTTOM, LEFT, RIGHT, TOP, Frame
-from dare_bench.leaderboards.charts.labels import HEIGHT, Room, shorten
+from dare_bench.leaderboards.charts.labels import HEIGHT, LabelPlacer, shorten
 from dare_bench.leaderboards.charts.marks import RADIUS, SMALL, classes, shape
 from dare_bench.leaderboards.charts.pareto import Sideways, Upright, front
 
@@ -212,7 +212,7 @@ def _names(
     upright: Upright,
 ) -> str:
     """The front's names where there is room: on its far side first, where no mark can be."""
-    room = Room((LEFT + 2, TOP - HEIGHT - 4, RIGHT, BOTTOM - 2))
+    room = LabelPlacer((LEFT + 2, TOP - HEIGHT - 4, RIGHT, BOTTOM - 2))
     room.taken = [(m.x - RADIUS, m.y - RADIUS, m.x + RADIUS, m.y + RADIUS) for m in marks]
     room.taken += [(m.x - 2, m.top or 0.0, m.x + 2, m.foot) for m in marks if m.foot is not None]
     for (ax, ay), (bx, by) in pairwise(corners):

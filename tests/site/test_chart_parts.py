@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dare_bench.leaderboards.charts import front, front_table
 from dare_bench.leaderboards.charts.axes import compact, linear, logarithmic, tick_labels
 from dare_bench.leaderboards.charts.labels import HEIGHT, shorten, spread
-from dare_bench.leaderboards.charts.marks import CLASSES, COLOURS, classes, colour, shape
+from dare_bench.leaderboards.charts.marks import CLASSES, COLORS, classes, color, shape
 from dare_bench.leaderboards.pages import HERE
 
 
@@ -134,23 +134,23 @@ def test_families_differ_in_shape_and_colour_whatever_the_order_of_the_points():
     names = [f"family-{at:02}" for at in range(CLASSES)]
     made = classes(reversed(names))
     assert made == classes(names)
-    looks = {(shape(number), colour(number)) for number in made.values()}
+    looks = {(shape(number), color(number)) for number in made.values()}
     assert len(looks) == CLASSES
-    assert len({shape(number) for number in range(8)}) == len({colour(number) for number in range(8)}) == 8
+    assert len({shape(number) for number in range(8)}) == len({color(number) for number in range(8)}) == 8
 
 
 def theme(name: str, dark: bool) -> dict[str, str]:
     """A sheet's colours by name, in one theme."""
     sheet = (HERE / "static" / name).read_text()
     found = re.findall(r"--([\w-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\);", sheet)
-    return {colour: values[dark] for colour, *values in found}
+    return {color: values[dark] for color, *values in found}
 
 
 def contrast(first: str, second: str) -> float:
     """WCAG 2.2's contrast ratio."""
 
-    def luminance(colour: str) -> float:
-        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    def luminance(color: str) -> float:
+        parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
         linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -161,7 +161,7 @@ def contrast(first: str, second: str) -> float:
 @pytest.mark.parametrize("dark", [False, True])
 def test_marks_and_words_stand_out_from_the_paper(dark):
     board, series = theme("site.css", dark), theme("charts.css", dark)
-    assert set(series) == {*(f"series-{at}" for at in range(1, COLOURS + 1)), "faint"}
+    assert set(series) == {*(f"series-{at}" for at in range(1, COLORS + 1)), "faint"}
     for paper in (board["card"], board["paper"]):
         assert {name: contrast(value, paper) for name, value in series.items() if contrast(value, paper) < 3} == {}
         assert contrast(board["soft"], paper) >= 4.5 and contrast(board["ink"], paper) >= 4.5
@@ -171,4 +171,4 @@ def test_the_sheet_gives_each_class_its_colour():
     sheet = Path(HERE / "static" / "charts.css").read_text()
     for number in range(CLASSES):
         rules = re.findall(rf"\.chart \.f{number}(?=[ ,])[^{{}}]*\{{ --c: var\(--series-(\d)\); \}}", sheet)
-        assert rules == [str(colour(number))]
+        assert rules == [str(color(number))]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from dare_bench.leaderboards import pair_page
 from dare_bench.leaderboards.context import Context
-from dare_bench.leaderboards.descent import edges, trees
-from dare_bench.leaderboards.entries import Entry
+from dare_bench.leaderboards.entries import BoardEntry
+from dare_bench.leaderboards.lineage import edges, trees
 from dare_bench.leaderboards.pair_page import Delta
 from dare_bench.leaderboards.site import Site
 from dare_bench.stats.paired import holm
@@ -18,7 +18,7 @@ LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CheckpointChange:
     """A trained checkpoint's run beside one of what it was made from, and what changed in each task."""
 
     name: str
@@ -33,8 +33,8 @@ class Step:
 class _Beside:
     """A run of a trained checkpoint and one of what it was made from, with the scores to compare (task and key)."""
 
-    base: Entry
-    own: Entry
+    base: BoardEntry
+    own: BoardEntry
     scores: list[tuple[str, str]]
 
 
@@ -53,7 +53,7 @@ def _edges(context: Context) -> list[_Beside]:
     return list(found.values())
 
 
-def steps_of(site: Site, context: Context) -> tuple[list[Step], list[tuple[str, str]]]:
+def steps_of(site: Site, context: Context) -> tuple[list[CheckpointChange], list[tuple[str, str]]]:
     """Every edge of the lineage, and those that do not compare, with the reason."""
     made, refused = [], []
     for one in _edges(context):
@@ -65,11 +65,13 @@ def steps_of(site: Site, context: Context) -> tuple[list[Step], list[tuple[str, 
             else:
                 deltas.append((task, found))
         if deltas:
-            made.append(Step(own.name.title, own.name.detail, own.page, one.base.name.text, one.base.page, deltas))
+            made.append(
+                CheckpointChange(own.name.title, own.name.detail, own.page, one.base.name.text, one.base.page, deltas)
+            )
     return made, refused
 
 
-def family(steps: Iterable[Step]) -> list[float]:
+def family(steps: Iterable[CheckpointChange]) -> list[float]:
     """The p-values that are adjusted together: of all steps and tasks of the site, on whatever page they stand."""
     return sorted(delta.p for step in steps for _, delta in step.deltas if delta.p is not None)
 
@@ -86,7 +88,9 @@ def kind(delta: Delta, adjusted: float | None) -> str:
     return "better" if delta.gain > 0 else "worse"
 
 
-def judged(steps: Sequence[Step]) -> list[tuple[Step, list[tuple[str, Delta, float | None, str]]]]:
+def judged(
+    steps: Sequence[CheckpointChange],
+) -> list[tuple[CheckpointChange, list[tuple[str, Delta, float | None, str]]]]:
     """Each step with its tasks: difference, adjusted p, and what that shows."""
     adjusted = adjust(family(steps))
     return [

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from dare_bench.leaderboards import comparing, pair_page
-from dare_bench.leaderboards.checkpoint_changes import LEVEL, CheckpointChange, any_step, judged, steps_of
+from dare_bench.leaderboards.checkpoint_changes import LEVEL, CheckpointChange, any_change, changes_of, judged
 from dare_bench.leaderboards.context import BoardView, Context
 from dare_bench.leaderboards.pages import HERE, Link, render
 from dare_bench.leaderboards.pair_page import Delta
@@ -66,14 +66,14 @@ def link(context: Context) -> Link | None:
     if not context.samples:
         return None
     some = any(len(_best(view)) > 1 for view in context.views)
-    return Link(PLACE, "Compare") if some or any_step(context) else None
+    return Link(PLACE, "Compare") if some or any_change(context) else None
 
 
 def write(site: Site, context: Context) -> None:
     """The index; the pages of pairs are made as their numbers are asked for."""
     place = {id(entry): at for at, entry in enumerate(context.entries)}
     matrices = [made for view in context.views if (made := _matrix(site, view, place)) is not None]
-    steps, refused = steps_of(site, context)
+    steps, refused = changes_of(site, context)
     site.part("compare", (matrices, steps, refused), partial(_write, site, matrices, steps, refused))
 
 

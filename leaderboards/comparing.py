@@ -11,8 +11,8 @@ from markupsafe import Markup
 
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.forest import Effect, forest
+from dare_bench.leaderboards.formatting import plain_value
 from dare_bench.leaderboards.names import Name, names
-from dare_bench.leaderboards.pages import plain_value
 from dare_bench.runs.comparison import Compared, Comparison, Flip
 from dare_bench.runs.names import letter
 from dare_bench.runs.reader import Run

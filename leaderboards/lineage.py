@@ -1,4 +1,4 @@
-"""Which checkpoint was made from which, as the runs tell it: trees of checkpoints, grouped by how they were trained."""
+"""Which checkpoint was trained from which, according to the runs: trees of checkpoints, grouped by training recipe."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dare_bench.leaderboards.entries import BoardEntry
-from dare_bench.leaderboards.pages import plain_value
+from dare_bench.leaderboards.formatting import plain_value
+from dare_bench.leaderboards.names import differences, training_settings
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import one_line
 from dare_bench.runs.trained import method_of
 
 Key = tuple[str, str]
-"""A checkpoint: the hash of its content, and that of the adapter on it (empty: none)."""
-_TOLD = 4
-"""Settings in which two recipes differ that a title names at most."""
+"""A checkpoint: the hash of its content and that of its adapter (empty for none)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointScore:
-    """A score of a checkpoint and the run that it is from."""
+    """A score of a checkpoint and the run that it comes from."""
 
     entry: BoardEntry
     score: Score
@@ -30,10 +29,10 @@ class CheckpointScore:
 
 @dataclass(slots=True)
 class CheckpointNode:
-    """A checkpoint. Without ``entries`` it was never evaluated, and is known only as what others were made from.
+    """A checkpoint in a tree. Without ``entries`` it was never evaluated, and is known only as the base of others.
 
-    ``lineage`` is its last training (None: it was not trained here, or does not know), ``recipes`` what was trained
-    from it.
+    ``lineage`` describes its last training (None: it was not trained here, or its run does not say); ``recipes`` are
+    the trainings that started from it.
     """
 
     key: Key
@@ -45,15 +44,15 @@ class CheckpointNode:
 
     @property
     def step(self) -> float | None:
-        found = self.lineage.get("step") if self.lineage else None
-        return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None
+        step = self.lineage.get("step") if self.lineage else None
+        return step if isinstance(step, (int, float)) and not isinstance(step, bool) else None
 
     @property
     def created(self) -> str:
         return max((entry.created for entry in self.entries), default="")
 
     def below(self) -> Iterator[CheckpointNode]:
-        """All checkpoints that come from this one, at any depth."""
+        """All checkpoints that were trained from this one, at any depth."""
         for recipe in self.recipes:
             for training in recipe.trainings:
                 for node in training.nodes:
@@ -62,14 +61,14 @@ class CheckpointNode:
 
     def scored(self, task: str) -> list[CheckpointScore]:
         """Its scores of a task, complete and new ones first."""
-        found = [CheckpointScore(entry, score) for entry in self.entries if (score := entry.headline(task)) is not None]
-        newest = sorted(found, key=lambda one: one.entry.created, reverse=True)
-        return sorted(newest, key=lambda one: (not one.entry.complete, one.score.limited))
+        scores = [CheckpointScore(entry, own) for entry in self.entries if (own := entry.headline(task)) is not None]
+        scores.sort(key=lambda own: own.entry.created, reverse=True)
+        return sorted(scores, key=lambda own: (not own.entry.complete, own.score.limited))
 
 
 @dataclass(frozen=True, slots=True)
 class LineageEdge:
-    """A checkpoint's score of a task beside that of the checkpoint it was made from; ``why`` there is none."""
+    """A checkpoint's score of a task and the score of its parent that it is compared with; without one, ``why``."""
 
     node: CheckpointNode
     task: str
@@ -80,7 +79,7 @@ class LineageEdge:
 
 @dataclass(slots=True)
 class SeedTraining:
-    """One training: the evaluated (or further trained) checkpoints that it left, by step."""
+    """One training with one seed: its checkpoints that were evaluated (or trained further), by step."""
 
     seed: Any
     nodes: list[CheckpointNode] = field(default_factory=list)
@@ -92,8 +91,8 @@ class SeedTraining:
 
 @dataclass(slots=True)
 class TrainingRecipe:
-    """Trainings of one base that differ in their seed alone. ``detail`` names settings where two recipes are called
-    alike otherwise."""
+    """Trainings from one base that differ only in their seed. ``detail`` names the settings that distinguish recipes
+    with the same title, data and steps."""
 
     title: str
     data: str
@@ -103,25 +102,24 @@ class TrainingRecipe:
 
 
 def trees(entries: Iterable[BoardEntry]) -> list[CheckpointNode]:
-    """The checkpoints that nothing here was made into, with all that was made from them; checkpoints that neither were
-    trained here nor have children are left out. In the order of the names."""
+    """The checkpoints without a parent from which others were trained, by name."""
     nodes = _nodes(entries)
     for node in list(nodes.values()):
-        _join(node, nodes)
-    roots = [node for node in nodes.values() if node.parent is None]
+        _find_parent(node, nodes)
     recipes: dict[tuple[Key, str], TrainingRecipe] = {}
     for node in nodes.values():
         if node.parent is not None:
-            _place(node, node.parent, recipes)
+            _add_to_recipe(node, node.parent, recipes)
     for node in nodes.values():
-        _order(node)
-    return sorted((root for root in roots if root.recipes), key=lambda root: (root.name, root.key))
+        _sort(node)
+    roots = [node for node in nodes.values() if node.parent is None and node.recipes]
+    return sorted(roots, key=lambda root: (root.name, root.key))
 
 
 def tasks_of(root: CheckpointNode, columns: Sequence[str]) -> list[str]:
     """The tasks that a tree has scores of, in the order of a board's columns."""
-    found = dict.fromkeys(task for node in (root, *root.below()) for entry in node.entries for task in entry.top_level)
-    return [*(task for task in columns if task in found), *(task for task in found if task not in columns)]
+    tasks = dict.fromkeys(task for node in (root, *root.below()) for entry in node.entries for task in entry.top_level)
+    return [*(task for task in columns if task in tasks), *(task for task in tasks if task not in columns)]
 
 
 def usual_settings(root: CheckpointNode, task: str) -> str:
@@ -129,41 +127,40 @@ def usual_settings(root: CheckpointNode, task: str) -> str:
     counts: Counter[str] = Counter()
     newest: dict[str, str] = {}
     for node in (root, *root.below()):
-        for fingerprint, created in {one.score.fingerprint: one.entry.created for one in node.scored(task)}.items():
+        for fingerprint, created in {own.score.fingerprint: own.entry.created for own in node.scored(task)}.items():
             counts[fingerprint] += 1
             newest[fingerprint] = max(newest.get(fingerprint, ""), created)
-    return max(counts, key=lambda one: (counts[one], newest[one]), default="")
+    return max(counts, key=lambda fingerprint: (counts[fingerprint], newest[fingerprint]), default="")
 
 
-def chosen(node: CheckpointNode, task: str, fingerprint: str) -> CheckpointScore | None:
-    """The score that stands for a checkpoint: one under the settings that are asked for, else the newest sound one."""
-    found = node.scored(task)
-    return next((one for one in found if one.score.fingerprint == fingerprint), found[0] if found else None)
+def representative(node: CheckpointNode, task: str, fingerprint: str) -> CheckpointScore | None:
+    """The score that represents a checkpoint: one under these settings, else the newest complete one."""
+    scores = node.scored(task)
+    return next((own for own in scores if own.score.fingerprint == fingerprint), scores[0] if scores else None)
 
 
 def edge(node: CheckpointNode, task: str, own: CheckpointScore) -> LineageEdge:
-    """What a score is compared with: the parent's under the same settings, else under the same prompts, else its newest
-    one (whoever compares the two says what differs)."""
+    """A score with the parent's score under the same settings, else with the same prompts, else the newest one (the
+    comparison then says what differs)."""
     parent = node.parent
     if parent is None or not parent.entries:
-        return LineageEdge(
-            node, task, own, None, f"{parent.name} was not evaluated" if parent else "it was not trained here"
-        )
-    found = parent.scored(task)
-    if not found:
+        why = f"{parent.name} was not evaluated" if parent else "it was not trained here"
+        return LineageEdge(node, task, own, None, why)
+    scores = parent.scored(task)
+    if not scores:
         return LineageEdge(node, task, own, None, f"{parent.name} was not evaluated on {task}")
-    alike = [one for one in found if one.score.fingerprint == own.score.fingerprint]
-    asked = [one for one in found if one.score.task_fingerprint == own.score.task_fingerprint]
-    return LineageEdge(node, task, own, (alike or asked or found)[0])
+    same_settings = [base for base in scores if base.score.fingerprint == own.score.fingerprint]
+    same_prompts = [base for base in scores if base.score.task_fingerprint == own.score.task_fingerprint]
+    return LineageEdge(node, task, own, (same_settings or same_prompts or scores)[0])
 
 
 def edges(root: CheckpointNode) -> Iterator[LineageEdge]:
-    """The scores of all that comes from ``root``, each beside that of its parent."""
+    """The scores of all checkpoints below ``root``, each with that of its parent."""
     tasks = tasks_of(root, ())
     usual = {task: usual_settings(root, task) for task in tasks}
     for node in root.below():
         for task in tasks:
-            own = chosen(node, task, usual[task])
+            own = representative(node, task, usual[task])
             if own is not None:
                 yield edge(node, task, own)
 
@@ -177,103 +174,86 @@ def _nodes(entries: Iterable[BoardEntry]) -> dict[Key, CheckpointNode]:
         key = entry.checkpoint[1], entry.checkpoint[2]
         node = nodes.setdefault(key, CheckpointNode(key, entry.model))
         node.entries.append(entry)
-        node.lineage = _sound(entry.lineage) or node.lineage
+        node.lineage = _valid(entry.lineage) or node.lineage
     return nodes
 
 
-def _sound(lineage: Any) -> Mapping[str, Any] | None:
-    """A lineage that tells what a checkpoint was made from; None where it does not."""
-    told = isinstance(lineage, dict) and isinstance(lineage.get("base_content"), str) and lineage["base_content"]
-    return lineage if told else None
+def _valid(lineage: Any) -> Mapping[str, Any] | None:
+    """A lineage that names the content of its base, else None."""
+    base = lineage.get("base_content") if isinstance(lineage, dict) else None
+    return lineage if base and isinstance(base, str) else None
 
 
-def _join(node: CheckpointNode, nodes: dict[Key, CheckpointNode]) -> None:
-    """Find a checkpoint's parent, or make one that nobody has evaluated, up to the first base."""
+def _find_parent(node: CheckpointNode, nodes: dict[Key, CheckpointNode]) -> None:
+    """Link a checkpoint to its parent; parents that were never evaluated are added, up to the first base."""
     while node.lineage is not None:
         adapter = node.lineage.get("base_adapter")
         key = str(node.lineage["base_content"]), adapter if isinstance(adapter, str) else ""
         known = nodes.get(key)
-        if known is None:
-            before = node.lineage.get("parents")
-            last = before[-1] if isinstance(before, (list, tuple)) and before else None
-            own = _sound(last)
-            if own is not None and isinstance(before, (list, tuple)):
-                own = {**own, "parents": before[:-1]}
-            known = nodes[key] = CheckpointNode(key, str(node.lineage.get("base")), own)
-            node.parent = known
-            node = known  # it has a parent of its own, perhaps
-            continue
-        if not _comes_from(known, node):  # files can say that two checkpoints were made from each other
-            node.parent = known
-        return
-
-
-def _comes_from(node: CheckpointNode, other: CheckpointNode) -> bool:
-    """Is ``other`` this checkpoint or among what it was made from?"""
-    at: CheckpointNode | None = node
-    while at is not None:
-        if at is other:
-            return True
-        at = at.parent
-    return False
-
-
-def _place(node: CheckpointNode, parent: CheckpointNode, recipes: dict[tuple[Key, str], TrainingRecipe]) -> None:
-    """Put a checkpoint into its recipe and training, below its parent."""
-    assert node.lineage is not None
-    key = parent.key, _recipe_of(node)
-    if key not in recipes:
-        data = one_line(str(node.lineage.get("data")), 60)
-        recipes[key] = TrainingRecipe(one_line(method_of(node.lineage), 60), data, node.lineage.get("steps"))
-        parent.recipes.append(recipes[key])
-    for training in recipes[key].trainings:
-        if _identity(training.last) == _identity(node):
-            training.nodes.append(node)
+        if known is not None:
+            if not _descends_from(known, node):  # files may claim that two checkpoints were trained from each other
+                node.parent = known
             return
-    recipes[key].trainings.append(SeedTraining(node.lineage.get("seed"), [node]))
+        parents = node.lineage.get("parents")
+        earlier = list(parents) if isinstance(parents, (list, tuple)) else []
+        last = _valid(earlier[-1]) if earlier else None
+        lineage = {**last, "parents": earlier[:-1]} if last else None
+        nodes[key] = CheckpointNode(key, str(node.lineage.get("base")), lineage)
+        node.parent = nodes[key]
+        node = nodes[key]
 
 
-def _recipe_of(node: CheckpointNode) -> str:
-    """All that a training was asked but its seed; the rows that are drawn from its data depend on that."""
-    assert node.lineage is not None
+def _descends_from(node: CheckpointNode, other: CheckpointNode) -> bool:
+    """Is ``other`` this checkpoint or one of its ancestors?"""
+    ancestor: CheckpointNode | None = node
+    while ancestor is not None and ancestor is not other:
+        ancestor = ancestor.parent
+    return ancestor is other
+
+
+def _add_to_recipe(
+    node: CheckpointNode, parent: CheckpointNode, recipes: dict[tuple[Key, str], TrainingRecipe]
+) -> None:
+    """Add a checkpoint to its recipe and training, below its parent."""
+    lineage = node.lineage
+    assert lineage is not None
+    # Everything about a training but its seed, and the rows that the seed draws from the data.
     names = ("method", "peft", "data", "steps", "settings", "options")
-    return json.dumps([node.lineage.get(name) for name in names], sort_keys=True, default=str)
+    key = parent.key, json.dumps([lineage.get(name) for name in names], sort_keys=True, default=str)
+    if key not in recipes:
+        data = one_line(str(lineage.get("data")), 60)
+        recipes[key] = TrainingRecipe(one_line(method_of(lineage), 60), data, lineage.get("steps"))
+        parent.recipes.append(recipes[key])
+    trainings = recipes[key].trainings
+    training = next((own for own in trainings if _seed_and_data(own.last) == _seed_and_data(node)), None)
+    if training is None:
+        training = SeedTraining(lineage.get("seed"))
+        trainings.append(training)
+    training.nodes.append(node)
 
 
-def _identity(node: CheckpointNode) -> tuple[Any, ...]:
+def _seed_and_data(node: CheckpointNode) -> tuple[str, str]:
     assert node.lineage is not None
     return str(node.lineage.get("seed")), str(node.lineage.get("data_hash"))
 
 
-def _order(node: CheckpointNode) -> None:
-    """Steps, seeds and recipes in their order; recipes of one name told apart."""
+def _sort(node: CheckpointNode) -> None:
+    """Sort checkpoints by step, trainings by seed, and recipes by name; distinguish recipes with the same name."""
     for recipe in node.recipes:
         for training in recipe.trainings:
-            training.nodes.sort(key=lambda one: (one.step or 0, one.created))
-        recipe.trainings.sort(key=lambda one: (str(one.seed).zfill(9), one.last.created))
-    node.recipes.sort(key=lambda one: (one.data, one.title, str(one.steps)))
-    named: dict[tuple[str, str, str], list[TrainingRecipe]] = {}
+            training.nodes.sort(key=lambda own: (own.step or 0, own.created))
+        recipe.trainings.sort(key=lambda own: (str(own.seed).zfill(9), own.last.created))
+    node.recipes.sort(key=lambda own: (own.data, own.title, str(own.steps)))
+    by_name: dict[tuple[str, str, str], list[TrainingRecipe]] = {}
     for recipe in node.recipes:
-        named.setdefault((recipe.title, recipe.data, str(recipe.steps)), []).append(recipe)
-    for alike in named.values():
-        if len(alike) > 1:
-            _tell_apart(alike)
+        by_name.setdefault((recipe.title, recipe.data, str(recipe.steps)), []).append(recipe)
+    for recipes in by_name.values():
+        if len(recipes) > 1:
+            settings = [_settings_text(recipe.trainings[0].last) for recipe in recipes]
+            for recipe, detail in zip(recipes, differences(settings), strict=True):
+                recipe.detail = detail
 
 
-def _tell_apart(recipes: Sequence[TrainingRecipe]) -> None:
-    """Name the settings in which recipes differ."""
-    flat = [_settings(recipe.trainings[0].last) for recipe in recipes]
-    keys = dict.fromkeys(key for settings in flat for key in settings)
-    differing = [key for key in keys if len({settings.get(key) for settings in flat}) > 1][:_TOLD]
-    for recipe, settings in zip(recipes, flat, strict=True):
-        recipe.detail = ", ".join(f"{key} {settings.get(key, '–')}" for key in differing)
-
-
-def _settings(node: CheckpointNode) -> dict[str, str]:
-    assert node.lineage is not None
-    found: dict[str, str] = {}
-    for part in ("settings", "options"):
-        values = node.lineage.get(part)
-        for key, value in (values if isinstance(values, dict) else {}).items():
-            found[one_line(str(key), 30)] = one_line(plain_value(value), 30)
-    return found
+def _settings_text(node: CheckpointNode) -> dict[str, str]:
+    settings = training_settings(node.lineage or {})
+    return {one_line(str(name), 30): one_line(plain_value(value), 30) for name, value in settings.items()}

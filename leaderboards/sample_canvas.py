@@ -15,7 +15,7 @@ import json
 from functools import lru_cache
 from html import escape
 
-from dare_bench.leaderboards.pages import figure
+from dare_bench.leaderboards.formatting import figure
 from dare_bench.runs.text import visible
 from dare_bench.runs.unmasking import Fold, Piece, Unmasking, Write, folded
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from dare_bench.leaderboards.pages import TEXT_LIMIT, figure, slug
+from dare_bench.leaderboards.formatting import figure
+from dare_bench.leaderboards.pages import TEXT_LIMIT, slug
 from dare_bench.leaderboards.sample_canvas import canvas, order_chart, shown
 from dare_bench.runs.index import Document
 from dare_bench.runs.scores import Score, is_share

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-_UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
+from dare_bench.leaderboards.formatting import compact
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +83,6 @@ def nice_step(rough: float) -> float:
     """The step of 1, 2, 2.5 or 5 times a power of ten that is nearest above ``rough``."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next((part * power for part in (1, 2, 2.5, 5) if part * power >= rough * (1 - 1e-9)), 10 * power)
-
-
-def compact(value: float, digits: int = 3) -> str:
-    """``value`` with so many figures, as people write it: 0.25, 12, 2k, 1.5M."""
-    size, unit = abs(value), ""
-    for limit, name in _UNITS:
-        if size >= limit * (1 - 0.5 * 10.0**-digits):
-            size, unit = size / limit, name
-            break
-    text = f"{size:.{digits}g}"
-    if "e" in text:
-        mantissa, _, power = text.partition("e")
-        text = f"{mantissa}e{int(power)}"
-    return ("−" if value < 0 and text != "0" else "") + text + unit
 
 
 def tick_labels(ticks: Sequence[float], *, percent: bool = False) -> list[str]:

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dare_bench.leaderboards.charts import front, front_table
-from dare_bench.leaderboards.charts.axes import compact, linear, logarithmic, tick_labels
+from dare_bench.leaderboards.charts import frontier, frontier_table
+from dare_bench.leaderboards.charts.axes import linear, logarithmic, tick_labels
 from dare_bench.leaderboards.charts.labels import HEIGHT, shorten, spread
-from dare_bench.leaderboards.charts.marks import CLASSES, COLORS, classes, color, shape
+from dare_bench.leaderboards.charts.marks import CLASSES, classes, shape
+from dare_bench.leaderboards.formatting import compact
 from dare_bench.leaderboards.pages import HERE
 
 
@@ -46,24 +47,24 @@ def placed(points: list[XY]) -> list[XY]:
 
 def test_who_only_ties_in_score_at_a_higher_cost_is_not_on_the_front():
     points = [XY(1.0, 0.5), XY(2.0, 0.5), XY(1.0, 0.5), XY(2.0, 0.4), XY(3.0, 0.6)]
-    assert front(points) == [points[0], points[2], points[4]]
+    assert frontier(points) == [points[0], points[2], points[4]]
 
 
 @given(pairs, sides)
 def test_the_front_is_who_nobody_dominates(points, side):
     expected = [p for p in placed(points) if not any(dominates(q, p, *side) for q in placed(points))]
-    found = front(points, *side)
+    found = frontier(points, *side)
     assert sorted(map(id, found)) == sorted(map(id, expected))
     assert [p.x for p in found] == sorted(p.x for p in found)
 
 
 @given(pairs, sides)
 def test_the_table_of_the_front_names_all_that_each_member_dominates(points, side):
-    rows = front_table(points, *side)
-    assert sorted(id(row.point) for row in rows) == sorted(map(id, front(points, *side)))
-    for row in rows:
-        expected = [q for q in placed(points) if dominates(row.point, q, *side)]
-        assert list(map(id, row.dominated)) == list(map(id, expected))
+    rows = frontier_table(points, *side)
+    assert sorted(id(point) for point, _ in rows) == sorted(map(id, frontier(points, *side)))
+    for point, dominated in rows:
+        expected = [q for q in placed(points) if dominates(point, q, *side)]
+        assert list(map(id, dominated)) == list(map(id, expected))
 
 
 finite = st.floats(-1e9, 1e9, allow_nan=False).map(lambda value: round(value, 6))
@@ -130,7 +131,16 @@ def test_labels_at_line_ends_keep_their_distance_and_stay_near(places):
         assert made == places
 
 
-def test_families_differ_in_shape_and_colour_whatever_the_order_of_the_points():
+COLORS = 8
+"""``--series-1`` to ``--series-8`` in charts.css."""
+
+
+def color(number: int) -> int:
+    """The series color of a class in charts.css: each round of eight shapes starts three colors further on."""
+    return (number + 3 * (number // 8)) % COLORS + 1
+
+
+def test_families_differ_in_shape_and_color_whatever_the_order_of_the_points():
     names = [f"family-{at:02}" for at in range(CLASSES)]
     made = classes(reversed(names))
     assert made == classes(names)
@@ -140,7 +150,7 @@ def test_families_differ_in_shape_and_colour_whatever_the_order_of_the_points():
 
 
 def theme(name: str, dark: bool) -> dict[str, str]:
-    """A sheet's colours by name, in one theme."""
+    """A sheet's colors by name, in one theme."""
     sheet = (HERE / "static" / name).read_text()
     found = re.findall(r"--([\w-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\);", sheet)
     return {color: values[dark] for color, *values in found}
@@ -167,7 +177,7 @@ def test_marks_and_words_stand_out_from_the_paper(dark):
         assert contrast(board["soft"], paper) >= 4.5 and contrast(board["ink"], paper) >= 4.5
 
 
-def test_the_sheet_gives_each_class_its_colour():
+def test_the_sheet_gives_each_class_its_color():
     sheet = Path(HERE / "static" / "charts.css").read_text()
     for number in range(CLASSES):
         rules = re.findall(rf"\.chart \.f{number}(?=[ ,])[^{{}}]*\{{ --c: var\(--series-(\d)\); \}}", sheet)

@@ -12,7 +12,7 @@ from chart_samples import chart, curve, links, runs, training, tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dare_bench.leaderboards.charts import Base, CurvePoint, Point, Series, front, lines, scatter
+from dare_bench.leaderboards.charts import Base, CurvePoint, Point, Series, frontier, lines, scatter
 from dare_bench.leaderboards.charts.axes import linear, logarithmic
 from dare_bench.leaderboards.charts.frame import BOTTOM, LEFT, RIGHT, TOP
 from dare_bench.leaderboards.charts.labels import HEIGHT, width
@@ -57,7 +57,7 @@ def test_the_line_of_the_front_goes_through_its_members_and_has_no_ranked_mark_b
     corners = [tuple(map(float, corner.split())) for corner in path.get("d")[1:].split("L")]
     assert all(a[0] == b[0] or a[1] == b[1] for a, b in pairwise(corners))
     assert corners[-1][0] == (RIGHT if better == "left" else LEFT)
-    members = {p.href for p in front([p for p in points if p.ranked], better, "up" if higher else "down")}
+    members = {p.href for p in frontier([p for p in points if p.ranked], better, "up" if higher else "down")}
     sign_x, sign_y = (1 if better == "left" else -1), (1 if higher else -1)
     reached = [
         (float(link.find("use").get("x")), float(link.find("use").get("y")))

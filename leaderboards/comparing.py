@@ -15,8 +15,8 @@ from dare_bench.analysis.names import letter
 from dare_bench.analysis.rows import requested
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.forest import Effect, forest
+from dare_bench.leaderboards.formatting import plain_value
 from dare_bench.leaderboards.names import Name, names
-from dare_bench.leaderboards.pages import plain_value
 from dare_bench.runs.reader import Run
 from dare_bench.runs.text import one_line, visible
 

@@ -11,8 +11,6 @@ from toy_model import ToyDecoding, ToyModel
 
 from dare_bench.analysis.score_intervals import confidence_intervals
 from dare_bench.harness.common.repeats import combine, equal_repeats, is_greedy, sizes
-from dare_bench.harness.repeats import combine, equal_repeats, is_greedy, sizes
-from dare_bench.runs.intervals import confidence_intervals
 from dare_bench.types import Decoding, Request
 
 

@@ -3,8 +3,8 @@
 A page may hold some ten thousand tokens, so this is plain string building: every text goes through :func:`shown`, all
 else is made here from numbers. ``static/slider.js`` reads the canvas at each step from the same elements:
 
-- ``<b class="s3 c9" data-s=12 data-c=.98>text</b>`` a token, written in step 12 (colour 3 of 0 to 9) with confidence
-  .98 (colour 9); ``never``, without numbers: a position that nothing was written to;
+- ``<b class="s3 c9" data-s=12 data-c=.98>text</b>`` a token, written in step 12 (color 3 of 0 to 9) with confidence
+  .98 (color 9); ``never``, without numbers: a position that nothing was written to;
 - ``data-w='[[2,"text",.5],[7,null,null]]'`` what stood there before: written in step 2, masked again in step 7;
 - ``data-f="5:.99 6:.98"`` on a fold: step and confidence of each of the equal tokens that it stands for.
 """
@@ -16,7 +16,7 @@ from functools import lru_cache
 from html import escape
 
 from dare_bench.analysis.unmasking import Fold, Piece, Unmasking, Write, folded
-from dare_bench.leaderboards.pages import figure
+from dare_bench.leaderboards.formatting import figure
 from dare_bench.runs.text import visible
 
 TOKEN_LIMIT = 200

@@ -20,7 +20,7 @@ from dare_bench.leaderboards.entries import read_entries
 from dare_bench.leaderboards.lineage import CheckpointNode, edges, trees
 from dare_bench.runs.reader import Run
 
-TRAINED = Path(__file__).parents[2] / "docs" / "trained" / "runs"
+TRAINED = Path(__file__).parents[2] / "leaderboards" / "examples" / "trained"
 
 
 def roots(root: Path) -> list[CheckpointNode]:

@@ -27,6 +27,8 @@ class CachePolicy:
     shared: ClassVar[bool] = False
     """Are pages committed once, and read by other rows whose prompts begin alike?"""
     approximate: ClassVar[bool] = False
+    block_alone: ClassVar[bool] = False
+    """Do the later forwards of a block compute the block alone?"""
     draws_twice: ClassVar[bool] = False
     """Does the published code draw its noise a second time in later forwards of a block? (only the second is used)"""
 
@@ -78,7 +80,7 @@ class DualCache(PrefixCache):
     """Fast-dLLM: as the prefix cache, but what stands behind the block is stored too; later forwards compute the block
     alone."""
 
-    draws_twice = False
+    draws_twice, block_alone = False, True
 
     def window(self, row: RowState) -> tuple[int, int]:
         return super().window(row) if row.step == 0 else (row.begin, row.stop)

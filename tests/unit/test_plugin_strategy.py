@@ -100,11 +100,12 @@ def test_it_is_listed_previewed_evaluated_and_on_the_board(site: Path, tmp_path:
     run(site, "eval", *EVAL, "-o", str(tmp_path / "runs"))
     (done,) = find_runs(tmp_path / "runs")
     assert done.run_id == preview["run_id"] and done.status == "complete"
-    decoding = done.block.decoding["dare_arithmetic"]
+    decoding = done.block.tasks["dare_arithmetic"].decoding
     assert decoding["strategy"] == {"name": "ascending", "steps": None, "first": 1, "growth": 3.0}
     assert not {"steps", "remasking", "threshold", "factor"} & decoding.keys()
-    samples = [sample for task in done.samples().values() for sample in task]
-    assert all(sample["dare_bench"]["nfe"] <= 6 and sample["dare_bench"]["tier"] == "A" for sample in samples)
+    samples = list(done.samples("dare_arithmetic"))
+    assert len(samples) == 2
+    assert all(cost["nfe"] <= 6 and cost["tier"] == "A" for sample in samples for cost in sample["dare_bench"])
 
     run(site, "leaderboard", "build", str(tmp_path / "runs"), "-o", str(tmp_path / "site"))
     page = "".join(file.read_text() for file in (tmp_path / "site").rglob("*.html"))

@@ -136,6 +136,23 @@ def trainers(json: _Json = False) -> None:
     _columns([[entry["name"], entry["about"], entry["origin"]] for entry in names] or [["none registered"]])
 
 
+@app.command()
+def strategies(json: _Json = False) -> None:
+    """Decoding strategies for --gen-kwargs strategy=NAME, with their fields and sources. Imports torch."""
+    from dare_bench.registry import registry
+
+    rows: list[dict[str, Any]] = []
+    for entry in registry().entries("strategy"):
+        kind = entry.load()
+        fields = {name: None if field.is_required() else field.default for name, field in kind.model_fields.items()}
+        rows.append({"name": entry.name, "fields": fields, "source": kind.source, "origin": entry.origin})
+    if json:
+        say_json(rows)
+        return
+    say('fields go into --gen-kwargs \'{"strategy": {"name": NAME, FIELD: VALUE}}\'; docs: sampling/README.md')
+    _columns([[row["name"], ", ".join(row["fields"]), row["source"]] for row in rows])
+
+
 def _columns(rows: list[list[str]]) -> None:
     """Plain columns: thousands of names, at once."""
     widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]

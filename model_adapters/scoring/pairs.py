@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dare_bench.diffusion.likelihood import Draws
 from dare_bench.errors import PromptError
-from dare_bench.model_adapters.sampling.pages import Held, chain
+from dare_bench.model_adapters.sampling.pages import RowPages, chain
 from dare_bench.model_adapters.scoring.laws import Law
 from dare_bench.types import Likelihood, Request
 
@@ -32,7 +32,7 @@ class Pair:
     settings: dict[str, Any]
     parts: list[Draws]
     losses: list[Tensor] = field(init=False)
-    held: Held = field(default_factory=Held)
+    pages: RowPages = field(default_factory=RowPages)
     """The clean blocks before the target's last one, in the cache."""
     is_greedy: bool | None = None
     greedy_turns: int = 0
@@ -126,7 +126,7 @@ def canvases(pair: Pair, mask_id: int) -> Iterator[User]:
         first = len(pair.context) + part.start - low
         clean = pair.whole[low:high]
         prefix = keys[low // pair.block_length - 1] if pair.block_length and low else b""
-        slots = pair.held.slots[:low]
+        slots = pair.pages.slots[:low]
         for m, (mask, score) in enumerate(zip(part.masks_Mn.tolist(), part.scores_Mn.tolist(), strict=True)):
             scored = tuple(first + i for i, wanted in enumerate(score) if wanted)
             if not scored:

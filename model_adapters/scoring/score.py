@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dare_bench.errors import DareError, MemoryLimitError
 from dare_bench.model_adapters.sampling.loop import denoise, out_of_memory
-from dare_bench.model_adapters.sampling.rows import Row
+from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.scoring.clean import CleanPrefixes
 from dare_bench.model_adapters.scoring.forwards import PACK_TOKENS, fill_losses
 from dare_bench.model_adapters.scoring.pairs import Pair, make_pair
@@ -103,7 +103,7 @@ class _Scorer:
         """A cache that ran out of memory while it grew is of no use any more."""
         self.prefixes = None
         for pair in pairs:
-            pair.held = type(pair.held)()
+            pair.pages = type(pair.pages)()
 
 
 def _greedy(model: NativeModel, pairs: Sequence[Pair], max_rows: int | None, stats: LoopStats) -> None:
@@ -113,8 +113,8 @@ def _greedy(model: NativeModel, pairs: Sequence[Pair], max_rows: int | None, sta
         spec = replace(model.spec, block_length=length)
         rows = []
         for pair in same:
-            rule = replace(model.family.greedy_rule(len(pair.answer), spec), cfg_scale=pair.guidance)
-            rows.append(Row(pair.context, rule, 0, model.spec.mask_id, tag=pair))
+            sampler = model.family.greedy_sampler(len(pair.answer), spec, pair.guidance)
+            rows.append(RowState(pair.context, sampler, 0, model.spec.mask_id, tag=pair))
         loop = denoise(
             model.network,
             rows,

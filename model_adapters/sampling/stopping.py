@@ -1,9 +1,37 @@
-"""From response tokens to text: cut at the first EOS, then at the first stop string, then without special tokens."""
+"""Where an answer ends: rows that may stop early, and the text of an answer, cut at the first EOS and stop string."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+
+
+@dataclass(frozen=True)
+class StoppingPolicy:
+    """When a row stops, and where its answer is cut."""
+
+    early_stop: bool = False
+    stop_in_block: bool = False
+    """Also stop inside a block, when an EOS is written that has no mask before it."""
+    cut_at_eos: bool = False
+    """The published sampler returns nothing after the first EOS, early stop or not."""
+    keep_text_after_eos: bool = False
+    stop: tuple[str, ...] = ()
+    eos_ids: tuple[int, ...] = ()
+
+    def is_final(self, tokens: Sequence[int], mask_id: int, tokenizer: Any | None) -> bool:
+        """May a row stop after the finished blocks ``tokens``? Exact when nothing after the cut is ever read: the text
+        is cut at the first EOS (or stop string), everything up to it is final, and no mask stands before it."""
+        if not self.early_stop:
+            return False
+        end = through_eos(tokens, self.eos_ids)
+        if end is not None:
+            return mask_id not in tokens[:end]
+        if not self.stop or tokenizer is None or mask_id in tokens:
+            return False
+        text = tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return stop_is_final(text, self.stop)
 
 
 def through_eos(tokens: Sequence[int], eos_ids: Sequence[int]) -> int | None:

@@ -32,8 +32,6 @@ ALLOWED: dict[str, tuple[dict[str, int], str]] = {
     "dare_bench/harness/lm_eval/task_definition.py": ({".read_text": 1}, CODE),
     "dare_bench/harness/common/worker_process.py": ({"os.open": 1, "json.loads": 1, ".read_text": 1}, CHECKED),
     "dare_bench/harness/lm_eval/source.py": ({"json.loads": 1}, OWN),
-    "dare_bench/harness/lm_eval/scorers.py": ({".read_text": 1}, CODE),
-    "dare_bench/harness/opencompass/evaluation.py": ({".read_text": 1}, CODE),
     "dare_bench/harness/opencompass/config_definition.py": ({".read_text": 1}, CODE),
     "dare_bench/harness/opencompass/result_rows.py": ({"json.loads": 1}, OWN),
     "dare_bench/harness/opencompass/shapes.py": ({".open": 2}, WRITES),

@@ -59,7 +59,7 @@ def test_a_task_s_template_reaches_no_python(tmp_path: Path, template: str, monk
 
 
 @pytest.mark.parametrize(
-    "module", ["dare_bench.lm_eval", "dare_bench.harness.lm_eval.task_manager", "dare_bench.harness.lm_eval.replay"]
+    "module", ["dare_bench.lm_eval", "dare_bench.harness.lm_eval.task_manager", "dare_bench.harness.lm_eval.lm"]
 )
 def test_whoever_asks_lm_eval_for_prompts_renders_in_the_sandbox(module: str) -> None:
     words = f"import {module}; from lm_eval.utils import apply_template; apply_template({ESCAPES[2]!r}, {{}})"
@@ -115,7 +115,7 @@ TOKENIZERS: dict[str, Callable[[Path, str], Any]] = {
 
 
 def by_lm_eval(tokenizer: Any) -> str:
-    from dare_bench.harness.lm_eval.replay import Asker
+    from dare_bench.harness.lm_eval.lm import Asker
 
     return Asker(SimpleNamespace(tokenizer=tokenizer)).apply_chat_template(MESSAGES)  # type: ignore[arg-type]
 

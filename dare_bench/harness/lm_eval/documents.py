@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from dare_bench.errors import UsageError
@@ -130,12 +129,40 @@ class Documents:
         if "exact_match" in getattr(self.task, "_metric_fn_list", ()):
             return True
         scorer = getattr(self.task.config, "process_results", None)
-        if not callable(scorer):
-            return False
-        try:  # named once it is only unpacked, as in ``lls, is_greedy = zip(*results)``
-            return inspect.getsource(scorer).count("greedy") > 1
-        except (OSError, TypeError):
+        return callable(scorer) and self._reads_greedy(scorer)
+
+    def _reads_greedy(self, scorer: Callable[..., Any]) -> bool:
+        """Does a scorer look at ``is_greedy`` of the first document's choices? Also where it fails on them."""
+        first = [instance for doc, instance in self._built if doc == self._built[0][0]]
+        flag = _Flag()
+        try:
+            scorer(first[0].doc, [(-1.0 - place, flag) for place in range(len(first))])
+        except Exception:
             return True
+        return flag.read
+
+
+class _Flag:
+    """Stands for ``is_greedy`` and notes that it was read."""
+
+    read = False
+
+    def __bool__(self) -> bool:
+        self.read = True
+        return False
+
+    def __int__(self) -> int:
+        return int(bool(self))
+
+    __index__ = __int__
+
+    def __float__(self) -> float:
+        return float(bool(self))
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self) == other
+
+    __hash__ = object.__hash__
 
 
 def without_tasks(built: dict[str, Any], dropped: Collection[str]) -> dict[str, Any]:

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_MATHEMATICAL = re.compile(r"\b(math_verify|sympy|latex2sympy\w*|is_equiv|math_equal|\w*boxed\w*)\b")
+from dare_bench.harness.common.formulas import holds_algebra
+from dare_bench.harness.lm_eval.task_index import lm_eval_folder
+
+FORMULA_SCORERS = frozenset(
+    {
+        "agieval/utils.py",
+        "aime/utils.py",
+        "hendrycks_math/utils.py",
+        "hrm8k/default/utils.py",
+        "hrm8k/en/utils.py",
+        "leaderboard/math/utils.py",
+        "minerva_math/utils.py",
+        "putnam_axiom/utils.py",
+        "score/math/math_grader.py",
+        "score/math/utils_math.py",
+        "score/non_greedy_summarizer.py",
+    }
+)
+"""Scorers of lm-eval 0.4.13 that read or compare formulas, by their file below its task folder. A test compares this
+with the files of the installed lm-eval that name a computer algebra package or boxed answers."""
 
 
 def scorer_of(task: Any) -> Callable[..., Any] | None:
@@ -24,14 +41,13 @@ def scorer_of(task: Any) -> Callable[..., Any] | None:
     return function if hasattr(function, "__code__") else None
 
 
-@functools.cache
-def _source(path: str) -> str:
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return Path(path).read_text()
-    return ""
-
-
 def is_mathematical(task: Any) -> bool:
-    """Does the file of the task's scorer read or compare formulas?"""
+    """Does the task's scorer read or compare formulas? lm-eval's own by :data:`FORMULA_SCORERS`, others by what their
+    module imports."""
     scorer = scorer_of(task) if getattr(task, "OUTPUT_TYPE", None) == "generate_until" else None
-    return scorer is not None and bool(_MATHEMATICAL.search(_source(scorer.__code__.co_filename)))
+    if scorer is None:
+        return False
+    file = Path(scorer.__code__.co_filename)
+    if file.is_relative_to(lm_eval_folder()):
+        return file.relative_to(lm_eval_folder()).as_posix() in FORMULA_SCORERS
+    return holds_algebra(scorer.__globals__)

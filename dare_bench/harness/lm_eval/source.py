@@ -1,10 +1,9 @@
 """lm-eval's tasks as a task source. lm-eval builds the prompts and scores the answers; we only answer.
 
-lm-eval runs twice over the same task objects: once up to its first question to the model, which yields all requests of
-all tasks at once, and, when everything is answered, once more to score (for each of ``--repeats``), in a sandboxed
-process. Documents without an answer are left out of the second pass, so a failed request is never scored as a wrong
-answer. Generated code runs in the sandbox, and starts while other answers are still to come. lm-eval itself is imported
-when requests are built.
+The tasks' own methods build all requests of all tasks at once. When everything is answered, lm-eval runs over the same
+task objects to score (once for each of ``--repeats``), in a sandboxed process. Documents without an answer are left out
+of that, so a failed request is never scored as a wrong answer. Generated code runs in the sandbox, and starts while
+other answers are still to come. lm-eval itself is imported when requests are built.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import contextlib
 import importlib.metadata
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dare_bench.config import RunSpec
@@ -37,7 +36,7 @@ from dare_bench.protocols import Answer, LoadedModel
 from dare_bench.types import Request, Sample
 
 if TYPE_CHECKING:
-    from dare_bench.harness.lm_eval.base_lm import BaseLM
+    from dare_bench.harness.lm_eval.lm import AnsweringLM
 
 BOOTSTRAP = 1000
 """Draws for the standard errors that lm-eval bootstraps (those of means are in closed form). lm-eval's own 100,000 take
@@ -187,8 +186,9 @@ class LmEvalSource:
         return self._result(_plain_json(results), rows, kept, asked, failures)
 
     def _collect(self) -> None:
+        from dare_bench.harness.lm_eval.building import build_requests
+        from dare_bench.harness.lm_eval.lm import AnsweringLM
         from dare_bench.harness.lm_eval.quiet_lm_eval import quiet
-        from dare_bench.harness.lm_eval.replay import Asker, Collected
         from dare_bench.harness.lm_eval.task_manager import Tasks
 
         with quiet(self.notes), without_scripts():
@@ -203,10 +203,10 @@ class LmEvalSource:
             repeats = self.spec.repeats
             self._documents = {name: Documents(task, wanted.get(name), repeats) for name, task in loaded.items()}
             self._code = CodeScoring(self._runner, {n: d for n, d in self._documents.items() if n in self._code_tasks})
-            asker = Asker(self.model, self.spec.apply_chat_template)
-            with contextlib.suppress(Collected):
-                self._lm_eval(asker, self.spec.limit, self._wanted())
-            self.notes += asker.notes
+            lm = AnsweringLM(self.model, list, self.spec.apply_chat_template)
+            with self._named_errors():
+                build_requests(loaded, self.spec, lm, self._wanted())
+            self.notes += lm.notes
 
     def _wanted(self) -> dict[str, Any] | None:
         """``--samples`` as lm-eval takes it."""
@@ -214,8 +214,8 @@ class LmEvalSource:
 
     def _score(self, kept: Mapping[str, list[int] | None], samples: Mapping[Any, Sample], part: int) -> Part:
         """(results, rows by task) of one of the repeats, in plain JSON values."""
+        from dare_bench.harness.lm_eval.lm import AnsweringLM, RecordedAnswers
         from dare_bench.harness.lm_eval.quiet_lm_eval import quiet
-        from dare_bench.harness.lm_eval.replay import Replayer
 
         everything = self._tasks.load(self._names)
         if all(documents is None for documents in kept.values()):
@@ -225,7 +225,7 @@ class LmEvalSource:
         try:
             self._tasks.show(without_tasks(everything, _dropped(kept)))
             with quiet(self.notes), limited(everything["tasks"], part=part) as watched:
-                lm = Replayer(self.model, self.spec.apply_chat_template, samples, part)
+                lm = AnsweringLM(self.model, RecordedAnswers(samples, part), self.spec.apply_chat_template)
                 found = _plain_json(self._lm_eval(lm, limit, chosen))
         finally:
             self._tasks.show(everything)
@@ -242,13 +242,11 @@ class LmEvalSource:
         annotate(everything["tasks"], rows, finish, part)
         return found, rows
 
-    def _lm_eval(self, lm: BaseLM, limit: int | float | None, samples: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _lm_eval(self, lm: AnsweringLM, limit: int | float | None, samples: Mapping[str, Any] | None) -> dict[str, Any]:
         from lm_eval import simple_evaluate
 
-        from dare_bench.harness.lm_eval.replay import Collected
-
         spec = self.spec
-        try:
+        with self._named_errors():
             return simple_evaluate(
                 model=lm,
                 tasks=list(self._names),
@@ -265,7 +263,13 @@ class LmEvalSource:
                 confirm_run_unsafe_code=bool(self._code_tasks),
                 **dict(zip(SEED_NAMES, spec.seeds, strict=True)),
             )
-        except (DareError, Collected):
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """An error of lm-eval's in one line that names the tasks."""
+        try:
+            yield
+        except DareError:
             raise
         except Exception as error:
             first = str(error).strip().split("\n")[0][:300]
@@ -279,11 +283,11 @@ class LmEvalSource:
         asked: Mapping[str, list[int] | None],
         failures: Mapping[tuple[str, Any], str],
     ) -> HarnessResult:
+        from dare_bench.harness.lm_eval.lm import AnsweringLM
         from dare_bench.harness.lm_eval.quiet_lm_eval import quiet
-        from dare_bench.harness.lm_eval.replay import Asker
 
         spec = self.spec
-        template = Asker(self.model).chat_template(spec.apply_chat_template)
+        template = AnsweringLM(self.model, list).chat_template(spec.apply_chat_template)
         results["config"] |= {
             "model": "dare",
             "model_args": {

@@ -1,8 +1,9 @@
-"""What lm-eval may ask of a model beside answers: its tokenizer, its chat template, facts for the results file."""
+"""The model class through which lm-eval meets a model of ours, whoever answers its requests."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jinja2 import TemplateError
@@ -12,18 +13,47 @@ from dare_bench import chat
 from dare_bench.errors import UsageError, unknown
 from dare_bench.harness.lm_eval.templates import sandbox_templates
 from dare_bench.protocols import LoadedModel
+from dare_bench.types import Sample
 
 sandbox_templates()
 
 
-class BaseLM(LM):
-    """lm-eval's view of a :class:`~dare_bench.protocols.LoadedModel`; subclasses answer."""
+class AnsweringLM(LM):
+    """lm-eval's view of a :class:`~dare_bench.protocols.LoadedModel`: tokenizer, chat template, facts, and answers.
 
-    def __init__(self, model: LoadedModel, template: bool | str = False) -> None:
+    Args:
+        model: whose tokenizer and facts these are.
+        answer: one sample with an answer for each of lm-eval's instances, in their order. ``dare-bench eval`` gives
+            :class:`RecordedAnswers`, lm-eval's own command an engine's queue (:mod:`dare_bench.lm_eval`).
+        template: the chat template's name, where ``--apply-chat-template`` names one.
+    """
+
+    def __init__(
+        self, model: LoadedModel, answer: Callable[[Sequence[Any]], list[Sample]], template: bool | str = False
+    ) -> None:
         super().__init__()
-        self.model = model
+        self.model, self._answer = model, answer
         self._template = template if isinstance(template, str) else None
         self.notes: list[str] = []
+
+    def generate_until(self, requests: list[Any]) -> list[str]:
+        answers: list[Any] = [sample.answer for sample in self._answer(requests)]
+        texts = [answer.text or "" for answer in answers]
+        for instance, text in zip(requests, texts, strict=True):
+            self.cache_hook.add_partial("generate_until", instance.args, text)
+        return texts
+
+    def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+        # lm-eval turns is_greedy into a number even where no metric reads it, hence False for "not computed".
+        answers: list[Any] = [sample.answer for sample in self._answer(requests)]
+        pairs = [(answer.value, bool(answer.is_greedy)) for answer in answers]
+        for instance, pair in zip(requests, pairs, strict=True):
+            self.cache_hook.add_partial("loglikelihood", instance.args, pair)
+        return pairs
+
+    def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
+        self._answer(requests)
+        raise AssertionError("the request builder refuses these")
 
     @property
     def tokenizer(self) -> Any:
@@ -82,7 +112,7 @@ class BaseLM(LM):
         )
 
     def _named(self, template: bool | str | None) -> str | None:
-        """The name of the template to ask the tokenizer for; None for the one it takes by itself.
+        """The name of the template to ask the tokenizer for; None for its default.
 
         A name that it does not have is refused: transformers would take the name itself for the template's text.
         """
@@ -96,3 +126,25 @@ class BaseLM(LM):
         if template not in names:
             raise unknown("chat template", template, names)
         return template if isinstance(has, Mapping) else None
+
+
+class RecordedAnswers:
+    """Answers instances of :class:`~dare_bench.harness.lm_eval.documents.Documents` from finished samples.
+
+    Args:
+        samples: by (task, document, index, repeat).
+        part: which of ``--repeats``: a task that asks for r answers itself is given those from ``part * r`` on.
+    """
+
+    def __init__(self, samples: Mapping[Any, Sample], part: int) -> None:
+        self._samples, self._part = samples, part
+        self._times: Counter[Any] = Counter()
+
+    def __call__(self, instances: Sequence[Any]) -> list[Sample]:
+        return [self._next(instance) for instance in instances]
+
+    def _next(self, instance: Any) -> Sample:
+        where = instance.true_key
+        repeat = self._part * (instance.repeats or 1) + self._times[where]
+        self._times[where] += 1
+        return self._samples[(*where, repeat)]

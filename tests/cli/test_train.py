@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -49,12 +50,33 @@ def run(out: Path, *more: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def run_in_two_processes(out: Path, *more: str) -> None:
+def run_by_torchrun(out: Path, *more: str) -> None:
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     line = [*launch, "-m", "dare_bench.cli", *words(out, *more)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=240, env=env)
     assert done.returncode == 0, done.stderr
+
+
+def run_on_two_ranks(out: Path, *more: str) -> None:
+    """As torchrun starts them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    logs = [out.with_name(f"{out.name}-{rank}.log") for rank in (0, 1)]
+    processes = [
+        command.start(words(out, *more), stderr=log, env={**os.environ, **common, "RANK": rank, "LOCAL_RANK": rank})
+        for rank, log in zip("01", logs, strict=True)
+    ]
+    try:
+        for process, log in zip(processes, logs, strict=True):
+            process.join(240)
+            assert process.exitcode == 0, log.read_text()
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
 
 
 def weights(folder: Path, name: str = "model.safetensors") -> dict[str, Any]:
@@ -132,13 +154,14 @@ def test_the_cut_into_micro_batches_changes_nothing(tmp_path, plain, rows, parts
 def test_two_processes_equal_one_also_after_a_resume(tmp_path, plain, more):
     asked = ("--per-device-train-batch-size", "4", "--save-steps", "2", "--report-to", "none", *more)
     out = tmp_path / "out"
-    run_in_two_processes(out, *asked, "--max-steps", "4")
+    first_run = run_on_two_ranks if more else run_by_torchrun
+    first_run(out, *asked, "--max-steps", "4")
     assert difference(plain, out) < 5e-5
     for name in ("lineage.json", "model.safetensors", "trainer_state.json"):
         (out / name).unlink()
     status = json.loads((out / "train.json").read_text())
     (out / "train.json").write_text(json.dumps({**status, "status": "running"}))
-    run_in_two_processes(out, *asked, "--max-steps", "4")  # goes on from checkpoint-2
+    run_on_two_ranks(out, *asked, "--max-steps", "4")  # goes on from checkpoint-2
     assert difference(plain, out) < 5e-5
     state = json.loads((out / "trainer_state.json").read_text())
     first = json.loads((plain / "trainer_state.json").read_text())["log_history"][0]

@@ -95,9 +95,7 @@ def test_which_tasks_are_mathematical(path: str) -> None:
 
 def naming(folder: Path, pattern: str) -> set[str]:
     """The Python files below a folder that name one of these words."""
-    files = (
-        path for path in folder.rglob("*.py") if re.search(rf"\b({pattern})\b", path.read_text(errors="replace"))
-    )
+    files = (path for path in folder.rglob("*.py") if re.search(rf"\b({pattern})\b", path.read_text(errors="replace")))
     return {path.relative_to(folder).as_posix() for path in files}
 
 

@@ -1,11 +1,12 @@
 """A noised batch as any family's network reads it, from what a :class:`ModelSpec` says and nothing else.
 
 Bidirectional families look at each copy alone; under a shifted head the state before a token predicts it; block-causal
-families get every copy twice, [noisy | clean], so that all blocks are learned in one forward (arXiv 2503.09573): a noisy
-block sees itself and the clean blocks before it, as it will when it is decoded. Blocks are counted from a row's first
-token, prompt included, as the samplers of these families count them.
+families get every copy twice, [noisy | clean], so that all blocks are learned in one forward (arXiv 2503.09573): a
+noisy block sees itself and the clean blocks before it, as it will when it is decoded. Blocks are counted from a row's
+first token, prompt included, as the samplers of these families count them.
 
-Shape letters: B rows, T packed tokens of the copies, U packed tokens that the network reads (2 T for two copies), N masked.
+Shape letters: B rows, T packed tokens of the copies, U packed tokens that the network reads (2 T for two copies),
+N masked tokens.
 """
 
 from __future__ import annotations

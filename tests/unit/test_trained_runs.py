@@ -1,4 +1,4 @@
-"""The example runs of docs/trained: what training did to the bundled bases; the page claims no more than they show."""
+"""The committed runs of docs/trained: what training did to the bundled bases. The page claims no more."""
 
 from __future__ import annotations
 

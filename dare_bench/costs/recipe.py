@@ -22,7 +22,7 @@ from dare_bench.types import ModelSpec
 
 BYTES = 2
 """Of a weight or a cached value: bfloat16 or float16."""
-UTILISATION = 0.4
+UTILIZATION = 0.4
 """Share of the peak that a whole evaluation is taken to reach. Bare matrix products reach 0.8 on an H200 (790 of 989
 TFLOP/s measured); attention, small batches and launches take the rest."""
 ROWS = 16
@@ -60,7 +60,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Cost:
+class GpuCost:
     """``forwards`` counts passes of a row (NFE), ``pflop`` is 1e15 operations, ``hours`` are of one GPU."""
 
     forwards: int
@@ -69,7 +69,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class RecipeEstimate:
     """``at_most``: every response runs to its full length. ``expected``: rows stop at their end where the sampler can;
     equal to ``at_most`` where it cannot."""
 
@@ -77,8 +77,8 @@ class Estimate:
     gpu: str
     documents: int
     prompts: int
-    at_most: Cost
-    expected: Cost
+    at_most: GpuCost
+    expected: GpuCost
     assumptions: list[str]
 
     def plain(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Estimate:
         return "\n".join([*lines, *(f"  assumed: {text}" for text in self.assumptions)])
 
 
-def estimate(recipe: Recipe, given: Mapping[str, Any] | None = None, gpu: str = "H100") -> Estimate:
+def estimate(recipe: Recipe, given: Mapping[str, Any] | None = None, gpu: str = "H100") -> RecipeEstimate:
     """Forward passes and GPU hours of a recipe. ``given``: RunSpec fields that win over the recipe's own, as in a run.
 
     Raises:
@@ -127,10 +127,10 @@ def estimate(recipe: Recipe, given: Mapping[str, Any] | None = None, gpu: str = 
     shape = _shape(facts, notes)
     device = GPUS[gpu]
     notes += [
-        f"{UTILISATION:.0%} of the {device.name}'s peak (data sheet: {device.tflops:g} TFLOP/s dense bf16, "
+        f"{UTILIZATION:.0%} of the {device.name}'s peak (data sheet: {device.tflops:g} TFLOP/s dense bf16, "
         f"{device.tb_per_s:g} TB/s), {ROWS} rows to a forward pass; loading and scoring take no time",
     ]
-    return Estimate(
+    return RecipeEstimate(
         recipe=recipe.name,
         gpu=device.name,
         documents=documents,
@@ -265,7 +265,7 @@ def _likelihood(run: Run, test_set: TestSet, prompt: float, notes: list[str]) ->
 
 
 @dataclass(frozen=True)
-class Shape:
+class NetworkShape:
     """Parameters: ``body`` that a token uses, ``weights`` in all but the experts, ``experts`` of all experts."""
 
     body: float
@@ -279,7 +279,7 @@ class Shape:
     """Bytes of keys and values per token."""
 
 
-def _shape(facts: Facts, notes: list[str]) -> Shape:
+def _shape(facts: Facts, notes: list[str]) -> NetworkShape:
     d, layers = facts.d_model, facts.layers
     width = facts.heads * facts.head_dim if facts.heads and facts.head_dim else d
     narrow = facts.kv_heads * facts.head_dim if facts.kv_heads and facts.head_dim else width
@@ -294,7 +294,7 @@ def _shape(facts: Facts, notes: list[str]) -> Shape:
     always = attention + dense + (routed * (3 * d * moe.shared_ff + d * moe.count) if moe else 0)
     one = routed * 3 * d * moe.ff if moe else 0
     head = float(d * (facts.vocab or 0))
-    return Shape(
+    return NetworkShape(
         body=always + (one * moe.active if moe else 0),
         head=head,
         weights=always + head,
@@ -305,22 +305,22 @@ def _shape(facts: Facts, notes: list[str]) -> Shape:
     )
 
 
-def flops(part: Pass, shape: Shape) -> float:
+def flops(part: Pass, shape: NetworkShape) -> float:
     """Operations of one row's pass."""
     compute = 2 * shape.body * part.tokens + shape.attention * part.tokens * part.context
     return compute + 2 * shape.head * part.projected
 
 
-def _cost(parts: list[Pass], shape: Shape, gpu: Gpu, requests: int) -> Cost:
+def _cost(parts: list[Pass], shape: NetworkShape, gpu: Gpu, requests: int) -> GpuCost:
     operations = seconds = forwards = 0.0
     for part in parts:
         touched = 1 - (1 - shape.active) ** (part.tokens * ROWS)
         read = BYTES * (shape.weights + touched * shape.experts) + ROWS * shape.cached * part.context
         compute = ROWS * flops(part, shape) / (gpu.tflops * 1e12)
-        seconds += part.count / ROWS * max(compute, read / (gpu.tb_per_s * 1e12)) / UTILISATION
+        seconds += part.count / ROWS * max(compute, read / (gpu.tb_per_s * 1e12)) / UTILIZATION
         operations += part.count * flops(part, shape)
         forwards += part.count
-    return Cost(round(forwards * requests), operations * requests / 1e15, seconds * requests / 3600)
+    return GpuCost(round(forwards * requests), operations * requests / 1e15, seconds * requests / 3600)
 
 
 def _hours(hours: float) -> str:

@@ -1,4 +1,4 @@
-"""How large things are: a checkpoint by the headers of its files, rows by a look at some of them."""
+"""How large things are: a checkpoint by the headers of its files, training rows by reading some of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNKNOWN_ROWS = 10_000
 
 
 @dataclass
-class Size:
+class CheckpointSize:
     """``parameters`` of all weights, ``active`` that a token uses; None where the checkpoint is not on this machine."""
 
     parameters: float | None = None
@@ -39,7 +39,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Rows:
+class TrainingRows:
     """``count`` items of ``of_item`` rows each (a preference pair is two), of ``tokens`` in the mean."""
 
     count: int
@@ -48,10 +48,10 @@ class Rows:
     source: str
 
 
-def size_of(model: str, family: str | None = None) -> Size:
+def size_of(model: str, family: str | None = None) -> CheckpointSize:
     """The size of a checkpoint; nothing is fetched for it, and no weight is read. Raises CheckpointError."""
     if (folder := here(model)) is None:
-        return Size()
+        return CheckpointSize()
     files = sorted(folder.glob("*.safetensors"))
     counts = {name: math.prod(tensor.shape) for file in files for name, tensor in read_header(file).items()}
     config = read_config(folder)
@@ -61,7 +61,7 @@ def size_of(model: str, family: str | None = None) -> Size:
         share = chosen / experts
     total = float(sum(counts.values()))
     routed = float(sum(count for name, count in counts.items() if ".experts." in name))
-    return Size(total, total - routed * (1 - share), _has_blocks(folder, family, config))
+    return CheckpointSize(total, total - routed * (1 - share), _has_blocks(folder, family, config))
 
 
 def tokenizing(model: str, family: str | None = None) -> LoadedModel | None:
@@ -83,7 +83,7 @@ def _has_blocks(folder: Path, family: str | None, config: dict[str, Any]) -> boo
     return arch_of is not None and arch_of(config)[1].block_length is not None
 
 
-def rows_of(spec: TrainSpec, model: LoadedModel | None = None) -> Rows:
+def rows_of(spec: TrainSpec, model: LoadedModel | None = None) -> TrainingRows:
     """How many rows a training has and how long they are, by reading some (all, where epochs are counted).
 
     Args:
@@ -99,7 +99,7 @@ def rows_of(spec: TrainSpec, model: LoadedModel | None = None) -> Rows:
     local = spec.task is not None or existing(spec.data or "") is not None
     if not local:
         tokens = min(UNKNOWN_TOKENS, limit)
-        return Rows(spec.rows or UNKNOWN_ROWS, of_item, tokens, "not looked at: taken")
+        return TrainingRows(spec.rows or UNKNOWN_ROWS, of_item, tokens, "not looked at: taken")
     from dare_bench.training.data import read_data
 
     few = min(spec.rows or LOOKED_AT, LOOKED_AT)
@@ -107,16 +107,16 @@ def rows_of(spec: TrainSpec, model: LoadedModel | None = None) -> Rows:
     try:
         data = read_data(wanted, kind)
     except DareError as error:
-        return Rows(spec.rows or UNKNOWN_ROWS, of_item, min(UNKNOWN_TOKENS, limit), f"taken, since: {error}")
+        return TrainingRows(spec.rows or UNKNOWN_ROWS, of_item, min(UNKNOWN_TOKENS, limit), f"taken, since: {error}")
     looked = data.rows[:LOOKED_AT]
     if model is None:
         lengths = [min(_characters(row) / CHARACTERS, limit) for row in looked]
         source = f"characters / {CHARACTERS:g}, without the chat template"
-        return Rows(len(data.rows), of_item, sum(lengths) / len(lengths), source)
+        return TrainingRows(len(data.rows), of_item, sum(lengths) / len(lengths), source)
     items = tokenise(replace(data, rows=looked), model, spec).items
     tokens = sum(len(row.prompt) + len(row.answer) for rows in items for row in rows) / sum(map(len, items))
     kept = round(len(data.rows) * len(items) / len(looked))  # the others are longer than the training takes
-    return Rows(kept, of_item, tokens, "its tokenizer")
+    return TrainingRows(kept, of_item, tokens, "its tokenizer")
 
 
 def _characters(row: Any) -> float:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import dare_bench
+from dare_bench.costs import sweep as sweep_costs
+from dare_bench.costs.sizes import rows_of
 from dare_bench.errors import DataError
-from dare_bench.sweeps import estimate
-from dare_bench.sweeps.sizes import rows_of
 from dare_bench.training.spec import TrainSpec, train_spec
 
 SAID = [
@@ -48,9 +48,9 @@ def test_chat_rows_have_the_tokens_of_the_chat_template(
     content = sum(len(loaded.encode(turn["content"])) for turn in SAID)
     assert seen.tokens > 2 * content
     sweep = {"models": model, "train": {"method": "sft", "data": str(data), "max_steps": 2}}
-    for largest in (estimate.SMALL, 0):  # above this size weights are not read
-        monkeypatch.setattr(estimate, "SMALL", largest)
-        made = estimate.Estimates.of(sweep, tmp_path / "out")
+    for largest in (sweep_costs.SMALL, 0):  # above this size weights are not read
+        monkeypatch.setattr(sweep_costs, "SMALL", largest)
+        made = sweep_costs.SweepEstimates.of(sweep, tmp_path / "out")
         assert f"rows of {seen.tokens:.0f} tokens (its tokenizer)" in made.costs[f"train/{model}-sft"].text
 
 

@@ -1,10 +1,4 @@
-"""What a sweep would cost (``--dry-run``), node by node. Nothing is trained and nothing is written.
-
-A training's operations are 6 N for each token (forward 2 N, backward 4 N; with LoRA 4 N, since the weights want no
-gradients; one forward more where activations are computed twice or a reference is asked), times two where the noisy and
-the clean copy of a row both pass through the network (block-causal families). N are the parameters a token uses.
-Attention, the optimizer, loading and scoring are left out.
-"""
+"""What a sweep would cost (``--dry-run``), node by node. Nothing is trained and nothing is written."""
 
 from __future__ import annotations
 
@@ -13,17 +7,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dare_bench.cost_model import GPUS, UTILISATION
+from dare_bench.costs.recipe import GPUS, UTILIZATION, estimate
+from dare_bench.costs.sizes import CheckpointSize, TrainingRows, rows_of, size_of, tokenizing
+from dare_bench.costs.training import batch_of, copies_of, operations, steps_of
 from dare_bench.engine.plan import plan
+from dare_bench.engine.preview import preview
 from dare_bench.engine.progress import duration
 from dare_bench.errors import DareError
 from dare_bench.loading import load
-from dare_bench.registry import registry
 from dare_bench.sweeps.graph import Node, graph, settle
 from dare_bench.sweeps.known import refuse_unknown
 from dare_bench.sweeps.record import Record, names, read
 from dare_bench.sweeps.run import chosen
-from dare_bench.sweeps.sizes import Rows, Size, rows_of, size_of, tokenizing
 from dare_bench.sweeps.spec import read_spec
 from dare_bench.training.spec import TrainSpec, train_spec
 
@@ -33,7 +28,7 @@ GPU = GPUS["H100"]
 
 
 @dataclass(frozen=True)
-class Cost:
+class NodeCost:
     """``forwards``: passes of rows, at most; ``flop``: operations; ``seconds``: on this machine; ``text`` says all that
     is known and on what it stands. What is not known is None."""
 
@@ -44,7 +39,7 @@ class Cost:
 
 
 @dataclass
-class Estimates:
+class SweepEstimates:
     """The graph of a sweep as it stands in its folder, with what its nodes that are not done would cost."""
 
     name: str
@@ -52,10 +47,10 @@ class Estimates:
     nodes: list[Node]
     records: dict[str, Record]
     done: set[str]
-    costs: dict[str, Cost] = field(default_factory=dict)
+    costs: dict[str, NodeCost] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, source: str | Path | Mapping[str, Any], output_path: str | Path) -> Estimates:
+    def of(cls, source: str | Path | Mapping[str, Any], output_path: str | Path) -> SweepEstimates:
         """Estimate a sweep.
 
         Raises:
@@ -83,7 +78,7 @@ class Estimates:
             total,
             "assumed: 6 N operations a token trained on (LoRA 4 N), twice for block-causal families; attention, the "
             "optimizer and loading left out; rows that stop early make evaluations cheaper",
-            f"assumed: {GPU.name} at {UTILISATION:.0%} of its peak where GPU hours stand",
+            f"assumed: {GPU.name} at {UTILIZATION:.0%} of its peak where GPU hours stand",
         ]
 
     def plain(self) -> dict[str, Any]:
@@ -102,23 +97,23 @@ class Estimates:
         return {"name": self.name, "path": str(self.out), "nodes": nodes, "notes": self.notes}
 
     def _fill(self) -> None:
-        self._sizes: dict[str, Size] = {}
-        self._read: dict[str, Rows] = {}
-        self._evals: dict[str, Cost] = {}
+        self._sizes: dict[str, CheckpointSize] = {}
+        self._read: dict[str, TrainingRows] = {}
+        self._evals: dict[str, NodeCost] = {}
         for kind in ("eval", "train", "board"):  # evaluations first: they time the networks
             for node in self.nodes:
                 if node.kind == kind:
                     self.costs[node.id] = self._cost(node)
 
-    def _cost(self, node: Node) -> Cost:
+    def _cost(self, node: Node) -> NodeCost:
         if node.id in self.done:
-            return Cost("done", seconds=0.0)
+            return NodeCost("done", seconds=0.0)
         if node.kind == "board":
-            return Cost("seconds", seconds=0.0)
+            return NodeCost("seconds", seconds=0.0)
         try:
             return self._train(node) if node.kind == "train" else self._eval(node)
         except DareError as error:
-            return Cost(f"cannot be estimated: {error}")
+            return NodeCost(f"cannot be estimated: {error}")
 
     # -- evaluations ---------------------------------------------------------------------------------------------
 
@@ -130,19 +125,19 @@ class Estimates:
     def _fields(self, node: Node) -> dict[str, Any]:
         return {**{k: v for k, v in node.asked.items() if k not in _OPENING}, **self._base(node)}
 
-    def _eval(self, node: Node) -> Cost:
+    def _eval(self, node: Node) -> NodeCost:
         fields = self._fields(node)
         took = [self.records[n.id].cost.get("seconds") for n in self.nodes if n.kind == "eval" and n.id in self.done
                 and self._fields(n) == fields]  # fmt: skip
         if known := [seconds for seconds in took if seconds]:
             seconds = sum(known) / len(known)
-            return Cost(f"{duration(seconds)} (as measured here)", seconds=seconds)
+            return NodeCost(f"{duration(seconds)} (as measured here)", seconds=seconds)
         mark = repr(sorted(fields.items(), key=str))
         if mark not in self._evals:
             self._evals[mark] = self._evaluation(fields)
         return self._evals[mark]
 
-    def _evaluation(self, fields: dict[str, Any]) -> Cost:
+    def _evaluation(self, fields: dict[str, Any]) -> NodeCost:
         size = self._size(fields)
         if _small(size):
             return self._timed(fields, size)
@@ -151,17 +146,15 @@ class Estimates:
             if one.recipe is None:
                 unknown.append(one.name or str(fields.get("tasks")))
                 continue
-            from dare_bench.cost_model import estimate
-
             seen = estimate(one.recipe, one.fields).expected
             forwards, hours = forwards + seen.forwards, hours + seen.hours
         if unknown:
-            return Cost(f"not known without opening the checkpoint (dare-bench eval --dry-run times it): {unknown[0]}")
-        return Cost(f"{forwards:,} forwards, {hours:,.1f} GPU hours (from the recipe's facts)", forwards)
+            return NodeCost(
+                f"not known without opening the checkpoint (dare-bench eval --dry-run times it): {unknown[0]}"
+            )
+        return NodeCost(f"{forwards:,} forwards, {hours:,.1f} GPU hours (from the recipe's facts)", forwards)
 
-    def _timed(self, fields: dict[str, Any], size: Size) -> Cost:
-        from dare_bench.engine.preview import preview
-
+    def _timed(self, fields: dict[str, Any], size: CheckpointSize) -> NodeCost:
         forwards, seconds, requests, refused = 0, 0.0, 0, []
         for one in plan(fields):
             try:
@@ -172,35 +165,38 @@ class Estimates:
             forwards, seconds = forwards + seen.forwards, seconds + (seen.timing.seconds or 0.0)
             requests += sum(seen.requests.values())
         if refused and not requests:
-            return Cost(f"cannot be run: {refused[0]}")
+            return NodeCost(f"cannot be run: {refused[0]}")
         if forwards:
             size.seconds_per_forward = seconds / forwards
         also = f"; {len(refused)} cannot be run: {refused[0]}" if refused else ""
         most = f"{requests:,} requests, at most {forwards:,} forwards"
         text = f"{most}, {duration(seconds)} (from samples answered now){also}"
-        return Cost(text, forwards, seconds=seconds)
+        return NodeCost(text, forwards, seconds=seconds)
 
     # -- trainings -----------------------------------------------------------------------------------------------
 
-    def _train(self, node: Node) -> Cost:
+    def _train(self, node: Node) -> NodeCost:
         spec = train_spec(**node.asked, output_path="-")
         size, rows = self._size(node.asked), self._rows(spec)
-        batch, steps = _batch(spec), _steps(spec, rows)
-        copies = rows.of_item * (2 if size.two_copies else 1) * int(spec.options.get("draws") or 1)
+        batch, steps = batch_of(spec), steps_of(spec, rows)
+        copies = copies_of(spec, rows, size)
         tokens = steps * batch * copies * rows.tokens
         text = f"{steps:,} steps of {batch} rows of {rows.tokens:.0f} tokens ({rows.source})"
         if size.active is None:
-            return Cost(f"{text}; the checkpoint is not on this machine, so no operations")
-        flop = tokens * size.active * _passes(spec)
+            return NodeCost(f"{text}; the checkpoint is not on this machine, so no operations")
+        flop = tokens * size.active * operations(spec)
         text += f", {round(tokens):,} tokens through {round(size.active):,} parameters, {_si(flop)}FLOP"
         if (rate := self._measured(spec)) is not None:
             seconds, source = steps * batch * rate, "as measured here"
         elif size.seconds_per_forward is not None:
-            seconds, source = steps * batch * copies * _passes(spec) / 2 * size.seconds_per_forward, "by forwards here"
+            seconds, source = (
+                steps * batch * copies * operations(spec) / 2 * size.seconds_per_forward,
+                "by forwards here",
+            )
         else:
-            hours = flop / (GPU.tflops * 1e12 * UTILISATION) / 3600
-            return Cost(f"{text}, {hours:,.2f} GPU hours", flop=flop)
-        return Cost(f"{text}, {duration(seconds)} ({source})", flop=flop, seconds=seconds)
+            hours = flop / (GPU.tflops * 1e12 * UTILIZATION) / 3600
+            return NodeCost(f"{text}, {hours:,.2f} GPU hours", flop=flop)
+        return NodeCost(f"{text}, {duration(seconds)} ({source})", flop=flop, seconds=seconds)
 
     def _measured(self, spec: TrainSpec) -> float | None:
         """Seconds for each row of a step, by the trainings of this checkpoint that are done in this folder."""
@@ -209,10 +205,10 @@ class Estimates:
             took = self.records[node.id].cost.get("seconds")
             if node.kind == "train" and node.id in self.done and node.asked["model"] == spec.model and took:
                 other = train_spec(**node.asked, output_path="-")
-                rates.append(took / (_steps(other, self._rows(other)) * _batch(other)))
+                rates.append(took / (steps_of(other, self._rows(other)) * batch_of(other)))
         return sum(rates) / len(rates) if rates else None
 
-    def _rows(self, spec: TrainSpec) -> Rows:
+    def _rows(self, spec: TrainSpec) -> TrainingRows:
         """Read once for each source, however many trainings learn from it."""
         size = self._size({"model": spec.model, "family": spec.family})
         size.model = size.model or tokenizing(spec.model, spec.family)
@@ -222,7 +218,7 @@ class Estimates:
             self._read[mark] = rows_of(spec, size.model)
         return self._read[mark]
 
-    def _size(self, base: Mapping[str, Any]) -> Size:
+    def _size(self, base: Mapping[str, Any]) -> CheckpointSize:
         model = str(base["model"])
         if model not in self._sizes:
             size = self._sizes[model] = size_of(model, base.get("family"))
@@ -231,25 +227,11 @@ class Estimates:
         return self._sizes[model]
 
 
-def _small(size: Size) -> bool:
+def _small(size: CheckpointSize) -> bool:
     return size.parameters is not None and size.parameters <= SMALL
 
 
-def _batch(spec: TrainSpec) -> int:
-    return spec.per_device_train_batch_size * spec.gradient_accumulation_steps
-
-
-def _steps(spec: TrainSpec, rows: Rows) -> int:
-    return spec.steps(rows.count, _batch(spec))
-
-
 _OPENING = ("model", "adapter", "family", "model_args", "dtype")
-
-
-def _passes(spec: TrainSpec) -> int:
-    """Operations for each parameter and token: 2 forward; backward 4, or 2 where the weights want no gradients."""
-    reference = getattr(registry().get("trainer", spec.method).load(), "wants_reference", False)
-    return 2 + (2 if spec.peft else 4) + (2 if spec.gradient_checkpointing else 0) + (2 if reference else 0)
 
 
 def _si(value: float) -> str:

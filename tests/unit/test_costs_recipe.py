@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dare_bench import cost_model, recipes
-from dare_bench.cost_model import Pass, estimate
+from dare_bench import recipes
+from dare_bench.costs import recipe as recipe_costs
+from dare_bench.costs.recipe import Pass, estimate
 from dare_bench.errors import DecodingError, UnknownNameError, UsageError
 
 RUNNABLE = [r for name in recipes.registry().names("recipe") for r in recipes.find(name) if r.entry.run is not None]
@@ -16,7 +17,7 @@ def one(name):
 
 
 def shape_of(checkpoint):
-    return cost_model._shape(recipes.load(checkpoint).facts, [])
+    return recipe_costs._shape(recipes.load(checkpoint).facts, [])
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_parameters_are_those_of_the_published_shapes(checkpoint, body, total):
 def test_a_forward_pass_of_llada_is_the_known_number_of_operations():
     """2 x 6.98e9 x q + 4 x 32 x 4096 x q x c + 2 x 0.518e9 x h for q = c = 556 tokens and 16 projected ones."""
     by_hand = 2 * 6.98e9 * 556 + 4 * 32 * 4096 * 556**2 + 2 * 0.518e9 * 16
-    made = cost_model.flops(Pass(1, 556, 556, 16), shape_of("llada-8b-instruct"))
+    made = recipe_costs.flops(Pass(1, 556, 556, 16), shape_of("llada-8b-instruct"))
     assert made == pytest.approx(by_hand, rel=1e-3)
     # 790 TFLOP/s then write 100 tokens a second, one a pass: the published floor of 102 leaves out parts of a layer
     assert 790e12 / made == pytest.approx(100, rel=0.03)
@@ -77,7 +78,7 @@ def test_likelihoods_count_draws_choices_and_guidance():
 
 def test_a_likelihood_item_costs_what_was_worked_out_for_it():
     """128 draws x 4 choices x 120 tokens x 15 GFLOP = 0.92 PFLOP; the head runs at the targets alone here."""
-    item = 4 * 128 * cost_model.flops(Pass(1, 120, 120, 15), shape_of("llada-8b-base"))
+    item = 4 * 128 * recipe_costs.flops(Pass(1, 120, 120, 15), shape_of("llada-8b-base"))
     assert item / 1e15 == pytest.approx(0.92, rel=0.1)
 
 

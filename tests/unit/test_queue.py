@@ -6,6 +6,7 @@ import errno
 import os
 import random
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 

@@ -19,7 +19,7 @@ import logging
 import sys
 
 from dare_bench.errors import DareError
-from dare_bench.harness.dare_lm import DareLM
+from dare_bench.harness.lm_eval.dare_lm import DareLM
 
 __all__ = ["DareLM", "main"]
 

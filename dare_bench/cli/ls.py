@@ -77,7 +77,7 @@ def tasks(
     from fnmatch import fnmatch
 
     from dare_bench.errors import UsageError, unknown
-    from dare_bench.harness.task_index import TaskIndex
+    from dare_bench.harness.lm_eval.task_index import TaskIndex
 
     folders = [part for part in (include_path or "").split(",") if part]
     if harness == "opencompass":
@@ -97,7 +97,7 @@ def tasks(
         if not entries:
             raise unknown("task", pattern, index.names())
     if data_dir is not None:
-        from dare_bench.harness.data import LocalData
+        from dare_bench.harness.common.local_data import LocalData
 
         data = LocalData(data_dir)
         here = {e.name for e in index.entries.values() if e.origin != "lm-eval" or data.lists(*index.data_set(e))}

@@ -4,15 +4,13 @@ with deliberate bugs in the sampler."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import command
 import pytest
 import torch
 from run_factory import make_run
@@ -137,10 +135,8 @@ def test_incomplete_runs_and_runs_that_are_none(tmp_path: Path, capsys: Out) -> 
 @pytest.mark.timeout(600)
 def test_the_committed_baselines_hold(tmp_path: Path) -> None:
     """As CI asks it: every bundled checkpoint is evaluated and held against its baseline."""
-    script = [sys.executable, str(ROOT / "scripts" / "baselines.py"), "--output-path", str(tmp_path)]
-    done = subprocess.run(
-        script, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=tmp_path
-    )
+    script = ROOT / "scripts" / "baselines.py"
+    done = command.run("--output-path", str(tmp_path), script=script, cwd=tmp_path, timeout=580)
     assert done.returncode == 0, done.stdout + done.stderr
     for name in FAMILIES:
         suite = ElementTree.parse(tmp_path / f"{name}.xml").getroot()

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from require import need_package
 
-from dare_bench.harness.extraction import annotate, count, of_lm_eval, of_opencompass, rate, tally, unread
-from dare_bench.harness.stated import boxed, numbers, plain
+from dare_bench.harness.common.extraction_status import boxed, count, numbers, plain
+from dare_bench.harness.lm_eval.extraction import annotate, of_lm_eval, tally, unread
+from dare_bench.harness.opencompass.extraction_rules import of_opencompass
+from dare_bench.runs.scores import extraction_rate as rate
 
 GSM8K = (
     "Natalia sold 48/2 = 24 clips in May.\nAltogether she sold 48+24 = 72 clips in April and May.\n#### 72",

@@ -12,9 +12,10 @@ import pytest
 from require import need_package
 
 from dare_bench.errors import DataError
-from dare_bench.harness.guard import ItemTimeout
-from dare_bench.harness.mathematics import equal, is_mathematical, states_formula
-from dare_bench.harness.scoring_limits import limited
+from dare_bench.harness.common.formulas import equal, states_formula
+from dare_bench.harness.common.worker_process import ItemTimeout
+from dare_bench.harness.lm_eval.scorers import is_mathematical
+from dare_bench.harness.lm_eval.scoring_limits import limited
 
 need_package("math_verify")
 

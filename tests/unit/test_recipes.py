@@ -96,7 +96,7 @@ def tiny_specs():
 
 def test_lm_eval_tasks_exist():
     need_package("lm_eval")
-    from dare_bench.harness.task_index import TaskIndex
+    from dare_bench.harness.lm_eval.task_index import TaskIndex
 
     index = TaskIndex()
     wanted = {task for recipe in RUNNABLE if recipe.entry.run.harness == "lm-eval" for task in recipe.entry.run.tasks}
@@ -130,7 +130,7 @@ def shots_of(config):
 
 def test_shots_are_those_of_the_opencompass_configs():
     need_package("opencompass")
-    from dare_bench.harness.opencompass.catalogue import Catalogue
+    from dare_bench.harness.opencompass.catalog import Catalogue
 
     catalogue = Catalogue()
     stated = {r.entry.run.tasks: r.entry.run.shots for r in RUNNABLE if r.entry.run.harness == "opencompass"}

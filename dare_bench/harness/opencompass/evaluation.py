@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import DataError
+from dare_bench.harness.common.time_limits import ANSWER_SECONDS, Answers, AnswerTimeout, within
 from dare_bench.harness.opencompass.dataset import DataSet, told
 from dare_bench.harness.opencompass.details import numbers
-from dare_bench.harness.scoring_limits import ANSWER_SECONDS, Answers, AnswerTimeout, within
 
 _FORMULAS = re.compile(r"\b(math_verify|sympy|latex2sympy\w*)\b")
 

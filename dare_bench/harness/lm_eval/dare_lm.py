@@ -1,0 +1,145 @@
+"""Our models as a model class of lm-eval, by the name ``dare``. Importing this module registers it."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from lm_eval.api.registry import register_model
+from lm_eval.utils import simple_parse_args_string
+from tqdm import tqdm
+
+from dare_bench.errors import DareError, UsageError, suggestion
+from dare_bench.harness.common.requests import RequestBuilder
+from dare_bench.harness.lm_eval.base_lm import BaseLM
+from dare_bench.loading import load
+from dare_bench.protocols import LoadedModel
+from dare_bench.types import Sample
+
+log = logging.getLogger(__name__)
+
+
+@register_model("dare")
+class DareLM(BaseLM):
+    """``lm_eval.simple_evaluate(model="dare", model_args="pretrained=DIR,dtype=float32,steps=32", ...)``
+
+    Args:
+        pretrained: a checkpoint folder, hub id or bundled name.
+        batch_size: rows at a time (``auto``: the model decides). Results do not depend on it.
+        device: as for :func:`dare_bench.load`.
+        seed: of the sampler's randomness.
+        is_greedy: False saves computing it for log-likelihoods (lm-eval asks for it everywhere, few metrics read it).
+        settings: fields of :func:`dare_bench.load`, decoding fields and likelihood fields, by their own names (the
+            likelihood field ``batch_size`` as ``mc_batch_size``). Decoding fields given here win over those of a task
+            and of ``--gen_kwargs``.
+
+    Raises:
+        UsageError: a setting that is none of these. CheckpointError: as ``load``.
+    """
+
+    def __init__(
+        self,
+        pretrained: str,
+        *,
+        batch_size: int | str | None = None,
+        max_batch_size: int | None = None,
+        device: str | None = None,
+        seed: int = 1234,
+        is_greedy: bool = True,
+        **settings: Any,
+    ) -> None:
+        opening = {name: settings.pop(name) for name in _LOAD_FIELDS & set(settings)}
+        super().__init__(load(pretrained, device=device, **opening).loaded)
+        decoding, likelihood = _sorted_fields(self.model, settings)
+        self._builder = RequestBuilder(self.model, decoding, likelihood, int(seed), stop_early=True)
+        rows = str(batch_size or max_batch_size or "auto")
+        self._rows = int(rows) if rows.isdigit() else max_batch_size
+        self._is_greedy = is_greedy
+        self._warned: set[str] = set()
+
+    @classmethod
+    def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> DareLM:
+        """lm-eval's way in. What stands in ``model_args`` wins over what lm-eval adds. Its command adds ``cuda:0`` of
+        itself, also where there is no GPU: as with lm-eval's own models, the CPU is taken then."""
+        extra = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        if str(extra.get("device", "")).startswith("cuda") and not torch.cuda.is_available():
+            log.warning("lm-eval asks for %s, but PyTorch sees no GPU here: running on the CPU", extra["device"])
+            extra["device"] = "cpu"
+        return cls(**{**extra, **arg_dict})
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> DareLM:
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
+
+    def generate_until(self, requests: list[Any]) -> list[str]:
+        answers: list[Any] = [sample.answer for sample in self._answer(requests)]
+        texts = [answer.text or "" for answer in answers]
+        for instance, text in zip(requests, texts, strict=True):
+            self.cache_hook.add_partial("generate_until", instance.args, text)
+        return texts
+
+    def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+        answers: list[Any] = [sample.answer for sample in self._answer(requests)]
+        pairs = [(answer.value, bool(answer.is_greedy)) for answer in answers]
+        for instance, pair in zip(requests, pairs, strict=True):
+            self.cache_hook.add_partial("loglikelihood", instance.args, pair)
+        return pairs
+
+    def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
+        self._answer(requests)
+        raise AssertionError("the request builder refuses these")
+
+    def _answer(self, instances: Sequence[Any]) -> list[Sample]:
+        """One sample an instance, in order.
+
+        Raises:
+            DareError: a request has no answer: lm-eval has no place for one, and would score it as wrong.
+        """
+        self._builder.forget()
+        requests = [self._builder.build(instance, want_greedy=self._is_greedy) for instance in instances]
+        self._warn()
+        if not requests:
+            return []
+        work = self.model.generate if requests[0].kind == "generate" else self.model.score
+        found: dict[str, Sample] = {}
+        bar = tqdm(total=len(requests), desc=f"dare: {requests[0].kind}")
+        with bar:
+            for sample in work(requests, max_rows=self._rows):
+                if sample.error is not None:
+                    where = f"task {sample.request.task!r}, document {sample.request.doc_id}"
+                    raise DareError(f"{where}: {sample.error}")
+                found[sample.request.key] = sample
+                bar.update()
+        return [found[request.key] for request in requests]
+
+    def _warn(self) -> None:
+        for note in [*self._builder.notes, *self.notes]:
+            if note not in self._warned:
+                self._warned.add(note)
+                log.warning("%s", note)
+
+
+_LOAD_FIELDS = set(inspect.signature(load).parameters) - {"checkpoint", "device"}
+
+
+def _sorted_fields(model: LoadedModel, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(decoding fields, likelihood fields); a name that is both, such as ``cfg_scale``, holds for both."""
+    decoding: dict[str, Any] = {}
+    likelihood: dict[str, Any] = {}
+    known = {*type(model.resolve({})).model_fields, "until", "max_gen_toks", "do_sample"}
+    scoring = set(model.resolve_likelihood({})) if model.capabilities.likelihood else set()
+    for given, value in settings.items():
+        name = "batch_size" if given == "mc_batch_size" else given  # lm-eval keeps that name for itself
+        if name in known:
+            decoding[name] = value
+        if name in scoring:
+            likelihood[name] = value
+        if name not in known | scoring:
+            near = suggestion(name, known | scoring | _LOAD_FIELDS)
+            raise UsageError(f"model_args: {name!r} is no field of load, decoding or likelihoods{near}")
+    if likelihood:
+        model.resolve_likelihood(likelihood)
+    return decoding, likelihood

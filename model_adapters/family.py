@@ -22,7 +22,7 @@ from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.stopping import StoppingPolicy
 from dare_bench.model_adapters.sampling.strategies import Strategy, strategy_of
 from dare_bench.model_adapters.sampling.strategies.quota import BlockQuota, Quota
-from dare_bench.model_adapters.scoring.laws import Blockwise, Law, WholeTarget
+from dare_bench.model_adapters.scoring.laws import Blockwise, LikelihoodLaw, WholeTarget
 from dare_bench.types import Decoding, ModelSpec, Tier
 
 
@@ -169,7 +169,7 @@ class Family(ABC):
             **pieces,
         )
 
-    def likelihood_law(self, spec: ModelSpec) -> Law:
+    def likelihood_law(self, spec: ModelSpec) -> LikelihoodLaw:
         """How log-likelihoods are estimated: over the whole target, or block by block where attention has blocks."""
         return WholeTarget(self.has_cfg_likelihood) if spec.block_length is None else Blockwise()
 

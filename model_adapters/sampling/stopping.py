@@ -42,8 +42,8 @@ def through_eos(tokens: Sequence[int], eos_ids: Sequence[int]) -> int | None:
 
 def first_stop(text: str, stop: Sequence[str]) -> int | None:
     """Where the earliest stop string begins, or None. Empty strings never stop."""
-    found = [at for s in stop if s and (at := text.find(s)) >= 0]
-    return min(found) if found else None
+    starts = [at for s in stop if s and (at := text.find(s)) >= 0]
+    return min(starts) if starts else None
 
 
 def stop_is_final(text: str, stop: Sequence[str]) -> bool:

@@ -15,6 +15,7 @@ from dare_bench.errors import CheckpointError, DecodingError, suggestion
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork
 from dare_bench.model_adapters.configs import check_types
 from dare_bench.model_adapters.fields import first_error
+from dare_bench.model_adapters.opening import open_native
 from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
 from dare_bench.model_adapters.sampling.reference import ReferencePolicy
@@ -97,8 +98,6 @@ class Family(ABC):
 
     def open(self, path: Path, **options: Any) -> Any:
         """Open a folder in this family's published layout (see ``opening.open_native``)."""
-        from dare_bench.model_adapters.opening import open_native
-
         return open_native(self, path, **options)
 
     sft: ClassVar[Mapping[str, Any]] = {}
@@ -261,12 +260,3 @@ def special_from_tokenizer(tokenizer: Any | None, text: str) -> int | None:
         return None
     token = tokenizer.get_vocab().get(text)
     return None if token is None else int(token)
-
-
-def require_mask(ids: SpecialIds, path: Path) -> int:
-    """The mask id, or an error that says where it was looked for."""
-    if ids.mask is None:
-        raise CheckpointError(
-            f"{path}: no mask id: neither config.json (mask_token_id) nor the tokenizer names one; give mask_id="
-        )
-    return ids.mask

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dare_bench.errors import DareError, DecodingError, ModelOutputError, PromptError, UsageError
 from dare_bench.model_adapters.adapters import holds_adapter, is_adapted, merge, read_adapter, wrap
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
-from dare_bench.model_adapters.family import Family
 from dare_bench.model_adapters.sampling.loop import denoise
 from dare_bench.model_adapters.sampling.reference import published_forwards
 from dare_bench.model_adapters.sampling.sampler import Sampler
@@ -26,6 +25,9 @@ from dare_bench.model_adapters.tokens import as_id, encode_prompt, one_line, wor
 from dare_bench.model_adapters.weights import holds, into
 from dare_bench.protocols import AdapterSettings
 from dare_bench.types import Capabilities, Decoding, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
+
+if TYPE_CHECKING:
+    from dare_bench.model_adapters.family import Family
 
 DEFAULT_ROWS = {"cpu": 16, "cuda": 64}
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from dare_bench.analysis.comparison import Comparison
+from dare_bench.analysis.comparison import RunComparison
 from dare_bench.analysis.intervals import Interval, mean_of
+from dare_bench.analysis.names import letter
 from dare_bench.analysis.paired_tests import holm
 from dare_bench.leaderboards import comparing, pair_page
 from dare_bench.leaderboards.context import Context, View
@@ -79,12 +80,12 @@ def write(site: Site, context: Context) -> None:
 
 def _write(site: Site, matrices: list[Matrix], steps: list[Step], refused: list[tuple[str, str]]) -> None:
     # p is adjusted here, where it is written: a rebuild without a change needs no statistics.
-    told = {name: getattr(comparing, name) for name in ("letter", "p_value", "signed", "span")}
+    told = {**comparing.FORMATS, "letter": letter}
     cells = [(matrix, matrix.cells()) for matrix in matrices]
     site.page(PLACE, "compares.html.j2", matrices=cells, steps=judged(steps), refused=refused, **told)
 
 
-def write_standalone(comparison: Comparison, path: str | Path) -> Path:
+def write_standalone(comparison: RunComparison, path: str | Path) -> Path:
     """Write a comparison as a page that needs nothing but the folder ``<name>_files`` beside it.
 
     Raises:

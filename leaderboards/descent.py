@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dare_bench.analysis.trained import method_of
+from dare_bench.analysis.names import method_of
 from dare_bench.leaderboards.entries import Entry
 from dare_bench.leaderboards.pages import plain_value
 from dare_bench.runs.scores import Score

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dare_bench.analysis.pairing import Values, score_of
+from dare_bench.analysis.pairing import score_of, values_of
 from dare_bench.errors import DareError
 from dare_bench.leaderboards.entries import Entry
 from dare_bench.leaderboards.site import Site
@@ -42,8 +42,7 @@ def _read(entry: Entry, score: Score) -> Mapping[str, Any]:
         run = entry.open()
         rows = {**run.results.get("results", {}), **(run.results.get("groups") or {})}
         for task, weight in (weights_of(run.results, rows, score.task, score.key) or {}).items():
-            values = Values(score_of(run, task, score.key))
-            values.read(run, task, prefix=False)
+            values = values_of(run, score_of(run, task, score.key), [task])
             if values.problem() is not None:
                 return {"tasks": []}
             ids = sorted(values.parts)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dare_bench.analysis.rows import RowKey, requested, row_key
-from dare_bench.analysis.standing import Around, around
+from dare_bench.analysis.rows import RowKey, row_key
+from dare_bench.analysis.settings import PromptContext, prompt_context, requested
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.names import Name, names
 from dare_bench.leaderboards.pages import plain_value, slug
@@ -54,7 +54,7 @@ class Entry:
     scores: list[Score]
     state: Any
     name: Name
-    around: dict[str, Around]
+    around: dict[str, PromptContext]
     """What stood around the documents, by task and group."""
     row: RowKey
     """Which row of a board it belongs to."""
@@ -200,7 +200,7 @@ def _entry(run: Run) -> Entry:
         tasks=run.tasks,
         top_level=run.top_level(),
         scores=run.scores(),
-        around={task: around(run, task) for task in dict.fromkeys(score.task for score in run.scores())},
+        around={task: prompt_context(run, task) for task in dict.fromkeys(score.task for score in run.scores())},
         state=(state(run.results_file), state(run.path / RUN_FILE), run.status),
         name=Name(run.model),
         task_nfe=dict(_task_nfe(run)),

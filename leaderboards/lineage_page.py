@@ -150,7 +150,7 @@ def _write_index(site: Site, made: Sequence[Tree]) -> None:
 
 
 def _told() -> dict[str, Any]:
-    return {name: getattr(comparing, name) for name in ("p_value", "signed", "span", "score")}
+    return comparing.FORMATS
 
 
 def _drawn(chart: Chart, ident: str) -> Any:

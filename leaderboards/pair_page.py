@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from dare_bench.analysis.comparison import MODEL, Compared, compare
+from dare_bench.analysis.comparison import ScoreComparison, compare
 from dare_bench.analysis.paired_tests import Difference
 from dare_bench.analysis.pairing import pair
+from dare_bench.analysis.settings import MODEL
 from dare_bench.errors import IncompleteError, RunError, UsageError
 from dare_bench.leaderboards import comparing
 from dare_bench.leaderboards.entries import Entry
@@ -127,7 +128,7 @@ def _write(site: Site, first: Entry, second: Entry) -> Mapping[str, Any]:
     return {"items": {item.task: _record(item) for item in made.items}, "place": where}
 
 
-def _record(item: Compared) -> dict[str, Any]:
+def _record(item: ScoreComparison) -> dict[str, Any]:
     """What other pages tell of a comparison."""
     return {
         "key": item.key,

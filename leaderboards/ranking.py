@@ -14,7 +14,7 @@ from functools import partial
 
 from dare_bench.analysis.intervals import Interval, mean_of
 from dare_bench.analysis.paired_tests import all_pairs, holm
-from dare_bench.analysis.standing import Asked, Difference, difference, present
+from dare_bench.analysis.standing import DatedScore, QuestionDifference, present, question_difference
 from dare_bench.leaderboards.board import Board, Column
 from dare_bench.leaderboards.document_values import Stratum, document_values
 from dare_bench.leaderboards.entries import Entry
@@ -53,26 +53,28 @@ def make_rows(board: Board, columns: Sequence[Column], entries: Sequence[Entry],
     return sorted(newest_first, key=lambda row: (row.rank is None, row.rank or 0, -_sign(row) * (row.mean or 0.0)))
 
 
-def _asked(cell: Cell) -> Asked:
+def _dated(cell: Cell) -> DatedScore:
     entry = cell.entry
-    return Asked(cell.score, entry.created, entry.complete, entry.around[cell.score.task])
+    return DatedScore(cell.score, entry.created, entry.complete, entry.around[cell.score.task])
 
 
-def _now(rows: Sequence[Row], columns: int) -> list[Asked | None]:
+def _now(rows: Sequence[Row], columns: int) -> list[DatedScore | None]:
     """For each column the question as it is asked now."""
-    return [present(_asked(cell) for row in rows if (cell := row.cells[at]) is not None) for at in range(columns)]
+    return [present(_dated(cell) for row in rows if (cell := row.cells[at]) is not None) for at in range(columns)]
 
 
-def _differing(row: Row, columns: Sequence[Column], current: Sequence[Asked | None]) -> dict[Difference, list[str]]:
+def _differing(
+    row: Row, columns: Sequence[Column], current: Sequence[DatedScore | None]
+) -> dict[QuestionDifference, list[str]]:
     """Columns whose task has another definition than now, and those where only the prompts asked are others."""
-    found: dict[Difference, list[str]] = {"definition": [], "prompts": []}
+    found: dict[QuestionDifference, list[str]] = {"definition": [], "prompts": []}
     for column, cell, now in zip(columns, row.cells, current, strict=True):
-        if cell is not None and (kind := difference(_asked(cell), now)) is not None:
+        if cell is not None and (kind := question_difference(_dated(cell), now)) is not None:
             found[kind].append(column.name)
     return found
 
 
-def _badges(row: Row, columns: Sequence[Column], current: Sequence[Asked | None], rank_by: str) -> list[Badge]:
+def _badges(row: Row, columns: Sequence[Column], current: Sequence[DatedScore | None], rank_by: str) -> list[Badge]:
     badges: list[Badge] = []
     statuses = {entry.status for entry in row.entries}
     failures = sum(entry.failures for entry in row.entries)

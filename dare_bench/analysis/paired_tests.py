@@ -185,6 +185,15 @@ def all_pairs(strata: Sequence[Sequence[Sequence[float]]], weights: Sequence[flo
     return (2 * stats.t.sf(ratio, freedom)).tolist()
 
 
+def smallest_drop(first: Sequence[float], second: Sequence[float], level: float = 0.95) -> float:
+    """The smallest drop that these pairs of values would show four times in five, on the values' scale; infinite where
+    so few documents can show none."""
+    changes = [b - a for a, b in zip(first, second, strict=True)]
+    if all(value in (0.0, 1.0) for value in (*first, *second)):
+        return smallest_detectable(len(changes), sum(map(bool, changes)) / len(changes), level)
+    return smallest_detectable_mean(len(changes), statistics.stdev(changes) if len(changes) > 1 else 0.0, level)
+
+
 @lru_cache(maxsize=4096)
 def smallest_detectable(n: int, discordant: float, level: float = 0.95, power: float = 0.8) -> float:
     """The smallest drop of a 0/1 score that ``n`` paired documents show with probability ``power``.

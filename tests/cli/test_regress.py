@@ -17,10 +17,10 @@ import torch
 from run_factory import make_run
 
 import dare_bench
+from dare_bench.analysis import baseline as baselines
+from dare_bench.analysis.regression import compare, judge
 from dare_bench.cli import main
 from dare_bench.model_adapters.sampling import batch, decide, rows
-from dare_bench.reports import baseline as baselines
-from dare_bench.reports.regress import compare, judge
 from dare_bench.runs.reader import Run
 
 ROOT = Path(__file__).parents[2]

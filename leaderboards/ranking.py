@@ -187,29 +187,48 @@ def _rank(comparable: Sequence[Row], paired: dict[int, dict[int, float]]) -> Non
 def _paired(rows: Sequence[Row], board: Board, columns: Sequence[Column], site: Site) -> dict[int, dict[int, float]]:
     """The p of the paired test of every two rows that answered the same documents, adjusted for each row by Holm's
     method over all its comparisons."""
-    alike: dict[tuple[tuple[float, str], ...], dict[int, list[Stratum]]] = defaultdict(dict)
+    adjusted: dict[int, dict[int, float]] = {}
+    for key, strata in _same_documents(rows, board, columns, site).items():
+        # Kept with the site: a rebuild without a change needs no statistics.
+        values = [*strata.values()]
+        facts = site.part(f"pairs {board.title} {key}", values, partial(_adjusted, values))
+        for place, row_p in zip(strata, facts["p"], strict=True):
+            adjusted[place] = dict(zip((other for other in strata if other != place), row_p, strict=True))
+    return adjusted
+
+
+def pair_p(rows: Sequence[Row], board: Board, columns: Sequence[Column], site: Site) -> dict[tuple[int, int], float]:
+    """The p, not adjusted, of the test that ranks: of every two rows, by place, that answered the same documents."""
+    found: dict[tuple[int, int], float] = {}
+    for key, strata in _same_documents(rows, board, columns, site).items():
+        values = [*strata.values()]
+        facts = site.part(f"p of pairs {board.title} {key}", values, partial(_all_p, values))
+        found |= {(a, b): facts["p"][i][j] for i, a in enumerate(strata) for j, b in enumerate(strata) if i != j}
+    return found
+
+
+def _same_documents(
+    rows: Sequence[Row], board: Board, columns: Sequence[Column], site: Site
+) -> dict[tuple[tuple[float, str], ...], dict[int, list[Stratum]]]:
+    """Rows, by place, that answered the same documents, with the values by which they are ranked."""
+    groups: dict[tuple[tuple[float, str], ...], dict[int, list[Stratum]]] = defaultdict(dict)
     for at, row in enumerate(rows):
         cells = [cell for cell in _ranked_cells(row, board, columns) if cell is not None]
-        found = [document_values(site, cell.entry, cell.score) for cell in cells]
-        if all(found):
-            strata = [replace(one, weight=one.weight / len(cells)) for own in found for one in own]
-            alike[tuple((round(one.weight, 9), one.documents) for one in strata)][at] = strata
-    made: dict[int, dict[int, float]] = {}
-    for key, same in alike.items():
-        if len(same) < 2:
-            continue
-        # Kept with the site: a rebuild without a change needs no statistics.
-        told = site.part(f"pairs {board.title} {key}", list(same.values()), partial(_adjusted, list(same.values())))
-        for place, row_p in zip(same, told["p"], strict=True):
-            made[place] = dict(zip((other for other in same if other != place), row_p, strict=True))
-    return made
+        values = [document_values(site, cell.entry, cell.score) for cell in cells]
+        if all(values):
+            strata = [replace(one, weight=one.weight / len(cells)) for own in values for one in own]
+            groups[tuple((round(one.weight, 9), one.documents) for one in strata)][at] = strata
+    return {key: strata for key, strata in groups.items() if len(strata) > 1}
+
+
+def _all_p(rows: Sequence[Sequence[Stratum]]) -> dict[str, list[list[float]]]:
+    strata = [[row[at].values for row in rows] for at in range(len(rows[0]))]
+    return {"p": all_pairs(strata, [one.weight for one in rows[0]])}
 
 
 def _adjusted(rows: Sequence[Sequence[Stratum]]) -> dict[str, list[list[float | None]]]:
     """Of each row the adjusted p of its comparisons with the others, in order."""
-    strata = [[row[at].values for row in rows] for at in range(len(rows[0]))]
-    p = all_pairs(strata, [one.weight for one in rows[0]])
-    return {"p": [holm([*own[:at], *own[at + 1 :]]) for at, own in enumerate(p)]}
+    return {"p": [holm([*own[:at], *own[at + 1 :]]) for at, own in enumerate(_all_p(rows)["p"])]}
 
 
 def _sign(row: Row) -> int:

@@ -30,7 +30,7 @@ from dare_bench.types import Decoding
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, EvalResultEntry
 
-Scale = Literal["percent", "fraction"]
+HubScale = Literal["percent", "fraction"]
 FOLDER = ".eval_results"
 _LOADERS = frozenset({"arrow", "audiofolder", "csv", "generator", "imagefolder", "json", "pandas", "parquet", "sql"})
 _LOADERS |= {"text", "videofolder", "webdataset", "xml"}
@@ -92,7 +92,7 @@ def parse_datasets(words: Sequence[str]) -> dict[str, HubDataset]:
 
 
 def results_of(
-    run: Run, given: Mapping[str, HubDataset], *, scale: Scale = "percent", allow_partial: bool = False
+    run: Run, given: Mapping[str, HubDataset], *, scale: HubScale = "percent", allow_partial: bool = False
 ) -> tuple[list[HubResult], list[str]]:
     """The headline scores that the hub can be told, and in words what is left out and why.
 
@@ -180,7 +180,7 @@ def _partial(run: Run, score: Score) -> Iterator[str]:
 
 
 def _notes(
-    run: Run, block: Block, score: Score, dataset: HubDataset, partial: Sequence[str], scale: Scale
+    run: Run, block: Block, score: Score, dataset: HubDataset, partial: Sequence[str], scale: HubScale
 ) -> Iterator[str]:
     """What the hub has no field for, the most important first."""
     if partial:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CARD = "README.md"
 
 
-class Scale(StrEnum):
+class HubScale(StrEnum):
     """How a share is told."""
 
     PERCENT = "percent"
@@ -47,7 +47,7 @@ def hub(
         str | None,
         typer.Option("--readme", help="The checkpoint's model card, to which scores are added.", show_default=False),
     ] = None,
-    scale: Annotated[Scale, typer.Option("--scale", help="How shares are told.")] = Scale.PERCENT,
+    scale: Annotated[HubScale, typer.Option("--scale", help="How shares are told.")] = HubScale.PERCENT,
     allow_partial: Annotated[
         bool, typer.Option("--allow-partial", help="Export limited or incomplete scores, too; their notes say so.")
     ] = False,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dare_bench.analysis.rows import RowKey, requested, row_key
-from dare_bench.analysis.standing import Around, around
+from dare_bench.analysis.rows import RowKey, row_key
+from dare_bench.analysis.settings import PromptContext, prompt_context, requested
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.formatting import plain_value
 from dare_bench.leaderboards.names import Name, names
@@ -56,7 +56,7 @@ class BoardEntry:
     tasks: list[str]
     top_level: list[str]
     scores: list[Score]
-    around: dict[str, Around]
+    around: dict[str, PromptContext]
     hardware: str
     requested: dict[str, Any]
     unsafe: bool
@@ -181,7 +181,7 @@ def _entry(run: Run) -> BoardEntry:
         tasks=run.tasks,
         top_level=run.top_level(),
         scores=scores,
-        around={task: around(run, task) for task in dict.fromkeys(score.task for score in scores)},
+        around={task: prompt_context(run, task) for task in dict.fromkeys(score.task for score in scores)},
         hardware=machine,
         requested=requested(run),
         unsafe=_unsafe(run),

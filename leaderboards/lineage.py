@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dare_bench.analysis.trained import method_of
+from dare_bench.analysis.names import method_of
 from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.formatting import plain_value
 from dare_bench.leaderboards.names import differences, training_settings

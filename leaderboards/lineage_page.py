@@ -123,8 +123,7 @@ def _write_tree(site: Site, tree: _Tree, count: int, p: Sequence[float]) -> None
 
 
 def _write_page(site: Site, place: str, **values: Any) -> None:
-    formats = {name: getattr(comparing, name) for name in ("p_value", "signed", "span", "score")}
-    site.page(place, "lineage.html.j2", **{"tree": None, "trees": [], **formats, **values})
+    site.page(place, "lineage.html.j2", **{"tree": None, "trees": [], **comparing.FORMATS, **values})
 
 
 class _TreeBuilder:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dare_bench.analysis.trained import made_from, trainings
+from dare_bench.analysis.names import made_from, trainings
 from dare_bench.leaderboards.formatting import plain_value
 from dare_bench.runs.text import one_line
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
-from dare_bench.analysis.comparison import MODEL, Compared, compare
-from dare_bench.analysis.paired_tests import Difference
-from dare_bench.analysis.pairing import pair
+from dare_bench.analysis.comparison import ScoreComparison, compare
+from dare_bench.analysis.settings import MODEL
 from dare_bench.errors import IncompleteError, RunError, UsageError
 from dare_bench.leaderboards import comparing
 from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.pages import slug
 from dare_bench.leaderboards.site import Site, state
 from dare_bench.runs.files import samples_name
-from dare_bench.runs.scores import are_shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +78,10 @@ def difference(site: Site, first: BoardEntry, second: BoardEntry, task: str, key
 
 def _one(first: BoardEntry, second: BoardEntry, task: str, key: str) -> dict[str, Any]:
     try:
-        pairing = pair(first.open(), second.open(), task, key)
-        made = pairing.difference()
+        (item,) = compare([first.open(), second.open()], [task], key, force=True).items
     except (IncompleteError, RunError, UsageError) as error:
         return {"refused": _said(error, first, second)}
-    share = are_shares(key, fmean(pairing.first), fmean(pairing.second))
-    better = pairing.higher_is_better is not False
-    return {**_numbers(made), "share": share, "higher_is_better": better, "breaks": pairing.breaks,
-            "settings": _settings(pairing.differences)}  # fmt: skip
+    return _record(item)
 
 
 def _said(told: object, *entries: BoardEntry) -> str:
@@ -97,10 +90,6 @@ def _said(told: object, *entries: BoardEntry) -> str:
     for entry in entries:
         text = text.replace(str(entry.path), entry.run_id)
     return text
-
-
-def _settings(differences: Mapping[str, Any]) -> list[str]:
-    return [name for name in differences if name not in MODEL]
 
 
 def _samples(entry: BoardEntry) -> list[Any]:
@@ -127,17 +116,14 @@ def _write(site: Site, first: BoardEntry, second: BoardEntry) -> Mapping[str, An
     return {"items": {item.task: _record(item) for item in made.items}, "place": where}
 
 
-def _record(item: Compared) -> dict[str, Any]:
-    """What other pages tell of a comparison."""
+def _record(item: ScoreComparison) -> dict[str, Any]:
+    """What other pages show of a comparison."""
+    names = ("value", "lo", "hi", "p", "level", "method", "n")
     return {
         "key": item.key,
-        **_numbers(item.difference),
+        **{name: getattr(item.difference, name) for name in names},
         "share": item.is_share,
         "higher_is_better": item.higher_is_better is not False,
         "breaks": list(item.breaks),
-        "settings": _settings(item.settings),
+        "settings": [name for name in item.settings if name not in MODEL],
     }
-
-
-def _numbers(made: Difference) -> dict[str, Any]:
-    return {name: getattr(made, name) for name in ("value", "lo", "hi", "p", "level", "method", "n")}

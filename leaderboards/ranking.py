@@ -14,7 +14,7 @@ from functools import partial
 
 from dare_bench.analysis.intervals import Interval, mean_of
 from dare_bench.analysis.paired_tests import all_pairs, holm
-from dare_bench.analysis.standing import Asked, Difference, difference, present
+from dare_bench.analysis.standing import DatedScore, QuestionDifference, present, question_difference
 from dare_bench.leaderboards.board import Board, TaskColumn
 from dare_bench.leaderboards.document_values import Stratum, document_values
 from dare_bench.leaderboards.entries import BoardEntry
@@ -55,28 +55,30 @@ def make_rows(
     return sorted(newest_first, key=lambda row: (row.rank is None, row.rank or 0, -_sign(row) * (row.mean or 0.0)))
 
 
-def _asked(cell: BoardCell) -> Asked:
+def _dated(cell: BoardCell) -> DatedScore:
     entry = cell.entry
-    return Asked(cell.score, entry.created, entry.complete, entry.around[cell.score.task])
+    return DatedScore(cell.score, entry.created, entry.complete, entry.around[cell.score.task])
 
 
-def _now(rows: Sequence[BoardRow], columns: int) -> list[Asked | None]:
+def _now(rows: Sequence[BoardRow], columns: int) -> list[DatedScore | None]:
     """For each column the question as it is asked now."""
-    return [present(_asked(cell) for row in rows if (cell := row.cells[at]) is not None) for at in range(columns)]
+    return [present(_dated(cell) for row in rows if (cell := row.cells[at]) is not None) for at in range(columns)]
 
 
 def _differing(
-    row: BoardRow, columns: Sequence[TaskColumn], current: Sequence[Asked | None]
-) -> dict[Difference, list[str]]:
+    row: BoardRow, columns: Sequence[TaskColumn], current: Sequence[DatedScore | None]
+) -> dict[QuestionDifference, list[str]]:
     """Columns whose task has another definition than now, and those where only the prompts asked are others."""
-    found: dict[Difference, list[str]] = {"definition": [], "prompts": []}
+    found: dict[QuestionDifference, list[str]] = {"definition": [], "prompts": []}
     for column, cell, now in zip(columns, row.cells, current, strict=True):
-        if cell is not None and (kind := difference(_asked(cell), now)) is not None:
+        if cell is not None and (kind := question_difference(_dated(cell), now)) is not None:
             found[kind].append(column.name)
     return found
 
 
-def _badges(row: BoardRow, columns: Sequence[TaskColumn], current: Sequence[Asked | None], rank_by: str) -> list[Badge]:
+def _badges(
+    row: BoardRow, columns: Sequence[TaskColumn], current: Sequence[DatedScore | None], rank_by: str
+) -> list[Badge]:
     badges: list[Badge] = []
     statuses = {entry.status for entry in row.entries}
     failures = sum(entry.failures for entry in row.entries)
@@ -191,29 +193,50 @@ def _paired(
 ) -> dict[int, dict[int, float]]:
     """The p of the paired test of every two rows that answered the same documents, adjusted for each row by Holm's
     method over all its comparisons."""
-    alike: dict[tuple[tuple[float, str], ...], dict[int, list[Stratum]]] = defaultdict(dict)
+    adjusted: dict[int, dict[int, float]] = {}
+    for key, strata in _same_documents(rows, board, columns, site).items():
+        # Kept with the site: a rebuild without a change needs no statistics.
+        values = [*strata.values()]
+        facts = site.part(f"pairs {board.title} {key}", values, partial(_adjusted, values))
+        for place, row_p in zip(strata, facts["p"], strict=True):
+            adjusted[place] = dict(zip((other for other in strata if other != place), row_p, strict=True))
+    return adjusted
+
+
+def pair_p(
+    rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskColumn], site: Site
+) -> dict[tuple[int, int], float]:
+    """The p, not adjusted, of the test that ranks: of every two rows, by place, that answered the same documents."""
+    found: dict[tuple[int, int], float] = {}
+    for key, strata in _same_documents(rows, board, columns, site).items():
+        values = [*strata.values()]
+        facts = site.part(f"p of pairs {board.title} {key}", values, partial(_all_p, values))
+        found |= {(a, b): facts["p"][i][j] for i, a in enumerate(strata) for j, b in enumerate(strata) if i != j}
+    return found
+
+
+def _same_documents(
+    rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskColumn], site: Site
+) -> dict[tuple[tuple[float, str], ...], dict[int, list[Stratum]]]:
+    """Rows, by place, that answered the same documents, with the values by which they are ranked."""
+    groups: dict[tuple[tuple[float, str], ...], dict[int, list[Stratum]]] = defaultdict(dict)
     for at, row in enumerate(rows):
         cells = [cell for cell in _ranked_cells(row, board, columns) if cell is not None]
-        found = [document_values(site, cell.entry, cell.score) for cell in cells]
-        if all(found):
-            strata = [replace(one, weight=one.weight / len(cells)) for own in found for one in own]
-            alike[tuple((round(one.weight, 9), one.documents) for one in strata)][at] = strata
-    made: dict[int, dict[int, float]] = {}
-    for key, same in alike.items():
-        if len(same) < 2:
-            continue
-        # Kept with the site: a rebuild without a change needs no statistics.
-        told = site.part(f"pairs {board.title} {key}", list(same.values()), partial(_adjusted, list(same.values())))
-        for place, row_p in zip(same, told["p"], strict=True):
-            made[place] = dict(zip((other for other in same if other != place), row_p, strict=True))
-    return made
+        values = [document_values(site, cell.entry, cell.score) for cell in cells]
+        if all(values):
+            strata = [replace(one, weight=one.weight / len(cells)) for own in values for one in own]
+            groups[tuple((round(one.weight, 9), one.documents) for one in strata)][at] = strata
+    return {key: strata for key, strata in groups.items() if len(strata) > 1}
+
+
+def _all_p(rows: Sequence[Sequence[Stratum]]) -> dict[str, list[list[float]]]:
+    strata = [[row[at].values for row in rows] for at in range(len(rows[0]))]
+    return {"p": all_pairs(strata, [one.weight for one in rows[0]])}
 
 
 def _adjusted(rows: Sequence[Sequence[Stratum]]) -> dict[str, list[list[float | None]]]:
     """Of each row the adjusted p of its comparisons with the others, in order."""
-    strata = [[row[at].values for row in rows] for at in range(len(rows[0]))]
-    p = all_pairs(strata, [one.weight for one in rows[0]])
-    return {"p": [holm([*own[:at], *own[at + 1 :]]) for at, own in enumerate(p)]}
+    return {"p": [holm([*own[:at], *own[at + 1 :]]) for at, own in enumerate(_all_p(rows)["p"])]}
 
 
 def _sign(row: BoardRow) -> int:

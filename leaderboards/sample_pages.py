@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from markupsafe import Markup
 
-from dare_bench.analysis.pairing import unmade
+from dare_bench.analysis.pairing import mismatched_scores
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import BoardEntry
@@ -129,7 +129,7 @@ def _write(site: Site, entry: BoardEntry, run: Run, task: str) -> dict[str, Any]
         f"The {kind} file of this task is not as the run wrote it: it was changed later, and is shown as it is now."
         for kind, differs in (("samples", run.edited(task)), ("traces", run.traces_edited(task)))
         if differs
-    ] + [f"A score of this task is not that of its documents: {problem}." for problem in unmade(run, task)]
+    ] + [f"A score of this task is not that of its documents: {problem}." for problem in mismatched_scores(run, task)]
     score = run.headline(task)
     try:
         with tempfile.TemporaryFile() as spool:

@@ -1,7 +1,7 @@
 """Runs compared with each other: every score they share, paired by document, with all that weakens the comparison.
 
 Only data, for a terminal, a file and a page alike. Of each document that changed its id and its two values are kept;
-what was asked and answered is read when somebody asks for it (:meth:`Comparison.documents`).
+what was asked and answered is read when somebody asks for it (:meth:`RunComparison.documents`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from dare_bench.analysis.intervals import Interval, interval
-from dare_bench.analysis.names import run_names
-from dare_bench.analysis.paired_tests import Difference, holm, smallest_detectable, smallest_detectable_mean
-from dare_bench.analysis.pairing import NotPooledError, Pairing, pair, same_harness, score_of, with_results
-from dare_bench.analysis.settings import shown
-from dare_bench.errors import UsageError
+from dare_bench.analysis.names import letter, run_names
+from dare_bench.analysis.paired_tests import Difference, holm, smallest_drop
+from dare_bench.analysis.pairing import NotPooledError, Pairing, pair, same_harness, score_of
+from dare_bench.analysis.settings import MODEL, shown
+from dare_bench.errors import IncompleteError, UsageError
 from dare_bench.program import several
 from dare_bench.runs.index import Document, SampleIndex
 from dare_bench.runs.reader import Run
@@ -25,14 +25,12 @@ from dare_bench.runs.scores import Score, are_shares, headline
 from dare_bench.runs.text import no_answer
 from dare_bench.types import Decoding
 
-Verdict = Literal["better", "worse", "no difference shown", "cannot tell"]
-MODEL = ("checkpoint", "adapter", "family")
-"""Settings whose difference is what a comparison is usually made for: no warning."""
+ComparisonVerdict = Literal["better", "worse", "no difference shown", "cannot tell"]
 _SURROUNDINGS = ("dare_bench", "torch", "gpu", "cpu")
 
 
 @dataclass(frozen=True, slots=True)
-class Flip:
+class ChangedDocument:
     """A document whose value changed. ``doc_id`` is as text."""
 
     task: str
@@ -42,8 +40,8 @@ class Flip:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """One score of two runs, which are numbered as in :attr:`Comparison.runs`.
+class ScoreComparison:
+    """One score of two runs, which are numbered as in :attr:`RunComparison.runs`.
 
     ``values``: the means over the ``difference.n`` documents that were compared, and ``scores`` their intervals.
     ``difference`` is second minus first, ``adjusted`` its p after Holm's adjustment over all comparisons made here.
@@ -61,8 +59,8 @@ class Compared:
     values: tuple[float, float]
     difference: Difference
     smallest_drop: float
-    better: tuple[Flip, ...]
-    worse: tuple[Flip, ...]
+    better: tuple[ChangedDocument, ...]
+    worse: tuple[ChangedDocument, ...]
     only_first: int
     only_second: int
     settings: dict[str, tuple[Any, Any]]
@@ -77,7 +75,7 @@ class Compared:
         return -self.difference.value if self.higher_is_better is False else self.difference.value
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ComparisonVerdict:
         """Of the second run, at ``level``, after Holm's adjustment."""
         if self.adjusted is None:
             return "cannot tell"
@@ -92,7 +90,7 @@ class Compared:
 
 
 @dataclass
-class Comparison:
+class RunComparison:
     """All comparisons of ``runs``; the first of them is the reference unless every pair was compared.
 
     ``left_out``: what could not be compared, and why.
@@ -100,7 +98,7 @@ class Comparison:
 
     runs: list[Run]
     names: list[str]
-    items: list[Compared]
+    items: list[ScoreComparison]
     left_out: list[str]
     level: float = 0.95
     _indexes: dict[tuple[int, str], SampleIndex | None] = field(default_factory=dict, repr=False)
@@ -110,15 +108,30 @@ class Comparison:
         """Is there a score among them that does not compare?"""
         return any(item.breaks for item in self.items)
 
-    def documents(self, item: Compared, flip: Flip) -> tuple[Document, Document]:
+    def title(self, item: ScoreComparison) -> str:
+        """A comparison's task, and its runs where there are more than two."""
+        return item.task if len(self.runs) == 2 else f"{item.task}, {letter(item.first)} to {letter(item.second)}"
+
+    def warning_lines(self) -> list[str]:
+        """Every warning once, with the comparisons that it is about where it is not about all."""
+        items_of: dict[str, list[ScoreComparison]] = {}
+        for item in self.items:
+            for text in item.warnings:
+                items_of.setdefault(text, []).append(item)
+        return [
+            text if len(items) == len(self.items) else f"{'; '.join(map(self.title, items))}: {text}"
+            for text, items in items_of.items()
+        ]
+
+    def documents(self, item: ScoreComparison, flip: ChangedDocument) -> tuple[Document, Document]:
         """The document as the first and as the second run of ``item`` has it, read from their files now."""
         return self._document(item.first, flip), self._document(item.second, flip)
 
-    def score(self, item: Compared) -> Score:
+    def score(self, item: ScoreComparison) -> Score:
         """What the first run of ``item`` reports, over all its own documents."""
         return score_of(self.runs[item.first], item.task, item.key)
 
-    def _document(self, run: int, flip: Flip) -> Document:
+    def _document(self, run: int, flip: ChangedDocument) -> Document:
         if (run, flip.task) not in self._indexes:
             self._indexes = {key: value for key, value in self._indexes.items() if key[1] == flip.task}
             self._indexes[run, flip.task] = self.runs[run].index(flip.task)
@@ -135,7 +148,7 @@ def compare(
     all_pairs: bool = False,
     force: bool = False,
     level: float = 0.95,
-) -> Comparison:
+) -> RunComparison:
     """Compare each run with the first (``all_pairs``: with every one before it).
 
     Args:
@@ -157,35 +170,39 @@ def compare(
         twice = next(path for path in places if places.count(path) > 1)
         raise UsageError(f"{twice} is given twice; give two different runs")
     for run in runs:
-        with_results(run)
+        run.require_block(IncompleteError)
     for run in runs[1:]:
         same_harness(runs[0], run)
-    made = Comparison(runs, run_names(runs), [], [], level)
+    comparison = RunComparison(runs, run_names(runs), [], [], level)
     pairs = [(a, b) for b in range(1, len(runs)) for a in range(b if all_pairs else 1)]
     for a, b in sorted(pairs):
-        for pairing in _pairings(made, a, b, tasks, key):
+        for pairing in _pairings(comparison, a, b, tasks, key):
             if pairing.ids:
-                made.items.append(_compared(runs, a, b, pairing, level))
+                comparison.items.append(_compared(runs, a, b, pairing, level))
             else:
-                made.left_out.append(f"{pairing.task}: {made.names[a]} and {made.names[b]} share no scored document")
-    made.left_out = list(dict.fromkeys(made.left_out))
-    if not made.items:
-        raise UsageError("nothing to compare: " + "; ".join(made.left_out or ["the runs share no task"]))
-    if made.forced and not force:
-        raise UsageError(_refusal(made))
-    adjusted = holm([item.difference.p for item in made.items])
-    made.items = [replace(item, adjusted=p) for item, p in zip(made.items, adjusted, strict=True)]
-    return made
+                comparison.left_out.append(
+                    f"{pairing.task}: {comparison.names[a]} and {comparison.names[b]} share no scored document"
+                )
+    comparison.left_out = list(dict.fromkeys(comparison.left_out))
+    if not comparison.items:
+        raise UsageError("nothing to compare: " + "; ".join(comparison.left_out or ["the runs share no task"]))
+    if comparison.forced and not force:
+        raise UsageError(_refusal(comparison))
+    adjusted = holm([item.difference.p for item in comparison.items])
+    comparison.items = [replace(item, adjusted=p) for item, p in zip(comparison.items, adjusted, strict=True)]
+    return comparison
 
 
-def _pairings(made: Comparison, a: int, b: int, tasks: Sequence[str] | None, key: str | None) -> Iterator[Pairing]:
-    first, second = made.runs[a], made.runs[b]
-    waiting = list(tasks) if tasks else _shared(made, a, b)
+def _pairings(
+    comparison: RunComparison, a: int, b: int, tasks: Sequence[str] | None, key: str | None
+) -> Iterator[Pairing]:
+    first, second, names = comparison.runs[a], comparison.runs[b], comparison.names
+    waiting = list(tasks) if tasks else _shared(comparison, a, b)
     while waiting:
         task = waiting.pop(0)
         own = key if tasks else _key(first, second, task, key)
         if own is None and not tasks:
-            made.left_out.append(f"{task}: {made.names[a]} and {made.names[b]} have no {key or 'score'} in common")
+            comparison.left_out.append(f"{task}: {names[a]} and {names[b]} have no {key or 'score'} in common")
             continue
         try:
             yield pair(first, second, task, own or _key(first, second, task, None))
@@ -193,15 +210,15 @@ def _pairings(made: Comparison, a: int, b: int, tasks: Sequence[str] | None, key
             # A plain mean over tasks of different sizes, say: there a document has no value of its own.
             if tasks:
                 raise
-            made.left_out.append(
+            comparison.left_out.append(
                 f"{task}: its score is not the mean over its documents; its tasks are compared instead"
             )
             waiting = [*(name for name in members(first.results, task) if _has(second, name)), *waiting]
 
 
-def _shared(made: Comparison, a: int, b: int) -> list[str]:
+def _shared(comparison: RunComparison, a: int, b: int) -> list[str]:
     """Tasks and groups of both runs, a group in place of its tasks if both have it."""
-    first, second = made.runs[a], made.runs[b]
+    first, second, names = comparison.runs[a], comparison.runs[b], comparison.names
     found: dict[str, None] = {}
     for run, here, there in ((first, a, b), (second, b, a)):
         for name in run.top_level():
@@ -209,7 +226,7 @@ def _shared(made: Comparison, a: int, b: int) -> list[str]:
             both = [part for part in parts if _has(first, part) and _has(second, part)]
             found |= dict.fromkeys([name] if name in both else both)
             if not both:
-                made.left_out.append(f"{name}: {made.names[here]} has it, {made.names[there]} has not")
+                comparison.left_out.append(f"{name}: {names[here]} has it, {names[there]} has not")
     inside = {part for name in found for part in members(first.results, name) if part != name}
     return [name for name in found if name not in inside]
 
@@ -228,17 +245,17 @@ def _key(first: Run, second: Run, task: str, key: str | None) -> str | None:
     return found.key if found else None
 
 
-def _compared(runs: Sequence[Run], a: int, b: int, pairing: Pairing, level: float) -> Compared:
+def _compared(runs: Sequence[Run], a: int, b: int, pairing: Pairing, level: float) -> ScoreComparison:
     difference = pairing.difference(level)
     changed = [
-        (Flip(*_place(runs[a], pairing.task, doc), x, y), y - x)
+        (ChangedDocument(*_place(runs[a], pairing.task, doc), x, y), y - x)
         for doc, x, y in zip(pairing.ids, pairing.first, pairing.second, strict=True)
         if x != y
     ]
     sign = -1 if pairing.higher_is_better is False else 1
     whole = not (pairing.only_first or pairing.only_second)
     one, two = pairing.scores
-    return Compared(
+    return ScoreComparison(
         first=a,
         second=b,
         task=pairing.task,
@@ -247,7 +264,7 @@ def _compared(runs: Sequence[Run], a: int, b: int, pairing: Pairing, level: floa
         scores=(_interval(one, pairing.first, whole, level), _interval(two, pairing.second, whole, level)),
         values=(statistics.fmean(pairing.first), statistics.fmean(pairing.second)),
         difference=difference,
-        smallest_drop=_smallest_drop(pairing, difference),
+        smallest_drop=smallest_drop(pairing.first, pairing.second, level),
         better=tuple(flip for flip, change in changed if sign * change > 0),
         worse=tuple(flip for flip, change in changed if sign * change < 0),
         only_first=pairing.only_first,
@@ -264,14 +281,6 @@ def _interval(score: Score, values: Sequence[float], whole: bool, level: float) 
     if whole and score.level == level:
         return Interval(score.method, level, score.lo, score.hi, score.n)
     return interval(values, level).within(*value_range(score.key, statistics.fmean(values)))
-
-
-def _smallest_drop(pairing: Pairing, difference: Difference) -> float:
-    n = difference.n
-    if difference.test == "exact McNemar":
-        return smallest_detectable(n, (difference.won + difference.lost) / n, difference.level)
-    changes = [y - x for x, y in zip(pairing.first, pairing.second, strict=True)]
-    return smallest_detectable_mean(n, statistics.stdev(changes) if n > 1 else 0.0, difference.level)
 
 
 def _place(run: Run, task: str, doc: str) -> tuple[str, str]:
@@ -329,12 +338,12 @@ def _warnings(first: Run, second: Run, pairing: Pairing) -> Iterator[str]:
         yield f"whether more is better is not recorded for {pairing.key}: taken as better"
 
 
-def _refusal(made: Comparison) -> str:
+def _refusal(comparison: RunComparison) -> str:
     """One line on what was asked differently, and how to go on."""
-    broken = [item for item in made.items if item.breaks]
+    broken = [item for item in comparison.items if item.breaks]
     one = broken[0]
-    where = f"{one.task} of {made.names[one.first]} and {made.names[one.second]}"
+    where = f"{one.task} of {comparison.names[one.first]} and {comparison.names[one.second]}"
     more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
-    sound = list(dict.fromkeys(item.task for item in made.items if not item.breaks))
+    sound = list(dict.fromkeys(item.task for item in comparison.items if not item.breaks))
     others = f"; these compare: --task {','.join(sound[:3])}" if sound else ""
     return f"not comparable: {where}: {'; '.join(one.breaks)}{more}{others}; --force compares all the same"

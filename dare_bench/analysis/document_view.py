@@ -56,40 +56,27 @@ class DocumentView:
 
 
 def document_view(document: Document) -> DocumentView:
-    """Arrange a document. Fields that a file lacks, or has in another shape, are shown empty rather than refused."""
+    """Arrange a document of an index, whose lines are of the schema."""
     first = document.rows[0]
-    arguments = [_mapping(argument) for argument in _mapping(first.get("arguments")).values()]
-    responses = _list(first.get("resps"))
+    arguments = list(first["arguments"].values())
     scored = not any(isinstance(argument.get("arg_1"), Mapping) for argument in arguments)
     records = _records(document.answers)
-    answers: list[AnswerView] = []
-    for index, argument in enumerate(arguments):
-        repeats = responses[index] if index < len(responses) and isinstance(responses[index], list) else []
-        for repeat, response in enumerate(repeats):
-            record = records.get((index, repeat), {})
-            answers.append(_answer(index, repeat, argument, response, record, scored, document.traces))
-    target = str(first.get("target", ""))
+    answers = [
+        _answer(index, repeat, argument, response, records.get((index, repeat), {}), scored, document.traces)
+        for index, (argument, responses) in enumerate(zip(arguments, first["resps"], strict=False))
+        for repeat, response in enumerate(responses)
+    ]
     return DocumentView(
         document.task,
         document.doc_id,
         "score" if scored else "generate",
-        target,
-        _marked(answers, target) if scored else answers,
+        first["target"],
+        _marked(answers, first["target"]) if scored else answers,
         [
-            FilterResult(str(row.get("filter", "")), _shown(row.get("filtered_resps")), {
-                str(name): row.get(str(name)) for name in _list(row.get("metrics"))
-            })
+            FilterResult(row["filter"], _shown(row["filtered_resps"]), {name: row.get(name) for name in row["metrics"]})
             for row in document.rows
         ],
-    )  # fmt: skip
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+    )
 
 
 def _records(answers: list[dict[str, Any]]) -> dict[tuple[int, int], dict[str, Any]]:
@@ -117,7 +104,8 @@ def _answer(
         return AnswerView(index, repeat, prompt, text, {}, record, None, value=_value(response, record))
     trace = traces.get(str(record.get("trace_ref")))
     order = unmasking(trace) if trace else None
-    settings = _mapping(argument.get("arg_1"))
+    settings = argument.get("arg_1")
+    settings = settings if isinstance(settings, Mapping) else {}
     return AnswerView(index, repeat, prompt, _shown(response), settings, record, order)
 
 

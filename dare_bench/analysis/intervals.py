@@ -64,11 +64,12 @@ def interval(values: Sequence[float], level: float = 0.95) -> Interval:
 
 def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
     """Wilson's score interval of a share: ``successes`` of ``n``."""
-    lo, hi = _wilson(successes / n, n, level)
+    lo, hi = wilson_bounds(successes / n, n, level)
     return Interval("Wilson", level, lo, hi, n)
 
 
-def _wilson(share: float, n: float, level: float) -> tuple[float, float]:
+def wilson_bounds(share: float, n: float, level: float) -> tuple[float, float]:
+    """The same of a share that need not be a whole number of ``n``: a printed one, or a mean of shares."""
     from statsmodels.stats.proportion import proportion_confint
 
     lo, hi = proportion_confint(share * n, n, alpha=1 - level, method="wilson")
@@ -122,6 +123,13 @@ def mean_of(
     return mean, Interval("MOVER", level, mean - math.sqrt(below), mean + math.sqrt(above), n)
 
 
+def difference_bounds(first: tuple[float, float, float], second: tuple[float, float, float]) -> tuple[float, float]:
+    """The interval of the first of two independent estimates less the second, each (value, lo, hi): MOVER, which for
+    Wilson's intervals is Newcombe's method 10 (Statistics in Medicine 17, 1998)."""
+    (a, a_lo, a_hi), (b, b_lo, b_hi) = first, second
+    return a - b - math.hypot(a - a_lo, b_hi - b), a - b + math.hypot(a_hi - a, b - b_lo)
+
+
 def group_interval(intervals: Sequence[Interval], values: Sequence[float], weights: Sequence[float]) -> Interval | None:
     """The interval of a group's score, the mean of its tasks' by ``weights`` that sum to 1; None where a task has none.
     The module says which."""
@@ -132,7 +140,7 @@ def group_interval(intervals: Sequence[Interval], values: Sequence[float], weigh
     if any(part.method != "Wilson" for part in intervals):
         return replace(made, n=n)
     effective = 1 / math.fsum(weight * weight / part.n for weight, part in zip(weights, intervals, strict=True))
-    lo, hi = _wilson(min(max(share, 0.0), 1.0), effective, made.level)
+    lo, hi = wilson_bounds(min(max(share, 0.0), 1.0), effective, made.level)
     hull = Interval("Wilson over tasks and MOVER", made.level, min(lo, made.lo), max(hi, made.hi), n)
     return hull.within(0.0, 1.0)
 

@@ -155,26 +155,48 @@ def _no_change(changes: list[float]) -> tuple[float, str]:
 def all_pairs(strata: Sequence[Sequence[Sequence[float]]], weights: Sequence[float]) -> list[list[float]]:
     """The two-sided p of every two of many scores, each the mean of the same strata's means by ``weights``.
 
-    ``strata``: for each of them, for each score, its documents' values in one order. Values that are all 0 or 1 and
-    weigh alike are tested by McNemar's exact test; others by the difference over its adjusted standard error (the one
-    behind the interval of this module).
+    ``strata``: for each of them, for each score, its documents' values in one order. A mean over documents, whatever
+    their stratum, is tested as :func:`paired_difference` tests it; another mean by the difference over its adjusted
+    standard error (the one behind the interval of this module).
     """
+    import numpy as np
+
+    columns = [np.asarray(values, dtype=float) for values in strata]
+    sizes = [values.shape[1] for values in columns]
+    if all(math.isclose(weight, size / sum(sizes)) for weight, size in zip(weights, sizes, strict=True)):
+        return _pooled_pairs(np.concatenate(columns, axis=1))
+    return _stratified_pairs(columns, weights)
+
+
+def _pooled_pairs(values: Any) -> list[list[float]]:
+    """The p of every two rows of ``values``; McNemar's test of all rows of 0 and 1 at once."""
     import numpy as np
     from scipy import stats
 
-    columns = [np.asarray(values, dtype=float) for values in strata]
+    count = len(values)
+    shares = np.isin(values, (0.0, 1.0)).all(axis=1)
+    p = np.ones((count, count))
+    won = np.where(shares[:, None], values, 0.0) @ np.where(shares[:, None], 1 - values, 0.0).T
+    fewer, changed = np.minimum(won, won.T), won + won.T
+    both = np.outer(shares, shares)
+    p[both] = np.minimum(1.0, 2 * stats.binom.cdf(np.rint(fewer), np.rint(changed), 0.5))[both]
+    for a in range(count):
+        for b in range(a):
+            if not both[a, b]:
+                p[a, b] = p[b, a] = _no_change((values[a] - values[b]).tolist())[0]
+    return p.tolist()
+
+
+def _stratified_pairs(columns: Sequence[Any], weights: Sequence[float]) -> list[list[float]]:
+    import numpy as np
+    from scipy import stats
+
     shares = all(np.isin(values, (0.0, 1.0)).all() for values in columns)
-    sizes = [values.shape[1] for values in columns]
-    if shares and all(math.isclose(weight, size / sum(sizes)) for weight, size in zip(weights, sizes, strict=True)):
-        columns, weights = [np.concatenate(columns, axis=1)], [1.0]
     difference = variance = np.zeros((len(columns[0]), len(columns[0])))
     for values, weight in zip(columns, weights, strict=True):
         n, sums, products = values.shape[1], values.sum(axis=1), values @ values.T
         change = sums[:, None] - sums
         squares = np.maximum(np.diag(products)[:, None] + np.diag(products) - 2 * products, 0.0)
-        if shares and len(columns) == 1:
-            fewer = np.rint((squares - abs(change)) / 2)
-            return np.minimum(1.0, 2 * stats.binom.cdf(fewer, np.rint(squares), 0.5)).tolist()
         changed = squares if shares else np.stack([(values != own).sum(axis=1) for own in values])
         added = np.divide(squares, changed, out=np.zeros_like(squares), where=changed > 0) if not shares else 1.0
         spread = (squares + 2 * added) / (n + 2) - (change / (n + 2)) ** 2
@@ -183,6 +205,15 @@ def all_pairs(strata: Sequence[Sequence[Sequence[float]]], weights: Sequence[flo
     ratio = np.divide(abs(difference), np.sqrt(variance), out=np.zeros_like(difference), where=variance > 0)
     freedom = math.inf if shares else min(values.shape[1] for values in columns) + 1
     return (2 * stats.t.sf(ratio, freedom)).tolist()
+
+
+def smallest_drop(first: Sequence[float], second: Sequence[float], level: float = 0.95) -> float:
+    """The smallest drop that these pairs of values would show four times in five, on the values' scale; infinite where
+    so few documents can show none."""
+    changes = [b - a for a, b in zip(first, second, strict=True)]
+    if all(value in (0.0, 1.0) for value in (*first, *second)):
+        return smallest_detectable(len(changes), sum(map(bool, changes)) / len(changes), level)
+    return smallest_detectable_mean(len(changes), statistics.stdev(changes) if len(changes) > 1 else 0.0, level)
 
 
 @lru_cache(maxsize=4096)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from dare_bench.analysis.paired_tests import Difference, paired_difference
-from dare_bench.analysis.settings import change, differing_settings
+from dare_bench.analysis.settings import differing_settings
+from dare_bench.analysis.task_changes import task_change
 from dare_bench.errors import IncompleteError, RunError, UsageError, unknown
 from dare_bench.runs.reader import Run
 from dare_bench.runs.results import members
 from dare_bench.runs.scores import Score
-
-_NAMED = 3
+from dare_bench.runs.text import listed
 
 
 class NotPooledError(UsageError):
@@ -67,87 +67,84 @@ def pair(first: Run, second: Run, task: str, key: str | None = None) -> Pairing:
         RunError: a run has no score or no sample lines of the task.
         IncompleteError: a run has no results.
     """
-    one = score_of(first, task, key)
-    two = score_of(second, task, one.key)
+    score = score_of(first, task, key)
+    other_score = score_of(second, task, score.key)
     same_harness(first, second)
+    tasks, others = members(first.results, task), members(second.results, task)
     breaks, notes = [], []
-    tasks, other = members(first.results, task), members(second.results, task)
-    if set(tasks) != set(other):
-        alone = sorted(set(tasks) ^ set(other))
-        breaks.append(f"not the same tasks are in {task}: only one of the runs has {_listed(alone)}")
+    if set(tasks) != set(others):
+        alone = sorted(set(tasks) ^ set(others))
+        breaks.append(f"not the same tasks are in {task}: only one of the runs has {listed(alone, 3)}")
     differences: dict[str, tuple[Any, Any]] = {}
-    left, right = Values(one), Values(two)
-    for name in tasks:
-        left.read(first, name, prefix=len(tasks) > 1)
-    for name in other:
-        right.read(second, name, prefix=len(other) > 1)
-    for name in [name for name in tasks if name in other]:
-        found = change(first, second, name)
+    ours, theirs = values_of(first, score, tasks), values_of(second, other_score, others)
+    for name in [name for name in tasks if name in others]:
+        change = task_change(first, second, name)
         where = f"{name}: " if len(tasks) > 1 else ""
-        breaks += [f"{where}{text}" for text in found.breaks]
-        notes += [f"{where}{text}" for text in found.notes if found.breaks]
+        breaks += [f"{where}{text}" for text in change.breaks]
+        notes += [f"{where}{text}" for text in change.notes if change.breaks]
         for setting, sides in differing_settings(first, second, name, name).items():
             if differences.setdefault(setting, sides) != sides:  # the tasks of a group need not differ alike
                 differences[f"{setting} ({name})"] = sides
-    for values, run in ((left, first), (right, second)):
+    for run, values, own in ((first, ours, score), (second, theirs, other_score)):
         if (text := values.problem()) is not None:
-            if values.score.is_group:
+            if own.is_group:
                 raise NotPooledError(f"{task} of {run.path}: {text}; compare its tasks: --task {tasks[0]}")
             breaks.append(f"{run.run_id}: {text}")
-    ids = [doc for doc in left.parts if doc in right.parts]
+    ids = ours.common(theirs)
     return Pairing(
         task=task,
-        key=one.key,
+        key=score.key,
         ids=ids,
-        first=left.of(ids),
-        second=right.of(ids),
-        only_first=len(left.parts) - len(ids),
-        only_second=len(right.parts) - len(ids),
-        higher_is_better=one.higher_is_better if one.higher_is_better is not None else two.higher_is_better,
+        first=ours.of(ids),
+        second=theirs.of(ids),
+        only_first=len(ours.parts) - len(ids),
+        only_second=len(theirs.parts) - len(ids),
+        higher_is_better=score.higher_is_better if score.higher_is_better is not None else other_score.higher_is_better,
         differences=differences,
         breaks=breaks,
         notes=notes,
-        failures=(_failures(first, tasks), _failures(second, other)),
-        scores=(one, two),
+        failures=(first.failed_documents(task), second.failed_documents(task)),
+        scores=(score, other_score),
     )
 
 
-class Values:
+class DocumentValues:
     """The documents' values of one score: the sum and the number of the parts of each.
 
     Most values are a number, of one part. Where a document has several (IFEval's instructions), the score is the mean
     over all parts, so a document weighs as much as it has parts.
     """
 
-    def __init__(self, score: Score) -> None:
-        self.score = score
+    def __init__(self, key: str, score: float) -> None:
+        self.key, self.score = key, score
         self.parts: dict[str, tuple[float, int]] = {}
         self.targets: dict[str, Any] = {}
         """The hash of each document's target, where its line has one."""
         self._unread = False
 
-    def read(self, run: Run, task: str, prefix: bool) -> None:
-        if run.samples_file(task) is None:
-            raise RunError(f"{run.path} has no sample lines of {task}; evaluate without --no-log-samples")
-        for row in run.samples(task):
-            if row.get("filter", "none") == self.score.filter and row.get(self.score.metric) is not None:
-                found = _parts(row[self.score.metric])
-                self._unread = self._unread or found is None
-                if found is not None and math.isfinite(found[0]):
-                    doc = f"{task}/{row.get('doc_id')}" if prefix else str(row.get("doc_id"))
-                    self.parts[doc], self.targets[doc] = found, row.get("target_hash")
+    def add(self, doc: str, value: Any, target: Any = None) -> None:
+        """A document's value: a number or a list of them; what is neither, or not finite, is left out."""
+        values = value if isinstance(value, list) and value else [value]
+        if not all(isinstance(part, (bool, int, float)) for part in values):
+            self._unread = True
+        elif math.isfinite(total := math.fsum(values)):
+            self.parts[doc], self.targets[doc] = (total, len(values)), target
 
-    def problem(self) -> str | None:
+    def problem(self, rel_tol: float = 1e-6, abs_tol: float = 1e-9) -> str | None:
         """Why these values do not make up the score; None if they do."""
         if self._unread or not self.parts:
-            return f"its documents have no numbers of {self.score.key} of their own"
+            return f"its documents have no numbers of {self.key} of their own"
         mean = math.fsum(total for total, _ in self.parts.values()) / sum(count for _, count in self.parts.values())
-        if math.isclose(mean, self.score.value, rel_tol=1e-6, abs_tol=1e-9):
+        if math.isclose(mean, self.score, rel_tol=rel_tol, abs_tol=abs_tol):
             return None
         return (
-            f"{self.score.key} is {self.score.value:g}, the mean over its sample lines {mean:g}: it is no mean over"
+            f"{self.key} is {self.score:g}, the mean over its sample lines {mean:g}: it is no mean over"
             " documents, or the lines were changed after the run"
         )
+
+    def common(self, other: DocumentValues) -> list[str]:
+        """The documents that have a value in both, in this one's order."""
+        return [doc for doc in self.parts if doc in other.parts]
 
     def of(self, ids: Sequence[str]) -> list[float]:
         """The values of these documents, each weighted by its share of all their parts."""
@@ -157,33 +154,29 @@ class Values:
         return [self.parts[doc][0] / each for doc in ids]
 
 
-def _parts(value: Any) -> tuple[float, int] | None:
-    """The sum and number of a value's parts; None if it is no number and no list of them."""
-    values = value if isinstance(value, list) and value else [value]
-    if not all(isinstance(part, (bool, int, float)) for part in values):
-        return None
-    return math.fsum(values), len(values)
+def values_of(run: Run, score: Score, tasks: Sequence[str]) -> DocumentValues:
+    """The values behind a score, from the sample lines of its tasks; of several tasks the ids are ``task/document``.
+
+    Raises:
+        RunError: a task has no sample lines.
+    """
+    values = DocumentValues(score.key, score.value)
+    for task in tasks:
+        run.require_samples(task)
+        for row in run.samples(task):
+            if row.get("filter", "none") == score.filter and row.get(score.metric) is not None:
+                doc = str(row.get("doc_id"))
+                values.add(f"{task}/{doc}" if len(tasks) > 1 else doc, row[score.metric], row.get("target_hash"))
+    return values
 
 
-def unmade(run: Run, task: str) -> list[str]:
+def mismatched_scores(run: Run, task: str) -> list[str]:
     """The scores of a task that its sample lines do not make up any more, though they did when the run made their
     intervals of them: one line each."""
     if run.samples_file(task) is None:
         return []
-    found = []
-    for score in run.scores():
-        if score.task == task and score.method not in ("none", "normal"):
-            values = Values(score)
-            values.read(run, task, prefix=False)
-            found.append(values.problem())
-    return [problem for problem in found if problem is not None]
-
-
-def with_results(run: Run) -> None:
-    """Raises IncompleteError if the run has no results."""
-    if run.block is None:
-        again = f"(status {run.status}); run the same command again to finish"
-        raise IncompleteError(f"{run.path} has no results yet {again}")
+    own = [score for score in run.scores() if score.task == task and score.method not in ("none", "normal")]
+    return [text for score in own if (text := values_of(run, score, [task]).problem()) is not None]
 
 
 def score_of(run: Run, task: str, key: str | None) -> Score:
@@ -191,7 +184,7 @@ def score_of(run: Run, task: str, key: str | None) -> Score:
 
     Raises UsageError or RunError if there is none, IncompleteError if the run has no results.
     """
-    with_results(run)
+    run.require_block(IncompleteError)
     own = {score.key: score for score in run.scores() if score.task == task}
     if not own and task in run.tasks:
         raise RunError(f"task {task!r} of {run.path} has no score; its documents all failed")
@@ -213,13 +206,3 @@ def same_harness(first: Run, second: Run) -> None:
             f"two harnesses ask and score in their own ways ({names[0]} and {names[1]}); see where they part:"
             f" dare-bench report --agreement {first.path} {second.path}"
         )
-
-
-def _failures(run: Run, tasks: Sequence[str]) -> int:
-    assert run.block is not None
-    return sum(failure.task in tasks for failure in run.block.failures)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more

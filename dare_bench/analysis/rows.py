@@ -1,11 +1,11 @@
-"""Which runs belong into one row of a table: those of one checkpoint that were asked alike."""
+"""Which runs belong into one row of a table: those of one checkpoint with the same settings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from dare_bench.config import DEFAULT_SEEDS
+from dare_bench.analysis.settings import chat_template, requested
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import opened_with
 
@@ -13,9 +13,9 @@ from dare_bench.runs.scores import opened_with
 @dataclass(frozen=True, slots=True)
 class RowKey:
     """What places a run. ``fixed`` is the same in all runs of a row: checkpoint and how it was opened, precision, seeds
-    and, where the table tells speeds, the machine. ``asked`` is what was asked for beyond that; the parts of one
-    ``suite``, and what ``recipes`` ask, have settings of their own for each task, which together are one row all the
-    same."""
+    and, where the table shows speeds, the machine. ``asked`` is what was requested beyond that; the parts of one
+    ``suite``, and what ``recipes`` request, have settings of their own for each task, which together are one row all
+    the same."""
 
     fixed: tuple[Any, ...]
     asked: str = ""
@@ -35,26 +35,6 @@ class RowKey:
         return parts or self.asked == other.asked
 
 
-def requested(run: Run) -> dict[str, Any]:
-    """What a run was asked for beyond defaults, by the names that people give it by."""
-    block = run.block
-    if block is None:
-        return {}
-    found = opened_with(run.results) | block.decoding_requested
-    found |= {f"likelihood {name}": value for name, value in run.asked.get("likelihood", {}).items()}
-    if block.seeds != DEFAULT_SEEDS:
-        found["seed"] = block.seeds[0] if len({*block.seeds}) == 1 else ",".join(map(str, block.seeds))
-    if block.repeats > 1:
-        found["repeats"] = block.repeats
-    if _template(run) and run.results.get("fewshot_as_multiturn") is False:
-        found["fewshot_as_multiturn"] = False
-    return found
-
-
-def _template(run: Run) -> Any:
-    return run.results.get("chat_template_sha") or run.results.get("chat_template")
-
-
 def row_key(run: Run, machine: str | None = None) -> RowKey:
     """The key of a run; ``machine`` where runs on two machines are to be two rows."""
     block, results = run.block, run.results
@@ -62,7 +42,7 @@ def row_key(run: Run, machine: str | None = None) -> RowKey:
         return RowKey((run.model, machine))
     model = block.model
     # The template and the instruction are the run's own; how many examples a task has by itself is no setting.
-    around = _template(run), results.get("system_instruction")
+    around = chat_template(run), results.get("system_instruction")
     settings = sorted((name, str(value)) for name, value in requested(run).items())
     weights = (model.name, model.content_hash, model.adapter_hash or "", model.dtype)
     return RowKey(

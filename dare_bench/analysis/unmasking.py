@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -55,10 +54,9 @@ class Unmasking(NamedTuple):
 
 
 def unmasking(trace: Mapping[str, Any]) -> Unmasking:
-    """The order of one trace line. What a damaged trace may hold, positions outside the response, events of another
-    shape, confidences that are no numbers, is ignored."""
-    found = trace.get("pieces")
-    texts = [text if isinstance(text, str) else str(text) for text in found] if isinstance(found, list) else []
+    """The order of one trace line of the schema. Positions outside the response and steps beyond :data:`LAST_STEP`,
+    which a damaged trace may have, are ignored."""
+    texts = trace["pieces"]
     step: list[int | None] = [None] * len(texts)
     confidence: list[float | None] = [None] * len(texts)
     token_at = [0] * len(texts)
@@ -100,35 +98,21 @@ _State = tuple[int, int | None, float | None]
 
 
 def _events(trace: Mapping[str, Any]) -> Iterator[tuple[int, str, int, int, float | None]]:
-    """The events that are whole, steps counted from 1."""
-    found = trace.get("events")
-    for event in found if isinstance(found, list) else ():
-        if not isinstance(event, list) or len(event) != 5:
-            continue
-        at, op, position, token, score = event
-        if type(at) is int and type(position) is int and type(token) is int and 0 <= at < LAST_STEP:
-            yield at + 1, op, position, token, score if _is_number(score) else None
-
-
-def _is_number(value: Any) -> bool:
-    return (isinstance(value, float) and math.isfinite(value)) or (type(value) is int and abs(value) < 1e9)
+    """The events, steps counted from 1."""
+    return ((at + 1, *event) for at, *event in trace["events"] if at < LAST_STEP)
 
 
 def token_texts(trace: Mapping[str, Any]) -> dict[int, str]:
     """The text of every token id in a trace line's events, as far as the line tells it: the tokens that stand in the
     response in the end, and with ``others`` (older lines have none) those that were written over or masked again."""
-    found, others = trace.get("pieces"), trace.get("others")
-    pieces, final = found if isinstance(found, list) else [], dict[int, int]()
+    pieces, final = trace["pieces"], dict[int, int]()
     for _step, op, position, token, _score in _events(trace):
         if op == "set" and 0 <= position < len(pieces):
             final[position] = token
         elif op == "remask":
             final.pop(position, None)
-    known = {token: str(pieces[position]) for position, token in final.items()}
-    for token, text in others.items() if isinstance(others, dict) else ():
-        if str(token).isdecimal() and len(str(token)) < 10:
-            known[int(token)] = str(text)
-    return known
+    known = {token: pieces[position] for position, token in final.items()}
+    return known | {int(token): text for token, text in trace.get("others", {}).items()}
 
 
 def _level(step: int | None, last: int) -> int:

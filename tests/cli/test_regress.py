@@ -16,13 +16,13 @@ import torch
 from run_factory import make_run
 
 import dare_bench
+from dare_bench.analysis import baseline as baselines
+from dare_bench.analysis.regression import compare, judge
 from dare_bench.cli import main
 from dare_bench.diffusion.rng import Draw
 from dare_bench.model_adapters.sampling import scores, state, strategies
 from dare_bench.model_adapters.sampling.strategies.dynamic import Dynamic
 from dare_bench.model_adapters.sampling.strategies.quota import Quota
-from dare_bench.reports import baseline as baselines
-from dare_bench.reports.regress import compare, judge
 from dare_bench.runs.reader import Run
 
 ROOT = Path(__file__).parents[2]

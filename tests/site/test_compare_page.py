@@ -19,6 +19,7 @@ from dare_bench.analysis.paired_tests import holm, paired_difference
 from dare_bench.analysis.pairing import pair
 from dare_bench.cli import app
 from dare_bench.errors import RunError
+from dare_bench.formatting import short_difference
 from dare_bench.leaderboards import compare_page, comparing
 from dare_bench.leaderboards.builder import build
 from dare_bench.leaderboards.compare_page import TOP, write_standalone
@@ -169,7 +170,7 @@ def test_documents_that_cannot_be_read_any_more_are_counted(tmp_path: Path, monk
 
 
 def test_what_nothing_can_show_is_a_dash() -> None:
-    assert [comparing.signed(value, share) for value in (-math.inf, math.nan, None) for share in (True, False)] == [
+    assert [short_difference(value, share) for value in (-math.inf, math.nan, None) for share in (True, False)] == [
         "–"
     ] * 6
 
@@ -192,7 +193,7 @@ def test_a_page_alone_has_all_it_needs_beside_it(built: tuple[Path, Path], tmp_p
     root, _ = built
     runs = [Run(root / name) for name in SHARES]
     page = Page(write_standalone(compare(runs), tmp_path / "three words.html"))
-    assert "4 runs compared" in page.words and "sudoku: D against A" in page.words
+    assert "4 runs compared" in page.words and "sudoku, A to D" in page.words
     files = [link for link in page.links if not link.startswith(("#", "data:"))]
     assert files and all((tmp_path / link).is_file() for link in files)
     policy = [value for tag, _, value in page.attributes if tag == "meta" and value.startswith("default-src")]

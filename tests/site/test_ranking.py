@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from run_factory import alter, make_run
 from site_pages import rows_of
 
+from dare_bench.analysis.comparison import compare
 from dare_bench.leaderboards import ranking
 from dare_bench.leaderboards.builder import build
+from dare_bench.runs.reader import Run
 
 
 def board_of(runs: Path, out: Path, **options: Any) -> dict[str, Any]:
@@ -54,6 +57,44 @@ def test_rows_of_the_same_documents_are_ranked_by_the_paired_test(
 def alter_template(folder: Path, template: str) -> None:
     file = next(folder.glob("results_*.json"))
     file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": template}))
+
+
+def _as_group(folder: Path) -> None:
+    """Give a run a group "both" whose score is the mean over the documents of its tasks."""
+    file = next(folder.glob("results_*.json"))
+    results = json.loads(file.read_text())
+    sizes = {task: results["results"][task]["sample_len"] for task in results["configs"]}
+    results["n-samples"] = {task: {"original": n, "effective": n} for task, n in sizes.items()}
+    key = "exact_match,none"
+    mean = sum(results["results"][task][key] * n for task, n in sizes.items()) / sum(sizes.values())
+    row = {"alias": "both", key: mean, "exact_match_stderr,none": 0.05}
+    results["groups"], results["results"]["both"] = {"both": row}, row
+    results["group_subtasks"]["both"] = list(sizes)
+    results["higher_is_better"]["both"] = {"exact_match": True}
+    ci = {"method": "normal", "level": 0.95, "lo": mean - 0.1, "hi": mean + 0.1, "n": sum(sizes.values())}
+    results["dare_bench"]["ci"]["both"] = {key: ci}
+    file.write_text(json.dumps(results))
+
+
+@pytest.mark.parametrize("kind", ["right or wrong", "graded", "group"])
+@pytest.mark.parametrize("gain", [0.0, 0.06, 0.1, 0.14, 0.3])
+def test_a_board_and_compare_agree(tmp_path: Path, kind: str, gain: float) -> None:
+    """Two rows have two ranks exactly where ``compare`` of their runs shows a difference, the better one first."""
+    rng = random.Random(f"{kind}{gain}")
+    values: dict[str, dict[str, list[float]]] = {"a": {}, "b": {}}
+    for task, n in {"t": 60, "u": 30}.items() if kind == "group" else [("t", 60)]:
+        hard = [rng.random() for _ in range(n)]
+        for name, skill in (("a", 0.5), ("b", 0.5 + gain)):
+            noisy = [(skill - difficulty) * 2 + rng.uniform(-0.5, 0.5) for difficulty in hard]
+            shares = [round(min(max(0.5 + x, 0.0), 1.0), 3) for x in noisy]
+            values[name][task] = shares if kind == "graded" else [float(x > 0) for x in noisy]
+    folders = [shared(tmp_path / "runs", name, own) for name, own in values.items()]
+    for folder in folders if kind == "group" else []:
+        _as_group(folder)
+    rows = board_of(tmp_path / "runs", tmp_path / "site")
+    (item,) = compare([Run(folder) for folder in folders]).items
+    ranks = {"better": (2, 1), "worse": (1, 2)}.get(item.verdict, (1, 1))
+    assert (rows["a"]["rank"], rows["b"]["rank"]) == ranks, item.difference
 
 
 def test_a_rank_is_held_against_all_comparisons_of_its_row(tmp_path: Path) -> None:

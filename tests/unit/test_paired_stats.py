@@ -311,20 +311,23 @@ def test_all_pairs_at_once_are_tested_as_each_alone() -> None:
     p = all_pairs([rows.tolist()], [1.0])
     # Two tasks that weigh by their sizes are one.
     assert p == all_pairs([rows[:, :15].tolist(), rows[:, 15:].tolist()], [15 / 40, 25 / 40])
-    for i, one in enumerate(rows):
-        for j, other in enumerate(rows):
-            assert p[i][j] == pytest.approx(paired_difference(one, other).p, abs=1e-12)
+    graded = np.concatenate([rows[:3], rng.random((3, 40))])
+    for values in (rows, graded):
+        p = all_pairs([values.tolist()], [1.0])
+        for i, one in enumerate(values):
+            for j, other in enumerate(values):
+                assert p[i][j] == pytest.approx(paired_difference(one, other).p, abs=1e-12)
 
 
 @pytest.mark.parametrize("changed", [2, 6, 10, 20, 40])
-def test_other_values_are_tested_by_the_error_behind_their_interval(changed: int) -> None:
+def test_means_of_tasks_are_tested_by_the_error_behind_their_interval(changed: int) -> None:
     """The interval of the difference ends at 0 where p is 0.05."""
     base = np.random.default_rng(3).random(200)
     other = base.copy()
     other[:changed] = (1 + base[:changed]) / 2
     other[changed : changed + 2] = 0  # not all one way
     alone = paired_difference(base, other)
-    p = all_pairs([[base.tolist(), other.tolist()]], [1.0])
+    p = all_pairs([[base.tolist(), other.tolist()], [base.tolist()] * 2], [1.0, 0.0])
     assert p[0][1] == p[1][0] and p[0][0] == 1.0
     assert alone.lo is not None and alone.hi is not None and (p[0][1] <= 0.05) == (alone.lo > 0 or alone.hi < 0)
 

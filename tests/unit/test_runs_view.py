@@ -32,7 +32,7 @@ def test_levels_span_the_scale() -> None:
     levels = [piece.level for piece in unmasking(trace).pieces]
     assert levels == sorted(levels) and levels[0] == 0 and levels[-1] == LEVELS - 1
     assert unmasking({"pieces": ["x"], "events": [[0, "set", 0, 1, None]]}).pieces[0].level == 0
-    assert unmasking({}).pieces == []
+    assert unmasking({"pieces": [], "events": []}).pieces == []
 
 
 def test_only_special_tokens_are_folded() -> None:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dare_bench.analysis.baseline import Baseline, BaselineTask
 from dare_bench.analysis.settings import differing, shown
-from dare_bench.reports.baseline import Baseline, Task
+from dare_bench.runs.text import listed
 from dare_bench.types import Decoding
 
 _AGAIN = "evaluate as the baseline was"
@@ -54,7 +55,7 @@ def _run(old: Baseline, now: Baseline) -> Iterator[Unlike]:
         yield Unlike("answers to each prompt", old.repeats, now.repeats)
 
 
-def _task(name: str, a: Task, b: Task, old: Baseline, now: Baseline) -> Iterator[Unlike]:
+def _task(name: str, a: BaselineTask, b: BaselineTask, old: Baseline, now: Baseline) -> Iterator[Unlike]:
     if a.fingerprint.partition(":")[0] != b.fingerprint.partition(":")[0]:
         yield Unlike(
             f"definition of {name} (prompts, filters or scorer)",
@@ -79,10 +80,10 @@ def _settings(old: Baseline, now: Baseline, kind: Literal["decoding", "likelihoo
             remedy = _remedy(old, now, kind, name, {task: a for task, (a, _) in values.items()})
             for task, (a, b) in values.items():
                 if a != b:
-                    yield Unlike(f"{name} of {task}", _shown(a), _shown(b), remedy)
+                    yield Unlike(f"{name} of {task}", shown(a), shown(b), remedy)
 
 
-def _shared(old: Baseline, now: Baseline) -> Iterator[tuple[str, Task]]:
+def _shared(old: Baseline, now: Baseline) -> Iterator[tuple[str, BaselineTask]]:
     return ((task, own) for task, own in old.tasks.items() if task in now.tasks)
 
 
@@ -101,7 +102,7 @@ def _remedy(old: Baseline, now: Baseline, kind: str, name: str, wanted: Mapping[
     return f"evaluate each task on its own, {name} being {told}"
 
 
-def _documents(name: str, a: Task, b: Task, old: Baseline) -> Iterator[Unlike]:
+def _documents(name: str, a: BaselineTask, b: BaselineTask, old: Baseline) -> Iterator[Unlike]:
     lacking = [doc for doc in a.documents if doc not in b.documents]
     more = [doc for doc in b.documents if doc not in a.documents]
     if lacking or more:
@@ -135,23 +136,17 @@ def _surround(key: str, ours: Any, theirs: Any, old: Baseline) -> str:
     return _AGAIN
 
 
-def _some(word: str, ids: Sequence[str], most: int = 5) -> str:
-    return (
-        f"{word} {', '.join(ids[:most])}" + (f" and {len(ids) - most} more" if len(ids) > most else "") if ids else ""
-    )
-
-
-def _shown(value: Any) -> str:
-    return "not set" if value is None else str(value)
+def _some(word: str, ids: Sequence[str]) -> str:
+    return f"{word} {listed(ids, 5)}" if ids else ""
 
 
 def notes(old: Baseline, now: Baseline) -> Iterator[str]:
     """What else differs, and is no reason to refuse: it says which way of judging holds, or explains what is found."""
     a, b = old.checkpoint, now.checkpoint
     if a.content_hash != b.content_hash:
-        yield f"another checkpoint: {a.name} ({_short(a.content_hash)}) and {b.name} ({_short(b.content_hash)})"
+        yield f"another checkpoint: {a.name} ({short_hash(a.content_hash)}) and {b.name} ({short_hash(b.content_hash)})"
     if a.adapter_hash != b.adapter_hash:
-        yield f"another adapter: {_short(a.adapter_hash)} and {_short(b.adapter_hash)}"
+        yield f"another adapter: {short_hash(a.adapter_hash)} and {short_hash(b.adapter_hash)}"
     if a.dtype != b.dtype:
         yield f"another dtype: {a.dtype} and {b.dtype}"
     if old.device != now.device:
@@ -169,5 +164,6 @@ def notes(old: Baseline, now: Baseline) -> Iterator[str]:
         yield f"not in the baseline, hence not judged: {', '.join(extra)}"
 
 
-def _short(content: str | None) -> str:
+def short_hash(content: str | None) -> str:
+    """The first 12 digits of a content hash."""
     return "none" if content is None else content.removeprefix("sha256:")[:12]

@@ -16,12 +16,12 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from dare_bench.analysis.pairing import unmade
-from dare_bench.analysis.settings import asking
+from dare_bench.analysis.agreement import token_ids
+from dare_bench.analysis.pairing import mismatched_scores
+from dare_bench.analysis.settings import prompt_settings
 from dare_bench.config import one_line
 from dare_bench.errors import RunError, UsageError
 from dare_bench.reading import read_json
-from dare_bench.reports.agreement import token_ids
 from dare_bench.runs.index import Document
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
@@ -39,7 +39,7 @@ Value = float | list[float] | str | None
 Basis = Literal["token ids", "text", "likelihoods"]
 
 
-class Row(NamedTuple):
+class BaselineRow(NamedTuple):
     """One document: [asked, answer, nfe, margin, values]. ``asked``: a hash of prompt and target. ``answer``: a hash of
     all answers, or the log-likelihoods in nats. ``nfe``: forward passes of generated answers, and how many of these
     wrote a token (0 without traces); they tell of changes in a sampler that spoil no answer. ``margin``: the smallest
@@ -52,11 +52,11 @@ class Row(NamedTuple):
     values: list[Value]
 
 
-class _Strict(BaseModel):
+class _FrozenModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
-class Checkpoint(_Strict):
+class BaselineCheckpoint(_FrozenModel):
     """The checkpoint that answered; the hashes cover its weights and tokenizer, never its path."""
 
     name: str
@@ -66,13 +66,13 @@ class Checkpoint(_Strict):
     dtype: str
 
 
-class TaskScore(_Strict):
+class BaselineScore(_FrozenModel):
     value: float
     n: int = Field(description="documents behind the value")
     higher_is_better: bool | None = None
 
 
-class Task(_Strict):
+class BaselineTask(_FrozenModel):
     """One task. ``decoding`` and ``likelihood`` hold every resolved value that can change an answer."""
 
     fingerprint: str = Field(description="<definition>:<documents>, as in results files")
@@ -87,8 +87,8 @@ class Task(_Strict):
     )
     answers: Basis = Field(description="what a document's answer is a hash of, or the log-likelihoods themselves")
     headline: str | None = Field(default=None, description="the score that stands for the task")
-    scores: dict[str, TaskScore] = Field(description='by "metric,filter"')
-    documents: dict[str, Row] = Field(description="by document id, in the order of the run")
+    scores: dict[str, BaselineScore] = Field(description='by "metric,filter"')
+    documents: dict[str, BaselineRow] = Field(description="by document id, in the order of the run")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -102,12 +102,12 @@ class Task(_Strict):
         return self
 
 
-class Baseline(_Strict):
+class Baseline(_FrozenModel):
     """A baseline file."""
 
     format: Literal["dare-bench baseline"] = "dare-bench baseline"
     version: Literal[1] = 1
-    checkpoint: Checkpoint
+    checkpoint: BaselineCheckpoint
     harness: str
     harness_version: str
     device: str = Field(description="cpu, or the name of the GPU")
@@ -117,12 +117,12 @@ class Baseline(_Strict):
     requested: dict[str, Any] = Field(default_factory=dict, description="decoding asked for; all else was the default")
     versions: dict[str, str] = Field(default_factory=dict, description="of the programs; told where they differ")
     groups: dict[str, dict[str, float]] = Field(default_factory=dict, description="scores of groups; told, not judged")
-    tasks: dict[str, Task]
+    tasks: dict[str, BaselineTask]
 
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a baseline file."""
-    comment = "Made from dare_bench.reports.baseline; a test holds it equal."
+    comment = "Made from dare_bench.analysis.baseline; a test holds it equal."
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": comment}
     return {**head, **Baseline.model_json_schema()}
 
@@ -133,19 +133,17 @@ def of_run(run: Run) -> Baseline:
     Raises:
         RunError: the run has no results, or no sample lines of a task; its results or sample lines were edited.
     """
-    if run.block is None:
-        raise RunError(f"{run.path} has no results yet (status {run.status}); run the same command again to finish")
+    block = run.require_block()
     if run.results_edited:
         raise RunError(f"{run.results_file} was changed after the run; evaluate with --fresh")
-    block, model = run.block, run.block.model
-    known = block.environment.model_dump()
+    model, known = block.model, block.environment.model_dump()
     scores = run.scores()
     groups: dict[str, dict[str, float]] = {}
     for score in scores:
         if score.task not in block.tasks:
             groups.setdefault(score.task, {})[score.key] = _rounded(score.value)
     return Baseline(
-        checkpoint=Checkpoint(
+        checkpoint=BaselineCheckpoint(
             name=model.name,
             family=model.family,
             content_hash=model.content_hash,
@@ -176,21 +174,20 @@ def _device(run: Run) -> str:
     return "cpu" if on.startswith("cpu") else run.block.environment.gpu or on
 
 
-def _task(run: Run, task: str, scores: list[Score]) -> Task:
+def _task(run: Run, task: str, scores: list[Score]) -> BaselineTask:
     assert run.block is not None
     own = run.block.tasks[task]
-    if run.samples_file(task) is None:
-        raise RunError(f"{run.path} has no sample lines of {task}; evaluate without --no-log-samples")
+    run.require_samples(task)
     if run.edited(task) or run.traces_edited(task):
         raise RunError(f"sample lines of {task} in {run.path} were changed after the run; evaluate with --fresh")
-    if found := unmade(run, task):
+    if found := mismatched_scores(run, task):
         raise RunError(f"{run.path}: {found[0]}; evaluate with --fresh")
     keys = [(score.metric, score.filter) for score in scores]
     made = [(str(document.doc_id), _read(document, keys)) for document in run.documents(task)]
     scored = any(isinstance(read.tokens, list) for _, read in made)
     traced = all(read.tokens is not None for _, read in made)
     headline = run.headline(task)
-    return Task(
+    return BaselineTask(
         fingerprint=own.fingerprint,
         n_docs=own.n_docs,
         n_total=own.n_total,
@@ -198,11 +195,11 @@ def _task(run: Run, task: str, scores: list[Score]) -> Task:
         tier=own.tier,
         decoding={name: value for name, value in sorted(own.decoding.items()) if name not in Decoding.hidden},
         likelihood=dict(sorted(own.likelihood.items())),
-        around={name: value for name, value in asking(run, task).items() if value is not None},
+        around={name: value for name, value in prompt_settings(run, task).items() if value is not None},
         answers="likelihoods" if scored else "token ids" if traced else "text",
         headline=headline.key if headline else None,
         scores={
-            score.key: TaskScore(value=_rounded(score.value), n=score.n, higher_is_better=score.higher_is_better)
+            score.key: BaselineScore(value=_rounded(score.value), n=score.n, higher_is_better=score.higher_is_better)
             for score in scores
         },
         documents={doc: read.row(traced) for doc, read in made},
@@ -219,9 +216,9 @@ class _Read(NamedTuple):
     margin: float | None
     values: list[Value]
 
-    def row(self, traced: bool) -> Row:
+    def row(self, traced: bool) -> BaselineRow:
         answer = self.tokens if traced and self.tokens is not None else self.text
-        return Row(self.asked, answer, self.nfe, self.margin, self.values)
+        return BaselineRow(self.asked, answer, self.nfe, self.margin, self.values)
 
 
 def _read(document: Document, keys: Iterable[tuple[str, str]]) -> _Read:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from dare_bench.runs.index import Document
 
-How = Literal["prompt", "question", "document id"]
+MatchedBy = Literal["prompt", "question", "document id"]
 """By what a pair was found: the same prompt text, the same question in the document, or only the same number."""
 
 QUESTION = ("question", "problem", "query", "input", "ctx", "prompt", "text", "origin_prompt", "goal", "sentence")
@@ -18,7 +18,7 @@ QUESTION = ("question", "problem", "query", "input", "ctx", "prompt", "text", "o
 Keyed = tuple[str, str | None, str | None]
 
 
-def match(first: Iterable[Document], second: Iterable[Document]) -> list[tuple[str, str, How]]:
+def match(first: Iterable[Document], second: Iterable[Document]) -> list[tuple[str, str, MatchedBy]]:
     """Pairs of document ids, in the order of ``first``, each document in one pair at most.
 
     First by equal prompts, then by equal questions; what is left goes by its number, but only if both runs have the
@@ -26,8 +26,8 @@ def match(first: Iterable[Document], second: Iterable[Document]) -> list[tuple[s
     """
     ours, theirs = list(map(_keys, first)), list(map(_keys, second))
     equal_counts = len(ours) == len(theirs)
-    pairs: dict[str, tuple[str, How]] = {}
-    steps: list[tuple[How, Callable[[Keyed], Hashable | None]]] = [
+    pairs: dict[str, tuple[str, MatchedBy]] = {}
+    steps: list[tuple[MatchedBy, Callable[[Keyed], Hashable | None]]] = [
         ("prompt", lambda keys: keys[1]),
         ("question", lambda keys: keys[2]),
     ]

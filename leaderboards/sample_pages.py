@@ -20,7 +20,7 @@ from dare_bench.errors import RunError
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.pages import slug
-from dare_bench.leaderboards.sample_document import RenderedDocument, document
+from dare_bench.leaderboards.sample_document import RenderedDocument, render_document
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.paired import unmade
 from dare_bench.runs.reader import Run
@@ -149,7 +149,7 @@ def _spooled(run: Run, task: str, score: Score | None, spool: BinaryIO) -> tuple
     pages: list[Page] = []
     overview = Overview()
     for at, found in enumerate(run.documents(task)):
-        made = document(found, score, opened=at == 0)
+        made = render_document(found, score, opened=at == 0)
         text = made.html.encode("utf-8", "replace")
         page = pages[-1] if pages else None
         if page is None or page.documents >= PAGE_SIZE or page.size + len(text) > PAGE_BYTES:

@@ -96,7 +96,7 @@ def render_document(document: Document, score: Score | None, opened: bool = Fals
             **_TEMPLATE_VALUES,
         )
     )
-    return RenderedDocument(html, place, right, bool(unread))
+    return RenderedDocument(html.strip() + "\n", place, right, bool(unread))
 
 
 def _right(value: Any, score: Score | None = None) -> bool | None:

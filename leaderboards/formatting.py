@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from dare_bench.runs.scores import Score, is_share
+from dare_bench.runs.text import one_line
 
 _UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 
@@ -62,3 +64,23 @@ def plain_value(value: Any) -> str:
         parts = (json.dumps(v, ensure_ascii=False) if isinstance(v, str) else plain_value(v) for v in value)
         return ", ".join(parts) or "none"
     return str(value)
+
+
+def number(value: Any, digits: int | None = None) -> str:
+    """A number from a run's files for reading; any other value as it is, on one line."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return str(int(value))
+    if not isinstance(value, (int, float)) or abs(value) >= 1e15 or not math.isfinite(value):
+        return one_line(str(value)[:240], 60)
+    if isinstance(value, int) or (value == int(value) and digits is None):
+        return figure(int(value))
+    return f"{value:.3g}" if digits is None or abs(value) < 10**-digits else figure(value, digits)
+
+
+def seconds(value: Any) -> str:
+    """A time from a run's files for reading; empty if it is not one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
+        return ""
+    return f"{value:.2g} s" if value < 10 else f"{figure(round(value))} s"

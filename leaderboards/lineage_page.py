@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from markupsafe import Markup
-
 from dare_bench.leaderboards import comparing, pair_page
 from dare_bench.leaderboards.charts import Base, CurvePoint, Series, lines
 from dare_bench.leaderboards.checkpoint_changes import adjust, changes_of, kind, p_values
@@ -45,56 +43,6 @@ class _ScoreLine:
     other_settings: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _SeedMean:
-    """Mean and spread of the last checkpoints of several seeds; ``gain`` is the mean difference to their parents."""
-
-    value: float
-    low: float
-    high: float
-    deviation: float
-    seeds: int
-    share: bool
-    gain: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class _TaskResults:
-    """A recipe's results of one task: the last checkpoint of each seed, and the earlier ones."""
-
-    task: str
-    mean: _SeedMean | None
-    last: list[_ScoreLine]
-    earlier: list[_ScoreLine]
-
-
-@dataclass(frozen=True, slots=True)
-class _Branch:
-    """One recipe in the tree. ``after``: the recipes that started from its checkpoints, by checkpoint."""
-
-    title: str
-    data: str
-    steps: str
-    detail: str
-    seeds: int
-    results: list[_TaskResults]
-    missing: list[str]
-    after: list[tuple[str, list[_Branch]]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Tree:
-    """A base and all checkpoints that come from it. ``scores`` are the base's own, empty if it was not evaluated."""
-
-    name: str
-    place: str
-    scores: list[tuple[str, _ScoreLine]]
-    branches: list[_Branch]
-    charts: list[Markup]
-    checkpoints: int
-    paired: bool
-
-
 def link(context: Context) -> Link | None:
     """In the navigation if any run records what its checkpoint was trained from."""
     return Link(INDEX, "Lineage") if context.lineage else None
@@ -112,14 +60,14 @@ def write(site: Site, context: Context) -> None:
     p = p_values(changes_of(site, context)[0]) if context.samples else []
     for tree in trees:
         made_from = tree, len(trees), p
-        site.part(f"lineage {tree.place}", made_from, partial(_write_tree, site, *made_from))
+        site.part(f"lineage {tree['place']}", made_from, partial(_write_tree, site, *made_from))
     if len(trees) > 1:
         site.part("lineage", trees, partial(_write_page, site, INDEX, trees=trees))
 
 
-def _write_tree(site: Site, tree: _Tree, count: int, p: Sequence[float]) -> None:
+def _write_tree(site: Site, tree: dict[str, Any], count: int, p: Sequence[float]) -> None:
     # p-values are adjusted here, where they are written: a rebuild without a change needs no statistics.
-    _write_page(site, tree.place, tree=tree, alone=count == 1, adjusted=adjust(p), kind=kind)
+    _write_page(site, tree["place"], tree=tree, alone=count == 1, adjusted=adjust(p), kind=kind)
 
 
 def _write_page(site: Site, place: str, **values: Any) -> None:
@@ -133,31 +81,39 @@ class _TreeBuilder:
         self.site, self.context, self.root, self.tasks = site, context, root, tasks
         self._usual = {task: usual_settings(root, task) for task in tasks}
 
-    def tree(self, place: str) -> _Tree:
+    def tree(self, place: str) -> dict[str, Any]:
+        """The tree; ``scores`` are the base's own, empty if it was not evaluated."""
         root, below = self.root, list(self.root.below())
         charts = [chart for node in (root, *below) for chart in self._charts(node)]
-        drawn = [lines(**chart, ident=f"steps-{number}") for number, chart in enumerate(charts, start=1)]
-        scores = [(task, _line(own, "")) for task in self.tasks if (own := self._score(root, task))]
-        branches = [self._branch(recipe) for recipe in root.recipes]
-        return _Tree(root.name, place, scores, branches, drawn, 1 + len(below), self.context.samples)
+        return {
+            "name": root.name,
+            "place": place,
+            "scores": [(task, _line(own, "")) for task in self.tasks if (own := self._score(root, task))],
+            "branches": [self._branch(recipe) for recipe in root.recipes],
+            "charts": [lines(**chart, ident=f"steps-{number}") for number, chart in enumerate(charts, start=1)],
+            "checkpoints": 1 + len(below),
+            "paired": self.context.samples,
+        }
 
     def _score(self, node: CheckpointNode, task: str) -> CheckpointScore | None:
         return representative(node, task, self._usual[task])
 
-    def _branch(self, recipe: TrainingRecipe) -> _Branch:
+    def _branch(self, recipe: TrainingRecipe) -> dict[str, Any]:
+        """One recipe in the tree; ``after`` are the recipes that started from its checkpoints, by checkpoint."""
         labeled = [(_label(training, node), node) for training in recipe.trainings for node in training.nodes]
-        return _Branch(
-            title=recipe.title,
-            data=recipe.data,
-            steps=str(recipe.steps),
-            detail=recipe.detail,
-            seeds=len(recipe.trainings),
-            results=[results for task in self.tasks if (results := self._results(recipe, task)) is not None],
-            missing=[label for label, node in labeled if not node.entries],
-            after=[(label, [self._branch(own) for own in node.recipes]) for label, node in labeled if node.recipes],
-        )
+        return {
+            "title": recipe.title,
+            "data": recipe.data,
+            "steps": str(recipe.steps),
+            "detail": recipe.detail,
+            "seeds": len(recipe.trainings),
+            "results": [results for task in self.tasks if (results := self._results(recipe, task)) is not None],
+            "missing": [label for label, node in labeled if not node.entries],
+            "after": [(label, [self._branch(own) for own in node.recipes]) for label, node in labeled if node.recipes],
+        }
 
-    def _results(self, recipe: TrainingRecipe, task: str) -> _TaskResults | None:
+    def _results(self, recipe: TrainingRecipe, task: str) -> dict[str, Any] | None:
+        """A recipe's results of one task: the last checkpoint of each seed, and the earlier ones."""
         last, earlier = [], []
         for training in recipe.trainings:
             scores = [
@@ -167,7 +123,7 @@ class _TreeBuilder:
             ]
             last += scores[-1:]
             earlier += scores[:-1]
-        return _TaskResults(task, _mean(last), last, earlier) if last else None
+        return {"task": task, "mean": _mean(last), "last": last, "earlier": earlier} if last else None
 
     def _compared(self, node: CheckpointNode, task: str, own: CheckpointScore, label: str) -> _ScoreLine:
         """A checkpoint's score and its paired difference to the parent's."""
@@ -231,17 +187,18 @@ def _label(training: SeedTraining, node: CheckpointNode) -> str:
     return f"seed {training.seed}{step}"
 
 
-def _mean(last: Sequence[_ScoreLine]) -> _SeedMean | None:
+def _mean(last: Sequence[_ScoreLine]) -> dict[str, Any] | None:
+    """Mean and spread of the last checkpoints of several seeds; ``gain`` is the mean difference to their parents."""
     if len(last) < 2:
         return None
     values = [line.score.value for line in last]
     gains = [line.delta.value for line in last if line.delta is not None]
-    return _SeedMean(
-        value=statistics.fmean(values),
-        low=min(values),
-        high=max(values),
-        deviation=statistics.stdev(values),
-        seeds=len(values),
-        share=all(is_share(line.score) for line in last),
-        gain=statistics.fmean(gains) if len(gains) == len(last) else None,
-    )
+    return {
+        "value": statistics.fmean(values),
+        "low": min(values),
+        "high": max(values),
+        "deviation": statistics.stdev(values),
+        "seeds": len(values),
+        "share": all(is_share(line.score) for line in last),
+        "gain": statistics.fmean(gains) if len(gains) == len(last) else None,
+    }

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from dare_bench.leaderboards.formatting import figure, percent, plain_value
+from dare_bench.leaderboards.formatting import figure, number, percent, plain_value
 from dare_bench.runs.scores import is_share
 from dare_bench.runs.text import one_line, visible
 from dare_bench.types import TIER_MEANING
@@ -38,6 +38,7 @@ def environment() -> Environment:
         "text": lambda value: visible(str(value), TEXT_LIMIT),
         "line": _line,
         "figure": figure,
+        "number": number,
         "when": lambda value: str(value)[:16].replace("T", " "),
         "day": lambda value: str(value)[:10],
         "percent": percent,
@@ -56,7 +57,8 @@ def _visible(value: Any) -> Any:
 
 
 def _line(value: Any, limit: int = 80) -> str:
-    return one_line(str(value), limit)
+    """``value`` on one line; of a long text only the beginning is read."""
+    return one_line(str(value)[: 4 * limit], limit)
 
 
 def render(template: str, root: str, **values: Any) -> str:

@@ -1,7 +1,7 @@
-"""The canvas of a response as HTML: each token with the step that wrote it and how surely, and the order as a chart.
+"""The canvas of a response as HTML: each token with its step and its confidence, and a chart of the order.
 
-A page may hold some ten thousand tokens, so this is plain string building: every text goes through :func:`shown`, all
-else is made here from numbers. ``static/slider.js`` reads the canvas at each step from the same elements:
+A page may hold ten thousand tokens, so this builds strings: every text goes through :func:`escaped`, everything else
+is made of numbers. ``static/slider.js`` reads the canvas at each step from the same elements:
 
 - ``<b class="s3 c9" data-s=12 data-c=.98>text</b>`` a token, written in step 12 (color 3 of 0 to 9) with confidence
   .98 (color 9); ``never``, without numbers: a position that nothing was written to;
@@ -15,36 +15,41 @@ import json
 from functools import lru_cache
 from html import escape
 
+from markupsafe import Markup
+
 from dare_bench.analysis.unmasking import Fold, Piece, Unmasking, Write, folded
 from dare_bench.leaderboards.formatting import figure
 from dare_bench.runs.text import visible
 
 TOKEN_LIMIT = 200
-"""Characters of one token; none of a real vocabulary comes near."""
+"""Maximum number of characters of one token; real vocabularies stay far below."""
 STATES = 2_000
-"""Earlier states that one canvas tells at most."""
+"""Maximum number of earlier states in one canvas."""
 
 
-def shown(text: str, limit: int) -> str:
-    """A text of a model or a data set as HTML: every character visible, none in command, the end cut with a note."""
+def escaped(text: str, limit: int) -> str:
+    """A text of a model or data set as HTML: every character is visible, none is markup, a note replaces the rest."""
     return escape(visible(text, limit))
 
 
-def canvas(order: Unmasking, most: int) -> str:
+def canvas(order: Unmasking, most: int) -> Markup:
     """The first ``most`` positions of a response."""
-    room = STATES
+    states = STATES
     parts = []
     for piece in folded(order.pieces[:most]):
-        parts.append(_fold(piece) if isinstance(piece, Fold) else _token(piece, room))
-        room -= 0 if isinstance(piece, Fold) else len(piece.past)
+        if isinstance(piece, Fold):
+            parts.append(_fold(piece))
+        else:
+            parts.append(_token(piece, max(states, 0)))
+            states -= len(piece.past)
     if (left := len(order.pieces) - most) > 0:
         parts.append(f'<span class="cut"> … {left:,} more positions</span>')
-    return "".join(parts)
+    return Markup("".join(parts))
 
 
-def _token(piece: Piece, room: int) -> str:
+def _token(piece: Piece, states: int) -> str:
     body, after = _short(piece.text) if len(piece.text) <= 40 else _body(piece.text)
-    past = f' data-w="{_past(piece.past[: max(room, 0)])}"' if piece.past else ""
+    past = f' data-w="{_past(piece.past[:states])}"' if piece.past else ""
     if piece.step is None:
         return f"<b class=never{past}>{body}</b>{after}"
     if piece.confidence is None:
@@ -54,7 +59,7 @@ def _token(piece: Piece, room: int) -> str:
 
 
 def _body(text: str) -> tuple[str, str]:
-    """A token's text, and the line breaks that end it: they stand behind its box."""
+    """A token's text, and the line breaks at its end, which stand behind its box."""
     text = visible(text, TOKEN_LIMIT)
     body = text.rstrip("\n")
     breaks = text[len(body) :]
@@ -65,11 +70,11 @@ _short = lru_cache(maxsize=50_000)(_body)
 
 
 def _past(states: tuple[Write, ...]) -> str:
-    told = [
+    rows = [
         [state.step, None if state.text is None else visible(state.text, TOKEN_LIMIT), state.confidence]
         for state in states
     ]
-    return escape(json.dumps(told, separators=(",", ":")))
+    return escape(json.dumps(rows, separators=(",", ":")))
 
 
 def _brief(value: float) -> str:
@@ -89,8 +94,9 @@ def _fold(fold: Fold) -> str:
     return f'<span class="fold" data-f="{steps}">{text} × {fold.count} <small>{when}</small></span>'
 
 
-def order_chart(order: Unmasking, most: int) -> str:
-    """Position across, step down, a mark where a token was written: left to right is a diagonal, guessing a cloud."""
+def order_chart(order: Unmasking, most: int) -> Markup:
+    """Position horizontally, step vertically, a mark where a token was written: decoding from left to right is a
+    diagonal, random order a cloud."""
     width = max(min(len(order.pieces), most), 1)
     marks: list[str] = []
     begin, row = 0, None
@@ -101,7 +107,7 @@ def order_chart(order: Unmasking, most: int) -> str:
                 marks.append(f"M{begin} {row}h{at - begin}")
             begin, row = at, step
     label = f"When each position was written: {figure(width)} positions across, {figure(order.steps)} steps downwards"
-    return (
+    return Markup(
         f'<svg class="order" viewBox="0 .5 {width} {max(order.steps, 1)}" preserveAspectRatio="none" role="img" '
         f'aria-label="{label}"><path d="{"".join(marks)}"/></svg>'
     )

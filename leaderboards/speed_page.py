@@ -21,7 +21,7 @@ from dare_bench.runs.scores import is_share
 NFE, SPEED = "forward passes per request", "tokens per second"
 UNITS = {NFE: "NFE", SPEED: "tokens/s"}
 """Short names of the axes, for marks."""
-NO_HARDWARE = "hardware not on record"
+NO_HARDWARE = "hardware not recorded"
 MOST_PAGES = 100
 """Pages of a board. Each links to all others, so their size grows with the square of the tasks."""
 
@@ -57,7 +57,9 @@ def write(site: Site, context: Context) -> None:
     for view, own in boards:
         if len(own) > MOST_PAGES:
             title, left_out = view.board.title, len(own) - MOST_PAGES
-            context.problem(f"left out: the speed pages of {left_out} tasks of {title}; {MOST_PAGES} are made")
+            context.problem(
+                f"left out: the speed pages of {left_out} tasks of {title}; at most {MOST_PAGES} are written"
+            )
         shown = own[:MOST_PAGES]
         values = {
             "title": view.board.title,

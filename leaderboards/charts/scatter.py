@@ -101,7 +101,7 @@ def scatter(
     if len(drawn) < len(points):
         left_out = len(points) - len(drawn)
         runs = "1 run is" if left_out == 1 else f"{left_out} runs are"
-        chart.notes.append(f"{runs} not drawn: no score, or nothing above zero on this axis.")
+        chart.notes.append(f"{runs} not drawn: no score, or no value above zero on this axis.")
     return chart.figure()
 
 

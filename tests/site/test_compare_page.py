@@ -127,7 +127,7 @@ def test_what_was_asked_differently_is_named_and_its_numbers_are_not_told(tmp_pa
     found = {name: tmp_path / "site" / one["place"] for name, one in facts(tmp_path / "site").items()}
     assert "Not comparable" in Page(found["pair base made"]).text
     told = Page(found["pair base steps"]).words
-    assert "Mind when reading" in told and re.search(r"steps\D+16\D+4\b", told) and "Not comparable" not in told
+    assert "Warnings" in told and re.search(r"steps\D+16\D+4\b", told) and "Not comparable" not in told
 
 
 def test_without_sample_lines_a_pair_says_so_and_tells_no_paths(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_documents_that_cannot_be_read_any_more_are_counted(tmp_path: Path, monk
 
     monkeypatch.setattr(type(made), "documents", read)
     page = plain(write_standalone(made, tmp_path / "page.html").read_text())
-    assert "0 worse and 6 better in B; 5 of them are shown; 1 could not be read any more." in page
+    assert "0 worse and 6 better in B; 5 of them are shown; 1 could no longer be read." in page
 
 
 def test_what_nothing_can_show_is_a_dash() -> None:

@@ -22,7 +22,7 @@ from dare_bench.runs.reader import Run
 
 need_package("lm_eval")
 Out = pytest.CaptureFixture[str]
-TRAINED = Path(__file__).parents[2] / "docs" / "trained" / "runs"
+TRAINED = Path(__file__).parents[2] / "leaderboards" / "examples" / "trained"
 
 
 def made(out: Path, *, seed: int = 0, wrong: bool = False, **fields: Any) -> Run:

@@ -78,7 +78,7 @@ class RunSpec(BaseModel):
         if any(seed is None for seed in seeds):
             raise ValueError(
                 "expected one whole number, or four: python,numpy,torch,fewshot"
-                " (lm-eval's None is not taken: every run here is seeded)"
+                " (lm-eval's None is not accepted: every run is seeded)"
             )
         return seeds * 4 if len(seeds) == 1 else seeds
 
@@ -88,7 +88,7 @@ class RunSpec(BaseModel):
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (number and math.isfinite(value) and value > 0):
             raise ValueError(
-                "must be a count of documents (50) or a share of them (0.1), above 0; without it all are taken"
+                "must be a count of documents (50) or a share of them (0.1), above 0; omit it to use all documents"
             )
         return value
 
@@ -96,7 +96,7 @@ class RunSpec(BaseModel):
     @classmethod
     def _some(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if not value:
-            raise ValueError("no task named")
+            raise ValueError("no task given")
         return value
 
     @property
@@ -115,7 +115,7 @@ def one_line(error: ValidationError, what: str) -> str:
         # Where several types are allowed, pydantic names the one that it tried: "list[...]", "function-after[...]".
         name = _short(".".join(str(p) for p in item["loc"] if "[" not in str(p)))[1:-1] or what
         if item["type"] == "extra_forbidden":
-            parts.append(f"{name!r} is no field of {what}")
+            parts.append(f"{name!r} is not a field of {what}")
         elif not item["loc"]:  # what is wrong is how fields go together; the message names them
             parts.append(f"{what}: {item['msg'].removeprefix('Value error, ')}")
         else:
@@ -185,7 +185,7 @@ def check_names(fields: Mapping[str, Any]) -> None:
             **{f: f for f in RunSpec.model_fields},
         }
         near = ", ".join(shown[one] for one in closest(name, shown))
-        raise UsageError(text + (f"; closest: {near}" if near else "; docs/python.md names them"))
+        raise UsageError(text + (f"; closest: {near}" if near else "; docs/python.md lists them"))
 
 
 def run_spec(**fields: Any) -> RunSpec:
@@ -236,5 +236,5 @@ def _value(raw: str, shown: str) -> Any:
     try:
         return reading.parse_yaml(raw)
     except ValueError as error:
-        hint = "a text with special characters needs quotes"
+        hint = "text with special characters needs quotation marks"
         raise UsageError(f"cannot read {_short(shown)}: {error}; {hint}") from error

@@ -102,7 +102,7 @@ def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
 def _names(value: Any) -> Any:
     """``--tasks``: names by commas, or a list of them."""
     if not isinstance(value, str) and not (isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)):
-        raise UsageError(f"tasks={value!r}: expected names by commas, or a list of names")
+        raise UsageError(f"tasks={value!r}: expected names separated by commas, or a list of names")
     return value
 
 

@@ -30,7 +30,9 @@ class Finding:
 
 
 def doctor(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Look at this installation: versions, GPU, extras, links, caches, disk. Exit code 1 if something is bad."""
+    """Check this installation: versions, GPU, extras, links, caches, disk.
+
+    Exit code 1 if something will not work."""
     found: list[Finding] = []
     for finding in findings():
         found.append(finding)
@@ -83,7 +85,9 @@ def extras() -> Iterator[Finding]:
         lines = requires("dare-bench") or []
     except PackageNotFoundError:
         yield Finding(
-            "packages", "note", "dare-bench is not installed here (it runs from a folder): nothing to compare"
+            "packages",
+            "note",
+            "dare-bench runs from a folder and is not installed, so its requirements cannot be checked",
         )
         return
     for line in lines:
@@ -98,7 +102,7 @@ def extras() -> Iterator[Finding]:
         if not missing:
             yield Finding(name, "ok", f"all {len(states)} requirements are installed")
         else:
-            cure = f"pip install 'dare-bench[{extra}]'" if extra else "pip install dare-bench"
+            cure = f"pip install '.[{extra}]' in the clone" if extra else "pip install . in the clone"
             yield Finding(name, "note" if extra else "bad", f"{', '.join(missing)}; {cure}")
 
 
@@ -121,9 +125,11 @@ def cache() -> Finding:
             pass
     except OSError as error:
         return Finding(
-            "cache", "note", f"{path}: {error.strerror}; set DARE_BENCH_CACHE, else checkpoints are hashed each time"
+            "cache",
+            "note",
+            f"{path}: {error.strerror}; set DARE_BENCH_CACHE, or checkpoints are hashed every time",
         )
-    return Finding("cache", "ok", f"{path} can be written")
+    return Finding("cache", "ok", f"{path} is writable")
 
 
 def disk(path: Path) -> Finding:
@@ -141,7 +147,7 @@ def sandbox() -> Finding:
     if level == "bubblewrap":
         return Finding("sandbox", "ok", "bubblewrap")
     if level == "namespaces":
-        return Finding("sandbox", "ok", f"namespaces of our own ({why_none()}); apt-get install bubblewrap")
+        return Finding("sandbox", "ok", f"user namespaces ({why_none()}); apt-get install bubblewrap")
     return Finding("sandbox", "note", f"none, generated code is not run ({why_none()}); {InstallHint}")
 
 
@@ -169,4 +175,4 @@ def accelerator() -> Iterator[Finding]:
         names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
         yield Finding("gpu", "ok", f"{names} (CUDA {torch.version.cuda})")
     else:
-        yield Finding("gpu", "note", f"none that PyTorch can use; {torch.get_num_threads()} CPU threads")
+        yield Finding("gpu", "note", f"no GPU that PyTorch can use; {torch.get_num_threads()} CPU threads")

@@ -33,7 +33,7 @@ def show(fields: dict[str, Any], json: bool) -> None:
         except (UsageError, DataError) as error:
             records.append({"name": one.name, "refused": str(error)})
             if not json:
-                say(f"cannot be run: {error}")
+                say(f"cannot run: {error}")
         if not json:
             say("")
     if json:
@@ -56,7 +56,7 @@ def _shown(one: Planned, json: bool) -> Preview | Estimate:
     def told(seen: Preview) -> None:
         if not json:
             print_preview(seen)
-        tell(f"timing a few samples, for at most {TIMING_LIMIT:.0f}s")
+        tell(f"timing a few samples for at most {TIMING_LIMIT:.0f}s")
 
     found = preview(told=told, **one.fields)
     if not json:

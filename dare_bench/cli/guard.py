@@ -66,7 +66,9 @@ def guarded(verb: Verb) -> Verb:
         except Exception as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 _leave(f"error: {save_error(error.filename or 'a file', error)}", SaveError.exit_code)
-            _leave(f"error: {type(error).__name__}: {error}; this is a defect: add --debug for the traceback", 1)
+            _leave(
+                f"error: {type(error).__name__}: {error}; this is a bug in dare-bench: add --debug for the traceback", 1
+            )
 
     return run  # type: ignore[return-value]
 

@@ -15,20 +15,23 @@ if TYPE_CHECKING:
 
 def recipes(
     checkpoint: Annotated[
-        str | None, typer.Argument(help="A checkpoint (llada-8b-instruct) or one recipe of it.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="A checkpoint (llada-8b-instruct) or one of its recipes (llada-8b-instruct/gsm8k).", show_default=False
+        ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON: all that the files say.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the complete recipe files as JSON.")] = False,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="All scores by source, and those without a recipe.")
+        bool, typer.Option("--markdown", help="Print all scores by source, including those without a recipe.")
     ] = False,
 ) -> None:
-    """Published scores that eval --recipe runs again."""
+    """List published scores whose settings eval --recipe can run."""
     from dare_bench.recipes import find
     from dare_bench.registry import registry
 
     if markdown:
         if checkpoint is not None or json:
-            raise UsageError("--markdown prints all scores by their sources; leave the checkpoint and --json out")
+            raise UsageError("--markdown prints all scores by source; omit the checkpoint and --json")
         from dare_bench.recipe_table import markdown as document
 
         say(document().rstrip("\n"))

@@ -10,10 +10,10 @@ from dare_bench.cli.plain import say, say_json
 
 
 def suites(
-    name: Annotated[str | None, typer.Argument(help="One suite (dare).", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of one suite (dare).", show_default=False)] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Suites, and what each of their benchmarks runs."""
+    """List suites and what each of their benchmarks runs."""
     from dare_bench.registry import registry
     from dare_bench.suites import load
 

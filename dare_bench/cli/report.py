@@ -17,33 +17,33 @@ if TYPE_CHECKING:
 
 
 def report(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run directories, or folders of them.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run directories, or folders that contain them.")],
     agreement: Annotated[
-        bool, typer.Option("--agreement", help="Two runs of one checkpoint: same tokens, same scores?")
+        bool, typer.Option("--agreement", help="Compare two runs of one checkpoint: same prompts, tokens, scores?")
     ] = False,
     task: Annotated[
         str | None,
         typer.Option(
-            "--task", help="With --agreement: the task, FIRST=SECOND if its names differ.", show_default=False
+            "--task", help="With --agreement: the task; FIRST=SECOND if the names differ.", show_default=False
         ),
     ] = None,
     score: Annotated[
         str | None,
         typer.Option(
             "--score",
-            help="With --agreement: metric,filter to compare, FIRST=SECOND if they differ.",
+            help="With --agreement: metric,filter to compare; FIRST=SECOND if they differ.",
             show_default=False,
         ),
     ] = None,
-    docs: Annotated[int, typer.Option("--docs", min=0, help="With --agreement: documents to show here.")] = 10,
+    docs: Annotated[int, typer.Option("--docs", min=0, help="With --agreement: number of documents to print.")] = 10,
     markdown: Annotated[
-        str | None, typer.Option("--markdown", help="Write the report as markdown, too.", show_default=False)
+        str | None, typer.Option("--markdown", help="Also write the report to a Markdown file.", show_default=False)
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Scores of runs, beside the published ones where a run was made by a recipe.
+    """Print the scores of runs next to the published scores that they reproduce (runs made with eval --recipe).
 
-    Where two runs have the same task, says whether its prompts or its scorer changed between them.
+    If two runs have the same task, say whether its prompts or scorer changed. To test for a difference, use compare.
 
     Example: dare-bench report out/my-run --markdown report.md
     """
@@ -58,7 +58,7 @@ def report(
 
         together = compare(opened[0], opened[1], _two(task), _two(score))
     elif task is not None or score is not None:
-        raise UsageError("--task and --score say what --agreement compares; add --agreement or leave them out")
+        raise UsageError("--task and --score need --agreement; add it, or omit them")
     else:
         opened = list({run.path.resolve(): run for run in opened}.values())  # one named by itself and in its folder
     if markdown is not None:

@@ -57,5 +57,5 @@ def _said(error: Any) -> str:
     if type(error).__name__ == "NoSuchOption" and named is not None:
         flags = {flag[2:].replace("-", "_"): flag for param in error.ctx.command.params for flag in param.opts}
         near = ", ".join(flags[name] for name in closest(named.lstrip("-").replace("-", "_"), flags))
-        text = f"no option {named!r}" + (f"; closest: {near}" if near else "")
+        text = f"unknown option {named!r}" + (f"; closest: {near}" if near else "")
     return f"{text}; see {error.ctx.command_path} --help"

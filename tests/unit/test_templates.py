@@ -181,7 +181,7 @@ def test_a_template_that_takes_too_much_memory_is_ended(tmp_path: Path, what: st
     ("template", "says"),
     [
         ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "calls itself without end"),
-        ("{{ 'a' * 16777217 }}", "the prompt has 16,777,217 characters, at most 16,777,216 are taken"),
+        ("{{ 'a' * 16777217 }}", "the prompt has 16,777,217 characters, more than the limit of 16,777,216"),
         ("{{ 1 / 0 }}", "does not take these messages: ZeroDivisionError"),
     ],
 )
@@ -280,6 +280,6 @@ def test_a_template_has_a_greatest_length(tmp_path: Path) -> None:
     for template in ("x" * (chat.MAX_LENGTH + 1), {"default": "x", "tool_use": "x" * (chat.MAX_LENGTH + 1)}):
         tokenizer = recorded(tmp_path, "x")
         tokenizer.chat_template = template
-        with pytest.raises(PromptError, match=r"has 262,145 characters, at most 262,144 are taken"):
+        with pytest.raises(PromptError, match=r"has 262,145 characters, more than the limit of 262,144"):
             chat.render(MESSAGES, tokenizer)
     assert chat.render(MESSAGES, recorded(tmp_path, "x" * chat.MAX_LENGTH)) == "x" * chat.MAX_LENGTH

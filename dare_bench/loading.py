@@ -44,8 +44,8 @@ def locate(checkpoint: str | Path) -> Path:
         )
     near = suggestion(name, registry().names("checkpoint"))
     raise CheckpointError(
-        f"no checkpoint {name!r}: no such folder or bundled name{near}; the hub was not asked: its ids are owner/name;"
-        " dare-bench ls models lists the bundled names"
+        f"no checkpoint {name!r}: no such folder or bundled name{near}; not searched on the hub, whose"
+        " ids are owner/name; dare-bench ls models lists the bundled names"
     )
 
 

@@ -1,4 +1,4 @@
-"""The ``dare-bench`` command. One file a verb; whatever is heavy is imported inside the verb's function."""
+"""The ``dare-bench`` command. There is one file per command; slow imports are inside the command's function."""
 
 from __future__ import annotations
 

@@ -39,9 +39,10 @@ def compare(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Test whether runs differ, document by document: exact tests, intervals, and the documents that changed.
+    """Test whether runs differ, document by document.
 
-    Refuses runs with different tasks or prompts; warns about other differences in settings.
+    Prints exact tests, intervals of the differences, and the documents that changed. Refuses runs with different tasks
+    or prompts; warns about other differences in settings.
 
     Example: dare-bench compare out/base out/tuned --docs 5
     """

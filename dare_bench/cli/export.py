@@ -1,4 +1,4 @@
-"""``dare-bench export``: models and results in other forms. The last line on stdout is the path of what was written."""
+"""``dare-bench export``: tables, Hub files, merged checkpoints. The last line on stdout is the path of the output."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def merge(
         str | None, typer.Option("--family", help="Family, if config.json does not identify it.", show_default=False)
     ] = None,
 ) -> None:
-    """Merge a LoRA adapter into its base model and write a checkpoint in the published layout.
+    """Merge a LoRA adapter into its base model.
 
-    The merged weights are rounded to their dtype; --dtype float32 avoids this rounding.
+    Writes a checkpoint in the published format. The merged weights are rounded to their dtype; --dtype float32 avoids
+    this rounding.
 
     Example: dare-bench export merge --model tiny-llada-base --adapter out/lora -o out/merged
     """

@@ -59,9 +59,10 @@ def hub(
         bool, typer.Option("--no-pr", help="With --push: commit directly, without a pull request.")
     ] = False,
 ) -> None:
-    """Write a run's scores as .eval_results/*.yaml and as model-index in a model card; nothing is sent without --push.
+    """Write the scores of a run for the Hugging Face Hub.
 
-    The data set of a task is taken from the run's configuration, or from --dataset; tasks without one are left out.
+    Writes .eval_results/*.yaml and model-index in a model card; nothing is sent without --push. The data set of a task
+    is taken from the run's configuration, or from --dataset; tasks without one are left out.
 
     Example: dare-bench export hub out/my-run -o hub --readme ckpt/README.md
     """

@@ -49,10 +49,11 @@ def table(
         str | None, typer.Option("--caption", help="Caption above the table.", show_default=False)
     ] = None,
 ) -> None:
-    """Write runs as a table: one row per checkpoint, one column per task, best scores in bold, partial ones marked.
+    """Write runs as a table.
 
-    Bold marks the best score of a column and all scores whose intervals overlap its interval. CSV has plain numbers,
-    both ends of the interval, and the settings fingerprint.
+    The table has one row per checkpoint and one column per task; partial scores are marked. Bold marks the best score
+    of a column and all scores whose intervals overlap its interval. CSV has plain numbers, both ends of the interval,
+    and the settings fingerprint.
 
     Example: dare-bench export table docs/trained/runs --format latex -o table.tex
     """

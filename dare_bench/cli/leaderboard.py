@@ -1,4 +1,4 @@
-"""``dare-bench leaderboard``: build a static board from runs, and look at it."""
+"""``dare-bench leaderboard``: build a static site from runs, and serve it on this machine."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import typer
 from dare_bench.cli.plain import say, say_json, tell
 from dare_bench.runs.text import counted
 
-app = typer.Typer(
-    help="Build a static leaderboard site from run directories, and view it on this machine.", no_args_is_help=True
-)
+app = typer.Typer(help="Build a leaderboard site from runs, or serve it.", no_args_is_help=True)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""``dare-bench ls``: what there is. Names only: nothing is opened and no torch is imported."""
+"""``dare-bench ls``: lists of names. No model is loaded and torch is not imported."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def runs(
 
 @app.command()
 def trainers(json: _Json = False) -> None:
-    """List the methods of dare-bench train, and where each is defined."""
+    """List training methods and where each is defined."""
     from dare_bench.registry import registry
 
     names = [
@@ -142,6 +142,6 @@ def trainers(json: _Json = False) -> None:
 
 
 def _columns(rows: list[list[str]]) -> None:
-    """Plain columns: thousands of names, at once."""
+    """Text in columns, fast for thousands of names."""
     widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
     say("\n".join("  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip() for row in rows))

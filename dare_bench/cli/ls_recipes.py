@@ -1,4 +1,4 @@
-"""``dare-bench ls recipes``: published scores, with what is known of how they were taken. Nothing is opened."""
+"""``dare-bench ls recipes``: published scores and their known settings. No model is loaded."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _row(recipe: Recipe) -> list[str]:
 
 
 def _details(recipe: Recipe) -> None:
-    """What stands in the way of believing one number."""
+    """Source, test set, missing settings and doubts of one score."""
     entry = recipe.entry
     say(f"  source: {entry.published.source.text()}")
     say(f"  test set: {entry.published.test_set.id}, {entry.published.test_set.documents or 'unknown'} documents")

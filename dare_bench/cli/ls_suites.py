@@ -1,4 +1,4 @@
-"""``dare-bench ls suites``: many benchmarks under one word. Nothing is opened."""
+"""``dare-bench ls suites``: many benchmarks under one name. No model is loaded."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def suites(
     from dare_bench.registry import registry
     from dare_bench.suites import load
 
-    found = [load(one) for one in (registry().names("suite") if name is None else [name])]
+    listed = [load(one) for one in (registry().names("suite") if name is None else [name])]
     if json:
-        say_json([suite.model_dump(mode="json") for suite in found])
+        say_json([suite.model_dump(mode="json") for suite in listed])
         return
-    for number, suite in enumerate(found):
+    for number, suite in enumerate(listed):
         say(f"{chr(10) if number else ''}{suite.name}: {suite.about.strip()}")
         rows = [
             (entry.name, f"{entry.harness}:{','.join(entry.tasks)}", str(entry.documents or ""), ", ".join(entry.needs))

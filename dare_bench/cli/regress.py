@@ -41,7 +41,9 @@ def regress(
     docs: Annotated[int, typer.Option("--docs", min=0, help="Number of differing documents to print.")] = 20,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check a run against a baseline: identical answers where they are guaranteed, otherwise a paired test.
+    """Check a run against a baseline.
+
+    Answers must be identical where that is guaranteed; otherwise a paired test decides.
 
     Exit codes: 0 no regression, 3 regression, 4 the run is incomplete, 2 other settings than the baseline, 1 it
     cannot be judged (no run, a folder of runs, edited results or samples, no samples, answers of another program, no

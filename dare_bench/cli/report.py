@@ -41,9 +41,10 @@ def report(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print the scores of runs next to the published scores that they reproduce (runs made with eval --recipe).
+    """Print scores of runs next to the published scores.
 
-    If two runs have the same task, say whether its prompts or scorer changed. To test for a difference, use compare.
+    A run has a published score if it was made with eval --recipe. If two runs have the same task, say whether its
+    prompts or scorer changed. To test for a difference, use compare.
 
     Example: dare-bench report out/my-run --markdown report.md
     """

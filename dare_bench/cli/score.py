@@ -40,7 +40,9 @@ def score(
     docs: Annotated[int, typer.Option("--docs", min=0, help="Number of differing documents to print.")] = 10,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Score the recorded answers of a run again, with the installed tasks and scorers; the model is not loaded.
+    """Score the recorded answers of a run again.
+
+    Uses the installed tasks and scorers; the model is not loaded.
 
     Exit codes: 0 the same scores, 3 scores or documents' values changed, 4 the run is incomplete, 1 it cannot be scored
     again (its prompts changed, or its samples file is missing), 2 usage error.

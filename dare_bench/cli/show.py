@@ -29,7 +29,9 @@ def show(
     task: Annotated[str | None, typer.Option("--task", help="Task, if the run has several.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show one document of a run: answer, score, the unmasking order in color, and the exact prompt."""
+    """Show one document of a run.
+
+    Prints the answer, the score, the unmasking order in color, and the exact prompt."""
     from dare_bench.runs.view import document_view
 
     opened = _open(run)

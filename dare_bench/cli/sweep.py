@@ -47,10 +47,10 @@ def sweep(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Train and evaluate a grid of models, methods and settings, and build one board.
+    """Train and evaluate a grid of models and settings.
 
-    The same command resumes: finished nodes are not run again. A node that fails blocks only the nodes that depend on
-    it.
+    Builds one board of all evaluations. The same command resumes: finished nodes are not run again. A node that fails
+    blocks only the nodes that depend on it.
 
     Exit codes: 0 all nodes are done, 1 failed, 2 usage error, 4 some nodes are not done, 130
     interrupted (143 by SIGTERM, 129 by SIGHUP).

@@ -24,7 +24,7 @@ from dare_bench.registry import Entry, registry
 from dare_bench.training.spec import TrainSpec
 
 app = typer.Typer(
-    help="Train a checkpoint, then evaluate it (dare-bench train METHOD --help lists the settings).",
+    help="Train a checkpoint, then evaluate it. dare-bench train METHOD --help lists the settings.",
     no_args_is_help=True,
 )
 

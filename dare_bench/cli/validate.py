@@ -1,4 +1,4 @@
-"""``dare-bench validate``: is this checkpoint whole, and does it answer the same whatever the batch?"""
+"""``dare-bench validate``: is this checkpoint complete, and are its answers independent of the batch?"""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ def validate(
     ] = "cpu",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check a checkpoint: keys, mask id, tokenizer, saving and loading, batch invariance, and flips in bfloat16.
+    """Check that a checkpoint is complete and decodes correctly.
 
-    Exit code 1 if a check fails."""
+    Checks keys, mask id, tokenizer, saving and loading, and batch invariance, and measures flips in bfloat16. Exit
+    code 1 if a check fails.
+    """
     from dataclasses import asdict
 
     from dare_bench.config import parse_pairs

@@ -145,7 +145,7 @@ def said(words: tuple[Any, ...], capsys: pytest.CaptureFixture[str]) -> tuple[in
     with pytest.raises(SystemExit) as stop:
         main([str(word) for word in words])
     err = capsys.readouterr().err
-    assert "this is a defect" not in err
+    assert "this is a bug" not in err
     return int(stop.value.code or 0), (err.splitlines() or [""])[-1]
 
 

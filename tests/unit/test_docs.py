@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import typer
 
-from dare_bench.cli import app
+from dare_bench.cli import app, train
+from dare_bench.cli import eval as eval_command
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("docs", "leaderboards", "model_adapters", "tasks", "trainers", "reports", "scripts")
@@ -48,3 +50,47 @@ def test_the_table_of_commands_is_the_commands() -> None:
     table = _prose(ROOT / "README.md").partition("## Commands")[2].partition("\n## ")[0]
     commands = getattr(typer.main.get_command(app), "commands")  # noqa: B009
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(commands)
+
+
+COMMAND = re.compile(r"^ *(?:\$ |results=\$\()?(?:\.venv/bin/)?dare-bench ((?:.*\\\n)*.*)$", re.MULTILINE)
+CODE = re.compile(r"^```(?:yaml)?\n(?:(?!```).*\n)*|^(?: {4}.*\n)+", re.MULTILINE)
+
+
+def _arguments(text: str) -> list[str]:
+    """The arguments of a printed command, without its comment, what it is piped to, and placeholders."""
+    lexer = shlex.shlex(text.replace("\\\n", " "), posix=True, punctuation_chars="|&;()<>")
+    lexer.whitespace_split = True
+    words: list[str] = []
+    for word in lexer:
+        if set(word) <= set("|&;()<>"):
+            break
+        words.append(word)
+    return [word for at, word in enumerate(words) if word != "..." or words[at - 1].startswith("--")]
+
+
+def _parse(words: list[str]) -> None:
+    """Parse a command as the program does, without running it."""
+    if words[:1] == ["train"]:
+        train.fill(words[1])
+    command, name = typer.main.get_command(app), "dare-bench"
+    while hasattr(command, "commands"):
+        assert words and words[0] in command.commands, f"{name} has no command {words[:1]}"
+        command, name, words = command.commands[words[0]], f"{name} {words[0]}", words[1:]
+    command.make_context(name, eval_command.with_template_names(words) if name.endswith(" eval") else list(words))
+
+
+def test_every_printed_command_is_a_valid_command() -> None:
+    printed = {
+        line
+        for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+        if page.name != "CHANGELOG.md"
+        for block in CODE.findall(page.read_text())
+        for line in COMMAND.findall(block)
+    }
+    assert len(printed) > 30
+    for line in sorted(printed):
+        words = _arguments(line)
+        try:
+            _parse([word for word in words if word not in ("[--devices", "32]")])
+        except (Exception, SystemExit) as error:
+            raise AssertionError(f"dare-bench {line}: {error!r}") from error

@@ -161,7 +161,7 @@ def test_hub_refusals(run: Path, tmp_path: Path, capsys: Out) -> None:
         (["--repo-id", "a/b/c"], 2, "'a/b/c' is not a repository name"),
         (["--readme", str(tmp_path / "none.md")], 1, "no model card at"),
         (["--readme", "/dev/zero"], 1, "it is a device, not a regular file"),
-        (["--readme", str(large)], 1, "it is larger than 1,048,576 bytes"),
+        (["--readme", str(large)], 1, "it is larger than the limit of 1,048,576 bytes"),
         (["--readme", str(deep)], 1, "its front matter cannot be read: nested deeper than 64 levels"),
         (["--dataset", "gsm8k"], 2, "expected TASK=ID"),
     ):

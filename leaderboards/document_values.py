@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dare_bench.analysis.pairing import Values, score_of
 from dare_bench.errors import DareError
-from dare_bench.leaderboards.entries import Entry
+from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.site import Site
-from dare_bench.runs.intervals import weights_of
-from dare_bench.runs.paired import Values, score_of
+from dare_bench.runs.results import weights_of
 from dare_bench.runs.scores import Score
 
 
@@ -26,7 +26,7 @@ class Stratum:
     values: list[float]
 
 
-def document_values(site: Site, entry: Entry, score: Score) -> list[Stratum]:
+def document_values(site: Site, entry: BoardEntry, score: Score) -> list[Stratum]:
     """What a score is the mean of; nothing where it is no mean over documents, or they cannot be read."""
     made_from = (entry.state, entry.files)
     found = site.part(f"values {entry.slug} {score.task} {score.key}", made_from, lambda: _read(entry, score))
@@ -35,7 +35,7 @@ def document_values(site: Site, entry: Entry, score: Score) -> list[Stratum]:
     ]
 
 
-def _read(entry: Entry, score: Score) -> Mapping[str, Any]:
+def _read(entry: BoardEntry, score: Score) -> Mapping[str, Any]:
     """The facts of a part: values that are all 0 or 1 stand in one text of as many digits."""
     tasks = []
     try:

@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from dare_bench.cli.plain import say, say_json
+from dare_bench.version import PACKAGE, __version__
 
 LINKS = ("model_adapters", "tasks", "trainers", "leaderboards", "reports")
 _LOW_DISK = 1 << 30
@@ -46,10 +47,8 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = F
 
 def findings() -> Iterator[Finding]:
     """All findings, the fast checks first."""
-    import dare_bench
-
-    folder = Path(dare_bench.__file__).parent
-    yield Finding("dare-bench", "ok", f"{dare_bench.__version__} in {folder}")
+    folder = PACKAGE
+    yield Finding("dare-bench", "ok", f"{__version__} in {folder}")
     fine = sys.version_info >= (3, 11)
     yield Finding(
         "python", "ok" if fine else "bad", platform.python_version() + ("" if fine else "; needs 3.11 or newer")
@@ -125,9 +124,7 @@ def cache() -> Finding:
             pass
     except OSError as error:
         return Finding(
-            "cache",
-            "note",
-            f"{path}: {error.strerror}; set DARE_BENCH_CACHE, or checkpoints are hashed every time",
+            "cache", "note", f"{path}: {error.strerror}; set DARE_BENCH_CACHE, or checkpoints are hashed every time"
         )
     return Finding("cache", "ok", f"{path} is writable")
 

@@ -55,7 +55,7 @@ def table(
     of a column and all scores whose intervals overlap its interval. CSV has plain numbers, both ends of the interval,
     and the settings fingerprint.
 
-    Example: dare-bench export table docs/trained/runs --format latex -o table.tex
+    Example: dare-bench export table leaderboards/examples/trained --format latex -o table.tex
     """
     from dare_bench.cli.report import open_runs
     from dare_bench.errors import UsageError

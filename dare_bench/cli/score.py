@@ -21,36 +21,40 @@ _NUMBERS = ("recorded", "again")
 
 
 def score(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or a folder of them (a suite).")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or a folder of runs (a suite).")],
     task: Annotated[str | None, typer.Option("--task", help="Only this task.", show_default=False)] = None,
     data_dir: Annotated[
         str | None,
-        typer.Option("--data-dir", help="Where data sets are, if not where the run had them.", show_default=False),
+        typer.Option("--data-dir", help="Folder of the data sets, if it has moved since the run.", show_default=False),
     ] = None,
     include_path: Annotated[
         list[str] | None,
         typer.Option(
-            "--include-path", help="Folder of the run's tasks; a recorded one is not used.", show_default=False
+            "--include-path", help="Folder of the run's task files; the recorded path is not used.", show_default=False
         ),
     ] = None,
     output_path: Annotated[
         str | None,
-        typer.Option("--output-path", "-o", help="Write the re-scored run into this folder.", show_default=False),
+        typer.Option("--output-path", "-o", help="Also write the re-scored run to this folder.", show_default=False),
     ] = None,
-    docs: Annotated[int, typer.Option("--docs", min=0, help="Documents that differ to show.")] = 10,
+    docs: Annotated[int, typer.Option("--docs", min=0, help="Number of differing documents to print.")] = 10,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Score the recorded answers of a run again, with the tasks and scorers of today; no model is opened.
+    """Score the recorded answers of a run again.
+
+    Uses the installed tasks and scorers; the model is not loaded.
 
     Exit codes: 0 the same scores, 3 scores or documents' values changed, 4 the run is incomplete, 1 it cannot be scored
-    again (its prompts are others now, its samples file is not there), 2 usage error.
+    again (its prompts changed, or its samples file is missing), 2 usage error.
 
     Example: dare-bench score out/my-run
     """
     from dare_bench.errors import UsageError
 
     if task is not None and output_path is not None:
-        raise UsageError("--task with --output-path: a run is written whole; leave one of them out")
+        raise UsageError(
+            "--task and --output-path exclude each other, because a run is written whole; omit one of them"
+        )
     from dare_bench.engine.rescore import refuse_inside
 
     runs = open_runs(run)

@@ -14,13 +14,13 @@ from dare_bench.analysis.intervals import Interval, mean_of
 from dare_bench.analysis.names import letter
 from dare_bench.analysis.paired_tests import holm
 from dare_bench.leaderboards import comparing, pair_page
-from dare_bench.leaderboards.context import Context, View
+from dare_bench.leaderboards.checkpoint_changes import LEVEL, CheckpointChange, any_change, changes_of, judged
+from dare_bench.leaderboards.context import BoardView, Context
 from dare_bench.leaderboards.pages import HERE, Link, render
 from dare_bench.leaderboards.pair_page import Delta
 from dare_bench.leaderboards.ranking import pair_p
-from dare_bench.leaderboards.rows import Cell, Row
+from dare_bench.leaderboards.rows import BoardCell, BoardRow
 from dare_bench.leaderboards.site import Site
-from dare_bench.leaderboards.steps import LEVEL, Step, any_step, judged, steps_of
 from dare_bench.runs.writer import atomic_write_bytes, atomic_write_text
 
 PLACE = "compare/index.html"
@@ -71,18 +71,18 @@ def link(context: Context) -> Link | None:
     if not context.samples:
         return None
     some = any(len(_best(view)) > 1 for view in context.views)
-    return Link(PLACE, "Compare") if some or any_step(context) else None
+    return Link(PLACE, "Compare") if some or any_change(context) else None
 
 
 def write(site: Site, context: Context) -> None:
     """The index; the pages of pairs are made as their numbers are asked for."""
     place = {id(entry): at for at, entry in enumerate(context.entries)}
     matrices = [made for view in context.views if (made := _matrix(site, view, place)) is not None]
-    steps, refused = steps_of(site, context)
+    steps, refused = changes_of(site, context)
     site.part("compare", (matrices, steps, refused), partial(_write, site, matrices, steps, refused))
 
 
-def _write(site: Site, matrices: list[Matrix], steps: list[Step], refused: list[tuple[str, str]]) -> None:
+def _write(site: Site, matrices: list[Matrix], steps: list[CheckpointChange], refused: list[tuple[str, str]]) -> None:
     # p is adjusted here, where it is written: a rebuild without a change needs no statistics.
     told = {**comparing.FORMATS, "letter": letter}
     cells = [(matrix, matrix.cells()) for matrix in matrices]
@@ -105,18 +105,18 @@ def write_standalone(comparison: RunComparison, path: str | Path) -> Path:
     return path
 
 
-def _best(view: View) -> list[Row]:
+def _best(view: BoardView) -> list[BoardRow]:
     ranked = [row for row in view.rows if row.rank is not None]
     return (ranked or _limited(view))[:TOP]
 
 
-def _limited(view: View) -> list[Row]:
+def _limited(view: BoardView) -> list[BoardRow]:
     """Where no row is ranked: those with every score of which nothing is said but that they are limited, best first."""
     rows = [row for row in view.rows if row.mean is not None and {badge.kind for badge in row.badges} == {"limited"}]
     return sorted(rows, key=lambda row: row.mean or 0.0, reverse=True)
 
 
-def _matrix(site: Site, view: View, place: dict[int, int]) -> Matrix | None:
+def _matrix(site: Site, view: BoardView, place: dict[int, int]) -> Matrix | None:
     rows = _best(view)
     if len(rows) < 2:
         return None
@@ -134,12 +134,14 @@ def _matrix(site: Site, view: View, place: dict[int, int]) -> Matrix | None:
     return Matrix(view.board.title, what, heads, pairs, p)
 
 
-def _deltas(site: Site, cells: Sequence[tuple[Cell | None, Cell | None]], place: dict[int, int]) -> list[Delta] | str:
+def _deltas(
+    site: Site, cells: Sequence[tuple[BoardCell | None, BoardCell | None]], place: dict[int, int]
+) -> list[Delta] | str:
     """First minus second row in each task that a board ranks by."""
     deltas = []
     for first, second in cells:
         assert first is not None and second is not None  # ranked rows have all of them
-        turn = place[id(first.entry)] < place[id(second.entry)]  # a pair has first page, the older run first
+        turn = place[id(first.entry)] < place[id(second.entry)]  # a pair has one page, the older run first
         older, newer = (first, second) if turn else (second, first)
         delta = pair_page.difference(site, older.entry, newer.entry, first.score.task, first.score.key)
         if isinstance(delta, str):

@@ -11,7 +11,7 @@ from typing import Any
 
 from dare_bench.analysis.pairing import score_of, values_of
 from dare_bench.errors import DareError
-from dare_bench.leaderboards.entries import Entry
+from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.results import weights_of
 from dare_bench.runs.scores import Score
@@ -27,7 +27,7 @@ class Stratum:
     values: list[float]
 
 
-def document_values(site: Site, entry: Entry, score: Score) -> list[Stratum]:
+def document_values(site: Site, entry: BoardEntry, score: Score) -> list[Stratum]:
     """What a score is the mean of; nothing where it is no mean over documents, or they cannot be read."""
     made_from = (entry.state, entry.files)
     found = site.part(f"values {entry.slug} {score.task} {score.key}", made_from, lambda: _read(entry, score))
@@ -36,7 +36,7 @@ def document_values(site: Site, entry: Entry, score: Score) -> list[Stratum]:
     ]
 
 
-def _read(entry: Entry, score: Score) -> Mapping[str, Any]:
+def _read(entry: BoardEntry, score: Score) -> Mapping[str, Any]:
     """The facts of a part: values that are all 0 or 1 stand in one text of as many digits."""
     tasks = []
     try:

@@ -11,7 +11,7 @@ from dare_bench.analysis.comparison import ScoreComparison, compare
 from dare_bench.analysis.settings import MODEL
 from dare_bench.errors import IncompleteError, RunError, UsageError
 from dare_bench.leaderboards import comparing
-from dare_bench.leaderboards.entries import Entry
+from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.pages import slug
 from dare_bench.leaderboards.site import Site, state
 from dare_bench.runs.files import samples_name
@@ -40,12 +40,12 @@ class Delta:
         return self.value if self.higher_is_better else -self.value
 
 
-def place(first: Entry, second: Entry) -> str:
+def place(first: BoardEntry, second: BoardEntry) -> str:
     """The page of a pair."""
     return f"compare/{slug(f'{first.slug} {second.slug}')}.html"
 
 
-def facts(site: Site, first: Entry, second: Entry) -> dict[str, Any]:
+def facts(site: Site, first: BoardEntry, second: BoardEntry) -> dict[str, Any]:
     """Compare two runs, the second against the first, and write their page.
 
     Returns ``items`` (by task, what :func:`_record` tells) and ``place`` (their page); or ``refused``, why the two
@@ -58,7 +58,7 @@ def facts(site: Site, first: Entry, second: Entry) -> dict[str, Any]:
     return site.part(name, made_from, lambda: _write(site, first, second))
 
 
-def difference(site: Site, first: Entry, second: Entry, task: str, key: str) -> Delta | str:
+def difference(site: Site, first: BoardEntry, second: BoardEntry, task: str, key: str) -> Delta | str:
     """The paired difference of one score of two runs; where they do not compare, why not."""
     pair = facts(site, first, second)
     if "refused" in pair:
@@ -76,7 +76,7 @@ def difference(site: Site, first: Entry, second: Entry, task: str, key: str) -> 
     return Delta(**known, page=pair["place"], settings=tuple(item["settings"]))
 
 
-def _one(first: Entry, second: Entry, task: str, key: str) -> dict[str, Any]:
+def _one(first: BoardEntry, second: BoardEntry, task: str, key: str) -> dict[str, Any]:
     try:
         (item,) = compare([first.open(), second.open()], [task], key, force=True).items
     except (IncompleteError, RunError, UsageError) as error:
@@ -84,7 +84,7 @@ def _one(first: Entry, second: Entry, task: str, key: str) -> dict[str, Any]:
     return _record(item)
 
 
-def _said(told: object, *entries: Entry) -> str:
+def _said(told: object, *entries: BoardEntry) -> str:
     """A text without the paths of the machine that built the site."""
     text = str(told)
     for entry in entries:
@@ -92,7 +92,7 @@ def _said(told: object, *entries: Entry) -> str:
     return text
 
 
-def _samples(entry: Entry) -> list[Any]:
+def _samples(entry: BoardEntry) -> list[Any]:
     """The states of a run's sample files, found by the date in the name of its results."""
     results = entry.state[0]
     if results is None:
@@ -101,7 +101,7 @@ def _samples(entry: Entry) -> list[Any]:
     return [state(entry.path / samples_name(task, date)) for task in entry.tasks]
 
 
-def _write(site: Site, first: Entry, second: Entry) -> Mapping[str, Any]:
+def _write(site: Site, first: BoardEntry, second: BoardEntry) -> Mapping[str, Any]:
     try:
         comparison = compare([first.open(), second.open()], force=True)
     except (IncompleteError, RunError, UsageError) as error:  # the same every time, until a file changes

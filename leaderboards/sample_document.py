@@ -1,7 +1,7 @@
 """One document on a sample page: a line to scan, and behind it what was asked, answered, read out, and scored.
 
-Plain string building (see :mod:`dare_bench.leaderboards.canvas`): text of models and data sets goes through
-:class:`Room`, which escapes it and sees to it that no document makes its page big.
+Plain string building (see :mod:`dare_bench.leaderboards.sample_canvas`): text of models and data sets goes through
+:class:`PageBudget`, which escapes it and sees to it that no document makes its page big.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from typing import Any
 
 from dare_bench.analysis.document_view import AnswerView, DocumentView, FilterResult, document_view
 from dare_bench.analysis.unmasking import Unmasking
-from dare_bench.leaderboards.canvas import canvas, order_chart, shown
-from dare_bench.leaderboards.pages import TEXT_LIMIT, figure, slug
+from dare_bench.leaderboards.formatting import figure
+from dare_bench.leaderboards.pages import TEXT_LIMIT, slug
+from dare_bench.leaderboards.sample_canvas import canvas, order_chart, shown
 from dare_bench.runs.index import Document
 from dare_bench.runs.scores import Score, is_share
 from dare_bench.runs.text import one_line
 from dare_bench.types import TIER_MEANING
 
 ANSWERS, CHOICES, PROMPTS, FILTERS, METRICS, FIELDS = 32, 100, 4, 20, 30, 20
-"""Shown of one document at most; the rest is in the run's own files, and the page says so."""
+"""RenderedDocument of one document at most; the rest is in the run's own files, and the page says so."""
 WIDE = 600
 """Characters of a prompt from which it has a line of its own."""
 _READ = ("matched", "ambiguous")
 
 
-class Room:
+class PageBudget:
     """What a document may still put on its page: ``left`` characters of text, ``positions`` of canvases."""
 
     def __init__(self, left: int = 60_000, positions: int = 3_072) -> None:
@@ -49,7 +50,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class RenderedDocument:
     """A document's HTML, where a link finds it, and what the headline metric says: right, wrong, or neither (None).
     ``unread``: the harness could not read every answer."""
 
@@ -64,10 +65,10 @@ def anchor(doc_id: int | str) -> str:
     return f"doc-{slug(str(doc_id))}"
 
 
-def document(found: Document, score: Score | None, opened: bool = False) -> Shown:
+def document(found: Document, score: Score | None, opened: bool = False) -> RenderedDocument:
     """A document as it stands on its page; ``score`` tells the metric and filter that stand for the task."""
     view = document_view(found)
-    room = Room()
+    room = PageBudget()
     verdict = next((v for v in view.verdicts if score and v.filter == score.filter), view.verdicts[0])
     name = score.metric if score and score.metric in verdict.metrics else next(iter(verdict.metrics), None)
     value = None if name is None else verdict.metrics[name]
@@ -86,7 +87,7 @@ def document(found: Document, score: Score | None, opened: bool = False) -> Show
         f'<span class="doc">{_line(view.doc_id, 40)}</span>{told}<span class="gist" dir="auto">{_line(said, 90)}</span>'
         f'</summary><div class="body" id="{place}">{body}{_fields(found, view, room)}</div></details>\n'
     )
-    return Shown(html, place, right, bool(missed))
+    return RenderedDocument(html, place, right, bool(missed))
 
 
 def _right(value: Any, score: Score | None) -> bool | None:
@@ -97,7 +98,7 @@ def _right(value: Any, score: Score | None) -> bool | None:
     return bool(value == best)
 
 
-def _prompts(view: DocumentView, room: Room) -> str:
+def _prompts(view: DocumentView, room: PageBudget) -> str:
     """What was asked. A long prompt has the width of the page, a short one stands beside its answer."""
     prompts = view.prompts
     wide = ' class="wide"' if sum(map(len, prompts[:PROMPTS])) > WIDE else ""
@@ -107,7 +108,7 @@ def _prompts(view: DocumentView, room: Room) -> str:
     )
 
 
-def _generated(view: DocumentView, place: str, room: Room) -> str:
+def _generated(view: DocumentView, place: str, room: PageBudget) -> str:
     asked = _prompts(view, room)
     target = f"<section><h3>Target</h3>{room.block(view.target, 8_000)}</section>"
     if len(view.answers) == 1:
@@ -132,7 +133,7 @@ def _generated(view: DocumentView, place: str, room: Room) -> str:
     return "".join(parts)
 
 
-def _verdicts(view: DocumentView, room: Room) -> str:
+def _verdicts(view: DocumentView, room: PageBudget) -> str:
     """A row for each filter: what it made of the answers, and the scores of that."""
     whole = [answer.text for answer in view.answers]
     rows = "".join(_verdict(verdict, whole, room) for verdict in view.verdicts[:FILTERS])
@@ -142,7 +143,7 @@ def _verdicts(view: DocumentView, room: Room) -> str:
     )
 
 
-def _verdict(verdict: FilterResult, whole: list[str], room: Room) -> str:
+def _verdict(verdict: FilterResult, whole: list[str], room: PageBudget) -> str:
     same = verdict.filtered == ", ".join(whole)
     which = "the answer as it is" if len(whole) == 1 else "the answers as they are"
     passed = f'<span class="same">{which}</span>' if same else room.block(verdict.filtered, 4_000)
@@ -171,7 +172,7 @@ def _pill(good: bool, text: Any) -> str:
     return f'<span class="pill {"good" if good else "bad"}">{_line(text, 30)}</span>'
 
 
-def _facts(answer: AnswerView, room: Room) -> str:
+def _facts(answer: AnswerView, room: PageBudget) -> str:
     """What was read out, what the sandbox said, what it cost."""
     record = answer.record
     if not record:
@@ -204,7 +205,7 @@ def _facts(answer: AnswerView, room: Room) -> str:
     return f'<dl class="answer-facts">{"".join(parts)}</dl>'
 
 
-def _unmasking(order: Unmasking | None, place: str, room: Room) -> str:
+def _unmasking(order: Unmasking | None, place: str, room: PageBudget) -> str:
     if order is None or not order.pieces:
         return ""
     if room.positions <= 0:
@@ -231,7 +232,7 @@ def _unmasking(order: Unmasking | None, place: str, room: Room) -> str:
     )
 
 
-def _choices(view: DocumentView, room: Room) -> str:
+def _choices(view: DocumentView, room: PageBudget) -> str:
     rows = "".join(_choice(answer, room) for answer in view.answers[:CHOICES])
     left = len(view.answers) - CHOICES
     more = f'<p class="facts">{left:,} more are in the samples file.</p>' if left > 0 else ""
@@ -246,7 +247,7 @@ def _choices(view: DocumentView, room: Room) -> str:
     )
 
 
-def _choice(answer: AnswerView, room: Room) -> str:
+def _choice(answer: AnswerView, room: PageBudget) -> str:
     record = answer.record
     error = f" <small>± {_number(record['stderr'], 3)}</small>" if record.get("stderr") else ""
     draws = f", {_number(record['draws'])} draws" if record.get("draws") else ""
@@ -260,7 +261,7 @@ def _choice(answer: AnswerView, room: Room) -> str:
     )
 
 
-def _fields(found: Document, view: DocumentView, room: Room) -> str:
+def _fields(found: Document, view: DocumentView, room: PageBudget) -> str:
     """The data set's own fields, as far as prompt and target do not show them: tests of a program, worked solutions."""
     doc = found.rows[0].get("doc")
     if not isinstance(doc, dict):

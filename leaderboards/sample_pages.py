@@ -19,9 +19,9 @@ from markupsafe import Markup
 from dare_bench.analysis.pairing import mismatched_scores
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.context import Context
-from dare_bench.leaderboards.entries import Entry
+from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.pages import slug
-from dare_bench.leaderboards.sample_document import Shown, document
+from dare_bench.leaderboards.sample_document import RenderedDocument, document
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
@@ -74,7 +74,7 @@ class Overview:
     links: dict[str, list[tuple[int, str, str]]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
 
-    def note(self, page: int, made: Shown, doc_id: str) -> None:
+    def note(self, page: int, made: RenderedDocument, doc_id: str) -> None:
         own = {True: "right", False: "wrong", None: "part"}[made.right]
         for kind in (own, "unread") if made.unread else (own,):
             self.counts[kind] += 1
@@ -82,7 +82,7 @@ class Overview:
                 self.links[kind].append((page, made.anchor, doc_id))
 
 
-def write(site: Site, context: Context, entry: Entry) -> int:
+def write(site: Site, context: Context, entry: BoardEntry) -> int:
     """The sample pages of a run; returns how many documents they show. Damaged sample lines are told as a problem: the
     scores stand, the pages of that task are left out."""
     if entry.status == "running" or not entry.tasks:
@@ -113,18 +113,18 @@ def _edited(opened: Callable[[], Run], task: str) -> bool:
         return False
 
 
-def _folder(entry: Entry, task: str) -> str:
+def _folder(entry: BoardEntry, task: str) -> str:
     return f"runs/{entry.slug}/samples/{slug(task)}"
 
 
-def _task(site: Site, entry: Entry, opened: Callable[[], Run], task: str) -> dict[str, Any]:
+def _task(site: Site, entry: BoardEntry, opened: Callable[[], Run], task: str) -> dict[str, Any]:
     if task not in entry.files:
         return {}
     made_from = (entry.state, entry.slug, entry.name, entry.files[task])
     return site.part(f"samples {entry.slug} {task}", made_from, lambda: _write(site, entry, opened(), task))
 
 
-def _write(site: Site, entry: Entry, run: Run, task: str) -> dict[str, Any]:
+def _write(site: Site, entry: BoardEntry, run: Run, task: str) -> dict[str, Any]:
     edited = [
         f"The {kind} file of this task is not as the run wrote it: it was changed later, and is shown as it is now."
         for kind, differs in (("samples", run.edited(task)), ("traces", run.traces_edited(task)))

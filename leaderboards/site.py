@@ -50,7 +50,7 @@ class Site:
         self.out = out
         self.navigation = navigation
         self.parts: dict[str, Part] = {}
-        self.made: list[str] = []
+        self.written: list[str] = []
         """Names of the parts that this build wrote."""
         self._before = _manifest(out)
         self._note: TextIO | None = None
@@ -79,7 +79,7 @@ class Site:
             self._now = None
         part.files = {place: _stamp(self.out / place) for place in part.files}
         self.parts[name] = part
-        self.made.append(name)
+        self.written.append(name)
         return part.facts
 
     def _as_left(self, part: Part) -> bool:
@@ -148,7 +148,7 @@ class Site:
             self._note = None
         (self.out / NOTED).unlink(missing_ok=True)
 
-    def broken_off(self) -> None:
+    def abandon(self) -> None:
         """Keep the list complete when a build ends early: what the last build left is still listed."""
         for name, part in self._before.items():
             self.parts.setdefault(name, part)

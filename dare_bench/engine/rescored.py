@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import dare_bench
+from dare_bench import version
 from dare_bench.analysis.score_intervals import confidence_intervals
 from dare_bench.engine.environment import command
 from dare_bench.engine.rescore import Rescored
@@ -115,7 +115,7 @@ def _block(done: Rescored, before: Block, about: Mapping[str, Any], digests: Map
         "date": now,
         "from": done.run.run_id,
         "command": about["command"],
-        "dare_bench": dare_bench.__version__,
+        "dare_bench": version.__version__,
         "same": done.same,
         "edited": [task for task, edited in done.edited.items() if edited],
     }

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-_UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
+from dare_bench.leaderboards.formatting import compact
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class AxisScale:
     """From a value between ``lo`` and ``hi`` to a place between ``start`` and ``end``; ``ticks`` are values."""
 
     lo: float
@@ -38,7 +38,7 @@ def linear(
     floor: float = -math.inf,
     ceiling: float = math.inf,
     count: int = 5,
-) -> Scale:
+) -> AxisScale:
     """A scale whose ends are ticks and that holds all ``values``, never wider than ``floor`` to ``ceiling``.
 
     Equal values get some room on both sides, no values the scale from 0 to 1.
@@ -51,10 +51,10 @@ def linear(
     step = nice_step((hi - lo) / count)
     first, last = math.floor(lo / step + 1e-9), math.ceil(hi / step - 1e-9)
     ticks = tuple(round(at * step, 12) for at in range(first, last + 1))
-    return Scale(ticks[0], ticks[-1], start, end, ticks)
+    return AxisScale(ticks[0], ticks[-1], start, end, ticks)
 
 
-def logarithmic(values: Iterable[float], start: float, end: float) -> Scale:
+def logarithmic(values: Iterable[float], start: float, end: float) -> AxisScale:
     """A logarithmic scale with a little room around ``values``; zeros, negatives and what is not finite are ignored.
 
     Ticks are 1, 2, 5, 10 ... where they fit, powers of ten on a wide scale, even steps on one of less than a factor 3.
@@ -63,7 +63,7 @@ def logarithmic(values: Iterable[float], start: float, end: float) -> Scale:
     lo, hi = min(numbers), max(numbers)
     room = max((hi / lo) ** 0.07, 1.12)
     lo, hi = lo / room, hi * room
-    return Scale(lo, hi, start, end, _log_ticks(lo, hi), log=True)
+    return AxisScale(lo, hi, start, end, _log_ticks(lo, hi), log=True)
 
 
 def _log_ticks(lo: float, hi: float, most: int = 8) -> tuple[float, ...]:
@@ -83,20 +83,6 @@ def nice_step(rough: float) -> float:
     """The step of 1, 2, 2.5 or 5 times a power of ten that is nearest above ``rough``."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next((part * power for part in (1, 2, 2.5, 5) if part * power >= rough * (1 - 1e-9)), 10 * power)
-
-
-def compact(value: float, digits: int = 3) -> str:
-    """``value`` with so many figures, as people write it: 0.25, 12, 2k, 1.5M."""
-    size, unit = abs(value), ""
-    for limit, name in _UNITS:
-        if size >= limit * (1 - 0.5 * 10.0**-digits):
-            size, unit = size / limit, name
-            break
-    text = f"{size:.{digits}g}"
-    if "e" in text:
-        mantissa, _, power = text.partition("e")
-        text = f"{mantissa}e{int(power)}"
-    return ("−" if value < 0 and text != "0" else "") + text + unit
 
 
 def tick_labels(ticks: Sequence[float], *, percent: bool = False) -> list[str]:

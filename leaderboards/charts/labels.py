@@ -40,7 +40,7 @@ def shorten(name: str, limit: int = 26) -> str:
 
 
 @dataclass(slots=True)
-class Room:
+class LabelPlacer:
     """The free room of a plot: what is ``taken`` no label may touch."""
 
     bounds: Box

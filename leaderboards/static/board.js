@@ -8,7 +8,7 @@
     task: head.dataset.task,
     name: head.textContent.trim().replace(/\s+/g, " "),
     first: head.dataset.first ?? "asc",
-    text: ["model", "hardware"].includes(head.dataset.key),
+    text: "text" in head.dataset,
   }));
   const facts = [...element.tBodies[0].rows].map((row) => ({
     text: row.textContent.toLowerCase(),

@@ -19,7 +19,7 @@ from dare_bench.runs.files import DONE_FILE
 from dare_bench.runs.reader import Run, find_runs
 
 KEY = "exact_match,none"
-TRAINED = Path(__file__).parents[2] / "docs" / "trained" / "runs"
+TRAINED = Path(__file__).parents[2] / "leaderboards" / "examples" / "trained"
 HALF = [1.0, 0.0] * 30
 MORE = [1.0, 1.0, 1.0, 0.0] * 15
 ALL = [1.0] * 60

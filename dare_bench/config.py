@@ -19,47 +19,65 @@ MAX_REPEATS = 10_000
 
 
 class RunSpec(BaseModel):
-    """One evaluation. Names are lm-eval's where lm-eval has them.
+    """One evaluation. Names are lm-eval's where lm-eval has them; descriptions are the help of ``dare-bench eval``.
 
-    ``seeds`` are lm-eval's four (python, numpy, torch, fewshot); the third keys the sampler's counter-based randomness.
-    ``decoding`` and ``likelihood`` hold only what was asked for; the model fills in the rest and the run records all.
-    ``adapter``: a LoRA adapter's folder or hub id. ``repeats``: how often each prompt is answered, every time from its
-    own random key. ``unsafe_no_sandbox``: run generated code also where no isolation works. ``recipe``: the published
-    score that the run is to be held against; ``part_of``: the suite that asked for it. ``devices``, ``executor``,
-    ``ray_address``: where the work is done, which is no part of what the run is.
+    The third of ``seeds`` keys the sampler's counter-based randomness. ``decoding`` and ``likelihood`` hold only what
+    was requested; the model fills in the rest and the run records all. ``recipe``: the published score that the run is
+    compared with; ``part_of``: the suite that it belongs to. ``devices``, ``executor`` and ``ray_address`` say where
+    the work is done, which is no part of what the run is.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    model: str
-    adapter: str | None = None
-    family: str | None = None
-    model_args: dict[str, Any] = Field(default_factory=dict)
-    device: str | None = None
-    dtype: str | None = None
-    harness: str = "lm-eval"
-    tasks: tuple[str, ...]
-    num_fewshot: int | None = Field(default=None, ge=0)
-    decoding: dict[str, Any] = Field(default_factory=dict)
-    likelihood: dict[str, Any] = Field(default_factory=dict)
-    limit: int | float | None = None
-    samples: dict[str, list[int]] | None = None
-    seeds: tuple[int, int, int, int] = DEFAULT_SEEDS
-    repeats: int = Field(default=1, ge=1, le=MAX_REPEATS)
-    apply_chat_template: bool | str = False
-    fewshot_as_multiturn: bool = True
-    system_instruction: str | None = None
-    include_path: tuple[str, ...] = ()
-    data_dir: str | None = None
-    max_rows: int | None = Field(default=None, ge=1)
-    devices: int = Field(default=1, ge=1)
-    executor: str | None = None
-    ray_address: str | None = None
-    output_path: str = "out"
-    fresh: bool = False
-    log_samples: bool = True
-    unsafe_no_sandbox: bool = False
-    recipe: str | None = None
+    model: str = Field(description="Checkpoint: a folder, a hub id or a bundled name.")
+    adapter: str | None = Field(None, description="LoRA adapter on the model: a folder or a hub id.")
+    family: str | None = Field(None, description="Family, where config.json does not tell.")
+    model_args: dict[str, Any] = Field(
+        default_factory=dict, description="k=v,k=v for opening the model (mask_id, eos_id, ...)."
+    )
+    device: str | None = Field(None, description="cpu, cuda, cuda:1, ...")
+    dtype: str | None = Field(None, description="float32, bfloat16, ...")
+    harness: str = Field("lm-eval", description="Who owns the tasks: lm-eval, opencompass.")
+    tasks: tuple[str, ...] = Field(description="Names, groups, globs, suites (dare, dare-smoke), by commas.")
+    num_fewshot: int | None = Field(None, ge=0, description="Examples in the prompt.")
+    decoding: dict[str, Any] = Field(
+        default_factory=dict, description="k=v,k=v: any decoding field of the family (docs/python.md)."
+    )
+    likelihood: dict[str, Any] = Field(
+        default_factory=dict, description="k=v,k=v for likelihoods (mc_num, estimator, ...)."
+    )
+    limit: int | float | None = Field(None, description="First N documents of each task, or a share (0.1).")
+    samples: dict[str, list[int]] | None = Field(
+        None, description='JSON or its file: {"task": [0, 5]} names documents.'
+    )
+    seeds: tuple[int, int, int, int] = Field(
+        DEFAULT_SEEDS, description="One, or four: python,numpy,torch,fewshot. (default: 0,1234,1234,1234)"
+    )
+    repeats: int = Field(
+        1, ge=1, le=MAX_REPEATS, description="Answers for each prompt (at most 10,000): their mean, and pass@k."
+    )
+    apply_chat_template: bool | str = Field(
+        False, description="Prompts through the chat template, or its variant NAME (off: --no-apply-chat-template)."
+    )
+    fewshot_as_multiturn: bool = Field(True, description="Examples as turns of a chat.")
+    system_instruction: str | None = Field(None, description="A system message before every prompt.")
+    include_path: tuple[str, ...] = Field((), description="Folders with more task files, by commas.")
+    data_dir: str | None = Field(None, description="Local data sets (manifest.json).")
+    max_rows: int | None = Field(None, ge=1, description="Most rows at a time; changes no result.")
+    devices: int = Field(1, ge=1, description="Worker processes, one a GPU (on CPU: processes). (default: 1)")
+    executor: str | None = Field(None, description="Where shards are answered: devices, ray (docs/scale.md).")
+    ray_address: str | None = Field(
+        None, description="Ray cluster, host:port. (default: RAY_ADDRESS, else one started here)"
+    )
+    output_path: str = Field("out", description="Where runs go. (default: out)")
+    fresh: bool = Field(False, description="A new run beside an existing one.")
+    log_samples: bool = Field(True, description="Write samples and unmasking traces. (default: on)")
+    unsafe_no_sandbox: bool = Field(
+        False, description="Run generated code even where no sandbox works; the result says so."
+    )
+    recipe: str | None = Field(
+        None, description="A published score: checkpoint/entry, by commas (dare-bench ls recipes)."
+    )
     part_of: str | None = None
 
     @field_validator("tasks", "include_path", mode="before")

@@ -10,23 +10,23 @@ from dare_bench import reading
 from dare_bench.config import ALIASES, RunSpec, parse_pairs, read_yaml, run_spec
 from dare_bench.errors import UsageError, unknown
 
-DECODING: Mapping[str, type] = {
-    "gen_length": int,
-    "steps": int,
-    "block_length": int,
-    "temperature": float,
-    "remasking": str,
-    "cfg_scale": float,
-    "threshold": float,
-    "factor": float,
-    "cache": str,
-    "logits_eos_inf": bool,
-    "confidence_eos_eot_inf": bool,
-    "early_stop": bool,
-    "text_after_eos": str,
-    "rng": str,
+DECODING: Mapping[str, tuple[type, str]] = {
+    "gen_length": (int, "Response tokens."),
+    "steps": (int, "Denoising steps (SDAR: denoising_steps)."),
+    "block_length": (int, "Tokens of a block."),
+    "temperature": (float, "0 takes the likeliest token."),
+    "remasking": (str, "LLaDA: which positions are written: low_confidence, random."),
+    "cfg_scale": (float, "LLaDA: classifier-free guidance; 0 is off."),
+    "threshold": (float, "Write all positions this confident."),
+    "factor": (float, "LLaDA: write as many positions as this factor allows."),
+    "cache": (str, "none; exact (block-causal families, their default); prefix, dual: approximate."),
+    "logits_eos_inf": (bool, "LLaDA: never write EOS."),
+    "confidence_eos_eot_inf": (bool, "LLaDA: write EOS and EOT last."),
+    "early_stop": (bool, "Stop at EOS in a finished block; on where the text is cut there anyway."),
+    "text_after_eos": (str, "cut or keep."),
+    "rng": (str, "ours, or reference (the published code's own draws, slow)."),
 }
-"""Decoding fields that have a flag of their own, and what each is; all others go through ``--gen-kwargs``."""
+"""Decoding fields that have a flag of their own: type and help text; all others go through ``--gen-kwargs``."""
 
 _PAIRS = ("decoding", "likelihood", "model_args")
 
@@ -62,7 +62,7 @@ def _from_file(config: str) -> dict[str, Any]:
 
 def _check_number(name: str, value: Any) -> None:
     """Flags are read as numbers by the command line, what a file says is not; raises UsageError."""
-    kind = DECODING.get(name)
+    kind, _ = DECODING.get(name, (str, ""))
     if kind not in (int, float) or value is None:
         return
     whole = kind is float or isinstance(value, int)

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from dare_bench.analysis.paired_tests import holm
 from dare_bench.leaderboards import pair_page
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.lineage import LineageEdge, edges
 from dare_bench.leaderboards.pair_page import Delta
 from dare_bench.leaderboards.site import Site
-from dare_bench.stats.paired import holm
 
 LEVEL = 0.95
 

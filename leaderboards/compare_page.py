@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from dare_bench.analysis.comparison import Comparison
+from dare_bench.analysis.intervals import Interval, mean_of
+from dare_bench.analysis.paired_tests import holm
 from dare_bench.leaderboards import comparing, pair_page
 from dare_bench.leaderboards.checkpoint_changes import LEVEL, CheckpointChange, any_change, changes_of, judged
 from dare_bench.leaderboards.context import BoardView, Context
@@ -15,10 +18,7 @@ from dare_bench.leaderboards.pages import HERE, Link, render
 from dare_bench.leaderboards.pair_page import Delta
 from dare_bench.leaderboards.rows import BoardCell, BoardRow
 from dare_bench.leaderboards.site import Site
-from dare_bench.runs.comparison import Comparison
 from dare_bench.runs.writer import atomic_write_bytes, atomic_write_text
-from dare_bench.stats import Interval, mean_of
-from dare_bench.stats.paired import holm
 
 PLACE = "compare/index.html"
 TOP = 8

@@ -9,16 +9,16 @@ from typing import Any
 
 from markupsafe import Markup
 
+from dare_bench.analysis.comparison import Compared, Comparison, Flip
+from dare_bench.analysis.document_view import DocumentView, document_view
+from dare_bench.analysis.names import letter
+from dare_bench.analysis.rows import requested
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.forest import Effect, forest
 from dare_bench.leaderboards.formatting import plain_value
 from dare_bench.leaderboards.names import Name, names
-from dare_bench.runs.comparison import Compared, Comparison, Flip
-from dare_bench.runs.names import letter
 from dare_bench.runs.reader import Run
-from dare_bench.runs.rows import requested
 from dare_bench.runs.text import one_line, visible
-from dare_bench.runs.view import DocumentView, document_view
 
 SHOWN = 50
 """Changed documents that a page shows, all tasks together."""

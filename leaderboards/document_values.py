@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dare_bench.analysis.pairing import Values, score_of
 from dare_bench.errors import DareError
 from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.site import Site
-from dare_bench.runs.intervals import weights_of
-from dare_bench.runs.paired import Values, score_of
+from dare_bench.runs.results import weights_of
 from dare_bench.runs.scores import Score
 
 

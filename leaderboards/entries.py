@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dare_bench.analysis.rows import RowKey, requested, row_key
+from dare_bench.analysis.standing import Around, around
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.formatting import plain_value
 from dare_bench.leaderboards.names import Name, names
@@ -15,12 +17,10 @@ from dare_bench.leaderboards.pages import unique_slugs
 from dare_bench.leaderboards.site import state
 from dare_bench.program import several
 from dare_bench.runs.files import RUN_FILE
-from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run, iterate_runs
-from dare_bench.runs.rows import RowKey, requested, row_key
+from dare_bench.runs.results import members
 from dare_bench.runs.schema import UNSAFE_ALLOWED, Block, Cost
 from dare_bench.runs.scores import Score, headline
-from dare_bench.runs.standing import Around, around
 from dare_bench.runs.text import one_line, without_paths
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dare_bench.analysis.trained import method_of
 from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.formatting import plain_value
 from dare_bench.leaderboards.names import differences, training_settings
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import one_line
-from dare_bench.runs.trained import method_of
 
 Key = tuple[str, str]
 """A checkpoint: the hash of its content and that of its adapter (empty for none)."""

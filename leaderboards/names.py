@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dare_bench.analysis.trained import made_from, trainings
 from dare_bench.leaderboards.formatting import plain_value
 from dare_bench.runs.text import one_line
-from dare_bench.runs.trained import made_from, trainings
 
 _MOST = 4
 """Maximum number of differing settings in a name."""

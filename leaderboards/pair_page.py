@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from dare_bench.analysis.comparison import MODEL, Compared, compare
+from dare_bench.analysis.paired_tests import Difference
+from dare_bench.analysis.pairing import pair
 from dare_bench.errors import IncompleteError, RunError, UsageError
 from dare_bench.leaderboards import comparing
 from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.pages import slug
 from dare_bench.leaderboards.site import Site, state
-from dare_bench.runs.comparison import MODEL, Compared, compare
 from dare_bench.runs.files import samples_name
-from dare_bench.runs.paired import pair
 from dare_bench.runs.scores import are_shares
-from dare_bench.stats.paired import Difference
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from dare_bench.analysis.intervals import Interval, mean_of
+from dare_bench.analysis.paired_tests import all_pairs, holm
+from dare_bench.analysis.standing import Asked, Difference, difference, present
 from dare_bench.leaderboards.board import Board, TaskColumn
 from dare_bench.leaderboards.document_values import Stratum, document_values
 from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.rows import Badge, BoardCell, BoardRow, cells_of, together
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.scores import is_share
-from dare_bench.runs.standing import Asked, Difference, difference, present
-from dare_bench.stats import Interval, mean_of
-from dare_bench.stats.paired import all_pairs, holm
 
 LEVEL = 0.05
 

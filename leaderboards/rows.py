@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dare_bench.analysis.intervals import Interval
 from dare_bench.leaderboards.board import TaskColumn
 from dare_bench.leaderboards.entries import BoardEntry, settings_line
 from dare_bench.leaderboards.names import Name
 from dare_bench.runs.scores import Score
-from dare_bench.stats import Interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from dare_bench.analysis.trained import method_of, trainings
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import BoardEntry
@@ -16,7 +17,6 @@ from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import Block, RecipeBlock
 from dare_bench.runs.scores import Score, extraction_rate
 from dare_bench.runs.text import without_paths
-from dare_bench.runs.trained import method_of, trainings
 
 STATUSES = ("matched", "ambiguous", "no_match", "truncated")
 """Outcomes of reading an answer, in the order of the table; other names follow."""

@@ -17,9 +17,9 @@ from html import escape
 
 from markupsafe import Markup
 
+from dare_bench.analysis.unmasking import Fold, Piece, Unmasking, Write, folded
 from dare_bench.leaderboards.formatting import figure
 from dare_bench.runs.text import visible
-from dare_bench.runs.unmasking import Fold, Piece, Unmasking, Write, folded
 
 TOKEN_LIMIT = 200
 """Maximum number of characters of one token; real vocabularies stay far below."""

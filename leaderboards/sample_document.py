@@ -9,13 +9,13 @@ from typing import Any
 
 from markupsafe import Markup
 
+from dare_bench.analysis.document_view import DocumentView, FilterResult, document_view
 from dare_bench.leaderboards.formatting import number, seconds
 from dare_bench.leaderboards.pages import TEXT_LIMIT, environment, slug
 from dare_bench.leaderboards.sample_canvas import canvas, escaped, order_chart
 from dare_bench.runs.index import Document
 from dare_bench.runs.scores import Score, is_share
 from dare_bench.runs.text import one_line
-from dare_bench.runs.view import DocumentView, Verdict, document_view
 
 ANSWERS = 32
 MOST = SimpleNamespace(answers=ANSWERS, choices=100, prompts=4, filters=20, metrics=30)
@@ -107,7 +107,7 @@ def _right(value: Any, score: Score | None = None) -> bool | None:
     return bool(value == best)
 
 
-def _unchanged(verdict: Verdict, view: DocumentView) -> bool:
+def _unchanged(verdict: FilterResult, view: DocumentView) -> bool:
     """Did a filter pass on the answers as they are?"""
     return verdict.filtered == ", ".join(answer.text for answer in view.answers)
 

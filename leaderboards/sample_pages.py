@@ -16,13 +16,13 @@ from typing import Any, BinaryIO
 
 from markupsafe import Markup
 
+from dare_bench.analysis.pairing import unmade
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.pages import slug
 from dare_bench.leaderboards.sample_document import RenderedDocument, render_document
 from dare_bench.leaderboards.site import Site
-from dare_bench.runs.paired import unmade
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import one_line

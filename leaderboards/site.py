@@ -209,7 +209,7 @@ def _stamp(path: Path) -> list[int]:
 def _source() -> str:
     """A hash of the code that makes the pages: another version writes all of them again."""
     digest = hashlib.blake2b(digest_size=8)
-    for folder in (HERE, HERE.parent / "runs", HERE.parent / "stats"):
+    for folder in (HERE, HERE.parent / "runs", HERE.parent / "analysis"):
         for path in sorted(folder.rglob("*")):
             if path.suffix in (".py", ".j2", ".css", ".js"):
                 digest.update(path.name.encode() + path.read_bytes())

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from dare_bench.analysis.document_view import DocumentView, document_view
+from dare_bench.analysis.settings import differing_settings
 from dare_bench.errors import RunError, UsageError, unknown
 from dare_bench.reports.matching import How, match
-from dare_bench.runs.asked import differing_settings
 from dare_bench.runs.index import Document, SampleIndex
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
-from dare_bench.runs.view import DocumentView, document_view
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from dare_bench.analysis.names import run_names
+from dare_bench.analysis.settings import shown
 from dare_bench.reports.agreement import Agreement, Pair, Side
 from dare_bench.reports.text import Bullets, Heading, Line, Piece, Table, Verbatim, percent
-from dare_bench.runs.asked import shown
-from dare_bench.runs.names import run_names
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import counted

@@ -16,13 +16,13 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from dare_bench.analysis.pairing import unmade
+from dare_bench.analysis.settings import asking
 from dare_bench.config import one_line
 from dare_bench.errors import RunError, UsageError
 from dare_bench.reading import read_json
 from dare_bench.reports.agreement import token_ids
-from dare_bench.runs.asked import asking
 from dare_bench.runs.index import Document
-from dare_bench.runs.paired import unmade
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
 from dare_bench.runs.writer import atomic_write_text

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from dare_bench.analysis.names import letter, run_names
+from dare_bench.analysis.settings import Change, change, task_block
 from dare_bench.reports.text import Bullets, Heading, Line, Piece
-from dare_bench.runs.asked import Change, change, task_block
-from dare_bench.runs.names import letter, run_names
 from dare_bench.runs.reader import Run
 
 _MANY_GROUPS = 3

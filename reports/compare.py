@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from dare_bench.analysis.comparison import Compared, Comparison, Flip
+from dare_bench.analysis.document_view import document_view
+from dare_bench.analysis.intervals import Interval
+from dare_bench.analysis.names import letter
+from dare_bench.analysis.settings import shown
 from dare_bench.reports.agreement import Side, side
 from dare_bench.reports.agreement_text import tail
 from dare_bench.reports.text import Beside, Bullets, Heading, Line, Piece, Table, Verbatim, bounds, percent, points
-from dare_bench.runs.asked import shown
-from dare_bench.runs.comparison import Compared, Comparison, Flip
-from dare_bench.runs.names import letter
 from dare_bench.runs.text import counted
-from dare_bench.runs.view import document_view
-from dare_bench.stats import Interval
 
 _IDS = 20
 FORCED = "FORCED: what was asked differs, and differences of scores may come from that"

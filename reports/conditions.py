@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dare_bench.analysis.settings import differing, shown
 from dare_bench.reports.baseline import Baseline, Task
-from dare_bench.runs.asked import differing, shown
 from dare_bench.types import Decoding
 
 _AGAIN = "evaluate as the baseline was"

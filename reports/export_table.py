@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dare_bench.analysis.rows import RowKey, row_key
+from dare_bench.analysis.standing import Asked, around, difference, present
 from dare_bench.errors import RunError, unknown
 from dare_bench.program import several
 from dare_bench.reports.export_names import (
@@ -18,12 +20,10 @@ from dare_bench.reports.export_names import (
     family_and_depth,
     settings_texts,
 )
-from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run
-from dare_bench.runs.rows import RowKey, row_key
+from dare_bench.runs.results import members
 from dare_bench.runs.schema import Block
 from dare_bench.runs.scores import Score, headline, is_share
-from dare_bench.runs.standing import Asked, around, difference, present
 from dare_bench.runs.text import counted
 
 Mark = Literal["limited", "incomplete", "definition", "prompts", "approximate", "doubtful"]

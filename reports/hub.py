@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dare_bench.errors import RunError, UsageError, unknown
 from dare_bench.reports.hub_card import dumped
-from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run
+from dare_bench.runs.results import members
 from dare_bench.runs.schema import Block, TaskBlock
 from dare_bench.runs.scores import Score, is_share
 from dare_bench.runs.text import no_answer, visible

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dare_bench.analysis.settings import answers_each
 from dare_bench.reports.text import Bullets, Heading, Line, Piece, Table, bounds, percent
-from dare_bench.runs.asked import answers_each
-from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run
+from dare_bench.runs.results import members
 from dare_bench.runs.schema import RecipeBlock
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import counted, no_answer

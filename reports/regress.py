@@ -19,6 +19,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from dare_bench.analysis.paired_tests import (
+    Difference,
+    holm,
+    paired_difference,
+    smallest_detectable,
+    smallest_detectable_mean,
+)
 from dare_bench.errors import IncompleteError, RunError, UsageError
 from dare_bench.program import from_running, several
 from dare_bench.reports import baseline as baselines
@@ -29,7 +36,6 @@ from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import Program
 from dare_bench.runs.scores import are_shares
 from dare_bench.runs.text import counted
-from dare_bench.stats.paired import Difference, holm, paired_difference, smallest_detectable, smallest_detectable_mean
 
 TIE = 1e-4
 """Margins below this are floating-point ties. In logits; float32 on CPUs differs by about 1e-5."""

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dare_bench.analysis.names import run_names
+from dare_bench.analysis.settings import answers_each, config_of
 from dare_bench.reports.text import Bullets, Heading, Line, Piece, Table, bounds, percent
-from dare_bench.runs.asked import answers_each, config_of
-from dare_bench.runs.names import run_names
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import counted, no_answer

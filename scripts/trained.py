@@ -18,7 +18,7 @@ from scipy.stats import binomtest
 
 from dare_bench.runs.reader import Run, find_runs
 
-DOCS = Path("docs/trained")
+DOCS, RUNS = Path("docs/trained"), Path("leaderboards/examples/trained")
 BEGIN, END = "<!-- table: made by scripts/trained.py -->", "<!-- end of table -->"
 KEPT = ("run.json", "done.json", "results_*.json", "samples_*.jsonl")
 """Of a run: what boards and comparisons read. Journals and unmasking traces are left out."""
@@ -151,7 +151,7 @@ def main() -> None:
     out = Path(sys.argv[1])
     every = find_runs(out / "runs")
     runs = [run for run in every if (told := run.block.model.lineage) is None or told["data"] in run.tasks]
-    copy_runs(runs, DOCS / "runs", out)
+    copy_runs(runs, RUNS, out)
     lines = curves(out / "train")
     rows = [
         f"{name},{step},{loss:.6g},{'' if margin is None else f'{margin:.6g}'}" for name, step, loss, margin in lines

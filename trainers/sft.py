@@ -21,7 +21,8 @@ from torch import Tensor
 from dare_bench.diffusion.laws import Law, LawName, Noise, Weighting, weights
 from dare_bench.diffusion.noise import EPS
 from dare_bench.errors import UsageError
-from dare_bench.trainers.method import Method, Options, RowLosses, TokenLosses
+from dare_bench.trainers.method import Method, Options
+from dare_bench.trainers.objective import RowLosses, TokenLosses
 from dare_bench.trainers.steps import Micro
 from dare_bench.types import ModelSpec
 

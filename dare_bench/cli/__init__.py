@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from dare_bench import __version__
 from dare_bench.cli import (
     compare,
     doctor,
@@ -27,6 +26,7 @@ from dare_bench.cli import (
 )
 from dare_bench.cli.guard import State, guarded, streams
 from dare_bench.cli.plain import say
+from dare_bench.version import __version__
 
 app = typer.Typer(
     name="dare-bench",

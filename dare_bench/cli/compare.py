@@ -39,8 +39,8 @@ def compare(
 
     Example: dare-bench compare out/base out/tuned --docs 5
     """
+    from dare_bench.analysis.comparison import compare as compared
     from dare_bench.reports import compare as told
-    from dare_bench.runs.comparison import compare as compared
 
     opened = [run for word in runs for run in open_runs(word)]
     tasks = [name.strip() for name in task.split(",") if name.strip()] if task is not None else None

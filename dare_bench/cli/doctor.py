@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from dare_bench.cli.plain import say, say_json
+from dare_bench.version import PACKAGE, __version__
 
 LINKS = ("model_adapters", "tasks", "trainers", "leaderboards", "reports")
 _LOW_DISK = 1 << 30
@@ -44,10 +45,8 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = F
 
 def findings() -> Iterator[Finding]:
     """Everything there is to say, quick things first."""
-    import dare_bench
-
-    folder = Path(dare_bench.__file__).parent
-    yield Finding("dare-bench", "ok", f"{dare_bench.__version__} in {folder}")
+    folder = PACKAGE
+    yield Finding("dare-bench", "ok", f"{__version__} in {folder}")
     fine = sys.version_info >= (3, 11)
     yield Finding(
         "python", "ok" if fine else "bad", platform.python_version() + ("" if fine else "; needs 3.11 or newer")

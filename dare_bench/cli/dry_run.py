@@ -9,7 +9,7 @@ from dare_bench.engine.plan import Planned, plan
 from dare_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from dare_bench.cost_model import Estimate
+    from dare_bench.costs.recipe import RecipeEstimate
     from dare_bench.engine.preview import Preview
 
 
@@ -40,11 +40,11 @@ def show(fields: dict[str, Any], json: bool) -> None:
         say_json(records)
 
 
-def _shown(one: Planned, json: bool) -> Preview | Estimate:
+def _shown(one: Planned, json: bool) -> Preview | RecipeEstimate:
     """What the run would be with its checkpoint open; from facts alone where that is not on this machine. Printed as
     soon as it is known, unless as JSON."""
     if one.recipe is not None and not _is_here(str(one.fields.get("model"))):
-        from dare_bench.cost_model import estimate
+        from dare_bench.costs.recipe import estimate
 
         facts = estimate(one.recipe, one.fields)
         if not json:
@@ -75,7 +75,7 @@ def _is_here(model: str) -> bool:
     return isinstance(try_to_load_from_cache(model, "config.json"), str)
 
 
-def _print_estimate(one: Planned, found: Estimate) -> None:
+def _print_estimate(one: Planned, found: RecipeEstimate) -> None:
     assert one.recipe is not None
     for name, value in one.fields.items():
         if value not in (None, {}, (), [], ""):

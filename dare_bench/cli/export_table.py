@@ -47,7 +47,7 @@ def table(
     Bold are the best of a column and what its interval does not separate from it. CSV has plain numbers, always with
     the interval's ends and the settings fingerprint.
 
-    Example: dare-bench export table docs/trained/runs --format latex -o table.tex
+    Example: dare-bench export table leaderboards/examples/trained --format latex -o table.tex
     """
     from dare_bench.cli.report import open_runs
     from dare_bench.errors import UsageError

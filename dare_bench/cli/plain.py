@@ -6,6 +6,7 @@ Tables and text go through :func:`plain_console`, lines through :func:`say` and 
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -62,3 +63,13 @@ def say_json(value: Any) -> None:
 def tell(text: object) -> None:
     """A line on stderr."""
     print(visible(str(text)).replace("\n", "␊"), file=sys.stderr, flush=True)
+
+
+def log_to_stderr() -> None:
+    """Our own log messages, as they are, on stderr."""
+    logger = logging.getLogger("dare_bench")
+    handler = logging.Handler()
+    handler.emit = lambda record: tell(record.getMessage())  # type: ignore[method-assign]
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)
+    logger.propagate = False

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from dare_bench.analysis.document_view import AnswerView, DocumentView
+    from dare_bench.analysis.unmasking import Unmasking
     from dare_bench.runs.index import Document
     from dare_bench.runs.reader import Run
-    from dare_bench.runs.unmasking import Unmasking
-    from dare_bench.runs.view import AnswerView, DocumentView
 
 # From violet (early) to yellow (late): 256-colour backgrounds with the ink that reads on each.
 _SCALE = (54, 61, 67, 31, 37, 36, 71, 107, 149, 185)
@@ -30,7 +30,7 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show one document of a run: answer, score, the unmasking order in colour, and last the exact prompt."""
-    from dare_bench.runs.view import document_view
+    from dare_bench.analysis.document_view import document_view
 
     opened = _open(run)
     document = _find(opened, task, doc)
@@ -146,8 +146,8 @@ def coloured(order: Unmasking) -> Text:
     """The response with each token on the colour of its step and the step's number after it."""
     from rich.text import Text
 
+    from dare_bench.analysis.unmasking import Fold, folded
     from dare_bench.runs.text import visible
-    from dare_bench.runs.unmasking import Fold, folded
 
     text = Text()
     for piece in folded(order.pieces):

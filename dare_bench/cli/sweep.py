@@ -12,7 +12,7 @@ from dare_bench.cli.plain import say, say_json, tell
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from dare_bench.sweeps.estimate import Estimates
+    from dare_bench.costs.sweep import SweepEstimates
     from dare_bench.sweeps.record import Record
     from dare_bench.sweeps.run import SweepResult
 
@@ -83,9 +83,9 @@ _WIDE = 10_000
 
 def _preview(file: str, output_path: str, json: bool) -> None:
     from dare_bench.cli.plain import plain_console
-    from dare_bench.sweeps.estimate import Estimates
+    from dare_bench.costs.sweep import SweepEstimates
 
-    estimates = Estimates.of(file, output_path)
+    estimates = SweepEstimates.of(file, output_path)
     if json:
         say_json(estimates.plain())
         return
@@ -95,7 +95,7 @@ def _preview(file: str, output_path: str, json: bool) -> None:
         console.print(line, soft_wrap=True)
 
 
-def _tree(estimates: Estimates) -> Tree:
+def _tree(estimates: SweepEstimates) -> Tree:
     """The graph: under each model its evaluations and trainings, under each training its evaluations."""
     from rich.text import Text
     from rich.tree import Tree

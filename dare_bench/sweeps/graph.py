@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -76,15 +76,6 @@ def graph(spec: SweepSpec) -> list[Node]:
     trained = train_names(made, [base.name for base in spec.models])
     names = _shown(nodes, trained, eval_names([one for _, one in asked]))
     return _renamed([replace(node, key=node.id) for node in nodes], names)
-
-
-def behind(nodes: Iterable[Node], roots: Iterable[str]) -> set[str]:
-    """The ids of ``roots`` and of all that depends on them."""
-    found = set(roots)
-    for node in nodes:  # each stands behind those it needs
-        if found.intersection(node.after):
-            found.add(node.id)
-    return found
 
 
 def _eval(

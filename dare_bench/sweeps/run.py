@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.executors import executor as executor_of
+from dare_bench.executors.graph import dependents
 from dare_bench.protocols import Done, Job
 from dare_bench.runs.reader import Run
 from dare_bench.runs.writer import held, remove_leftovers
 from dare_bench.sweeps import record as records
 from dare_bench.sweeps.doers import BUILDER, Builder, board
-from dare_bench.sweeps.graph import BOARD, Node, behind, graph, settle
+from dare_bench.sweeps.graph import BOARD, Node, graph, settle
 from dare_bench.sweeps.job import UNCHANGED, payload, perform, work
 from dare_bench.sweeps.known import refuse_unknown
 from dare_bench.sweeps.progress import Progress
@@ -120,11 +121,12 @@ def result(out: Path, nodes: Sequence[Node], unnamed: Sequence[str] = ()) -> Swe
 
 def chosen(out: Path, nodes: Sequence[Node], only_failed: bool = False) -> set[str]:
     """The ids of the nodes to be done now: those that are not done, and what depends on them."""
+    after = {node.id: node.after for node in nodes}
     fresh = {node.id for node in nodes if not is_done(out, node)}
     if not only_failed:
-        return behind(nodes, fresh)
+        return dependents(after, fresh)
     failed = {node.id for node in nodes if read(out, node).status in ("failed", "skipped")}
-    todo = behind(nodes, failed)
+    todo = dependents(after, failed)
     # The board shows whatever there is: it waits for nothing.
     needed = {name for node in nodes if node.id in todo and node.kind != BOARD for name in node.after}
     return todo | (needed & fresh)

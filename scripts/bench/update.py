@@ -46,8 +46,7 @@ from timing import Timing, alternate, options
 import dare_bench
 from dare_bench.diffusion.canvas import Batch, pack
 from dare_bench.diffusion.forward import inputs
-from dare_bench.diffusion.losses import weighted_sum, weights
-from dare_bench.diffusion.noise import draw_masks, even_levels
+from dare_bench.diffusion.laws import Copies, Law, draw, weights
 from dare_bench.diffusion.plan import Plan
 from dare_bench.model_adapters.llada import LLaDAConfig, LLaDAModelLM
 from dare_bench.types import ModelSpec
@@ -99,14 +98,15 @@ def noised(case: Case, seed: int, shorter: int) -> Noised:
         prompt, answer = ([rng.randrange(256) for _ in range(-(-n // shorter))] for n in counts)
         rows.append((prompt, answer))
     batch, key_B = pack(rows), torch.arange(case.rows)
-    t_B = even_levels(seed, 0, case.rows)
-    masked_T = draw_masks(batch, t_B, key_B, seed)
-    return Noised(batch, masked_T, weights(batch, masked_T, t_B))
+    noise = draw(Law("even"), Copies(batch, key_B, torch.zeros(case.rows, dtype=torch.long), seed))
+    length_T = batch.response_lengths_B[batch.row_T]
+    weight_T = weights(noise, "elbo") / (length_T.clamp(min=1) * case.rows)
+    return Noised(batch, noise.masked_T, weight_T[noise.masked_T].float())
 
 
 def packed(network: Any, spec: ModelSpec, data: Noised) -> Tensor:
     found = inputs(data.batch, data.masked_T, spec)
-    return weighted_sum(network(**found.arguments()).nll, data.weights_N)
+    return torch.dot(network(**found.arguments()).nll.float(), data.weights_N)
 
 
 def padded(network: Any, spec: ModelSpec, data: Noised) -> Tensor:
@@ -127,7 +127,7 @@ def padded(network: Any, spec: ModelSpec, data: Noised) -> Tensor:
     logits = network.head(hidden.view(rows, copies, width, -1)[:, 0].reshape(rows * width, -1))
     row, rest = place_U[found.at_N] // (copies * width), place_U[found.at_N] % (copies * width)
     nll_N = cross_entropy(logits[row * width + rest], found.targets_N, reduction="none")
-    return weighted_sum(nll_N, data.weights_N)
+    return torch.dot(nll_N.float(), data.weights_N)
 
 
 class LogitsPeak(TorchDispatchMode):

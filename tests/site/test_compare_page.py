@@ -14,16 +14,16 @@ from run_factory import make_run
 from site_pages import EVIL, Page, pages, plain
 from typer.testing import CliRunner
 
+from dare_bench.analysis.comparison import compare
+from dare_bench.analysis.paired_tests import holm, paired_difference
+from dare_bench.analysis.pairing import pair
 from dare_bench.cli import app
 from dare_bench.errors import RunError
 from dare_bench.leaderboards import compare_page, comparing
 from dare_bench.leaderboards.builder import build
 from dare_bench.leaderboards.compare_page import TOP, write_standalone
 from dare_bench.leaderboards.forest import Effect, forest
-from dare_bench.runs.comparison import compare
-from dare_bench.runs.paired import pair
 from dare_bench.runs.reader import Run
-from dare_bench.stats.paired import holm, paired_difference
 
 SHARES = {"best": 0.9, "good": 0.8, "fair": 0.5, "poor": 0.2}
 

@@ -12,15 +12,15 @@ import pytest
 from lineages import make_checkpoint, make_family, trained
 from site_pages import EVIL, Page, pages, plain
 
+from dare_bench.analysis.paired_tests import holm
+from dare_bench.analysis.pairing import pair
 from dare_bench.leaderboards.builder import build
 from dare_bench.leaderboards.comparing import p_value
 from dare_bench.leaderboards.entries import read_entries
 from dare_bench.leaderboards.lineage import CheckpointNode, edges, trees
-from dare_bench.runs.paired import pair
 from dare_bench.runs.reader import Run
-from dare_bench.stats.paired import holm
 
-TRAINED = Path(__file__).parents[2] / "docs" / "trained" / "runs"
+TRAINED = Path(__file__).parents[2] / "leaderboards" / "examples" / "trained"
 
 
 def roots(root: Path) -> list[CheckpointNode]:

@@ -14,13 +14,13 @@ from lineages import make_checkpoint, trained
 from run_factory import make_run
 from site_pages import board_data
 
+from dare_bench.analysis.unmasking import Write, unmasking
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.builder import build
 from dare_bench.leaderboards.sample_canvas import canvas
 from dare_bench.leaderboards.sample_document import ANSWERS, anchor
 from dare_bench.leaderboards.sample_pages import PAGE_SIZE, as_data
 from dare_bench.runs.index import SampleIndex
-from dare_bench.runs.unmasking import Write, unmasking
 
 TASK = "dare_sudoku"
 VOID = {"meta", "link", "input", "path", "br"}

@@ -11,15 +11,15 @@ import pytest
 from rich.console import Console
 from run_factory import make_run
 
+from dare_bench.analysis.comparison import compare
 from dare_bench.errors import IncompleteError, UsageError
 from dare_bench.reports import compare as told
 from dare_bench.reports.text import markdown, show
-from dare_bench.runs.comparison import compare
 from dare_bench.runs.files import DONE_FILE
 from dare_bench.runs.reader import Run, find_runs
 
 KEY = "exact_match,none"
-TRAINED = Path(__file__).parents[2] / "docs" / "trained" / "runs"
+TRAINED = Path(__file__).parents[2] / "leaderboards" / "examples" / "trained"
 HALF = [1.0, 0.0] * 30
 MORE = [1.0, 1.0, 1.0, 0.0] * 15
 ALL = [1.0] * 60

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from dare_bench.costs.sizes import size_of
 from dare_bench.errors import CheckpointError
 from dare_bench.loading import family_of, load, locate
 from dare_bench.reading import MAX_BYTES
-from dare_bench.sweeps.sizes import size_of
 
 Damage = Callable[[Path], None]
 DEEP = b"[" * 1000 + b"]" * 1000

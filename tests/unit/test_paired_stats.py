@@ -11,8 +11,10 @@ from itertools import combinations_with_replacement
 import numpy as np
 import pytest
 
-from dare_bench.stats import interval, intervals, paired
-from dare_bench.stats.paired import (
+from dare_bench.analysis import intervals
+from dare_bench.analysis import paired_tests as paired
+from dare_bench.analysis.intervals import interval
+from dare_bench.analysis.paired_tests import (
     Difference,
     all_pairs,
     holm,
@@ -252,7 +254,7 @@ def test_coverage_and_size_for_graded_values(n: int, replicates: int, monkeypatc
     [(20, 0.05, 0.05), (50, 0.01, 0.01), (50, 0.05, 0.02), (200, 0.003, 0.01)],
 )
 def test_few_changes_are_covered_too(n: int, won: float, lost: float) -> None:
-    """Where the bootstrap covers as little as 62 % (:mod:`dare_bench.stats.paired`): never below 93 %, if too wide."""
+    """Where the bootstrap covers as little as 62 % (see ``paired_tests``): never below 93 %, if too wide."""
     drawn = np.random.default_rng(n).multinomial(n, [won, lost, 1 - won - lost], size=4000)
     cached = lru_cache(maxsize=None)(_shares)
     found = [cached(int(a), int(b), n) for a, b, _ in drawn]
@@ -292,7 +294,7 @@ def _any(families: Sequence[Sequence[float]]) -> float:
 
 @pytest.mark.parametrize("n", [10, 60, 200])
 def test_coverage_of_a_single_graded_score(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Student's t for ten documents, the bootstrap for more (:func:`dare_bench.stats.interval`)."""
+    """Student's t for ten documents, the bootstrap for more (:func:`dare_bench.analysis.intervals.interval`)."""
     monkeypatch.setattr(intervals, "_RESAMPLES", 799)
     rng = np.random.default_rng(n)
     covered = 0

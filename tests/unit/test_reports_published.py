@@ -14,6 +14,7 @@ from rich.console import Console
 from run_factory import make_run
 from statsmodels.stats.proportion import confint_proportions_2indep
 
+from dare_bench.analysis.intervals import wilson
 from dare_bench.reports.published import (
     EXPLAINED,
     Bounded,
@@ -29,7 +30,6 @@ from dare_bench.reports.published import (
 from dare_bench.reports.text import markdown, show
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import RecipeBlock
-from dare_bench.stats import wilson
 
 PUBLISHED = {
     "value": 0.7968, "n": 1319, "metric": "accuracy", "measures": "accuracy", "mean_over": "documents", "repeats": 1,

@@ -11,10 +11,10 @@ import toy_source
 from run_factory import make_run, raise_scores
 from toy_model import ToyModel
 
+from dare_bench.analysis.pairing import unmade
 from dare_bench.engine.evaluate import evaluate
 from dare_bench.errors import RunError
 from dare_bench.runs.files import DONE_FILE, file_digest
-from dare_bench.runs.paired import unmade
 from dare_bench.runs.reader import Run
 
 toy_source.register()

@@ -8,9 +8,9 @@ from typing import Any
 
 from run_factory import make_run
 
-from dare_bench.runs.asked import change
+from dare_bench.analysis.settings import change
+from dare_bench.analysis.standing import Asked, around, difference, present
 from dare_bench.runs.reader import Run
-from dare_bench.runs.standing import Asked, around, difference, present
 
 
 def run(root: Path, name: str, template: str = "", shots: int = 0, **options: Any) -> Run:

@@ -13,7 +13,7 @@ from dare_bench.cli.ls_suites import suites
 from dare_bench.cli.plain import say, say_json
 from dare_bench.errors import CheckpointError
 
-app = typer.Typer(help="List models, tasks, suites, recipes, trainers or runs.", no_args_is_help=True)
+app = typer.Typer(help="List models, strategies, tasks, suites, recipes, trainers or runs.", no_args_is_help=True)
 app.command()(recipes)
 app.command()(suites)
 

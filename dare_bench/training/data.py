@@ -12,9 +12,9 @@ from typing import Any
 
 from dare_bench.errors import DataError, UsageError
 from dare_bench.registry import registry
-from dare_bench.training.columns import KEEP, Shape, shape_of
-from dare_bench.training.files import Row, Table, find_files, open_file, open_hub
-from dare_bench.training.rows import Data, Example, Item, Kind, Pair, Question, digest
+from dare_bench.training.columns import KEEP, RowFormat, format_of
+from dare_bench.training.files import FileRow, RowTable, find_files, open_file, open_hub
+from dare_bench.training.rows import Data, Example, Item, Kind, PreferencePair, RewardPrompt, digest
 from dare_bench.training.spec import TrainSpec
 from dare_bench.training.turns import Malformed
 
@@ -53,11 +53,11 @@ class _Reader:
         self.seen = self.bad = 0
         self.named: list[str] = []
 
-    def read(self, tables: Iterator[Table], most: int | None) -> list[Item]:
+    def read(self, tables: Iterator[RowTable], most: int | None) -> list[Item]:
         """Rows of the first ``most`` rows of all tables together; raises DataError when any is malformed."""
         found: list[Item] = []
         for table in tables:
-            shape = shape_of(table.columns, self.kind, table.name, readers) if table.columns else None
+            shape = format_of(table.columns, self.kind, table.name, readers) if table.columns else None
             for row in islice(table.rows, None if most is None else most - self.seen):
                 self.seen += 1
                 found += self._items(row, shape)
@@ -67,7 +67,7 @@ class _Reader:
             raise DataError(self._complaint())
         return found
 
-    def _items(self, row: Row, shape: Shape | None) -> list[Item]:
+    def _items(self, row: FileRow, shape: RowFormat | None) -> list[Item]:
         try:
             if row.value is None:
                 raise Malformed(row.problem)
@@ -114,5 +114,5 @@ def _task_row(row: dict[str, Any], kind: Kind, task: str, where: str) -> Item:
     if kind == "examples":
         return Example(row["prompt"], row["answer"], where)
     if kind == "pairs":
-        return Pair(row["prompt"], row["chosen"], row["rejected"], where)
-    return Question(row["prompt"], row["answer"], task, where, row.get("doc", {}))
+        return PreferencePair(row["prompt"], row["chosen"], row["rejected"], where)
+    return RewardPrompt(row["prompt"], row["answer"], task, where, row.get("doc", {}))

@@ -12,7 +12,7 @@ from dare_bench.errors import DareError, DataError, UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.training.files import reason
 from dare_bench.training.processes import first_process
-from dare_bench.training.rows import Data, Example, Item, Pair, TokenRow, Tokens, content, digest
+from dare_bench.training.rows import Data, Example, Item, PreferencePair, TokenRow, Tokens, content, digest
 from dare_bench.training.spec import TrainSpec
 from dare_bench.types import Prompt
 
@@ -112,7 +112,7 @@ class _Encoder:
         answers: tuple[str, ...] = ()
         if isinstance(row, Example):
             answers = (row.answer,)
-        elif isinstance(row, Pair):
+        elif isinstance(row, PreferencePair):
             answers = (row.chosen, row.rejected)
         if not answers:
             return (TokenRow(prompt, (), row.where, key),)

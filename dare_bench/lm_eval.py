@@ -15,13 +15,131 @@ documents out of the scores and records its settings.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from dare_bench.errors import DareError
-from dare_bench.harness.dare_lm import DareLM
+import torch
+from lm_eval.api.registry import register_model
+from lm_eval.utils import simple_parse_args_string
+
+from dare_bench.engine.journal import Journal
+from dare_bench.engine.progress import watcher
+from dare_bench.engine.queue import Queue
+from dare_bench.errors import DareError, UsageError, suggestion
+from dare_bench.harness.common.requests import RequestBuilder
+from dare_bench.harness.lm_eval.lm import AnsweringLM
+from dare_bench.loading import load
+from dare_bench.protocols import LoadedModel
+from dare_bench.types import Sample
 
 __all__ = ["DareLM", "main"]
+
+log = logging.getLogger(__name__)
+
+
+@register_model("dare")
+class DareLM(AnsweringLM):
+    """``lm_eval.simple_evaluate(model="dare", model_args="pretrained=DIR,dtype=float32,steps=32", ...)``
+
+    Args:
+        pretrained: a checkpoint folder, hub id or bundled name.
+        batch_size: rows at a time (``auto``: the model decides). Results do not depend on it.
+        device: as for :func:`dare_bench.load`.
+        seed: of the sampler's randomness.
+        is_greedy: False saves computing it for log-likelihoods (lm-eval asks for it everywhere, few metrics read it).
+        settings: fields of :func:`dare_bench.load`, decoding fields and likelihood fields, by their own names (the
+            likelihood field ``batch_size`` as ``mc_batch_size``). Decoding fields given here win over those of a task
+            and of ``--gen_kwargs``.
+
+    Raises:
+        UsageError: a setting that is none of these. CheckpointError: as ``load``.
+    """
+
+    def __init__(
+        self,
+        pretrained: str,
+        *,
+        batch_size: int | str | None = None,
+        max_batch_size: int | None = None,
+        device: str | None = None,
+        seed: int = 1234,
+        is_greedy: bool = True,
+        **settings: Any,
+    ) -> None:
+        opening = {name: settings.pop(name) for name in _LOAD_FIELDS & set(settings)}
+        super().__init__(load(pretrained, device=device, **opening).loaded, self._through_queue)
+        decoding, likelihood = _sorted_fields(self.model, settings)
+        self._builder = RequestBuilder(self.model, decoding, likelihood, int(seed), stop_early=True)
+        rows = str(batch_size or max_batch_size or "auto")
+        self._rows = int(rows) if rows.isdigit() else max_batch_size
+        self._is_greedy = is_greedy
+        self._warned: set[str] = set()
+
+    @classmethod
+    def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> DareLM:
+        """lm-eval's way in. What stands in ``model_args`` wins over what lm-eval adds. Its command adds ``cuda:0`` of
+        itself, also where there is no GPU: as with lm-eval's own models, the CPU is taken then."""
+        extra = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        if str(extra.get("device", "")).startswith("cuda") and not torch.cuda.is_available():
+            log.warning("lm-eval asks for %s, but PyTorch sees no GPU here: running on the CPU", extra["device"])
+            extra["device"] = "cpu"
+        return cls(**{**extra, **arg_dict})
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> DareLM:
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
+
+    def _through_queue(self, instances: Sequence[Any]) -> list[Sample]:
+        """One sample an instance, in order, from the engine's queue over a journal that lasts for this call.
+
+        Raises:
+            DareError: a request has no answer: lm-eval has no place for one, and would score it as wrong.
+        """
+        self._builder.forget()
+        requests = [self._builder.build(instance, want_greedy=self._is_greedy) for instance in instances]
+        self._warn()
+        if not requests:
+            return []
+        with TemporaryDirectory(prefix="dare-bench-lm-eval-") as folder, Journal(Path(folder)) as journal:
+            samples = Queue(self.model, journal, max_rows=self._rows, watcher=watcher(True)).answer(requests)
+        for sample in samples:
+            if sample.error is not None:
+                raise DareError(f"task {sample.request.task!r}, document {sample.request.doc_id}: {sample.error}")
+        return samples
+
+    def _warn(self) -> None:
+        for note in [*self._builder.notes, *self.notes]:
+            if note not in self._warned:
+                self._warned.add(note)
+                log.warning("%s", note)
+
+
+_LOAD_FIELDS = set(inspect.signature(load).parameters) - {"checkpoint", "device"}
+
+
+def _sorted_fields(model: LoadedModel, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(decoding fields, likelihood fields); a name that is both, such as ``cfg_scale``, holds for both."""
+    decoding: dict[str, Any] = {}
+    likelihood: dict[str, Any] = {}
+    known = {*type(model.resolve({})).model_fields, "until", "max_gen_toks", "do_sample"}
+    scoring = set(model.resolve_likelihood({})) if model.capabilities.likelihood else set()
+    for given, value in settings.items():
+        name = "batch_size" if given == "mc_batch_size" else given  # lm-eval keeps that name for itself
+        if name in known:
+            decoding[name] = value
+        if name in scoring:
+            likelihood[name] = value
+        if name not in known | scoring:
+            near = suggestion(name, known | scoring | _LOAD_FIELDS)
+            raise UsageError(f"model_args: {name!r} is no field of load, decoding or likelihoods{near}")
+    if likelihood:
+        model.resolve_likelihood(likelihood)
+    return decoding, likelihood
 
 
 def main() -> int:

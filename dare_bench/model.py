@@ -98,14 +98,14 @@ class Model:
             ModelOutputError: NaN logits. MemoryLimitError: one row alone does not fit.
         """
         items = _as_list(prompts)
-        self.loaded.resolve(decoding)  # a bad field is an error even for no prompts
+        resolved = self.loaded.resolve(decoding)  # a bad field is an error even for no prompts
         seen: Counter[tuple[int, ...]] = Counter()
         requests = []
         for i, prompt in enumerate(items):
             tokens = tuple(self.loaded.encode(prompt))
             key = seed if decoding.get("rng") == "reference" else prompt_key(seed, tokens, seen[tokens])
             seen[tokens] += 1
-            requests.append(Request(str(i), "generate", tokens, decoding=decoding, seed=key))
+            requests.append(Request(str(i), "generate", tokens, decoding=decoding, seed=key, resolved=resolved))
         return self._answers(requests, max_rows)
 
     def loglikelihood(

@@ -19,6 +19,6 @@ out local data, runs generated code in a sandbox, and leaves failed documents ou
 
 from __future__ import annotations
 
-from dare_bench.harness.opencompass.model import DareBenchModel
+from dare_bench.harness.opencompass.model_class import DareBenchModel
 
 __all__ = ["DareBenchModel"]

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dare_bench.analysis.names import base_of, made_from, trainings, without_folders
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import Block
 from dare_bench.runs.scores import opened_with
-from dare_bench.runs.trained import base_of, made_from, trainings, without_folders
 
 _SEEDS = ("python seed", "numpy seed", "seed", "few-shot seed")
 

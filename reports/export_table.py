@@ -10,6 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dare_bench.analysis.rows import RowKey, row_key
+from dare_bench.analysis.settings import prompt_context
+from dare_bench.analysis.standing import DatedScore, present, question_difference
 from dare_bench.errors import RunError, unknown
 from dare_bench.program import several
 from dare_bench.reports.export_names import (
@@ -18,12 +21,9 @@ from dare_bench.reports.export_names import (
     family_and_depth,
     settings_texts,
 )
-from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run
-from dare_bench.runs.rows import RowKey, row_key
 from dare_bench.runs.schema import Block
 from dare_bench.runs.scores import Score, headline, is_share
-from dare_bench.runs.standing import Asked, around, difference, present
 from dare_bench.runs.text import counted
 
 Mark = Literal["limited", "incomplete", "definition", "prompts", "approximate", "doubtful"]
@@ -42,7 +42,7 @@ _COMPARED: frozenset[Mark] = frozenset({"approximate"})
 
 
 @dataclass(slots=True)
-class Cell:
+class ExportCell:
     """One score of a row. ``best``: the best of its column, or not separable from it by their intervals."""
 
     score: Score
@@ -51,7 +51,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ExportColumn:
     """A task and the metric that stands for it. ``n``: the documents behind every cell, None where cells differ;
     ``share``: all values are shares from 0 to 1, to be told in percent; ``lower``: lower values are better."""
 
@@ -64,27 +64,27 @@ class Column:
 
 
 @dataclass(slots=True)
-class Row:
+class ExportRow:
     """One checkpoint under one set of settings; ``cells`` follow the table's columns."""
 
     name: str
     settings: str
-    cells: list[Cell | None]
+    cells: list[ExportCell | None]
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreTable:
     """``notes`` are the plain footnotes; those of the marks are :data:`WHY`, for the marks in :meth:`marks`."""
 
-    columns: list[Column]
-    rows: list[Row]
+    columns: list[ExportColumn]
+    rows: list[ExportRow]
     notes: list[str] = field(default_factory=list)
 
     def marks(self) -> list[Mark]:
         seen = {mark for row in self.rows for cell in row.cells if cell for mark in cell.marks}
         return [mark for mark in WHY if mark in seen]
 
-    def cells(self) -> Iterator[Cell]:
+    def cells(self) -> Iterator[ExportCell]:
         return (cell for row in self.rows for cell in row.cells if cell is not None)
 
 
@@ -177,27 +177,30 @@ def _family(own: Answered) -> tuple[str, int]:
     return family_and_depth(_block(own))
 
 
-def _row(own: Answered, places: Sequence[tuple[str, str]]) -> Row:
+def _row(own: Answered, places: Sequence[tuple[str, str]]) -> ExportRow:
     found = [own.get(task) for task, _ in places]
     keys = [key for _, key in places]
-    return Row(
-        "", "", [Cell(one[1]) if one and one[1].key == key else None for one, key in zip(found, keys, strict=True)]
+    return ExportRow(
+        "",
+        "",
+        [ExportCell(one[1]) if one and one[1].key == key else None for one, key in zip(found, keys, strict=True)],
     )
 
 
-def _mark(grouped: Sequence[Answered], rows: Sequence[Row], places: Sequence[tuple[str, str]]) -> None:
+def _mark(grouped: Sequence[Answered], rows: Sequence[ExportRow], places: Sequence[tuple[str, str]]) -> None:
     """Fill in the marks of the cells."""
     for at, (task, _) in enumerate(places):
         column = [(own[task][0], cell) for own, row in zip(grouped, rows, strict=True) if (cell := row.cells[at])]
         asked = [
-            Asked(cell.score, run.created, not _incomplete(run, cell.score), around(run, task)) for run, cell in column
+            DatedScore(cell.score, run.created, not _incomplete(run, cell.score), prompt_context(run, task))
+            for run, cell in column
         ]
         now = present(asked)
         for one, (run, cell) in zip(asked, column, strict=True):
             cell.marks = (*_marks(one, now), *(("doubtful",) if _doubtful(run) else ()))
 
 
-def _name(grouped: Sequence[Answered], rows: Sequence[Row]) -> None:
+def _name(grouped: Sequence[Answered], rows: Sequence[ExportRow]) -> None:
     """Fill in the rows' names and settings."""
     names = checkpoint_names([_block(own) for own in grouped])
     settings = settings_texts([[run for run, _ in own.values()] for own in grouped])
@@ -213,18 +216,17 @@ def _name(grouped: Sequence[Answered], rows: Sequence[Row]) -> None:
 def _incomplete(run: Run, score: Score) -> bool:
     if run.block is None or run.status == "running":
         return True
-    failed = {failure.task for failure in run.block.failures}
-    return not failed.isdisjoint(members(run.results, score.task)) if failed else run.status != "complete"
+    return run.failed_documents(score.task) > 0 if run.block.failures else run.status != "complete"
 
 
-def _marks(one: Asked, now: Asked | None) -> Iterator[Mark]:
-    if one.score.limited:
+def _marks(dated: DatedScore, now: DatedScore | None) -> Iterator[Mark]:
+    if dated.score.limited:
         yield "limited"
-    if not one.whole:
+    if not dated.whole:
         yield "incomplete"
-    if (kind := difference(one, now)) is not None:
+    if (kind := question_difference(dated, now)) is not None:
         yield kind
-    if one.score.tier == "A":
+    if dated.score.tier == "A":
         yield "approximate"
 
 
@@ -232,12 +234,14 @@ def _doubtful(run: Run) -> bool:
     return bool(run.results_edited or (run.block is not None and several(run.block.programs)))
 
 
-def _column(place: tuple[str, str], places: Sequence[tuple[str, str]], cells: Sequence[Cell | None]) -> Column:
+def _column(
+    place: tuple[str, str], places: Sequence[tuple[str, str]], cells: Sequence[ExportCell | None]
+) -> ExportColumn:
     task, key = place
     known = [cell.score for cell in cells if cell is not None]
     counts = {score.n for score in known}
     several = sum(other == task for other, _ in places) > 1
-    return Column(
+    return ExportColumn(
         task,
         key,
         f"{task} ({key.removesuffix(',none')})" if several else task,
@@ -247,7 +251,7 @@ def _column(place: tuple[str, str], places: Sequence[tuple[str, str]], cells: Se
     )
 
 
-def _choose(cells: Sequence[Cell]) -> None:
+def _choose(cells: Sequence[ExportCell]) -> None:
     """Mark the best of a column and what its interval does not separate from it. A score without an interval is taken
     as exact; with less than two comparable scores, or where nobody knows which direction is better, none is best."""
     compared = [cell for cell in cells if _COMPARED.issuperset(cell.marks)]
@@ -265,7 +269,7 @@ def _bounds(score: Score) -> tuple[float, float]:
     return (score.value, score.value) if score.lo is None or score.hi is None else (score.lo, score.hi)
 
 
-def _notes(columns: Sequence[Column], rows: Sequence[Row], doubles: int) -> Iterator[str]:
+def _notes(columns: Sequence[ExportColumn], rows: Sequence[ExportRow], doubles: int) -> Iterator[str]:
     metrics = {column.task: column.key.removesuffix(",none") for column in columns}
     percent = "; shares in percent" if any(column.share for column in columns) else ""
     if len(metrics) == len(columns):  # else the columns' names say which metric

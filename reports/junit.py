@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-from dare_bench.reports.regress import Flip, Verdict, too_many
-from dare_bench.reports.regress_text import change_line, flip_line, judged_line
+from dare_bench.analysis.regression import DocumentChange, RegressionVerdict, too_many
+from dare_bench.reports.regress import change_line, flip_line, judged_line
 from dare_bench.runs.text import counted, visible
 from dare_bench.runs.writer import atomic_write_text
 
@@ -16,12 +16,12 @@ from dare_bench.runs.writer import atomic_write_text
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def write(path: str | Path, verdict: Verdict) -> None:
+def write(path: str | Path, verdict: RegressionVerdict) -> None:
     """Raises SaveError."""
     atomic_write_text(path, text(verdict), durable=False)
 
 
-def text(verdict: Verdict) -> str:
+def text(verdict: RegressionVerdict) -> str:
     """The file. Beside the scores, the answers of each task and the number of excused documents are cases."""
     cases = list(_cases(verdict))
     suite = ElementTree.Element(
@@ -37,7 +37,7 @@ def text(verdict: Verdict) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 
 
-def _cases(verdict: Verdict) -> Iterator[ElementTree.Element]:
+def _cases(verdict: RegressionVerdict) -> Iterator[ElementTree.Element]:
     for one in verdict.scores:
         flips = _of(verdict, one.task, one.key)
         line = flip_line if one.mode == "exact" else change_line
@@ -64,7 +64,7 @@ def _cases(verdict: Verdict) -> Iterator[ElementTree.Element]:
         yield case
 
 
-def _of(verdict: Verdict, task: str, key: str) -> list[Flip]:
+def _of(verdict: RegressionVerdict, task: str, key: str) -> list[DocumentChange]:
     """The documents whose value of that score differs."""
     both = [*verdict.flips, *verdict.changed]
     return [flip for flip in both if flip.task == task and any(value[0] == key for value in flip.values)]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dare_bench.harness.opencompass.catalogue import Catalogue
+from dare_bench.harness.opencompass.catalog import Catalogue
 from dare_bench.harness.opencompass.layout import ROOT, Layout
-from dare_bench.harness.opencompass.quiet import quiet
+from dare_bench.harness.opencompass.quiet_opencompass import quiet
 
 BENCH = Path(__file__).parent / "data" / "bench"
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from dare_bench.cli.plain import plain_console, say_json, tell
-from dare_bench.cli.report import open_runs
+from dare_bench.cli.plain import tell
+from dare_bench.cli.runs import open_runs, print_report, write_markdown
 
 
 def compare(
@@ -33,34 +33,25 @@ def compare(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare runs document by document: exact tests, intervals of the difference, the documents that changed.
+    """Test whether one run is better than another, document by document: exact tests, intervals of the difference.
 
-    Refuses to compare runs that were asked different things; warns where settings differ.
+    Shows the documents that changed. Refuses to compare runs that were asked different things; warns where settings
+    differ. What each run scored, beside published scores, is what report shows.
 
     Example: dare-bench compare out/base out/tuned --docs 5
     """
-    from dare_bench.reports import compare as told
-    from dare_bench.runs.comparison import compare as compared
+    from dare_bench.analysis.comparison import compare as test
+    from dare_bench.reports import compare as render
 
-    opened = [run for word in runs for run in open_runs(word)]
     tasks = [name.strip() for name in task.split(",") if name.strip()] if task is not None else None
-    made = compared(opened, tasks, score, all_pairs=all_pairs, force=force)
-    forced = [told.FORCED] if made.forced else []
-    for text in [*forced, *told.told(made), *made.left_out]:
+    comparison = test(open_runs(runs), tasks, score, all_pairs=all_pairs, force=force)
+    forced = [render.FORCED] if comparison.forced else []
+    for text in [*forced, *comparison.warning_lines(), *comparison.left_out]:
         tell(f"warning: {text}")
     if markdown is not None:
-        from dare_bench.reports.text import markdown as written
-        from dare_bench.runs.writer import atomic_write_text
-
-        atomic_write_text(markdown, written(told.pieces(made, docs)), durable=False)
-        tell(f"wrote {markdown}")
+        write_markdown(markdown, render.elements(comparison, docs))
     if html is not None:
         from dare_bench.leaderboards.compare_page import write_standalone
 
-        tell(f"wrote {write_standalone(made, html)}")
-    if json:
-        say_json(told.record(made, docs))
-        return
-    from dare_bench.reports.text import show
-
-    show(told.pieces(made, docs), plain_console())
+        tell(f"wrote {write_standalone(comparison, html)}")
+    print_report(render.elements(comparison, docs), lambda: render.record(comparison, docs), json=json)

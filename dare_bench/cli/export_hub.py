@@ -12,13 +12,13 @@ from dare_bench.cli.plain import say, tell
 from dare_bench.runs.text import counted, visible
 
 if TYPE_CHECKING:
-    from dare_bench.reports.hub import Result
+    from dare_bench.reports.hub import HubResult
     from dare_bench.runs.reader import Run
 
 CARD = "README.md"
 
 
-class Scale(StrEnum):
+class HubScale(StrEnum):
     """How a share is told."""
 
     PERCENT = "percent"
@@ -47,7 +47,7 @@ def hub(
         str | None,
         typer.Option("--readme", help="The checkpoint's model card, to which scores are added.", show_default=False),
     ] = None,
-    scale: Annotated[Scale, typer.Option("--scale", help="How shares are told.")] = Scale.PERCENT,
+    scale: Annotated[HubScale, typer.Option("--scale", help="How shares are told.")] = HubScale.PERCENT,
     allow_partial: Annotated[
         bool, typer.Option("--allow-partial", help="Export limited or incomplete scores, too; their notes say so.")
     ] = False,
@@ -113,7 +113,7 @@ def hub(
 
 
 def _one(word: str) -> Run:
-    from dare_bench.cli.report import open_runs
+    from dare_bench.cli.runs import open_runs
     from dare_bench.errors import UsageError
 
     found = open_runs(word)
@@ -134,7 +134,7 @@ def _read(card: Path, asked: str | None) -> str:
     raise DataError(f"no model card at {card}; give the path of a README.md, or leave --readme out")
 
 
-def _tell_of(results: list[Result], folder: Path) -> None:
+def _tell_of(results: list[HubResult], folder: Path) -> None:
     for one in results:
         data = one.dataset
         tell(f"wrote {folder / one.path}: {one.score.task} = {one.value:g}, data set {data.id}, task {data.task_id}")

@@ -49,7 +49,7 @@ def table(
 
     Example: dare-bench export table leaderboards/examples/trained --format latex -o table.tex
     """
-    from dare_bench.cli.report import open_runs
+    from dare_bench.cli.runs import open_runs
     from dare_bench.errors import UsageError
     from dare_bench.reports.export_formats import written
     from dare_bench.reports.export_table import score_table
@@ -58,7 +58,7 @@ def table(
     wanted = [name for name in map(str.strip, tasks.split(",")) if name] if tasks is not None else None
     if wanted == []:
         raise UsageError("--tasks names no task; name some, as in --tasks gsm8k,humaneval, or leave it out")
-    opened = list({run.path.resolve(): run for word in runs for run in open_runs(word)}.values())
+    opened = list({run.path.resolve(): run for run in open_runs(runs)}.values())
     for run in opened:
         if not run.scores():
             tell(f"left out: {run.path} has no score (status {run.status})")

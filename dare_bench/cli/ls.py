@@ -77,7 +77,7 @@ def tasks(
     from fnmatch import fnmatch
 
     from dare_bench.errors import UsageError, unknown
-    from dare_bench.harness.task_index import TaskIndex
+    from dare_bench.harness.lm_eval.task_index import TaskIndex
 
     folders = [part for part in (include_path or "").split(",") if part]
     if harness == "opencompass":
@@ -97,7 +97,7 @@ def tasks(
         if not entries:
             raise unknown("task", pattern, index.names())
     if data_dir is not None:
-        from dare_bench.harness.data import LocalData
+        from dare_bench.harness.common.local_data import LocalData
 
         data = LocalData(data_dir)
         here = {e.name for e in index.entries.values() if e.origin != "lm-eval" or data.lists(*index.data_set(e))}
@@ -134,6 +134,23 @@ def trainers(json: _Json = False) -> None:
         say_json(names)
         return
     _columns([[entry["name"], entry["about"], entry["origin"]] for entry in names] or [["none registered"]])
+
+
+@app.command()
+def strategies(json: _Json = False) -> None:
+    """Decoding strategies for --gen-kwargs strategy=NAME, with their fields and sources. Imports torch."""
+    from dare_bench.registry import registry
+
+    rows: list[dict[str, Any]] = []
+    for entry in registry().entries("strategy"):
+        kind = entry.load()
+        fields = {name: None if field.is_required() else field.default for name, field in kind.model_fields.items()}
+        rows.append({"name": entry.name, "fields": fields, "source": kind.source, "origin": entry.origin})
+    if json:
+        say_json(rows)
+        return
+    say('fields go into --gen-kwargs \'{"strategy": {"name": NAME, FIELD: VALUE}}\'; docs: sampling/README.md')
+    _columns([[row["name"], ", ".join(row["fields"]), row["source"]] for row in rows])
 
 
 def _columns(rows: list[list[str]]) -> None:

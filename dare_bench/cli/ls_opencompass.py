@@ -14,7 +14,7 @@ def list_configs(pattern: str | None, include_path: list[str], json: bool) -> No
         UnknownNameError: no name fits; the message names the three closest.
     """
     from dare_bench.errors import unknown
-    from dare_bench.harness.opencompass.catalogue import KIND, Catalogue
+    from dare_bench.harness.opencompass.catalog import KIND, Catalogue
 
     catalogue = Catalogue(include_path)
     found = [catalogue.entries[name] for name in catalogue.names()]

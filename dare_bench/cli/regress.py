@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dare_bench.cli.plain import plain_console, say, say_json, tell
-from dare_bench.cli.report import place
+from dare_bench.cli.plain import say, tell
+from dare_bench.cli.runs import place, print_report, write_markdown
 
 if TYPE_CHECKING:
-    from dare_bench.reports.regress import Verdict
     from dare_bench.runs.reader import Run
 
 _REGRESSION = 3
@@ -46,8 +45,10 @@ def regress(
 
     Example: dare-bench regress out/my-run --baseline leaderboards/baselines/tiny-llada.json --junit regress.xml
     """
+    from dare_bench.analysis.regression import judge
     from dare_bench.errors import UsageError
-    from dare_bench.reports.regress import judge
+    from dare_bench.reports import junit as junit_file
+    from dare_bench.reports import regress as render
     from dare_bench.runs.reader import Run
 
     if update and (json or junit is not None or markdown is not None):
@@ -58,33 +59,21 @@ def regress(
         return
     verdict = judge(opened, baseline, smallest_effect, any_program=any_program)
     if junit is not None:
-        from dare_bench.reports.junit import write
-
-        write(junit, verdict)
+        junit_file.write(junit, verdict)
         tell(f"wrote {junit}")
     if markdown is not None:
-        from dare_bench.reports.regress_text import pieces
-        from dare_bench.reports.text import markdown as written
-        from dare_bench.runs.writer import atomic_write_text
-
-        atomic_write_text(markdown, written(pieces(verdict)), durable=False)
-        tell(f"wrote {markdown}")
-    if json:
-        from dare_bench.reports.regress_text import record
-
-        say_json(record(verdict))
-    else:
-        _show(verdict, docs)
+        write_markdown(markdown, render.elements(verdict))
+    print_report(render.elements(verdict, docs), lambda: render.record(verdict), json=json)
     if verdict.red:
         raise typer.Exit(_REGRESSION)
 
 
 def _update(run: Run, path: Path, smallest_effect: float, docs: int, any_program: bool) -> None:
+    from dare_bench.analysis import baseline as baselines
+    from dare_bench.analysis.baseline_conditions import unlike
+    from dare_bench.analysis.regression import compare, complete
     from dare_bench.errors import UsageError
-    from dare_bench.reports import baseline as baselines
-    from dare_bench.reports.conditions import unlike
-    from dare_bench.reports.regress import compare, complete
-    from dare_bench.reports.regress_text import replaced
+    from dare_bench.reports import regress as render
 
     new = complete(run, any_program)
     if not path.exists():
@@ -94,23 +83,17 @@ def _update(run: Run, path: Path, smallest_effect: float, docs: int, any_program
         if baselines.text(old) == baselines.text(new):
             say(f"{path} is this run's already; nothing to do")
             return
-        found = unlike(old, new)
-        for one in found:
-            if not one.renewable:
+        differences = unlike(old, new)
+        for difference in differences:
+            if not difference.renewable:
                 raise UsageError(
-                    f"{path} is a baseline of another {one.what}: {one.expected}, the run's is {one.seen};"
-                    " choose another name for the file, or delete it first"
+                    f"{path} is a baseline of another {difference.what}: {difference.expected}, the run's is"
+                    f" {difference.seen}; choose another name for the file, or delete it first"
                 )
-        for line in [*replaced(old, new), *(f"{one.what}: {one.expected} -> {one.seen}" for one in found)]:
+        for line in [*render.replaced(old, new), *(f"{one.what}: {one.expected} -> {one.seen}" for one in differences)]:
             say(line)
-        if not found:
-            _show(compare(run.run_id, old, new, smallest_effect), docs)
+        if not differences:
+            verdict = compare(run.run_id, old, new, smallest_effect)
+            print_report(render.elements(verdict, docs), lambda: render.record(verdict), json=False)
     baselines.write(path, new)
     tell(f"wrote {path}")
-
-
-def _show(verdict: Verdict, docs: int) -> None:
-    from dare_bench.reports.regress_text import pieces
-    from dare_bench.reports.text import show
-
-    show(pieces(verdict, docs), plain_console())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dare_bench.cli.plain import plain_console, plain_table, say, say_json
-from dare_bench.cli.report import open_runs, place
+from dare_bench.cli.runs import open_runs, place
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -141,8 +141,8 @@ def _show_documents(console: Console, documents: list[RescoredValue], most: int)
 
 def _two_scores(one: RescoredValue) -> tuple[str, str]:
     """A score as recorded and again: as every verb shows scores, or more precisely where that hides the change."""
+    from dare_bench.formatting import score_text
     from dare_bench.runs.scores import are_shares
-    from dare_bench.runs.text import score_text
 
     values = [value for value in (one.recorded, one.again) if isinstance(value, int | float)]
     share = are_shares(one.metric, *values)

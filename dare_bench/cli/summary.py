@@ -105,11 +105,12 @@ def _stands_for(run: Run) -> list[Score]:
 def _print_published(console: Console, runs: list[Run]) -> None:
     """The published scores beside these runs' own."""
     if runs:
-        from dare_bench.reports.published import comparisons, pieces
-        from dare_bench.reports.text import show
+        from dare_bench.analysis.published import comparisons
+        from dare_bench.reports.elements import show
+        from dare_bench.reports.published import elements
 
         console.print()
-        show(pieces(comparisons(runs)), console)
+        show(elements(comparisons(runs)), console)
 
 
 def _print_scores(console: Console, run: Run) -> None:

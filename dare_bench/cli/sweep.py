@@ -145,8 +145,8 @@ def _table(found: SweepResult) -> None:
 
 def _scores(node: Record) -> str:
     """The headline scores of an evaluation, the first three of them."""
+    from dare_bench.formatting import score_text
     from dare_bench.runs.scores import are_shares
-    from dare_bench.runs.text import score_text
 
     scores = [score for run in node.outputs.get("runs", ()) for score in run["scores"]]
     shown = [

@@ -112,7 +112,7 @@ def estimate(recipe: Recipe, given: Mapping[str, Any] | None = None, gpu: str = 
     fields = merged(recipe.fields(), asked_for)  # raises for a recipe that cannot be run
     test_set, facts = recipe.entry.published.test_set, recipe.file.facts
     notes: list[str] = []
-    run = _settings(recipe, fields, notes)
+    run, sampler = _settings(recipe, fields, notes)
     documents = _documents(recipe.name, test_set, fields, notes)
     prompt = _prompt(run, test_set, notes)
     if run.kind == "likelihood":
@@ -120,10 +120,10 @@ def estimate(recipe: Recipe, given: Mapping[str, Any] | None = None, gpu: str = 
         asked = run.repeats * (test_set.choices or 2)
     else:
         answer = float(test_set.answer_tokens or run.decoding["gen_length"])
-        most = list(_generation(facts, run.decoding, prompt, None))
-        likely = list(_generation(facts, run.decoding, prompt, answer))
+        most = list(_generation(facts, sampler, prompt, None))
+        likely = list(_generation(facts, sampler, prompt, answer))
         asked = run.repeats * run.prompts
-        notes += _generation_notes(facts, run.decoding, answer)
+        notes += _generation_notes(facts, sampler, answer)
     shape = _shape(facts, notes)
     device = GPUS[gpu]
     notes += [
@@ -141,8 +141,9 @@ def estimate(recipe: Recipe, given: Mapping[str, Any] | None = None, gpu: str = 
     )
 
 
-def _settings(recipe: Recipe, fields: Mapping[str, Any], notes: list[str]) -> Run:
-    """The recipe's run with the settings of ``fields``; what nobody set is filled in by the family's own rule."""
+def _settings(recipe: Recipe, fields: Mapping[str, Any], notes: list[str]) -> tuple[Run, Any]:
+    """The recipe's run with the settings of ``fields``, what nobody set filled in by the family's own rule; and the
+    family's sampler (None for likelihoods)."""
     run, file = recipe.entry.run, recipe.file
     assert run is not None
     family = registry().get("family", fields["family"]).load()
@@ -159,10 +160,12 @@ def _settings(recipe: Recipe, fields: Mapping[str, Any], notes: list[str]) -> Ru
     )
     decoding: dict[str, Any] = {}
     likelihood: dict[str, Any] = {}
+    sampler = None
     if run.kind == "likelihood":
         likelihood = family.likelihood_settings(fields["likelihood"], spec)
     else:
-        decoding = family.resolve(fields["decoding"], spec).model_dump()
+        resolved = family.resolve(fields["decoding"], spec)
+        decoding, sampler = resolved.model_dump(), family.sampler(resolved, spec)
         before, now = plain(run.decoding), plain(fields["decoding"])
         if now.get("gen_length") != before.get("gen_length"):
             pace = [name for name in ("steps", "denoising_steps", "block_length") if decoding.get(name) is not None]
@@ -174,7 +177,7 @@ def _settings(recipe: Recipe, fields: Mapping[str, Any], notes: list[str]) -> Ru
     if fields["model"] != file.model:
         notes.append(f"a network of {file.model}'s shape; the shape of {fields['model']} is not known here")
     few = fields.get("num_fewshot")
-    return run.model_copy(
+    settled = run.model_copy(
         update={
             "decoding": decoding,
             "likelihood": likelihood,
@@ -182,6 +185,7 @@ def _settings(recipe: Recipe, fields: Mapping[str, Any], notes: list[str]) -> Ru
             "shots": run.shots if few is None else few,
         }
     )
+    return settled, sampler
 
 
 def _documents(name: str, test_set: TestSet, fields: Mapping[str, Any], notes: list[str]) -> int:
@@ -211,54 +215,38 @@ def _prompt(run: Run, test_set: TestSet, notes: list[str]) -> float:
     return float(total)
 
 
-def _generation(facts: Facts, decoding: Mapping[str, Any], prompt: float, answer: float | None) -> Iterator[Pass]:
+def _generation(facts: Facts, sampler: Any, prompt: float, answer: float | None) -> Iterator[Pass]:
     """The passes of one response; ``answer``: where it ends, for samplers that stop there; None: nowhere."""
-    length = int(decoding["gen_length"])
+    length, block, cache = sampler.gen_length, sampler.block_length, sampler.attention.cache
     if facts.attention == "block-causal":
-        yield from _blockwise(facts, decoding, prompt, length, answer)
+        yield from _blockwise(facts, sampler, prompt, answer)
         return
-    block = int(decoding.get("block_length") or length)
-    steps = int(decoding.get("steps") or length)
-    blocks = length // block
-    guided = 2 if float(decoding.get("cfg_scale", 0)) > 0 else 1
-    whole, cache = prompt + length, decoding.get("cache", "none")
-    if cache == "none":
-        yield Pass(steps * guided, whole, whole, block / 2)
+    passes, blocks, whole = sampler.strategy.expected_forwards(block), length // block, prompt + length
+    if not cache.used:
+        yield Pass(blocks * passes * sampler.forwards_per_turn, whole, whole, block / 2)
         return
     yield Pass(blocks, whole, whole, block / 2)
     for number in range(blocks):
-        window = block if cache == "dual" else length - number * block
-        yield Pass(steps / blocks - 1, window, whole, block / 2)
+        yield Pass(passes - 1, block if cache.block_alone else length - number * block, whole, block / 2)
 
 
-def _blockwise(
-    facts: Facts, decoding: Mapping[str, Any], prompt: float, length: int, answer: float | None
-) -> Iterator[Pass]:
+def _blockwise(facts: Facts, sampler: Any, prompt: float, answer: float | None) -> Iterator[Pass]:
     """Block by block behind a cache of all earlier ones; a block's commit rides on the next one's first pass."""
-    block = int(decoding["block_length"])
-    steps = int(decoding.get("denoising_steps") or decoding.get("steps") or block)
-    edits = decoding.get("editing_threshold") is not None
-    passes = float(steps if not edits else block) + (1 + int(decoding.get("max_post_steps", 16)) if edits else 0)
-    written = length
+    block, written, tokens_per_forward = sampler.block_length, sampler.gen_length, None
     if answer is not None:
-        written = min(length, ceil(answer) + 1)
-        if _by_confidence(decoding):
-            passes = min(passes, max(1.0, block / (facts.tokens_per_forward or 1.0)))
+        written, tokens_per_forward = min(written, ceil(answer) + 1), facts.tokens_per_forward or 1.0
+    passes = sampler.strategy.expected_forwards(block, tokens_per_forward)
     yield Pass(1, prompt, prompt)
     for number in range(ceil(written / block)):
         context = prompt + (number + 1) * block
-        yield Pass(passes, context if decoding.get("cache") == "none" else block, context, block / 2)
+        yield Pass(passes, block if sampler.attention.cache.used else context, context, block / 2)
 
 
-def _by_confidence(decoding: Mapping[str, Any]) -> bool:
-    return decoding.get("threshold") is not None or decoding.get("remasking_strategy") == "low_confidence_dynamic"
-
-
-def _generation_notes(facts: Facts, decoding: Mapping[str, Any], answer: float) -> list[str]:
+def _generation_notes(facts: Facts, sampler: Any, answer: float) -> list[str]:
     if facts.attention == "bidirectional":
         return ["every response is decoded to its full length, the LM head run at the masks of the open block"]
     notes = [f"expected: answers end after {answer:.0f} tokens; at most: full length, every step of every block"]
-    if _by_confidence(decoding):
+    if sampler.strategy.parallel:
         tokens = facts.tokens_per_forward
         known = "the authors' measured mean" if tokens else "none published, so the slowest"
         notes.append(f"expected: {tokens or 1:g} tokens written a forward pass ({known})")

@@ -8,7 +8,7 @@ from typing import Any
 from dare_bench import suites
 from dare_bench.config import RunSpec
 from dare_bench.errors import DareError, DecodingError, UnknownNameError, suggestion
-from dare_bench.harness.requests import plain
+from dare_bench.harness.common.requests import plain
 from dare_bench.keywords import DecodingKeywords
 from dare_bench.registry import registry
 

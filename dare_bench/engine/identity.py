@@ -74,7 +74,7 @@ def settings_by_task(
         seen.add(mark)
         # Every setting is checked; the first document's stands for the task (documents rarely differ).
         if request.kind == "generate":
-            resolved = model.resolve(request.decoding)
+            resolved = request.resolved or model.resolve(request.decoding)
             refuse_unsound_ids(model, resolved)
             decoding.setdefault(request.task, resolved.model_dump(mode="json"))
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from dare_bench.engine.answering import note
@@ -280,8 +280,3 @@ def size(request: Request) -> int:
     else:
         length = len(prompt)
     return length + (len(target) if target is not None else 0)
-
-
-def with_fields(request: Request, extra: Mapping[str, Any]) -> Request:
-    """``request`` with decoding fields added; fields that it has already win."""
-    return replace(request, decoding={**extra, **request.decoding})

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ConfigDict
 
 from dare_bench.errors import RunError
-from dare_bench.harness.documents import place
+from dare_bench.harness.common.requests import place
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import Block
 from dare_bench.runs.writer import plain

@@ -24,8 +24,8 @@ from dare_bench.engine.recorded import RecordedAnswers, RecordedModel
 from dare_bench.engine.rundir import read_done
 from dare_bench.errors import DataError, IncompleteError, RunError, UsageError, unknown
 from dare_bench.registry import registry
-from dare_bench.runs.intervals import members, metric_keys
 from dare_bench.runs.reader import Run
+from dare_bench.runs.results import members, metric_keys
 from dare_bench.runs.schema import Block
 from dare_bench.runs.writer import plain
 

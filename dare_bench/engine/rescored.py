@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench import version
+from dare_bench.analysis.score_intervals import confidence_intervals
 from dare_bench.engine.environment import command
 from dare_bench.engine.rescore import Rescored
 from dare_bench.engine.results import task_hash
@@ -18,7 +19,6 @@ from dare_bench.errors import RunError
 from dare_bench.program import installed
 from dare_bench.reading import open_regular
 from dare_bench.runs.files import traces_name, write_results, write_samples
-from dare_bench.runs.intervals import confidence_intervals
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import UNSAFE_ALLOWED, Block, Execution, HarnessBlock, RunEvent
 from dare_bench.runs.writer import atomic_file, ensure_folder, save_error

@@ -10,6 +10,6 @@ if TYPE_CHECKING:
 
 def register(registry: Registry) -> None:
     """Harness names for ``--harness``."""
-    registry.add("harness", "lm-eval", "dare_bench.harness.lm_eval:LmEvalSource", origin=__name__)
+    registry.add("harness", "lm-eval", "dare_bench.harness.lm_eval.source:LmEvalSource", origin=__name__)
     source = "dare_bench.harness.opencompass.source:OpenCompassSource"
     registry.add("harness", "opencompass", source, origin=__name__)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dare_bench.errors import DataError, UsageError
-from dare_bench.harness.data import without_scripts
+from dare_bench.harness.common.local_data import without_scripts
 from dare_bench.reading import MAX_LINE, check_nesting, existing, open_regular, unique_object
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")

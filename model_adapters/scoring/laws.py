@@ -27,7 +27,7 @@ from dare_bench.errors import DecodingError
 from dare_bench.types import ModelSpec
 
 
-class Law(ABC):
+class LikelihoodLaw(ABC):
     """How a family estimates log p(target | context). Stateless."""
 
     @abstractmethod
@@ -72,21 +72,21 @@ class Law(ABC):
         """Most tokens whose masks an exact estimate enumerates at once."""
         return target
 
-    def ending(self, target: Sequence[int], asked: str, text: bool, spec: ModelSpec) -> tuple[list[int], int]:
+    def ending(self, target: Sequence[int], requested: str, text: bool, spec: ModelSpec) -> tuple[list[int], int]:
         """Tokens that the law puts behind a target before it scores it; and how many tokens at the end of what is then
-        the target are only there to be seen, neither masked nor scored.
+        the target are only there to be visible, neither masked nor scored.
 
-        ``asked`` is the estimator asked for; ``text``: the pair was given as strings.
+        ``requested`` is the estimator requested; ``text``: the pair was given as strings.
         """
         return [], 0
 
     @abstractmethod
     def draws(
-        self, context: int, target: int, settings: Mapping[str, Any], seed: int, seen: int = 0
+        self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0
     ) -> list[MaskDraws]:
         """The masks, one set for each part of the sum (a block each where the family has blocks).
 
-        The last ``seen`` tokens of the target stay visible. ``settings["estimator"]`` is ``exact`` or ``reference``.
+        The last ``visible`` tokens of the target stay visible. ``settings["estimator"]`` is ``exact`` or ``reference``.
 
         Raises:
             DecodingError: more tokens than can be enumerated. PromptError: nothing to mask.
@@ -115,7 +115,7 @@ def one_of(name: str, value: Any, allowed: Sequence[str]) -> None:
         raise DecodingError(f"{name}={value!r} is not known; {name}s are {', '.join(allowed)}")
 
 
-class WholeTarget(Law):
+class WholeTarget(LikelihoodLaw):
     """Masks over the whole target (LLaDA). ``batch_size`` is the stratification of the published draws."""
 
     def __init__(self, guided: bool = False) -> None:
@@ -129,7 +129,7 @@ class WholeTarget(Law):
         check_rounds(settings["mc_num"], settings["batch_size"])
 
     def draws(
-        self, context: int, target: int, settings: Mapping[str, Any], seed: int, seen: int = 0
+        self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0
     ) -> list[MaskDraws]:
         return [draw(target, dict(settings), seed)]
 
@@ -141,7 +141,7 @@ class WholeTarget(Law):
         return float(settings.get("cfg_scale", 0.0))
 
 
-class Blockwise(Law):
+class Blockwise(LikelihoodLaw):
     """The sum over blocks of each block's own bound, given the clean tokens before it (SDAR, LLaDA2).
 
     Blocks are counted from column 0; context tokens of the target's first block are visible and never masked.
@@ -163,7 +163,7 @@ class Blockwise(Law):
         return max(map(len, block_spans(context, target, settings["block_length"])))
 
     def draws(
-        self, context: int, target: int, settings: Mapping[str, Any], seed: int, seen: int = 0
+        self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0
     ) -> list[MaskDraws]:
         spans = block_spans(context, target, settings["block_length"])
         if settings["estimator"] == "exact":

@@ -17,7 +17,7 @@ from typing import Any
 
 import dare_bench
 from dare_bench.config import run_spec
-from dare_bench.harness import lm_eval
+from dare_bench.harness.lm_eval import source as lm_eval
 from dare_bench.harness.opencompass import source as opencompass
 from dare_bench.registry import registry
 from dare_bench.types import Sample

@@ -19,7 +19,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 MODULES = (
-    "dare_bench.cli", "dare_bench.engine.evaluate", "dare_bench.harness.lm_eval", "dare_bench.harness.code_tasks",
+    "dare_bench.cli", "dare_bench.engine.evaluate", "dare_bench.harness.lm_eval.source",
+    "dare_bench.harness.lm_eval.code_tasks",
     "dare_bench.harness.opencompass.source", "dare_bench.trainers.sft", "dare_bench.trainers.loop",
     "dare_bench.training.run", "dare_bench.sweeps.run", "dare_bench.leaderboards.builder",
     "dare_bench.model_adapters.llada.family", "lm_eval.evaluator", "opencompass.datasets", "opencompass.openicl",

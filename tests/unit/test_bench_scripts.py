@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dare_bench.model_adapters.sampling.windows import Packer
+from dare_bench.model_adapters.sampling.attention import Packer
 
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 

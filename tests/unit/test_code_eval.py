@@ -15,8 +15,8 @@ from require import lacks, need_package
 from dare_bench import sandbox
 from dare_bench.config import run_spec
 from dare_bench.errors import DareError, UsageError
-from dare_bench.harness import code_eval
-from dare_bench.harness.code_eval import CodeEval, CodeRunner, calls, pass_at_k, standing_in
+from dare_bench.harness.common import code_eval
+from dare_bench.harness.common.code_eval import CodeEval, CodeRunner, calls, pass_at_k, standing_in
 from dare_bench.sandbox import Verdict
 
 ADD = "def add(a, b):\n    return a + b\n"

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from require import need_package
 
-from dare_bench.harness.extraction import annotate, count, of_lm_eval, of_opencompass, rate, tally, unread
-from dare_bench.harness.stated import boxed, numbers, plain
+from dare_bench.harness.common.extraction_status import NOTHING, count, is_nothing, status_of
+from dare_bench.harness.lm_eval.extraction import annotate, of_lm_eval, tally, unread
+from dare_bench.harness.opencompass.extraction_rules import REPORTING, of_opencompass
+from dare_bench.runs.scores import extraction_rate as rate
 
 GSM8K = (
     "Natalia sold 48/2 = 24 clips in May.\nAltogether she sold 48+24 = 72 clips in April and May.\n#### 72",
@@ -78,10 +80,10 @@ def said(path: str, name: str, response: str, finish: str = "eos", doc: Any = No
         [
             ("72", "matched"),
             ("72.", "matched"),
-            ("72", "ambiguous"),
+            ("72", "matched"),
             ("2", "matched"),
             ("[invalid]", "no_match"),
-            ("3", "ambiguous"),
+            ("3", "matched"),
             ("72", "matched"),
             ("1,072", "matched"),
             ("72.0", "matched"),
@@ -94,10 +96,11 @@ def test_gsm8k(response: str, strict: tuple[str, str], flexible: tuple[str, str]
     assert said("gsm8k/gsm8k.yaml", "flexible-extract", response) == flexible
 
 
-def test_a_response_that_was_cut_is_truncated_and_one_that_got_to_its_answer_is_not() -> None:
+def test_a_response_that_was_cut_before_its_answer_is_truncated() -> None:
     cut = "She sold 48 clips, then half as many, which is 48/2 ="
     assert said("gsm8k/gsm8k.yaml", "strict-match", cut, "length")[1] == "truncated"
-    assert said("gsm8k/gsm8k.yaml", "flexible-extract", cut, "length") == ("2", "truncated")
+    assert said("gsm8k/gsm8k.yaml", "flexible-extract", cut, "length") == ("2", "matched")
+    assert said("gsm8k/gsm8k.yaml", "flexible-extract", "She sold", "length") == ("[invalid]", "truncated")
     assert said("gsm8k/gsm8k.yaml", "flexible-extract", GSM8K[0], "length") == ("72", "matched")
     assert said("gsm8k/gsm8k.yaml", "strict-match", GSM8K[0], "length") == ("72", "matched")
     assert said("gsm8k/gsm8k.yaml", "strict-match", cut, "stop")[1] == "no_match"
@@ -144,39 +147,35 @@ def test_bbh(path: str, name: str, response: str, taken: str | None, status: str
 
 DOC = {"problem": "p", "solution": "So $x=\\boxed{\\frac{1}{2}}$.", "answer": "\\frac{1}{2}"}
 MINERVA = [
-    ("We solve. Final Answer: The final answer is $\\frac{1}{2}$. I hope it is correct.", "eos", (1, 1), "matched"),
-    ("We solve and get $\\boxed{\\frac{1}{2}}$.", "eos", (0, 1), "matched"),
-    ("So $\\boxed{\\frac{1}{3}}$, no: $\\boxed{\\frac12}$", "eos", (0, 1), "ambiguous"),
-    ("We take $a = 3$ and then $b = 4$ and", "length", (0, 0), "truncated"),
-    ("We take $a = 3$ and then $b = 4$ and", "eos", (0, 0), "matched"),
-    ("I do not know the answer.", "eos", (0, 0), "no_match"),
-    ("", "length", (0, 0), "truncated"),
+    ("We solve. Final Answer: The final answer is $\\frac{1}{2}$. I hope it is correct.", (1, 1)),
+    ("We solve and get $\\boxed{\\frac{1}{2}}$.", (0, 1)),
+    ("So $\\boxed{\\frac{1}{3}}$, no: $\\boxed{\\frac12}$", (0, 1)),
+    ("We take $a = 3$ and then $b = 4$ and", (0, 0)),
+    ("I do not know the answer.", (0, 0)),
+    ("", (0, 0)),
 ]
 
 
-@pytest.mark.parametrize(("response", "finish", "scores", "status"), MINERVA)
-def test_minerva(response: str, finish: str, scores: tuple[int, int], status: str) -> None:
+@pytest.mark.parametrize(("response", "scores"), MINERVA)
+def test_minerva(response: str, scores: tuple[int, int]) -> None:
     need_package("math_verify")
     task = lm_eval_task("minerva_math/minerva_math_algebra.yaml")
-    assert of_lm_eval(task, "none", response, response, finish) == status
+    assert of_lm_eval(task, "none", response, response, "eos") is None
     assert tuple(task.config.process_results(DOC, [response]).values()) == scores
 
 
 @pytest.mark.parametrize(
-    ("path", "response", "right", "status"),
+    ("path", "response", "right"),
     [
-        ("hendrycks_math/hendrycks_math_algebra.yaml", "It is $\\frac{1}{2}$.", 1, "matched"),
-        ("hendrycks_math/hendrycks_math_algebra.yaml", "\\frac{1}{2}", 1, "matched"),
-        ("hendrycks_math/hendrycks_math_algebra.yaml", "If $x=3$ then\nit is $\\frac{1}{2}$.", 0, "ambiguous"),
-        ("hendrycks_math/hendrycks_math_algebra.yaml", "We first\nadd one half.", 0, "no_match"),
-        ("aime/aime24.yaml", "So $n=3$, $m=2$ and \\boxed{\\frac{1}{2}}", 1, "matched"),
-        ("aime/aime24.yaml", "Either \\boxed{3} or \\boxed{\\frac{1}{2}}", 1, "ambiguous"),
-        ("aime/aime24.yaml", "We count the\nways to choose", 0, "no_match"),
+        ("hendrycks_math/hendrycks_math_algebra.yaml", "It is $\\frac{1}{2}$.", 1),
+        ("hendrycks_math/hendrycks_math_algebra.yaml", "If $x=3$ then\nit is $\\frac{1}{2}$.", 0),
+        ("aime/aime24.yaml", "Either \\boxed{3} or \\boxed{\\frac{1}{2}}", 1),
+        ("aime/aime24.yaml", "We count the\nways to choose", 0),
     ],
 )
-def test_scorers_that_read_the_response_themselves(path: str, response: str, right: int, status: str) -> None:
+def test_of_scorers_that_read_the_response_themselves_nothing_is_said(path: str, response: str, right: int) -> None:
     task = lm_eval_task(path)
-    assert of_lm_eval(task, "none", response, response, "eos") == status
+    assert of_lm_eval(task, "none", response, response, "eos") is None
     assert task.config.process_results(DOC, [response])["exact_match"] == right
 
 
@@ -240,20 +239,19 @@ def test_rows_get_a_status_for_each_answer() -> None:
 def test_a_metric_that_reads_less_than_the_other_is_noted() -> None:
     need_package("math_verify")
     task = lm_eval_task("minerva_math/minerva_math_algebra.yaml")
-    rows = [row("none", [[response]], [response], doc_id=i) for i, (response, *_) in enumerate(MINERVA)]
-    annotate({"m": task}, {"m": rows}, lambda *place: MINERVA[place[1]][1])
+    rows = [row("none", [[response]], [response], doc_id=i) for i, (response, _) in enumerate(MINERVA)]
+    annotate({"m": task}, {"m": rows}, lambda *place: "eos")
     notes = unread({"m": task}, {"m": rows})
-    assert tally({"m": rows})["m"]["none"] == {"matched": 3, "ambiguous": 1, "truncated": 2, "no_match": 1}
-    assert len(notes) == 1 and "6 of 7 answers lack the phrase" in notes[0]
+    assert tally({"m": rows}) == {}
+    assert len(notes) == 1 and "5 of 6 answers lack the phrase" in notes[0]
 
 
-def test_values_are_compared_without_what_surrounds_them() -> None:
-    assert {plain(v) for v in ("$\\boxed{1,000}$.", "1000", "x = 1000", "1000.0", "**1000**")} == {"1000"}
-    assert plain("(B)") == plain("b.") == "b"
-    assert plain("(1,2)") == "(1,2)" and plain("y^2 = 4") != "4"
-    assert boxed("\\boxed{\\frac{1}{2}} and \\fbox{3}, \\boxed{never closed") == ["\\frac{1}{2}", "3"]
-    assert numbers("The answer is that each of 3 friends gets 12") == []
-    assert numbers("The answer is $12.50. #### 12") == ["12.50", "12"]
+def test_equal_answers_are_one() -> None:
+    assert status_of(["$1,000.", "1000", "**1000**"], None) == "matched"
+    assert status_of(["b", "B."], "length") == "matched"
+    assert status_of(["12", "12.5"], None) == "ambiguous"
+    assert (status_of([], "length"), status_of([], "eos")) == ("truncated", "no_match")
+    assert all(map(is_nothing, (*NOTHING, None, " "))) and not is_nothing("0")
 
 
 # --- OpenCompass ------------------------------------------------------------------------------------------------------
@@ -261,26 +259,25 @@ def test_values_are_compared_without_what_surrounds_them() -> None:
 OPENCOMPASS = [
     ("gsm8k/gsm8k_gen_1d7fe4", GSM8K[1], "eos", "72", "matched"),
     ("gsm8k/gsm8k_gen_1d7fe4", "Let me think", "eos", "NULL", "no_match"),
-    ("gsm8k/gsm8k_gen_1d7fe4", "48 and then half of", "length", "48", "truncated"),
-    ("gsm8k/gsm8k_gen_1d7fe4", "The answer is 72.\n(2 steps)", "eos", "2", "ambiguous"),
+    ("gsm8k/gsm8k_gen_1d7fe4", "Let me think", "length", "NULL", "truncated"),
+    ("gsm8k/gsm8k_gen_1d7fe4", "The answer is 72.\n(2 steps)", "eos", "2", "matched"),
     ("ARC_c/ARC_c_gen_1e0de5", "B", "eos", "B", "matched"),
     ("ARC_c/ARC_c_gen_1e0de5", "The answer is (C).", "eos", "C", "matched"),
-    ("ARC_c/ARC_c_gen_1e0de5", "The answer is A. Wait, the answer is D.", "eos", "D", "ambiguous"),
-    ("ARC_c/ARC_c_gen_1e0de5", "Because of the sun", "eos", "B", "no_match"),  # OpenCompass takes the word's capital
+    ("ARC_c/ARC_c_gen_1e0de5", "The answer is A. Wait, the answer is D.", "eos", "D", "matched"),
+    ("ARC_c/ARC_c_gen_1e0de5", "Because of the sun", "eos", "B", "matched"),  # OpenCompass takes the word's capital
     ("ARC_c/ARC_c_gen_1e0de5", "", "length", "", "truncated"),
     ("mmlu/mmlu_gen_4d595a", "the correct answer is option: B", "eos", "B", "matched"),
-    ("gpqa/gpqa_openai_simple_evals_gen_5aeece", "Answer: A\nAnswer: B", "eos", "A", "ambiguous"),
+    ("gpqa/gpqa_openai_simple_evals_gen_5aeece", "Answer: A\nAnswer: B", "eos", "A", "matched"),
     ("gpqa/gpqa_openai_simple_evals_gen_5aeece", "It is B", "eos", None, "no_match"),
     ("mmlu_pro/mmlu_pro_0shot_cot_gen_08c1de", "Thinking.\nANSWER: J", "eos", "J", "matched"),
     ("mmlu_pro/mmlu_pro_0shot_cot_gen_08c1de", "Thinking of J", "length", "", "truncated"),
-    ("math/math_0shot_gen_393424", "Hence \\boxed{5}.", "eos", "5", "matched"),
-    ("math/math_0shot_gen_393424", "Either \\boxed{5} or \\boxed{6}.", "eos", "6", "ambiguous"),
-    ("math/math_0shot_gen_393424", "The answer is $5$.", "eos", "5", "matched"),
-    ("math/math_0shot_gen_393424", "We start by expanding the square of the sum", "eos", None, "no_match"),
     ("ceval/ceval_gen_5f30c7", "C", "eos", "C", "matched"),
     ("ceval/ceval_gen_5f30c7", "这道题我不会", "eos", "", "no_match"),
-    ("bbh/bbh_gen_5b92b0", "We know. So the answer is (B).", "eos", "B", "matched"),
-    ("bbh/bbh_gen_5b92b0", "either way", "eos", "either way", "no_match"),
+    # These give back the first sentence, the first line or the text where they find no answer.
+    ("math/math_0shot_gen_393424", "Hence \\boxed{5}.", "eos", "5", None),
+    ("math/math_0shot_gen_393424", "We start by expanding the square of the sum", "eos", None, None),
+    ("bbh/bbh_gen_5b92b0", "We know. So the answer is (B).", "eos", "B", None),
+    ("bbh/bbh_gen_5b92b0", "either way", "eos", "either way", None),
     ("humaneval/humaneval_gen_8e312c", "def f():\n    return 1", "eos", None, None),
     ("IFEval/IFEval_gen_3321a3", "Some text.", "eos", "Some text.", None),
 ]
@@ -320,14 +317,24 @@ def test_opencompass(name: str, prediction: str, finish: str, taken: str | None,
         assert extracted == taken
 
 
-def test_opencompass_scorers_without_a_postprocessor() -> None:
-    need_package("math_verify")
-    free = {"evaluator": {"type": "BBHEvaluator"}}
-    assert of_opencompass(free, "So the answer is True.", "So the answer is True.", "eos") == "matched"
-    assert of_opencompass(free, "We walk to\nthe left", "We walk to\nthe left", "length") == "truncated"
-    verify = {"evaluator": {"type": "opencompass.evaluator.MATHVerifyEvaluator"}}
-    assert of_opencompass(verify, "so \\boxed{3}", "so \\boxed{3}", "eos") == "matched"
-    assert of_opencompass(verify, "we begin", "we begin", "eos") == "no_match"
+def test_the_postprocessors_with_a_status_report_that_they_find_nothing() -> None:
+    """Fails when an OpenCompass has another list of them, or other values for it."""
+    need_package("opencompass")
+    import opencompass.datasets  # noqa: F401  (registers the postprocessors)
+    from opencompass.registry import TEXT_POSTPROCESSORS
+    from opencompass.utils import text_postprocessors
+
+    known = {function.__name__: function for function in TEXT_POSTPROCESSORS.module_dict.values()}
+    known |= {name: value for name, value in vars(text_postprocessors).items() if name in REPORTING}
+    settings = {
+        "first_option_postprocess": {"options": "ABCD"},
+        "last_option_postprocess": {"options": "ABCD"},
+        "match_answer_pattern": {"answer_pattern": "ANSWER: ([A-D])"},
+        "xml_tag_postprocessor": {"tag": "<x>"},
+    }
+    for name in REPORTING:
+        for text in ("~ no answer here ~", "~ one ~ 这道题我不会\n~ two ~", ""):
+            assert is_nothing(known[name](text, **settings.get(name, {}))), name
 
 
 @pytest.mark.parametrize("extracted", ["5", "It is 5", "it is 5", "", None])

@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from dare_bench.checkpoint_files import read_header
 from dare_bench.config import run_spec
 from dare_bench.errors import DareError
-from dare_bench.harness.data import LocalData
+from dare_bench.harness.common.local_data import LocalData
 from dare_bench.loading import family_of, load, locate
 from dare_bench.model_adapters.checkpoint import INDEX, weights_of
 from dare_bench.run_fields import run_fields

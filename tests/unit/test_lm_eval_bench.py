@@ -22,7 +22,7 @@ from toy_tasks import answer_with
 
 from dare_bench.config import run_spec
 from dare_bench.errors import DataError
-from dare_bench.harness.lm_eval import LmEvalSource
+from dare_bench.harness.lm_eval.source import LmEvalSource
 
 need_package("lm_eval")
 BENCH = Path(__file__).parents[1] / "data" / "bench"

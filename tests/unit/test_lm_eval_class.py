@@ -13,10 +13,10 @@ import pytest
 from toy_model import ToyModel
 from toy_tasks import answer_with, for_plain_lm_eval, write_data, write_tasks
 
+from dare_bench import lm_eval as dare_lm
 from dare_bench.config import run_spec
 from dare_bench.errors import DareError, DecodingError, UsageError
-from dare_bench.harness import dare_lm
-from dare_bench.harness.lm_eval import LmEvalSource
+from dare_bench.harness.lm_eval.source import LmEvalSource
 
 Evaluate = Callable[..., Any]
 

@@ -15,10 +15,10 @@ from toy_tasks import answer_with, write_tasks
 from dare_bench import sandbox
 from dare_bench.config import run_spec
 from dare_bench.errors import UsageError
-from dare_bench.harness.code_eval import HEAVY_TIMEOUT, TIMEOUT
-from dare_bench.harness.code_scoring import adapted, asked
-from dare_bench.harness.code_tasks import CodeTaskError
-from dare_bench.harness.lm_eval import LmEvalSource
+from dare_bench.harness.common.code_eval import HEAVY_TIMEOUT, TIMEOUT
+from dare_bench.harness.lm_eval.code_scoring import adapted, asked
+from dare_bench.harness.lm_eval.code_tasks import CodeTaskError
+from dare_bench.harness.lm_eval.source import LmEvalSource
 from dare_bench.sandbox import Pool, Verdict
 from dare_bench.types import Request, Sample
 

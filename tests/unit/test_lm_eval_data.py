@@ -15,11 +15,11 @@ from require import need_package
 from toy_tasks import write_data
 
 from dare_bench.errors import DataError, UsageError
-from dare_bench.harness.data import LocalData
-from dare_bench.harness.opencompass import bench
-from dare_bench.harness.opencompass.bench import Bench
-from dare_bench.harness.punkt import check_punkt
-from dare_bench.harness.task_index import TaskIndex
+from dare_bench.harness.common.local_data import LocalData
+from dare_bench.harness.lm_eval.ifeval_data import check_punkt
+from dare_bench.harness.lm_eval.task_index import TaskIndex
+from dare_bench.harness.opencompass import manifest_rows as bench
+from dare_bench.harness.opencompass.manifest_rows import Bench
 from dare_bench.reading import check_json_depth
 
 SMALL = {"dataset_path": "toys/sums", "dataset_name": "small"}
@@ -296,7 +296,7 @@ def _by_lm_eval(folder: Path) -> None:
     from toy_model import ToyModel
 
     from dare_bench.config import run_spec
-    from dare_bench.harness.lm_eval import LmEvalSource
+    from dare_bench.harness.lm_eval.source import LmEvalSource
 
     (folder.parent / "tasks").mkdir()
     (folder.parent / "tasks" / "planted.yaml").write_text(TASK.format(folder=folder))

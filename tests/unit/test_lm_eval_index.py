@@ -11,9 +11,9 @@ import pytest
 from toy_tasks import write_tasks
 
 from dare_bench.errors import DataError, UnknownNameError, UsageError
-from dare_bench.harness import task_index
-from dare_bench.harness.code_tasks import CodeTaskError, code_tasks, refuse_unknown_code, sandboxed_tasks
-from dare_bench.harness.task_index import TaskIndex, lm_eval_folder
+from dare_bench.harness.lm_eval import task_index
+from dare_bench.harness.lm_eval.code_tasks import CodeTaskError, code_tasks, refuse_unknown_code, sandboxed_tasks
+from dare_bench.harness.lm_eval.task_index import TaskIndex, lm_eval_folder
 
 KINDS = {"TASK": "task", "PY_TASK": "python", "GROUP": "group", "TAG": "tag"}
 
@@ -144,7 +144,7 @@ def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path, monkeypa
 
 def test_names_need_neither_torch_nor_lm_eval(tmp_path: Path) -> None:
     code = (
-        "import sys; from dare_bench.harness.task_index import TaskIndex; names = TaskIndex().names();"
+        "import sys; from dare_bench.harness.lm_eval.task_index import TaskIndex; names = TaskIndex().names();"
         "assert {'gsm8k', 'bbh', 'hellaswag', 'ai2_arc'} <= set(names), len(names);"
         "print([m for m in ('torch', 'lm_eval', 'transformers', 'datasets') if m in sys.modules])"
     )

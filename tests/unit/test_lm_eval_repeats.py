@@ -12,7 +12,7 @@ from toy_tasks import CHOICES, SUMS, answer_with, write_data, write_tasks
 
 from dare_bench import seeds
 from dare_bench.config import run_spec
-from dare_bench.harness.lm_eval import LmEvalSource
+from dare_bench.harness.lm_eval.source import LmEvalSource
 from dare_bench.types import Request
 
 Make = Callable[..., LmEvalSource]

@@ -15,7 +15,7 @@ from toy_tasks import CHOICES, SUMS, answer_with, for_plain_lm_eval, write_data,
 from dare_bench import seeds
 from dare_bench.config import run_spec
 from dare_bench.errors import DataError, DecodingError, UnknownNameError, UsageError
-from dare_bench.harness.lm_eval import LmEvalSource
+from dare_bench.harness.lm_eval.source import LmEvalSource
 from dare_bench.types import Request, Sample
 
 Make = Callable[..., LmEvalSource]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from pathlib import Path
@@ -12,11 +13,12 @@ import pytest
 from require import need_package
 
 from dare_bench.errors import DataError
-from dare_bench.harness.guard import ItemTimeout
-from dare_bench.harness.mathematics import equal, is_mathematical, states_formula
-from dare_bench.harness.scoring_limits import limited
+from dare_bench.harness.common.worker_process import Guard, ItemTimeout
+from dare_bench.harness.lm_eval.scorers import FORMULA_SCORERS, is_mathematical
+from dare_bench.harness.lm_eval.scoring_limits import limited
+from dare_bench.harness.opencompass.evaluation import FORMULA_EVALUATORS
 
-need_package("math_verify")
+math_verify = need_package("math_verify")
 
 ENDLESS = {
     "tower": "$9^{9^{9^{9}}}$",
@@ -29,48 +31,33 @@ ENDLESS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("gold", "answer", "verdict"),
-    [
-        ("1/2", "so it is \\boxed{0.5}", "correct"),
-        ("\\frac{1}{2}", "the answer is 1/2", "correct"),
-        ("x+1", "$1+x$", "correct"),
-        ("\\boxed{3}", "$3$", "correct"),
-        ("42", "43", "incorrect"),
-        ("42", "I do not know", "no answer"),
-        ("42", "", "no answer"),
-    ],
-)
-def test_equal(gold: str, answer: str, verdict: str) -> None:
-    assert equal(gold, answer) == verdict
+def states(gold: str, answer: str) -> bool:
+    """math-verify without limits of its own."""
+    return bool(
+        math_verify.verify(
+            *(math_verify.parse(text, parsing_timeout=None) for text in (gold, answer)), timeout_seconds=None
+        )
+    )
 
 
-def test_a_reference_without_content_is_refused() -> None:
-    with pytest.raises(DataError, match="holds no formula"):
-        equal("", "5")
-
-
-def test_equal_works_in_any_thread() -> None:
-    """math-verify alone does not: it sets an alarm."""
-    found: list[str] = []
-    thread = threading.Thread(target=lambda: found.append(equal("2", "$1+1$")))
-    thread.start()
-    thread.join(20)
-    assert found == ["correct"]
+def test_comparing_ends_in_any_thread() -> None:
+    """math-verify alone works in no thread but the first: it sets an alarm."""
+    found: list[bool] = []
+    with Guard({"states": states}, seconds=20) as guard:
+        thread = threading.Thread(target=lambda: found.append(guard.call("states", "$2$", "$1+1$")))
+        thread.start()
+        thread.join(40)
+    assert found == [True]
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_equal_ends(name: str) -> None:
-    start = time.monotonic()
-    with pytest.raises(ItemTimeout):
-        equal("7", ENDLESS[name], seconds=0.7)
-    assert time.monotonic() - start < 60  # alone it would take for ever
-    assert equal("7", "7") == "correct"
-
-
-def test_states_formula() -> None:
-    assert states_formula("thus $x = 4$")
-    assert not states_formula("no idea")
+def test_comparing_ends(name: str) -> None:
+    with Guard({"states": states}, seconds=20) as guard:
+        start = time.monotonic()
+        with pytest.raises(ItemTimeout):
+            guard.call("states", "$7$", ENDLESS[name], seconds=0.7)
+        assert time.monotonic() - start < 60  # alone it would take for ever
+        assert guard.call("states", "$7$", "$7$") is True
 
 
 def lm_eval_task(path: str) -> Any:
@@ -104,6 +91,27 @@ MATHEMATICAL = {
 @pytest.mark.parametrize("path", MATHEMATICAL)
 def test_which_tasks_are_mathematical(path: str) -> None:
     assert is_mathematical(lm_eval_task(path)) is MATHEMATICAL[path]
+
+
+def naming(folder: Path, pattern: str) -> set[str]:
+    """The Python files below a folder that name one of these words."""
+    files = (path for path in folder.rglob("*.py") if re.search(rf"\b({pattern})\b", path.read_text(errors="replace")))
+    return {path.relative_to(folder).as_posix() for path in files}
+
+
+def test_the_tables_of_formula_scorers_are_those_of_the_installed_harnesses() -> None:
+    """A file that is new here must be read: does it compare formulas?"""
+    lm_eval = Path(need_package("lm_eval").__file__).parent / "tasks"
+    words = r"math_verify|sympy|latex2sympy\w*|is_equiv|math_equal|\w*boxed\w*"
+    assert naming(lm_eval, words) == FORMULA_SCORERS
+    opencompass = Path(need_package("opencompass").__file__).parent
+    found = set().union(
+        *(
+            {f"{part}/{file}" for file in naming(opencompass / part, r"math_verify|sympy|latex2sympy\w*")}
+            for part in ("datasets", "evaluator", "openicl")
+        )
+    )
+    assert found == FORMULA_EVALUATORS
 
 
 DOC = {"problem": "p", "solution": "So $x=\\boxed{\\frac{1}{2}}$.", "answer": "\\frac{1}{2}"}
@@ -155,7 +163,7 @@ def test_comparing_texts_takes_no_time(path: str, name: str) -> None:
 
 
 def scored_by(function: Any) -> Any:
-    """A task of our own; its file (this one) speaks of boxed answers."""
+    """A task of our own; its file (this one) imports math-verify."""
     task = SimpleNamespace(
         OUTPUT_TYPE="generate_until",
         config=SimpleNamespace(process_results=function),

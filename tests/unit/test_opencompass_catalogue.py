@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from dare_bench.cli import app
 from dare_bench.errors import DareError, DataError, UnknownNameError, UsageError
 from dare_bench.harness.opencompass.answers import first_stated_number
-from dare_bench.harness.opencompass.catalogue import OURS, Catalogue, Wanted, opencompass_folder
-from dare_bench.harness.opencompass.code import runs_code
+from dare_bench.harness.opencompass.catalog import OURS, Catalogue, Wanted, opencompass_folder
+from dare_bench.harness.opencompass.programs import runs_code
 from dare_bench.harness.opencompass.refusals import evaluates, why_not
 
 need_package("opencompass")

@@ -19,7 +19,7 @@ from opencompass_data import BENCH, bench, built, offline, row_of
 from require import need_package
 
 from dare_bench.errors import DataError
-from dare_bench.harness.opencompass.catalogue import Catalogue
+from dare_bench.harness.opencompass.catalog import Catalogue
 from dare_bench.harness.opencompass.layout import ROOT, lay_out
 
 need_package("opencompass")

@@ -12,7 +12,7 @@ from opencompass_data import bench, built, offline
 from require import need_package
 
 from dare_bench.errors import DataError
-from dare_bench.harness.opencompass.catalogue import Catalogue
+from dare_bench.harness.opencompass.catalog import Catalogue
 from dare_bench.harness.opencompass.layout import lay_out
 
 need_package("opencompass")

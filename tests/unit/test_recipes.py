@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from dare_bench import recipes
 from dare_bench.config import run_spec
 from dare_bench.errors import UnknownNameError, UsageError
+from dare_bench.model_adapters.sampling.attention import CACHES
 from dare_bench.registry import registry
 from dare_bench.runs.schema import RecipeBlock
 
@@ -64,14 +65,14 @@ def test_decoding_and_likelihood_are_the_familys(recipe, tiny_specs):
     fields = recipe.fields()
     family, spec = tiny_specs(fields["family"])
     decoding = family.resolve(fields["decoding"], spec)
-    rule = family.rule(decoding, spec)
+    sampler = family.sampler(decoding, spec)
     for name, value in fields["decoding"].items():
         assert getattr(decoding, name) == value
     settings = family.likelihood_settings(fields["likelihood"], spec)
     assert settings.items() >= fields["likelihood"].items()
     cache = recipe.entry.published.cache
     if recipe.entry.run.kind == "generate" and cache in ("none", "prefix", "dual") and family.name.startswith("llada_"):
-        assert rule.cache == cache
+        assert sampler.attention.cache is CACHES[cache]
     if family.name == "llada" and cache != "unknown":
         assert decoding.cache == cache, "the run must use the cache that the score was taken with"
     run_spec(**fields)
@@ -95,7 +96,7 @@ def tiny_specs():
 
 def test_lm_eval_tasks_exist():
     need_package("lm_eval")
-    from dare_bench.harness.task_index import TaskIndex
+    from dare_bench.harness.lm_eval.task_index import TaskIndex
 
     index = TaskIndex()
     wanted = {task for recipe in RUNNABLE if recipe.entry.run.harness == "lm-eval" for task in recipe.entry.run.tasks}
@@ -129,7 +130,7 @@ def shots_of(config):
 
 def test_shots_are_those_of_the_opencompass_configs():
     need_package("opencompass")
-    from dare_bench.harness.opencompass.catalogue import Catalogue
+    from dare_bench.harness.opencompass.catalog import Catalogue
 
     catalogue = Catalogue()
     stated = {r.entry.run.tasks: r.entry.run.shots for r in RUNNABLE if r.entry.run.harness == "opencompass"}

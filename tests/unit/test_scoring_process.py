@@ -24,12 +24,12 @@ from toy_tasks import answer_with, write_data, write_tasks
 
 from dare_bench.config import run_spec
 from dare_bench.errors import DataError, UsageError
-from dare_bench.harness import scoring_process
-from dare_bench.harness.guard import Guard, ItemError, ItemTimeout
-from dare_bench.harness.lm_eval import LmEvalSource
-from dare_bench.harness.result import HarnessResult
-from dare_bench.harness.scoring_limits import Answers, AnswerTimeout, limited
-from dare_bench.harness.scoring_process import check_scoring, score, worker
+from dare_bench.harness.common import scoring_process
+from dare_bench.harness.common.result import HarnessResult
+from dare_bench.harness.common.scoring_process import check_scoring, score, worker
+from dare_bench.harness.common.worker_process import Guard, ItemError, ItemTimeout
+from dare_bench.harness.lm_eval.scoring_limits import Answers, AnswerTimeout, limited
+from dare_bench.harness.lm_eval.source import LmEvalSource
 from dare_bench.sandbox.forked import why_not_enclosed
 from dare_bench.sandbox.processes import children
 
@@ -92,7 +92,7 @@ def test_the_token_is_not_in_the_memory_of_the_environment(here: Path) -> None:
     """The kernel's block of the environment is wiped, not only Python's copy of it."""
     code = """
 import ctypes
-from dare_bench.harness.scoring_process import worker
+from dare_bench.harness.common.scoring_process import worker
 start, end = map(int, open("/proc/self/stat").read().rpartition(")")[2].split()[47:49])
 look = lambda: ctypes.string_at(start, end - start).decode(errors="replace")
 assert "token-that-nobody" in look()
@@ -233,7 +233,7 @@ def test_a_worker_outlives_the_thread_that_made_it() -> None:
 def test_a_worker_ends_with_a_killed_parent() -> None:
     code = """
 import os, time
-from dare_bench.harness.scoring_process import worker
+from dare_bench.harness.common.scoring_process import worker
 from dare_bench.sandbox.processes import below
 guard = worker({"echo": str, "sleep": lambda: time.sleep(600)})
 guard.call("echo", 1)

@@ -11,7 +11,7 @@ from require import need_package
 from dare_bench import suites
 from dare_bench.config import RunSpec, run_spec
 from dare_bench.errors import UnknownNameError, UsageError
-from dare_bench.harness.task_index import TaskIndex
+from dare_bench.harness.lm_eval.task_index import TaskIndex
 from dare_bench.suites import Entry, Suite
 
 ISSUE = (
@@ -163,7 +163,7 @@ def test_tasks_of_lm_eval_exist(suite: Suite) -> None:
 
 def test_configs_of_opencompass_exist_load_and_are_judged_by_rules(suite: Suite) -> None:
     need_package("opencompass")
-    from dare_bench.harness.opencompass.catalogue import Catalogue
+    from dare_bench.harness.opencompass.catalog import Catalogue
 
     catalogue = Catalogue()
     for word in (task for entry in suite.entries if entry.harness == "opencompass" for task in entry.tasks):

@@ -22,10 +22,10 @@ from dare_bench import chat
 from dare_bench.config import run_spec
 from dare_bench.engine.recorded import RecordedModel
 from dare_bench.errors import DareError, DataError, PromptError
-from dare_bench.harness.guard import ItemError
-from dare_bench.harness.lm_eval import LmEvalSource
-from dare_bench.harness.scoring_process import worker
-from dare_bench.harness.templates import sandbox_templates
+from dare_bench.harness.common.scoring_process import worker
+from dare_bench.harness.common.worker_process import ItemError
+from dare_bench.harness.lm_eval.source import LmEvalSource
+from dare_bench.harness.lm_eval.templates import sandbox_templates
 from dare_bench.loading import locate
 from dare_bench.model_adapters.dream import family as dream
 from dare_bench.model_adapters.llada import family as llada
@@ -58,7 +58,9 @@ def test_a_task_s_template_reaches_no_python(tmp_path: Path, template: str, monk
     assert "\n" not in str(error.value) and not (tmp_path / "mark").exists()
 
 
-@pytest.mark.parametrize("module", ["dare_bench.lm_eval", "dare_bench.harness.tasks", "dare_bench.harness.replay"])
+@pytest.mark.parametrize(
+    "module", ["dare_bench.lm_eval", "dare_bench.harness.lm_eval.task_manager", "dare_bench.harness.lm_eval.lm"]
+)
 def test_whoever_asks_lm_eval_for_prompts_renders_in_the_sandbox(module: str) -> None:
     words = f"import {module}; from lm_eval.utils import apply_template; apply_template({ESCAPES[2]!r}, {{}})"
     done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, timeout=300, check=False)
@@ -113,7 +115,7 @@ TOKENIZERS: dict[str, Callable[[Path, str], Any]] = {
 
 
 def by_lm_eval(tokenizer: Any) -> str:
-    from dare_bench.harness.replay import Asker
+    from dare_bench.harness.lm_eval.lm import Asker
 
     return Asker(SimpleNamespace(tokenizer=tokenizer)).apply_chat_template(MESSAGES)  # type: ignore[arg-type]
 

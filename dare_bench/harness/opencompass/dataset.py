@@ -112,7 +112,7 @@ class DataSet:
 
     @cached_property
     def words(self) -> dict[str, Any]:
-        """The inferencer's settings for an answer, in the words that :mod:`dare_bench.harness.requests` knows."""
+        """The inferencer's settings for an answer, in the words of :mod:`dare_bench.harness.common.requests`."""
         inferencer = self.cfg["infer_cfg"]["inferencer"]
         found: dict[str, Any] = {}
         if inferencer.get("max_out_len") is not None:

@@ -24,8 +24,8 @@ from typing import Any
 
 from dare_bench.errors import DareError, DataError
 from dare_bench.fingerprint import cache_dir
-from dare_bench.harness.data import ENVIRONMENT, without_scripts
-from dare_bench.harness.opencompass.bench import Bench
+from dare_bench.harness.common.local_data import ENVIRONMENT, without_scripts
+from dare_bench.harness.opencompass.manifest_rows import Bench
 from dare_bench.harness.opencompass.shapes import SHAPES, remarks, write
 
 ROOT = "COMPASS_DATA_CACHE"

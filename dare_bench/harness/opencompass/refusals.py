@@ -16,9 +16,9 @@ from types import CodeType
 from typing import Any
 
 from dare_bench.errors import DareError
-from dare_bench.harness.code_tasks import EVALUATES
-from dare_bench.harness.opencompass.catalogue import Wanted, config_files, load_file
-from dare_bench.harness.opencompass.code import runs_code
+from dare_bench.harness.common.evaluating_code import EVALUATES
+from dare_bench.harness.opencompass.catalog import Wanted, config_files, load_file
+from dare_bench.harness.opencompass.programs import runs_code
 
 INFERENCERS = ("GenInferencer", "PPLInferencer")
 """What is taken. OpenCompass has more: agents, chats of several turns, trees of thought, attacks, losses of a text."""
@@ -78,7 +78,7 @@ def why_not(config: Mapping[str, Any], file: Path | None = None) -> str | None:
     """One line that says why a data set cannot be run, None if it can.
 
     Args:
-        config: a data-set configuration, as :meth:`~dare_bench.harness.opencompass.catalogue.Catalogue.load` gives it.
+        config: a data-set configuration, as :meth:`~dare_bench.harness.opencompass.catalog.Catalogue.load` gives it.
         file: the config file it comes from; where given, the line names another config of the same data that can be
             run: one of OpenCompass's beside it, or one of ours.
     """

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dare_bench.errors import DataError
-from dare_bench.harness.opencompass.bench import Bench, Row
+from dare_bench.harness.opencompass.manifest_rows import Bench, Row
 
 MMLU = ("cais/mmlu", "hails/mmlu_no_train")
 CEVAL = ("ceval/ceval-exam",)

@@ -17,23 +17,23 @@ from typing import Any
 
 from dare_bench.config import RunSpec
 from dare_bench.errors import DareError, unknown
-from dare_bench.harness.code_eval import CodeRunner
-from dare_bench.harness.fingerprints import documents as documents_hash
-from dare_bench.harness.opencompass.catalogue import Catalogue
-from dare_bench.harness.opencompass.code import runs_code
+from dare_bench.harness.common.code_eval import CodeRunner
+from dare_bench.harness.common.hashing import documents_hash
+from dare_bench.harness.common.repeats import equal_repeats
+from dare_bench.harness.common.requests import RequestBuilder
+from dare_bench.harness.common.result import HarnessResult
+from dare_bench.harness.common.scoring_process import check_scoring, score, unprotected, worker
+from dare_bench.harness.opencompass.catalog import Catalogue
+from dare_bench.harness.opencompass.config_definition import definition
 from dare_bench.harness.opencompass.dataset import DataSet, Question
-from dare_bench.harness.opencompass.fingerprints import definition
 from dare_bench.harness.opencompass.layout import lay_out
-from dare_bench.harness.opencompass.plan import check_data, check_flags, configs_of, groups_of
-from dare_bench.harness.opencompass.quiet import quiet
+from dare_bench.harness.opencompass.programs import runs_code
+from dare_bench.harness.opencompass.quiet_opencompass import quiet
 from dare_bench.harness.opencompass.refusals import evaluating
-from dare_bench.harness.opencompass.results import Results
-from dare_bench.harness.opencompass.samples import shown
-from dare_bench.harness.opencompass.scoring import Scorer
-from dare_bench.harness.repeats import equal_repeats
-from dare_bench.harness.requests import RequestBuilder
-from dare_bench.harness.result import HarnessResult
-from dare_bench.harness.scoring_process import check_scoring, score, unprotected, worker
+from dare_bench.harness.opencompass.result_rows import shown
+from dare_bench.harness.opencompass.result_tables import Results
+from dare_bench.harness.opencompass.scorer import Scorer
+from dare_bench.harness.opencompass.selection import check_data, check_flags, configs_of, groups_of
 from dare_bench.protocols import Answer, LoadedModel
 from dare_bench.types import Generation, Request, Sample
 

@@ -1,0 +1,1 @@
+"""What both harnesses use: requests, local data, running generated code, the scoring process, repeats."""

@@ -1,0 +1,27 @@
+"""What a document of MBPP wants run before its tests, which both harnesses omit."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Mapping
+from typing import Any
+
+
+def setup(doc: Any) -> str:
+    """What a document (a row of MBPP or MBPP+) wants run before its tests; mostly nothing."""
+    if not isinstance(doc, Mapping):
+        return ""
+    lines = [*(doc.get("test_imports") or ()), doc.get("test_setup_code") or ""]
+    return "\n".join(line for line in lines if isinstance(line, str) and line.strip())
+
+
+def asked(doc: Any) -> str:
+    """The line that says which built-in name a document (MBPP's 126: ``sum``) wants defined; mostly nothing. In tests
+    all other names of built-ins are Python's own, whatever a solution defines."""
+    if not isinstance(doc, Mapping):
+        return ""
+    defined = re.findall(r"^def (\w+)", str(doc.get("code")), re.MULTILINE)
+    called = re.findall(r"\b(\w+)\(", str(doc.get("test_list")))
+    names = dict.fromkeys(name for name in defined if name in called and hasattr(builtins, name))
+    return f"global {', '.join(names)}\n" if names else ""

@@ -1,0 +1,137 @@
+"""Where harness code meets answers: in one sandboxed worker process.
+
+Postprocessors, filters, metrics and parsers are code that was not written to withstand a hostile text, and some of it
+evaluates that text (``sympify``, ``eval``). So all of it runs in a fork of this process that is enclosed in a sandbox:
+no network, no files but packages and the data named, no secrets, limits. Only JSON comes back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from dare_bench.config import RunSpec, one_line
+from dare_bench.errors import DareError, DataError, UsageError
+from dare_bench.harness.common.result import HarnessResult
+from dare_bench.harness.common.worker_process import Guard, ItemError, ItemTimeout
+from dare_bench.sandbox import InstallHint
+from dare_bench.sandbox.forked import Room, is_enclosed, why_not_enclosed
+from dare_bench.types import Request
+
+ITEM_SECONDS = 40.0
+"""Limit for one answer. lm-eval's own limits add up to 35 s (5 s each: one simplification, two readings, and four
+comparisons), so whatever ends by itself under lm-eval ends here too and with the same score."""
+_START_SECONDS = 600.0
+_TOLD = {kind.__name__: kind for kind in (DareError, DataError, UsageError)}
+"""Errors that come back as what they were."""
+_RESULT = TypeAdapter(HarnessResult)
+_CACHES = ("HF_EVALUATE_CACHE", "HF_METRICS_CACHE", "HF_MODULES_CACHE", "HF_DATASETS_CACHE")
+_KEPT = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "TZ")
+
+
+def check_scoring(spec: RunSpec, evaluating: Mapping[str, str]) -> None:
+    """Refuse before a model is opened what could not be scored safely.
+
+    Args:
+        evaluating: tasks whose scorers can evaluate text, each with what in them does.
+
+    Raises:
+        UsageError: there is such a task, no sandbox works here, and ``--unsafe-no-sandbox`` was not given.
+    """
+    if not evaluating or spec.unsafe_no_sandbox or (why := why_not_enclosed()) is None:
+        return
+    task, reason = next(iter(evaluating.items()))
+    more = f" (and {len(evaluating) - 1} more)" if len(evaluating) > 1 else ""
+    raise UsageError(
+        f"task {task!r}{more} is scored by code that can evaluate text as a program ({reason}), and harness code cannot"
+        f" be put into a sandbox here ({why}); {InstallHint}"
+    )
+
+
+def unprotected() -> list[str]:
+    """A note for the result where answers were scored outside of a sandbox."""
+    why = why_not_enclosed()
+    return [] if why is None else [f"answers were scored with the user's own rights: no sandbox works here ({why})"]
+
+
+def worker(functions: Mapping[str, Callable[..., Any]], folders: Iterable[str | None] = ()) -> Guard:
+    """A guard for harness code that sees answers, each call within :data:`ITEM_SECONDS` unless it says otherwise.
+
+    In a sandbox, where one works and this is not in one already; elsewhere with our own rights (:func:`check_scoring`
+    has refused what must not be).
+
+    Args:
+        folders: data and task folders that the functions may read.
+    """
+    sandbox = _room(folders) if not is_enclosed() and why_not_enclosed() is None else None
+    return Guard(functions, ITEM_SECONDS, sandbox=sandbox)
+
+
+def score(
+    function: Callable[[], HarnessResult],
+    requests: Sequence[Request],
+    folders: Iterable[str | None] = (),
+    *,
+    formulas: Collection[str] = (),
+) -> HarnessResult:
+    """``function()`` in such a worker.
+
+    Args:
+        requests: all that were asked; the time that scoring may take grows with them.
+        folders: as in :func:`worker`.
+        formulas: tasks whose scorers compare formulas, which may take :data:`ITEM_SECONDS` for one answer.
+
+    Raises:
+        DareError: of the kind that the function raised; DataError where it took too long, its process died, or what it
+            sent is no result of these tasks.
+    """
+    limit = _START_SECONDS + sum(2 * ITEM_SECONDS if request.task in formulas else 1.0 for request in requests)
+    with worker({"score": lambda: vars(_seeded(function))}, folders) as guard:
+        try:
+            found = guard.call("score", seconds=limit)
+        except ItemTimeout as error:
+            raise DataError(f"scoring did not end within {limit:g} s; the answers are kept") from error
+        except ItemError as error:
+            if error.kind in _TOLD:
+                raise _TOLD[error.kind](str(error)) from error
+            raise DataError(f"scoring failed: {error}; the answers are kept") from error
+    try:
+        result = _RESULT.validate_python(found)
+    except ValidationError as error:
+        raise DataError(f"the scoring process sent no result: {one_line(error, 'it')[:500]}") from error
+    if others := {*result.samples, *result.fingerprints} - {request.task for request in requests}:
+        raise DataError(f"the scoring process sent a result of {min(others)[:80]!r}, which was not asked")
+    return result
+
+
+def _seeded(function: Callable[[], HarnessResult]) -> HarnessResult:
+    """``function()`` with langdetect seeded, by which IFEval tells languages: it draws anew for each text otherwise."""
+    with contextlib.suppress(ImportError):
+        from langdetect import DetectorFactory
+
+        DetectorFactory.seed = 0
+    return function()
+
+
+def _room(folders: Iterable[str | None]) -> Room:
+    """The folders given, where nltk has its data, and scratch folders for the caches of evaluate and datasets."""
+    nltk = [str(path) for path in _nltk_folders() if path.is_dir()]
+    modules = [sys.modules[name] for name in ("evaluate.config", "datasets.config") if name in sys.modules]
+    scratch = {str(getattr(module, name)) for module in modules for name in _CACHES if hasattr(module, name)}
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    given = [str(Path(folder).expanduser().resolve()) for folder in folders if folder]
+    return Room([*given, *nltk], sorted(scratch), {**kept, "NLTK_DATA": os.pathsep.join(nltk)})
+
+
+def _nltk_folders() -> Iterable[Path]:
+    if "nltk.data" in sys.modules:
+        return map(Path, sys.modules["nltk.data"].path)
+    named = [word for word in os.environ.get("NLTK_DATA", "").split(os.pathsep) if word]
+    starts = (Path.home(), Path(sys.prefix), Path(sys.prefix, "share"), Path("/usr/share"), Path("/usr/local/share"))
+    return [*map(Path, named), *(start / "nltk_data" for start in starts)]

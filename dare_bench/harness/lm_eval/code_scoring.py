@@ -1,0 +1,165 @@
+"""lm-eval's code tasks in a run: their tests run in the sandbox, and start as soon as an answer is there.
+
+What a scorer hands to ``code_eval`` for an answer is found by asking the scorer itself, in a scoring process, with one
+answer at a time; the scoring pass later asks for the same pairs and finds them done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from dare_bench.harness.common.code_eval import HEAVY_TIMEOUT, TIMEOUT, CodeRunner, Pair, calls
+from dare_bench.harness.common.code_tests import asked, setup
+from dare_bench.harness.common.scoring_process import worker
+from dare_bench.harness.lm_eval.documents import Documents
+from dare_bench.types import Generation, Request, Sample
+
+log = logging.getLogger(__name__)
+
+# EvalPlus's release unpacks the number that find_zero returns instead of its argument.
+_BROKEN, _MENDED = "_poly(*candidate(*inp), inp)", "_poly(*inp, candidate(*inp))"
+
+
+class CodeScoring:
+    """The code tasks of a run, their scorers wrapped; ``documents`` by task. ``notes`` say what runs beside lm-eval's
+    own tests (see :func:`adapted`).
+    """
+
+    def __init__(self, runner: CodeRunner, documents: Mapping[str, Documents]) -> None:
+        self._runner, self._documents = runner, documents
+        self._scorers = {name: found.task.process_results for name, found in documents.items()}
+        self._pairs: dict[str, dict[str, list[Pair]]] = {}
+        self._changes: dict[str, None] = {}
+        for name, found in documents.items():
+            found.task.process_results = self._wrapped(name)
+        self._worker = worker({"asked": self._asked})
+
+    def _wrapped(self, name: str) -> Any:
+        scorer, timeout = self._scorers[name], seconds(self._documents[name].task)
+
+        def process_results(doc: Any, results: Any) -> Any:
+            with calls(self._runner, adapt=lambda tests: adapted(doc, tests)[0], timeout=timeout):
+                return scorer(doc, results)
+
+        return process_results
+
+    def watch(self, sample: Sample) -> None:
+        """Start the tests of a finished answer, if its task is one of these; never waits, never raises."""
+        request = sample.request
+        if request.task not in self._documents or request.key in self._pairs:
+            return
+        try:
+            if isinstance(sample.answer, Generation):
+                self._pairs[request.key] = self._start(request, sample.answer.text or "")
+        except Exception as error:  # the scoring pass meets it again, and says it
+            log.debug("tests of %s could not be started yet: %s", request.key, error)
+
+    def _start(self, request: Request, text: str) -> dict[str, list[Pair]]:
+        """The pairs that the answer is scored by, for each filter; their tests are started."""
+        asked, changes = self._worker.call("asked", request, text)
+        self._changes |= {f"task {request.task!r}: {change}": None for change in changes}
+        found = {name: [(solution, tests) for solution, tests in pairs] for name, pairs in asked.items()}
+        for solution, tests in (pair for pairs in found.values() for pair in pairs):
+            self._runner.prepare(solution, tests, seconds(self._documents[request.task].task))
+        return found
+
+    def _asked(self, request: Request, text: str) -> tuple[dict[str, list[Pair]], list[str]]:
+        """What filters and scorer make of an answer, and how its tests were adapted. Runs in the scoring process."""
+        documents = self._documents[request.task]
+        instance = documents.instance(request)
+        instance.resps = [text]
+        found: dict[str, list[Pair]] = {}
+        said: dict[str, None] = {}
+
+        def adapt(tests: str) -> str:
+            changed, changes = adapted(instance.doc, tests)
+            said.update(dict.fromkeys(changes))
+            return changed
+
+        for ensemble in getattr(documents.task, "_filters", ()):
+            ensemble.apply([instance])
+            filtered = instance.filtered_resps[ensemble.name]
+            with calls(None, adapt=adapt) as pairs:
+                self._scorers[request.task](instance.doc, [filtered])
+            found[ensemble.name] = pairs
+        return found, list(said)
+
+    def close(self) -> None:
+        """End the scoring process."""
+        self._worker.close()
+
+    def refusal(self, request: Request) -> str | None:
+        """Why an answer could not be run at all, or None: such a document is left out, not scored as wrong. Waits."""
+        timeout = seconds(self._documents[request.task].task) if request.task in self._documents else 0.0
+        pairs = [pair for found in self._pairs.get(request.key, {}).values() for pair in found]
+        reasons = (self._runner.refusal(*pair, timeout) for pair in pairs)
+        return next((f"its code was not run: {reason}" for reason in reasons if reason is not None), None)
+
+    def mark(self, samples: Mapping[str, Sequence[dict[str, Any]]], requests: Iterable[Request], part: int) -> None:
+        """Write the verdicts of one repeat's answers into ``_answers`` of the rows of its documents."""
+        asked: dict[tuple[str, Any], list[Request]] = {}
+        for request in requests:
+            if request.task in self._documents:
+                asked.setdefault((request.task, request.doc_id), []).append(request)
+        for task in samples.keys() & self._documents.keys():
+            for row in samples[task]:
+                own = self._documents[task].of_part(asked[task, row["doc_id"]], part)
+                answers = row.setdefault("_answers", [{} for _ in own])
+                for answer, request in zip(answers, own, strict=True):
+                    answer |= self._verdict(task, self._pairs.get(request.key, {}).get(row["filter"], ()))
+
+    def _verdict(self, task: str, pairs: Iterable[Pair]) -> dict[str, Any]:
+        timeout = seconds(self._documents[task].task)
+        found = [self._runner.verdict(*pair, timeout) for pair in pairs]
+        if not found:
+            return {}
+        worst = next((verdict for verdict in found if verdict.status != "passed"), found[0])
+        return {"verdict": {"status": worst.status, "level": worst.level, "seconds": round(worst.seconds, 3)}}
+
+    def execution(self, samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any] | None:
+        """How code was run, counted over the answers of all scored documents (a task's first filter speaks for it)."""
+        statuses = []
+        for task in self._documents:
+            rows = samples.get(task, ())
+            for row in rows:
+                if row["filter"] == rows[0]["filter"]:
+                    statuses += [answer["verdict"]["status"] for answer in row["_answers"] if "verdict" in answer]
+        return self._runner.facts(statuses) if statuses else None
+
+    @property
+    def notes(self) -> list[str]:
+        """What the scores of these tasks mean beside lm-eval's."""
+        return list(self._changes)
+
+
+def code_mark(tasks: Iterable[str]) -> Callable[[str, Any], list[str]]:
+    """What the fingerprint of a code task has beside its files: how its tests are run."""
+    names = set(tasks)
+
+    def mark(name: str, task: Any) -> list[str]:
+        return [f"code_eval, adapted tests, {seconds(task):g} s"] if name in names else []
+
+    return mark
+
+
+def seconds(task: Any) -> float:
+    """Wall time for one program of a task: longer for EvalPlus's, whose inputs are many and heavy."""
+    return HEAVY_TIMEOUT if str(task.config.dataset_path).startswith("evalplus/") else TIMEOUT
+
+
+def adapted(doc: Any, tests: str) -> tuple[str, list[str]]:
+    """The tests of a document as they run, and a few words on each difference from those that lm-eval runs.
+
+    Without the first, five reference solutions of MBPP and MBPP+ fail; without the second, every solution of
+    HumanEval+'s task 32 does.
+    """
+    changes = []
+    if before := setup(doc):
+        tests = f"{before}\n{tests}"
+        changes.append("test_imports and test_setup_code of a document run before its tests (lm-eval omits them)")
+    if _BROKEN in tests:
+        tests = tests.replace(_BROKEN, _MENDED)
+        changes.append(f"a test that nothing can pass, {_BROKEN}, runs as {_MENDED} (HumanEval/32)")
+    return asked(doc) + tests, changes

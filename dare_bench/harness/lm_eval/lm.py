@@ -1,0 +1,150 @@
+"""The model class through which lm-eval meets a model of ours, whoever answers its requests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+from lm_eval.api.model import LM
+
+from dare_bench import chat
+from dare_bench.errors import UsageError, unknown
+from dare_bench.harness.lm_eval.templates import sandbox_templates
+from dare_bench.protocols import LoadedModel
+from dare_bench.types import Sample
+
+sandbox_templates()
+
+
+class AnsweringLM(LM):
+    """lm-eval's view of a :class:`~dare_bench.protocols.LoadedModel`: tokenizer, chat template, facts, and answers.
+
+    Args:
+        model: whose tokenizer and facts these are.
+        answer: one sample with an answer for each of lm-eval's instances, in their order. ``dare-bench eval`` gives
+            :class:`RecordedAnswers`, lm-eval's own command an engine's queue (:mod:`dare_bench.lm_eval`).
+        template: the chat template's name, where ``--apply-chat-template`` names one.
+    """
+
+    def __init__(
+        self, model: LoadedModel, answer: Callable[[Sequence[Any]], list[Sample]], template: bool | str = False
+    ) -> None:
+        super().__init__()
+        self.model, self._answer = model, answer
+        self._template = template if isinstance(template, str) else None
+        self.notes: list[str] = []
+
+    def generate_until(self, requests: list[Any]) -> list[str]:
+        answers: list[Any] = [sample.answer for sample in self._answer(requests)]
+        texts = [answer.text or "" for answer in answers]
+        for instance, text in zip(requests, texts, strict=True):
+            self.cache_hook.add_partial("generate_until", instance.args, text)
+        return texts
+
+    def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+        # lm-eval turns is_greedy into a number even where no metric reads it, hence False for "not computed".
+        answers: list[Any] = [sample.answer for sample in self._answer(requests)]
+        pairs = [(answer.value, bool(answer.is_greedy)) for answer in answers]
+        for instance, pair in zip(requests, pairs, strict=True):
+            self.cache_hook.add_partial("loglikelihood", instance.args, pair)
+        return pairs
+
+    def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
+        self._answer(requests)
+        raise AssertionError("the request builder refuses these")
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.model.tokenizer
+
+    @property
+    def max_length(self) -> int:
+        return self.model.spec.context_limit
+
+    @property
+    def eot_token_id(self) -> int | None:
+        return self.model.spec.eos_ids[0] if self.model.spec.eos_ids else None
+
+    @property
+    def tokenizer_name(self) -> str:
+        return str(getattr(self.tokenizer, "name_or_path", "")).replace("/", "__")
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What lm-eval adds to ``results["config"]``."""
+        spec = self.model.spec
+        return {
+            "model_num_parameters": spec.parameters,
+            "model_dtype": spec.dtype,
+            "model_revision": "",
+            "model_sha": "",
+        }
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """The template's own text, for the record; None without ``--apply-chat-template``."""
+        if chat_template is False or chat_template is None:
+            return None
+        return str(self.tokenizer.get_chat_template(self._named(chat_template)))
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Messages as one prompt; without a generation prompt the last message is left open, to be continued."""
+        self._named(self._template)
+        try:
+            return self._render(chat_history, add_generation_prompt)
+        except TemplateError as error:
+            rest = [message for message in chat_history if message["role"] != "system"]
+            if len(rest) == len(chat_history):
+                raise UsageError(f"the model's chat template refuses the messages: {error}") from error
+            note = f"the chat template refuses system messages ({error}): they were left out"
+            self.notes += [note] if note not in self.notes else []
+            return self._render(rest, add_generation_prompt)
+
+    def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
+        name = self._named(self._template)
+        named = {"chat_template": name} if name else {}
+        return chat.render(
+            messages,
+            self.tokenizer,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
+            **named,
+        )
+
+    def _named(self, template: bool | str | None) -> str | None:
+        """The name of the template to ask the tokenizer for; None for its default.
+
+        A name that it does not have is refused: transformers would take the name itself for the template's text.
+        """
+        has = getattr(self.tokenizer, "chat_template", None)
+        if not has:
+            what = "no tokenizer" if self.tokenizer is None else "a tokenizer without a chat template"
+            raise UsageError(f"--apply-chat-template: the model has {what}; leave the flag out")
+        if not isinstance(template, str):
+            return None
+        names = list(has) if isinstance(has, Mapping) else ["default"]
+        if template not in names:
+            raise unknown("chat template", template, names)
+        return template if isinstance(has, Mapping) else None
+
+
+class RecordedAnswers:
+    """Answers instances of :class:`~dare_bench.harness.lm_eval.documents.Documents` from finished samples.
+
+    Args:
+        samples: by (task, document, index, repeat).
+        part: which of ``--repeats``: a task that asks for r answers itself is given those from ``part * r`` on.
+    """
+
+    def __init__(self, samples: Mapping[Any, Sample], part: int) -> None:
+        self._samples, self._part = samples, part
+        self._times: Counter[Any] = Counter()
+
+    def __call__(self, instances: Sequence[Any]) -> list[Sample]:
+        return [self._next(instance) for instance in instances]
+
+    def _next(self, instance: Any) -> Sample:
+        where = instance.true_key
+        repeat = self._part * (instance.repeats or 1) + self._times[where]
+        self._times[where] += 1
+        return self._samples[(*where, repeat)]

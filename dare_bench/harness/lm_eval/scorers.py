@@ -1,0 +1,53 @@
+"""The function that scores a task of lm-eval, and whether it compares formulas."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dare_bench.harness.common.formulas import holds_algebra
+from dare_bench.harness.lm_eval.task_index import lm_eval_folder
+
+FORMULA_SCORERS = frozenset(
+    {
+        "agieval/utils.py",
+        "aime/utils.py",
+        "hendrycks_math/utils.py",
+        "hrm8k/default/utils.py",
+        "hrm8k/en/utils.py",
+        "leaderboard/math/utils.py",
+        "minerva_math/utils.py",
+        "putnam_axiom/utils.py",
+        "score/math/math_grader.py",
+        "score/math/utils_math.py",
+        "score/non_greedy_summarizer.py",
+    }
+)
+"""Scorers of lm-eval 0.4.13 that read or compare formulas, by their file below its task folder. A test compares this
+with the files of the installed lm-eval that name a computer algebra package or boxed answers."""
+
+
+def scorer_of(task: Any) -> Callable[..., Any] | None:
+    """The function that an lm-eval task scores with, if it has one of its own."""
+    function = getattr(task.config, "process_results", None)
+    if not callable(function):
+        function = getattr(type(task), "process_results", None)
+        if not callable(function) or function.__module__.startswith("lm_eval.api."):
+            return None
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function if hasattr(function, "__code__") else None
+
+
+def is_mathematical(task: Any) -> bool:
+    """Does the task's scorer read or compare formulas? lm-eval's own by :data:`FORMULA_SCORERS`, others by what their
+    module imports."""
+    scorer = scorer_of(task) if getattr(task, "OUTPUT_TYPE", None) == "generate_until" else None
+    if scorer is None:
+        return False
+    file = Path(scorer.__code__.co_filename)
+    if file.is_relative_to(lm_eval_folder()):
+        return file.relative_to(lm_eval_folder()).as_posix() in FORMULA_SCORERS
+    return holds_algebra(scorer.__globals__)

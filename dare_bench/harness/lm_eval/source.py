@@ -1,0 +1,337 @@
+"""lm-eval's tasks as a task source. lm-eval builds the prompts and scores the answers; we only answer.
+
+The tasks' own methods build all requests of all tasks at once. When everything is answered, lm-eval runs over the same
+task objects to score (once for each of ``--repeats``), in a sandboxed process. Documents without an answer are left out
+of that, so a failed request is never scored as a wrong answer. Generated code runs in the sandbox, and starts while
+other answers are still to come. lm-eval itself is imported when requests are built.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dare_bench.config import RunSpec
+from dare_bench.errors import DareError, DataError, UsageError, unknown
+from dare_bench.harness.common.code_eval import CodeRunner, standing_in
+from dare_bench.harness.common.hashing import documents_hash
+from dare_bench.harness.common.local_data import LocalData, without_scripts
+from dare_bench.harness.common.repeats import Part, combine, equal_repeats
+from dare_bench.harness.common.requests import RequestBuilder, place
+from dare_bench.harness.common.result import HarnessResult
+from dare_bench.harness.common.scoring_process import check_scoring, score, unprotected
+from dare_bench.harness.lm_eval.code_scoring import CodeScoring, code_mark
+from dare_bench.harness.lm_eval.code_tasks import evaluating_tasks, refuse_unknown_code, sandboxed_tasks
+from dare_bench.harness.lm_eval.documents import Documents, without_tasks
+from dare_bench.harness.lm_eval.extraction import annotate, tally, unread
+from dare_bench.harness.lm_eval.ifeval_data import check_punkt
+from dare_bench.harness.lm_eval.scorers import is_mathematical
+from dare_bench.harness.lm_eval.scoring_limits import limited
+from dare_bench.harness.lm_eval.task_index import TaskIndex
+from dare_bench.protocols import Answer, LoadedModel
+from dare_bench.types import Request, Sample
+
+if TYPE_CHECKING:
+    from dare_bench.harness.lm_eval.lm import AnsweringLM
+
+BOOTSTRAP = 1000
+"""Draws for the standard errors that lm-eval bootstraps (those of means are in closed form). lm-eval's own 100,000 take
+minutes for a corpus metric and change the error's third digit."""
+SEED_NAMES = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")
+
+
+class LmEvalSource:
+    """The tasks of a run, from lm-eval. Implements :class:`dare_bench.protocols.TaskSource`.
+
+    Raises:
+        UsageError: what :meth:`check` raises; a decoding field that the model's family lacks (DecodingError).
+        DataError: ``data_dir`` has no readable manifest.
+    """
+
+    name = "lm-eval"
+
+    @staticmethod
+    def check(spec: RunSpec) -> None:
+        """Refuse what can be refused before a model is opened.
+
+        Raises:
+            UnknownNameError: a task nobody knows; the message names the three closest.
+            CodeTaskError: a task whose scorer would run generated code outside the sandbox.
+            UsageError: ``limit`` and ``samples`` together; a code task where nothing isolates; IFEval without its data;
+                a task that asks for the probability of a text without a prompt.
+            DataError: an include path or data folder that is not there.
+        """
+        if spec.limit is not None and spec.samples is not None:
+            raise UsageError("--limit and --samples exclude each other: the one counts documents, the other names them")
+        index = TaskIndex(spec.include_path)
+        leaves = index.leaves(index.match(spec.tasks))
+        CodeRunner.check(spec, sandboxed_tasks(leaves))
+        check_scoring(spec, evaluating_tasks(leaves))
+        index.refuse_rolling(leaves)
+        check_punkt(leaves)
+        LocalData.find(spec.data_dir)
+
+    @staticmethod
+    def knows(task: str, spec: RunSpec) -> bool:
+        """Is that one of lm-eval's names, or of the folders added?"""
+        return task in TaskIndex(spec.include_path if spec.harness == "lm-eval" else ()).entries
+
+    @staticmethod
+    def paths(spec: RunSpec) -> list[str]:
+        """The words of ``tasks`` that are no names, but files or folders that tasks are loaded from."""
+        index = TaskIndex(spec.include_path)
+        return [word for word in spec.tasks if index.is_path(word)]
+
+    def __init__(self, spec: RunSpec, model: LoadedModel) -> None:
+        self.check(spec)
+        self.version = importlib.metadata.version("lm_eval")
+        self.spec, self.model = spec, model
+        self._index = TaskIndex(spec.include_path)
+        self._names = self._index.match(spec.tasks)
+        leaves = self._index.leaves(self._names)
+        self.notes = [self._index.replaced[entry.name] for entry in leaves if entry.name in self._index.replaced]
+        self._builder = RequestBuilder(model, spec.decoding, spec.likelihood, spec.sampling_seed)
+        self._data = LocalData.find(spec.data_dir)
+        self._code_tasks = sandboxed_tasks(leaves)
+        self._runner = CodeRunner(spec)
+        self._code = CodeScoring(self._runner, {})
+        self._tasks: Any = None
+        self._documents: dict[str, Documents] = {}
+        self._requests: list[Request] | None = None
+
+    def requests(self) -> list[Request]:
+        """All requests of all tasks, without answering any.
+
+        Raises:
+            DataError: a task or its data cannot be loaded.
+            UsageError: a task asks for what the model cannot give, or ``samples`` names what is not there.
+            DecodingError: a task's settings and the user's together cannot be.
+        """
+        if self._requests is None:
+            self._collect()
+            self._requests = [
+                self._builder.build(instance, doc_id=doc_id, want_greedy=documents.wants_greedy)
+                for documents in self._documents.values()
+                for doc_id, instance in documents.asked()
+            ]
+            if self.spec.repeats > 1:
+                self.notes += equal_repeats(self.model, self._requests)
+        return self._requests
+
+    def watch(self, sample: Sample) -> None:
+        """A sample is finished: start the tests of generated code. Never waits and never raises."""
+        self._code.watch(sample)
+
+    def run(self, answer: Answer, *, only: Mapping[str, Sequence[int]] | None = None) -> HarnessResult:
+        """Have all requests answered by one call of ``answer``, and score them.
+
+        Args:
+            only: documents to ask and score, by task; tasks that it does not name are left whole.
+        """
+        requests = [r for r in self.requests() if only is None or r.task not in only or r.doc_id in only[r.task]]
+        from dare_bench.harness.lm_eval.quiet_lm_eval import learn_facts
+
+        try:
+            samples = list(answer(requests))
+            if len(samples) != len(requests):
+                raise DareError(f"{len(requests)} requests got {len(samples)} samples; one each is needed")
+            by_key = {request.key: sample for request, sample in zip(requests, samples, strict=True)}
+            failures = self._failures(by_key)
+            learn_facts()
+            folders = [*self.spec.include_path, self.spec.data_dir]
+            formulas = [name for name, task in self._tasks.load(self._names)["tasks"].items() if is_mathematical(task)]
+            return score(lambda: self._scored(by_key, failures, only), requests, folders, formulas=formulas)
+        finally:
+            self._code.close()
+            self._runner.close()
+
+    def _failures(self, samples: Mapping[str, Sample]) -> dict[tuple[str, Any], str]:
+        """By task and document, why it cannot be scored. Waits for the tests of generated code."""
+        requests = [request for request in self.requests() if request.key in samples]
+        failures: dict[tuple[str, Any], str] = {}
+        for request in requests:
+            sample = samples[request.key]
+            self.watch(sample)  # where nobody did while answers came
+            if sample.error is not None or sample.answer is None:
+                failures.setdefault((request.task, request.doc_id), sample.error or "no answer")
+        for request in requests:
+            if (why := self._code.refusal(request)) is not None:
+                failures.setdefault((request.task, request.doc_id), why)
+        return failures
+
+    def _scored(
+        self,
+        samples: Mapping[str, Sample],
+        failures: Mapping[tuple[str, Any], str],
+        only: Mapping[str, Sequence[int]] | None,
+    ) -> HarnessResult:
+        """The result of all samples, by key of their requests: one scoring pass for each repeat. Runs lm-eval's code on
+        answers, so only ever in the scoring process."""
+        requests = [request for request in self.requests() if request.key in samples]
+        self._runner.look_up_only()
+        kept = {task: documents.kept(only, failures) for task, documents in self._documents.items()}
+        asked = {task: documents.kept(only, {}) for task, documents in self._documents.items()}
+        places = {place(request): samples[request.key] for request in requests}
+        parts = [self._score(kept, places, 0)]
+        again = {task: documents if self._documents[task].repeated else [] for task, documents in kept.items()}
+        if any(documents != [] for documents in again.values()):
+            parts += [self._score(again, places, part) for part in range(1, self.spec.repeats)]
+        groups = without_tasks(self._tasks.load(self._names), _dropped(kept)).get("groups", {})
+        results, rows = combine(parts, lambda table: {name: g.aggregate(table) for name, g in groups.items()})
+        return self._result(_plain_json(results), rows, kept, asked, failures)
+
+    def _collect(self) -> None:
+        from dare_bench.harness.lm_eval.building import build_requests
+        from dare_bench.harness.lm_eval.lm import AnsweringLM
+        from dare_bench.harness.lm_eval.quiet_lm_eval import quiet
+        from dare_bench.harness.lm_eval.task_manager import Tasks
+
+        with quiet(self.notes), without_scripts():
+            self._tasks = Tasks(self._index, self._data, code_mark(self._code_tasks))
+            with standing_in(self._runner) if self._code_tasks else contextlib.nullcontext():
+                loaded = self._tasks.load(self._names)["tasks"]
+            refuse_unknown_code((n for n, t in loaded.items() if getattr(t, "UNSAFE_CODE", False)), self._code_tasks)
+            wanted = self.spec.samples or {}
+            for name in wanted:
+                if name not in loaded:
+                    raise unknown("task in --samples", name, loaded)
+            repeats = self.spec.repeats
+            self._documents = {name: Documents(task, wanted.get(name), repeats) for name, task in loaded.items()}
+            self._code = CodeScoring(self._runner, {n: d for n, d in self._documents.items() if n in self._code_tasks})
+            lm = AnsweringLM(self.model, list, self.spec.apply_chat_template)
+            with self._named_errors():
+                build_requests(loaded, self.spec, lm, self._wanted())
+            self.notes += lm.notes
+
+    def _wanted(self) -> dict[str, Any] | None:
+        """``--samples`` as lm-eval takes it."""
+        return {name: d.wanted for name, d in self._documents.items() if d.wanted is not None} or None
+
+    def _score(self, kept: Mapping[str, list[int] | None], samples: Mapping[Any, Sample], part: int) -> Part:
+        """(results, rows by task) of one of the repeats, in plain JSON values."""
+        from dare_bench.harness.lm_eval.lm import AnsweringLM, RecordedAnswers
+        from dare_bench.harness.lm_eval.quiet_lm_eval import quiet
+
+        everything = self._tasks.load(self._names)
+        if all(documents is None for documents in kept.values()):
+            limit, chosen = self.spec.limit, self._wanted()  # nothing is left out: lm-eval is asked what the user asked
+        else:
+            limit, chosen = None, {task: self._documents[task].select(d) for task, d in kept.items() if d != []}
+        try:
+            self._tasks.show(without_tasks(everything, _dropped(kept)))
+            with quiet(self.notes), limited(everything["tasks"], part=part) as watched:
+                lm = AnsweringLM(self.model, RecordedAnswers(samples, part), self.spec.apply_chat_template)
+                found = _plain_json(self._lm_eval(lm, limit, chosen))
+        finally:
+            self._tasks.show(everything)
+            for documents in self._documents.values():
+                documents.select(None)
+        rows = found.pop("samples", {})
+        self._code.mark(rows, self.requests(), part)
+        watched.mark(rows)
+        self.notes += watched.notes
+
+        def finish(*where: Any) -> str | None:
+            return getattr(samples[where].answer, "finish_reason", None)
+
+        annotate(everything["tasks"], rows, finish, part)
+        return found, rows
+
+    def _lm_eval(self, lm: AnsweringLM, limit: int | float | None, samples: Mapping[str, Any] | None) -> dict[str, Any]:
+        from lm_eval import simple_evaluate
+
+        spec = self.spec
+        with self._named_errors():
+            return simple_evaluate(
+                model=lm,
+                tasks=list(self._names),
+                num_fewshot=spec.num_fewshot,
+                limit=limit,
+                samples=samples,
+                bootstrap_iters=BOOTSTRAP,
+                log_samples=True,
+                system_instruction=spec.system_instruction,
+                apply_chat_template=spec.apply_chat_template,
+                fewshot_as_multiturn=spec.fewshot_as_multiturn,
+                gen_kwargs=dict(spec.decoding) or None,
+                task_manager=self._tasks,
+                confirm_run_unsafe_code=bool(self._code_tasks),
+                **dict(zip(SEED_NAMES, spec.seeds, strict=True)),
+            )
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """An error of lm-eval's in one line that names the tasks."""
+        try:
+            yield
+        except DareError:
+            raise
+        except Exception as error:
+            first = str(error).strip().split("\n")[0][:300]
+            raise DataError(f"lm-eval stopped at {', '.join(self._names)}: {type(error).__name__}: {first}") from error
+
+    def _result(
+        self,
+        results: dict[str, Any],
+        samples: dict[str, list[dict[str, Any]]],
+        kept: Mapping[str, list[int] | None],
+        asked: Mapping[str, list[int] | None],
+        failures: Mapping[tuple[str, Any], str],
+    ) -> HarnessResult:
+        from dare_bench.harness.lm_eval.lm import AnsweringLM
+        from dare_bench.harness.lm_eval.quiet_lm_eval import quiet
+
+        spec = self.spec
+        template = AnsweringLM(self.model, list).chat_template(spec.apply_chat_template)
+        results["config"] |= {
+            "model": "dare",
+            "model_args": {
+                "pretrained": spec.model,
+                **({"peft": spec.adapter} if spec.adapter else {}),
+                **spec.model_args,
+            },
+            "device": self.model.spec.device,
+            "batch_size": spec.max_rows or "auto",
+            "limit": spec.limit,
+        }
+        results |= {
+            "system_instruction": spec.system_instruction,
+            "fewshot_as_multiturn": spec.fewshot_as_multiturn,
+            "chat_template": template,
+        }
+        with quiet(self.notes):
+            prints = {  # over all that was asked: a document without an answer does not make it another task
+                task: f"{self._tasks.definitions[task]}:{documents_hash(documents.rows(asked[task]))}"
+                for task, documents in self._documents.items()
+            }
+        notes = [*self.notes, *self._builder.notes, *self._code.notes, *(self._data.notes if self._data else [])]
+        notes += unprotected()
+        notes += [f"task {t!r} has no score: none of its documents was answered" for t, d in kept.items() if d == []]
+        notes += unread(self._tasks.load(self._names)["tasks"], samples)
+        return HarnessResult(
+            results=results,
+            samples=samples,
+            fingerprints=prints,
+            notes=list(dict.fromkeys(notes)),
+            failures=[{"task": task, "doc_id": doc, "error": error} for (task, doc), error in failures.items()],
+            extraction=tally(samples),
+            execution=self._code.execution(samples),
+        )
+
+
+def _dropped(kept: Mapping[str, list[int] | None]) -> list[str]:
+    """The tasks of which no document is scored."""
+    return [task for task, documents in kept.items() if documents == []]
+
+
+def _plain_json(value: Any) -> Any:
+    """As lm-eval's files hold it. A function's address says nothing and would make equal runs differ."""
+    from lm_eval.utils import handle_non_serializable
+
+    text = json.dumps(value, default=handle_non_serializable, ensure_ascii=False)
+    return json.loads(_ADDRESS.sub("", text))

@@ -1,0 +1,243 @@
+"""Names of lm-eval tasks, groups and tags, and the YAML files behind them, in under a second and without lm-eval.
+
+Sources, later ones win as in lm-eval: lm-eval's own folder, the folders that the registry knows as ``task_folder``,
+``--include-path`` in the order given. lm-eval's names are kept in a small file per lm-eval version (see
+:func:`dare_bench.fingerprint.cache_dir`); where nothing can be written they are scanned anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import importlib.metadata
+import importlib.util
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from dare_bench.errors import DareError, DataError, unknown
+from dare_bench.fingerprint import cache_dir
+from dare_bench.harness.common.requests import undefined
+from dare_bench.harness.lm_eval.yaml_scan import Scanner, scan, value_of
+from dare_bench.reading import existing, read_json
+from dare_bench.registry import registry
+
+LM_EVAL = "lm-eval"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEntry:
+    """A name: ``kind`` is task, python (a task written as a class), group or tag; ``path`` is its YAML file (None for
+    a tag); ``members`` are the tasks of a tag; ``origin`` says whose it is (``lm-eval`` or a folder's name)."""
+
+    name: str
+    kind: str
+    path: Path | None
+    origin: str
+    members: tuple[str, ...] = ()
+
+
+def lm_eval_folder() -> Path:
+    """The folder of lm-eval's task files, found without importing lm-eval; raises DareError when it is missing."""
+    spec = importlib.util.find_spec("lm_eval")
+    if spec is None or not spec.submodule_search_locations:
+        raise DareError("lm-eval is not installed; install it with: pip install 'dare-bench[eval]'")
+    return Path(next(iter(spec.submodule_search_locations))) / "tasks"
+
+
+def _fold(root: Path) -> dict[str, list[Any]]:
+    """{name: [kind, relative path or None, members]} of one folder; the first of two equal names stays."""
+    found: dict[str, list[Any]] = {}
+    for name, kind, relative, tags in scan(root):
+        if name in found:
+            continue
+        found[name] = [kind, relative, []]
+        for tag in tags:
+            found.setdefault(tag, ["tag", None, []])[2].append(name)
+    return found
+
+
+def _entries(root: Path, origin: str, found: dict[str, list[Any]]) -> dict[str, TaskEntry]:
+    return {
+        name: TaskEntry(name, kind, root / relative if relative else None, origin, tuple(sorted(members)))
+        for name, (kind, relative, members) in found.items()
+    }
+
+
+def _lm_eval_names(root: Path) -> dict[str, list[Any]]:
+    version = importlib.metadata.version("lm_eval")
+    # In a source checkout files change under one version number, so only an installed copy is remembered.
+    if not {"site-packages", "dist-packages"} & set(root.parts):
+        return _fold(root)
+    place = cache_dir() / f"lm_eval-tasks-{version}.json"
+    mark = [_FORMAT, version, str(root)]
+    with contextlib.suppress(DataError, KeyError, TypeError):
+        kept = read_json(place, DataError)
+        if kept["mark"] == mark:
+            return dict(kept["names"])
+    found = _fold(root)
+    with contextlib.suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=place.name)
+        with os.fdopen(handle, "w") as file:
+            json.dump({"mark": mark, "names": found}, file)
+        Path(temporary).replace(place)
+    return found
+
+
+@cache
+def _lm_eval_entries(root: Path) -> dict[str, TaskEntry]:
+    return _entries(root, LM_EVAL, _lm_eval_names(root))
+
+
+class TaskIndex:
+    """All names of this run. ``replaced``: names that stand for another file than before, with a sentence on each."""
+
+    def __init__(self, include_path: Sequence[str | Path] = ()) -> None:
+        self.replaced: dict[str, str] = {}
+        self._scanner = Scanner()
+        self._extra: dict[str, TaskEntry] = {}
+        for entry in registry().entries("task_folder"):
+            self._add(Path(entry.target), entry.name)
+        for folder in include_path:
+            root = existing(folder)
+            if root is None or not root.is_dir():
+                raise DataError(f"--include-path {folder}: no such folder; give a folder with lm-eval task files")
+            if not self._add(root.resolve(), str(folder)):
+                raise DataError(
+                    f"--include-path {folder}: no task file in this folder (*.yaml with a task or group key); give the"
+                    " folder with the tasks, or leave it out"
+                )
+
+    def _add(self, root: Path, origin: str) -> int:
+        """Add the tasks of a folder, and say how many these are."""
+        found = _entries(root, origin, _fold(root))
+        for name, entry in found.items():
+            if name in self._extra:
+                self.replaced[name] = f"{entry.kind} {name!r} of {origin} replaces that of {self._extra[name].origin}"
+            self._extra[name] = entry
+        return len(found)
+
+    @cached_property
+    def entries(self) -> dict[str, TaskEntry]:
+        """Every name, those of lm-eval included."""
+        names = _lm_eval_entries(lm_eval_folder())
+        for name, entry in self._extra.items():
+            if name in names:
+                self.replaced[name] = f"{entry.kind} {name!r} of {entry.origin} replaces lm-eval's"
+        return {**names, **self._extra}
+
+    def names(self, *kinds: str) -> list[str]:
+        """Sorted names, of some kinds only if given."""
+        return sorted(name for name, entry in self.entries.items() if not kinds or entry.kind in kinds)
+
+    def match(self, patterns: Iterable[str]) -> list[str]:
+        """Names for what a user wrote, without repeats, in the order given: names, globs such as ``mmlu_*``, paths of
+        task files, or one folder of task files.
+
+        Raises:
+            UnknownNameError: nothing has that name; the message names the three closest.
+            DataError: a path that is not there.
+        """
+        found: list[str] = []
+        for pattern in patterns:
+            if pattern in self.entries:
+                found.append(pattern)
+            elif self.is_path(pattern):
+                found += self._from_path(pattern)
+            else:
+                matched = fnmatch.filter(self.entries, pattern) if set("*?[") & set(pattern) else []
+                if not matched:
+                    raise unknown("task", pattern, self.entries)
+                found += sorted(matched)
+        return list(dict.fromkeys(found))
+
+    def is_path(self, word: str) -> bool:
+        """Is that no name, but a task file or a folder of them?"""
+        return word not in self.entries and (word.endswith(".yaml") or os.sep in word or existing(word) is not None)
+
+    def _from_path(self, named: str) -> list[str]:
+        """Adds a task file, or all of a folder, to the index."""
+        path = existing(named)
+        if path is None:
+            raise DataError(f"--tasks {named}: no such task file")
+        if path.is_dir():
+            entries = _entries(path.resolve(), str(path), _fold(path.resolve()))
+            if not entries:
+                raise DataError(f"--tasks {path}: no task file (*.yaml with a task or group key) in this folder")
+        else:
+            found = [row for row in scan(path.resolve().parent) if row[2] == path.name]
+            if not found:
+                raise DataError(f"--tasks {path}: the file has no task or group key")
+            name, kind, _, _ = found[0]
+            entries = {name: TaskEntry(name, kind, path.resolve(), str(path))}
+        self.entries.update(entries)
+        return [name for name, entry in entries.items() if entry.kind != "tag"]
+
+    def members(self, name: str) -> list[str]:
+        """Direct members of a group or tag, as names; tasks written inline in a group's file are left out."""
+        entry = self.entries[name]
+        if entry.kind == "tag":
+            return list(entry.members)
+        if entry.kind != "group" or entry.path is None:
+            return []
+        try:
+            listed = value_of(self._scanner.keys(str(entry.path)).get("task", ""))
+        except DataError as error:
+            raise DataError(f"{entry.path}: cannot be read as a task file ({error})") from error
+        return list(_named(listed))
+
+    def refuse_rolling(self, leaves: Iterable[TaskEntry]) -> None:
+        """Raise UsageError for a task that a diffusion model cannot answer, before its data are fetched."""
+        for entry in leaves:
+            if (asked := self._key(entry, "output_type")) == "loglikelihood_rolling":
+                raise undefined(entry.name, asked)
+
+    def data_set(self, entry: TaskEntry) -> tuple[str | None, str | None]:
+        """A task's data set and its configuration, as its file names them."""
+        return self._key(entry, "dataset_path"), self._key(entry, "dataset_name")
+
+    def _key(self, entry: TaskEntry, name: str) -> str | None:
+        """The text of a key in a task's file; None where it has none, or cannot be read (lm-eval will say why)."""
+        if entry.path is None or entry.kind != "task":
+            return None
+        try:
+            value = value_of(self._scanner.keys(str(entry.path)).get(name, ""))
+        except DataError:
+            return None
+        return value if isinstance(value, str) else None
+
+    def leaves(self, names: Iterable[str]) -> list[TaskEntry]:
+        """The tasks that ``names`` come to, groups and tags opened, each once."""
+        found: dict[str, TaskEntry] = {}
+        seen: set[str] = set()
+        stack = list(names)[::-1]
+        while stack:
+            name = stack.pop()
+            if name in seen or name not in self.entries:
+                continue
+            seen.add(name)
+            entry = self.entries[name]
+            if entry.kind in ("task", "python"):
+                found[name] = entry
+            else:
+                stack += self.members(name)[::-1]
+        return list(found.values())
+
+
+def _named(listed: Any) -> Iterator[str]:
+    """Names in a group's ``task`` value: plain names, and dictionaries with ``task`` or ``group`` (a list of tasks
+    inside a dictionary is a group written inline)."""
+    for item in [listed] if isinstance(listed, str) else listed or ():
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            if isinstance(item.get("group"), str):
+                yield item["group"]
+            yield from _named(item.get("task"))

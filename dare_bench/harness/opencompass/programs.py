@@ -1,0 +1,160 @@
+"""HumanEval, MBPP and their plus versions: OpenCompass reads the answer, our sandbox runs it.
+
+OpenCompass executes answers in its own processes and lets evalplus download tests. Here only its way of finding the
+code in an answer is used; what is run, and against which tests, is put together from the rows of the data set.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache, cached_property
+from typing import Any, NamedTuple
+
+from dare_bench.errors import DataError
+from dare_bench.harness.common.code_eval import HEAVY_TIMEOUT, TIMEOUT
+from dare_bench.harness.common.code_tests import asked, setup
+from dare_bench.harness.common.local_data import without_scripts
+from dare_bench.harness.opencompass import comparison
+from dare_bench.harness.opencompass.manifest_rows import Bench
+
+PROGRAMS_VERSION = "6eeccc72814a0722"
+"""Part of the fingerprint of a task whose programs are put together here. Change it when other programs are run."""
+# evaluator -> (the metric's name in OpenCompass's results, hub id of the rows that hold the plus tests)
+_HUMANEVAL = {
+    "HumanEvalEvaluator": ("humaneval_pass@1", None),
+    "HumanEvalPlusEvaluator": ("humaneval_plus_pass@1", "evalplus/humanevalplus"),
+}
+_MBPP = {"MBPPEvaluator": "score", "MBPPEvaluator2": "score", "MBPPPassKEvaluator": "pass@1"}
+_MBPP_PLUS = ("mbpp_plus_pass@1", "evalplus/mbppplus")
+
+
+class Program(NamedTuple):
+    """What is run: ``tests`` follow ``solution`` in its names, ``timeout`` seconds at most."""
+
+    solution: str
+    tests: str
+    timeout: float = TIMEOUT
+
+
+def evaluator_name(cfg: Mapping[str, Any]) -> str:
+    """The class name of a data set's evaluator."""
+    given = cfg["eval_cfg"]["evaluator"]["type"]
+    name = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+    return str(name).rpartition(".")[2]
+
+
+def runs_code(cfg: Mapping[str, Any]) -> bool:
+    """Is the data set one of those whose answers are run here?"""
+    return evaluator_name(cfg) in {*_HUMANEVAL, *_MBPP}
+
+
+class CodeSet:
+    """How the answers of one data set become programs.
+
+    Raises:
+        DataError: the plus tests are neither in the data set's rows, nor in the data folder, nor on the hub.
+    """
+
+    def __init__(self, cfg: Mapping[str, Any], bench: Bench | None) -> None:
+        self.name, self._bench, self._cfg = evaluator_name(cfg), bench, cfg
+        evaluator = cfg["eval_cfg"]["evaluator"]
+        plus = evaluator.get("metric") == "MBPPPlus"
+        self.metric, self._plus = (
+            _HUMANEVAL[self.name] if self.name in _HUMANEVAL else _MBPP_PLUS if plus else (_MBPP[self.name], None)
+        )
+
+    def read(self, answer: str) -> str:
+        """The code in an answer that is postprocessed already."""
+        return answer if self.name in _HUMANEVAL else str(self._mbpp._process_answer(answer))
+
+    def program(self, code: str, row: Mapping[str, Any]) -> Program:
+        """The program of the code in one answer to the document ``row``."""
+        start = row["prompt"] if self.name in _HUMANEVAL else ""
+        return Program(start + code, self.tests(row), TIMEOUT if self._plus is None else HEAVY_TIMEOUT)
+
+    def tests(self, row: Mapping[str, Any]) -> str:
+        """The tests of a document, behind what the document wants run before them. OpenCompass leaves that out, and
+        some reference solutions of MBPP fail for it."""
+        before = setup(row)
+        return asked(row) + (f"{before}\n" if before else "") + self._tests(row)
+
+    def _tests(self, row: Mapping[str, Any]) -> str:
+        if self.name in _HUMANEVAL:
+            held = row if self._plus is None else self._plus_row(row)
+            return f"{held['test']}\ncheck({held.get('entry_point') or row['entry_point']})\n"
+        if self._plus is not None:
+            return str(row["test"] if row.get("test") else self._plus_row(row)["test"])
+        column = self._cfg["reader_cfg"]["output_column"]
+        reference = row[column]
+        return _type_aware(reference["test_list_2"] if isinstance(reference, Mapping) else reference)
+
+    @cached_property
+    def _mbpp(self) -> Any:
+        from opencompass.registry import ICL_EVALUATORS
+
+        kind = self._cfg["eval_cfg"]["evaluator"]["type"]
+        found = ICL_EVALUATORS.get(kind) if isinstance(kind, str) else kind
+        return found()
+
+    @cached_property
+    def _plus_rows(self) -> dict[str, dict[str, Any]]:
+        hub_id = str(self._plus)
+        rows = self._bench.rows([hub_id], "test") if self._bench is not None else None
+        return {_number(row["task_id"]): row for row in (rows if rows is not None else _from_hub(hub_id))}
+
+    def _plus_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        number = _number(row["task_id"])
+        if number not in self._plus_rows:
+            raise DataError(
+                f"{self._plus} has no tests for {row['task_id']!r}; it has {len(self._plus_rows)} documents"
+            )
+        return self._plus_rows[number]
+
+
+def _from_hub(hub_id: str) -> Iterable[dict[str, Any]]:
+    import datasets
+
+    try:
+        with without_scripts():
+            rows: Iterable[dict[str, Any]] = datasets.load_dataset(hub_id, split="test")
+        return rows
+    except Exception as error:
+        reason = (
+            f"{type(error).__name__}: {str(error).strip().splitlines()[0][:160]}"
+            if str(error)
+            else type(error).__name__
+        )
+        raise DataError(
+            f"the tests of {hub_id} are not at hand ({reason}); give --data-dir with a manifest that lists {hub_id}"
+        ) from error
+
+
+def _number(task_id: Any) -> str:
+    """``2`` of ``Mbpp/2``, ``HumanEval/2``, 2: the files name their documents differently."""
+    return re.sub(r"\D", "", str(task_id).rpartition("/")[2])
+
+
+@cache
+def _comparison() -> str:
+    """Python source that defines what stands for ``==`` in MBPP's tests, under the name that OpenCompass gives it; its
+    own names and imports stay out of the solution's."""
+    from opencompass.utils import code_execution
+
+    theirs, ours, name = (
+        inspect.getsource(code_execution),
+        inspect.getsource(comparison),
+        code_execution.TYPE_AWARE_EQUAL_NAME,
+    )
+    return (
+        f"{name}_names = {{}}\nexec({theirs!r}, {name}_names)\nexec({ours!r}, {name}_names)\n"
+        f"def {name}(actual, expected, _names={name}_names):\n"
+        "    return _names['holds'](actual, expected, _names['type_aware_equal'])\n"
+    )
+
+
+def _type_aware(tests: str) -> str:
+    from opencompass.utils.code_execution import make_assertions_type_aware
+
+    return f"{_comparison()}{make_assertions_type_aware(tests)}\n"

@@ -1,0 +1,97 @@
+"""The results of a run in lm-eval's shape, put together task by task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dare_bench.harness.common.extraction_status import count
+from dare_bench.harness.common.repeats import combine
+from dare_bench.harness.opencompass import result_rows as shapes
+from dare_bench.harness.opencompass.extraction_rules import of_opencompass
+from dare_bench.harness.opencompass.scorer import Answer, Scored, Scorer
+from dare_bench.types import Generation, Likelihood, Request, Sample
+
+Pairs = Mapping[int, Sequence[tuple[Request, Sample]]]
+"""By document: the requests of one repeat with their samples."""
+
+
+class Results:
+    """Collects what the tasks came to; the attributes are those of ``HarnessResult``."""
+
+    def __init__(self, version: str) -> None:
+        names = ("results", "groups", "group_subtasks", "configs", "versions", "n-shot", "higher_is_better")
+        self.results: dict[str, Any] = {name: {} for name in (*names, "n-samples", "opencompass")}
+        self.samples: dict[str, list[dict[str, Any]]] = {}
+        self.extraction: dict[str, dict[str, dict[str, int]]] = {}
+        self.statuses: list[str] = []
+        """Of every program that was run."""
+        self.notes: list[str] = []
+        self._version = version
+
+    def add(self, scorer: Scorer, repeats: Mapping[int, Pairs]) -> None:
+        """Score a task: each repeat on its own, then all together."""
+        data, name = scorer.data, scorer.data.name
+        scored = [scorer.score({d: _answer(pairs) for d, pairs in answered.items()}) for answered in repeats.values()]
+        found = self.results
+        found["configs"][name] = shapes.plain({"task": name, "config": data.config, **data.cfg})
+        found["versions"][name] = self._version
+        found["n-shot"][name] = data.prompter.shots
+        found["n-samples"][name] = {"original": data.total, "effective": len(next(iter(repeats.values()), {}))}
+        self.samples[name] = []
+        self.notes += scorer.notes
+        if not scored:
+            self.notes.append(f"task {name!r} has no score: none of its documents was answered")
+            return
+        parts = [self._part(scorer, *pair) for pair in zip(scored, repeats.values(), strict=True)]
+        whole, samples = combine(parts)
+        found["results"][name] = whole["results"][name]
+        found["higher_is_better"][name] = whole["higher_is_better"][name]
+        found["n-samples"][name] |= whole["n-samples"][name]
+        raw = [shapes.plain(one.raw) for one in scored]
+        found["opencompass"][name] = raw[0] if len(raw) == 1 else raw
+        self.samples[name] = samples[name]
+        self._count(scorer, samples[name])
+
+    def _part(self, scorer: Scorer, scored: Scored, answered: Pairs) -> Any:
+        """One repeat in the form that ``combine`` takes."""
+        name = scorer.data.name
+        results = {
+            "results": {name: shapes.metric_row(scorer.data, scored, len(answered))},
+            "higher_is_better": {name: shapes.higher_is_better(scored.totals)},
+            "n-samples": {name: {"effective": len(answered)}},
+        }
+        return results, {name: shapes.lines(scorer, scored, answered, of_opencompass)}
+
+    def _count(self, scorer: Scorer, rows: Sequence[Mapping[str, Any]]) -> None:
+        answers = [answer for row in rows for answer in row.get("_answers", ())]
+        if found := count(answer.get("extraction") for answer in answers):
+            self.extraction[scorer.data.name] = {shapes.FILTER: found}
+        if scorer.runs_code:
+            self.statuses += [answer["verdict"]["status"] for answer in answers if "verdict" in answer]
+
+    def add_groups(self, members: Mapping[str, Sequence[str]]) -> None:
+        """Rows for configs of several data sets."""
+        found = self.results
+        for group, names in members.items():
+            found["group_subtasks"][group] = list(names)
+            lacking = [name for name in names if name not in found["results"]]
+            if lacking:
+                self.notes.append(f"group {group!r} has no score, since {lacking[0]!r} has none")
+                continue
+            row = shapes.group_row(group, [found["results"][name] for name in names])
+            found["groups"][group] = row
+            metrics = [key.partition(",")[0] for key in row if key.endswith(f",{shapes.FILTER}")]
+            better = shapes.higher_is_better(metric for metric in metrics if not metric.endswith("_stderr"))
+            found["higher_is_better"][group] = better
+            counts = [found["n-samples"][name] for name in names]
+            found["n-samples"][group] = {key: sum(one[key] for one in counts) for key in ("original", "effective")}
+        found["results"] |= found["groups"]
+
+
+def _answer(pairs: Sequence[tuple[Request, Sample]]) -> Answer:
+    """A document's text, or the log-likelihoods of its labels in their order."""
+    answers = [sample.answer for _, sample in pairs]
+    if isinstance(answers[0], Generation):
+        return answers[0].text or ""
+    return [answer for answer in answers if isinstance(answer, Likelihood)]

@@ -1,0 +1,232 @@
+"""From the answers of one repeat to scores and to what each document has contributed to them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from dare_bench.errors import DataError
+from dare_bench.harness.common.code_eval import CodeRunner
+from dare_bench.harness.common.scoring_process import ITEM_SECONDS
+from dare_bench.harness.common.worker_process import Guard, ItemError, ItemTimeout
+from dare_bench.harness.opencompass.dataset import DataSet
+from dare_bench.harness.opencompass.details import as_share, by_document, mean, numbers, unclear
+from dare_bench.harness.opencompass.evaluation import Evaluation
+from dare_bench.harness.opencompass.manifest_rows import Bench
+from dare_bench.harness.opencompass.programs import CodeSet, Program, runs_code
+from dare_bench.types import Likelihood
+
+Answer = str | Sequence[Likelihood]
+"""A text, or the log-likelihood of each label's text."""
+
+
+@dataclass
+class Scored:
+    """One repeat's scores: ``totals`` and each document's ``values`` as shares from 0 to 1, by metric; ``raw`` holds
+    OpenCompass's own numbers; by document what was read out of its answer and, where code ran or a comparison was cut
+    short, the verdict."""
+
+    totals: dict[str, float] = field(default_factory=dict)
+    values: dict[str, dict[int, float]] = field(default_factory=dict)
+    raw: dict[str, Any] = field(default_factory=dict)
+    extracted: dict[int, Any] = field(default_factory=dict)
+    verdicts: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+
+class Scorer:
+    """Scores a data set.
+
+    Args:
+        runner: runs generated code; None where the data set has none.
+        bench: local data sets, for the tests of HumanEval+ and MBPP+.
+        read: has :meth:`read_program` done elsewhere: it runs OpenCompass's code on an answer.
+        seconds: limit for one comparison of formulas.
+    """
+
+    def __init__(
+        self,
+        data: DataSet,
+        runner: CodeRunner | None,
+        bench: Bench | None,
+        *,
+        read: Callable[[int, str], Any] | None = None,
+        seconds: float = ITEM_SECONDS,
+    ) -> None:
+        self.data, self._runner, self._seconds = data, runner, seconds
+        self._read_elsewhere = read or self.read_program
+        self.evaluation = Evaluation(data)
+        self._code = CodeSet(data.cfg, bench) if runs_code(data.cfg) else None
+        self._programs: dict[tuple[int, str], tuple[str, Program]] = {}
+        self._late: Counter[str] = Counter()
+        self._errors: list[str] = []
+        self._unclear: dict[str, str] = {}
+
+    @property
+    def runs_code(self) -> bool:
+        """Are answers programs that are run?"""
+        return self._code is not None
+
+    def watch(self, document: int, text: str) -> None:
+        """An answer is there: start running its code."""
+        if self._code is not None and self._runner is not None:
+            self._runner.prepare(*self._program(document, text)[1])
+
+    def refusal(self, document: int, text: str) -> str | None:
+        """Why an answer's code could not be run at all (the sandbox did not start); None if it was. Waits for it."""
+        if self._code is None or self._runner is None:
+            return None
+        why = self._runner.refusal(*self._program(document, text)[1])
+        return None if why is None else f"its code was not run: {why}"
+
+    def score(self, answers: Mapping[int, Answer]) -> Scored:
+        """The scores of one answer to each document.
+
+        Raises:
+            DataError: the evaluator does not work on this data set; what was answered is not lost.
+        """
+        documents = list(answers)
+        if not documents:
+            return Scored()
+        if self._code is not None:
+            return self._run(answers)
+        predictions = [self._read(answer) for answer in answers.values()]
+        scored = Scored(extracted=dict(zip(documents, predictions, strict=True)))
+        if self.evaluation.compares_formulas:
+            self._one_by_one(documents, predictions, scored)
+        else:
+            self._at_once(documents, predictions, scored)
+        return scored
+
+    def _read(self, answer: Answer) -> Any:
+        """The prediction: the postprocessed text, or the label whose text is the likeliest."""
+        if isinstance(answer, str):
+            return self.evaluation.extract(answer)
+        costs = perplexities(answer)
+        label = self.data.labels[costs.index(min(costs))]
+        return self.evaluation.extract(label) if isinstance(label, str) else label
+
+    def _at_once(self, documents: list[int], predictions: list[Any], scored: Scored) -> None:
+        result = self.evaluation.evaluate(documents, predictions)
+
+        def single(place: int) -> dict[str, Any]:
+            return self.evaluation.evaluate([documents[place]], [predictions[place]])
+
+        values = by_document(result, len(documents), single)
+        scored.raw = {name: value for name, value in result.items() if name != "details"}
+        self._take(documents, numbers(result), values, scored)
+
+    def _one_by_one(self, documents: list[int], predictions: list[Any], scored: Scored) -> None:
+        """Comparisons of formulas, each within its limit: the score is the mean over documents by definition."""
+        rows: list[dict[str, float]] = []
+        for document, prediction in zip(documents, predictions, strict=True):
+            try:
+                rows.append(self._guard.call("evaluate", document, prediction))
+            except (ItemTimeout, ItemError) as error:
+                why = "timeout" if isinstance(error, ItemTimeout) else "crashed"
+                self._late[why] += 1
+                self._errors += [str(error)] if why == "crashed" else []
+                scored.verdicts[document] = {"status": why, "level": "none", "seconds": self._seconds}
+                rows.append({})
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        if not names and len(self._errors) > 1 and len(set(self._errors)) == 1:
+            raise DataError(f"data set {self.data.name!r}: its evaluator fails on every answer: {self._errors[0]}")
+        values = {name: [row.get(name, 0.0) for row in rows] for name in names or ["accuracy"]}
+        totals = {name: mean(found) for name, found in values.items()}
+        scored.raw = dict(totals)
+        self._take(documents, totals, values, scored)
+
+    @cached_property
+    def _guard(self) -> Guard:
+        import math_verify  # noqa: F401  (inherited by the worker and by what OpenCompass forks there)
+
+        _ = self.evaluation.references, self.data.questions
+
+        def evaluate(document: int, prediction: Any) -> dict[str, float]:
+            return numbers(self.evaluation.evaluate([document], [prediction]))
+
+        return Guard({"evaluate": evaluate}, self._seconds)
+
+    def _take(
+        self, documents: list[int], totals: Mapping[str, float], values: Mapping[str, list[float]], scored: Scored
+    ) -> None:
+        for name, total in totals.items():
+            found = values.get(name)
+            share = as_share(name, total, found)
+            if unclear(total, found):
+                read = "a share" if share == 1.0 else "a percentage"
+                self._unclear[name] = f"{name} {total:g} comes without documents' values and was read as {read}"
+            scored.totals[name] = share * total
+            if found is not None:
+                scored.values[name] = {d: share * value for d, value in zip(documents, found, strict=True)}
+                scored.totals[name] = mean(list(scored.values[name].values()))
+
+    def _program(self, document: int, text: str) -> tuple[str, Program]:
+        """The code in an answer, and what is run."""
+        key = (document, text)
+        if key not in self._programs:
+            assert self._code is not None
+            code, lost = self._read_elsewhere(document, text)
+            self.evaluation.lost += lost
+            self._programs[key] = code, self._code.program(code, self.data.test[document])
+        return self._programs[key]
+
+    def read_program(self, document: int, text: str) -> tuple[str, list[tuple[str, str]]]:
+        """The code that OpenCompass finds in an answer, and the answer with an error if its postprocessor failed."""
+        assert self._code is not None
+        self.evaluation.lost, known = [], self.evaluation.lost
+        try:
+            return self._code.read(self.evaluation.extract(text)), self.evaluation.lost
+        finally:
+            self.evaluation.lost = known
+
+    def _run(self, answers: Mapping[int, Answer]) -> Scored:
+        assert self._code is not None and self._runner is not None
+        scored, passed = Scored(), {}
+        for document, answer in answers.items():
+            self.watch(document, str(answer))
+        for document, answer in answers.items():
+            scored.extracted[document], program = self._program(document, str(answer))
+            verdict = self._runner.verdict(*program)
+            passed[document] = float(verdict.status == "passed")
+            scored.verdicts[document] = {name: getattr(verdict, name) for name in ("status", "level", "seconds")}
+        counts = Counter(verdict["status"] for verdict in scored.verdicts.values())
+        share = mean(list(passed.values()))
+        scored.totals, scored.values = {self._code.metric: share}, {self._code.metric: passed}
+        scored.raw = {self._code.metric: 100 * share, **counts}
+        return scored
+
+    def target(self, document: int) -> str:
+        """The reference of a document, as its evaluator sees it."""
+        return str(self.evaluation.references.get(document, ""))
+
+    def proof(self, document: int) -> str:
+        """All that a document's answer is held against: the reference, and the tests where code is run."""
+        tests = self._code.tests(self.data.test[document]) if self._code is not None else ""
+        return f"{self.target(document)}\x1f{tests}" if tests else self.target(document)
+
+    @property
+    def notes(self) -> list[str]:
+        """What went wrong for single answers and how they were counted."""
+        name = self.data.name
+        found = [
+            f"task {name!r}: {said}; check it against opencompass in the results" for said in self._unclear.values()
+        ]
+        if count := self._late["timeout"]:
+            found.append(f"task {name!r}: {count} answers not compared within {self._seconds:g} s; counted as wrong")
+        if self._errors:
+            first = self._errors[0]
+            found.append(
+                f"task {name!r}: the evaluator failed on {len(self._errors)} answers; counted as wrong ({first})"
+            )
+        if lost := self.evaluation.lost:
+            failed = f"its postprocessor or evaluator failed on {len(lost)} of the answers"
+            found.append(f"task {name!r}: {failed}, read as empty ({lost[0][1]})")
+        return found
+
+
+def perplexities(answers: Sequence[Likelihood]) -> list[float]:
+    """OpenCompass's number for each label's text: the mean negative log-likelihood of a token, in nats."""
+    return [-answer.value / max(1, answer.target_tokens) for answer in answers]

@@ -81,10 +81,10 @@ def find_files(data: str, split: str) -> list[Path]:
     if glob.has_magic(data):
         pattern = os.path.expanduser(data)  # noqa: PTH111 - Path.glob takes no absolute pattern
         matching = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207
-        found = sorted(file for file in matching if file.name.endswith(SUFFIXES) and file.is_file())
-        if not found:
+        files = sorted(file for file in matching if file.name.endswith(SUFFIXES) and file.is_file())
+        if not files:
             raise UsageError(f"no training file matches {data!r}; allowed are {', '.join(SUFFIXES)}")
-        return found
+        return files
     if place is not None or not HUB_ID.fullmatch(data) or data.endswith(SUFFIXES):
         what = "is not there" if place is None else "is neither a file nor a folder"
         raise UsageError(f"{data} {what}; give a file ({', '.join(SUFFIXES)}), a folder of them or a hub id")
@@ -122,13 +122,13 @@ def open_file(file: Path, keep: frozenset[str]) -> RowTable:
 def _peeked(name: str, rows: Iterable[FileRow]) -> RowTable:
     """A table whose columns are those of its first row that can be read."""
     source = iter(rows)
-    held: list[FileRow] = []
+    read: list[FileRow] = []
     for row in source:
-        held.append(row)
+        read.append(row)
         if row.value is not None:
             break
-    first = held[-1].value if held else None
-    return RowTable(name, frozenset(_names(first or {})), chain(held, source))
+    first = read[-1].value if read else None
+    return RowTable(name, frozenset(_names(first or {})), chain(read, source))
 
 
 def _names(value: dict[str, Any], prefix: str = "") -> Iterator[str]:
@@ -291,11 +291,11 @@ def open_hub(name: str, split: str) -> RowTable:
     hub_id, _, config = name.partition(":")
     try:
         with without_scripts():
-            found = datasets.load_dataset(hub_id, config or None, split=split)
+            dataset = datasets.load_dataset(hub_id, config or None, split=split)
     except Exception as error:  # the library raises a dozen kinds, depending on how far it came
         raise DataError(
             f"{name}: no such file or folder, and not to be had from the hub ({reason(error)}); "
             "check the name and the network, or give a local file"
         ) from error
-    rows = (FileRow(f"{name}[{split}]:row {i}", dict(row)) for i, row in enumerate(found, 1))
-    return RowTable(f"{name}[{split}]", frozenset(schema_names(found.features.arrow_schema)), rows)
+    rows = (FileRow(f"{name}[{split}]:row {i}", dict(row)) for i, row in enumerate(dataset, 1))
+    return RowTable(f"{name}[{split}]", frozenset(schema_names(dataset.features.arrow_schema)), rows)

@@ -14,9 +14,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from scipy.stats import binomtest
-
 from dare_bench.runs.reader import Run, find_runs
+from dare_bench.stats.paired import mcnemar
 
 DOCS, RUNS = Path("docs/trained"), Path("leaderboards/examples/trained")
 BEGIN, END = "<!-- table: made by scripts/trained.py -->", "<!-- end of table -->"
@@ -37,7 +36,7 @@ class Against:
     @property
     def p(self) -> float:
         """McNemar's exact p, two-sided."""
-        return float(binomtest(self.won, self.won + self.lost).pvalue) if self.won + self.lost else 1.0
+        return mcnemar(self.won, self.lost)
 
 
 def solved(run: Run, task: str) -> dict[str, bool]:

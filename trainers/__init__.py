@@ -1,4 +1,7 @@
-"""Trainer plugins: one registered name a method (see ``protocols.Trainer`` and ``method.py``)."""
+"""Training methods as plugins, one registered name each; ``dare_bench.training`` reads settings and rows for them.
+
+See ``protocols.Trainer`` and ``method.py``.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from dare_bench.cli.runs import open_runs, place
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dare_bench.engine.rescore import Compared, Rescored
+    from dare_bench.engine.rescore import Rescored, RescoredValue
     from dare_bench.runs.reader import Run
 
 _CHANGED, _INCOMPLETE, _FAILED = 3, 4, 1
@@ -134,7 +134,7 @@ def _show(console: Console, done: Rescored, most: int) -> None:
         _say(console, f"note: {change}")
 
 
-def _show_documents(console: Console, documents: list[Compared], most: int) -> None:
+def _show_documents(console: Console, documents: list[RescoredValue], most: int) -> None:
     console.print()
     rows = [
         (value.task, str(value.doc_id), value.metric, value.filter, _number(value.recorded), _number(value.again))
@@ -146,7 +146,7 @@ def _show_documents(console: Console, documents: list[Compared], most: int) -> N
         _say(console, f"{len(documents) - most} more values differ; --docs {len(documents)} shows all")
 
 
-def _two_scores(score: Compared) -> tuple[str, str]:
+def _two_scores(score: RescoredValue) -> tuple[str, str]:
     """A score as recorded and again: as every verb shows scores, or more precisely where that hides the change."""
     from dare_bench.formatting import score_text
     from dare_bench.runs.scores import are_shares

@@ -14,7 +14,7 @@ from dare_bench.types import TIER_MEANING, Decoding
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dare_bench.engine.preview import Preview, Timing
+    from dare_bench.engine.preview import Preview, RunTiming
     from dare_bench.runs.reader import Run
     from dare_bench.runs.schema import Block
     from dare_bench.runs.scores import Score
@@ -202,7 +202,7 @@ def print_preview(seen: Preview) -> None:
     console.print(visible(seen.prompt), soft_wrap=True)
 
 
-def print_timing(timing: Timing) -> None:
+def print_timing(timing: RunTiming) -> None:
     """How long a run would take here."""
     from dare_bench.engine.progress import duration
 

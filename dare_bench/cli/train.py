@@ -129,13 +129,13 @@ def _train(method: str, own: Mapping[str, FieldInfo], flags: dict[str, Any], jso
         raise incomplete(trained.runs, trained.not_run)
 
 
-def _once(found: Mapping[str, Any], config: str | None) -> None:
+def _once(from_file: Mapping[str, Any], config: str | None) -> None:
     """What a file may write by itself or within a mapping stands in one of the two places."""
     for name, prefix in (("options", ""), ("eval", "eval_")):
-        inner = found.get(name)
+        inner = from_file.get(name)
         if inner is not None and not isinstance(inner, dict):
             raise UsageError(f"{config}: {name}={inner!r} is no mapping; write {name}: {{setting: value}}")
-        twice = next((key for key in inner or () if f"{prefix}{key}" in found), None)
+        twice = next((key for key in inner or () if f"{prefix}{key}" in from_file), None)
         if twice is not None:
             raise UsageError(f"{config}: {prefix}{twice} and {twice} within {name} are the same setting; keep one")
 
@@ -148,17 +148,17 @@ def settings(method: str, own: Mapping[str, FieldInfo], flags: Mapping[str, Any]
     """
     given = dict(flags)
     config = given.pop("config", None)
-    found = read_yaml(config) if config is not None else {}
-    if found.pop("method", method) != method:
+    from_file = read_yaml(config) if config is not None else {}
+    if from_file.pop("method", method) != method:
         raise UsageError(f"{config}: method is another than {method!r}, which the command names; leave one of them out")
     known = [*TrainSpec.model_fields, *own, *_OWN]
-    for name in found:
+    for name in from_file:
         if name not in known:
             raise UsageError(f"{config}: unknown setting {name!r}{suggestion(name, known)}")
     if {"data", "task"} & given.keys():
-        found = {name: value for name, value in found.items() if name not in ("data", "task")}
-    _once(found, config)
-    fields = {"method": method, **found, **given}
+        from_file = {name: value for name, value in from_file.items() if name not in ("data", "task")}
+    _once(from_file, config)
+    fields = {"method": method, **from_file, **given}
     evaluation = dict(fields.pop("eval", None) or {})
     for name in _OWN:
         value = fields.pop(name, None)

@@ -163,9 +163,9 @@ def test_tasks_of_lm_eval_exist(suite: Suite) -> None:
 
 def test_configs_of_opencompass_exist_load_and_are_judged_by_rules(suite: Suite) -> None:
     need_package("opencompass")
-    from dare_bench.harness.opencompass.catalog import Catalogue
+    from dare_bench.harness.opencompass.catalog import ConfigCatalog
 
-    catalogue = Catalogue()
+    catalogue = ConfigCatalog()
     for word in (task for entry in suite.entries if entry.harness == "opencompass" for task in entry.tasks):
         (wanted,) = catalogue.match([word])
         for dataset in catalogue.load(wanted):

@@ -13,6 +13,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dare_bench.version import __version__
+
 if TYPE_CHECKING:
     from dare_bench.engine.evaluate import evaluate
     from dare_bench.errors import DareError
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from dare_bench.sweeps.run import SweepResult, sweep
     from dare_bench.training.run import Trained, train
     from dare_bench.types import Event, Generation, Likelihood
-
-__version__ = "0.1.0"
 
 _HOME = {
     "DareError": "dare_bench.errors",

@@ -128,6 +128,7 @@ class DecodingKeywords(TypedDict, total=False):
     mask_id: int | None
     eos_id: int | Sequence[int] | None
     eot_id: int | None
+    strategy: str | Mapping[str, Any] | None
     steps: int | None
     block_length: int | None
     cfg_scale: float | None

@@ -98,14 +98,14 @@ class Model:
             ModelOutputError: NaN logits. MemoryLimitError: one row alone does not fit.
         """
         items = _as_list(prompts)
-        self.loaded.resolve(decoding)  # a bad field is an error even for no prompts
+        resolved = self.loaded.resolve(decoding)  # a bad field is an error even for no prompts
         seen: Counter[tuple[int, ...]] = Counter()
         requests = []
         for i, prompt in enumerate(items):
             tokens = tuple(self.loaded.encode(prompt))
             key = seed if decoding.get("rng") == "reference" else prompt_key(seed, tokens, seen[tokens])
             seen[tokens] += 1
-            requests.append(Request(str(i), "generate", tokens, decoding=decoding, seed=key))
+            requests.append(Request(str(i), "generate", tokens, decoding=decoding, seed=key, resolved=resolved))
         return self._answers(requests, max_rows)
 
     def loglikelihood(
@@ -158,7 +158,7 @@ class Model:
                 raise PromptError(f"prompt {int(sample.request.key) + 1} of {len(requests)}: {sample.error}")
             answers[sample.request.key] = sample.answer
         if len(answers) != len(requests):
-            raise DareError(f"{len(requests)} requests, {len(answers)} answers: a defect of the model's adapter")
+            raise DareError(f"{len(requests)} requests, {len(answers)} answers; this is a bug in the model's family")
         return [answers[request.key] for request in requests]
 
 

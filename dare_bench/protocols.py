@@ -199,6 +199,6 @@ class Executor(Protocol):
         which the caller sees to (``contextlib.closing``).
 
         Raises:
-            ValueError: two jobs of one name, a job after one that does not exist, a circle.
+            ValueError: two jobs of one name, a job after one that does not exist, a cycle.
         """
         ...

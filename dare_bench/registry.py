@@ -1,4 +1,4 @@
-"""One registry for everything that can be named: families, bundled checkpoints, tasks, recipes, suites, trainers.
+"""One registry for everything that can be named: families, strategies, checkpoints, tasks, recipes, suites, trainers.
 
 Entries are lazy ``"module:attribute"`` targets, so listing names imports no torch. The project's own folders register
 through their ``register`` function; third parties through an entry point of the group ``dare_bench.plugins`` that
@@ -18,7 +18,16 @@ from typing import Any, Literal, get_args
 from dare_bench.errors import UsageError, unknown
 
 Kind = Literal[
-    "family", "checkpoint", "task_folder", "recipe", "suite", "harness", "trainer", "executor", "training_data"
+    "family",
+    "checkpoint",
+    "task_folder",
+    "recipe",
+    "suite",
+    "harness",
+    "trainer",
+    "executor",
+    "training_data",
+    "strategy",
 ]
 BUILT_IN = (
     "dare_bench.executors",

@@ -10,23 +10,23 @@ from dare_bench import reading
 from dare_bench.config import ALIASES, RunSpec, parse_pairs, read_yaml, run_spec
 from dare_bench.errors import UsageError, unknown
 
-DECODING: Mapping[str, type] = {
-    "gen_length": int,
-    "steps": int,
-    "block_length": int,
-    "temperature": float,
-    "remasking": str,
-    "cfg_scale": float,
-    "threshold": float,
-    "factor": float,
-    "cache": str,
-    "logits_eos_inf": bool,
-    "confidence_eos_eot_inf": bool,
-    "early_stop": bool,
-    "text_after_eos": str,
-    "rng": str,
+DECODING: Mapping[str, tuple[type, str]] = {
+    "gen_length": (int, "Number of response tokens."),
+    "steps": (int, "Denoising steps (SDAR: denoising_steps)."),
+    "block_length": (int, "Tokens per block."),
+    "temperature": (float, "Sampling temperature; 0 is greedy decoding."),
+    "remasking": (str, "LLaDA: how positions are chosen: low_confidence or random."),
+    "cfg_scale": (float, "LLaDA: classifier-free guidance; 0 is off."),
+    "threshold": (float, "Unmask all positions with at least this confidence."),
+    "factor": (float, "LLaDA: Fast-dLLM's factor for parallel unmasking."),
+    "cache": (str, "none; exact (default of block-causal families); prefix or dual (approximate)."),
+    "logits_eos_inf": (bool, "LLaDA: suppress EOS."),
+    "confidence_eos_eot_inf": (bool, "LLaDA: unmask EOS and EOT last."),
+    "early_stop": (bool, "Stop at EOS in a finished block; on by default if the text is cut there."),
+    "text_after_eos": (str, "Text after the first EOS: cut or keep."),
+    "rng": (str, "Random numbers: ours, or reference (those of the published code; slow)."),
 }
-"""Decoding fields that have a flag of their own, and what each is; all others go through ``--gen-kwargs``."""
+"""Decoding fields that have a flag of their own: type and help text; all others go through ``--gen-kwargs``."""
 
 _PAIRS = ("decoding", "likelihood", "model_args")
 
@@ -62,7 +62,7 @@ def _from_file(config: str) -> dict[str, Any]:
 
 def _check_number(name: str, value: Any) -> None:
     """Flags are read as numbers by the command line, what a file says is not; raises UsageError."""
-    kind = DECODING.get(name)
+    kind, _ = DECODING.get(name, (str, ""))
     if kind not in (int, float) or value is None:
         return
     whole = kind is float or isinstance(value, int)
@@ -102,7 +102,7 @@ def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
 def _names(value: Any) -> Any:
     """``--tasks``: names by commas, or a list of them."""
     if not isinstance(value, str) and not (isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)):
-        raise UsageError(f"tasks={value!r}: expected names by commas, or a list of names")
+        raise UsageError(f"tasks={value!r}: expected names separated by commas, or a list of names")
     return value
 
 

@@ -66,6 +66,8 @@ class Request:
     repeat: int = 0
     want_greedy: bool = False
     """Score requests: is ``is_greedy`` needed? It costs as many forwards as the target has tokens."""
+    resolved: Decoding | None = field(default=None, compare=False, repr=False)
+    """What ``decoding`` means, where it has been resolved already: all values that hold."""
 
 
 @dataclass(slots=True)
@@ -215,6 +217,11 @@ class Decoding(BaseModel):
     """Fields that hold token ids."""
     aliases: ClassVar[dict[str, str]] = {"max_new_tokens": "gen_length"}
     """Other names that users know fields by."""
+
+    @property
+    def deterministic(self) -> bool:
+        """Is the answer to a prompt the same every time?"""
+        return self.temperature == 0
 
     @field_validator("eos_id", mode="before")
     @classmethod

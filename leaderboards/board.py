@@ -1,26 +1,24 @@
-"""What a board shows: a title, the tasks that are its columns, and what it ranks by. Declared in ``boards/*.yaml``."""
+"""The declaration of a board, ``boards/*.yaml``: a title, the tasks that are its columns, and what it ranks by."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from dare_bench.config import one_line, read_yaml
 from dare_bench.errors import UsageError, unknown
 
+if TYPE_CHECKING:
+    from dare_bench.leaderboards.entries import BoardEntry
+
 FOLDER = Path(__file__).parent / "boards"
 
 
-class _Scored(Protocol):
-    @property
-    def top_level(self) -> list[str]: ...
-
-
-class Column(BaseModel):
-    """One task of a board. Without ``metric`` ("metric,filter" as in lm-eval's files) its headline metric is taken."""
+class TaskColumn(BaseModel):
+    """One task of a board. Without ``metric`` ("metric,filter" as in lm-eval's files) it shows the headline metric."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -36,16 +34,16 @@ class Column(BaseModel):
 class Board(BaseModel):
     """A board's declaration.
 
-    ``rank_by``: "mean" of all columns, "none", one of the tasks, or "auto": the mean where most rows have all tasks,
-    else the task that most have. ``rows``: "checkpoint" puts runs of one checkpoint
-    that were asked alike and have other tasks on one row, "run" gives each run its own.
+    ``rank_by``: "mean" of all columns, "none", one of the tasks, or "auto": the mean if at least half of the rows have
+    all tasks, otherwise the task that most rows have. ``rows``: "checkpoint" combines runs of one checkpoint with the
+    same settings and different tasks into one row, "run" gives each run its own row.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     title: str
     about: str = ""
-    tasks: Literal["all"] | tuple[Column, ...] = "all"
+    tasks: Literal["all"] | tuple[TaskColumn, ...] = "all"
     rank_by: str = "mean"
     rows: Literal["checkpoint", "run"] = "checkpoint"
 
@@ -57,7 +55,7 @@ class Board(BaseModel):
 
     @field_validator("tasks")
     @classmethod
-    def _each_once(cls, value: Literal["all"] | tuple[Column, ...]) -> Literal["all"] | tuple[Column, ...]:
+    def _each_once(cls, value: Literal["all"] | tuple[TaskColumn, ...]) -> Literal["all"] | tuple[TaskColumn, ...]:
         if value != "all":
             keys = [(column.task, column.metric) for column in value]
             if not keys or len(set(keys)) < len(keys):
@@ -73,25 +71,25 @@ class Board(BaseModel):
             raise ValueError(f"rank_by is {self.rank_by!r}; allowed: {', '.join(allowed)}")
         return self
 
-    def columns(self, runs: Sequence[_Scored]) -> list[Column]:
-        """The columns: those declared, or every task and group that any run has a score of."""
+    def columns(self, runs: Sequence[BoardEntry]) -> list[TaskColumn]:
+        """The declared columns, or every task and group that any run has a score of."""
         if self.tasks != "all":
             return list(self.tasks)
-        return [Column(task=task) for task in dict.fromkeys(task for run in runs for task in run.top_level)]
+        return [TaskColumn(task=task) for task in dict.fromkeys(task for run in runs for task in run.top_level)]
 
 
-def column_names(columns: Sequence[Column]) -> list[str]:
-    """The columns' names, no two alike: of one task with several metrics each tells its own."""
+def column_names(columns: Sequence[TaskColumn]) -> list[str]:
+    """A unique name for each column: columns of one task with several metrics name the metric."""
     names = [column.name for column in columns]
-    several = [f"{column.name} {column.metric}" if names.count(column.name) > 1 else column.name for column in columns]
-    return [name if several.count(name) == 1 else f"{name} ({at + 1})" for at, name in enumerate(several)]
+    names = [f"{column.name} {column.metric}" if names.count(column.name) > 1 else column.name for column in columns]
+    return [name if names.count(name) == 1 else f"{name} ({at + 1})" for at, name in enumerate(names)]
 
 
 def load_board(name: str) -> Board:
     """A board by its name in ``boards/`` or by the path of a YAML file.
 
     Raises:
-        UsageError: no such board, a file that cannot be read, or a setting that is off.
+        UsageError: no such board, a file that cannot be read, or a setting that is not allowed.
     """
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):

@@ -1,95 +1,111 @@
-"""A board as data: one JSON record, the same as CSV, and both as the script that a page's downloads are made from."""
+"""A board as data: a JSON record, a CSV table, and the script that a page's downloads are made from."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from dare_bench.leaderboards.board import Column, column_names
-from dare_bench.leaderboards.context import View
-from dare_bench.leaderboards.pages import slug
-from dare_bench.leaderboards.rows import row_record
+from dare_bench.leaderboards.board import TaskColumn, column_names
+from dare_bench.leaderboards.columns import COLUMNS, task_keys
+from dare_bench.leaderboards.context import BoardView
+from dare_bench.leaderboards.rows import BoardRow
 from dare_bench.runs.text import no_formula
 
 SCORE_FIELDS = ("value", "lo", "hi", "n", "tier", "fingerprint")
+_ROW_FIELDS = {
+    "rank": ("rank", "rank_shared"),
+    "model": ("name", "model", "family", "settings_text", "status", "badges", "created", "run_id"),
+    "mean": ("mean", "mean_lo", "mean_hi"),
+}
+"""Fields of the CSV file that belong to the first columns of the page, by the column's key."""
 
 
-def record(view: View) -> dict[str, Any]:
-    """What ``data/board.json`` holds."""
+def board_record(view: BoardView) -> dict[str, Any]:
+    """The contents of ``data/board.json``."""
     return {
         "title": view.board.title,
         "columns": [column.model_dump() for column in view.columns],
         "rank_by": view.board.rank_by,
-        "rows": [row_record(row, view.columns) for row in view.rows],
+        "rows": [_row_record(row, view.columns) for row in view.rows],
     }
 
 
-def column_keys(columns: Sequence[Column]) -> list[str]:
-    """A name for each task's column that can stand in an address; none twice."""
-    keys = [slug(name) for name in column_names(columns)]
-    return [f"{key}.{at + 1}" if key in FIXED or keys.count(key) > 1 else key for at, key in enumerate(keys)]
+def _row_record(row: BoardRow, columns: Sequence[TaskColumn]) -> dict[str, Any]:
+    main, mean = row.main, row.mean_interval
+    return {
+        "run_id": main.run_id,
+        "runs": [entry.run_id for entry in row.entries],
+        "page": main.page,
+        "model": main.model,
+        "name": main.name.text,
+        "family": main.family,
+        "created": main.created,
+        "status": main.status,
+        "rank": row.rank,
+        "rank_shared": row.shared,
+        "rank_band": None if row.rank is None else [row.rank, row.last],
+        "badges": [badge.kind for badge in row.badges],
+        "mean": row.mean,
+        "mean_interval": None if mean is None else {"method": mean.method, "lo": mean.lo, "hi": mean.hi},
+        "scores": {
+            name: None if cell is None else {**asdict(cell.score), "shots": cell.shots, "page": cell.entry.page}
+            for name, cell in zip(column_names(columns), row.cells, strict=True)
+        },
+        "settings": {name: value for entry in reversed(row.entries) for name, value in entry.requested.items()},
+        "settings_text": row.settings,
+        # Text stands before numbers.
+        **{column.field: column.value(row) for column in sorted(COLUMNS, key=lambda column: column.sort != "text")},
+        "cost": main.cost.model_dump(),
+    }
 
 
-FIXED = ("rank", "model", "mean", "nfe", "tpf", "speed", "hardware")
-"""Keys of the columns that are no task's."""
+def csv_table(record: Mapping[str, Any], columns: Sequence[TaskColumn]) -> dict[str, Any]:
+    """The record as text cells: ``heads``, ``rows``, and ``keys``, the key of the page's column for each CSV column."""
+    keyed = list(zip(task_keys(columns), column_names(columns), strict=True))
+    heads = list(_csv_fields({}, keyed))
+    rows = [[_csv_text(value) for _, _, value in _csv_fields(row, keyed)] for row in record["rows"]]
+    return {"keys": [key for key, _, _ in heads], "heads": [_csv_text(head) for _, head, _ in heads], "rows": rows}
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A board as text cells. ``keys``: for each column that of the page's column which it belongs to."""
+def _csv_fields(row: Mapping[str, Any], tasks: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, Any]]:
+    """(key of the page's column, CSV heading, value) of a row's fields; an empty row gives the headings.
 
-    keys: list[str]
-    heads: list[str]
-    rows: list[list[str]]
-
-
-def csv_table(made: Mapping[str, Any], columns: Sequence[Column]) -> Table:
-    """The board's record as a table."""
-    heads = [("rank", "rank"), ("rank", "rank_shared")]
-    heads += [("model", name) for name in ("name", "model", "family", "settings_text", "status", "badges", "created")]
-    heads += [("model", "run_id")]
-    heads += [("mean", name) for name in ("mean", "mean_lo", "mean_hi")]
-    for key, name in zip(column_keys(columns), column_names(columns), strict=True):
-        heads += [(key, f"{name} {part}") for part in ("metric", *SCORE_FIELDS)]
-    heads += [("nfe", "nfe_per_request"), ("tpf", "tpf"), ("speed", "tokens_per_s"), ("hardware", "hardware")]
-    rows = [[_text(cell) for cell in _cells(row)] for row in made["rows"]]
-    return Table([key for key, _ in heads], [_text(name) for _, name in heads], rows)
+    ``tasks``: the key and the name of each task's column.
+    """
+    interval = row.get("mean_interval") or {}
+    flat = {**row, "badges": " ".join(row.get("badges", ()))}
+    flat |= {f"mean_{end}": interval.get(end) for end in ("lo", "hi")}
+    for key, fields in _ROW_FIELDS.items():
+        yield from ((key, field, flat.get(field)) for field in fields)
+    for key, name in tasks:
+        score = row.get("scores", {}).get(name) or {}
+        yield key, f"{name} metric", f"{score['metric']},{score['filter']}" if score else None
+        yield from ((key, f"{name} {field}", score.get(field)) for field in SCORE_FIELDS)
+    yield from ((column.key, column.field, row.get(column.field)) for column in COLUMNS)
 
 
-def _cells(row: Mapping[str, Any]) -> list[Any]:
-    cells = [row[name] for name in ("rank", "rank_shared", "name", "model", "family", "settings_text", "status")]
-    cells += [" ".join(row["badges"]), row["created"], row["run_id"], row["mean"]]
-    interval = row["mean_interval"] or {}
-    cells += [interval.get("lo"), interval.get("hi")]
-    for score in row["scores"].values():
-        found = score or {}
-        cells.append(f"{found['metric']},{found['filter']}" if found else None)
-        cells += [found.get(name) for name in SCORE_FIELDS]
-    return cells + [row[name] for name in ("nfe_per_request", "tpf", "tokens_per_s", "hardware")]
-
-
-def _text(cell: Any) -> str:
-    """A cell as text that no spreadsheet takes for a formula; a number stays one, what is not known is empty."""
-    if cell is None:
+def _csv_text(value: Any) -> str:
+    """A cell as text that no spreadsheet takes for a formula; a number stays a number, None is empty."""
+    if value is None:
         return ""
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
-    return no_formula(cell) if isinstance(cell, str) else str(cell)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return no_formula(value) if isinstance(value, str) else str(value)
 
 
-def csv_text(table: Table) -> str:
+def csv_text(table: Mapping[str, Any]) -> str:
     """The table as CSV (RFC 4180)."""
     file = io.StringIO(newline="")
-    csv.writer(file).writerows([table.heads, *table.rows])
+    csv.writer(file).writerows([table["heads"], *table["rows"]])
     return file.getvalue()
 
 
-def script(made: Mapping[str, Any], table: Table, columns: Sequence[Column]) -> str:
-    """Record and table as a script, since a page opened from a disk may load scripts and no other files. It is loaded
-    when somebody downloads the view. Only ASCII and no "<": text of models is data in it, wherever it ends up."""
-    value = {"record": made, "names": column_names(columns), "table": asdict(table)}
+def script(record: Mapping[str, Any], table: Mapping[str, Any], columns: Sequence[TaskColumn]) -> str:
+    """Record and table as a script, which is loaded for a download: a page opened from a disk may load scripts, but no
+    other files. It holds only ASCII and no "<", so that text of models stays data wherever the script ends up."""
+    value = {"record": record, "names": column_names(columns), "table": table}
     return f"dareBoard({json.dumps(value).replace('<', chr(92) + 'u003c')});\n"

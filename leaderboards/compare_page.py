@@ -7,18 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from dare_bench.analysis.comparison import RunComparison
+from dare_bench.analysis.intervals import Interval, mean_of
+from dare_bench.analysis.names import letter
+from dare_bench.analysis.paired_tests import holm
 from dare_bench.leaderboards import comparing, pair_page
-from dare_bench.leaderboards.context import Context, View
+from dare_bench.leaderboards.checkpoint_changes import LEVEL, CheckpointChange, any_change, changes_of, judged
+from dare_bench.leaderboards.context import BoardView, Context
 from dare_bench.leaderboards.pages import HERE, Link, render
 from dare_bench.leaderboards.pair_page import Delta
-from dare_bench.leaderboards.rows import Cell, Row
+from dare_bench.leaderboards.ranking import pair_p
+from dare_bench.leaderboards.rows import BoardCell, BoardRow
 from dare_bench.leaderboards.site import Site
-from dare_bench.leaderboards.steps import LEVEL, Step, any_step, judged, steps_of
-from dare_bench.runs.comparison import Comparison
 from dare_bench.runs.writer import atomic_write_bytes, atomic_write_text
-from dare_bench.stats import Interval, mean_of
-from dare_bench.stats.paired import holm
 
 PLACE = "compare/index.html"
 TOP = 8
@@ -45,16 +48,18 @@ class Gain:
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """A board's best rows with each other. ``heads``: name, settings and page of each; ``pairs``: for two of them the
-    differences (first minus second) in all tasks that the board ranks by, or why there are none."""
+    differences (first minus second) in all tasks that the board ranks by, or why there are none; ``p``: of two rows
+    the p of the test that ranks them, where they answered the same documents."""
 
     title: str
     what: str
     heads: list[tuple[str, str, str]]
     pairs: dict[tuple[int, int], list[Delta] | str]
+    p: dict[tuple[int, int], float]
 
     def cells(self) -> list[list[Gain | None]]:
         """The cells by row, None on the diagonal."""
-        upper = {key: _gain(deltas) for key, deltas in self.pairs.items()}
+        upper = {key: _gain(deltas, self.p.get(key)) for key, deltas in self.pairs.items()}
         adjusted = holm([gain.p for gain in upper.values()])
         upper = {key: _judged(gain, p) for (key, gain), p in zip(upper.items(), adjusted, strict=True)}
         numbers = range(len(self.heads))
@@ -66,25 +71,25 @@ def link(context: Context) -> Link | None:
     if not context.samples:
         return None
     some = any(len(_best(view)) > 1 for view in context.views)
-    return Link(PLACE, "Compare") if some or any_step(context) else None
+    return Link(PLACE, "Compare") if some or any_change(context) else None
 
 
 def write(site: Site, context: Context) -> None:
     """The index; the pages of pairs are made as their numbers are asked for."""
     place = {id(entry): at for at, entry in enumerate(context.entries)}
     matrices = [made for view in context.views if (made := _matrix(site, view, place)) is not None]
-    steps, refused = steps_of(site, context)
+    steps, refused = changes_of(site, context)
     site.part("compare", (matrices, steps, refused), partial(_write, site, matrices, steps, refused))
 
 
-def _write(site: Site, matrices: list[Matrix], steps: list[Step], refused: list[tuple[str, str]]) -> None:
+def _write(site: Site, matrices: list[Matrix], steps: list[CheckpointChange], refused: list[tuple[str, str]]) -> None:
     # p is adjusted here, where it is written: a rebuild without a change needs no statistics.
-    told = {name: getattr(comparing, name) for name in ("letter", "p_value", "signed", "span")}
+    told = {**comparing.FORMATS, "letter": letter}
     cells = [(matrix, matrix.cells()) for matrix in matrices]
     site.page(PLACE, "compares.html.j2", matrices=cells, steps=judged(steps), refused=refused, **told)
 
 
-def write_standalone(comparison: Comparison, path: str | Path) -> Path:
+def write_standalone(comparison: RunComparison, path: str | Path) -> Path:
     """Write a comparison as a page that needs nothing but the folder ``<name>_files`` beside it.
 
     Raises:
@@ -100,18 +105,18 @@ def write_standalone(comparison: Comparison, path: str | Path) -> Path:
     return path
 
 
-def _best(view: View) -> list[Row]:
+def _best(view: BoardView) -> list[BoardRow]:
     ranked = [row for row in view.rows if row.rank is not None]
     return (ranked or _limited(view))[:TOP]
 
 
-def _limited(view: View) -> list[Row]:
+def _limited(view: BoardView) -> list[BoardRow]:
     """Where no row is ranked: those with every score of which nothing is said but that they are limited, best first."""
     rows = [row for row in view.rows if row.mean is not None and {badge.kind for badge in row.badges} == {"limited"}]
     return sorted(rows, key=lambda row: row.mean or 0.0, reverse=True)
 
 
-def _matrix(site: Site, view: View, place: dict[int, int]) -> Matrix | None:
+def _matrix(site: Site, view: BoardView, place: dict[int, int]) -> Matrix | None:
     rows = _best(view)
     if len(rows) < 2:
         return None
@@ -124,41 +129,45 @@ def _matrix(site: Site, view: View, place: dict[int, int]) -> Matrix | None:
         for j in range(i + 1, len(rows)):
             cells = [(first.cells[at], rows[j].cells[at]) for at in chosen]
             pairs[i, j] = _deltas(site, cells, place)
-    return Matrix(view.board.title, what, [(row.name.text, row.settings, row.main.page) for row in rows], pairs)
+    heads = [(row.name.text, row.settings, row.main.page) for row in rows]
+    p = pair_p(rows, view.board, view.columns, site) if len(chosen) > 1 else {}  # one task: each pair's own test
+    return Matrix(view.board.title, what, heads, pairs, p)
 
 
-def _deltas(site: Site, cells: Sequence[tuple[Cell | None, Cell | None]], place: dict[int, int]) -> list[Delta] | str:
+def _deltas(
+    site: Site, cells: Sequence[tuple[BoardCell | None, BoardCell | None]], place: dict[int, int]
+) -> list[Delta] | str:
     """First minus second row in each task that a board ranks by."""
-    made = []
-    for one, two in cells:
-        assert one is not None and two is not None  # ranked rows have all of them
-        turn = place[id(one.entry)] < place[id(two.entry)]  # a pair has one page, the older run first
-        older, newer = (one, two) if turn else (two, one)
-        found = pair_page.difference(site, older.entry, newer.entry, one.score.task, one.score.key)
-        if isinstance(found, str):
-            return f"{one.score.task}: {found}"
-        made.append(_reversed(found) if turn else found)
-    return made
+    deltas = []
+    for first, second in cells:
+        assert first is not None and second is not None  # ranked rows have all of them
+        turn = place[id(first.entry)] < place[id(second.entry)]  # a pair has one page, the older run first
+        older, newer = (first, second) if turn else (second, first)
+        delta = pair_page.difference(site, older.entry, newer.entry, first.score.task, first.score.key)
+        if isinstance(delta, str):
+            return f"{first.score.task}: {delta}"
+        deltas.append(replace(delta, **_negated(delta)) if turn else delta)
+    return deltas
 
 
-def _gain(deltas: list[Delta] | str) -> Gain:
+def _gain(deltas: list[Delta] | str, ranking_p: float | None) -> Gain:
     """The difference of two rows' ranked scores: one task's own, or that of the means."""
     if isinstance(deltas, str):
         return Gain(None, why=deltas)
     first = deltas[0]
     value, lo, hi, p = first.value, first.lo, first.hi, first.p
     if len(deltas) > 1:
-        value, made = mean_of([Interval(d.method, d.level, d.lo, d.hi, d.n) for d in deltas], [d.value for d in deltas])
-        lo, hi = (made.lo, made.hi) if made else (None, None)
-        p = _p_of(value, lo, hi)
-    if not first.higher_is_better:
-        value, lo, hi = -value, None if hi is None else -hi, None if lo is None else -lo
-    return Gain(value, lo, hi, p, None, all(delta.share for delta in deltas), first.page)
+        value, mean = mean_of([Interval(d.method, d.level, d.lo, d.hi, d.n) for d in deltas], [d.value for d in deltas])
+        lo, hi = (mean.lo, mean.hi) if mean else (None, None)
+        p = _p_of(value, lo, hi) if ranking_p is None else ranking_p
+    gain = Gain(value, lo, hi, p, None, all(delta.share for delta in deltas), first.page)
+    return gain if first.higher_is_better else replace(gain, **_negated(gain))
 
 
-def _reversed(delta: Delta) -> Delta:
-    lo, hi = delta.lo, delta.hi
-    return replace(delta, value=-delta.value, lo=None if hi is None else -hi, hi=None if lo is None else -lo)
+def _negated(difference: Delta | Gain) -> dict[str, Any]:
+    """Value and interval of the same difference seen from the other side."""
+    lo, hi, value = difference.lo, difference.hi, difference.value or 0.0
+    return {"value": -value, "lo": None if hi is None else -hi, "hi": None if lo is None else -lo}
 
 
 def _p_of(value: float, lo: float | None, hi: float | None) -> float | None:
@@ -185,5 +194,4 @@ def _turned(cell: Gain) -> Gain:
     if cell.value is None:
         return cell
     kind = {"better": "worse", "worse": "better"}.get(cell.kind, "none")
-    lo, hi = cell.lo, cell.hi
-    return replace(cell, value=-cell.value, lo=None if hi is None else -hi, hi=None if lo is None else -lo, kind=kind)
+    return replace(cell, **_negated(cell), kind=kind)

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
+from dare_bench.analysis.comparison import ChangedDocument, RunComparison, ScoreComparison
+from dare_bench.analysis.document_view import DocumentView, document_view
+from dare_bench.analysis.names import letter
+from dare_bench.analysis.settings import requested
 from dare_bench.errors import RunError
+from dare_bench.formatting import p_value, short_bounds, short_difference, short_score
 from dare_bench.leaderboards.forest import Effect, forest
+from dare_bench.leaderboards.formatting import plain_value
 from dare_bench.leaderboards.names import Name, names
-from dare_bench.leaderboards.pages import plain_value
-from dare_bench.runs.comparison import Compared, Comparison, Flip
-from dare_bench.runs.names import letter
 from dare_bench.runs.reader import Run
-from dare_bench.runs.rows import requested
 from dare_bench.runs.text import one_line, visible
-from dare_bench.runs.view import DocumentView, document_view
 
+FORMATS = {"p_value": p_value, "signed": short_difference, "span": short_bounds, "score": short_score}
+"""How templates write numbers."""
 SHOWN = 50
 """Changed documents that a page shows, all tasks together."""
 _TEXT = 1200
@@ -27,7 +29,7 @@ _TEXT = 1200
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ShownSide:
     """What one run made of a document."""
 
     answers: list[str]
@@ -36,7 +38,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ShownDocument:
     """A document whose value changed. ``way`` is better or worse, of the second run."""
 
     task: str
@@ -44,46 +46,21 @@ class Changed:
     way: str
     prompts: list[str]
     target: str
-    sides: tuple[Side, Side]
+    sides: tuple[ShownSide, ShownSide]
 
 
 @dataclass(frozen=True, slots=True)
-class Documents:
+class ShownDocuments:
     """The changed documents of one comparison: how many, and the first of them; ``unread`` of these could not be read,
     since their files changed or broke meanwhile (the numbers stand without their text)."""
 
-    item: Compared
+    item: ScoreComparison
     title: str
-    shown: list[Changed]
+    shown: list[ShownDocument]
     unread: int = 0
 
 
-def p_value(p: float | None) -> str:
-    """A p-value for reading; small ones are told by their order only."""
-    if p is None:
-        return "–"
-    return "< 0.0001" if p < 1e-4 else f"{p:.4f}" if p < 0.01 else f"{p:.3f}" if p < 0.995 else "1"
-
-
-def signed(value: float | None, share: bool) -> str:
-    """A difference for reading: of shares in points of a hundred with one decimal, of others with three figures."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    text = f"{100 * value:+.1f}" if share else f"{value:+.3g}"
-    return text.lstrip("+-") if not float(text) else text.replace("-", "−")
-
-
-def span(lo: float | None, hi: float | None, share: bool) -> str:
-    """An interval of a difference; "no interval" where there is none."""
-    return "no interval" if lo is None or hi is None else f"{signed(lo, share)} to {signed(hi, share)}"
-
-
-def score(value: float, share: bool) -> str:
-    """A score for reading."""
-    return f"{100 * value:.1f} %" if share else f"{value:.4g}"
-
-
-def right(value: float, item: Compared) -> str:
+def right(value: float, item: ScoreComparison) -> str:
     """A document's value: right or wrong where it can only be that."""
     if value in (0.0, 1.0) and item.difference.test == "exact McNemar":
         return "✓ right" if (value == 1.0) == (item.higher_is_better is not False) else "✗ wrong"
@@ -94,8 +71,8 @@ def called(runs: Sequence[Run]) -> list[Name]:
     """What to call the runs' checkpoints among each other."""
     keys = [_checkpoint(run) for run in runs]
     lineages = [run.block.model.lineage if run.block else None for run in runs]
-    made = names(zip(keys, lineages, strict=True))
-    return [made[key] for key in keys]
+    named = names(zip(keys, lineages, strict=True))
+    return [named[key] for key in keys]
 
 
 def _checkpoint(run: Run) -> tuple[str, ...]:
@@ -108,44 +85,26 @@ def asked(run: Run) -> str:
     return one_line(", ".join(f"{name} {plain_value(value)}" for name, value in requested(run).items()), 120)
 
 
-def heading(found: Sequence[Name]) -> str:
+def heading(named: Sequence[Name]) -> str:
     """What a page of these runs is called."""
-    if len(found) > 2:
-        return f"{len(found)} runs compared"
-    first, second = (one_line(name.title, 80) for name in found)
+    if len(named) > 2:
+        return f"{len(named)} runs compared"
+    first, second = (one_line(name.title, 80) for name in named)
     return f"{second} against {first}" if first != second else f"{first}: two runs"
 
 
-def title_of(made: Comparison, item: Compared) -> str:
-    """An item's task, and its runs where the page has more than two."""
-    if len(made.runs) == 2:
-        return item.task
-    return f"{item.task}: {letter(item.second)} against {letter(item.first)}"
-
-
-def warnings_of(made: Comparison) -> list[str]:
-    """Every warning once, with what it is about where it is not about all."""
-    found: dict[str, list[Compared]] = {}
-    for item in made.items:
-        for text in item.warnings:
-            found.setdefault(text, []).append(item)
-    told = []
-    for text, items in found.items():
-        about = "" if len(items) == len(made.items) else f"{', '.join(title_of(made, one) for one in items)}: "
-        told.append(about + text)
-    return told
-
-
-def plot(made: Comparison) -> Markup | None:
+def plot(comparison: RunComparison) -> Markup | None:
     """The forest plot of all differences between shares; other scores have each its own scale and are in the table."""
-    items = [item for item in made.items if item.is_share]
+    items = [item for item in comparison.items if item.is_share]
     if not items:
         return None
-    effects = [_effect(title_of(made, item), item) for item in items]
-    return forest(effects, ident="forest", title=f"Differences, {100 * made.level:g} % intervals", x_title="points")
+    effects = [_effect(comparison.title(item), item) for item in items]
+    return forest(
+        effects, ident="forest", title=f"Differences, {100 * comparison.level:g} % intervals", x_title="points"
+    )
 
 
-def _effect(name: str, item: Compared) -> Effect:
+def _effect(name: str, item: ScoreComparison) -> Effect:
     lo, hi = item.difference.lo, item.difference.hi
     if item.higher_is_better is False:
         lo, hi = (None if hi is None else -hi), (None if lo is None else -lo)
@@ -153,82 +112,86 @@ def _effect(name: str, item: Compared) -> Effect:
     return Effect(name, item.gain, lo, hi, kind)
 
 
-def documents(made: Comparison) -> list[Documents]:
+def documents(comparison: RunComparison) -> list[ShownDocuments]:
     """The changed documents of each item, as many of each as keeps the page short; those that got worse come first."""
-    items = [item for item in made.items if item.better or item.worse]
+    items = [item for item in comparison.items if item.better or item.worse]
     each = max(SHOWN // max(len(items), 1), 4)
-    return [_documents(made, item, each) for item in items]
+    return [_documents(comparison, item, each) for item in items]
 
 
-def _documents(made: Comparison, item: Compared, most: int) -> Documents:
-    found = list(_shown(made, item, most))
-    return Documents(item, title_of(made, item), [one for one in found if one is not None], found.count(None))
+def _documents(comparison: RunComparison, item: ScoreComparison, most: int) -> ShownDocuments:
+    documents = list(_shown(comparison, item, most))
+    return ShownDocuments(
+        item,
+        comparison.title(item),
+        [document for document in documents if document is not None],
+        documents.count(None),
+    )
 
 
-def _shown(made: Comparison, item: Compared, most: int) -> Iterator[Changed | None]:
+def _shown(comparison: RunComparison, item: ScoreComparison, most: int) -> Iterator[ShownDocument | None]:
     """Half of them worse and half better, unless one side has fewer; None for one that cannot be read."""
     worse = max(most - len(item.better), most // 2)
     better = max(most - len(item.worse), most - most // 2)
     for way, flips in (("worse", item.worse[:worse]), ("better", item.better[:better])):
         for flip in flips:
             try:
-                one, two = made.documents(item, flip)
+                first, second = comparison.documents(item, flip)
             except (RunError, KeyError):
                 yield None
             else:
-                yield _changed(flip, way, item, document_view(one), document_view(two))
+                yield _changed(flip, way, item, document_view(first), document_view(second))
 
 
-def _changed(flip: Flip, way: str, item: Compared, one: DocumentView, two: DocumentView) -> Changed:
+def _changed(
+    flip: ChangedDocument, way: str, item: ScoreComparison, first: DocumentView, second: DocumentView
+) -> ShownDocument:
     _, _, filter_name = item.key.rpartition(",")
     # The prompt of the second run is shown only where it is another one.
-    prompts = [_cut(text) for text in dict.fromkeys([*one.prompts, *two.prompts])][:4]
-    sides = (_side(one, filter_name, flip.first), _side(two, filter_name, flip.second))
-    return Changed(flip.task, flip.doc_id, way, prompts, _cut(one.target), sides)
+    prompts = [_cut(text) for text in dict.fromkeys([*first.prompts, *second.prompts])][:4]
+    sides = (_side(first, filter_name, flip.first), _side(second, filter_name, flip.second))
+    return ShownDocument(flip.task, flip.doc_id, way, prompts, _cut(first.target), sides)
 
 
-def _side(view: DocumentView, filter_name: str, value: float) -> Side:
+def _side(view: DocumentView, filter_name: str, value: float) -> ShownSide:
     if view.kind == "score":
         best = [answer.text for answer in view.answers if answer.best] or ["–"]
-        return Side([_cut(best[0])], [], value)
+        return ShownSide([_cut(best[0])], [], value)
     answers = [_cut(answer.text) for answer in view.answers[:4]]
     read = [verdict.filtered for verdict in view.verdicts if verdict.filter == filter_name]
-    return Side(answers, [_cut(text) for text in read if text not in {a.text for a in view.answers}], value)
+    return ShownSide(answers, [_cut(text) for text in read if text not in {a.text for a in view.answers}], value)
 
 
 def _cut(text: str) -> str:
     return visible(text, _TEXT)
 
 
-def values(made: Comparison, places: Sequence[str] | None = None) -> dict[str, Any]:
+def values(comparison: RunComparison, places: Sequence[str] | None = None) -> dict[str, Any]:
     """What ``compare.html.j2`` shows; ``places`` are the runs' pages, where there are any."""
-    found = called(made.runs)
+    named = called(comparison.runs)
     heads = [
         {
             "letter": letter(at),
-            "name": found[at],
+            "name": named[at],
             "asked": asked(run),
-            "id": made.names[at],
+            "id": comparison.names[at],
             "page": places[at] if places else None,
             "created": run.created,
         }
-        for at, run in enumerate(made.runs)
+        for at, run in enumerate(comparison.runs)
     ]
     return {
-        "heading": heading(found),
+        "heading": heading(named),
         "heads": heads,
-        "made": made,
-        "items": [(title_of(made, item), item) for item in made.items],
-        "refused": [(title_of(made, item), item.breaks) for item in made.items if item.breaks],
-        "warnings": warnings_of(made),
-        "plot": plot(made),
-        "documents": documents(made),
-        "adjusted": len(made.items) > 1,
-        "level": f"{100 * made.level:g} %",
+        "made": comparison,
+        "items": [(comparison.title(item), item) for item in comparison.items],
+        "refused": [(comparison.title(item), item.breaks) for item in comparison.items if item.breaks],
+        "warnings": comparison.warning_lines(),
+        "plot": plot(comparison),
+        "documents": documents(comparison),
+        "adjusted": len(comparison.items) > 1,
+        "level": f"{100 * comparison.level:g} %",
         "letter": letter,
-        "p_value": p_value,
-        "signed": signed,
-        "span": span,
-        "score": score,
+        **FORMATS,
         "right": right,
     }

@@ -1,36 +1,47 @@
-"""What the pages of a site are made from: the runs, and the boards over them."""
+"""What the pages of a site are made from: the runs, their lineage, and the boards over them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from dare_bench.leaderboards.board import Board, Column
-from dare_bench.leaderboards.entries import Entry
-from dare_bench.leaderboards.rows import Row
+from dare_bench.leaderboards.board import Board, TaskColumn
+from dare_bench.leaderboards.entries import BoardEntry
+from dare_bench.leaderboards.lineage import CheckpointNode, trees
+from dare_bench.leaderboards.rows import BoardRow
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """One board of the site: its declaration, columns and rows, and where its page stands."""
+class BoardView:
+    """One board of the site: its declaration, columns and rows, and where its page stands.
+
+    ``data`` is the place of its JSON file in the site's folder; a CSV file stands beside it.
+    """
 
     name: str
     board: Board
-    columns: Sequence[Column]
-    rows: Sequence[Row]
+    columns: Sequence[TaskColumn]
+    rows: Sequence[BoardRow]
     place: str
     data: str
-    """Its JSON, from the site's folder; a CSV stands beside it."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Context:
-    """All of a site. ``problem`` is told, in one line, what had to be left out; ``samples`` says whether sample pages
-    (and all else that reads sample files) are wanted."""
+    """All of a site.
 
-    entries: Sequence[Entry]
+    ``problem`` receives, in one line each, what had to be left out. ``samples``: write sample pages and comparisons,
+    which read sample files. ``pages``: the first sample page (from the site's folder) by run (slug), then task.
+    """
+
+    entries: Sequence[BoardEntry]
     problem: Callable[[str], None]
     samples: bool = True
-    views: list[View] = field(default_factory=list)
+    views: list[BoardView] = field(default_factory=list)
     pages: dict[str, dict[str, str]] = field(default_factory=dict)
-    """First sample pages by run (slug), then task; from the site's folder."""
+
+    @cached_property
+    def lineage(self) -> list[CheckpointNode]:
+        """The trees of trained checkpoints."""
+        return trees(self.entries)

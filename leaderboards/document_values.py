@@ -4,15 +4,16 @@ run is another one."""
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dare_bench.analysis.pairing import score_of, values_of
 from dare_bench.errors import DareError
-from dare_bench.leaderboards.entries import Entry
+from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.site import Site
-from dare_bench.runs.intervals import weights_of
-from dare_bench.runs.paired import Values, score_of
+from dare_bench.runs.results import weights_of
 from dare_bench.runs.scores import Score
 
 
@@ -26,7 +27,7 @@ class Stratum:
     values: list[float]
 
 
-def document_values(site: Site, entry: Entry, score: Score) -> list[Stratum]:
+def document_values(site: Site, entry: BoardEntry, score: Score) -> list[Stratum]:
     """What a score is the mean of; nothing where it is no mean over documents, or they cannot be read."""
     made_from = (entry.state, entry.files)
     found = site.part(f"values {entry.slug} {score.task} {score.key}", made_from, lambda: _read(entry, score))
@@ -35,18 +36,17 @@ def document_values(site: Site, entry: Entry, score: Score) -> list[Stratum]:
     ]
 
 
-def _read(entry: Entry, score: Score) -> Mapping[str, Any]:
+def _read(entry: BoardEntry, score: Score) -> Mapping[str, Any]:
     """The facts of a part: values that are all 0 or 1 stand in one text of as many digits."""
     tasks = []
     try:
         run = entry.open()
         rows = {**run.results.get("results", {}), **(run.results.get("groups") or {})}
         for task, weight in (weights_of(run.results, rows, score.task, score.key) or {}).items():
-            values = Values(score_of(run, task, score.key))
-            values.read(run, task, prefix=False)
+            values = values_of(run, score_of(run, task, score.key), [task])
             if values.problem() is not None:
                 return {"tasks": []}
-            ids = sorted(values.parts)
+            ids = sorted(values.parts, key=_number)
             numbers = values.of(ids)
             whole = all(number in (0.0, 1.0) for number in numbers)
             documents = hashlib.sha256(repr([(doc, values.targets[doc]) for doc in ids]).encode()).hexdigest()[:16]
@@ -54,3 +54,8 @@ def _read(entry: Entry, score: Score) -> Mapping[str, Any]:
     except DareError:  # what cannot be read is told where the pages of its samples are made
         return {"tasks": []}
     return {"tasks": tasks}
+
+
+def _number(doc: str) -> tuple[float, str]:
+    """Numbers in their order, which is that of the sample lines: a random test then draws the same as ``compare``."""
+    return (int(doc), "") if doc.isdecimal() and len(doc) < 16 else (math.inf, doc)

@@ -1,34 +1,47 @@
 """One run as boards need it: its scores and a few facts. The run itself is opened again when its page is written, so a
-board of any number of runs stays small in memory."""
+board of any number of runs needs little memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dare_bench.analysis.rows import RowKey, row_key
+from dare_bench.analysis.settings import PromptContext, prompt_context, requested
 from dare_bench.errors import RunError
+from dare_bench.leaderboards.formatting import plain_value
 from dare_bench.leaderboards.names import Name, names
-from dare_bench.leaderboards.pages import plain_value, slug
+from dare_bench.leaderboards.pages import unique_slugs
 from dare_bench.leaderboards.site import state
 from dare_bench.program import several
 from dare_bench.runs.files import RUN_FILE
-from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run, iterate_runs
-from dare_bench.runs.rows import RowKey, requested, row_key
-from dare_bench.runs.schema import UNSAFE_ALLOWED, Cost, TaskBlock
+from dare_bench.runs.results import members
+from dare_bench.runs.schema import UNSAFE_ALLOWED, Block, Cost
 from dare_bench.runs.scores import Score, headline
-from dare_bench.runs.standing import Around, around
 from dare_bench.runs.text import one_line, without_paths
 
 
 @dataclass(slots=True)
-class Entry:
-    """A run. ``checkpoint`` is what makes two runs those of one model: name, content, adapter and dtype.
+class BoardEntry:
+    """A run.
 
-    ``name`` is what to call it among the others. ``state`` tells whether its results are those of the last build;
-    ``edited`` names the tasks whose sample files are not as the run wrote them (filled in when the samples are read).
+    Attributes:
+        checkpoint: name, content hash, adapter hash and dtype: equal for two runs of one model.
+        name: what to call the checkpoint among the others.
+        requested: what was requested beyond the defaults.
+        decodings: the decoding settings of each generated task, as they were used.
+        around: by task and group, what stood around the documents in the prompts.
+        row: which row of a board the run belongs to.
+        state: equal as long as the run's results files are unchanged.
+        files: by task with sample lines, the states of its samples file and of its traces file.
+        task_nfe: forward passes per request of each task or group, where the run recorded them.
+        generated: tasks and groups that were generated, at least in part.
+        unsafe: could generated code and scorers run without a sandbox?
+        programs: how the programs that answered differ; empty for a single program.
+        edited: tasks whose sample files were changed after the run (filled in when the samples are read).
     """
 
     path: Path
@@ -36,40 +49,31 @@ class Entry:
     model: str
     status: str
     created: str
-    family: str
-    dtype: str
+    state: Any
+    name: Name
+    row: RowKey
     checkpoint: tuple[str, ...]
-    harness: str
-    asked: dict[str, Any]
-    decodings: list[dict[str, Any]]
-    """The decoding of each of its tasks that was generated, every value as it held."""
-    suite: str | None
-    limit: int | float | None
-    failures: int
-    hardware: str
-    cost: Cost
-    lineage: dict[str, Any] | None
     tasks: list[str]
     top_level: list[str]
     scores: list[Score]
-    state: Any
-    name: Name
-    around: dict[str, Around]
-    """What stood around the documents, by task and group."""
-    row: RowKey
-    """Which row of a board it belongs to."""
+    around: dict[str, PromptContext]
+    hardware: str
+    requested: dict[str, Any]
+    unsafe: bool
+    results_edited: bool
+    files: dict[str, tuple[Any, Any]]
+    family: str = ""
+    dtype: str = ""
+    harness: str = ""
+    decodings: list[dict[str, Any]] = field(default_factory=list)
+    limit: int | float | None = None
+    failures: int = 0
+    cost: Cost = field(default_factory=Cost)
+    lineage: dict[str, Any] | None = None
     rescored: bool = False
-    unsafe: bool = False
-    """Was it allowed to run generated code and scorers without a sandbox?"""
     programs: str = ""
-    """How the programs that answered differ; empty where one did."""
-    results_edited: bool = False
-    files: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    """Of each task with sample lines: the states of its samples file and of its traces file."""
     task_nfe: dict[str, float] = field(default_factory=dict)
-    """Forward passes per request of each task or group whose own the run knows."""
     generated: frozenset[str] = frozenset()
-    """Tasks and groups that were generated, some of a group's at least."""
     slug: str = ""
     edited: list[str] = field(default_factory=list)
 
@@ -78,11 +82,11 @@ class Entry:
         return f"runs/{self.slug}/index.html"
 
     def open(self) -> Run:
-        """The run itself, read anew; raises RunError."""
+        """Open the run again; raises RunError."""
         return Run(self.path)
 
     def headline(self, task: str) -> Score | None:
-        """The score that stands for a task or group."""
+        """The headline score of a task or group."""
         return headline(self.scores, task)
 
     def score(self, task: str, key: str) -> Score | None:
@@ -90,8 +94,8 @@ class Entry:
         return next((score for score in self.scores if score.task == task and score.key == key), None)
 
     def nfe_per_request(self, task: str) -> tuple[float | None, bool]:
-        """Forward passes per request, and whether they are the task's own: older runs of several tasks know only what
-        all of them cost together."""
+        """Forward passes per request, and whether they are the task's own: older runs of several tasks recorded only
+        the sum over all tasks."""
         if task in self.task_nfe:
             return self.task_nfe[task], True
         cost = self.cost
@@ -103,113 +107,117 @@ class Entry:
 
     @property
     def settings(self) -> str:
-        """How the answers were made, in short; see :func:`settings_line`."""
+        """How the answers were generated, in short; see :func:`settings_line`."""
         return settings_line([self])
 
     def shots(self, task: str) -> str:
-        """How many examples stood before each question of a task or group: "5-shot"; "" where nobody knows."""
+        """The number of examples before each question of a task or group: "5-shot"; empty if it is not recorded."""
         counts = [count for count in self.around[task].shots if isinstance(count, int)]
         return f"{spread(counts)}-shot" if counts else ""
 
 
 _ALWAYS = ("gen_length", "block_length", "steps", "denoising_steps")
-"""Decoding fields that are told whether somebody asked for them or not: tasks set them, too."""
+"""Decoding fields that are shown whether they were requested or not: tasks set them, too."""
 
 
-def settings_line(entries: Sequence[Entry]) -> str:
-    """Family, dtype, harness and decoding of a row's runs. The values are those that held: a task may have set them,
-    and a family's rules may have changed what was asked for."""
+def settings_line(entries: Sequence[BoardEntry]) -> str:
+    """Family, dtype, harness and decoding settings of the runs of a row. The values are those that were used: a task
+    may set them, and the rules of a family may change what was requested."""
     first = entries[0]
-    asked = {name: value for entry in entries for name, value in entry.asked.items()}
-    held: dict[str, list[Any]] = {}
-    for name in dict.fromkeys([*_ALWAYS, *asked]):
-        held[name] = [own[name] for entry in entries for own in entry.decodings if name in own] or [asked.get(name)]
-    told = [f"{name} {spread(values)}" for name, values in held.items() if name in asked or values != [None]]
-    template = "chat template" if any(around.template for one in entries for around in one.around.values()) else ""
-    known = [one_line(name, 40) for name in (first.family, first.dtype, first.harness)]
-    parts = [*known, template, one_line(", ".join(told), 120)]
-    return ", ".join(filter(None, parts))
+    requests = {name: value for entry in entries for name, value in entry.requested.items()}
+    shown = []
+    for name in dict.fromkeys([*_ALWAYS, *requests]):
+        used = [decoding[name] for entry in entries for decoding in entry.decodings if name in decoding]
+        used = used or [requests.get(name)]
+        if name in requests or used != [None]:
+            shown.append(f"{name} {spread(used)}")
+    template = "chat template" if any(own.template for entry in entries for own in entry.around.values()) else ""
+    facts = [one_line(fact, 40) for fact in (first.family, first.dtype, first.harness)]
+    return ", ".join(filter(None, [*facts, template, one_line(", ".join(shown), 120)]))
 
 
 def spread(values: Sequence[Any]) -> str:
-    """Several tasks' values of one setting: the one that all have, the ends where they are numbers, or all."""
-    seen = list({str(value): value for value in values}.values())
-    if len(seen) > 1 and all(isinstance(value, (int, float)) for value in seen):
-        return f"{min(seen)}–{max(seen)}"
-    return " or ".join(plain_value(value) for value in seen)
+    """Several tasks' values of one setting: the common value, lowest to highest of several numbers, or all values."""
+    distinct = list({str(value): value for value in values}.values())
+    if len(distinct) > 1 and all(isinstance(value, (int, float)) for value in distinct):
+        return f"{min(distinct)}–{max(distinct)}"
+    return " or ".join(plain_value(value) for value in distinct)
 
 
-def read_entries(roots: Iterable[str | Path], problem: Callable[[str], None]) -> list[Entry]:
-    """The runs at or below ``roots``, each folder once, oldest first; what cannot be read is told to ``problem``.
+def read_entries(roots: Iterable[str | Path], problem: Callable[[str], None]) -> list[BoardEntry]:
+    """The runs at or below ``roots``, each folder once, oldest first; ``problem`` receives what cannot be read.
 
     Raises:
         RunError: a root is no folder.
     """
-    found: dict[Path, Entry] = {}
+    by_path: dict[Path, BoardEntry] = {}
     for root in roots:
         for run in iterate_runs(root, problem):
             try:
-                found.setdefault(run.path.resolve(), _entry(run))
+                by_path.setdefault(run.path.resolve(), _entry(run))
             except RunError as error:
                 problem(f"left out: {error}")
-    entries = sorted(found.values(), key=lambda entry: (entry.created, entry.run_id, str(entry.path)))
-    called = names((entry.checkpoint, entry.lineage) for entry in entries)
-    seen: dict[str, int] = {}
-    for entry in entries:
-        entry.name = called[entry.checkpoint]
-        name = slug(entry.run_id)
-        # Names that differ in case alone fall together on some file systems; copies of one run get a number.
-        count = seen[name.lower()] = seen.get(name.lower(), 0) + 1
-        entry.slug = name if count == 1 else f"{name}--{count}"
+    entries = sorted(by_path.values(), key=lambda entry: (entry.created, entry.run_id, str(entry.path)))
+    checkpoint_names = names((entry.checkpoint, entry.lineage) for entry in entries)
+    for entry, place in zip(entries, unique_slugs(entry.run_id for entry in entries), strict=True):
+        entry.name, entry.slug = checkpoint_names[entry.checkpoint], place
     return entries
 
 
-def _entry(run: Run) -> Entry:
-    block = run.block
-    model = block.model if block else None
+def _entry(run: Run) -> BoardEntry:
+    block, scores = run.block, run.scores()
     environment = block.environment if block else None
     machine = (environment.gpu or environment.cpu or "") if environment else ""
-    return Entry(
+    entry = BoardEntry(
         path=run.path,
         run_id=run.run_id,
         model=run.model,
         status=run.status,
         created=run.created,
-        family=model.family if model else "",
-        dtype=model.dtype if model else "",
+        state=(state(run.results_file), state(run.path / RUN_FILE), run.status),
+        name=Name(run.model),
         row=row_key(run, machine),
-        rescored=bool(block and any("scored again" in event.what for event in block.events)),
-        programs=several(block.programs) if block else "",
-        results_edited=bool(run.results_edited),
-        checkpoint=(model.name, model.content_hash, model.adapter_hash or "", model.dtype) if model else (run.model,),
-        asked=requested(run),
-        unsafe=_unsafe(run),
-        harness=block.harness.name if block else "",
-        decodings=[task.decoding for task in block.tasks.values() if task.decoding] if block else [],
-        suite=block.suite if block else None,
-        limit=block.limit if block else None,
-        failures=len(block.failures) if block else 0,
+        checkpoint=(run.model,),
+        tasks=run.tasks,
+        top_level=run.top_level(),
+        scores=scores,
+        around={task: prompt_context(run, task) for task in dict.fromkeys(score.task for score in scores)},
         hardware=machine,
-        cost=block.cost if block else Cost(),
-        lineage=without_paths(model.lineage) if model else None,
+        requested=requested(run),
+        unsafe=_unsafe(run),
+        results_edited=bool(run.results_edited),
         files={
             task: (state(file), state(run.traces_file(task)))
             for task in run.tasks
             if (file := run.samples_file(task)) is not None
         },
-        tasks=run.tasks,
-        top_level=run.top_level(),
-        scores=run.scores(),
-        around={task: around(run, task) for task in dict.fromkeys(score.task for score in run.scores())},
-        state=(state(run.results_file), state(run.path / RUN_FILE), run.status),
-        name=Name(run.model),
-        task_nfe=dict(_task_nfe(run)),
-        generated=frozenset(name for name in _scored(run) if any(task.decoding for task in _blocks(run, name))),
     )
+    if block is not None:
+        _add_block(entry, run, block)
+    return entry
+
+
+def _add_block(entry: BoardEntry, run: Run, block: Block) -> None:
+    """Add what a run records only with its results."""
+    model = block.model
+    entry.checkpoint = (model.name, model.content_hash, model.adapter_hash or "", model.dtype)
+    entry.family, entry.dtype, entry.harness = model.family, model.dtype, block.harness.name
+    entry.lineage = without_paths(model.lineage)
+    entry.limit, entry.failures, entry.cost = block.limit, len(block.failures), block.cost
+    entry.decodings = [task.decoding for task in block.tasks.values() if task.decoding]
+    entry.rescored = any("scored again" in event.what for event in block.events)
+    entry.programs = several(block.programs)
+    for name in entry.around:
+        tasks = [block.tasks[task] for task in members(run.results, name) if task in block.tasks]
+        requests = sum(task.requests for task in tasks)
+        if requests and all(task.nfe is not None for task in tasks):
+            entry.task_nfe[name] = sum(task.nfe or 0 for task in tasks) / requests
+        if any(task.decoding for task in tasks):
+            entry.generated |= {name}
 
 
 def _unsafe(run: Run) -> bool:
-    """Could any session of the run do without a sandbox?"""
+    """Could any session of the run work without a sandbox?"""
     if run.asked.get("unsafe_no_sandbox"):
         return True
     block = run.block
@@ -217,22 +225,3 @@ def _unsafe(run: Run) -> bool:
         (block.execution is not None and block.execution.unsafe)
         or any(event.what == UNSAFE_ALLOWED for event in block.events)
     )
-
-
-def _scored(run: Run) -> dict[str, None]:
-    """Tasks and groups that have a score, in order."""
-    return dict.fromkeys(score.task for score in run.scores())
-
-
-def _blocks(run: Run, name: str) -> list[TaskBlock]:
-    """The task of that name, or those of the group."""
-    known = run.block.tasks if run.block else {}
-    return [known[task] for task in members(run.results, name) if task in known]
-
-
-def _task_nfe(run: Run) -> Iterator[tuple[str, float]]:
-    for name in _scored(run):
-        tasks = _blocks(run, name)
-        requests = sum(task.requests for task in tasks)
-        if requests and all(task.nfe is not None for task in tasks):
-            yield name, sum(task.nfe or 0 for task in tasks) / requests

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from dare_bench.leaderboards.charts.axes import Scale, linear, px, tick_labels
+from dare_bench.leaderboards.charts.axes import AxisScale, linear, px, tick_labels
 from dare_bench.leaderboards.charts.labels import shorten
 from dare_bench.runs.text import one_line
 
@@ -53,7 +53,7 @@ def forest(effects: Sequence[Effect], *, ident: str, title: str, x_title: str, p
     ).format(ident, one_line(title, 160), _WIDTH, bottom + _BELOW, ident, Markup("".join(made)))
 
 
-def _row(effect: Effect, top: float, x: Scale) -> str:
+def _row(effect: Effect, top: float, x: AxisScale) -> str:
     """A difference's name and, below it, its interval and its mark; what was shown is filled."""
     down, whisker = px(top + 31), ""
     if effect.lo is not None and effect.hi is not None:

@@ -1,5 +1,5 @@
-"""Where checkpoints come from: base, fine-tuning, adapters, reinforcement learning as a tree, each step with what it
-changed, and the score of every evaluated checkpoint against its training step."""
+"""Pages of the lineage: base, fine-tuned, adapted and RL-trained checkpoints as a tree, with what each training
+changed and the scores of all evaluated checkpoints against their training step."""
 
 from __future__ import annotations
 
@@ -10,287 +10,195 @@ from functools import partial
 from typing import Any
 
 from dare_bench.leaderboards import comparing, pair_page
-from dare_bench.leaderboards.charts import Base, Series, Step, lines
+from dare_bench.leaderboards.charts import Base, CurvePoint, Series, lines
+from dare_bench.leaderboards.checkpoint_changes import adjust, changes_of, kind, p_values
 from dare_bench.leaderboards.context import Context
-from dare_bench.leaderboards.descent import (
-    Node,
-    Recipe,
-    Scored,
-    Training,
-    chosen,
+from dare_bench.leaderboards.lineage import (
+    CheckpointNode,
+    CheckpointScore,
+    SeedTraining,
+    TrainingRecipe,
     edge,
+    representative,
     tasks_of,
-    trees,
     usual_settings,
 )
-from dare_bench.leaderboards.pages import Link, slug
+from dare_bench.leaderboards.pages import Link, unique_slugs
 from dare_bench.leaderboards.pair_page import Delta
 from dare_bench.leaderboards.site import Site
-from dare_bench.leaderboards.steps import adjust, family, kind, steps_of
 from dare_bench.runs.scores import Score, is_share
 
 INDEX = "lineage/index.html"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A checkpoint's score of one task, beside that of what it was made from: ``delta``, or ``why`` there is none."""
+class _ScoreLine:
+    """A checkpoint's score of one task and its difference to the parent's: ``delta``, or ``why`` there is none."""
 
     label: str
     page: str
-    value: float
-    lo: float | None
-    hi: float | None
-    n: int
-    share: bool
+    score: Score
     delta: Delta | None = None
     why: str = ""
     other_settings: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Mean:
-    """The last checkpoints of several seeds: their mean and how far apart they are; ``gain`` is the mean difference to
-    what they were made from, over those that have one."""
-
-    value: float
-    low: float
-    high: float
-    deviation: float
-    seeds: int
-    share: bool
-    gain: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Results:
-    """A recipe's results of one task: its seeds' last checkpoints, and the earlier ones."""
-
-    task: str
-    mean: Mean | None
-    last: list[Line]
-    earlier: list[Line]
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """One recipe as the tree shows it. ``after``: what was trained from its checkpoints, by checkpoint."""
-
-    title: str
-    data: str
-    steps: str
-    detail: str
-    seeds: int
-    checkpoints: int
-    results: list[Results]
-    missing: list[str]
-    after: list[tuple[str, list[Branch]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Scores against step of all that was trained from one checkpoint, on one task."""
-
-    title: str
-    metric: str
-    share: bool
-    higher: bool
-    series: list[Series]
-    base: Base | None
-
-
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """A base and all that comes from it. ``scores`` are the base's own, empty if it was not evaluated."""
-
-    name: str
-    place: str
-    scores: list[tuple[str, Line]]
-    branches: list[Branch]
-    charts: list[Chart]
-    checkpoints: int
-    paired: bool
-
-
 def link(context: Context) -> Link | None:
-    """In the navigation where any run tells what its checkpoint was trained from."""
-    return Link(INDEX, "Lineage") if trees(context.entries) else None
+    """In the navigation if any run records what its checkpoint was trained from."""
+    return Link(INDEX, "Lineage") if context.lineage else None
 
 
 def write(site: Site, context: Context) -> None:
-    """A page for each tree, and one that leads to them where there are several."""
-    roots = trees(context.entries)
+    """Write a page for each tree, and an index where there are several."""
+    roots = context.lineage
     columns = [column.task for column in context.views[0].columns]
-    made = []
-    seen: dict[str, int] = {}
-    for root in roots:
-        name = slug(root.name)
-        count = seen[name.lower()] = seen.get(name.lower(), 0) + 1
-        name = name if count == 1 else f"{name}--{count}"
-        # "index" is taken, whatever a checkpoint is called.
+    trees = []
+    for root, name in zip(roots, unique_slugs(root.name for root in roots), strict=True):
+        # Checkpoints may be called "index".
         place = INDEX if len(roots) == 1 else f"lineage/from-{name}.html"
-        made.append(_Reading(site, context, root, tasks_of(root, columns)).tree(place))
-    known = family(steps_of(site, context)[0]) if context.samples else []
-    for tree in made:
-        told = tree, len(made), known
-        site.part(f"lineage {tree.place}", told, partial(_write_tree, site, *told))
-    if len(made) > 1:
-        site.part("lineage", made, partial(_write_index, site, made))
+        trees.append(_TreeBuilder(site, context, root, tasks_of(root, columns)).tree(place))
+    p = p_values(changes_of(site, context)[0]) if context.samples else []
+    for tree in trees:
+        made_from = tree, len(trees), p
+        site.part(f"lineage {tree['place']}", made_from, partial(_write_tree, site, *made_from))
+    if len(trees) > 1:
+        site.part("lineage", trees, partial(_write_page, site, INDEX, trees=trees))
 
 
-def _write_tree(site: Site, tree: Tree, count: int, known: Sequence[float]) -> None:
-    charts = [_drawn(chart, f"steps-{at}") for at, chart in enumerate(tree.charts, start=1)]
-    # p is adjusted here, where it is written: a rebuild without a change needs no statistics.
-    told = {**_told(), "adjusted": adjust(known), "kind": kind}
-    site.page(tree.place, "lineage.html.j2", tree=tree, trees=[], charts=charts, alone=count == 1, **told)
+def _write_tree(site: Site, tree: dict[str, Any], count: int, p: Sequence[float]) -> None:
+    # p-values are adjusted here, where they are written: a rebuild without a change needs no statistics.
+    _write_page(site, tree["place"], tree=tree, alone=count == 1, adjusted=adjust(p), kind=kind)
 
 
-def _write_index(site: Site, made: Sequence[Tree]) -> None:
-    site.page(INDEX, "lineage.html.j2", tree=None, trees=made, charts=[], alone=False, **_told())
+def _write_page(site: Site, place: str, **values: Any) -> None:
+    site.page(place, "lineage.html.j2", **{"tree": None, "trees": [], **comparing.FORMATS, **values})
 
 
-def _told() -> dict[str, Any]:
-    return {name: getattr(comparing, name) for name in ("p_value", "signed", "span", "score")}
+class _TreeBuilder:
+    """Arranges a tree for its page: the score of each checkpoint, and the differences to their parents."""
 
-
-def _drawn(chart: Chart, ident: str) -> Any:
-    return lines(
-        chart.series,
-        ident=ident,
-        title=chart.title,
-        y_title=chart.metric,
-        base=chart.base,
-        higher_is_better=chart.higher,
-        percent=chart.share,
-    )
-
-
-class _Reading:
-    """A tree on its way to the page: which score stands for each checkpoint, and the pairs with their parents."""
-
-    def __init__(self, site: Site, context: Context, root: Node, tasks: Sequence[str]) -> None:
+    def __init__(self, site: Site, context: Context, root: CheckpointNode, tasks: Sequence[str]) -> None:
         self.site, self.context, self.root, self.tasks = site, context, root, tasks
         self._usual = {task: usual_settings(root, task) for task in tasks}
 
-    def tree(self, place: str) -> Tree:
-        own = [(task, self._line(found, "")) for task, found in self._scores(self.root)]
-        branches = [self._branch(recipe) for recipe in self.root.recipes]
-        charts = [chart for node in (self.root, *self.root.below()) for chart in self._charts(node)]
-        count = 1 + sum(1 for _ in self.root.below())
-        return Tree(self.root.name, place, own, branches, charts, count, self.context.samples)
+    def tree(self, place: str) -> dict[str, Any]:
+        """The tree; ``scores`` are the base's own, empty if it was not evaluated."""
+        root, below = self.root, list(self.root.below())
+        charts = [chart for node in (root, *below) for chart in self._charts(node)]
+        return {
+            "name": root.name,
+            "place": place,
+            "scores": [(task, _line(own, "")) for task in self.tasks if (own := self._score(root, task))],
+            "branches": [self._branch(recipe) for recipe in root.recipes],
+            "charts": [lines(**chart, ident=f"steps-{number}") for number, chart in enumerate(charts, start=1)],
+            "checkpoints": 1 + len(below),
+            "paired": self.context.samples,
+        }
 
-    def _scores(self, node: Node) -> Iterator[tuple[str, Scored]]:
-        for task in self.tasks:
-            found = chosen(node, task, self._usual[task])
-            if found is not None:
-                yield task, found
+    def _score(self, node: CheckpointNode, task: str) -> CheckpointScore | None:
+        return representative(node, task, self._usual[task])
 
-    def _line(self, found: Scored, label: str, delta: Delta | None = None, why: str = "", others: int = 0) -> Line:
-        score = found.score
-        return Line(
-            label, found.entry.page, score.value, score.lo, score.hi, score.n, is_share(score), delta, why, others
-        )
+    def _branch(self, recipe: TrainingRecipe) -> dict[str, Any]:
+        """One recipe in the tree; ``after`` are the recipes that started from its checkpoints, by checkpoint."""
+        labeled = [(_label(training, node), node) for training in recipe.trainings for node in training.nodes]
+        return {
+            "title": recipe.title,
+            "data": recipe.data,
+            "steps": str(recipe.steps),
+            "detail": recipe.detail,
+            "seeds": len(recipe.trainings),
+            "results": [results for task in self.tasks if (results := self._results(recipe, task)) is not None],
+            "missing": [label for label, node in labeled if not node.entries],
+            "after": [(label, [self._branch(own) for own in node.recipes]) for label, node in labeled if node.recipes],
+        }
 
-    def _compared(self, node: Node, task: str, own: Scored, label: str) -> Line:
-        """A checkpoint's score and its paired difference to its parent's."""
-        others = len({one.score.fingerprint for one in node.scored(task)}) - 1
-        made = edge(node, task, own)
-        if made.base is None:
-            return self._line(own, label, why=made.why, others=others)
-        if not self.context.samples:
-            return self._line(own, label, others=others)
-        first, second = made.base.entry, own.entry
-        found = pair_page.difference(self.site, first, second, task, own.score.key)
-        if isinstance(found, str):
-            return self._line(own, label, why=f"not comparable: {found}", others=others)
-        return self._line(own, label, found, others=others)
-
-    def _branch(self, recipe: Recipe) -> Branch:
-        results = [made for task in self.tasks if (made := self._results(recipe, task)) is not None]
-        nodes = [node for training in recipe.trainings for node in training.nodes]
-        missing = [_label(t, node) for t in recipe.trainings for node in t.nodes if not node.entries]
-        after = [
-            (_label(training, node), [self._branch(one) for one in node.recipes])
-            for training in recipe.trainings
-            for node in training.nodes
-            if node.recipes
-        ]
-        return Branch(
-            recipe.title,
-            recipe.data,
-            str(recipe.steps),
-            recipe.detail,
-            len(recipe.trainings),
-            len(nodes),
-            results,
-            missing,
-            after,
-        )
-
-    def _results(self, recipe: Recipe, task: str) -> Results | None:
+    def _results(self, recipe: TrainingRecipe, task: str) -> dict[str, Any] | None:
+        """A recipe's results of one task: the last checkpoint of each seed, and the earlier ones."""
         last, earlier = [], []
         for training in recipe.trainings:
-            scored = [(node, own) for node in training.nodes if (own := chosen(node, task, self._usual[task]))]
-            made = [self._compared(node, task, own, _label(training, node)) for node, own in scored]
-            last += made[-1:]
-            earlier += made[:-1]
-        return Results(task, _mean(last), last, earlier) if last else None
+            scores = [
+                self._compared(node, task, own, _label(training, node))
+                for node in training.nodes
+                if (own := self._score(node, task))
+            ]
+            last += scores[-1:]
+            earlier += scores[:-1]
+        return {"task": task, "mean": _mean(last), "last": last, "earlier": earlier} if last else None
 
-    def _charts(self, node: Node) -> Iterator[Chart]:
-        """One chart for each task that anything trained from ``node`` has a score of."""
+    def _compared(self, node: CheckpointNode, task: str, own: CheckpointScore, label: str) -> _ScoreLine:
+        """A checkpoint's score and its paired difference to the parent's."""
+        others = len({other.score.fingerprint for other in node.scored(task)}) - 1
+        pair = edge(node, task, own)
+        if pair.base is None:
+            return _line(own, label, why=pair.why, other_settings=others)
+        if not self.context.samples:
+            return _line(own, label, other_settings=others)
+        delta = pair_page.difference(self.site, pair.base.entry, own.entry, task, own.score.key)
+        if isinstance(delta, str):
+            return _line(own, label, why=f"not comparable: {delta}", other_settings=others)
+        return _line(own, label, delta=delta, other_settings=others)
+
+    def _charts(self, node: CheckpointNode) -> Iterator[dict[str, Any]]:
+        """The charts (arguments of :func:`lines`) of what was trained from ``node``, one for each task."""
         for task in self.tasks:
             series, scores = [], []
             for recipe in node.recipes:
                 for training in recipe.trainings:
-                    found = [(one, own) for one in training.nodes if (own := chosen(one, task, self._usual[task]))]
-                    scores += [own.score for _, own in found]
-                    if found:
-                        series.append(_series(recipe, training, found))
-            if not series:
-                continue
-            base = chosen(node, task, self._usual[task])
-            share = all(is_share(score) for score in scores)
-            start = _start(node, base.score, base.entry.page) if base else None
-            higher = not any(score.higher_is_better is False for score in scores)
-            yield Chart(f"{task}, trained from {node.name}", scores[0].metric, share, higher, series, start)
+                    points = [(step, own) for step in training.nodes if (own := self._score(step, task))]
+                    scores += [own.score for _, own in points]
+                    if points:
+                        series.append(_series(recipe, training, points))
+            if series:
+                base = self._score(node, task)
+                yield {
+                    "series": series,
+                    "title": f"{task}, trained from {node.name}",
+                    "y_title": scores[0].metric,
+                    "base": _base(node, base) if base else None,
+                    "higher_is_better": not any(score.higher_is_better is False for score in scores),
+                    "percent": all(is_share(score) for score in scores),
+                }
 
 
-def _start(node: Node, score: Score, page: str) -> Base:
-    return Base(node.name, score.value, _up(page), score.lo, score.hi)
+def _line(own: CheckpointScore, label: str, **more: Any) -> _ScoreLine:
+    return _ScoreLine(label, own.entry.page, own.score, **more)
 
 
-def _series(recipe: Recipe, training: Training, found: Sequence[tuple[Node, Scored]]) -> Series:
+def _base(node: CheckpointNode, own: CheckpointScore) -> Base:
+    return Base(node.name, own.score.value, f"../{own.entry.page}", own.score.lo, own.score.hi)
+
+
+def _series(
+    recipe: TrainingRecipe, training: SeedTraining, points: Sequence[tuple[CheckpointNode, CheckpointScore]]
+) -> Series:
     group = ", ".join(filter(None, [f"{recipe.title} on {recipe.data}", recipe.detail]))
     steps = [
-        Step(node.step or 0, own.score.value, _up(own.entry.page), own.score.lo, own.score.hi, own.entry.settings)
-        for node, own in found
+        CurvePoint(
+            node.step or 0, own.score.value, f"../{own.entry.page}", own.score.lo, own.score.hi, own.entry.settings
+        )
+        for node, own in points
     ]
-    several = len(recipe.trainings) > 1
-    name = f"{group}, seed {training.seed}" if several else group
-    return Series(name, steps, group, f"{recipe.title}, seed {training.seed}" if several else recipe.title)
+    seed = f", seed {training.seed}" if len(recipe.trainings) > 1 else ""
+    return Series(group + seed, steps, group, recipe.title + seed)
 
 
-def _up(page: str) -> str:
-    """A page's place as seen from lineage/."""
-    return f"../{page}"
-
-
-def _label(training: Training, node: Node) -> str:
+def _label(training: SeedTraining, node: CheckpointNode) -> str:
     step = "" if node.step is None else f", step {node.step:g}"
     return f"seed {training.seed}{step}"
 
 
-def _mean(last: Sequence[Line]) -> Mean | None:
+def _mean(last: Sequence[_ScoreLine]) -> dict[str, Any] | None:
+    """Mean and spread of the last checkpoints of several seeds; ``gain`` is the mean difference to their parents."""
     if len(last) < 2:
         return None
-    values = [line.value for line in last]
+    values = [line.score.value for line in last]
     gains = [line.delta.value for line in last if line.delta is not None]
-    return Mean(
-        statistics.fmean(values),
-        min(values),
-        max(values),
-        statistics.stdev(values),
-        len(values),
-        all(line.share for line in last),
-        statistics.fmean(gains) if len(gains) == len(last) else None,
-    )
+    return {
+        "value": statistics.fmean(values),
+        "low": min(values),
+        "high": max(values),
+        "deviation": statistics.stdev(values),
+        "seeds": len(values),
+        "share": all(is_share(line.score) for line in last),
+        "gain": statistics.fmean(gains) if len(gains) == len(last) else None,
+    }

@@ -1,11 +1,11 @@
-"""Rendering: jinja2 with autoescape, so that text of models and data sets is text on the page and nothing else."""
+"""Rendering with jinja2 and autoescape, so that text of models and data sets is only text on the page."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,94 +14,79 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from dare_bench.runs.scores import Score, is_share
+from dare_bench.leaderboards.formatting import figure, number, percent, plain_value
+from dare_bench.runs.scores import is_share
 from dare_bench.runs.text import one_line, visible
 from dare_bench.types import TIER_MEANING
 
 HERE = Path(__file__).parent
 TEXT_LIMIT = 20_000
-"""Characters of one text on a page; the rest is in the run's own files."""
+"""Maximum number of characters of one text on a page; the rest is in the run's own files."""
 
 
 @cache
 def environment() -> Environment:
-    made = Environment(
+    env = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_seen,
+        finalize=_visible,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {
+    env.filters |= {
         "text": lambda value: visible(str(value), TEXT_LIMIT),
         "line": _line,
         "figure": figure,
+        "number": number,
         "when": lambda value: str(value)[:16].replace("T", " "),
         "day": lambda value: str(value)[:10],
         "percent": percent,
         "plain_value": plain_value,
     }
-    made.tests["share"] = is_share
-    made.globals |= {"TIERS": TIER_MEANING, "bar": bar}
-    return made
+    env.tests["share"] = is_share
+    env.globals |= {"TIERS": TIER_MEANING, "bar": bar}
+    return env
 
 
-def _seen(value: Any) -> Any:
-    """What a page puts out, whatever filters it passed or did not: every character of a text can be seen."""
+def _visible(value: Any) -> Any:
+    """The final form of every value on a page: each character of a text is visible, whatever filters it passed."""
     if not isinstance(value, str) or isinstance(value, Markup) or (value.isascii() and value.isprintable()):
         return value
     return visible(value)
 
 
+def _line(value: Any, limit: int = 80) -> str:
+    """``value`` on one line; of a long text only the beginning is read."""
+    return one_line(str(value)[: 4 * limit], limit)
+
+
 def render(template: str, root: str, **values: Any) -> str:
-    """A page. ``root`` leads from the page's folder to the site's ("" or "../../")."""
+    """A page as HTML. ``root`` leads from the page's folder to the site's folder ("" or "../../")."""
     return environment().get_template(template).render(root=root, **values)
 
 
 def slug(name: str) -> str:
-    """A name as a safe folder or file name. A name that had to be changed gets a hash, so two never fall together."""
+    """A name as a safe folder or file name. A name that had to be changed gets a hash, so that it stays unique."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:80]
     if safe and safe == name:
         return safe
     return f"{safe or 'unnamed'}-{hashlib.blake2b(name.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
 
 
-def _line(value: Any, limit: int = 80) -> str:
-    return one_line(str(value), limit)
-
-
-def figure(value: float | int | None, digits: int = 1) -> str:
-    """A number for reading: thousands apart, "–" where there is none."""
-    if value is None:
-        return "–"
-    if isinstance(value, int) or abs(value) >= 1000:
-        digits = 0
-    return f"{value:,.{digits}f}"
-
-
-def percent(value: float | None, score: Score | None = None) -> str:
-    """A share in percent with one decimal; what is not a share with three figures."""
-    if value is None:
-        return "–"
-    return f"{100 * value:.1f}" if score is None or is_share(score) else f"{value:.4g}"
-
-
-def plain_value(value: Any) -> str:
-    """A setting's value as a person would write it."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (list, tuple)):
-        # Quoted: stop strings may hold commas and spaces of their own.
-        parts = (json.dumps(v, ensure_ascii=False) if isinstance(v, str) else plain_value(v) for v in value)
-        return ", ".join(parts) or "none"
-    return str(value)
+def unique_slugs(names: Iterable[str]) -> Iterator[str]:
+    """The slug of each name. Equal names, and names that differ only in case (some file systems do not distinguish
+    these), get a number."""
+    counts: Counter[str] = Counter()
+    for safe in map(slug, names):
+        counts[safe.lower()] += 1
+        number = counts[safe.lower()]
+        yield safe if number == 1 else f"{safe}--{number}"
 
 
 def bar(value: float, lo: float | None, hi: float | None) -> Markup:
-    """A share and its interval on a line from 0 to 100 %. The numbers stand beside it, so it is hidden from readers."""
+    """A share and its interval as a bar from 0 to 100 %. It is hidden from screen readers: the numbers stand beside
+    it."""
     span = "" if lo is None or hi is None else f"M{100 * lo:.1f} 4h{max(100 * (hi - lo), 0.5):.1f}"
     return Markup(
         '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true"><path d="M0 4h100"/>'
@@ -111,25 +96,24 @@ def bar(value: float, lo: float | None, hi: float | None) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A page of the site's navigation: its place from the site's folder, and its name."""
+    """A link of the site's navigation: its place in the site's folder, and its text."""
 
     place: str
     text: str
 
 
 def settings_table(tasks: dict[str, dict[str, Any]]) -> tuple[list[str], list[tuple[str, list[str], bool]]]:
-    """Settings side by side: (heads, rows of (name, values, differ)). Tasks with equal settings share a column."""
+    """Settings side by side: (heads, rows of (name, values, whether they differ)). Tasks with equal settings share a
+    column."""
     groups: list[tuple[list[str], dict[str, Any]]] = []
     for task, settings in tasks.items():
-        for names, known in groups:
-            if known == settings:
-                names.append(task)
-                break
-        else:
+        group = next((names for names, own in groups if own == settings), None)
+        if group is None:
             groups.append(([task], settings))
-    names = list(dict.fromkeys(name for _, settings in groups for name in settings))
+        else:
+            group.append(task)
     rows = []
-    for name in names:
+    for name in dict.fromkeys(name for _, settings in groups for name in settings):
         values = [plain_value(settings[name]) if name in settings else "–" for _, settings in groups]
         rows.append((name, values, len(set(values)) > 1))
     return [_heads(names) for names, _ in groups], rows

@@ -5,19 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
+from dare_bench.analysis.comparison import ScoreComparison, compare
+from dare_bench.analysis.settings import MODEL
 from dare_bench.errors import IncompleteError, RunError, UsageError
 from dare_bench.leaderboards import comparing
-from dare_bench.leaderboards.entries import Entry
+from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.pages import slug
 from dare_bench.leaderboards.site import Site, state
-from dare_bench.runs.comparison import MODEL, Compared, compare
 from dare_bench.runs.files import samples_name
-from dare_bench.runs.paired import pair
-from dare_bench.runs.scores import are_shares
-from dare_bench.stats.paired import Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +40,12 @@ class Delta:
         return self.value if self.higher_is_better else -self.value
 
 
-def place(first: Entry, second: Entry) -> str:
+def place(first: BoardEntry, second: BoardEntry) -> str:
     """The page of a pair."""
     return f"compare/{slug(f'{first.slug} {second.slug}')}.html"
 
 
-def facts(site: Site, first: Entry, second: Entry) -> dict[str, Any]:
+def facts(site: Site, first: BoardEntry, second: BoardEntry) -> dict[str, Any]:
     """Compare two runs, the second against the first, and write their page.
 
     Returns ``items`` (by task, what :func:`_record` tells) and ``place`` (their page); or ``refused``, why the two
@@ -61,12 +58,12 @@ def facts(site: Site, first: Entry, second: Entry) -> dict[str, Any]:
     return site.part(name, made_from, lambda: _write(site, first, second))
 
 
-def difference(site: Site, first: Entry, second: Entry, task: str, key: str) -> Delta | str:
+def difference(site: Site, first: BoardEntry, second: BoardEntry, task: str, key: str) -> Delta | str:
     """The paired difference of one score of two runs; where they do not compare, why not."""
-    found = facts(site, first, second)
-    if "refused" in found:
-        return str(found["refused"])
-    item = found["items"].get(task)
+    pair = facts(site, first, second)
+    if "refused" in pair:
+        return str(pair["refused"])
+    item = pair["items"].get(task)
     if item is None or item["key"] != key:  # not a headline, or a task inside a group that both have
         made_from = [(entry.state, _samples(entry)) for entry in (first, second)]
         name = f"pair {first.slug} {second.slug} {task} {key}"
@@ -76,22 +73,18 @@ def difference(site: Site, first: Entry, second: Entry, task: str, key: str) -> 
     known = {
         name: item[name] for name in ("value", "lo", "hi", "p", "level", "method", "n", "share", "higher_is_better")
     }
-    return Delta(**known, page=found["place"], settings=tuple(item["settings"]))
+    return Delta(**known, page=pair["place"], settings=tuple(item["settings"]))
 
 
-def _one(first: Entry, second: Entry, task: str, key: str) -> dict[str, Any]:
+def _one(first: BoardEntry, second: BoardEntry, task: str, key: str) -> dict[str, Any]:
     try:
-        pairing = pair(first.open(), second.open(), task, key)
-        made = pairing.difference()
+        (item,) = compare([first.open(), second.open()], [task], key, force=True).items
     except (IncompleteError, RunError, UsageError) as error:
         return {"refused": _said(error, first, second)}
-    share = are_shares(key, fmean(pairing.first), fmean(pairing.second))
-    better = pairing.higher_is_better is not False
-    return {**_numbers(made), "share": share, "higher_is_better": better, "breaks": pairing.breaks,
-            "settings": _settings(pairing.differences)}  # fmt: skip
+    return _record(item)
 
 
-def _said(told: object, *entries: Entry) -> str:
+def _said(told: object, *entries: BoardEntry) -> str:
     """A text without the paths of the machine that built the site."""
     text = str(told)
     for entry in entries:
@@ -99,11 +92,7 @@ def _said(told: object, *entries: Entry) -> str:
     return text
 
 
-def _settings(differences: Mapping[str, Any]) -> list[str]:
-    return [name for name in differences if name not in MODEL]
-
-
-def _samples(entry: Entry) -> list[Any]:
+def _samples(entry: BoardEntry) -> list[Any]:
     """The states of a run's sample files, found by the date in the name of its results."""
     results = entry.state[0]
     if results is None:
@@ -112,32 +101,29 @@ def _samples(entry: Entry) -> list[Any]:
     return [state(entry.path / samples_name(task, date)) for task in entry.tasks]
 
 
-def _write(site: Site, first: Entry, second: Entry) -> Mapping[str, Any]:
+def _write(site: Site, first: BoardEntry, second: BoardEntry) -> Mapping[str, Any]:
     try:
-        made = compare([first.open(), second.open()], force=True)
+        comparison = compare([first.open(), second.open()], force=True)
     except (IncompleteError, RunError, UsageError) as error:  # the same every time, until a file changes
         return {"refused": _said(error, first, second)}
     where = place(first, second)
     root = "../" * where.count("/")
     # Two copies of one run go by the same id: the site's own names are told apart.
-    made.names = [first.slug, second.slug] if first.run_id == second.run_id else [first.run_id, second.run_id]
-    made.left_out = [_said(text, first, second) for text in made.left_out]
-    shown = comparing.values(made, [root + first.page, root + second.page])
+    comparison.names = [first.slug, second.slug] if first.run_id == second.run_id else [first.run_id, second.run_id]
+    comparison.left_out = [_said(text, first, second) for text in comparison.left_out]
+    shown = comparing.values(comparison, [root + first.page, root + second.page])
     site.page(where, "compare.html.j2", alone=False, **shown)
-    return {"items": {item.task: _record(item) for item in made.items}, "place": where}
+    return {"items": {item.task: _record(item) for item in comparison.items}, "place": where}
 
 
-def _record(item: Compared) -> dict[str, Any]:
-    """What other pages tell of a comparison."""
+def _record(item: ScoreComparison) -> dict[str, Any]:
+    """What other pages show of a comparison."""
+    names = ("value", "lo", "hi", "p", "level", "method", "n")
     return {
         "key": item.key,
-        **_numbers(item.difference),
+        **{name: getattr(item.difference, name) for name in names},
         "share": item.is_share,
         "higher_is_better": item.higher_is_better is not False,
         "breaks": list(item.breaks),
-        "settings": _settings(item.settings),
+        "settings": [name for name in item.settings if name not in MODEL],
     }
-
-
-def _numbers(made: Difference) -> dict[str, Any]:
-    return {name: getattr(made, name) for name in ("value", "lo", "hi", "p", "level", "method", "n")}

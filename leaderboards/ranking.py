@@ -12,20 +12,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from dare_bench.leaderboards.board import Board, Column
+from dare_bench.analysis.intervals import Interval, mean_of
+from dare_bench.analysis.paired_tests import all_pairs, holm
+from dare_bench.analysis.standing import DatedScore, QuestionDifference, present, question_difference
+from dare_bench.leaderboards.board import Board, TaskColumn
 from dare_bench.leaderboards.document_values import Stratum, document_values
-from dare_bench.leaderboards.entries import Entry
-from dare_bench.leaderboards.rows import Badge, Cell, Row, cells_of, together
+from dare_bench.leaderboards.entries import BoardEntry
+from dare_bench.leaderboards.rows import Badge, BoardCell, BoardRow, cells_of, together
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.scores import is_share
-from dare_bench.runs.standing import Asked, Difference, difference, present
-from dare_bench.stats import Interval, mean_of
-from dare_bench.stats.paired import all_pairs, holm
 
 LEVEL = 0.05
 
 
-def settled(board: Board, columns: Sequence[Column], entries: Sequence[Entry]) -> Board:
+def settled(board: Board, columns: Sequence[TaskColumn], entries: Sequence[BoardEntry]) -> Board:
     """``rank_by: auto`` settled: by the mean where half the rows have all tasks, else by the task that most have."""
     if board.rank_by != "auto":
         return board
@@ -37,10 +37,12 @@ def settled(board: Board, columns: Sequence[Column], entries: Sequence[Entry]) -
     return board.model_copy(update={"rank_by": "mean" if 2 * whole >= len(scored) else usual})
 
 
-def make_rows(board: Board, columns: Sequence[Column], entries: Sequence[Entry], site: Site | None = None) -> list[Row]:
+def make_rows(
+    board: Board, columns: Sequence[TaskColumn], entries: Sequence[BoardEntry], site: Site | None = None
+) -> list[BoardRow]:
     """The rows of a board, best first, then those without rank, newest first. ``site`` keeps what the documents'
     values show; without it the intervals decide."""
-    rows = [Row(own, cells_of(own, columns)) for own in together(entries, board.rows == "run")]
+    rows = [BoardRow(own, cells_of(own, columns)) for own in together(entries, board.rows == "run")]
     rows = [row for row in rows if board.tasks == "all" or any(row.cells) or row.main.status == "running"]
     current = _now(rows, len(columns))
     for row in rows:
@@ -53,26 +55,30 @@ def make_rows(board: Board, columns: Sequence[Column], entries: Sequence[Entry],
     return sorted(newest_first, key=lambda row: (row.rank is None, row.rank or 0, -_sign(row) * (row.mean or 0.0)))
 
 
-def _asked(cell: Cell) -> Asked:
+def _dated(cell: BoardCell) -> DatedScore:
     entry = cell.entry
-    return Asked(cell.score, entry.created, entry.complete, entry.around[cell.score.task])
+    return DatedScore(cell.score, entry.created, entry.complete, entry.around[cell.score.task])
 
 
-def _now(rows: Sequence[Row], columns: int) -> list[Asked | None]:
+def _now(rows: Sequence[BoardRow], columns: int) -> list[DatedScore | None]:
     """For each column the question as it is asked now."""
-    return [present(_asked(cell) for row in rows if (cell := row.cells[at]) is not None) for at in range(columns)]
+    return [present(_dated(cell) for row in rows if (cell := row.cells[at]) is not None) for at in range(columns)]
 
 
-def _differing(row: Row, columns: Sequence[Column], current: Sequence[Asked | None]) -> dict[Difference, list[str]]:
+def _differing(
+    row: BoardRow, columns: Sequence[TaskColumn], current: Sequence[DatedScore | None]
+) -> dict[QuestionDifference, list[str]]:
     """Columns whose task has another definition than now, and those where only the prompts asked are others."""
-    found: dict[Difference, list[str]] = {"definition": [], "prompts": []}
+    differing: dict[QuestionDifference, list[str]] = {"definition": [], "prompts": []}
     for column, cell, now in zip(columns, row.cells, current, strict=True):
-        if cell is not None and (kind := difference(_asked(cell), now)) is not None:
-            found[kind].append(column.name)
-    return found
+        if cell is not None and (kind := question_difference(_dated(cell), now)) is not None:
+            differing[kind].append(column.name)
+    return differing
 
 
-def _badges(row: Row, columns: Sequence[Column], current: Sequence[Asked | None], rank_by: str) -> list[Badge]:
+def _badges(
+    row: BoardRow, columns: Sequence[TaskColumn], current: Sequence[DatedScore | None], rank_by: str
+) -> list[Badge]:
     badges: list[Badge] = []
     statuses = {entry.status for entry in row.entries}
     failures = sum(entry.failures for entry in row.entries)
@@ -115,14 +121,14 @@ def _badges(row: Row, columns: Sequence[Column], current: Sequence[Asked | None]
     return badges
 
 
-def _ranked_cells(row: Row, board: Board, columns: Sequence[Column]) -> list[Cell | None]:
+def _ranked_cells(row: BoardRow, board: Board, columns: Sequence[TaskColumn]) -> list[BoardCell | None]:
     """The cells that a row is ranked by: one task's, or all."""
     if board.rank_by == "mean":
         return row.cells
     return [cell for column, cell in zip(columns, row.cells, strict=True) if column.task == board.rank_by][:1]
 
 
-def _add_mean(row: Row, board: Board, columns: Sequence[Column]) -> None:
+def _add_mean(row: BoardRow, board: Board, columns: Sequence[TaskColumn]) -> None:
     """What the row is ranked by: one task's score, or the mean over all. Of a mean, a part without an interval may be
     anywhere between 0 and 1 if it is a share."""
     chosen = _ranked_cells(row, board, columns)
@@ -140,7 +146,7 @@ def _add_mean(row: Row, board: Board, columns: Sequence[Column]) -> None:
         row.mean, row.mean_interval = mean_of(known, [score.value for score in scores])
 
 
-def _comparable(rows: Sequence[Row], board: Board, columns: Sequence[Column]) -> list[Row]:
+def _comparable(rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskColumn]) -> list[BoardRow]:
     """The rows that may be ranked; none where a mean would mix scores of different directions or scales. Of a row
     without an interval nothing is known of its rank."""
     if _unranked_board(rows, board, columns):
@@ -151,7 +157,7 @@ def _comparable(rows: Sequence[Row], board: Board, columns: Sequence[Column]) ->
     return [row for row in rows if not row.badges and row.mean is not None]
 
 
-def _unranked_board(rows: Sequence[Row], board: Board, columns: Sequence[Column]) -> str:
+def _unranked_board(rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskColumn]) -> str:
     """Why this board ranks nothing, whatever its rows are; empty if it does rank."""
     scores = [cell.score for row in rows for cell in row.cells if cell is not None]
     if board.rank_by == "none":
@@ -163,14 +169,14 @@ def _unranked_board(rows: Sequence[Row], board: Board, columns: Sequence[Column]
     return ""
 
 
-def why_unranked(rows: Sequence[Row], board: Board, columns: Sequence[Column]) -> str:
+def why_unranked(rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskColumn]) -> str:
     """The reason, as the end of a sentence, where no row has a rank; empty where one has."""
     if any(row.rank is not None for row in rows):
         return ""
     return _unranked_board(rows, board, columns) or "the badges say why."
 
 
-def _rank(comparable: Sequence[Row], paired: dict[int, dict[int, float]]) -> None:
+def _rank(comparable: Sequence[BoardRow], paired: dict[int, dict[int, float]]) -> None:
     """Rank = 1 + the number of rows that are better; its band ends before the rows that are worse. ``paired``: for each
     row, by place, the adjusted p of its comparisons with rows of the same documents."""
     for at, row in enumerate(comparable):
@@ -182,40 +188,63 @@ def _rank(comparable: Sequence[Row], paired: dict[int, dict[int, float]]) -> Non
         row.shared = ranks[row.rank] > 1
 
 
-def _paired(rows: Sequence[Row], board: Board, columns: Sequence[Column], site: Site) -> dict[int, dict[int, float]]:
+def _paired(
+    rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskColumn], site: Site
+) -> dict[int, dict[int, float]]:
     """The p of the paired test of every two rows that answered the same documents, adjusted for each row by Holm's
     method over all its comparisons."""
-    alike: dict[tuple[tuple[float, str], ...], dict[int, list[Stratum]]] = defaultdict(dict)
+    adjusted: dict[int, dict[int, float]] = {}
+    for key, strata in _same_documents(rows, board, columns, site).items():
+        # Kept with the site: a rebuild without a change needs no statistics.
+        values = [*strata.values()]
+        facts = site.part(f"pairs {board.title} {key}", values, partial(_adjusted, values))
+        for place, row_p in zip(strata, facts["p"], strict=True):
+            adjusted[place] = dict(zip((other for other in strata if other != place), row_p, strict=True))
+    return adjusted
+
+
+def pair_p(
+    rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskColumn], site: Site
+) -> dict[tuple[int, int], float]:
+    """The p, not adjusted, of the test that ranks: of every two rows, by place, that answered the same documents."""
+    p_values: dict[tuple[int, int], float] = {}
+    for key, strata in _same_documents(rows, board, columns, site).items():
+        values = [*strata.values()]
+        facts = site.part(f"p of pairs {board.title} {key}", values, partial(_all_p, values))
+        p_values |= {(a, b): facts["p"][i][j] for i, a in enumerate(strata) for j, b in enumerate(strata) if i != j}
+    return p_values
+
+
+def _same_documents(
+    rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskColumn], site: Site
+) -> dict[tuple[tuple[float, str], ...], dict[int, list[Stratum]]]:
+    """Rows, by place, that answered the same documents, with the values by which they are ranked."""
+    groups: dict[tuple[tuple[float, str], ...], dict[int, list[Stratum]]] = defaultdict(dict)
     for at, row in enumerate(rows):
         cells = [cell for cell in _ranked_cells(row, board, columns) if cell is not None]
-        found = [document_values(site, cell.entry, cell.score) for cell in cells]
-        if all(found):
-            strata = [replace(one, weight=one.weight / len(cells)) for own in found for one in own]
-            alike[tuple((round(one.weight, 9), one.documents) for one in strata)][at] = strata
-    made: dict[int, dict[int, float]] = {}
-    for key, same in alike.items():
-        if len(same) < 2:
-            continue
-        # Kept with the site: a rebuild without a change needs no statistics.
-        told = site.part(f"pairs {board.title} {key}", list(same.values()), partial(_adjusted, list(same.values())))
-        for place, row_p in zip(same, told["p"], strict=True):
-            made[place] = dict(zip((other for other in same if other != place), row_p, strict=True))
-    return made
+        values = [document_values(site, cell.entry, cell.score) for cell in cells]
+        if all(values):
+            strata = [replace(stratum, weight=stratum.weight / len(cells)) for own in values for stratum in own]
+            groups[tuple((round(stratum.weight, 9), stratum.documents) for stratum in strata)][at] = strata
+    return {key: strata for key, strata in groups.items() if len(strata) > 1}
+
+
+def _all_p(rows: Sequence[Sequence[Stratum]]) -> dict[str, list[list[float]]]:
+    strata = [[row[at].values for row in rows] for at in range(len(rows[0]))]
+    return {"p": all_pairs(strata, [stratum.weight for stratum in rows[0]])}
 
 
 def _adjusted(rows: Sequence[Sequence[Stratum]]) -> dict[str, list[list[float | None]]]:
     """Of each row the adjusted p of its comparisons with the others, in order."""
-    strata = [[row[at].values for row in rows] for at in range(len(rows[0]))]
-    p = all_pairs(strata, [one.weight for one in rows[0]])
-    return {"p": [holm([*own[:at], *own[at + 1 :]]) for at, own in enumerate(p)]}
+    return {"p": [holm([*own[:at], *own[at + 1 :]]) for at, own in enumerate(_all_p(rows)["p"])]}
 
 
-def _sign(row: Row) -> int:
+def _sign(row: BoardRow) -> int:
     lower = any(cell is not None and cell.score.higher_is_better is False for cell in row.cells)
     return -1 if lower else 1
 
 
-def _above(other: Row, row: Row, p: float | None) -> bool:
+def _above(other: BoardRow, row: BoardRow, p: float | None) -> bool:
     """Is ``other`` better than ``row``: by the p of their paired test, without one beyond both intervals?"""
     assert other.mean is not None and row.mean is not None
     if p is not None:
@@ -225,7 +254,7 @@ def _above(other: Row, row: Row, p: float | None) -> bool:
     return lo > own_hi if _sign(row) > 0 else hi < own_lo
 
 
-def _bounds(row: Row) -> tuple[float, float]:
+def _bounds(row: BoardRow) -> tuple[float, float]:
     made = row.mean_interval
     assert made is not None and made.lo is not None and made.hi is not None  # else it is not comparable
     return made.lo, made.hi

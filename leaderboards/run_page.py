@@ -1,53 +1,51 @@
-"""A run's page and its JSON: what was asked, what came out, what it cost, and how to do it again."""
+"""A run's page and its JSON file: settings, scores, cost, and the command that repeats the run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import Any
 
+from dare_bench.analysis.names import method_of, trainings
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.context import Context
-from dare_bench.leaderboards.entries import Entry
+from dare_bench.leaderboards.entries import BoardEntry
+from dare_bench.leaderboards.names import training_settings
 from dare_bench.leaderboards.pages import settings_table
-from dare_bench.leaderboards.rows import Row, score_record
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import Block, RecipeBlock
 from dare_bench.runs.scores import Score, extraction_rate
 from dare_bench.runs.text import without_paths
-from dare_bench.runs.trained import method_of, trainings
 
 STATUSES = ("matched", "ambiguous", "no_match", "truncated")
-"""What can become of reading an answer, in the order of the table; other names follow."""
+"""Outcomes of reading an answer, in the order of the table; other names follow."""
 
 
-def write(site: Site, context: Context, entry: Entry) -> None:
+def write(site: Site, context: Context, entry: BoardEntry) -> None:
+    """Write the page of a run, unless its results cannot be read; that is reported as a problem."""
     row = next((row for row in context.views[0].rows if entry in row.entries), None)
-    pages = context.pages.get(entry.slug, {})
-    badges = list(row.badges) if row else []
-    beside = [(other.page, other.run_id, tuple(other.tasks)) for other in _others(entry, row)]
-    same = [
-        (other.page, other.run_id, other.settings, other.created)
-        for other in context.entries
-        if other.checkpoint == entry.checkpoint and other not in (row.entries if row else [entry])
-    ]
-    made_from = (entry.state, entry.path.name, entry.name, badges, beside, same, pages)
-    values = {"entry": entry, "badges": badges, "beside": beside, "same": same, "pages": pages}
+    in_row = row.entries if row else [entry]
+    values = {
+        "pages": context.pages.get(entry.slug, {}),
+        "badges": list(row.badges) if row else [],
+        "beside": [(other.page, other.run_id, tuple(other.tasks)) for other in in_row if other is not entry],
+        "same": [
+            (other.page, other.run_id, other.settings, other.created)
+            for other in context.entries
+            if other.checkpoint == entry.checkpoint and other not in in_row
+        ],
+    }
+    made_from = (entry.state, entry.path.name, entry.name, values)
     try:
         site.part(f"run {entry.slug}", made_from, lambda: _write(site, entry, values))
     except RunError as error:
         context.problem(str(error))
 
 
-def _others(entry: Entry, row: Row | None) -> list[Entry]:
-    return [other for other in row.entries if other is not entry] if row else []
-
-
-def _write(site: Site, entry: Entry, values: Mapping[str, Any]) -> None:
+def _write(site: Site, entry: BoardEntry, values: Mapping[str, Any]) -> None:
     run = entry.open()
     block = _public(run.block) if run.block else None
-    scores = run.scores()
     data = f"data/runs/{entry.slug}.json"
     site.json(
         data,
@@ -56,7 +54,7 @@ def _write(site: Site, entry: Entry, values: Mapping[str, Any]) -> None:
             "model": run.model,
             "name": entry.name.text,
             "status": run.status,
-            "scores": [score_record(score) for score in scores],
+            "scores": [asdict(score) for score in run.scores()],
             "dare_bench": block.model_dump(mode="json") if block else None,
         },
     )
@@ -65,29 +63,30 @@ def _write(site: Site, entry: Entry, values: Mapping[str, Any]) -> None:
         entry.page,
         "run.html.j2",
         **values,
+        entry=entry,
         run=run,
         block=block,
         data=data,
         scores=list(score_tree(run)),
-        extracted=any(score.extraction_rate is not None for score in scores),
+        extracted=any(score.extraction_rate is not None for score in run.scores()),
         tasks=[_task(run, name) for name in tasks],
         answers=_answers(block) if block else ([], []),
         recipes=[_recipe(run, recipe) for recipe in block.recipes] if block else [],
-        trainings=_trainings(entry),
+        trainings=[_training(training) for training in trainings(entry.lineage)],
         decoding=settings_table({name: task.decoding for name, task in tasks.items() if task.decoding}),
         likelihood=settings_table({name: task.likelihood for name, task in tasks.items() if task.likelihood}),
     )
 
 
 def _public(block: Block) -> Block:
-    """What is published of a run: all but the names of the machine's folders."""
-    told = {"model", "command", "environment", "failures", "events", "notes", "execution"}
-    found = block.model_dump(mode="json")
-    return Block.model_validate(found | without_paths({name: found[name] for name in told}))
+    """The block without the names of the machine's folders."""
+    record = block.model_dump(mode="json")
+    parts = ("model", "command", "environment", "failures", "events", "notes", "execution")
+    return Block.model_validate(record | without_paths({name: record[name] for name in parts}))
 
 
 def score_tree(run: Run) -> Iterator[tuple[int, Score]]:
-    """All scores, each group before its members, with how deep they stand below a group."""
+    """All scores, each group before its members, with their depth below a group."""
     scores: dict[str, list[Score]] = {}
     for score in run.scores():
         scores.setdefault(score.task, []).append(score)
@@ -107,44 +106,28 @@ def score_tree(run: Run) -> Iterator[tuple[int, Score]]:
         yield from branch(name, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class TaskLine:
-    """What a task was: its version, examples and data as the harness had them ("" or None: it does not say)."""
-
-    name: str
-    version: Any
-    shots: Any
-    data: str
-    revision: str
-    n_docs: int
-    n_total: int | None
-    fingerprint: str
-
-
-def _task(run: Run, name: str) -> TaskLine:
+def _task(run: Run, name: str) -> dict[str, Any]:
+    """A task as the harness had it: version, examples and data (empty or None if the harness does not say)."""
     assert run.block is not None
-    task = run.block.tasks[name]
     config = (run.results.get("configs") or {}).get(name) or {}
     keywords = config.get("dataset_kwargs")
     keywords = keywords if isinstance(keywords, dict) else {}
     data = " ".join(str(config[key]) for key in ("dataset_path", "dataset_name") if config.get(key))
-    return TaskLine(
-        name=name,
-        version=(run.results.get("versions") or {}).get(name),
-        shots=(run.results.get("n-shot") or {}).get(name),
-        data=data or ("made by the task itself" if config.get("custom_dataset") else ""),
-        revision=str(keywords.get("revision") or config.get("dataset_revision") or ""),
-        n_docs=task.n_docs,
-        n_total=task.n_total,
-        fingerprint=task.fingerprint,
-    )
+    return {
+        "name": name,
+        "version": (run.results.get("versions") or {}).get(name),
+        "shots": (run.results.get("n-shot") or {}).get(name),
+        "data": data or ("generated by the task itself" if config.get("custom_dataset") else ""),
+        "revision": str(keywords.get("revision") or config.get("dataset_revision") or ""),
+        "block": run.block.tasks[name],
+    }
 
 
 def _answers(block: Block) -> tuple[list[str], list[tuple[str, str, list[int], float | None]]]:
-    """(statuses, rows of (task, filter, count of each status, share that was read))."""
+    """(statuses, rows of (task, filter, count of each status, share of answers that could be read))."""
     counted = [(task, name, counts) for task, filters in block.extraction.items() for name, counts in filters.items()]
-    seen = dict.fromkeys(status for _, _, counts in counted for status in counts)
-    names = [*(name for name in STATUSES if name in seen), *(name for name in seen if name not in STATUSES)]
+    recorded = dict.fromkeys(status for _, _, counts in counted for status in counts)
+    names = [*(name for name in STATUSES if name in recorded), *(name for name in recorded if name not in STATUSES)]
     rows = [
         (task, name, [counts.get(status, 0) for status in names], extraction_rate(counts))
         for task, name, counts in counted
@@ -152,40 +135,22 @@ def _answers(block: Block) -> tuple[list[str], list[tuple[str, str, list[int], f
     return names, rows
 
 
-@dataclass(frozen=True, slots=True)
-class RecipeLine:
-    """A published score and the run's own beside it (None: the run has no such score). ``measures``, ``source`` and
-    ``n`` are as the recipe tells them, empty where it does not."""
-
-    recipe: RecipeBlock
-    published: float | None
-    measures: str
-    source: str
-    n: str
-    ours: Score | None
-
-
-def _recipe(run: Run, recipe: RecipeBlock) -> RecipeLine:
-    value = recipe.published.get("value")
+def _recipe(run: Run, recipe: RecipeBlock) -> dict[str, Any]:
+    """A published score and the run's own (``ours``, None if the run has no such score)."""
+    published = recipe.published
+    value = published.get("value")
     wanted = (recipe.score.get("task"), recipe.score.get("metric"), recipe.score.get("filter", "none"))
-    ours = next((score for score in run.scores() if (score.task, score.metric, score.filter) == wanted), None)
-    told = {name: str(recipe.published.get(name) or "") for name in ("measures", "metric", "source", "n")}
-    return RecipeLine(
-        recipe=recipe,
-        published=float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None,
-        measures=told["measures"] or told["metric"],
-        source=told["source"],
-        n=told["n"],
-        ours=ours,
-    )
+    return {
+        "recipe": recipe,
+        "published": float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None,
+        "measures": str(published.get("measures") or published.get("metric") or ""),
+        "source": str(published.get("source") or ""),
+        "n": str(published.get("n") or ""),
+        "ours": next((own for own in run.scores() if (own.task, own.metric, own.filter) == wanted), None),
+    }
 
 
-def _trainings(entry: Entry) -> list[dict[str, Any]]:
-    """The trainings behind the checkpoint, the first one first: what it began from, how, and every setting."""
-    made = []
-    for training in trainings(entry.lineage):
-        parts = (training.get("settings"), training.get("options"))
-        settings = {name: value for part in parts if isinstance(part, dict) for name, value in part.items()}
-        facts = {name: training.get(name) for name in ("base", "data", "seed", "step", "steps", "data_hash", "version")}
-        made.append({"method": method_of(training), **facts, "settings": settings})
-    return made
+def _training(training: Mapping[str, Any]) -> dict[str, Any]:
+    """A training behind the checkpoint: its base, method, data, and every setting."""
+    facts = {name: training.get(name) for name in ("base", "data", "seed", "step", "steps", "data_hash", "version")}
+    return {"method": method_of(training), **facts, "settings": training_settings(training)}

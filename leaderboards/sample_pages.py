@@ -1,8 +1,8 @@
-"""The documents of a run, paged: prompt, answer, extraction, score, and the order of unmasking.
+"""Sample pages: the documents of a run with prompt, answer, extraction, score, and the order of unmasking.
 
-A page is full when it has :data:`PAGE_SIZE` documents or :data:`PAGE_BYTES` of text. How many pages there are, and what
-is right on them, is known only after the last document; until then the documents wait in a temporary file, so that a
-task of any size takes the memory of a page.
+A page is full when it has :data:`PAGE_SIZE` documents or :data:`PAGE_BYTES` of text. The number of pages, and the
+results on them, are known only after the last document; until then the documents wait in a temporary file, so that a
+task of any size takes the memory of one page.
 """
 
 from __future__ import annotations
@@ -16,51 +16,59 @@ from typing import Any, BinaryIO
 
 from markupsafe import Markup
 
+from dare_bench.analysis.pairing import mismatched_scores
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.context import Context
-from dare_bench.leaderboards.entries import Entry
+from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.pages import slug
-from dare_bench.leaderboards.sample_document import Shown, document
+from dare_bench.leaderboards.sample_document import RenderedDocument, render_document
 from dare_bench.leaderboards.site import Site
-from dare_bench.runs.paired import unmade
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import one_line
 from dare_bench.runs.writer import save_error
 
 PAGE_SIZE = 25
-"""Documents on a sample page at most."""
+"""Maximum number of documents on a sample page."""
 PAGE_BYTES = 200_000
-"""Size of a page's documents beyond which none is added."""
+"""Size of a page's documents from which no more are added."""
 NEAR = 2
-"""Pages before and after its own that a page links to."""
+"""Number of pages before and after its own that a page links to."""
 FEW_PAGES = 1_000
-"""Tasks with more pages leave out the table of all of them on each one: finding a document goes by the overview."""
+"""Maximum number of pages for which each page has the table of all of them; with more, documents are found by the
+overview."""
 LISTED = 2_000
-"""Documents of one kind that the overview links to."""
-KINDS = {"wrong": "Wrong", "unread": "Not read", "part": "Neither right nor wrong", "right": "Right"}
+"""Maximum number of documents of one result that the overview links to."""
+RESULTS = {"wrong": "Wrong", "unread": "Not read", "part": "Neither right nor wrong", "right": "Right"}
 
 
 @dataclass(slots=True)
-class Page:
-    """A page of documents that waits to be written: where its text lies in the temporary file, and what is on it.
+class SamplePage:
+    """A page of documents that waits to be written: where its text is in the temporary file, and what is on it.
 
-    ``first`` and ``last`` are the ids of its outermost documents, ``at`` is how many documents stand before it.
+    ``first`` and ``last`` are the ids of its outermost documents.
     """
 
     number: int
-    at: int
     first: str
-    last: str
     place: int
-    size: int
+    last: str = ""
+    size: int = 0
     documents: int = 0
     right: int = 0
     wrong: int = 0
     unread: int = 0
 
+    def add(self, doc_id: str, document: RenderedDocument, size: int) -> None:
+        self.last = doc_id
+        self.size += size
+        self.documents += 1
+        self.right += document.right is True
+        self.wrong += document.right is False
+        self.unread += document.unread
+
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """What is on it, in words."""
         which = f"document {self.first}" if self.documents == 1 else f"documents {self.first} to {self.last}"
         counts = ((self.right, "right"), (self.wrong, "wrong"), (self.unread, "not read"))
@@ -68,108 +76,103 @@ class Page:
 
 
 @dataclass(slots=True)
-class Overview:
-    """Links to the documents of each kind, (page, anchor, id); ``counts`` those of all of them."""
+class _Overview:
+    """By result, links (page, anchor, id) to the first documents and the number of all documents."""
 
-    links: dict[str, list[tuple[int, str, str]]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    links: dict[str, list[tuple[int, str, str]]] = field(default_factory=lambda: {kind: [] for kind in RESULTS})
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RESULTS, 0))
 
-    def note(self, page: int, made: Shown, doc_id: str) -> None:
-        own = {True: "right", False: "wrong", None: "part"}[made.right]
-        for kind in (own, "unread") if made.unread else (own,):
+    def add(self, page: SamplePage, document: RenderedDocument) -> None:
+        own = {True: "right", False: "wrong", None: "part"}[document.right]
+        for kind in (own, "unread") if document.unread else (own,):
             self.counts[kind] += 1
             if len(self.links[kind]) < LISTED:
-                self.links[kind].append((page, made.anchor, doc_id))
+                self.links[kind].append((page.number, document.anchor, page.last))
 
 
-def write(site: Site, context: Context, entry: Entry) -> int:
-    """The sample pages of a run; returns how many documents they show. Damaged sample lines are told as a problem: the
-    scores stand, the pages of that task are left out."""
-    if entry.status == "running" or not entry.tasks:
+def write(site: Site, context: Context, entry: BoardEntry) -> int:
+    """Write the sample pages of a run; returns how many documents they show. Damaged sample lines are reported as a
+    problem: the scores stand, the pages of that task are left out."""
+    if entry.status == "running":
         return 0
-    opened = cache(entry.open)  # only where pages are to be made
+    opened = cache(entry.open)  # only where pages are to be written
     documents = 0
     for task in entry.tasks:
         try:
             facts = _task(site, entry, opened, task)
         except RunError as error:
             context.problem(str(error))
-            if _edited(opened, task):
-                entry.edited.append(task)
-            continue
-        documents += facts.get("documents", 0)
+            facts = {"edited": _edited(opened, task)}
         if facts.get("edited"):
             entry.edited.append(task)
         if facts.get("documents"):
+            documents += facts["documents"]
             context.pages.setdefault(entry.slug, {})[task] = f"{_folder(entry, task)}/1.html"
     return documents
 
 
 def _edited(opened: Callable[[], Run], task: str) -> bool:
-    """Was a samples file of which there are no pages changed, as far as that can be told?"""
+    """Was a samples file without pages changed, as far as that is known?"""
     try:
         return bool(opened().edited(task))
     except RunError:
         return False
 
 
-def _folder(entry: Entry, task: str) -> str:
+def _folder(entry: BoardEntry, task: str) -> str:
     return f"runs/{entry.slug}/samples/{slug(task)}"
 
 
-def _task(site: Site, entry: Entry, opened: Callable[[], Run], task: str) -> dict[str, Any]:
+def _task(site: Site, entry: BoardEntry, opened: Callable[[], Run], task: str) -> dict[str, Any]:
     if task not in entry.files:
         return {}
     made_from = (entry.state, entry.slug, entry.name, entry.files[task])
     return site.part(f"samples {entry.slug} {task}", made_from, lambda: _write(site, entry, opened(), task))
 
 
-def _write(site: Site, entry: Entry, run: Run, task: str) -> dict[str, Any]:
-    edited = [
-        f"The {kind} file of this task is not as the run wrote it: it was changed later, and is shown as it is now."
+def _write(site: Site, entry: BoardEntry, run: Run, task: str) -> dict[str, Any]:
+    notes = [
+        f"The {kind} file of this task was changed after the run. It is shown with its present contents."
         for kind, differs in (("samples", run.edited(task)), ("traces", run.traces_edited(task)))
         if differs
-    ] + [f"A score of this task is not that of its documents: {problem}." for problem in unmade(run, task)]
+    ] + [f"A score of this task is not that of its documents: {problem}." for problem in mismatched_scores(run, task)]
     score = run.headline(task)
     try:
         with tempfile.TemporaryFile() as spool:
             pages, overview = _spooled(run, task, score, spool)
+            total = sum(page.documents for page in pages)
             if pages:
-                _written(site, pages, overview, spool, _folder(entry, task), {
-                    "run": run, "task": task, "score": score, "edited": edited, "settings": entry.settings,
-                    "called": entry.name, "total": pages[-1].at + pages[-1].documents,
-                })  # fmt: skip
+                _write_pages(
+                    site, pages, overview, spool, _folder(entry, task),
+                    run=run, task=task, score=score, notes=notes, entry=entry, total=total,
+                )  # fmt: skip
     except OSError as error:
         raise save_error(tempfile.gettempdir(), error) from error
-    return {"documents": sum(page.documents for page in pages), "edited": bool(edited)}
+    return {"documents": total, "edited": bool(notes)}
 
 
-def _spooled(run: Run, task: str, score: Score | None, spool: BinaryIO) -> tuple[list[Page], Overview]:
-    """The pages of a task, their text written one after another into ``spool``."""
-    pages: list[Page] = []
-    overview = Overview()
-    for at, found in enumerate(run.documents(task)):
-        made = document(found, score, opened=at == 0)
-        text = made.html.encode("utf-8", "replace")
-        page = pages[-1] if pages else None
-        if page is None or page.documents >= PAGE_SIZE or page.size + len(text) > PAGE_BYTES:
-            page = Page(len(pages) + 1, at, "", "", spool.tell(), 0)
-            pages.append(page)
-        page.last = one_line(str(found.doc_id), 24)
-        page.first = page.first or page.last
-        page.documents += 1
-        page.size += spool.write(text)
-        page.right += made.right is True
-        page.wrong += made.right is False
-        page.unread += made.unread
-        overview.note(page.number, made, page.last)
+def _spooled(run: Run, task: str, score: Score | None, spool: BinaryIO) -> tuple[list[SamplePage], _Overview]:
+    """The pages of a task; their text is written one after another into ``spool``."""
+    pages: list[SamplePage] = []
+    overview = _Overview()
+    for at, document in enumerate(run.documents(task)):
+        rendered = render_document(document, score, opened=at == 0)
+        text = rendered.html.encode("utf-8", "replace")
+        doc_id = one_line(str(document.doc_id), 24)
+        if not pages or pages[-1].documents >= PAGE_SIZE or pages[-1].size + len(text) > PAGE_BYTES:
+            pages.append(SamplePage(len(pages) + 1, doc_id, spool.tell()))
+        pages[-1].add(doc_id, rendered, spool.write(text))
+        overview.add(pages[-1], rendered)
     return pages, overview
 
 
-def _written(
-    site: Site, pages: list[Page], overview: Overview, spool: BinaryIO, folder: str, about: dict[str, Any]
+def _write_pages(
+    site: Site, pages: list[SamplePage], overview: _Overview, spool: BinaryIO, folder: str, **values: Any
 ) -> None:
-    table = Markup(_table(pages)) if len(pages) <= FEW_PAGES else ""
+    table = ""
+    if len(pages) <= FEW_PAGES:
+        rows = [[page.first, page.right, page.wrong, page.unread, page.documents] for page in pages]
+        table = Markup(as_data(rows))
     counts = [overview.counts[kind] for kind in ("right", "wrong", "unread")]
     for page in pages:
         spool.seek(page.place)
@@ -177,12 +180,12 @@ def _written(
         near = list(_near(pages, page.number))
         place = f"{folder}/{page.number}.html"
         site.page(place, "samples.html.j2", page=page, near=near, count=len(pages), body=body, table=table,
-                  counts=counts, **about)  # fmt: skip
-    lists = [(kind, name, overview.counts[kind], overview.links[kind]) for kind, name in KINDS.items()]
-    site.page(f"{folder}/index.html", "sample_index.html.j2", pages=pages, lists=lists, **about)
+                  counts=counts, **values)  # fmt: skip
+    lists = [(kind, name, overview.counts[kind], overview.links[kind]) for kind, name in RESULTS.items()]
+    site.page(f"{folder}/index.html", "sample_index.html.j2", pages=pages, lists=lists, **values)
 
 
-def _near(pages: list[Page], number: int) -> Iterator[Page | None]:
+def _near(pages: list[SamplePage], number: int) -> Iterator[SamplePage | None]:
     """The first page, those around ``number``, and the last; None where some are left out between."""
     wanted = sorted({1, len(pages), *range(max(1, number - NEAR), min(len(pages), number + NEAR) + 1)})
     for before, each in zip([0, *wanted], wanted, strict=False):
@@ -191,16 +194,7 @@ def _near(pages: list[Page], number: int) -> Iterator[Page | None]:
         yield pages[each - 1]
 
 
-def _table(pages: list[Page]) -> str:
-    """What scripts need to know of all pages: the first document of each, and what is right, wrong and not read there.
-
-    It stands in a script element as data, so no ``<`` may stand in it, nor a line break that ends a script's line.
-    """
-    value = [[page.first, page.right, page.wrong, page.unread, page.documents] for page in pages]
-    return as_data(value)
-
-
 def as_data(value: Any) -> str:
-    """JSON that may stand in a script element: what could end the element or open another is written as an escape."""
+    """JSON that may stand in a script element: characters that could end the element or open another are escaped."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -1,17 +1,16 @@
-"""The site's folder: every write is atomic, stays inside and is remembered; what has not changed is not made again.
+"""The site's folder: every write is atomic, stays inside the folder, and is recorded; unchanged parts are kept.
 
-A site is made of parts (the pages of one run, the samples of one task ...). Each part has a key: a hash of all that it
-is made from. The list of files that a build leaves (``data/files.json``) keeps the keys, so that the next build writes
-only the parts whose key is another one, and removes what no part has any more. What a build is about to write it notes
-first, one line a file (``data/files.new``, which goes when the list is written): of a build that is killed nothing
-stays unlisted.
+A site consists of parts (the pages of one run, the samples of one task ...). Each part has a key: a hash of everything
+that it is made from. The list of files that a build leaves (``data/files.json``) has the keys, so that the next build
+writes only the parts whose key has changed, and removes files that belong to no part. Before a build writes a file it
+appends the name to ``data/files.new``, which is deleted when the list is written: files of a killed build are known.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -30,13 +29,12 @@ from dare_bench.runs.writer import (
 MANIFEST = "data/files.json"
 NOTED = "data/files.new"
 _MAX_LIST = 512 << 20
-"""Largest list of files that is read: a site has several for each run."""
+"""Maximum size of the list of files in bytes: a site has several files for each run."""
 
 
 @dataclass(slots=True)
-class Part:
-    """What one part of the site was made from (``key``), its files with their size and time, and what its making found
-    out."""
+class SitePart:
+    """One part of the site: the hash of what it was made from, its files with size and time, and facts about it."""
 
     key: str
     files: dict[str, list[int]] = field(default_factory=dict)
@@ -44,46 +42,47 @@ class Part:
 
 
 class Site:
-    """The output folder. ``navigation`` stands on every page, so it is part of every key."""
+    """The output folder. ``navigation`` is on every page, so it is part of every key. ``written`` has the names of the
+    parts that this build wrote."""
 
     def __init__(self, out: Path, navigation: tuple[Link, ...] = ()) -> None:
         self.out = out
         self.navigation = navigation
-        self.parts: dict[str, Part] = {}
-        self.made: list[str] = []
-        """Names of the parts that this build wrote."""
+        self.parts: dict[str, SitePart] = {}
+        self.written: list[str] = []
         self._before = _manifest(out)
-        self._note: TextIO | None = None
+        self._log: TextIO | None = None
         self._source = _source()
-        self._now: Part | None = None
+        self._current: SitePart | None = None
 
     def part(self, name: str, made_from: Any, write: Callable[[], Mapping[str, Any] | None]) -> dict[str, Any]:
-        """Write a part, unless the last build made it from the same and all its files are there.
+        """Write a part, unless the last build made it from equal values and its files are unchanged.
 
-        ``made_from`` is anything with a faithful ``repr``. What ``write`` returns are the part's facts; they are given
-        back, also where nothing had to be written.
+        ``made_from`` is anything whose ``repr`` shows every difference. ``write`` returns facts about the part, which
+        are returned here, even if nothing had to be written.
         """
-        key = _hash(repr((self._source, self.navigation, made_from)))
-        known = self._before.get(name)
-        if known is not None and known.key == key and self._as_left(known):
-            self.parts[name] = known
-            return known.facts
-        part = self._now = Part(key)
+        source = repr((self._source, self.navigation, made_from))
+        key = hashlib.blake2b(source.encode("utf-8", "replace"), digest_size=12).hexdigest()
+        before = self._before.get(name)
+        if before is not None and before.key == key and self._unchanged(before):
+            self.parts[name] = before
+            return before.facts
+        part = self._current = SitePart(key)
         try:
             part.facts = dict(write() or {})
-        except BaseException:  # half a part is none: listed as an earlier build's, its files go or are made again
-            old = self._before.setdefault(name, Part(""))
-            self._before[name] = Part("", {**old.files, **part.files}, {})
+        except BaseException:  # an incomplete part is listed as an earlier build's: its files go or are written again
+            old = self._before.setdefault(name, SitePart(""))
+            self._before[name] = SitePart("", {**old.files, **part.files}, {})
             raise
         finally:
-            self._now = None
+            self._current = None
         part.files = {place: _stamp(self.out / place) for place in part.files}
         self.parts[name] = part
-        self.made.append(name)
+        self.written.append(name)
         return part.facts
 
-    def _as_left(self, part: Part) -> bool:
-        """Are a part's files those that were written, by size and time? One that somebody changed is made again."""
+    def _unchanged(self, part: SitePart) -> bool:
+        """Are a part's files those that were written, by size and time? A part that was changed is written again."""
         try:
             return all(_stamp(self.out / place) == stamp for place, stamp in part.files.items())
         except OSError:
@@ -104,28 +103,28 @@ class Site:
 
     def _at(self, place: str) -> Path:
         if ".." in Path(place).parts or place.startswith("/"):
-            raise AssertionError(f"{place} would leave the site's folder")  # names go through slug() first
-        assert self._now is not None, "files belong to parts"
-        self._now.files[place] = []
+            raise AssertionError(f"{place} is outside the site's folder")  # names go through slug() first
+        assert self._current is not None, "files belong to parts"
+        self._current.files[place] = []
         try:
-            if self._note is None:
-                self._note = (ensure_folder(self.out / "data") / Path(NOTED).name).open("a", encoding="utf-8")
-            self._note.write(f"{place}\n")
-            self._note.flush()
+            if self._log is None:
+                self._log = (ensure_folder(self.out / "data") / Path(NOTED).name).open("a", encoding="utf-8")
+            self._log.write(f"{place}\n")
+            self._log.flush()
         except OSError as error:
             raise save_error(self.out / NOTED, error) from error
-        _make_way(self.out / place)
+        _remove_special(self.out / place)
         return self.out / place
 
     @property
     def files(self) -> list[str]:
-        """All files of the site, its list of them included."""
+        """All files of the site, including the list of them."""
         return sorted({MANIFEST, *(place for part in self.parts.values() for place in part.files)})
 
     def finish(self) -> None:
-        """Remove what an earlier build wrote and this one has not, then note what there is.
+        """Remove files that only an earlier build wrote, then write the list of files.
 
-        Only names in the earlier build's own list go, and only below the site's folder: other files are not ours.
+        Only names in the earlier build's own list are removed, and only below the site's folder.
         """
         kept = set(self.files)
         inside = self.out.resolve()
@@ -140,16 +139,16 @@ class Site:
         self.save()
 
     def save(self) -> None:
-        """Note the parts that are done, also where a build is broken off: the next one goes on from there."""
-        record = {name: {"key": p.key, "files": p.files, "facts": p.facts} for name, p in sorted(self.parts.items())}
+        """Write the list of the parts that are done; after an interrupted build the next one continues from there."""
+        record = {name: asdict(part) for name, part in sorted(self.parts.items())}
         atomic_write_json(self.out / MANIFEST, {"files": self.files, "parts": record}, durable=False)
-        if self._note is not None:
-            self._note.close()
-            self._note = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
         (self.out / NOTED).unlink(missing_ok=True)
 
-    def broken_off(self) -> None:
-        """Keep the list complete when a build ends early: what the last build left is still listed."""
+    def abandon(self) -> None:
+        """Keep the list complete when a build is interrupted: files of the last build are still listed."""
         for name, part in self._before.items():
             self.parts.setdefault(name, part)
         self.save()
@@ -161,8 +160,8 @@ def _remove_empty(folder: Path, top: Path) -> None:
         folder = folder.parent
 
 
-def _make_way(path: Path) -> None:
-    """Remove a pipe or a device where a file of the site is to be: writing into a pipe waits for a reader."""
+def _remove_special(path: Path) -> None:
+    """Remove a pipe or device in the place of a file of the site: writing into a pipe waits for a reader."""
     if path.exists() and not path.is_file() and not path.is_dir():
         try:
             path.unlink()
@@ -170,29 +169,28 @@ def _make_way(path: Path) -> None:
             raise save_error(path, error) from error
 
 
-def _manifest(out: Path) -> dict[str, Part]:
-    """The parts that the last build left; none where its list is missing or damaged (then all is made again)."""
+def _manifest(out: Path) -> dict[str, SitePart]:
+    """The parts of the last build; none if its list is missing or damaged (then everything is written again)."""
     for path in (out / MANIFEST, out / NOTED):
-        _make_way(path)
-    noted = _noted(out)
+        _remove_special(path)
+    logged = _logged(out)
     try:
         raw = read_json(out / MANIFEST, DareError, limit=_MAX_LIST)
     except DareError:
         raw = {}
-    parts = raw.get("parts")
-    found: dict[str, Part] = {}
+    parts, files = raw.get("parts"), raw.get("files")
+    result: dict[str, SitePart] = {}
     for name, part in (parts if isinstance(parts, dict) else {}).items():
         if isinstance(part, dict) and isinstance(part.get("files"), dict) and isinstance(part.get("facts"), dict):
-            found[str(name)] = Part(str(part.get("key")), part["files"], part["facts"])
-    files = raw.get("files")
-    places = {str(place) for place in (*(files if isinstance(files, list) else ()), *noted)}
-    listed = {place for part in found.values() for place in part.files}
-    found[""] = Part("", {place: [] for place in places - listed - {MANIFEST}})  # of no part: these go
-    return found
+            result[str(name)] = SitePart(str(part.get("key")), part["files"], part["facts"])
+    places = {str(place) for place in (*(files if isinstance(files, list) else ()), *logged)}
+    listed = {place for part in result.values() for place in part.files}
+    result[""] = SitePart("", {place: [] for place in places - listed - {MANIFEST}})  # files of no part are removed
+    return result
 
 
-def _noted(out: Path) -> list[str]:
-    """What a build that was killed had begun to write; the temporary files that it left there go now."""
+def _logged(out: Path) -> list[str]:
+    """The files that a killed build had begun to write; the temporary files that it left are removed now."""
     try:
         places = read_source(out / NOTED, DareError, limit=_MAX_LIST).splitlines()
     except DareError:
@@ -204,31 +202,26 @@ def _noted(out: Path) -> list[str]:
 
 
 def _stamp(path: Path) -> list[int]:
-    found = path.stat()
-    return [found.st_size, found.st_mtime_ns]
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns]
 
 
 def _source() -> str:
-    """A hash of the program that makes the pages: another version makes all of them again."""
-    folders = (HERE, HERE.parent / "runs", HERE.parent / "stats")
+    """A hash of the code that makes the pages: another version writes all of them again."""
     digest = hashlib.blake2b(digest_size=8)
-    for folder in folders:
+    for folder in (HERE, HERE.parent / "runs", HERE.parent / "analysis"):
         for path in sorted(folder.rglob("*")):
             if path.suffix in (".py", ".j2", ".css", ".js"):
                 digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()
 
 
-def _hash(text: str) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=12).hexdigest()
-
-
 def state(path: Path | None) -> tuple[str, int, int, int] | None:
-    """What tells, without reading it, that a file is the one it was: name, size and both times."""
+    """Name, size and both times of a file: equal as long as it is unchanged, and known without reading it."""
     if path is None:
         return None
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return path.name, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return path.name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns

@@ -1,5 +1,5 @@
-"""Speed beside quality: each score against forward passes per request and against tokens per second, with the front of
-both. A board has a page for what it ranks by and one for each of its tasks."""
+"""Speed pages: each score against forward passes per request and against tokens per second, with the Pareto frontier
+of both. A board has a page for the score that it ranks by and one for each of its tasks."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from dare_bench.leaderboards.board import Column
-from dare_bench.leaderboards.charts import Point, front_table, scatter
-from dare_bench.leaderboards.charts.axes import compact
-from dare_bench.leaderboards.charts.frame import score as told
-from dare_bench.leaderboards.charts.frame import with_interval
-from dare_bench.leaderboards.context import Context, View
+from dare_bench.leaderboards.charts import Point, frontier_table, scatter
+from dare_bench.leaderboards.charts.pareto import Sideways
+from dare_bench.leaderboards.context import BoardView, Context
+from dare_bench.leaderboards.formatting import compact, score_text, with_interval
 from dare_bench.leaderboards.pages import Link, slug
 from dare_bench.leaderboards.ranking import why_unranked
-from dare_bench.leaderboards.rows import Cell, Row
+from dare_bench.leaderboards.rows import BoardCell, BoardRow
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.scores import is_share
 
 NFE, SPEED = "forward passes per request", "tokens per second"
 UNITS = {NFE: "NFE", SPEED: "tokens/s"}
 """Short names of the axes, for marks."""
-NO_HARDWARE = "hardware not on record"
+NO_HARDWARE = "hardware not recorded"
+MOST_PAGES = 100
+"""Pages of a board. Each links to all others, so their size grows with the square of the tasks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
-    """One page: a score of every row of a board, against what it cost.
+class SpeedSheet:
+    """One page: a score of every row of a board against its cost.
 
-    ``passes`` are points over NFE, ``speeds`` those over tokens/s by hardware class, the largest class first.
-    ``together`` counts the points whose run knows only what all its tasks cost together.
+    ``passes`` are points over NFE, ``speeds`` points over tokens/s by hardware, the most common hardware first.
+    ``together`` counts the points whose run recorded only the cost of all its tasks together.
     """
 
     place: str
@@ -44,141 +44,131 @@ class Sheet:
     together: int = 0
 
 
-SHEETS = 100
-"""Pages of a board. Each names all others, so they grow with the square of the tasks."""
-
-
 def link(context: Context) -> Link | None:
-    """In the navigation once any row has a score and what it cost."""
+    """In the navigation if any row has a score and a cost."""
     known = any(row.nfe_per_request and any(row.cells) for view in context.views for row in view.rows)
     return Link("speed/index.html", "Speed") if known else None
 
 
 def write(site: Site, context: Context) -> None:
-    """A page for each sheet of each board."""
-    boards = [(view, sheets(view, number)) for number, view in enumerate(context.views)]
-    for view, made in boards:
-        if len(made) > SHEETS:
-            title = view.board.title
-            context.problem(f"left out: the speed pages of {len(made) - SHEETS} tasks of {title}; {SHEETS} are made")
-    boards = [(view, made[:SHEETS]) for view, made in boards if made]
-    names = [(view.board.title, made[0].place) for view, made in boards]
-    for view, made in boards:
-        tabs = [(sheet.name, sheet.place) for sheet in made]
-        why = _no_mean(view)
-        for sheet in made:
-            told = (view.board.title, tabs, names, why, sheet)
-            site.part(f"speed {sheet.place}", told, partial(_write, site, view, sheet, tabs, names, why))
+    """Write a page for each sheet of each board."""
+    boards = [(view, own) for number, view in enumerate(context.views) if (own := sheets(view, number))]
+    links = [(view.board.title, own[0].place) for view, own in boards]
+    for view, own in boards:
+        if len(own) > MOST_PAGES:
+            title, left_out = view.board.title, len(own) - MOST_PAGES
+            context.problem(
+                f"left out: the speed pages of {left_out} tasks of {title}; at most {MOST_PAGES} are written"
+            )
+        shown = own[:MOST_PAGES]
+        values = {
+            "title": view.board.title,
+            "tabs": [(sheet.name, sheet.place) for sheet in shown],
+            "boards": links if len(links) > 1 else [],
+            "no_mean": _no_mean(view),
+        }
+        for sheet in shown:
+            site.part(f"speed {sheet.place}", (values, sheet), partial(_write, site, sheet, values))
 
 
-def _write(
-    site: Site, view: View, sheet: Sheet, tabs: list[tuple[str, str]], boards: list[tuple[str, str]], why: str
-) -> None:
+def _write(site: Site, sheet: SpeedSheet, values: dict[str, Any]) -> None:
     charts = [_chart("nfe", f"{sheet.name} against {NFE}", NFE, sheet.passes, sheet, "left")]
     alone = [(name, points[0]) for name, points in sheet.speeds if len(points) == 1 and len(sheet.speeds) > 1]
-    shown = [(name, points) for name, points in sheet.speeds if len(points) > 1 or len(sheet.speeds) == 1]
-    for number, (name, points) in enumerate(shown, start=1):
-        charts.append(
-            _chart(f"speed-{number}", f"{sheet.name} against {SPEED} on {name}", SPEED, points, sheet, "right")
-        )
-    site.page(
-        sheet.place,
-        "speed.html.j2",
-        title=view.board.title,
-        sheet=sheet,
-        tabs=tabs,
-        boards=boards if len(boards) > 1 else [],
-        charts=charts,
-        alone=[(name, _entry(point, sheet)) for name, point in alone],
-        no_mean=why,
-    )
+    compared = [(name, points) for name, points in sheet.speeds if len(points) > 1 or len(sheet.speeds) == 1]
+    for number, (name, points) in enumerate(compared, start=1):
+        title = f"{sheet.name} against {SPEED} on {name}"
+        charts.append(_chart(f"speed-{number}", title, SPEED, points, sheet, "right"))
+    alone_rows = [(name, _point_row(point, sheet)) for name, point in alone]
+    site.page(sheet.place, "speed.html.j2", sheet=sheet, charts=charts, alone=alone_rows, **values)
 
 
-def _no_mean(view: View) -> str:
-    """Why there is no page of the mean, where one would be expected."""
-    if view.board.rank_by != "mean" or len(view.columns) < 2 or any(row.rank is not None for row in view.rows):
-        return ""
-    return why_unranked(view.rows, view.board, view.columns)
+def _ranks_by_mean(view: BoardView) -> bool:
+    return view.board.rank_by == "mean" and len(view.columns) > 1
 
 
-def sheets(view: View, number: int) -> list[Sheet]:
-    """A board's sheets, what it ranks by first; none where nothing has a score and a cost."""
+def _no_mean(view: BoardView) -> str:
+    """Why there is no page of the mean although the board ranks by it; empty if there is one."""
+    return why_unranked(view.rows, view.board, view.columns) if _ranks_by_mean(view) else ""
+
+
+def sheets(view: BoardView, number: int) -> list[SpeedSheet]:
+    """A board's sheets, the score that it ranks by first; none if nothing has a score and a cost."""
     folder = "speed/" if number == 0 else f"speed/{number}-{view.name}/"
-    made = [_of_column(view, at, f"{folder}{at + 1}-{slug(c.task)}.html") for at, c in enumerate(view.columns)]
-    made = [sheet for sheet in made if sheet.passes]
-    if view.board.rank_by == "mean" and len(view.columns) > 1 and any(row.rank is not None for row in view.rows):
-        made.insert(0, _of_mean(view))
+    of_tasks = [_of_task(view, at, f"{folder}{at + 1}-{slug(c.task)}.html") for at, c in enumerate(view.columns)]
+    own = [sheet for sheet in of_tasks if sheet.passes]
+    if _ranks_by_mean(view) and any(row.rank is not None for row in view.rows):
+        own.insert(0, _of_mean(view))
     else:
-        first = [at for at, column in enumerate(view.columns) if column.task == view.board.rank_by]
-        chosen = {view.columns[at].name for at in first}
-        made.sort(key=lambda sheet: sheet.name not in chosen)
-    return [replace(made[0], place=f"{folder}index.html"), *made[1:]] if made else []
+        ranked_by = {column.name for column in view.columns if column.task == view.board.rank_by}
+        own.sort(key=lambda sheet: sheet.name not in ranked_by)
+    return [replace(own[0], place=f"{folder}index.html"), *own[1:]] if own else []
 
 
-def _of_mean(view: View) -> Sheet:
-    """The mean over all tasks, against the cost of all runs of a row."""
+def _of_mean(view: BoardView) -> SpeedSheet:
+    """The mean over all tasks against the cost of all runs of a row."""
     passes, speeds = [], []
-    root = _root(view)
     for row in view.rows:
-        made = row.mean_interval
-        point = _point(
-            row, root, row.mean, (made.lo, made.hi) if made else (None, None), row.cells, row.rank is not None
-        )
+        mean = row.mean_interval
+        ends = (mean.lo, mean.hi) if mean else (None, None)
+        point = _point(view, row, row.main.page, row.mean, ends, row.cells, row.rank is not None)
         passes.append(replace(point, x=row.nfe_per_request))
-        speeds.append((row.hardware, replace(point, x=row.tokens_per_s)))
-    return Sheet("", f"Mean of {len(view.columns)} tasks", "mean", True, True, passes, _classes(speeds))
+        speeds.append((row.main.hardware, replace(point, x=row.tokens_per_s)))
+    return SpeedSheet("", f"Mean of {len(view.columns)} tasks", "mean", True, True, passes, _by_hardware(speeds))
 
 
-def _of_column(view: View, at: int, place: str) -> Sheet:
-    """One task's score; its own forward passes where the run knows them, else those of all the run's tasks."""
+def _of_task(view: BoardView, at: int, place: str) -> SpeedSheet:
+    """One task's score against its own forward passes if the run recorded them, else those of all tasks of the run."""
     column = view.columns[at]
-    passes, speeds, together, cells = [], [], 0, []
-    root = _root(view)
+    passes, speeds, together, scores = [], [], 0, []
     for row in view.rows:
         cell = row.cells[at]
         if cell is None:
             continue
-        cells.append(cell)
         score, entry = cell.score, cell.entry
-        fine = all(badge.kind == "missing" for badge in row.badges)
-        point = _point(row, root, score.value, (score.lo, score.hi), [cell], fine, entry.page)
-        passes_each, own = entry.nfe_per_request(column.task)
-        shared = f"cost of all {len(entry.tasks)} tasks of its run together"
-        together += passes_each is not None and not own
-        passes.append(replace(point, x=passes_each, remark=point.remark if own else _joined(point.remark, shared)))
+        scores.append(score)
+        ranked = all(badge.kind == "missing" for badge in row.badges)
+        point = _point(view, row, entry.page, score.value, (score.lo, score.hi), [cell], ranked)
+        shared = replace(point, remark=_shared_cost(point, len(entry.tasks)))
+        nfe, own = entry.nfe_per_request(column.task)
+        together += nfe is not None and not own
+        passes.append(replace(point if own else shared, x=nfe))
         if column.task in entry.generated and entry.cost.tokens_per_s:
-            several = _joined(point.remark, shared) if len(entry.tasks) > 1 else point.remark
-            speeds.append((entry.hardware, replace(point, x=entry.cost.tokens_per_s, remark=several)))
-    percent = all(is_share(cell.score) for cell in cells)
-    higher = not any(cell.score.higher_is_better is False for cell in cells)
-    return Sheet(place, column.name, _metric(column, cells), percent, higher, passes, _classes(speeds), together)
+            speeds.append(
+                (entry.hardware, replace(shared if len(entry.tasks) > 1 else point, x=entry.cost.tokens_per_s))
+            )
+    metrics = {score.metric for score in scores}
+    return SpeedSheet(
+        place,
+        column.name,
+        metric=metrics.pop() if len(metrics) == 1 else "score",
+        percent=all(is_share(score) for score in scores),
+        higher=not any(score.higher_is_better is False for score in scores),
+        passes=passes,
+        speeds=_by_hardware(speeds),
+        together=together,
+    )
 
 
-def _root(view: View) -> str:
-    """From a speed page of this board to the site's folder."""
-    return "../" if view.place == "index.html" else "../../"
-
-
-def _metric(column: Column, cells: Sequence[Cell]) -> str:
-    keys = {cell.score.metric for cell in cells}
-    return keys.pop() if len(keys) == 1 else "score"
+def _shared_cost(point: Point, tasks: int) -> str:
+    return ", ".join(filter(None, [point.remark, f"cost of all {tasks} tasks of its run together"]))
 
 
 def _point(
-    row: Row,
-    root: str,
+    view: BoardView,
+    row: BoardRow,
+    page: str,
     value: float | None,
     ends: tuple[float | None, float | None],
-    cells: Sequence[Cell | None],
+    cells: Sequence[BoardCell | None],
     ranked: bool,
-    page: str | None = None,
 ) -> Point:
+    root = "../" if view.place == "index.html" else "../../"
     return Point(
         name=row.name.text,
         x=None,
         y=value,
-        href=root + (page or row.main.page),
-        family=row.family,
+        href=root + page,
+        family=row.main.family,
         lo=ends[0],
         hi=ends[1],
         settings=row.settings,
@@ -188,21 +178,19 @@ def _point(
     )
 
 
-def _joined(*remarks: str) -> str:
-    return ", ".join(filter(None, remarks))
-
-
-def _classes(points: Sequence[tuple[str, Point]]) -> list[tuple[str, list[Point]]]:
-    """Points with a speed by hardware class; never two classes in one chart."""
-    found: dict[str, list[Point]] = {}
+def _by_hardware(points: Sequence[tuple[str, Point]]) -> list[tuple[str, list[Point]]]:
+    """The points with a speed by hardware: speeds on different hardware are never in one chart."""
+    groups: dict[str, list[Point]] = {}
     for hardware, point in points:
         if point.x and point.y is not None:
-            found.setdefault(hardware or NO_HARDWARE, []).append(point)
-    return sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+            groups.setdefault(hardware or NO_HARDWARE, []).append(point)
+    return sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
 
 
-def _chart(ident: str, title: str, x_title: str, points: list[Point], sheet: Sheet, better: Any) -> dict[str, Any]:
-    """A chart and who is on its front, for the template."""
+def _chart(
+    ident: str, title: str, x_title: str, points: list[Point], sheet: SpeedSheet, better: Sideways
+) -> dict[str, Any]:
+    """A chart and the table of its Pareto frontier, for the template."""
     ranked = [point for point in points if point.ranked]
     drawing = scatter(
         points,
@@ -215,22 +203,24 @@ def _chart(ident: str, title: str, x_title: str, points: list[Point], sheet: She
         percent=sheet.percent,
         x_unit=UNITS[x_title],
     )
-    rows = front_table([p for p in ranked if p.x], better, "up" if sheet.higher else "down")
+    rows = frontier_table([point for point in ranked if point.x], better, "up" if sheet.higher else "down")
     return {
         "ident": ident,
         "title": title,
         "x_title": x_title,
+        "x_unit": UNITS[x_title],
         "drawing": drawing,
         "ranked": len(ranked),
-        "front": [{**_entry(row.point, sheet), "beaten": len(row.dominated)} for row in rows],
+        "frontier": [{**_point_row(point, sheet), "dominated": len(dominated)} for point, dominated in rows],
     }
 
 
-def _entry(point: Point, sheet: Sheet) -> dict[str, Any]:
-    ends = None if point.lo is None or point.hi is None else [told(end, sheet.percent) for end in (point.lo, point.hi)]
+def _point_row(point: Point, sheet: SpeedSheet) -> dict[str, Any]:
+    """A point as a row of a table."""
+    ends = [score_text(end, sheet.percent) for end in (point.lo, point.hi) if end is not None]
     return {
         "point": point,
         "score": with_interval(point.y or 0.0, None, None, sheet.percent),
-        "range": "–".join(ends) if ends else "",
+        "range": "–".join(ends) if len(ends) == 2 else "",
         "x": compact(point.x or 0.0),
     }

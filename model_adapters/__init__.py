@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,10 +22,28 @@ FAMILIES: tuple[tuple[str, str, list[list[str]]], ...] = (
 )
 """Name, place, and the (model_type, architecture) of published configs; LLaDA2.1's equals 2.0's, so it is asked for."""
 
+STRATEGIES: tuple[str, ...] = (
+    "quota:Quota",
+    "quota:BlockQuota",
+    "quota:TimeQuota",
+    "threshold:Threshold",
+    "factor:Factor",
+    "dynamic:Dynamic",
+    "sequential:Sequential",
+    "entropy_bound:EntropyBound",
+    "carry:Carry",
+    "bernoulli:Bernoulli",
+    "edit:Edit",
+)
+"""Place of each strategy; its name is the class's in snake case."""
+
 
 def register(registry: Registry) -> None:
-    """Families by (model_type, architecture) and bundled checkpoints by name. Imports no torch."""
+    """Families by (model_type, architecture), strategies and bundled checkpoints by name. Imports no torch."""
     for name, target, matches in FAMILIES:
         registry.add("family", name, f"dare_bench.model_adapters.{target}", origin=__name__, matches=matches)
-    for card in sorted((Path(__file__).parent / "tiny").glob("*/config.json")):
-        registry.add("checkpoint", card.parent.name, str(card.parent), origin=__name__)
+    for target in STRATEGIES:
+        name = re.sub(r"(?<=.)(?=[A-Z])", "_", target.partition(":")[2]).lower()
+        registry.add("strategy", name, f"dare_bench.model_adapters.sampling.strategies.{target}", origin=__name__)
+    for config in sorted((Path(__file__).parent / "tiny").glob("*/config.json")):
+        registry.add("checkpoint", config.parent.name, str(config.parent), origin=__name__)

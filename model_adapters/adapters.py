@@ -50,7 +50,7 @@ def wrap(network: Any, settings: AdapterSettings) -> Any:
     targets = choose(network, settings.targets)
     if targets.parameters and settings.dropout:
         raise UsageError(
-            f"LoRA on experts takes no dropout, lora_dropout={settings.dropout} is asked for; set it to 0 or leave "
+            f"LoRA on experts takes no dropout, lora_dropout={settings.dropout} is requested; set it to 0 or leave "
             "'experts' out of the targets"
         )
     config = _peft().LoraConfig(
@@ -201,8 +201,8 @@ def _state(network: Any, state_dict: Mapping[str, Any] | None = None) -> dict[st
     from peft import get_peft_model_state_dict
 
     whole = None if state_dict is None else dict(state_dict)
-    found: dict[str, Any] = get_peft_model_state_dict(network, whole, NAME, save_embedding_layers=False)
-    return found
+    tensors: dict[str, Any] = get_peft_model_state_dict(network, whole, NAME, save_embedding_layers=False)
+    return tensors
 
 
 def _peft() -> Any:

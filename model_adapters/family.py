@@ -9,15 +9,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import ValidationError
+from pydantic import SerializerFunctionWrapHandler, ValidationError, field_validator, model_serializer
 
-from dare_bench.config import not_valid, reason
 from dare_bench.errors import CheckpointError, DecodingError, suggestion
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork
 from dare_bench.model_adapters.configs import check_types
+from dare_bench.model_adapters.fields import first_error
+from dare_bench.model_adapters.opening import open_native
 from dare_bench.model_adapters.quiet import quiet_transformers
-from dare_bench.model_adapters.sampling.rule import Rule
-from dare_bench.model_adapters.scoring.laws import Blockwise, Law, WholeTarget
+from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
+from dare_bench.model_adapters.sampling.reference import ReferencePolicy
+from dare_bench.model_adapters.sampling.sampler import Sampler
+from dare_bench.model_adapters.sampling.stopping import StoppingPolicy
+from dare_bench.model_adapters.sampling.strategies import Strategy, strategy_of
+from dare_bench.model_adapters.sampling.strategies.quota import BlockQuota, Quota
+from dare_bench.model_adapters.scoring.laws import Blockwise, LikelihoodLaw, WholeTarget
 from dare_bench.types import Decoding, ModelSpec, Tier
 
 
@@ -29,6 +35,37 @@ class SpecialIds:
     eos: tuple[int, ...]
     eot: int | None
     pad: int | None
+
+
+class SamplerFields(Decoding):
+    """Decoding fields of a family that the denoising loop samples.
+
+    ``strategy``: a registered strategy instead of the family's own, by name or as ``{"name": NAME, field: value}`` (see
+    ``dare-bench ls strategies``). The fields in ``own_strategy`` select and set the family's own strategies: beside it
+    they cannot be given, and are not recorded.
+    """
+
+    own_strategy: ClassVar[frozenset[str]] = frozenset()
+
+    strategy: Any = None
+
+    @property
+    def deterministic(self) -> bool:
+        return super().deterministic and not (self.strategy and self.strategy.score.random)
+
+    @field_validator("strategy", mode="before")
+    @classmethod
+    def _strategy(cls, value: Any) -> Any:
+        return value if value is None else strategy_of(value)
+
+    @model_serializer(mode="wrap")
+    def _recorded(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = dump(self)
+        if self.strategy is None:
+            values.pop("strategy", None)
+            return values
+        values["strategy"] = {"name": self.strategy.name, **values["strategy"]}
+        return {name: value for name, value in values.items() if name not in self.own_strategy}
 
 
 class Family(ABC):
@@ -61,8 +98,6 @@ class Family(ABC):
 
     def open(self, path: Path, **options: Any) -> Any:
         """Open a folder in this family's published layout (see ``opening.open_native``)."""
-        from dare_bench.model_adapters.opening import open_native
-
         return open_native(self, path, **options)
 
     sft: ClassVar[Mapping[str, Any]] = {}
@@ -79,8 +114,8 @@ class Family(ABC):
         texts = (special_from_tokenizer(tokenizer, text) for text in self.mask_texts)
         pad = getattr(config, "pad_token_id", None)
         places = [generation.get("eos_token_id"), getattr(config, "eos_token_id", None)]
-        found = [*(places if self.eos_from_generation else places[::-1]), getattr(tokenizer, "eos_token_id", None), pad]
-        eos = next((value for value in found if value is not None), ())
+        ids = [*(places if self.eos_from_generation else places[::-1]), getattr(tokenizer, "eos_token_id", None), pad]
+        eos = next((value for value in ids if value is not None), ())
         return SpecialIds(
             mask=next((token for token in texts if token is not None), None) if mask is None else mask,
             eos=tuple(eos) if isinstance(eos, list | tuple) else (eos,),
@@ -93,21 +128,47 @@ class Family(ABC):
         return {}
 
     @abstractmethod
-    def rule(self, decoding: Any, spec: ModelSpec) -> Rule:
-        """The rule that resolved decoding fields mean."""
+    def sampler(self, decoding: Any, spec: ModelSpec) -> Sampler:
+        """What resolved decoding fields mean. Most families end it with :meth:`compose`."""
 
-    def common(self, decoding: Any, spec: ModelSpec) -> dict[str, Any]:
-        """The parts of a rule that mean the same in every family; ``rule`` takes them with ``**``."""
-        return {
-            "reference_draws": decoding.rng == "reference",
-            "keep_text_after_eos": decoding.text_after_eos == "keep",
-            "stop": decoding.stop,
-            "eos_ids": spec.eos_ids,
-            "record_trajectory": decoding.trajectory,
-            "record_margin": decoding.margin,
-        }
+    def compose(
+        self,
+        decoding: SamplerFields,
+        spec: ModelSpec,
+        strategy: Strategy,
+        block_length: int,
+        reference: ReferencePolicy,
+        *,
+        early_stop: bool = False,
+        approximate: bool = False,
+        stopping: Mapping[str, Any] | None = None,
+        **pieces: Any,
+    ) -> Sampler:
+        """The sampler of these pieces and of the fields that mean the same in every family.
 
-    def likelihood_law(self, spec: ModelSpec) -> Law:
+        A strategy that the user names takes the place of the family's own, and is no published sampler's.
+        """
+        chosen = decoding.strategy
+        return Sampler(
+            decoding.gen_length,
+            block_length,
+            chosen or strategy,
+            reference=replace(
+                reference, replay=decoding.rng == "reference", count="turns" if chosen else reference.count
+            ),
+            approximate=approximate or chosen is not None,
+            record_trajectory=decoding.trajectory,
+            record_margin=decoding.margin,
+            stopping=StoppingPolicy(
+                early_stop=early_stop,
+                keep_text_after_eos=decoding.text_after_eos == "keep",
+                stop=decoding.stop,
+                **{"eos_ids": spec.eos_ids, **(stopping or {})},
+            ),
+            **pieces,
+        )
+
+    def likelihood_law(self, spec: ModelSpec) -> LikelihoodLaw:
         """How log-likelihoods are estimated: over the whole target, or block by block where attention has blocks."""
         return WholeTarget(self.has_cfg_likelihood) if spec.block_length is None else Blockwise()
 
@@ -115,18 +176,19 @@ class Family(ABC):
         """All likelihood settings that hold; raises DecodingError."""
         return self.likelihood_law(spec).settings(fields, spec)
 
-    def greedy_rule(self, n: int, spec: ModelSpec) -> Rule:
-        """The rule that ``is_greedy`` decodes n tokens by: the most confident one at a time, on the family's grid."""
-        b = spec.block_length
-        if b is None:
-            return Rule(n, n, n, predicts_next=self.predicts == "next")
-        return Rule(n, b, b, grid="absolute", causal=True, schedule="block", cache="exact")
+    def greedy_sampler(self, n: int, spec: ModelSpec, cfg_scale: float = 0.0) -> Sampler:
+        """What ``is_greedy`` decodes n tokens by: the most confident one at a time, on the family's grid."""
+        if spec.block_length is None:
+            attention = AttentionPolicy(predicts_next=self.predicts == "next", cfg_scale=cfg_scale)
+            return Sampler(n, n, Quota(), attention=attention)
+        attention = AttentionPolicy(causal=True, cache=CACHES["exact"], cfg_scale=cfg_scale)
+        return Sampler(n, spec.block_length, BlockQuota(), attention=attention)
 
-    def tier(self, rule: Rule) -> Tier:
-        """How exact a rule is against the family's published sampler."""
-        if rule.approximate:
+    def tier(self, sampler: Sampler) -> Tier:
+        """How exact a sampler is against the family's published one."""
+        if sampler.approximate:
             return "A"
-        return "E2" if rule.draws and not rule.reference_draws else "E1"
+        return "E2" if sampler.draws and not sampler.replays else "E1"
 
     def resolve(self, fields: Mapping[str, Any], spec: ModelSpec) -> Decoding:
         """Validated decoding, every value that holds filled in, special ids included.
@@ -143,13 +205,20 @@ class Family(ABC):
                     f"it has {', '.join(sorted(known))}"
                 )
         given = {k: v for k, v in fields.items() if v is not None}
+        own: list[str] = sorted(getattr(self.decoding, "own_strategy", frozenset()) & given.keys())
+        if "strategy" in given and own:
+            name = own[0]
+            raise DecodingError(
+                f"{name}={given[name]!r} belongs to {self.name}'s own strategies, not to strategy="
+                f"{given['strategy']!r}: give the strategy's own fields, as strategy={{'name': ..., field: value}}"
+            )
         if isinstance(given.get("stop"), str):
             given["stop"] = (given["stop"],)
         ids = {"mask_id": spec.mask_id, "eos_id": spec.eos_ids, "eot_id": spec.eot_id}
         try:
             decoding = self.decoding(**{**ids, **self.defaults(spec), **given})
         except ValidationError as error:
-            raise DecodingError(_reason(error)) from error
+            raise DecodingError(first_error(error)) from error
         self._check_ids(decoding, spec)
         return decoding
 
@@ -185,29 +254,9 @@ class Family(ABC):
         return replace(spec, mask_id=decoding.mask_id, eos_ids=decoding.eos_id or (), eot_id=decoding.eot_id)
 
 
-def _reason(error: ValidationError) -> str:
-    """The first complaint in one line: our own words where we wrote the check, the field and value in any case."""
-    first = error.errors()[0]
-    text = str(first["msg"]).removeprefix("Value error, ")
-    if not first["loc"]:
-        return text
-    allowed = first.get("ctx", {}).get("expected")
-    field = ".".join(part for part in first["loc"] if isinstance(part, str))
-    return not_valid(field, first["input"], f"allowed are {allowed}" if allowed else reason(first))
-
-
 def special_from_tokenizer(tokenizer: Any | None, text: str) -> int | None:
     """The id of a special token by its text, or None when the tokenizer has no such token."""
     if tokenizer is None:
         return None
-    found = tokenizer.get_vocab().get(text)
-    return None if found is None else int(found)
-
-
-def require_mask(ids: SpecialIds, path: Path) -> int:
-    """The mask id, or an error that says where it was looked for."""
-    if ids.mask is None:
-        raise CheckpointError(
-            f"{path}: no mask id: neither config.json (mask_token_id) nor the tokenizer names one; give mask_id="
-        )
-    return ids.mask
+    token = tokenizer.get_vocab().get(text)
+    return None if token is None else int(token)

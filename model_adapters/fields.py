@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from pydantic import ValidationError
+
+from dare_bench.config import not_valid, reason
+
+
+def first_error(error: ValidationError) -> str:
+    """The first error in one line: our own words where we wrote the check, the field and value in any case."""
+    first = error.errors()[0]
+    text = str(first["msg"]).removeprefix("Value error, ")
+    if not first["loc"]:
+        return text
+    allowed = first.get("ctx", {}).get("expected")
+    field = ".".join(part for part in first["loc"] if isinstance(part, str))
+    return not_valid(field, first["input"], f"allowed are {allowed}" if allowed else reason(first))
+
 
 def divisors(n: int, most: int = 12) -> str:
     """The divisors of n for a message, the middle left out where there are many."""
-    found = [str(i) for i in range(1, n + 1) if n % i == 0]
-    return ", ".join(found if len(found) <= most else [*found[: most - 1], "...", found[-1]])
+    every = [str(i) for i in range(1, n + 1) if n % i == 0]
+    return ", ".join(every if len(every) <= most else [*every[: most - 1], "...", every[-1]])
 
 
 MAX_COUNT = 65_536

@@ -7,23 +7,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dare_bench.errors import DareError, DecodingError, ModelOutputError, PromptError, UsageError
 from dare_bench.model_adapters.adapters import holds_adapter, is_adapted, merge, read_adapter, wrap
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
-from dare_bench.model_adapters.family import Family
 from dare_bench.model_adapters.sampling.loop import denoise
-from dare_bench.model_adapters.sampling.rows import Row
-from dare_bench.model_adapters.sampling.text import response_text, through_eos
+from dare_bench.model_adapters.sampling.reference import published_forwards
+from dare_bench.model_adapters.sampling.sampler import Sampler
+from dare_bench.model_adapters.sampling.state import RowState
+from dare_bench.model_adapters.sampling.stopping import response_text, through_eos
 from dare_bench.model_adapters.saving import save_checkpoint
 from dare_bench.model_adapters.scoring.score import score_pairs
 from dare_bench.model_adapters.tokens import as_id, encode_prompt, one_line, words_of
 from dare_bench.model_adapters.weights import holds, into
 from dare_bench.protocols import AdapterSettings
 from dare_bench.types import Capabilities, Decoding, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
+
+if TYPE_CHECKING:
+    from dare_bench.model_adapters.family import Family
 
 DEFAULT_ROWS = {"cpu": 16, "cuda": 64}
 
@@ -46,8 +50,9 @@ class NativeModel:
         self.family, self.tokenizer, self.spec, self.path = family, tokenizer, spec, path
         self.device = torch.device(spec.device)
         self._adapter, self._words = adapter, words_of(tokenizer)
+        self._samplers: dict[str, tuple[ModelSpec, Sampler]] = {}
 
-    # -- what was asked for --------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt; raises PromptError."""
@@ -57,6 +62,15 @@ class NativeModel:
         """All decoding values that hold; raises DecodingError."""
         return self.family.resolve(decoding, self.spec)
 
+    def sampler(self, request: Request) -> tuple[ModelSpec, Sampler]:
+        """How a generate request is decoded, and the spec with its special ids; raises DecodingError."""
+        decoding = self.resolve(request.decoding) if request.resolved is None else request.resolved
+        key = repr(decoding)
+        if key not in self._samplers:
+            spec = self.family.with_ids(self.spec, decoding)
+            self._samplers[key] = spec, self.family.sampler(decoding, spec)
+        return self._samplers[key]
+
     def resolve_likelihood(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """All likelihood settings that hold; raises DecodingError."""
         return self.family.likelihood_settings(fields, self.spec)
@@ -64,36 +78,32 @@ class NativeModel:
     def forwards(self, request: Request) -> int:
         """Upper bound of a request's forward passes."""
         if request.kind == "generate":
-            rule = self.family.rule(self.resolve(request.decoding), self.spec)
-            prompt = len(self.encode(request.prompt)) if rule.grid == "absolute" else 0
-            return rule.blocks(prompt) * rule.most_steps * rule.forwards_per_step
+            _, sampler = self.sampler(request)
+            return sampler.most_forwards(len(self.encode(request.prompt)) if sampler.attention.causal else 0)
         law, settings = self.family.likelihood_law(self.spec), self.resolve_likelihood(request.decoding)
         n = len(self.encode(request.target if isinstance(request.target, str) else list(request.target or ())))
         context = len(self.encode(request.prompt)) if law.reads_context else 0
         passes = law.passes(context, max(n, 1), settings)
         if request.want_greedy:
             spec = replace(self.spec, block_length=settings.get("block_length"))
-            rule = self.family.greedy_rule(max(n, 1), spec)
-            passes += rule.blocks(context) * rule.steps_per_block
+            passes += self.family.greedy_sampler(max(n, 1), spec).most_forwards(context)
         return passes * (2 if law.guidance(settings) > 0 else 1)
 
     # -- generation ----------------------------------------------------------------------------------------------
 
-    def row(self, request: Request) -> Row:
+    def row(self, request: Request) -> RowState:
         """The row of a request; raises DecodingError or PromptError."""
-        decoding = self.resolve(request.decoding)
-        spec = self.family.with_ids(self.spec, decoding)
-        rule = self.family.rule(decoding, spec)
+        spec, sampler = self.sampler(request)
         prompt = self.encode(request.prompt)
-        total = len(prompt) + rule.gen_length
+        total = len(prompt) + sampler.gen_length
         if total > spec.context_limit:
             raise PromptError(
-                f"prompt of {len(prompt)} tokens + gen_length={rule.gen_length} is {total} tokens; "
+                f"prompt of {len(prompt)} tokens + gen_length={sampler.gen_length} is {total} tokens; "
                 f"the model's context limit is {spec.context_limit}: shorten the prompt or gen_length"
             )
-        generator = torch.Generator().manual_seed(request.seed) if rule.reference_draws else None
-        return Row(
-            prompt, rule, request.seed, spec.mask_id, tag=(request, spec), tokenizer=self.tokenizer, generator=generator
+        generator = torch.Generator().manual_seed(request.seed) if sampler.reference.replay else None
+        return RowState(
+            prompt, sampler, request.seed, spec.mask_id, tag=request, tokenizer=self.tokenizer, generator=generator
         )
 
     def generate(
@@ -106,7 +116,7 @@ class NativeModel:
         """
         rejected: list[Sample] = []
 
-        def rows() -> Iterator[Row]:
+        def rows() -> Iterator[RowState]:
             for request in requests:
                 try:
                     row = self.row(request)
@@ -117,7 +127,7 @@ class NativeModel:
                 yield row
 
         source = rows()
-        for first, same in _runs(source):
+        for first, same in _alike(source):
             loop = denoise(
                 self.network,
                 same,
@@ -129,34 +139,35 @@ class NativeModel:
             )
             for row in loop:
                 yield from _drain(rejected)
-                yield Sample(row.tag[0], self._finish(row))
+                yield Sample(row.tag, self._finish(row))
         yield from _drain(rejected)
 
-    def _finish(self, row: Row) -> Generation:
-        rule, (_, spec) = row.rule, row.tag
+    def _finish(self, row: RowState) -> Generation:
+        sampler, stopping = row.sampler, row.sampler.stopping
         tokens = row.response()
-        end = through_eos(tokens, rule.eos_ids)
-        masks = [i for i, token in enumerate(tokens) if token == spec.mask_id]
-        if end is not None and (rule.cut_at_eos or (rule.early_stop and (not masks or masks[0] >= end))):
+        end = through_eos(tokens, stopping.eos_ids)
+        masks = [i for i, token in enumerate(tokens) if token == row.mask_id]
+        if end is not None and (stopping.cut_at_eos or (stopping.early_stop and (not masks or masks[0] >= end))):
             tokens = tokens[:end]
         elif row.stopped:
             tokens = tokens[: row.stop - len(row.prompt)]  # the rest was never decoded
         text, cut = None, False
         if self.tokenizer is not None:
-            text, cut = response_text(self.tokenizer, tokens, rule.eos_ids, rule.stop, rule.keep_text_after_eos)
+            keep = stopping.keep_text_after_eos
+            text, cut = response_text(self.tokenizer, tokens, stopping.eos_ids, stopping.stop, keep)
         return Generation(
             tokens=tokens,
             text=text,
-            nfe=row.turn * rule.forwards_per_step,
-            reference_nfe=row.reference_nfe(),
+            nfe=row.turn * sampler.forwards_per_turn,
+            reference_nfe=published_forwards(row),
             finish_reason="stop" if cut else "eos" if end is not None else "length",
             prompt_tokens=len(row.prompt),
             tokens_to_eos=len(tokens) if end is None else end,
-            residual_masks=sum(token == spec.mask_id for token in tokens),
-            tier=self.family.tier(rule),
+            residual_masks=sum(token == row.mask_id for token in tokens),
+            tier=self.family.tier(sampler),
             seconds=time.perf_counter() - row.started,
-            margin=row.margin if rule.record_margin and row.margin != float("inf") else None,
-            trajectory=row.events if rule.record_trajectory else None,
+            margin=row.margin if sampler.record_margin and row.margin != float("inf") else None,
+            trajectory=row.events if sampler.record_trajectory else None,
         )
 
     # -- likelihood and logits -----------------------------------------------------------------------------------
@@ -241,22 +252,22 @@ def _drain(rejected: list[Sample]) -> Iterator[Sample]:
         yield rejected.pop(0)
 
 
-def _runs(rows: Iterator[Row]) -> Iterator[tuple[Row, Iterator[Row]]]:
+def _alike(rows: Iterator[RowState]) -> Iterator[tuple[RowState, Iterator[RowState]]]:
     """Split a stream of rows where the mask id or the grid of attention changes, pulling no further than needed."""
-    held: list[Row] = []
+    following: list[RowState] = []
 
-    def kind(row: Row) -> tuple[int, int]:
-        return row.mask_id, row.rule.block_length if row.rule.causal else 0
+    def kind(row: RowState) -> tuple[int, int]:
+        return row.mask_id, row.sampler.block_length if row.sampler.attention.causal else 0
 
-    def same(first: Row) -> Iterator[Row]:
-        yield held.pop()
+    def same(first: RowState) -> Iterator[RowState]:
+        yield following.pop()
         for row in rows:
             if kind(row) != kind(first):
-                held.append(row)
+                following.append(row)
                 return
             yield row
 
     for row in rows:
-        held.append(row)
-        while held:
-            yield held[0], same(held[0])
+        following.append(row)
+        while following:
+            yield following[0], same(following[0])

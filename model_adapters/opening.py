@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,12 +14,14 @@ from dare_bench.model_adapters.adapters import open_adapter
 from dare_bench.model_adapters.backbone import Arch
 from dare_bench.model_adapters.backbone.moe import published_shapes
 from dare_bench.model_adapters.checkpoint import check_files, compare, read_object, weights_of
-from dare_bench.model_adapters.family import Family, require_mask
 from dare_bench.model_adapters.native import NativeModel
 from dare_bench.model_adapters.qwen_tokenizer import name_mask
 from dare_bench.model_adapters.tokens import as_id, one_line, open_tokenizer
 from dare_bench.model_adapters.weights import check_finite, from_folder
 from dare_bench.types import ModelSpec
+
+if TYPE_CHECKING:
+    from dare_bench.model_adapters.family import Family, SpecialIds
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
@@ -104,7 +106,7 @@ def open_native(
     ids = family.special_ids(config, tokenizer, read_object(path / "generation_config.json"))
     spec = ModelSpec(
         family=family.name,
-        mask_id=mask_id if mask_id is not None else require_mask(ids, path),
+        mask_id=mask_id if mask_id is not None else _mask_id(ids, path),
         eos_ids=ids.eos if eos_id is None else given_eos,
         eot_id=eot_id if eot_id is not None else ids.eot,
         pad_id=ids.pad,
@@ -159,3 +161,12 @@ def _check_counts(path: Path, arch: Arch, tensors: int) -> None:
             f"{path}: config.json describes {arch.layers} layers and {experts} experts in all, but the files hold "
             f"{tensors} weights: wrong sizes in the config, or an incomplete checkpoint"
         )
+
+
+def _mask_id(ids: SpecialIds, path: Path) -> int:
+    """The mask id, or an error that says where it was looked for."""
+    if ids.mask is None:
+        raise CheckpointError(
+            f"{path}: no mask id: neither config.json (mask_token_id) nor the tokenizer names one; give mask_id="
+        )
+    return ids.mask

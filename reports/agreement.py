@@ -1,218 +1,171 @@
-"""Two runs of one checkpoint over the same documents: same tokens, same scores, and where not, what each made of it.
-
-Made for one data set under two harnesses. Documents are matched by what was asked; token ids come from the traces
-(the last one written at each position) and, where a run has none, the responses' text stands in for them.
-"""
+"""An agreement between two runs, told: counts, settings that differ, and the documents whose scores differ."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
 
-from dare_bench.errors import RunError, UsageError, unknown
-from dare_bench.reports.matching import How, match
-from dare_bench.runs.asked import differing_settings
-from dare_bench.runs.index import Document, SampleIndex
+from dare_bench.analysis.agreement import Agreement, DocumentPair, DocumentSide
+from dare_bench.analysis.names import run_names
+from dare_bench.analysis.settings import shown
+from dare_bench.formatting import NONE, percent
+from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable, Verbatim
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
-from dare_bench.runs.view import DocumentView, document_view
+from dare_bench.runs.text import counted, listed
+
+PROMPT_TAIL = 600
+"""Characters of a prompt's end that are shown: the question stands there, after the examples."""
+_IDS = 20
+_BEFORE = 60
+_PARTING = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One document as one run has it. ``read`` is what its harness read out of the answers, one for each."""
-
-    doc_id: int | str
-    prompt: str
-    answer: str
-    read: str
-    target: str
-    value: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A document in both runs. ``same_tokens`` is None where a run has no answer of that document to compare."""
-
-    first: Side
-    second: Side
-    how: How
-    same_prompt: bool
-    same_tokens: bool | None
-    basis: Literal["token ids", "text", "likelihoods"]
-
-    @property
-    def same_score(self) -> bool:
-        a, b = self.first.value, self.second.value
-        return a == b or (a is not None and b is not None and math.isclose(a, b, abs_tol=1e-9))
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """Two runs of one task. ``only_first`` and ``only_second`` are documents that found no partner; ``settings`` is
-    what differs between the runs, by name; ``pairs`` are in the first run's order."""
-
-    first: Run
-    second: Run
-    score_first: Score
-    score_second: Score
-    pairs: list[Pair]
-    only_first: int
-    only_second: int
-    settings: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-
-    @property
-    def same_tokens(self) -> int:
-        return sum(pair.same_tokens is True for pair in self.pairs)
-
-    @property
-    def same_scores(self) -> int:
-        return sum(pair.same_score for pair in self.pairs)
-
-    @property
-    def differing(self) -> list[Pair]:
-        """Documents whose scores differ."""
-        return [pair for pair in self.pairs if not pair.same_score]
-
-
-def agreement(
-    first: Run,
-    second: Run,
-    tasks: tuple[str | None, str | None] = (None, None),
-    scores: tuple[str | None, str | None] = (None, None),
-) -> Agreement:
-    """Compare one task of two runs, document by document.
-
-    Args:
-        tasks: the task in each run; needed only where a run has several and the other has none of that name.
-        scores: the score in each run as "metric,filter"; None: the task's headline.
-
-    Raises:
-        UsageError: which task or score is meant is not clear, or a run does not have it.
-        RunError: a run has no results or no sample lines.
-    """
-    a, b = _tasks(first, second, tasks)
-    one, two = _score(first, a, scores[0]), _score(second, b, scores[1])
-    left, right = _index(first, a), _index(second, b)
-    found = match(left, right)
-    pairs = [_pair(left.document(x), right.document(y), how, one, two) for x, y, how in found]
-    return Agreement(
-        first,
-        second,
-        one,
-        two,
-        pairs,
-        len(left) - len(pairs),
-        len(right) - len(pairs),
-        differing_settings(first, second, a, b),
-    )
-
-
-def _tasks(first: Run, second: Run, wanted: tuple[str | None, str | None]) -> tuple[str, str]:
-    for run, name in zip((first, second), wanted, strict=True):
-        if run.block is None:
-            raise RunError(f"{run.path} has no results yet (status {run.status}); run the same command again to finish")
-        if name is not None and name not in run.tasks:
-            raise unknown(f"task of {run.run_id}", name, run.tasks)
-    a, b = wanted
-    both = [name for name in first.tasks if name in second.tasks]
-    if a is None and b is None and len(both) == 1:
-        a = b = both[0]
-    a = a or (first.tasks[0] if len(first.tasks) == 1 else b if b in first.tasks else None)
-    b = b or (second.tasks[0] if len(second.tasks) == 1 else a if a in second.tasks else None)
-    if a is None or b is None:
-        raise UsageError(
-            "which tasks are to be compared is not clear: the first run has"
-            f" {', '.join(first.tasks[:5])}, the second {', '.join(second.tasks[:5])}; name them: --task FIRST=SECOND"
+def elements(agreement: Agreement, most: int | None = None) -> Iterator[Element]:
+    """The report's section on two runs; of the documents whose scores differ ``most`` are shown (None: all)."""
+    runs = run_names([agreement.first, agreement.second])
+    names = [_named(agreement.first, agreement.score_first), _named(agreement.second, agreement.score_second)]
+    yield Heading("Agreement")
+    yield ReportTable(("", "first", "second"), [
+        ("run", *runs),
+        ("harness and task", *names),
+        ("score", agreement.score_first.key, agreement.score_second.key),
+        ("value %", percent(agreement.score_first.value), percent(agreement.score_second.value)),
+    ])  # fmt: skip
+    yield ReportTable(("documents", ""), list(_counts(agreement)))
+    remarks = list(_remarks(agreement))
+    if remarks:
+        yield Bullets(remarks)
+    if agreement.settings:
+        yield Heading("Settings that differ", 3)
+        yield ReportTable(
+            ("setting", "first", "second"), [(name, shown(a), shown(b)) for name, (a, b) in agreement.settings.items()]
         )
-    return a, b
+    differing = agreement.differing
+    differing_shown = differing if most is None else differing[:most]
+    for pair in differing_shown:
+        yield from _document(pair)
+    other = next((pair for pair in agreement.pairs if not pair.same_prompt), None)
+    if other is not None and all(pair.same_prompt for pair in differing_shown):
+        yield Heading(f"Document {_both_ids(other)}, the first with other prompts", 3)
+        yield from _prompts(other)
+    if len(differing_shown) < len(differing):
+        left = len(differing) - len(differing_shown)
+        yield Paragraph(f"{left} more documents have other scores; --markdown FILE or --json has all.")
 
 
-def _score(run: Run, task: str, key: str | None) -> Score:
-    own = {score.key: score for score in run.scores() if score.task == task}
-    if key is not None and key not in own:
-        raise unknown(f"score of {task} in {run.run_id}", key, own)
-    score = own[key] if key is not None else run.headline(task)
-    if score is None:
-        raise RunError(f"task {task!r} of {run.path} has no score; its documents all failed")
-    return score
+def _named(run: Run, score: Score) -> str:
+    assert run.block is not None
+    return f"{run.block.harness.name} {run.block.harness.version}: {score.task}"
 
 
-def _index(run: Run, task: str) -> SampleIndex:
-    index = run.index(task)
-    if index is None:
-        raise RunError(f"{run.path} has no sample lines of {task}; evaluate without --no-log-samples")
-    return index
+def _counts(agreement: Agreement) -> Iterator[tuple[str, str]]:
+    pairs = agreement.pairs
+    yield "compared", str(len(pairs))
+    if agreement.only_first or agreement.only_second:
+        yield "without a partner", f"{agreement.only_first} in the first, {agreement.only_second} in the second"
+    how = Counter(pair.how for pair in pairs)
+    yield "matched by", ", ".join(f"{name} {count}" for name, count in how.items()) or NONE
+    yield "same prompt", f"{sum(pair.same_prompt for pair in pairs)} of {len(pairs)}"
+    known = [pair for pair in pairs if pair.same_tokens is not None]
+    basis = ", ".join(dict.fromkeys(pair.basis for pair in known))
+    yield "same tokens", f"{agreement.same_tokens} of {len(known)}" + (f" (seen by {basis})" if basis else "")
+    yield "same score", f"{agreement.same_scores} of {len(pairs)}"
 
 
-def _pair(first: Document, second: Document, how: How, one: Score, two: Score) -> Pair:
-    a, b = document_view(first), document_view(second)
-    same, basis = _same_answers(first, second, a, b)
-    return Pair(side(first, a, one), side(second, b, two), how, a.prompts == b.prompts, same, basis)
+def _remarks(agreement: Agreement) -> Iterator[str]:
+    if "checkpoint" in agreement.settings:
+        yield "not the same checkpoint: these are two models, and nothing below tells harnesses apart"
+    by_number = [pair for pair in agreement.pairs if pair.how == "document id"]
+    if by_number:
+        yield (
+            f"Matched by number alone: {counted(len(by_number), 'document')}, since neither prompt nor question is"
+            " equal: they may be different questions"
+        )
+    if any(pair.basis == "text" for pair in agreement.pairs):
+        yield "a run has no traces: responses are compared as text, which stop strings may have cut differently"
+    other = [pair for pair in agreement.pairs if pair.same_tokens is False]
+    if other:
+        yield "other tokens in documents " + _ids(other)
+        unexplained = [pair for pair in other if pair.same_prompt]
+        if unexplained and not agreement.settings.keys() - {"harness"}:
+            yield "same prompts and settings but other tokens in documents " + _ids(unexplained)
 
 
-def side(document: Document, view: DocumentView, score: Score) -> Side:
-    """One document of a run, as the given score reads it."""
-    row = next((row for row in document.rows if row.get("filter") == score.filter), document.rows[0])
-    read = [str(entry["extracted"]) for entry in row.get("dare_bench") or () if entry.get("extracted") is not None]
-    shown = next((verdict.filtered for verdict in view.verdicts if verdict.filter == row.get("filter")), "")
-    answers = [answer.text for answer in view.answers]
-    return Side(
-        doc_id=document.doc_id,
-        prompt="\n\n".join(view.prompts),
-        answer="\n---\n".join(answers) if view.kind == "generate" else _choices(view),
-        read="\n---\n".join(read) if read else shown,
-        target=str(row.get("target", "")),
-        value=_number(row.get(score.metric)),
-    )
+def _ids(pairs: list[DocumentPair]) -> str:
+    return listed([pair.first.doc_id for pair in pairs], _IDS)
 
 
-def _choices(view: DocumentView) -> str:
-    return "\n".join(f"{answer.value}\t{answer.text}" for answer in view.answers)
+def _document(pair: DocumentPair) -> Iterator[Element]:
+    a, b = pair.first, pair.second
+    yield Heading(f"Document {_both_ids(pair)}: {_value(a)} and {_value(b)}", 3)
+    same = {True: "the same tokens", False: "other tokens", None: "no tokens to compare"}[pair.same_tokens]
+    yield Paragraph(f"{same}, {'the same prompt' if pair.same_prompt else 'other prompts'}")
+    yield from _prompts(pair)
+    yield from _both("answer", a.answer, b.answer)
+    yield Verbatim("read out of the answer by the first", a.read)
+    yield Verbatim("read out of the answer by the second", b.read)
+    yield from _both("target", a.target, b.target)
 
 
-def _number(value: Any) -> float | None:
-    """A document's score; the mean of several (IFEval's instructions)."""
-    values = value if isinstance(value, list) and value else [value]
-    if all(isinstance(part, (bool, int, float)) and math.isfinite(part) for part in values):
-        return sum(values) / len(values)
-    return None
+def _both_ids(pair: DocumentPair) -> str:
+    a, b = str(pair.first.doc_id), str(pair.second.doc_id)
+    return a if a == b else f"{a} and {b}"
 
 
-def _same_answers(
-    first: Document, second: Document, a: DocumentView, b: DocumentView
-) -> tuple[bool | None, Literal["token ids", "text", "likelihoods"]]:
-    """Are all answers the same, and by what was that seen?"""
-    if "score" in (a.kind, b.kind):
-        if a.kind != b.kind or not a.answers:
-            return None, "likelihoods"
-        return [answer.value for answer in a.answers] == [answer.value for answer in b.answers], "likelihoods"
-    ours, theirs = token_ids(first), token_ids(second)
-    if ours is not None and theirs is not None:
-        return ours == theirs, "token ids"
-    texts = [[answer.text for answer in view.answers] for view in (a, b)]
-    return (texts[0] == texts[1] if all(texts) else None), "text"
+def _prompts(pair: DocumentPair) -> Iterator[Element]:
+    """The ends of both prompts, or where they part if that is further up."""
+    a, b = pair.first.prompt, pair.second.prompt
+    yield from _both("prompt, its end", tail(a), tail(b))
+    if a != b and tail(a) == tail(b):
+        at = max(0, _common(a, b) - _BEFORE)
+        yield from _both("prompt, from where they part", _from(a, at), _from(b, at))
 
 
-def token_ids(document: Document) -> list[list[int | None]] | None:
-    """The token ids of each generated answer, in the order of the answers; None if one of them has no trace.
-
-    A position that no event wrote is None: it was given, or is still masked.
-    """
-    found = []
-    for record in document.answers:
-        trace = document.traces.get(str(record.get("trace_ref")))
-        if trace is None:
-            return None
-        found.append(_tokens(trace))
-    return found or None
+def _common(a: str, b: str) -> int:
+    """How many characters both begin with."""
+    return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def _tokens(trace: Mapping[str, Any]) -> list[int | None]:
-    tokens: list[int | None] = [None] * len(trace.get("pieces", ()))
-    for _step, op, position, token, _confidence in trace.get("events", ()):
-        if 0 <= position < len(tokens) and op in ("set", "remask"):
-            tokens[position] = token if op == "set" else None
-    return tokens
+def _from(text: str, at: int) -> str:
+    end = at + _BEFORE + _PARTING
+    return ("… " if at else "") + text[at:end] + (" …" if end < len(text) else "")
+
+
+def _both(label: str, a: str, b: str) -> Iterator[Element]:
+    """Two texts, or one where they are equal."""
+    if a == b:
+        yield Verbatim(label, a)
+    else:
+        yield Verbatim(f"{label} (first)", a)
+        yield Verbatim(f"{label} (second)", b)
+
+
+def tail(text: str) -> str:
+    """The end of a prompt."""
+    return text if len(text) <= PROMPT_TAIL else "… " + text[-PROMPT_TAIL:]
+
+
+def _value(side: DocumentSide) -> str:
+    return "no score" if side.value is None else f"{side.value:g}"
+
+
+def record(agreement: Agreement) -> dict[str, Any]:
+    """The whole agreement as plain JSON, every pair of documents in it."""
+    return {
+        "first": _side(agreement.first, agreement.score_first),
+        "second": _side(agreement.second, agreement.score_second),
+        "documents": len(agreement.pairs),
+        "only_first": agreement.only_first,
+        "only_second": agreement.only_second,
+        "same_tokens": agreement.same_tokens,
+        "same_scores": agreement.same_scores,
+        "settings": {name: {"first": a, "second": b} for name, (a, b) in agreement.settings.items()},
+        "pairs": [{**asdict(pair), "same_score": pair.same_score} for pair in agreement.pairs],
+    }
+
+
+def _side(run: Run, score: Score) -> dict[str, Any]:
+    return {"run_id": run.run_id, "task": score.task, "score": asdict(score)}

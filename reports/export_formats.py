@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+from dare_bench.formatting import NONE, decimals_of
 from dare_bench.reports import latex
-from dare_bench.reports.export_table import WHY, Cell, Column, Mark, Row, ScoreTable
-from dare_bench.reports.text import escaped
+from dare_bench.reports.elements import escaped
+from dare_bench.reports.export_table import WHY, ExportCell, ExportColumn, ExportRow, Mark, ScoreTable
 from dare_bench.runs.text import no_formula, visible
 
 Format = Literal["markdown", "latex", "csv"]
@@ -18,7 +18,6 @@ Intervals = Literal["none", "pm", "range"]
 SIGNS: dict[Mark, str] = {
     "limited": "†", "incomplete": "‡", "definition": "§", "prompts": "¶", "approximate": "∗", "doubtful": "‖",
 }  # fmt: skip
-_NONE = "—"
 _REPLACED = str.maketrans({"&": "&amp;", "$": "&#36;", "@": "&#64;"})
 """What GitHub reads in text beside markdown's own signs: entities, formulas, names of people."""
 
@@ -52,21 +51,21 @@ def _grid(table: ScoreTable, intervals: Intervals, fingerprints: bool) -> tuple[
     for row in table.rows:
         texts: list[Text] = [(row.name, False), *([(row.settings, False)] if settings else [])]
         for column, cell in zip(table.columns, row.cells, strict=True):
-            texts.append((_cell(cell, column, intervals), cell.best) if cell else (_NONE, False))
+            texts.append((_cell(cell, column, intervals), cell.best) if cell else (NONE, False))
         rows.append([*texts, *([(_fingerprints(row), False)] if fingerprints else [])])
     return header, rows
 
 
-def _head(column: Column) -> str:
+def _head(column: ExportColumn) -> str:
     return column.name if column.n is None else f"{column.name} (n={column.n})"
 
 
-def _fingerprints(row: Row) -> str:
+def _fingerprints(row: ExportRow) -> str:
     """Those of the row's scores, in the order of the columns."""
-    return " ".join(cell.score.fingerprint[:8] if cell else _NONE for cell in row.cells)
+    return " ".join(cell.score.fingerprint[:8] if cell else NONE for cell in row.cells)
 
 
-def _cell(cell: Cell, column: Column, intervals: Intervals) -> str:
+def _cell(cell: ExportCell, column: ExportColumn, intervals: Intervals) -> str:
     score = cell.score
     marks = "".join(SIGNS[mark] for mark in cell.marks)
     number = _number(cell, column)
@@ -79,17 +78,13 @@ def _cell(cell: Cell, column: Column, intervals: Intervals) -> str:
     return text if column.n is not None else f"{text} (n={score.n})"
 
 
-def _number(cell: Cell, column: Column) -> Callable[[float], str]:
+def _number(cell: ExportCell, column: ExportColumn) -> Callable[[float], str]:
     """How this cell's numbers are written: shares in percent with one decimal; others to two digits of the interval's
     half-width, or with four digits where there is none."""
     if column.share:
         return lambda value: f"{100 * value:.1f}"
-    score = cell.score
-    half = 0.0 if score.lo is None or score.hi is None else (score.hi - score.lo) / 2
-    if half <= 0 or not math.isfinite(half):
-        return lambda value: f"{value:.4g}"
-    decimals = max(0, 1 - math.floor(math.log10(half)))
-    return lambda value: f"{value:.{decimals}f}"
+    decimals = decimals_of(cell.score.lo, cell.score.hi)
+    return lambda value: f"{value:.4g}" if decimals is None else f"{value:.{decimals}f}"
 
 
 def _notes(table: ScoreTable, intervals: Intervals) -> Iterator[str]:

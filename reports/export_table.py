@@ -10,6 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dare_bench.analysis.rows import RowKey, row_key
+from dare_bench.analysis.settings import prompt_context
+from dare_bench.analysis.standing import DatedScore, present, question_difference
 from dare_bench.errors import RunError, unknown
 from dare_bench.program import several
 from dare_bench.reports.export_names import (
@@ -18,12 +21,9 @@ from dare_bench.reports.export_names import (
     family_and_depth,
     settings_texts,
 )
-from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run
-from dare_bench.runs.rows import RowKey, row_key
 from dare_bench.runs.schema import Block
 from dare_bench.runs.scores import Score, headline, is_share
-from dare_bench.runs.standing import Asked, around, difference, present
 from dare_bench.runs.text import counted
 
 Mark = Literal["limited", "incomplete", "definition", "prompts", "approximate", "doubtful"]
@@ -42,7 +42,7 @@ _COMPARED: frozenset[Mark] = frozenset({"approximate"})
 
 
 @dataclass(slots=True)
-class Cell:
+class ExportCell:
     """One score of a row. ``best``: the best of its column, or not separable from it by their intervals."""
 
     score: Score
@@ -51,7 +51,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ExportColumn:
     """A task and the metric that stands for it. ``n``: the documents behind every cell, None where cells differ;
     ``share``: all values are shares from 0 to 1, to be told in percent; ``lower``: lower values are better."""
 
@@ -64,27 +64,27 @@ class Column:
 
 
 @dataclass(slots=True)
-class Row:
+class ExportRow:
     """One checkpoint under one set of settings; ``cells`` follow the table's columns."""
 
     name: str
     settings: str
-    cells: list[Cell | None]
+    cells: list[ExportCell | None]
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreTable:
     """``notes`` are the plain footnotes; those of the marks are :data:`WHY`, for the marks in :meth:`marks`."""
 
-    columns: list[Column]
-    rows: list[Row]
+    columns: list[ExportColumn]
+    rows: list[ExportRow]
     notes: list[str] = field(default_factory=list)
 
     def marks(self) -> list[Mark]:
         seen = {mark for row in self.rows for cell in row.cells if cell for mark in cell.marks}
         return [mark for mark in WHY if mark in seen]
 
-    def cells(self) -> Iterator[Cell]:
+    def cells(self) -> Iterator[ExportCell]:
         return (cell for row in self.rows for cell in row.cells if cell is not None)
 
 
@@ -130,12 +130,12 @@ def _tasks(runs: Sequence[Run], tasks: Sequence[str] | None) -> list[str]:
 def _rows(runs: Sequence[Run], wanted: Sequence[str]) -> tuple[list[Answered], int]:
     """The rows, and how many scores were left out as doubles. A checkpoint stands before those trained from it."""
     place = _together(runs)
-    found: dict[int, list[Answered]] = {}
+    grouped: dict[int, list[Answered]] = {}
     doubles = 0
     newest = sorted(runs, key=lambda run: run.created, reverse=True)
     # The best of equal runs comes first and is kept: whole before partial, then the newest.
     for run in sorted(newest, key=lambda run: run.status != "complete"):
-        rows = found.setdefault(place[id(run)], [])
+        rows = grouped.setdefault(place[id(run)], [])
         for task in wanted:
             if (score := headline(run.scores(), task)) is None:
                 continue
@@ -147,10 +147,10 @@ def _rows(runs: Sequence[Run], wanted: Sequence[str]) -> tuple[list[Answered], i
                 rows.append(row := {})
             row[task] = (run, score)
     order = {id(run): at for at, run in enumerate(runs)}
-    made = [row for rows in found.values() for row in rows]
-    made.sort(key=lambda row: min(order[id(run)] for run, _ in row.values()))
-    families = {name: at for at, name in reversed([*enumerate(_family(row)[0] for row in made)])}
-    return sorted(made, key=lambda row: (families[_family(row)[0]], _family(row)[1])), doubles
+    sorted_rows = [row for rows in grouped.values() for row in rows]
+    sorted_rows.sort(key=lambda row: min(order[id(run)] for run, _ in row.values()))
+    families = {name: at for at, name in reversed([*enumerate(_family(row)[0] for row in sorted_rows)])}
+    return sorted(sorted_rows, key=lambda row: (families[_family(row)[0]], _family(row)[1])), doubles
 
 
 def _together(runs: Sequence[Run]) -> dict[int, int]:
@@ -177,27 +177,33 @@ def _family(own: Answered) -> tuple[str, int]:
     return family_and_depth(_block(own))
 
 
-def _row(own: Answered, places: Sequence[tuple[str, str]]) -> Row:
-    found = [own.get(task) for task, _ in places]
+def _row(own: Answered, places: Sequence[tuple[str, str]]) -> ExportRow:
+    answered = [own.get(task) for task, _ in places]
     keys = [key for _, key in places]
-    return Row(
-        "", "", [Cell(one[1]) if one and one[1].key == key else None for one, key in zip(found, keys, strict=True)]
+    return ExportRow(
+        "",
+        "",
+        [
+            ExportCell(own_score[1]) if own_score and own_score[1].key == key else None
+            for own_score, key in zip(answered, keys, strict=True)
+        ],
     )
 
 
-def _mark(grouped: Sequence[Answered], rows: Sequence[Row], places: Sequence[tuple[str, str]]) -> None:
+def _mark(grouped: Sequence[Answered], rows: Sequence[ExportRow], places: Sequence[tuple[str, str]]) -> None:
     """Fill in the marks of the cells."""
     for at, (task, _) in enumerate(places):
         column = [(own[task][0], cell) for own, row in zip(grouped, rows, strict=True) if (cell := row.cells[at])]
         asked = [
-            Asked(cell.score, run.created, not _incomplete(run, cell.score), around(run, task)) for run, cell in column
+            DatedScore(cell.score, run.created, not _incomplete(run, cell.score), prompt_context(run, task))
+            for run, cell in column
         ]
         now = present(asked)
-        for one, (run, cell) in zip(asked, column, strict=True):
-            cell.marks = (*_marks(one, now), *(("doubtful",) if _doubtful(run) else ()))
+        for dated, (run, cell) in zip(asked, column, strict=True):
+            cell.marks = (*_marks(dated, now), *(("doubtful",) if _doubtful(run) else ()))
 
 
-def _name(grouped: Sequence[Answered], rows: Sequence[Row]) -> None:
+def _name(grouped: Sequence[Answered], rows: Sequence[ExportRow]) -> None:
     """Fill in the rows' names and settings."""
     names = checkpoint_names([_block(own) for own in grouped])
     settings = settings_texts([[run for run, _ in own.values()] for own in grouped])
@@ -213,18 +219,17 @@ def _name(grouped: Sequence[Answered], rows: Sequence[Row]) -> None:
 def _incomplete(run: Run, score: Score) -> bool:
     if run.block is None or run.status == "running":
         return True
-    failed = {failure.task for failure in run.block.failures}
-    return not failed.isdisjoint(members(run.results, score.task)) if failed else run.status != "complete"
+    return run.failed_documents(score.task) > 0 if run.block.failures else run.status != "complete"
 
 
-def _marks(one: Asked, now: Asked | None) -> Iterator[Mark]:
-    if one.score.limited:
+def _marks(dated: DatedScore, now: DatedScore | None) -> Iterator[Mark]:
+    if dated.score.limited:
         yield "limited"
-    if not one.whole:
+    if not dated.whole:
         yield "incomplete"
-    if (kind := difference(one, now)) is not None:
+    if (kind := question_difference(dated, now)) is not None:
         yield kind
-    if one.score.tier == "A":
+    if dated.score.tier == "A":
         yield "approximate"
 
 
@@ -232,12 +237,14 @@ def _doubtful(run: Run) -> bool:
     return bool(run.results_edited or (run.block is not None and several(run.block.programs)))
 
 
-def _column(place: tuple[str, str], places: Sequence[tuple[str, str]], cells: Sequence[Cell | None]) -> Column:
+def _column(
+    place: tuple[str, str], places: Sequence[tuple[str, str]], cells: Sequence[ExportCell | None]
+) -> ExportColumn:
     task, key = place
     known = [cell.score for cell in cells if cell is not None]
     counts = {score.n for score in known}
     several = sum(other == task for other, _ in places) > 1
-    return Column(
+    return ExportColumn(
         task,
         key,
         f"{task} ({key.removesuffix(',none')})" if several else task,
@@ -247,7 +254,7 @@ def _column(place: tuple[str, str], places: Sequence[tuple[str, str]], cells: Se
     )
 
 
-def _choose(cells: Sequence[Cell]) -> None:
+def _choose(cells: Sequence[ExportCell]) -> None:
     """Mark the best of a column and what its interval does not separate from it. A score without an interval is taken
     as exact; with less than two comparable scores, or where nobody knows which direction is better, none is best."""
     compared = [cell for cell in cells if _COMPARED.issuperset(cell.marks)]
@@ -265,13 +272,13 @@ def _bounds(score: Score) -> tuple[float, float]:
     return (score.value, score.value) if score.lo is None or score.hi is None else (score.lo, score.hi)
 
 
-def _notes(columns: Sequence[Column], rows: Sequence[Row], doubles: int) -> Iterator[str]:
+def _notes(columns: Sequence[ExportColumn], rows: Sequence[ExportRow], doubles: int) -> Iterator[str]:
     metrics = {column.task: column.key.removesuffix(",none") for column in columns}
     percent = "; shares in percent" if any(column.share for column in columns) else ""
     if len(metrics) == len(columns):  # else the columns' names say which metric
         alike = len({*metrics.values()}) == 1
-        told = [columns[0].key.removesuffix(",none")] if alike else [f"{task} {key}" for task, key in metrics.items()]
-        yield f"Score: {', '.join(told)}{percent}."
+        texts = [columns[0].key.removesuffix(",none")] if alike else [f"{task} {key}" for task, key in metrics.items()]
+        yield f"Score: {', '.join(texts)}{percent}."
     elif percent:
         yield "Shares in percent."
     if lower := [column.name for column in columns if column.lower]:

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dare_bench.errors import RunError, UsageError, unknown
+from dare_bench.formatting import short_score
 from dare_bench.reports.hub_card import dumped
-from dare_bench.runs.intervals import members
 from dare_bench.runs.reader import Run
+from dare_bench.runs.results import members
 from dare_bench.runs.schema import Block, TaskBlock
 from dare_bench.runs.scores import Score, is_share
 from dare_bench.runs.text import no_answer, visible
@@ -29,7 +30,7 @@ from dare_bench.types import Decoding
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, EvalResultEntry
 
-Scale = Literal["percent", "fraction"]
+HubScale = Literal["percent", "fraction"]
 FOLDER = ".eval_results"
 _LOADERS = frozenset({"arrow", "audiofolder", "csv", "generator", "imagefolder", "json", "pandas", "parquet", "sql"})
 _LOADERS |= {"text", "videofolder", "webdataset", "xml"}
@@ -41,7 +42,7 @@ _UNTOLD = frozenset({"stop", "confidence_dtype", *Decoding.hidden, *Decoding.id_
 
 
 @dataclass(frozen=True, slots=True)
-class Dataset:
+class HubDataset:
     """A data set of the hub. ``task_id``: the benchmark's name of the task in it. ``named``: whoever exports said
     so; else it is the configuration that the run loaded, or "default", and the benchmark may call it otherwise."""
 
@@ -54,11 +55,11 @@ class Dataset:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class HubResult:
     """One score as the hub is told it; ``value`` is on the scale asked for."""
 
     score: Score
-    dataset: Dataset
+    dataset: HubDataset
     value: float
     date: str
     notes: str
@@ -71,13 +72,13 @@ class Result:
         return f"{FOLDER}/{name}-{self.score.fingerprint[:8]}.yaml"
 
 
-def parse_datasets(words: Sequence[str]) -> dict[str, Dataset]:
+def parse_datasets(words: Sequence[str]) -> dict[str, HubDataset]:
     """``TASK=ID[:TASK_ID]`` by task; without a TASK_ID it is "default", the hub's word for the only one.
 
     Raises:
         UsageError: not of that form, or no id that the hub could have.
     """
-    found = {}
+    datasets = {}
     for word in words:
         task, sign, name = word.rpartition("=")
         identity, _, task_id = name.partition(":")
@@ -86,13 +87,13 @@ def parse_datasets(words: Sequence[str]) -> dict[str, Dataset]:
                 f"--dataset {word!r}: expected TASK=ID or TASK=ID:TASK_ID with a data set's id on the hub,"
                 " as in gsm8k=openai/gsm8k:gsm8k"
             )
-        found[task] = Dataset(identity, task_id or "default", named=bool(task_id))
-    return found
+        datasets[task] = HubDataset(identity, task_id or "default", named=bool(task_id))
+    return datasets
 
 
 def results_of(
-    run: Run, given: Mapping[str, Dataset], *, scale: Scale = "percent", allow_partial: bool = False
-) -> tuple[list[Result], list[str]]:
+    run: Run, given: Mapping[str, HubDataset], *, scale: HubScale = "percent", allow_partial: bool = False
+) -> tuple[list[HubResult], list[str]]:
     """The headline scores that the hub can be told, and in words what is left out and why.
 
     Tasks of a group are told as the group unless ``given`` names them. Shares are told in percent, as benchmarks on the
@@ -109,7 +110,7 @@ def results_of(
     for task in given:
         if task not in known:
             raise unknown("task", task, known)
-    made, left_out = [], []
+    results, left_out = [], []
     for task in dict.fromkeys([*run.top_level(), *given]):
         score = run.headline(task)
         dataset = given.get(task) or _dataset_of(run, task)
@@ -125,8 +126,8 @@ def results_of(
         value = 100 * score.value if scale == "percent" and is_share(score) else score.value
         notes = visible("; ".join(_notes(run, block, score, dataset, partial, scale))).replace("\n", " ")
         shots = run.results.get("n-shot", {}).get(task)
-        made.append(Result(score, dataset, round(value, 4), _date(run.created), notes, shots))
-    return made, left_out
+        results.append(HubResult(score, dataset, round(value, 4), _date(run.created), notes, shots))
+    return results, left_out
 
 
 def is_id(text: str) -> bool:
@@ -141,14 +142,14 @@ def is_id(text: str) -> bool:
     return bool(text)
 
 
-def _dataset_of(run: Run, name: str) -> Dataset | None:
+def _dataset_of(run: Run, name: str) -> HubDataset | None:
     """The data set that a task was loaded from, by its own configuration; None where that is a file, code or another
     harness's name, or where the tasks of a group have several."""
-    found = {_dataset_in(run.results.get("configs", {}).get(task)) for task in members(run.results, name)}
-    return found.pop() if len(found) == 1 else None
+    datasets = {_dataset_in(run.results.get("configs", {}).get(task)) for task in members(run.results, name)}
+    return datasets.pop() if len(datasets) == 1 else None
 
 
-def _dataset_in(config: Any) -> Dataset | None:
+def _dataset_in(config: Any) -> HubDataset | None:
     if not isinstance(config, Mapping) or config.get("custom_dataset") is not None:
         return None
     path, name, options = config.get("dataset_path"), config.get("dataset_name"), config.get("dataset_kwargs") or {}
@@ -158,7 +159,7 @@ def _dataset_in(config: Any) -> Dataset | None:
         return None
     revision = str(options.get("revision") or "")
     split = config.get("test_split") or config.get("validation_split")
-    return Dataset(
+    return HubDataset(
         path,
         visible(str(name or "default")),
         visible(str(name)) if name else None,
@@ -172,16 +173,14 @@ def _partial(run: Run, score: Score) -> Iterator[str]:
     assert run.block is not None
     if score.limited:
         yield f"limited to {score.n} of {score.n_total or 'more'} documents"
-    own = members(run.results, score.task)
-    failed = sum(failure.task in own for failure in run.block.failures)
-    if failed:
+    if failed := run.failed_documents(score.task):
         yield f"{no_answer(failed)} left out"
     elif run.status == "running" or (run.status == "incomplete" and not run.block.failures):
         yield f"the run is {'not finished' if run.status == 'running' else 'incomplete'}"
 
 
 def _notes(
-    run: Run, block: Block, score: Score, dataset: Dataset, partial: Sequence[str], scale: Scale
+    run: Run, block: Block, score: Score, dataset: HubDataset, partial: Sequence[str], scale: HubScale
 ) -> Iterator[str]:
     """What the hub has no field for, the most important first."""
     if partial:
@@ -190,7 +189,7 @@ def _notes(
     yield score.key.removesuffix(",none") + (" in percent" if percent else "")
     yield f"n={score.n}"
     if score.lo is not None and score.hi is not None and score.level is not None:
-        lo, hi = (f"{100 * bound:.1f}" if percent else f"{bound:.4g}" for bound in (score.lo, score.hi))
+        lo, hi = (short_score(bound, percent).removesuffix(" %") for bound in (score.lo, score.hi))
         yield f"{100 * score.level:g} % interval {lo} to {hi} ({score.method})"
     tasks = [block.tasks[task] for task in members(run.results, score.task) if task in block.tasks]
     shots = run.results.get("n-shot", {}).get(score.task)
@@ -209,12 +208,14 @@ def _notes(
 
 def _settings(tasks: Sequence[TaskBlock], block: Block) -> Iterator[str]:
     """Decoding and likelihood settings on which all tasks agree; those that are off go without saying."""
-    for found in ([task.decoding for task in tasks], [task.likelihood for task in tasks]):
-        names = [name for name in (found[0] if found else {}) if name not in _UNTOLD]
-        shared = {name: found[0][name] for name in names if all(one.get(name) == found[0][name] for one in found)}
-        told = {n: v for n, v in shared.items() if n in block.decoding_requested or not _goes_without_saying(v)}
-        if told:
-            yield ", ".join(f"{name} {value}" for name, value in told.items())
+    for settings in ([task.decoding for task in tasks], [task.likelihood for task in tasks]):
+        names = [name for name in (settings[0] if settings else {}) if name not in _UNTOLD]
+        shared = {
+            name: settings[0][name] for name in names if all(own.get(name) == settings[0][name] for own in settings)
+        }
+        shown = {n: v for n, v in shared.items() if n in block.decoding_requested or not _goes_without_saying(v)}
+        if shown:
+            yield ", ".join(f"{name} {value}" for name, value in shown.items())
     yield f"seed {block.seeds[2]}" + (f", {block.repeats} answers to each prompt" if block.repeats > 1 else "")
 
 
@@ -230,7 +231,7 @@ def _date(created: str) -> str:
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def entry(result: Result, source_url: str | None = None) -> EvalResultEntry:
+def entry(result: HubResult, source_url: str | None = None) -> EvalResultEntry:
     """The score as huggingface_hub has it for ``.eval_results``."""
     from huggingface_hub import EvalResultEntry
 
@@ -245,19 +246,19 @@ def entry(result: Result, source_url: str | None = None) -> EvalResultEntry:
     )
 
 
-def entry_file(result: Result, source_url: str | None = None) -> str:
+def entry_file(result: HubResult, source_url: str | None = None) -> str:
     """The text of a score's ``.eval_results`` file, read back by huggingface_hub's own parser before it is given."""
     import yaml
     from huggingface_hub import eval_result_entries_to_yaml, parse_eval_result_entries
 
-    made = entry(result, source_url)
-    text = dumped(eval_result_entries_to_yaml([made]))
-    if parse_eval_result_entries(yaml.safe_load(text)) != [made]:
+    result_entry = entry(result, source_url)
+    text = dumped(eval_result_entries_to_yaml([result_entry]))
+    if parse_eval_result_entries(yaml.safe_load(text)) != [result_entry]:
         raise RunError(f"{result.score.task}: huggingface_hub does not read back what it wrote: {text[:200]!r}")
     return text
 
 
-def card_result(result: Result, source_url: str | None = None) -> EvalResult:
+def card_result(result: HubResult, source_url: str | None = None) -> EvalResult:
     """The score as huggingface_hub has it for ``model-index``, which knows neither notes nor a date."""
     from huggingface_hub import EvalResult
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-from dare_bench.reports.regress import Flip, Verdict, too_many
-from dare_bench.reports.regress_text import change_line, flip_line, judged_line
+from dare_bench.analysis.regression import DocumentChange, RegressionVerdict, too_many
+from dare_bench.reports.regress import change_line, flip_line, judged_line
 from dare_bench.runs.text import counted, visible
 from dare_bench.runs.writer import atomic_write_text
 
@@ -16,12 +16,12 @@ from dare_bench.runs.writer import atomic_write_text
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def write(path: str | Path, verdict: Verdict) -> None:
+def write(path: str | Path, verdict: RegressionVerdict) -> None:
     """Raises SaveError."""
     atomic_write_text(path, text(verdict), durable=False)
 
 
-def text(verdict: Verdict) -> str:
+def text(verdict: RegressionVerdict) -> str:
     """The file. Beside the scores, the answers of each task and the number of excused documents are cases."""
     cases = list(_cases(verdict))
     suite = ElementTree.Element(
@@ -37,19 +37,19 @@ def text(verdict: Verdict) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 
 
-def _cases(verdict: Verdict) -> Iterator[ElementTree.Element]:
-    for one in verdict.scores:
-        flips = _of(verdict, one.task, one.key)
-        line = flip_line if one.mode == "exact" else change_line
-        case = _case(one.task, one.key)
-        if one.red:
-            _fail(case, one.reason, [judged_line(one), *map(line, flips)])
-        elif not one.judged:
-            ElementTree.SubElement(case, "skipped", message=_clean(one.reason))
+def _cases(verdict: RegressionVerdict) -> Iterator[ElementTree.Element]:
+    for score in verdict.scores:
+        flips = _of(verdict, score.task, score.key)
+        line = flip_line if score.mode == "exact" else change_line
+        case = _case(score.task, score.key)
+        if score.red:
+            _fail(case, score.reason, [judged_line(score), *map(line, flips)])
+        elif not score.judged:
+            ElementTree.SubElement(case, "skipped", message=_clean(score.reason))
         else:
-            _out(case, [judged_line(one), *map(line, flips)])
+            _out(case, [judged_line(score), *map(line, flips)])
         yield case
-    for task in dict.fromkeys(one.task for one in verdict.scores if one.mode == "exact"):
+    for task in dict.fromkeys(score.task for score in verdict.scores if score.mode == "exact"):
         case, flips = _case(task, "answers"), [flip for flip in verdict.flips if flip.task == task]
         if any(not flip.excused for flip in flips):
             red = counted(sum(not flip.excused for flip in flips), "document")
@@ -64,7 +64,7 @@ def _cases(verdict: Verdict) -> Iterator[ElementTree.Element]:
         yield case
 
 
-def _of(verdict: Verdict, task: str, key: str) -> list[Flip]:
+def _of(verdict: RegressionVerdict, task: str, key: str) -> list[DocumentChange]:
     """The documents whose value of that score differs."""
     both = [*verdict.flips, *verdict.changed]
     return [flip for flip in both if flip.task == task and any(value[0] == key for value in flip.values)]

@@ -1,253 +1,64 @@
-"""A published score beside the one that a run of its recipe gave, and whether they differ beyond noise.
-
-Both scores are means over documents, each with an interval at 95 %. The interval of their difference is Newcombe's:
-the two intervals joined side by side (Newcombe, Statistics in Medicine 17, 1998, method 10, for two shares; the rule
-of Zou and Donner, 2008, for means with other intervals, such as those of repeated answers). It treats the scores as
-independent. They are not: the same documents were asked, and what is hard for the one is hard for the other, so the
-interval is too wide rather than too narrow, and "differs" can be trusted more than "within noise".
-"""
+"""The report's section on published scores and what the runs of their recipes gave."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
 
-from dare_bench.reports.text import Bullets, Heading, Line, Piece, Table, bounds, percent
-from dare_bench.runs.asked import answers_each
-from dare_bench.runs.intervals import members
-from dare_bench.runs.reader import Run
-from dare_bench.runs.schema import RecipeBlock
-from dare_bench.runs.scores import Score
-from dare_bench.runs.text import counted, no_answer
+from dare_bench.analysis.published import Bounded, PublishedComparison
+from dare_bench.formatting import NONE, bounds, percent
+from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable
 
-LEVEL = 0.95
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
-Verdict = Literal["differs beyond noise", "within noise", "cannot tell", "another model"]
-_OTHER_MODEL = "model: "
 EXPLAINED = (
     "In brackets: 95 % intervals, the difference's rather too wide: 'differs' can be relied"
     " on, 'within noise' means that so many documents cannot tell."
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Bounded:
-    """A mean over ``n`` documents and its interval; None is not known."""
-
-    value: float
-    lo: float | None
-    hi: float | None
-    n: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One row of the report. Scores and differences are shares from 0 to 1; ``reason`` is filled where it cannot
-    tell; ``notes`` say what weakens the comparison."""
-
-    recipe: str
-    run_id: str
-    model: str
-    task: str
-    metric: str
-    source: str
-    measures: str
-    published: Bounded | None
-    reproduced: Bounded | None
-    difference: Bounded | None
-    verdict: Verdict
-    reason: str
-    settings: str
-    deviations: tuple[str, ...]
-    missing: tuple[str, ...]
-    doubts: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-def comparisons(runs: Iterable[Run]) -> list[Comparison]:
-    """The runs that were made by a recipe, each beside its published score, in the order given."""
-    return [compare(run, recipe) for run in runs if run.block is not None for recipe in run.block.recipes]
-
-
-def compare(run: Run, recipe: RecipeBlock) -> Comparison:
-    """One run beside one published score."""
-    score = find_score(run, recipe.score)
-    published, problem = published_score(recipe.published, _subsets(run, score, recipe.published))
-    reproduced = Bounded(score.value, score.lo, score.hi, score.n) if score else None
-    difference = _difference(published, reproduced)
-    if score is None:
-        problem = f"the run has no score {_named(recipe.score)}"
-    elif not problem and not 0 <= score.value <= 1:
-        problem = f"the reproduced score {score.value:g} is no share from 0 to 1"
-    elif not problem and (score.lo is None or score.hi is None):
-        problem = f"the reproduced score has no interval (n={score.n})"
-    verdict: Verdict = "cannot tell"
-    if not problem and difference is not None and difference.lo is not None and difference.hi is not None:
-        verdict = "within noise" if difference.lo <= 0 <= difference.hi else "differs beyond noise"
-    if any(text.startswith(_OTHER_MODEL) for text in recipe.deviations):
-        verdict = "another model"  # the published number is not a claim about this checkpoint
-    return Comparison(
-        recipe=recipe.name,
-        run_id=run.run_id,
-        model=run.model,
-        task=score.task if score else str(recipe.score.get("task", "")),
-        metric=score.key if score else _named(recipe.score),
-        source=str(recipe.published.get("source") or ""),
-        measures=str(recipe.published.get("measures") or recipe.published.get("metric") or "a score"),
-        published=published,
-        reproduced=reproduced,
-        difference=difference,
-        verdict=verdict,
-        reason=problem,
-        settings=recipe.settings,
-        deviations=tuple(recipe.deviations),
-        missing=tuple(recipe.missing),
-        doubts=tuple(recipe.doubts),
-        notes=tuple(_notes(run, score, published, recipe.published)),
-    )
-
-
-def find_score(run: Run, wanted: Mapping[str, Any]) -> Score | None:
-    """The score that a recipe names by task, metric and filter ("none" if it names no filter)."""
-    place = (wanted.get("task"), wanted.get("metric"), wanted.get("filter", "none"))
-    return next((score for score in run.scores() if (score.task, score.metric, score.filter) == place), None)
-
-
-def published_score(published: Mapping[str, Any], subsets: Sequence[int] = ()) -> tuple[Bounded | None, str]:
-    """The published number with Wilson's interval, and why there is none (empty if there is one).
-
-    The interval is that of a share of ``n`` documents. For other values from 0 to 1 (means over repeated answers,
-    partial credit) it is at least as wide as theirs, since no such value varies more than a share with the same mean.
-    ``subsets``: the sizes of the data sets whose plain mean was published; their documents count as fewer.
-    """
-    value, n = _number(published.get("value")), _number(published.get("n"))
-    if value is None:
-        return None, "no number was published"
-    if not 0 <= value <= 1:
-        return Bounded(value, None, None, None), f"the published number {value:g} is no share from 0 to 1"
-    if n is None or n < 1:
-        return Bounded(value, None, None, None), "the size of the published test set is not recorded"
-    lo, hi = wilson_of_mean(value, effective(subsets) if subsets else n)
-    return Bounded(value, lo, hi, int(n)), ""
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def effective(sizes: Sequence[int]) -> float:
-    """How many documents of one set say as much as a plain mean over sets of these sizes: small sets, which weigh as
-    much as large ones, make it noisier. k sets: k^2 / sum(1 / size)."""
-    return len(sizes) ** 2 / sum(1 / size for size in sizes)
-
-
-def wilson_of_mean(value: float, n: float) -> tuple[float, float]:
-    """Wilson's interval of a printed share; rounded or averaged it is no whole number of documents."""
-    from statsmodels.stats.proportion import proportion_confint
-
-    lo, hi = proportion_confint(value * n, n, alpha=1 - LEVEL, method="wilson")
-    # The exact ends at 0 and 1; rounding leaves 1e-17 beside them.
-    return 0.0 if value == 0 else float(lo), 1.0 if value == 1 else float(hi)
-
-
-def _subsets(run: Run, score: Score | None, published: Mapping[str, Any]) -> list[int]:
-    """The sizes of the data sets behind a published plain mean, as this run knows them; none if it does not."""
-    if published.get("mean_over") != "subsets" or score is None or run.block is None:
-        return []
-    tasks = [run.block.tasks.get(name) for name in members(run.results, score.task)]
-    sizes = [task.n_total or 0 for task in tasks if task is not None]
-    return sizes if len(sizes) == len(tasks) > 1 and min(sizes) > 0 else []
-
-
-def _difference(published: Bounded | None, reproduced: Bounded | None) -> Bounded | None:
-    """Reproduced less published, with Newcombe's interval where both have one."""
-    if published is None or reproduced is None:
-        return None
-    value = reproduced.value - published.value
-    a, b = reproduced, published
-    if a.lo is None or a.hi is None or b.lo is None or b.hi is None:
-        return Bounded(value, None, None, None)
-    below = math.hypot(a.value - a.lo, b.hi - b.value)
-    above = math.hypot(a.hi - a.value, b.value - b.lo)
-    return Bounded(value, value - below, value + above, None)
-
-
-def _notes(run: Run, score: Score | None, published: Bounded | None, facts: Mapping[str, Any]) -> Iterator[str]:
-    """What a reader has to know about the comparison beside the recipe's own words."""
-    if score is None or run.block is None:
-        return
-    if run.status != "complete":
-        failed = len(run.block.failures)
-        yield f"the run is {run.status}" + (f": {no_answer(failed)} left out" if failed else "")
-    total = published.n if published else None
-    if score.limited:
-        asked = f"{score.n} of {counted(score.n_total, 'document')}" if score.n_total else counted(score.n, "document")
-        yield f"limited: the run asked {asked}, the published number is of {total or 'all'}"
-    elif total is not None and total != (score.n_total or score.n):
-        yield f"not the same test set: {total} documents were published on, {score.n_total or score.n} are in this one"
-    if facts.get("mean_over") == "subsets" and not _subsets(run, score, facts):
-        yield "published as a plain mean of data sets whose sizes this run does not have: its interval is rough"
-    answers = [("published", facts.get("repeats")), ("this run", answers_each(run, score.task))]
-    if any(count not in (None, 1) for _, count in answers):
-        counts = ", ".join(f"{who} {'not recorded' if count is None else count}" for who, count in answers)
-        yield f"answers to each prompt: {counts}; intervals count documents, not answers"
-    if score.tier == "A":
-        yield "the sampler is approximate (tier A): it draws from another distribution than the reference"
-    if run.block.execution is not None and run.block.execution.unsafe:
-        yield "generated code ran without a sandbox (--unsafe-no-sandbox)"
-
-
-def _named(wanted: Mapping[str, Any]) -> str:
-    """A wanted score in words: task, metric and filter as far as they are named."""
-    return " ".join(f"{name} {wanted[name]!r}" for name in ("task", "metric", "filter") if wanted.get(name)) or "at all"
-
-
-def pieces(found: Sequence[Comparison]) -> Iterator[Piece]:
+def elements(comparisons: Sequence[PublishedComparison]) -> Iterator[Element]:
     """The report's section on published scores; nothing if no run was made by a recipe."""
-    if not found:
+    if not comparisons:
         return
     yield Heading("Published and reproduced")
-    yield Table(
+    yield ReportTable(
         ("recipe", "published %", "reproduced %", "difference", "verdict"),
-        [_row(one) for one in found],
+        [_row(comparison) for comparison in comparisons],
     )
-    yield Line(EXPLAINED)
-    for one in found:
-        remarks = list(_remarks(one))
+    yield Paragraph(EXPLAINED)
+    for comparison in comparisons:
+        remarks = list(_remarks(comparison))
         if remarks:
-            yield Heading(f"{one.recipe}: {one.run_id}", 3)
-            yield Bullets(remarks, list(_remarks(one, short=True)))
+            yield Heading(f"{comparison.recipe}: {comparison.run_id}", 3)
+            yield Bullets(remarks, list(_remarks(comparison, short=True)))
 
 
-def _row(one: Comparison) -> tuple[str, ...]:
-    change = one.difference
-    difference = f"{percent(change.value, '+')} ({bounds(change.lo, change.hi, '+')})" if change else "—"
-    return one.recipe, _cell(one.published), _cell(one.reproduced), difference, one.verdict
+def _row(comparison: PublishedComparison) -> tuple[str, ...]:
+    change = comparison.difference
+    difference = f"{percent(change.value, '+')} ({bounds(change.lo, change.hi, sign='+')})" if change else NONE
+    return comparison.recipe, _cell(comparison.published), _cell(comparison.reproduced), difference, comparison.verdict
 
 
 def _cell(score: Bounded | None) -> str:
     if score is None:
-        return "—"
+        return NONE
     return f"{percent(score.value)} ({bounds(score.lo, score.hi)}) of {score.n or 'an unknown number'}"
 
 
-def _remarks(one: Comparison, short: bool = False) -> Iterator[str]:
+def _remarks(comparison: PublishedComparison, short: bool = False) -> Iterator[str]:
     """``short``: of each doubt the first sentence, and where the rest is."""
-    if one.reason:
-        yield f"cannot tell: {one.reason}"
-    yield f"compared: {one.task} {one.metric}"
-    yield f"published as: {one.measures}" + (f" ({one.source})" if one.source else "")
-    if one.deviations:
-        yield "not the recipe's settings: " + "; ".join(one.deviations)
-    if one.settings == "unrecorded":
+    if comparison.reason:
+        yield f"cannot tell: {comparison.reason}"
+    yield f"compared: {comparison.task} {comparison.metric}"
+    yield f"published as: {comparison.measures}" + (f" ({comparison.source})" if comparison.source else "")
+    if comparison.deviations:
+        yield "not the recipe's settings: " + "; ".join(comparison.deviations)
+    if comparison.settings == "unrecorded":
         yield "its settings are recorded nowhere: the recipe has the closest that its authors ship or recommend"
-    elif one.missing:
-        yield "settings that no source records: " + ", ".join(one.missing)
-    told = [_SENTENCE.split(doubt, maxsplit=1)[0] if short else doubt for doubt in one.doubts]
-    yield from (f"doubt: {doubt}" for doubt in told)
-    if told != list(one.doubts):
-        yield f"more on these doubts: dare-bench ls recipes {one.recipe}"
-    yield from one.notes
+    elif comparison.missing:
+        yield "settings that no source records: " + ", ".join(comparison.missing)
+    doubts = [_SENTENCE.split(doubt, maxsplit=1)[0] if short else doubt for doubt in comparison.doubts]
+    yield from (f"doubt: {doubt}" for doubt in doubts)
+    if doubts != list(comparison.doubts):
+        yield f"more on these doubts: dare-bench ls recipes {comparison.recipe}"
+    yield from comparison.notes

@@ -1,426 +1,204 @@
-"""A run held against a baseline: are all answers the same, or where nobody promises that, has a score dropped?
-
-*Exact*, where samples are a function of checkpoint, settings and document: the same checkpoint in the same dtype, both
-runs on a CPU, no approximate sampler (tier A). Every answer, its forward passes and every value must be the same; a
-document that differs is excused only as a floating-point tie: its recorded margin (the smaller of both runs') is below
-``TIE``, or nothing but its forward passes differs (decisions behind the end of an answer have no margin), and all
-excused ones are less than ``EXCUSED_SHARE`` of the documents.
-
-*Paired* elsewhere: the headline score of each task may not drop, by an exact or permutation test on the documents'
-differences (one-sided, adjusted by Holm's method over the tasks) and by at least the smallest effect that matters.
-"""
+"""The report of a run judged against a baseline: what was judged and how, and the documents that differ."""
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import asdict
+from typing import Any
 
-from dare_bench.errors import IncompleteError, RunError, UsageError
-from dare_bench.program import from_running, several
-from dare_bench.reports import baseline as baselines
-from dare_bench.reports.baseline import Baseline, Task, Value
-from dare_bench.reports.conditions import Unlike, notes, unlike
-from dare_bench.reports.text import points
-from dare_bench.runs.reader import Run
-from dare_bench.runs.schema import Program
+from dare_bench.analysis.baseline import Baseline, Value
+from dare_bench.analysis.baseline_conditions import short_hash
+from dare_bench.analysis.regression import EXCUSED_SHARE, LEVEL, TIE, DocumentChange, JudgedScore, RegressionVerdict
+from dare_bench.formatting import NONE, bounds, number, p_value, points, score_text
+from dare_bench.reports.compare import detectable_drop
+from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable
 from dare_bench.runs.scores import are_shares
 from dare_bench.runs.text import counted
-from dare_bench.stats.paired import Difference, holm, paired_difference, smallest_detectable, smallest_detectable_mean
 
-TIE = 1e-4
-"""Margins below this are floating-point ties. In logits; float32 on CPUs differs by about 1e-5."""
-EXCUSED_SHARE = 0.01
-LEVEL = 0.05
-SMALLEST_EFFECT = 0.01
-_NO_SCORE = "the run has no such score"
-_NO_MEAN = "not judged: it is no mean over documents that both have"
-_CLOSE = {"rel_tol": 1e-4, "abs_tol": 1e-6}
-_CLOSE_NATS = {"rel_tol": 1e-4, "abs_tol": 1e-3}
-Mode = Literal["exact", "paired"]
+_SHOWN = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Flip:
-    """A document that differs. ``values``: (score, before, after) where a value does; ``answer``: whether the answer
-    does; ``nfe``: before and after, its forward passes and those that
-    wrote something, where they do; ``margin``: the smaller one of both runs (None:
-    0.01 or more, or not recorded)."""
-
-    task: str
-    doc_id: str
-    answer: bool
-    nfe: tuple[tuple[int, int], tuple[int, int]] | None
-    values: tuple[tuple[str, Value, Value], ...]
-    margin: float | None
-    excused: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One score of a task. ``before`` and ``after`` are its values, the baseline's first; ``flips`` counts documents
-    whose value differs. Of the paired mode: ``difference`` as measured, ``p`` of a drop (one-sided, adjusted), and
-    ``detectable``: the drop that so many documents show four times in five. ``reason`` says why where ``red``, and
-    where the score is not judged."""
-
-    task: str
-    key: str
-    mode: Mode
-    before: float
-    after: float
-    n: int
-    higher_is_better: bool
-    flips: int = 0
-    judged: bool = True
-    difference: Difference | None = None
-    p: float | None = None
-    detectable: float | None = None
-    red: bool = False
-    reason: str = ""
-
-    @property
-    def gain(self) -> float:
-        """How much better the score became; negative where it dropped."""
-        return (self.after - self.before) * (1 if self.higher_is_better else -1)
-
-    @property
-    def is_share(self) -> bool:
-        """Are its values shares, so that a drop can be told in points of a hundred?"""
-        return are_shares(self.key, *(value for value in (self.before, self.after) if not math.isnan(value)))
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What came of it. ``flips`` are of tasks in exact mode, ``changed`` the documents of the others whose headline
-    value differs; ``reasons`` are empty unless ``red``; ``groups``: name, score, before and after of groups, which are
-    told and never judged, for their tasks are."""
-
-    run: str
-    before: Baseline
-    after: Baseline
-    smallest_effect: float
-    scores: list[Judged]
-    flips: list[Flip]
-    reasons: list[str]
-    changed: list[Flip] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    groups: list[tuple[str, str, float, float]] = field(default_factory=list)
-
-    @property
-    def red(self) -> bool:
-        return bool(self.reasons)
-
-    @property
-    def documents(self) -> int:
-        """Documents of the tasks that are judged exactly."""
-        return sum(self.before.tasks[task].n_docs for task in {s.task for s in self.scores if s.mode == "exact"})
-
-
-def judge(
-    run: Run | str | Path,
-    baseline: Baseline | str | Path,
-    smallest_effect: float = SMALLEST_EFFECT,
-    *,
-    any_program: bool = False,
-) -> Verdict:
-    """Hold a run against a baseline (or its file).
-
-    Args:
-        smallest_effect: a drop below this is no regression in paired mode, on the scores' own scale (0.01: one point).
-        any_program: judge also answers that another program than this one made.
-
-    Raises:
-        UsageError: no baseline there, or the run was asked otherwise: other tasks, documents, prompts, decoding.
-        IncompleteError: documents of the run failed, it has not finished, or it is limited where the baseline is not.
-        RunError: no run, one without sample lines or with edited ones, answers of another program, or nothing that can
-            be judged.
-    """
-    run = run if isinstance(run, Run) else Run(run)
-    old = baseline if isinstance(baseline, Baseline) else baselines.read(baseline)
-    if not (math.isfinite(smallest_effect) and smallest_effect >= 0):
-        raise UsageError(
-            f"smallest effect {smallest_effect}: expected a number of at least 0, such as 0.01 (one point)"
+def elements(verdict: RegressionVerdict, most: int | None = _SHOWN) -> Iterator[Element]:
+    """The report; of the documents that differ ``most`` are shown (None: all)."""
+    before, after = verdict.before.checkpoint, verdict.after.checkpoint
+    yield Heading(headline(verdict))
+    yield Paragraph(f"{verdict.run} ({after.name}) against the baseline of {before.name}")
+    if verdict.reasons:
+        yield Bullets(verdict.reasons)
+    exact = [score for score in verdict.scores if score.mode == "exact"]
+    paired = [score for score in verdict.scores if score.mode == "paired"]
+    if exact:
+        yield Paragraph(
+            "Every answer, its forward passes and its values must be the same in"
+            f" {counted(verdict.documents, 'document')}; excused, in less than {100 * EXCUSED_SHARE:g} % of them: ties"
+            f" (a margin below {TIE:g}), and nothing but another number of forward passes."
         )
-    now = complete(run, any_program)
-    for task, own in old.tasks.items():
-        if task in now.tasks and now.tasks[task].limited and not own.limited:
-            has = counted(now.tasks[task].n_docs, "document")
-            raise IncompleteError(
-                f"{run.path} has {has} of {task}, the baseline all {own.n_docs}; evaluate without --limit"
-            )
-    if found := unlike(old, now):
-        raise UsageError(refusal(run, found))
-    verdict = compare(run.run_id, old, now, smallest_effect)
-    if not any(one.judged for one in verdict.scores):
-        told = "; ".join(f"{one.task} {one.key} {one.before:g} -> {one.after:g}" for one in verdict.scores)
-        raise RunError(
-            f"{run.path}: nothing can be judged, no headline is a mean over documents that both have ({told})"
-        )
-    return verdict
+        yield ReportTable(("task", "score", "baseline", "run", "documents", "other values"), [
+            (score.task, score.key, *_values_of(score), str(score.n), str(score.flips)) for score in exact
+        ])  # fmt: skip
+    if paired:
+        yield from _paired(verdict, paired)
+    if verdict.groups:
+        yield Paragraph("Groups (not judged, for their tasks are):")
+        yield ReportTable(("group", "score", "baseline", "run"), [
+            (name, key, *(score_text(value, are_shares(key, a, b)) for value in (a, b)))
+            for name, key, a, b in verdict.groups
+        ])  # fmt: skip
+    if verdict.notes:
+        yield Heading("What else differs", 3)
+        yield Bullets(verdict.notes)
+    yield from _documents("Documents that differ", list(map(flip_line, verdict.flips)), most)
+    yield from _documents("Documents whose score changed", list(map(change_line, verdict.changed)), most)
 
 
-def complete(run: Run, any_program: bool = False) -> Baseline:
-    """A run as a baseline, if nothing of it is missing and this program answered; raises IncompleteError, RunError."""
-    if run.status != "complete" or run.block is None:
-        failures = run.block.failures if run.block else []
-        if failures:
-            first = failures[0]
-            why = f"{counted(len(failures), 'document')} failed, the first {first.task}/{first.doc_id}: {first.error}"
-        else:
-            why = f"its status is {run.status}"
-        raise IncompleteError(f"{run.path} is incomplete: {why}; run the same command again, it goes on where it ended")
-    if not any_program and (why := _foreign(run.block.programs)):
-        raise RunError(f"{run.path}: {why}; evaluate with --fresh, or judge its answers as they are: --any-program")
-    return baselines.of_run(run)
+def headline(verdict: RegressionVerdict) -> str:
+    """The verdict, and where it is that nothing was shown, the smallest drop that would have been: that of the task
+    which could show least."""
+    if verdict.red:
+        return "Regression"
+    unseen = _unseen(verdict.scores)
+    if not unseen:
+        return "No regression"
+    weakest = max(unseen, key=lambda score: (score.detectable == math.inf, score.is_share, score.detectable))
+    documents = f"{counted(weakest.n, 'document')} of {weakest.task}"
+    if weakest.detectable is None or weakest.detectable == math.inf:
+        return f"No regression shown; {documents} can show no drop at all"
+    smallest = points(weakest.detectable, weakest.is_share)
+    return f"No regression shown; the smallest drop that {documents} can show: {smallest}"
 
 
-def _foreign(programs: Sequence[Program]) -> str:
-    """Why the answers say nothing of the program that is running; empty where they do."""
-    if not programs:
-        return "which program answered was not recorded"
-    if found := several(programs):
-        return found
-    found = from_running(programs[0].parts)
-    return f"another program than this one answered ({found})" if found else ""
+def _unseen(scores: Sequence[JudgedScore]) -> list[JudgedScore]:
+    """The scores of which a paired test has shown nothing."""
+    return [score for score in scores if score.detectable is not None and not score.red and not _better(score)]
 
 
-def refusal(run: Run, found: Sequence[Unlike]) -> str:
-    """One line that names every difference."""
-    told = "; ".join(f"{one.what}: the baseline has {one.expected}, the run {one.seen}" for one in found)
-    todo = "; ".join(dict.fromkeys(one.remedy for one in found))
-    renew = ", or renew the baseline: --update" if all(one.renewable for one in found) else ""
-    return f"{run.path} was not asked what the baseline was. {told}. {todo}{renew}"
-
-
-def compare(name: str, old: Baseline, now: Baseline, smallest_effect: float = SMALLEST_EFFECT) -> Verdict:
-    """Two baselines that were asked the same."""
-    exact = [task for task in old.tasks if mode(old, now, task) == "exact"]
-    flips = [flip for task in exact for flip in _flips(task, old.tasks[task], now.tasks[task])]
-    scores = [one for task in exact for one in _exact(task, old.tasks[task], now.tasks[task], flips)]
-    scores += _paired(old, now, [task for task in old.tasks if task not in exact], smallest_effect)
-    if not scores:
-        raise RunError(f"there is nothing to judge: no task of the baseline has a score ({', '.join(old.tasks)})")
-    documents = sum(old.tasks[task].n_docs for task in exact)
-    reasons = [
-        *_unexcused(flips, documents),
-        *(one.reason for one in scores if one.red and (one.mode == "paired" or math.isnan(one.after))),
-    ]
-    groups = [
-        (group, key, value, now.groups[group][key])
-        for group, keys in old.groups.items()
-        for key, value in keys.items()
-        if key in now.groups.get(group, {})
-    ]
-    changed = [
-        flip
-        for task, own in old.tasks.items()
-        if task not in exact and own.headline in now.tasks[task].scores
-        for flip in _flips(task, own, now.tasks[task], [own.headline])
-        if flip.values
-    ]
-    told = [*notes(old, now), *_unjudged(old, scores)]
-    return Verdict(name, old, now, smallest_effect, scores, flips, reasons, changed, told, groups)
-
-
-def mode(old: Baseline, now: Baseline, task: str) -> Mode:
-    """Is the same answer promised for every document of a task?"""
-    a, b = old.checkpoint, now.checkpoint
-    same = (a.content_hash, a.adapter_hash, a.dtype) == (b.content_hash, b.adapter_hash, b.dtype)
-    tiers = {old.tasks[task].tier, now.tasks[task].tier}
-    return "exact" if same and {old.device, now.device} == {"cpu"} and tiers <= {"E0", "E1", "E2"} else "paired"
-
-
-# -- exact -----------------------------------------------------------------------------------------------------------
-
-
-def _flips(name: str, old: Task, now: Task, keys: Sequence[str | None] = ()) -> Iterator[Flip]:
-    """Documents that differ; their values of the scores named, or of all that both have."""
-    before, after = list(old.scores), list(now.scores)
-    both = [(key, before.index(key), after.index(key)) for key in before if key in after and (not keys or key in keys)]
-    for doc, a in old.documents.items():
-        b = now.documents[doc]
-        pairs = [(key, a.values[i], b.values[j]) for key, i, j in both]
-        values = tuple(pair for pair in pairs if not _same(pair[1], pair[2]))
-        answer = not _same(a.answer, b.answer, _CLOSE_NATS)
-        nfe = (a.nfe, b.nfe) if a.nfe is not None and b.nfe is not None and a.nfe != b.nfe else None
-        if answer or values or nfe:
-            margin = min((margin for margin in (a.margin, b.margin) if margin is not None), default=None)
-            # The same answer in as many passes has another value: that is the scorer, and no tie. Passes alone may
-            # turn behind the end of the answer, where no margin is kept.
-            tie = (nfe is not None and not answer and not values) or (
-                (answer or nfe is not None) and margin is not None and margin < TIE
-            )
-            yield Flip(name, doc, answer, nfe, values, margin, tie)
-
-
-def _same(a: Any, b: Any, close: dict[str, float] = _CLOSE) -> bool:
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(_same(x, y, close) for x, y in zip(a, b, strict=True))
-    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
-        return math.isclose(a, b, **close)
-    return bool(a == b)
-
-
-def _exact(name: str, old: Task, now: Task, flips: Sequence[Flip]) -> Iterator[Judged]:
-    for key, score in old.scores.items():
-        other = now.scores.get(key)
-        mine = [flip for flip in flips if flip.task == name and any(value[0] == key for value in flip.values)]
-        open_ = [flip.doc_id for flip in mine if not flip.excused]
-        yield Judged(
-            task=name,
-            key=key,
-            mode="exact",
-            before=score.value,
-            after=other.value if other else math.nan,
-            n=len(old.documents),
-            higher_is_better=score.higher_is_better is not False,
-            flips=len(mine),
-            red=bool(open_) or other is None,
-            reason=f"{name} {key}: {_NO_SCORE}" if other is None else _named("another value in documents", open_),
-        )
-
-
-def _unexcused(flips: Sequence[Flip], documents: int) -> Iterator[str]:
-    for task in dict.fromkeys(flip.task for flip in flips):
-        mine = [flip for flip in flips if flip.task == task and not flip.excused]
-        if mine:
-            yield f"{task}: " + _named(
-                "another answer, value or number of forward passes in documents", [flip.doc_id for flip in mine]
-            )
-    if text := too_many(sum(flip.excused for flip in flips), documents):
-        yield text
-
-
-def too_many(excused: int, documents: int) -> str:
-    """What is said of excused documents where they are too many; "" where they are not."""
-    if not excused or excused < EXCUSED_SHARE * documents:
-        return ""
-    differ = "document differs" if excused == 1 else "documents differ"
-    return (
-        f"{excused} of {documents} {differ} only in floating-point ties or numbers of forward passes:"
-        f" expected less than {100 * EXCUSED_SHARE:g} % of them"
+def _paired(verdict: RegressionVerdict, scores: Sequence[JudgedScore]) -> Iterator[Element]:
+    judged = sum(score.judged for score in scores)
+    smallest, shares = verdict.smallest_effect, {score.is_share for score in scores if score.judged}
+    least = points(smallest) if False not in shares else f"{smallest:g}"
+    if shares == {True, False}:
+        least += f" ({points(smallest)} where a score is a share)"
+    yield Paragraph(
+        f"A regression is a drop of at least {least} that is significant: paired by"
+        f" document, one-sided, p at most {LEVEL:g}{f', adjusted by Holm over {judged} tasks' if judged > 1 else ''}."
+        + (" Differences of shares are in points." if any(score.is_share for score in scores) else "")
     )
+    columns = ("task", "score", "baseline", "run", "better by", "interval", "p of a drop", "documents", "verdict")
+    yield ReportTable(columns, list(map(_row, scores)))
+    if unseen := _unseen(scores):
+        yield Bullets([
+            f"{score.task} {score.key}: {detectable_drop(score.n, score.detectable or 0.0, score.is_share)}"
+            for score in unseen
+        ])  # fmt: skip
 
 
-def _named(what: str, ids: Sequence[str], most: int = 10) -> str:
-    if not ids:
-        return ""
-    return f"{what} {', '.join(ids[:most])}" + (f" and {len(ids) - most} more" if len(ids) > most else "")
-
-
-# -- paired ----------------------------------------------------------------------------------------------------------
-
-
-def _paired(old: Baseline, now: Baseline, tasks: Sequence[str], smallest: float) -> list[Judged]:
-    """Every score of these tasks; their headlines are judged, the others told."""
-    heads = [(task, old.tasks[task].headline) for task in tasks]
-    measured = {
-        task: _difference(old.tasks[task], now.tasks[task], key) if key is not None else None for task, key in heads
-    }
-    signs = {task: -1 if key and old.tasks[task].scores[key].higher_is_better is False else 1 for task, key in heads}
-    raw = [_drop_p(found, signs[task]) for task, found in measured.items()]
-    adjusted = dict(zip(measured, holm(raw), strict=True))
-    judged = sum(p is not None for p in raw) or 1
-    made = []
-    for task in tasks:
-        for key, score in old.tasks[task].scores.items():
-            other = now.tasks[task].scores.get(key)
-            told = Judged(
-                task, key, "paired", score.value, other.value if other else math.nan, score.n,
-                score.higher_is_better is not False, judged=False, reason="not judged: not the task's headline",
-            )  # fmt: skip
-            if key == old.tasks[task].headline:
-                told = _head(told, old, now, measured[task], adjusted[task], smallest, judged)
-            made.append(told)
-    return made
-
-
-def _head(
-    told: Judged, old: Baseline, now: Baseline, found: Difference | None, p: float | None, smallest: float, judged: int
-) -> Judged:
-    if lost := _lost(old.tasks[told.task], now.tasks[told.task], told.key):
-        return replace(told, judged=True, difference=found, p=p, red=True, reason=f"{told.task} {told.key}: {lost}")
-    if found is None:
-        return replace(told, reason=_NO_MEAN)
-    drop = -found.value if told.higher_is_better else found.value
-    red = p is not None and p <= LEVEL and drop >= smallest - 1e-12
-    by = points(drop) if told.is_share else f"{drop:g}"
-    what = f"dropped by {by}" if told.higher_is_better else f"rose by {by}, where less is better"
-    return replace(
-        told, judged=True, n=found.n, flips=found.won + found.lost, difference=found, p=p, red=red,
-        detectable=_detectable(old.tasks[told.task], now.tasks[told.task], told.key, judged),
-        reason=f"{told.task} {told.key} {what} (p {p:.2g})" if red else "",
+def _row(score: JudgedScore) -> tuple[str, ...]:
+    difference, share = score.difference, score.is_share
+    word = "no regression" if score.judged else "not judged"
+    interval, documents = NONE, str(score.n)
+    if difference is not None:
+        lo, hi, won, lost = difference.lo, difference.hi, difference.won, difference.lost
+        if not score.higher_is_better:
+            lo, hi, won, lost = None if hi is None else -hi, None if lo is None else -lo, lost, won
+        interval, documents = bounds(lo, hi, share, "+"), f"{score.n}: {won} better, {lost} worse"
+    return (
+        score.task, score.key, *_values_of(score), NONE if math.isnan(score.gain) else number(score.gain, share, "+"),
+        interval, p_value(score.p), documents, "REGRESSION" if score.red else "better" if _better(score) else word,
     )  # fmt: skip
 
 
-def _lost(old: Task, now: Task, key: str) -> str:
-    """What the baseline has of a score and the run has not; nothing is judged by the rest alone."""
-    if key not in now.scores:
-        return _NO_SCORE
-    at, other = list(old.scores).index(key), list(now.scores).index(key)
-    gone = [
-        doc
-        for doc, row in old.documents.items()
-        if _parts(row.values[at]) is not None and _parts(now.documents[doc].values[other]) is None
-    ]
-    return _named("no value any more in documents", gone)
+def _values_of(score: JudgedScore) -> tuple[str, str]:
+    return score_text(score.before, score.is_share), score_text(score.after, score.is_share)
 
 
-def _unjudged(old: Baseline, scores: Sequence[Judged]) -> Iterator[str]:
-    """Tasks whose headline nobody can judge, so that a look at them is not forgotten."""
-    for one in scores:
-        if not one.judged and one.key == old.tasks[one.task].headline:
-            yield f"{one.task} {one.key} is not judged, it is no mean over documents that both have"
+def _better(score: JudgedScore) -> bool:
+    difference = score.difference
+    return (
+        score.judged
+        and difference is not None
+        and difference.p is not None
+        and difference.p / 2 <= LEVEL
+        and score.gain > 0
+    )
 
 
-def _drop_p(found: Difference | None, sign: int) -> float | None:
-    """One-sided: of a change for the worse at least as large. The two-sided tests are symmetric."""
-    if found is None or found.p is None:
-        return None
-    if found.value == 0:
-        return 1.0
-    return found.p / 2 if found.value * sign < 0 else 1 - found.p / 2
+def _documents(title: str, lines: Sequence[str], most: int | None) -> Iterator[Element]:
+    if not lines:
+        return
+    shown = lines if most is None else lines[:most]
+    yield Heading(title, 3)
+    yield Bullets(shown)
+    if len(shown) < len(lines):
+        yield Paragraph(f"{len(lines) - len(shown)} more; --json has all.")
 
 
-def _difference(old: Task, now: Task, key: str) -> Difference | None:
-    values = _values(old, now, key)
-    return paired_difference(*values) if values is not None else None
+def flip_line(change: DocumentChange) -> str:
+    """A document that should not differ, in one line."""
+    texts = ["another answer"] if change.answer else []
+    if change.nfe:
+        texts.append("{} ({} writing) -> {} ({} writing) forward passes".format(*change.nfe[0], *change.nfe[1]))
+    margin = "margin 0.01 or more, or not recorded" if change.margin is None else f"margin {change.margin:g}"
+    what = "; ".join([*texts, *_values(change)])
+    return f"{change.task}/{change.doc_id}: {what} ({margin}{', excused' if change.excused else ''})"
 
 
-def _values(old: Task, now: Task, key: str) -> tuple[list[float], list[float]] | None:
-    """Both runs' values of the documents that have one in both, if the scores are means of them."""
-    if key not in now.scores:
-        return None
-    at, other = list(old.scores).index(key), list(now.scores).index(key)
-    pairs = [(_parts(row.values[at]), _parts(now.documents[doc].values[other])) for doc, row in old.documents.items()]
-    both = [(a, b) for a, b in pairs if a is not None and b is not None]
-    if not both or any(len(a) != len(b) for a, b in both):
-        return None
-    each = sum(len(a) for a, _ in both) / len(both)  # a document weighs as much as it has parts
-    first, second = ([math.fsum(pair[i]) / each for pair in both] for i in (0, 1))
-    if len(both) == len(pairs):
-        for values, score in ((first, old.scores[key]), (second, now.scores[key])):
-            if not math.isclose(math.fsum(values) / len(values), score.value, rel_tol=1e-4, abs_tol=1e-6):
-                return None
-    return first, second
+def change_line(change: DocumentChange) -> str:
+    """A document whose score changed, in one line."""
+    return f"{change.task}/{change.doc_id}: {'; '.join(_values(change))}"
 
 
-def _parts(value: Value) -> list[float] | None:
-    parts = value if isinstance(value, list) else [value]
-    found = [float(part) for part in parts if isinstance(part, (int, float))]
-    return found if len(found) == len(parts) else None
+def _values(change: DocumentChange) -> Iterator[str]:
+    return (f"{key} {_shown(a)} -> {_shown(b)}" for key, a, b in change.values)
 
 
-def _detectable(old: Task, now: Task, key: str, judged: int) -> float | None:
-    """The smallest drop that is found four times in five, at the level that the most significant of the tasks needs."""
-    values = _values(old, now, key)
-    if values is None:
-        return None
-    level = 1 - 2 * LEVEL / judged
-    changes = [b - a for a, b in zip(*values, strict=True)]
-    if all(value in (0.0, 1.0) for side in values for value in side):
-        return smallest_detectable(len(changes), sum(map(bool, changes)) / len(changes), level)
-    return smallest_detectable_mean(len(changes), statistics.stdev(changes) if len(changes) > 1 else 0.0, level)
+def _shown(value: Value) -> str:
+    return "nothing" if value is None else f"{value:g}" if isinstance(value, (int, float)) else str(value)
+
+
+def judged_line(score: JudgedScore) -> str:
+    """One score in one line."""
+    before, after = _values_of(score)
+    documents = f"{counted(score.n, 'document')} ({score.mode})"
+    return f"{score.task} {score.key}: baseline {before}, run {after}, {documents}"
+
+
+def replaced(old: Baseline, new: Baseline) -> Iterator[str]:
+    """What a renewed baseline is of, and every score, before and after: a line each."""
+    a, b = old.checkpoint, new.checkpoint
+    for name, before, after in (
+        ("checkpoint", f"{a.name} of {a.family}", f"{b.name} of {b.family}"),
+        ("its content", short_hash(a.content_hash), short_hash(b.content_hash)),
+        ("its adapter", short_hash(a.adapter_hash), short_hash(b.adapter_hash)),
+        ("dtype", a.dtype, b.dtype),
+        ("device", old.device, new.device),
+    ):
+        yield f"{name}: {before}" + (" (the same)" if before == after else f" -> {after}")
+    ours, theirs = _scores(old), _scores(new)
+    for task, key in {**ours, **theirs}:
+        values = [side.get((task, key), math.nan) for side in (ours, theirs)]
+        share = are_shares(key, *(value for value in values if not math.isnan(value)))
+        yield f"{task} {key}: {score_text(values[0], share)} -> {score_text(values[1], share)}"
+
+
+def _scores(baseline: Baseline) -> dict[tuple[str, str], float]:
+    own = {(task, key): score.value for task, found in baseline.tasks.items() for key, score in found.scores.items()}
+    return own | {(group, key): value for group, keys in baseline.groups.items() for key, value in keys.items()}
+
+
+def record(verdict: RegressionVerdict) -> dict[str, Any]:
+    """For ``--json``."""
+    return {
+        "red": verdict.red,
+        "headline": headline(verdict),
+        "reasons": verdict.reasons,
+        "run": verdict.run,
+        "checkpoint": verdict.after.checkpoint.model_dump(),
+        "baseline": verdict.before.checkpoint.model_dump(),
+        "smallest_effect": verdict.smallest_effect,
+        "scores": [{**asdict(score), "gain": score.gain} for score in verdict.scores],
+        "groups": [dict(zip(("group", "score", "before", "after"), group, strict=True)) for group in verdict.groups],
+        "flips": [asdict(change) for change in verdict.flips],
+        "changed": [asdict(change) for change in verdict.changed],
+        "notes": verdict.notes,
+    }

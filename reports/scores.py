@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dare_bench.reports.text import Bullets, Heading, Line, Piece, Table, bounds, percent
-from dare_bench.runs.asked import answers_each, config_of
-from dare_bench.runs.names import run_names
+from dare_bench.analysis.names import run_names
+from dare_bench.analysis.settings import answers_each, config_of
+from dare_bench.formatting import bounds, percent
+from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import counted, no_answer
@@ -21,7 +22,7 @@ _SHORT = {"opencompass": "oc"}
 """Harnesses' names as they are written in a column."""
 
 
-def pieces(runs: Sequence[Run]) -> Iterator[Piece]:
+def elements(runs: Sequence[Run]) -> Iterator[Element]:
     """The report's section on scores: one or two runs in full, more of them as one table of headline scores.
 
     Tasks inside a group with a score of its own are left to the group.
@@ -32,10 +33,10 @@ def pieces(runs: Sequence[Run]) -> Iterator[Piece]:
     for run, name in zip(runs, run_names(runs), strict=True):
         yield Heading(name)
         if run.block is None:
-            yield Line(f"No results yet (status {run.status}): run the same command again to finish it.")
+            yield Paragraph(f"No results yet (status {run.status}): run the same command again to finish it.")
             continue
         block = run.block
-        yield Line(
+        yield Paragraph(
             f"{block.model.name} ({block.model.family}, {block.model.dtype}) under {block.harness.name}"
             f" {block.harness.version}, {run.status}, {run.created[:16].replace('T', ' ')}"
         )
@@ -46,14 +47,14 @@ def pieces(runs: Sequence[Run]) -> Iterator[Piece]:
             yield Bullets(remarks)
 
 
-def _overview(runs: Sequence[Run]) -> Iterator[Piece]:
+def _overview(runs: Sequence[Run]) -> Iterator[Element]:
     """One table for all runs. What is equal in all of them stands above it and not in a column."""
     yield Heading("Scores")
     names = dict(zip(map(id, runs), run_names(runs), strict=True))
     rows = [(run, score, _place(run, score.task, names[id(run)])) for run in runs for score in _leading(run)]
     columns = _columns([place for _, _, place in rows], [score.key for _, score, _ in rows])
     if rows and (above := [_whole(rows[0][0], name) for name in ("model", "harness") if name not in columns]):
-        yield Line(f"All: {' under '.join(above)}.")
+        yield Paragraph(f"All: {' under '.join(above)}.")
     yield _table(columns, [(run, score, [place[name] for name in columns]) for run, score, place in rows])
     remarks = [f"{names[id(run)]}: {text}" for run in runs if run.block for text in (*_repeats(run), *_left_out(run))]
     remarks += [f"{names[id(run)]}: no results yet (status {run.status})" for run in runs if run.block is None]
@@ -98,7 +99,7 @@ def _columns(places: Sequence[dict[str, str]], keys: Sequence[str]) -> list[str]
     return columns
 
 
-def _table(names: Sequence[str], rows: Sequence[tuple[Run, Score, Sequence[str]]]) -> Table:
+def _table(names: Sequence[str], rows: Sequence[tuple[Run, Score, Sequence[str]]]) -> ReportTable:
     """One row for each score: ``names`` and what the rows have for these, then the score's own cells."""
     rates = any(score.extraction_rate is not None for _, score, _ in rows)
     columns = [*names, "metric", "%", "95 %", "n", "tier", *(["extracted"] if rates else [])]
@@ -109,7 +110,7 @@ def _table(names: Sequence[str], rows: Sequence[tuple[Run, Score, Sequence[str]]
         value = percent(score.value) if 0 <= score.value <= 1 else f"({score.value:g})"
         own = [metric, value, bounds(score.lo, score.hi), n, score.tier or ""]
         made.append([*first, *own, *([percent(score.extraction_rate)] if rates else [])])
-    return Table(columns, made)
+    return ReportTable(columns, made)
 
 
 def _remarks(run: Run) -> Iterator[str]:

@@ -31,7 +31,7 @@ def verb(*words: str | Path) -> int:
 def evaluate(file: Path, folder: Path) -> Path:
     """A new run of what a baseline holds; its directory."""
     from dare_bench import evaluate as work
-    from dare_bench.reports.baseline import read
+    from dare_bench.analysis.baseline import read
 
     known = read(file)
     run = work(

@@ -14,11 +14,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from scipy.stats import binomtest
-
 from dare_bench.runs.reader import Run, find_runs
+from dare_bench.stats.paired import mcnemar
 
-DOCS = Path("docs/trained")
+DOCS, RUNS = Path("docs/trained"), Path("leaderboards/examples/trained")
 BEGIN, END = "<!-- table: made by scripts/trained.py -->", "<!-- end of table -->"
 KEPT = ("run.json", "done.json", "results_*.json", "samples_*.jsonl")
 """Of a run: what boards and comparisons read. Journals and unmasking traces are left out."""
@@ -37,7 +36,7 @@ class Against:
     @property
     def p(self) -> float:
         """McNemar's exact p, two-sided."""
-        return float(binomtest(self.won, self.won + self.lost).pvalue) if self.won + self.lost else 1.0
+        return mcnemar(self.won, self.lost)
 
 
 def solved(run: Run, task: str) -> dict[str, bool]:
@@ -151,7 +150,7 @@ def main() -> None:
     out = Path(sys.argv[1])
     every = find_runs(out / "runs")
     runs = [run for run in every if (told := run.block.model.lineage) is None or told["data"] in run.tasks]
-    copy_runs(runs, DOCS / "runs", out)
+    copy_runs(runs, RUNS, out)
     lines = curves(out / "train")
     rows = [
         f"{name},{step},{loss:.6g},{'' if margin is None else f'{margin:.6g}'}" for name, step, loss, margin in lines

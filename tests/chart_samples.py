@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from dare_bench.leaderboards.charts import Point, Series, Step, lines, scatter
+from dare_bench.leaderboards.charts import CurvePoint, Point, Series, lines, scatter
 
 
 def tree(figure: str) -> ElementTree.Element:
@@ -35,7 +35,7 @@ def runs(count: int, families: int = 4) -> list[Point]:
 
 
 def curve(name: str, *steps: tuple[float, float], **more) -> Series:
-    return Series(name, [Step(x, y, f"{name}-{x}", y - 0.1, y + 0.1) for x, y in steps], **more)
+    return Series(name, [CurvePoint(x, y, f"{name}-{x}", y - 0.1, y + 0.1) for x, y in steps], **more)
 
 
 def training(*series: Series, **more) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dare_bench.loading import load
 from dare_bench.model import Model
-from dare_bench.model_adapters.sampling.text import through_eos
+from dare_bench.model_adapters.sampling.stopping import through_eos
 
 PARITY = Path(__file__).parent / "parity"
 FOLDER = PARITY / "llada"

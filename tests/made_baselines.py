@@ -8,8 +8,8 @@ from typing import Any
 
 from run_factory import make_run
 
-from dare_bench.reports import baseline as baselines
-from dare_bench.reports.baseline import Baseline
+from dare_bench.analysis import baseline as baselines
+from dare_bench.analysis.baseline import Baseline
 from dare_bench.runs.reader import Run
 
 TASK = "dare_sudoku"

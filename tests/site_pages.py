@@ -13,7 +13,7 @@ from dare_bench.leaderboards.board import load_board
 from dare_bench.leaderboards.builder import build
 from dare_bench.leaderboards.entries import read_entries
 from dare_bench.leaderboards.ranking import make_rows, settled
-from dare_bench.leaderboards.rows import Row
+from dare_bench.leaderboards.rows import BoardRow
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "rect", "path", "col", "circle", "line"}
 TASKS = {"dare_sudoku": 0.95, "dare_countdown3": 0.4, "choice_x": 0.3}
@@ -102,7 +102,7 @@ def change(folder: Path, alter: Callable[[dict[str, Any]], Any]) -> None:
     path.write_text(json.dumps(results))
 
 
-def rows_of(runs: Path, **changes: Any) -> list[Row]:
+def rows_of(runs: Path, **changes: Any) -> list[BoardRow]:
     board = load_board("default").model_copy(update=changes)
     entries = read_entries([runs], lambda text: None)
     columns = board.columns(entries)

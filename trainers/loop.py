@@ -1,4 +1,4 @@
-"""One training loop for every method, on ``transformers.Trainer``: it owns steps, optimizer, schedule, precision,
+"""One training loop for every objective, on ``transformers.Trainer``: it owns steps, optimizer, schedule, precision,
 processes, trackers and resume; ours are the data of a step, the loss, and where checkpoints go.
 
 A checkpoint is whole once its ``lineage.json`` stands in it, which is written last. The same command goes on from the
@@ -30,11 +30,11 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from dare_bench.diffusion.forward import Inputs
 from dare_bench.errors import TrainingError, UsageError, unknown
 from dare_bench.protocols import LoadedModel, Services
-from dare_bench.trainers.method import Method
-from dare_bench.trainers.progress import Progress
+from dare_bench.trainers.objective import Objective
+from dare_bench.trainers.progress import TrainingProgress
 from dare_bench.trainers.reference import open_reference
 from dare_bench.trainers.resume import check_whole, damage_told, save_told
-from dare_bench.trainers.steps import Micro, Shape, Steps
+from dare_bench.trainers.steps import Micro, Steps, StepShape
 from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
@@ -49,23 +49,23 @@ SCHEDULES = (
 """Those of transformers that need no settings of their own."""
 
 
-def run(method: Method, spec: TrainSpec, model: LoadedModel, data: Tokens, out: Path, services: Services) -> Path:
-    """Train ``model`` by ``method`` and save it to ``out``.
+def run(objective: Objective, spec: TrainSpec, model: LoadedModel, data: Tokens, out: Path, services: Services) -> Path:
+    """Train ``model`` on ``objective`` and save it to ``out``.
 
     Raises:
         TrainingError: a loss that is no number; the step and rows are named.
         SaveError: a checkpoint could not be written.
     """
-    items = method.items(data)
-    arguments = training_arguments(spec, method, model, out)
-    shape = Shape(spec.per_device_train_batch_size, spec.gradient_accumulation_steps, arguments.world_size)
+    items = objective.items(data)
+    arguments = training_arguments(spec, objective, model, out)
+    shape = StepShape(spec.per_device_train_batch_size, spec.gradient_accumulation_steps, arguments.world_size)
     steps = spec.steps(len(items), shape.whole)
     arguments.max_steps = steps
     data_of_steps = Steps(
-        items, method.law, method.weigh, steps, shape, arguments.process_index, spec.seed, method.fresh_noise
+        items, objective.law, objective.weigh, steps, shape, arguments.process_index, spec.seed, objective.fresh_noise
     )
     with curves_in(out / "logs"):
-        loop = Loop(method, spec, model, data_of_steps, services, arguments)
+        loop = Loop(objective, spec, model, data_of_steps, services, arguments)
     if (last := loop.tidy(out)) is not None:
         check_whole(last)
         with damage_told(last):
@@ -84,7 +84,7 @@ def run(method: Method, spec: TrainSpec, model: LoadedModel, data: Tokens, out: 
     return out
 
 
-def training_arguments(spec: TrainSpec, method: Method, model: LoadedModel, out: Path) -> TrainingArguments:
+def training_arguments(spec: TrainSpec, objective: Objective, model: LoadedModel, out: Path) -> TrainingArguments:
     """transformers' settings of a training; names are the same on both sides.
 
     Raises:
@@ -94,7 +94,7 @@ def training_arguments(spec: TrainSpec, method: Method, model: LoadedModel, out:
         raise unknown("lr_scheduler_type", spec.lr_scheduler_type, SCHEDULES)
     if spec.fsdp and int(os.environ.get("WORLD_SIZE", "1")) == 1:
         raise UsageError("fsdp shards a model over several processes, and this is one; start more by torchrun")
-    default = method.lora_learning_rate if spec.peft else method.learning_rate
+    default = objective.lora_learning_rate if spec.peft else objective.learning_rate
     kept = ("lr_scheduler_type", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
     arguments = TrainingArguments(
         output_dir=str(out),
@@ -137,7 +137,7 @@ class Loop(Trainer):
 
     def __init__(
         self,
-        method: Method,
+        objective: Objective,
         spec: TrainSpec,
         model: LoadedModel,
         steps: Steps,
@@ -145,7 +145,7 @@ class Loop(Trainer):
         arguments: TrainingArguments,
     ) -> None:
         assert model.network is not None
-        self.method, self.asked, self.loaded, self.services = method, spec, model, services
+        self.objective, self.spec, self.loaded, self.services = objective, spec, model, services
         self.figures: dict[str, float] = {}
         self._counted_from = 0  # the step after which they begin
         model.network.train()
@@ -155,11 +155,11 @@ class Loop(Trainer):
         super().__init__(model=model.network, args=arguments, train_dataset=steps)
         self.steps = steps
         self.reference = None
-        if method.wants_reference:
-            self.reference = open_reference(method, spec, model, services, self.accelerator)
+        if objective.wants_reference:
+            self.reference = open_reference(objective, spec, model, services, self.accelerator)
         self.remove_callback(PrinterCallback)
         self.add_callback(_Keep(self))
-        self.add_callback(Progress(steps.shape.whole))
+        self.add_callback(TrainingProgress(steps.shape.whole))
 
     def create_accelerator_and_postprocess(self) -> None:
         """accelerate takes FSDP for accelerators alone and would run DDP on CPU ranks without a word."""
@@ -200,7 +200,7 @@ class Loop(Trainer):
             return nll
 
         self._rows = ", ".join(row.where for item in inputs.items for row in item[:1])
-        loss, figures = self.method.loss(inputs, policy, self.reference)
+        loss, figures = self.objective.loss(inputs, policy, self.reference)
         if not math.isfinite(value := float(loss.detach())):
             raise TrainingError(
                 f"step {inputs.step + 1}: the loss is {value}; rows of this batch: {self._rows}; lower "
@@ -235,7 +235,7 @@ class Loop(Trainer):
 
     def due(self, step: int) -> bool:
         """Is a checkpoint due after this step? The last step's is the output itself."""
-        every = (self.asked.save_steps, self.asked.eval_every)
+        every = (self.spec.save_steps, self.spec.eval_every)
         return step < self.args.max_steps and any(n is not None and step % n == 0 for n in every)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
@@ -252,14 +252,14 @@ class Loop(Trainer):
             for pickled in folder.glob("pytorch_model_fsdp*.bin"):  # the weights once more, as a pickle
                 pickled.unlink()
             self.services.lineage(folder, step, self.args.max_steps)
-            limit = self.asked.save_total_limit
+            limit = self.spec.save_total_limit
             for old in checkpoints(Path(self.args.output_dir))[: -limit if limit else 0]:
                 if old != folder:
                     remove(old)
         self._evaluate_saved(folder, step)
 
     def _evaluate_saved(self, folder: Path, step: int) -> None:
-        if self.asked.eval_every is None or step % self.asked.eval_every:
+        if self.spec.eval_every is None or step % self.spec.eval_every:
             return
         if self.is_world_process_zero():
             with kept_randomness():

@@ -1,36 +1,23 @@
-"""What a training method must say: its settings, its noise, its loss. All else is the loop's (``loop.py``).
+"""A training method: its name and settings around an objective (``objective.py``); the loop is ``loop.py``.
 
 A method of your own is one class and one line of registration: docs/training.md has a whole one.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict, ValidationError
-from torch import Tensor
 
 from dare_bench.config import one_line
-from dare_bench.diffusion.canvas import response
-from dare_bench.diffusion.forward import Inputs
-from dare_bench.diffusion.laws import Law, Noise
 from dare_bench.errors import UsageError, suggestion
 from dare_bench.protocols import LoadedModel, Services
+from dare_bench.trainers.objective import Objective
 from dare_bench.trainers.padding import PaddingOptions
-from dare_bench.trainers.steps import Item, Micro, Row
-from dare_bench.training.rows import Kind, TokenRow, Tokens
+from dare_bench.training.rows import Kind, Tokens
 from dare_bench.training.spec import TrainSpec
 from dare_bench.types import ModelSpec
-
-TokenLosses = Callable[[Inputs], Tensor]
-"""-log p of the masked tokens, float32 [N], in nats."""
-
-RowLosses = Callable[[Micro], Tensor]
-"""Another policy's weighted token losses summed by item and role (see :meth:`Micro.sums`), without a graph: float64
-[items, roles] on the CPU."""
 
 
 class Options(PaddingOptions):
@@ -39,21 +26,14 @@ class Options(PaddingOptions):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Method(ABC):
-    """A training method at work on one model. Subclasses say ``name``, ``reads``, ``Options``, ``law``, ``weigh`` and
-    ``loss``; one that wants another policy's losses (a reference) says so by ``wants_reference``."""
+class Method(Objective):
+    """An objective with a name, the kind of rows it ``reads``, and ``Options``; registered as a trainer."""
 
     name: ClassVar[str]
     about: ClassVar[str]
     """One line for lists."""
     reads: ClassVar[Kind] = "examples"
     Options: ClassVar[type[PaddingOptions]] = Options
-    learning_rate: ClassVar[float] = 1e-5
-    lora_learning_rate: ClassVar[float] = 1e-4
-    wants_reference: ClassVar[bool] = False
-
-    def __init__(self, options: Any, spec: ModelSpec, canvas: int | None) -> None:
-        self.options, self.spec, self.canvas = options, spec, canvas
 
     @classmethod
     def settle(cls, given: dict[str, Any], spec: ModelSpec) -> Any:
@@ -75,63 +55,6 @@ class Method(ABC):
     def family_defaults(cls, spec: ModelSpec) -> dict[str, Any]:
         """Settings that the model's family brings along."""
         return {}
-
-    @property
-    @abstractmethod
-    def law(self) -> Law:
-        """The noise law."""
-
-    @abstractmethod
-    def weigh(self, noise: Noise) -> Tensor:
-        """What each token of a whole step's copies weighs in the loss, float64 [T]; 0 where it is not masked."""
-
-    @abstractmethod
-    def loss(self, micro: Micro, policy: TokenLosses, reference: RowLosses | None) -> tuple[Tensor, dict[str, float]]:
-        """The micro-batch's part of the step's loss (parts add up), and figures for the log, each a sum over items."""
-
-    @property
-    def block_length(self) -> int | None:
-        """Of block-causal attention in training; None: the model's own."""
-        return getattr(self.options, "block_length", None)
-
-    @property
-    def fresh_noise(self) -> bool:
-        """Is noise drawn anew each time a row comes round?"""
-        return True
-
-    @property
-    def reference(self) -> str | None:
-        """The checkpoint of the reference; None: the policy that training starts from."""
-        return None
-
-    def items(self, data: Tokens) -> list[Item]:
-        """Rows with the room behind their answers settled.
-
-        Raises:
-            UsageError: a canvas that nobody gave, or one beyond the model's context.
-        """
-        o = self.options
-        unknown = o.canvas_length is None and self.canvas is None and self.spec.block_length is None
-        if o.padding == "eos_supervised" and unknown and o.max_pads != 0:
-            raise UsageError("padding='eos_supervised' fills a canvas with EOS, of what length? give canvas_length")
-        return [tuple(self._row(row) for row in rows) for rows in data.items]
-
-    def _row(self, row: TokenRow) -> Row:
-        if row.cut:
-            return Row(row.prompt, row.answer, row.key, row.where)
-        if (asked := self.options.canvas_length) is not None and len(row.prompt) + asked > self.spec.context_limit:
-            fits = self.spec.context_limit - len(row.prompt)
-            raise UsageError(
-                f"canvas_length={asked} behind {row.where} (a prompt of {len(row.prompt)} tokens) is beyond the "
-                f"model's context of {self.spec.context_limit}; give at most {fits}"
-            )
-        length, padding, most = self.options.room(len(row.prompt), len(row.answer), self.canvas, self.spec.block_length)
-        length = max(len(row.answer) + 1, min(length, self.spec.context_limit - len(row.prompt)))
-        eos = self.spec.eos_ids[0] if self.spec.eos_ids else self.spec.pad_id
-        if eos is None:
-            raise UsageError("this checkpoint names no EOS id, so answers cannot be ended; give --model-args eos_id=")
-        answer = response(row.answer, length, eos, padding, most)
-        return Row(row.prompt, tuple(answer), row.key, row.where)
 
     def fit(self, spec: TrainSpec, model: LoadedModel, data: Tokens, out: Path, services: Services) -> Path:
         """Train ``model`` (see :func:`dare_bench.trainers.loop.run`)."""

@@ -16,13 +16,13 @@ from torch import Tensor
 from dare_bench.diffusion.forward import Inputs
 from dare_bench.errors import UsageError
 from dare_bench.protocols import LoadedModel, Services
-from dare_bench.trainers.method import Method, TokenLosses
+from dare_bench.trainers.objective import Objective, TokenLosses
 from dare_bench.trainers.steps import Micro
 from dare_bench.training.spec import TrainSpec
 
 
 class Reference:
-    """Sums of the reference's token losses (``method.RowLosses``).
+    """Sums of the reference's token losses (``objective.RowLosses``).
 
     Args:
         losses: its token losses.
@@ -50,19 +50,19 @@ class Reference:
 
 
 def open_reference(
-    method: Method, spec: TrainSpec, model: LoadedModel, services: Services, accelerator: Any
+    objective: Objective, spec: TrainSpec, model: LoadedModel, services: Services, accelerator: Any
 ) -> Reference:
     """The reference of a training that is about to begin.
 
     Raises:
         UsageError: a reference whose tokens are others than the model's. CheckpointError: it cannot be opened.
     """
-    adapter_off = spec.peft is not None and spec.adapter is None and method.reference is None
+    adapter_off = spec.peft is not None and spec.adapter is None and objective.reference is None
     network: Any = model.network
     without: Callable[[], AbstractContextManager[None]] = model.without_adapter
     if not adapter_off:
-        other = services.open(method.reference)
-        _check(other, model, method.reference)
+        other = services.open(objective.reference)
+        _check(other, model, objective.reference)
         assert other.network is not None
         network, without = other.network.requires_grad_(False).eval().to(accelerator.device), nullcontext
 
@@ -72,8 +72,8 @@ def open_reference(
             return nll
 
     # Forwards of a sharded network are collective: what one process has kept, another may still have to compute.
-    keep = not method.fresh_noise and not (adapter_off and spec.fsdp)
-    return Reference(losses, lambda micro: micro.inputs(method.spec, method.block_length), keep)
+    keep = not objective.fresh_noise and not (adapter_off and spec.fsdp)
+    return Reference(losses, lambda micro: micro.inputs(objective.spec, objective.block_length), keep)
 
 
 def _check(other: LoadedModel, model: LoadedModel, name: str | None) -> None:

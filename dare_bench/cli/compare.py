@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from dare_bench.cli.plain import plain_console, say_json, tell
-from dare_bench.cli.report import open_runs
+from dare_bench.cli.plain import tell
+from dare_bench.cli.runs import open_runs, print_report, write_markdown
 
 
 def compare(
@@ -15,52 +15,49 @@ def compare(
     task: Annotated[
         str | None,
         typer.Option(
-            "--task", "-t", help="Tasks or groups, separated by commas; else all in common.", show_default=False
+            "--task", "-t", help="Tasks or groups, separated by commas (default: all common tasks).", show_default=False
         ),
     ] = None,
     score: Annotated[
         str | None,
-        typer.Option("--score", help="metric,filter to compare; else each task's headline.", show_default=False),
+        typer.Option(
+            "--score", help="metric,filter to compare (default: each task's headline score).", show_default=False
+        ),
     ] = None,
-    all_pairs: Annotated[bool, typer.Option("--all-pairs", help="Each run with each, not only with A.")] = False,
-    docs: Annotated[int, typer.Option("--docs", min=0, help="Documents to show that got worse, and better.")] = 2,
-    force: Annotated[bool, typer.Option("--force", help="Compare runs that were asked different things.")] = False,
+    all_pairs: Annotated[
+        bool, typer.Option("--all-pairs", help="Compare each run with each other, not only with A.")
+    ] = False,
+    docs: Annotated[
+        int, typer.Option("--docs", min=0, help="Number of documents to print that got worse, and better.")
+    ] = 2,
+    force: Annotated[bool, typer.Option("--force", help="Compare runs even if their tasks or prompts differ.")] = False,
     markdown: Annotated[
-        str | None, typer.Option("--markdown", help="Write the comparison as markdown, too.", show_default=False)
+        str | None, typer.Option("--markdown", help="Also write the comparison to a Markdown file.", show_default=False)
     ] = None,
     html: Annotated[
-        str | None, typer.Option("--html", help="Write the comparison as a page, too.", show_default=False)
+        str | None, typer.Option("--html", help="Also write the comparison to an HTML file.", show_default=False)
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare runs document by document: exact tests, intervals of the difference, the documents that changed.
+    """Test whether runs differ, document by document.
 
-    Refuses to compare runs that were asked different things; warns where settings differ.
+    Prints exact tests, intervals of the differences, and the documents that changed. Refuses runs with different tasks
+    or prompts; warns about other differences in settings.
 
     Example: dare-bench compare out/base out/tuned --docs 5
     """
-    from dare_bench.reports import compare as told
-    from dare_bench.runs.comparison import compare as compared
+    from dare_bench.analysis.comparison import compare as test
+    from dare_bench.reports import compare as render
 
-    opened = [run for word in runs for run in open_runs(word)]
     tasks = [name.strip() for name in task.split(",") if name.strip()] if task is not None else None
-    made = compared(opened, tasks, score, all_pairs=all_pairs, force=force)
-    forced = [told.FORCED] if made.forced else []
-    for text in [*forced, *told.told(made), *made.left_out]:
+    comparison = test(open_runs(runs), tasks, score, all_pairs=all_pairs, force=force)
+    forced = [render.FORCED] if comparison.forced else []
+    for text in [*forced, *comparison.warning_lines(), *comparison.left_out]:
         tell(f"warning: {text}")
     if markdown is not None:
-        from dare_bench.reports.text import markdown as written
-        from dare_bench.runs.writer import atomic_write_text
-
-        atomic_write_text(markdown, written(told.pieces(made, docs)), durable=False)
-        tell(f"wrote {markdown}")
+        write_markdown(markdown, render.elements(comparison, docs))
     if html is not None:
         from dare_bench.leaderboards.compare_page import write_standalone
 
-        tell(f"wrote {write_standalone(made, html)}")
-    if json:
-        say_json(told.record(made, docs))
-        return
-    from dare_bench.reports.text import show
-
-    show(told.pieces(made, docs), plain_console())
+        tell(f"wrote {write_standalone(comparison, html)}")
+    print_report(render.elements(comparison, docs), lambda: render.record(comparison, docs), json=json)

@@ -1,180 +1,70 @@
-"""``dare-bench eval``: evaluate a checkpoint. The last line on stdout is the path of the results file."""
+"""``dare-bench eval``: evaluate a checkpoint. The last line on stdout is the path of the results file.
+
+Flags are made from the fields of :class:`RunSpec` and from the decoding fields that have a flag of their own.
+"""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
-from typing import Annotated, Any
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-import typer
-
+from dare_bench.cli.flags import of_field, parameter, switch, takes
 from dare_bench.cli.guard import State
-from dare_bench.cli.plain import say_json, tell
+from dare_bench.cli.plain import log_to_stderr, say_json
+from dare_bench.config import RunSpec
+from dare_bench.run_fields import DECODING, run_fields
 
-_SAMPLER, _TASKS, _RUN = "Decoding (what is not given is the task's or family's)", "Tasks", "Run"
+_PANELS: Mapping[str | None, str] = {
+    None: "model adapter config model_args family device dtype",
+    "Tasks": "tasks recipe harness num_fewshot limit repeats samples include_path data_dir apply_chat_template "
+    "fewshot_as_multiturn system_instruction",
+    "Decoding (defaults come from the task and the family)": " ".join(["decoding", *DECODING, "likelihood"]),
+    "Run": "seeds max_rows devices executor ray_address output_path fresh log_samples unsafe_no_sandbox dry_run json",
+}
+"""Where help shows a setting, and in which order."""
+_FLAGS = {
+    "model": ("--model", "-m"),
+    "model_args": ("--model-args", "-a"),
+    "tasks": ("--tasks", "-t"),
+    "num_fewshot": ("--num-fewshot", "-f"),
+    "limit": ("--limit", "-L"),
+    "decoding": ("--gen-kwargs",),
+    "likelihood": ("--likelihood-args",),
+    "seeds": ("--seed",),
+    "max_rows": ("--max-rows", "--batch-size", "-b"),
+    "output_path": ("--output-path", "-o"),
+    "log_samples": ("--log-samples/--no-log-samples", "-s/ "),
+    "unsafe_no_sandbox": ("--unsafe-no-sandbox",),
+}
+"""Flags that are not the field's name alone."""
+_TEXT = frozenset({"max_rows", "apply_chat_template"})
+"""Fields that take words besides a number or a switch: ``auto``, a template's name."""
+_MORE: Mapping[str, dict[str, Any]] = {
+    "repeats": {"min": 1},
+    "devices": {"min": 1},
+    "data_dir": {"envvar": "DARE_BENCH_DATA"},
+    "apply_chat_template": {"metavar": "[NAME]"},
+}
+"""Further arguments of ``typer.Option``."""
 
 
-def _decoding(*names: str, text: str) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=_SAMPLER, show_default=False)
-
-
-def _task(*names: str, text: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=_TASKS, show_default=False, **more)
-
-
-def _run(*names: str, text: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=_RUN, show_default=False, **more)
-
-
-def evaluate(
-    model: Annotated[
-        str | None,
-        typer.Option("--model", "-m", help="Checkpoint: a folder, a hub id or a bundled name.", show_default=False),
-    ] = None,
-    adapter: Annotated[
-        str | None,
-        typer.Option("--adapter", help="LoRA adapter on the model: a folder or a hub id.", show_default=False),
-    ] = None,
-    tasks: Annotated[
-        str | None, _task("--tasks", "-t", text="Names, groups, globs, suites (dare, dare-smoke), by commas.")
-    ] = None,
-    recipe: Annotated[
-        str | None, _task("--recipe", text="A published score: checkpoint/entry, by commas (dare-bench ls recipes).")
-    ] = None,
-    config: Annotated[
-        str | None,
-        typer.Option("--config", "-C", help="YAML file with these settings; flags win over it.", show_default=False),
-    ] = None,
-    model_args: Annotated[
-        str | None,
-        typer.Option(
-            "--model-args", "-a", help="k=v,k=v for opening the model (mask_id, eos_id, ...).", show_default=False
-        ),
-    ] = None,
-    family: Annotated[
-        str | None, typer.Option("--family", help="Family, where config.json does not tell.", show_default=False)
-    ] = None,
-    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, ...", show_default=False)] = None,
-    dtype: Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16, ...", show_default=False)] = None,
-    harness: Annotated[str | None, _task("--harness", text="Who owns the tasks: lm-eval, opencompass.")] = None,
-    num_fewshot: Annotated[int | None, _task("--num-fewshot", "-f", text="Examples in the prompt.")] = None,
-    limit: Annotated[
-        str | None, _task("--limit", "-L", text="First N documents of each task, or a share (0.1).")
-    ] = None,
-    repeats: Annotated[
-        int | None, _task("--repeats", min=1, text="Answers for each prompt (at most 10,000): their mean, and pass@k.")
-    ] = None,
-    samples: Annotated[
-        str | None, _task("--samples", text='JSON or its file: {"task": [0, 5]} names documents.')
-    ] = None,
-    include_path: Annotated[
-        str | None, _task("--include-path", text="Folders with more task files, by commas.")
-    ] = None,
-    data_dir: Annotated[
-        str | None, _task("--data-dir", text="Local data sets (manifest.json).", envvar="DARE_BENCH_DATA")
-    ] = None,
-    apply_chat_template: Annotated[
-        str | None,
-        _task(
-            "--apply-chat-template",
-            metavar="[NAME]",
-            text="Prompts through the chat template, or its variant NAME (off: --no-apply-chat-template).",
-        ),
-    ] = None,
-    fewshot_as_multiturn: Annotated[
-        bool | None, _task("--fewshot-as-multiturn/--no-fewshot-as-multiturn", text="Examples as turns of a chat.")
-    ] = None,
-    system_instruction: Annotated[
-        str | None, _task("--system-instruction", text="A system message before every prompt.")
-    ] = None,
-    gen_kwargs: Annotated[
-        str | None,
-        _decoding("--gen-kwargs", text="k=v,k=v: any decoding field of the family (docs/python.md)."),
-    ] = None,
-    gen_length: Annotated[int | None, _decoding("--gen-length", text="Response tokens.")] = None,
-    steps: Annotated[int | None, _decoding("--steps", text="Denoising steps (SDAR: denoising_steps).")] = None,
-    block_length: Annotated[int | None, _decoding("--block-length", text="Tokens of a block.")] = None,
-    temperature: Annotated[float | None, _decoding("--temperature", text="0 takes the likeliest token.")] = None,
-    remasking: Annotated[
-        str | None, _decoding("--remasking", text="LLaDA: which positions are written: low_confidence, random.")
-    ] = None,
-    cfg_scale: Annotated[
-        float | None, _decoding("--cfg-scale", text="LLaDA: classifier-free guidance; 0 is off.")
-    ] = None,
-    threshold: Annotated[float | None, _decoding("--threshold", text="Write all positions this confident.")] = None,
-    factor: Annotated[
-        float | None, _decoding("--factor", text="LLaDA: write as many positions as this factor allows.")
-    ] = None,
-    cache: Annotated[
-        str | None,
-        _decoding("--cache", text="none; exact (block-causal families, their default); prefix, dual: approximate."),
-    ] = None,
-    logits_eos_inf: Annotated[
-        bool | None, _decoding("--logits-eos-inf/--no-logits-eos-inf", text="LLaDA: never write EOS.")
-    ] = None,
-    confidence_eos_eot_inf: Annotated[
-        bool | None,
-        _decoding("--confidence-eos-eot-inf/--no-confidence-eos-eot-inf", text="LLaDA: write EOS and EOT last."),
-    ] = None,
-    early_stop: Annotated[
-        bool | None,
-        _decoding(
-            "--early-stop/--no-early-stop",
-            text="Stop at EOS in a finished block; on where the text is cut there anyway.",
-        ),
-    ] = None,
-    text_after_eos: Annotated[str | None, _decoding("--text-after-eos", text="cut or keep.")] = None,
-    rng: Annotated[
-        str | None, _decoding("--rng", text="ours, or reference (the published code's own draws, slow).")
-    ] = None,
-    likelihood_args: Annotated[
-        str | None, _decoding("--likelihood-args", text="k=v,k=v for likelihoods (mc_num, estimator, ...).")
-    ] = None,
-    seed: Annotated[
-        str | None, _run("--seed", text="One, or four: python,numpy,torch,fewshot. (default: 0,1234,1234,1234)")
-    ] = None,
-    max_rows: Annotated[
-        str | None, _run("--max-rows", "--batch-size", "-b", text="Most rows at a time; changes no result.")
-    ] = None,
-    devices: Annotated[
-        int | None, _run("--devices", min=1, text="Worker processes, one a GPU (on CPU: processes). (default: 1)")
-    ] = None,
-    executor: Annotated[
-        str | None, _run("--executor", text="Where shards are answered: devices, ray (docs/scale.md).")
-    ] = None,
-    ray_address: Annotated[
-        str | None, _run("--ray-address", text="Ray cluster, host:port. (default: RAY_ADDRESS, else one started here)")
-    ] = None,
-    output_path: Annotated[str | None, _run("--output-path", "-o", text="Where runs go. (default: out)")] = None,
-    fresh: Annotated[bool | None, _run("--fresh/--no-fresh", text="A new run beside an existing one.")] = None,
-    log_samples: Annotated[
-        bool | None,
-        _run("--log-samples/--no-log-samples", "-s/ ", text="Write samples and unmasking traces. (default: on)"),
-    ] = None,
-    unsafe_no_sandbox: Annotated[
-        bool | None,
-        _run("--unsafe-no-sandbox", text="Run generated code even where no sandbox works; the result says so."),
-    ] = None,
-    dry_run: Annotated[bool, _run("--dry-run", text="Show settings, cost and a prompt; evaluate nothing.")] = False,
-    json: Annotated[bool, _run("--json", text="Print one JSON object instead of tables.")] = False,
-) -> None:
+def evaluate(**given: Any) -> None:
     """Evaluate a checkpoint on tasks.
 
     The same command resumes an interrupted run, a larger --limit extends a run, and a finished run is printed again.
-    Exit codes: 0 fine, 1 failed, 2 usage error, 4 incomplete (samples failed, runs of a suite not made), 130
-    interrupted (143 by SIGTERM, 129 by SIGHUP).
+    Exit codes: 0 finished, 1 failed, 2 usage error, 4 incomplete (samples failed, or runs of a suite were not made),
+    130 interrupted (143 by SIGTERM, 129 by SIGHUP).
 
     Example: dare-bench eval --model tiny-llada --tasks dare_sudoku --limit 50
     """
-    from dare_bench.run_fields import run_fields
-
-    skipped = {"config", "dry_run", "json"}
-    fields = run_fields(config, {name: value for name, value in locals().items() if name in _NAMES - skipped})
-    _log_to_stderr()
-    if dry_run:
+    own = ("config", "dry_run", "json")
+    fields = run_fields(given["config"], {name: value for name, value in given.items() if name not in own})
+    log_to_stderr()
+    if given["dry_run"]:
         from dare_bench.cli.dry_run import show
 
-        show(fields, json)
+        show(fields, given["json"])
         return
     State.resume = "; run the same command to resume" + (" (without --fresh)" if fields.get("fresh") else "")
     from dare_bench.engine.plan import plan
@@ -183,12 +73,12 @@ def evaluate(
     if len(planned) > 1:
         from dare_bench.cli.several import make
 
-        make(planned, json)
+        make(planned, given["json"])
         return
     from dare_bench.engine.evaluate import evaluate as work
 
     run = work(**planned[0].fields)
-    if json:
+    if given["json"]:
         from dare_bench.cli.summary import record
 
         say_json(record(run))
@@ -202,6 +92,30 @@ def evaluate(
         raise incomplete([run])
 
 
+def _parameters() -> Iterator[inspect.Parameter]:
+    """The options of the verb, in the order of its help."""
+    for panel, names in _PANELS.items():
+        for name in names.split():
+            flags, more = _FLAGS.get(name, ()), _MORE.get(name, {})
+            if name == "config":
+                text = "YAML file with these settings; options override it."
+                yield parameter(name, str, text, panel, ("--config", "-C"))
+            elif name == "dry_run":
+                yield switch(name, "Print settings, estimated cost and one prompt, without evaluating.", panel)
+            elif name == "json":
+                yield switch(name, "Print one JSON object instead of tables.", panel)
+            elif name in DECODING:
+                kind, text = DECODING[name]
+                yield parameter(name, kind, text, panel)
+            elif name in _TEXT:
+                yield parameter(name, str, RunSpec.model_fields[name].description or "", panel, flags, **more)
+            else:
+                yield of_field(name, RunSpec.model_fields[name], panel, flags, **more)
+
+
+takes(evaluate, _parameters())
+
+
 def with_template_names(words: Sequence[str]) -> list[str]:
     """The words with ``--apply-chat-template`` given a value where no name follows it: typer knows no optional ones."""
     made = []
@@ -213,16 +127,3 @@ def with_template_names(words: Sequence[str]) -> list[str]:
             word = "--apply-chat-template=true"
         made.append(word)
     return made
-
-
-_NAMES = frozenset(evaluate.__annotations__) - {"return"}
-
-
-def _log_to_stderr() -> None:
-    """Our own messages, as they are, on stderr."""
-    logger = logging.getLogger("dare_bench")
-    handler = logging.Handler()
-    handler.emit = lambda record: tell(record.getMessage())  # type: ignore[method-assign]
-    logger.handlers = [handler]
-    logger.setLevel(logging.INFO)
-    logger.propagate = False

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dare_bench.cli.plain import plain_console, say, say_json, tell
-from dare_bench.cli.report import place
+from dare_bench.cli.plain import say, tell
+from dare_bench.cli.runs import place, print_report, write_markdown
 
 if TYPE_CHECKING:
-    from dare_bench.reports.regress import Verdict
     from dare_bench.runs.reader import Run
 
 _REGRESSION = 3
@@ -19,72 +18,69 @@ _REGRESSION = 3
 
 def regress(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
-    baseline: Annotated[str, typer.Option("--baseline", "-b", metavar="FILE", help="The baseline to hold it against.")],
+    baseline: Annotated[str, typer.Option("--baseline", "-b", metavar="FILE", help="The baseline to check against.")],
     smallest_effect: Annotated[
-        float, typer.Option("--smallest-effect", min=0.0, help="Smaller drops are no regression (0.01: one point).")
+        float,
+        typer.Option(
+            "--smallest-effect", min=0.0, help="Smaller drops are not a regression (0.01: one percentage point)."
+        ),
     ] = 0.01,
     update: Annotated[
-        bool, typer.Option("--update", help="Make or renew the baseline from RUN; shows the difference first.")
+        bool, typer.Option("--update", help="Create or replace the baseline with RUN, after printing the changes.")
     ] = False,
     junit: Annotated[
-        str | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML, too.", show_default=False)
+        str | None, typer.Option("--junit", metavar="FILE", help="Also write a JUnit XML file.", show_default=False)
     ] = None,
     markdown: Annotated[
-        str | None, typer.Option("--markdown", metavar="FILE", help="Write markdown, too.", show_default=False)
+        str | None, typer.Option("--markdown", metavar="FILE", help="Also write a Markdown file.", show_default=False)
     ] = None,
     any_program: Annotated[
-        bool, typer.Option("--any-program", help="Judge also answers that another program than this one made.")
+        bool, typer.Option("--any-program", help="Also judge answers of another program version.")
     ] = False,
-    docs: Annotated[int, typer.Option("--docs", min=0, help="Documents that differ to show here.")] = 20,
+    docs: Annotated[int, typer.Option("--docs", min=0, help="Number of differing documents to print.")] = 20,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Has a score dropped? Answers must be the same where that is promised, else a paired test decides.
+    """Check a run against a baseline.
 
-    Exit codes: 0 fine, 3 a regression, 4 the run is incomplete, 2 the run was asked otherwise than the baseline, 1 it
+    Answers must be identical where that is guaranteed; otherwise a paired test decides.
+
+    Exit codes: 0 no regression, 3 regression, 4 the run is incomplete, 2 other settings than the baseline, 1 it
     cannot be judged (no run, a folder of runs, edited results or samples, no samples, answers of another program, no
     score that could be judged).
 
     Example: dare-bench regress out/my-run --baseline leaderboards/baselines/tiny-llada.json --junit regress.xml
     """
+    from dare_bench.analysis.regression import judge
     from dare_bench.errors import UsageError
-    from dare_bench.reports.regress import judge
+    from dare_bench.reports import junit as junit_file
+    from dare_bench.reports import regress as render
     from dare_bench.runs.reader import Run
 
     if update and (json or junit is not None or markdown is not None):
-        raise UsageError("--update shows the difference and judges nothing; leave --junit, --markdown and --json out")
+        raise UsageError(
+            "--update only prints the changes and writes the baseline; omit --junit, --markdown and --json"
+        )
     opened = Run(place(run))
     if update:
         _update(opened, Path(baseline), smallest_effect, docs, any_program)
         return
     verdict = judge(opened, baseline, smallest_effect, any_program=any_program)
     if junit is not None:
-        from dare_bench.reports.junit import write
-
-        write(junit, verdict)
+        junit_file.write(junit, verdict)
         tell(f"wrote {junit}")
     if markdown is not None:
-        from dare_bench.reports.regress_text import pieces
-        from dare_bench.reports.text import markdown as written
-        from dare_bench.runs.writer import atomic_write_text
-
-        atomic_write_text(markdown, written(pieces(verdict)), durable=False)
-        tell(f"wrote {markdown}")
-    if json:
-        from dare_bench.reports.regress_text import record
-
-        say_json(record(verdict))
-    else:
-        _show(verdict, docs)
+        write_markdown(markdown, render.elements(verdict))
+    print_report(render.elements(verdict, docs), lambda: render.record(verdict), json=json)
     if verdict.red:
         raise typer.Exit(_REGRESSION)
 
 
 def _update(run: Run, path: Path, smallest_effect: float, docs: int, any_program: bool) -> None:
+    from dare_bench.analysis import baseline as baselines
+    from dare_bench.analysis.baseline_conditions import unlike
+    from dare_bench.analysis.regression import compare, complete
     from dare_bench.errors import UsageError
-    from dare_bench.reports import baseline as baselines
-    from dare_bench.reports.conditions import unlike
-    from dare_bench.reports.regress import compare, complete
-    from dare_bench.reports.regress_text import replaced
+    from dare_bench.reports import regress as render
 
     new = complete(run, any_program)
     if not path.exists():
@@ -94,23 +90,17 @@ def _update(run: Run, path: Path, smallest_effect: float, docs: int, any_program
         if baselines.text(old) == baselines.text(new):
             say(f"{path} is this run's already; nothing to do")
             return
-        found = unlike(old, new)
-        for one in found:
-            if not one.renewable:
+        differences = unlike(old, new)
+        for difference in differences:
+            if not difference.renewable:
                 raise UsageError(
-                    f"{path} is a baseline of another {one.what}: {one.expected}, the run's is {one.seen};"
-                    " choose another name for the file, or delete it first"
+                    f"{path} is a baseline of another {difference.what}: {difference.expected}, the run's is"
+                    f" {difference.seen}; choose another name for the file, or delete it first"
                 )
-        for line in [*replaced(old, new), *(f"{one.what}: {one.expected} -> {one.seen}" for one in found)]:
+        for line in [*render.replaced(old, new), *(f"{one.what}: {one.expected} -> {one.seen}" for one in differences)]:
             say(line)
-        if not found:
-            _show(compare(run.run_id, old, new, smallest_effect), docs)
+        if not differences:
+            verdict = compare(run.run_id, old, new, smallest_effect)
+            print_report(render.elements(verdict, docs), lambda: render.record(verdict), json=False)
     baselines.write(path, new)
     tell(f"wrote {path}")
-
-
-def _show(verdict: Verdict, docs: int) -> None:
-    from dare_bench.reports.regress_text import pieces
-    from dare_bench.reports.text import show
-
-    show(pieces(verdict, docs), plain_console())

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dare_bench.cli.plain import plain_console, plain_table, say_json
+from dare_bench.cli.runs import place
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from dare_bench.analysis.document_view import AnswerView, DocumentView
+    from dare_bench.analysis.unmasking import Unmasking
     from dare_bench.runs.index import Document
     from dare_bench.runs.reader import Run
-    from dare_bench.runs.unmasking import Unmasking
-    from dare_bench.runs.view import AnswerView, DocumentView
 
 # From violet (early) to yellow (late): 256-colour backgrounds with the ink that reads on each.
 _SCALE = (54, 61, 67, 31, 37, 36, 71, 107, 149, 185)
@@ -25,14 +25,17 @@ _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 def show(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
-    doc: Annotated[str | None, typer.Option("--doc", help="Document id; without it the first one.")] = None,
-    task: Annotated[str | None, typer.Option("--task", help="Task, where the run has several.")] = None,
+    doc: Annotated[str | None, typer.Option("--doc", help="Document id (default: the first document).")] = None,
+    task: Annotated[str | None, typer.Option("--task", help="Task, if the run has several.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show one document of a run: answer, score, the unmasking order in colour, and last the exact prompt."""
-    from dare_bench.runs.view import document_view
+    """Show one document of a run.
 
-    opened = _open(run)
+    Prints the answer, the score, the unmasking order in color, and the exact prompt."""
+    from dare_bench.analysis.document_view import document_view
+    from dare_bench.runs.reader import Run
+
+    opened = Run(place(run))
     document = _find(opened, task, doc)
     view = document_view(document)
     if json:
@@ -46,20 +49,11 @@ def show(
     _print_document(console, view)
 
 
-def _open(run: str) -> Run:
-    """The run at that path, or of that name in the folder where runs go by default."""
-    from dare_bench.runs.reader import Run
-
-    path = Path(run)
-    return Run(Path("out") / run if not path.exists() and (Path("out") / run).is_dir() else path)
-
-
 def _find(run: Run, task: str | None, doc: str | None) -> Document:
     """The document asked for: its first match over the run's tasks in order."""
     from dare_bench.errors import RunError, UsageError, unknown
 
-    if run.block is None:
-        raise RunError(f"{run.path} has no results yet (status {run.status}); run the same command again to finish it")
+    block = run.require_block()
     if task is not None and task not in run.tasks:
         raise unknown("task of this run", task, run.tasks)
     tasks = [task] if task is not None else run.tasks
@@ -72,7 +66,7 @@ def _find(run: Run, task: str | None, doc: str | None) -> Document:
     ids = [doc_id for index in indexes for doc_id in index.ids]
     if not ids:
         raise RunError(f"{run.path} has no documents in its sample lines of {', '.join(tasks)}")
-    failed = [f for f in run.block.failures if str(f.doc_id) == doc and f.task in tasks]
+    failed = [f for f in block.failures if str(f.doc_id) == doc and f.task in tasks]
     if failed:
         raise RunError(f"document {doc} of {failed[0].task} has no answer: {failed[0].error}")
     raise UsageError(f"no document {doc!r} in {', '.join(tasks)}; ids go from {ids[0]} to {ids[-1]}")
@@ -146,8 +140,8 @@ def coloured(order: Unmasking) -> Text:
     """The response with each token on the colour of its step and the step's number after it."""
     from rich.text import Text
 
+    from dare_bench.analysis.unmasking import Fold, folded
     from dare_bench.runs.text import visible
-    from dare_bench.runs.unmasking import Fold, folded
 
     text = Text()
     for piece in folded(order.pieces):

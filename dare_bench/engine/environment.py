@@ -10,7 +10,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import dare_bench
+from dare_bench import version
 from dare_bench.program import installed
 from dare_bench.runs.schema import Environment
 
@@ -29,7 +29,7 @@ def environment() -> Environment:
     """Versions and hardware for the results file."""
     return Environment(
         python=platform.python_version(),
-        dare_bench=dare_bench.__version__,
+        dare_bench=version.__version__,
         platform=platform.platform(),
         cpu=_cpu(),
         gpu=_gpu(),
@@ -59,7 +59,7 @@ def _gpu() -> str | None:
 @cache
 def git_commit() -> str | None:
     """The commit of the checkout that this package runs from (``+`` behind it: changed since); None if installed."""
-    root = Path(dare_bench.__file__).resolve().parent.parent
+    root = version.PACKAGE.resolve().parent
     if not (root / ".git").exists():
         return None
     try:

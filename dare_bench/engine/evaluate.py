@@ -23,8 +23,8 @@ from dare_bench.engine.journal import Journal
 from dare_bench.engine.opening import Opener, apart
 from dare_bench.engine.plan import Planned, plan
 from dare_bench.engine.progress import watcher
-from dare_bench.engine.queue import Queue, with_fields
-from dare_bench.engine.rundir import Done, RunFolder, choose, latest_with_prefix, read_done
+from dare_bench.engine.queue import Queue
+from dare_bench.engine.rundir import CommitMarker, RunFolder, choose, latest_with_prefix, read_done
 from dare_bench.engine.scope import Scope, joined
 from dare_bench.engine.sharding import Shards, sharded
 from dare_bench.errors import DataError, UsageError
@@ -37,7 +37,7 @@ from dare_bench.runs import lineage
 from dare_bench.runs.fields import MAX_TASKS
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import UNSAFE_ALLOWED
-from dare_bench.types import Request
+from dare_bench.types import Decoding, Request
 
 log = logging.getLogger("dare_bench")
 
@@ -170,21 +170,26 @@ def _single(given: dict[str, Any]) -> dict[str, Any]:
 
 def preparer(model: LoadedModel, spec: RunSpec) -> Any:
     """Adds to each generate request what an evaluation wants: recordings, and the stop at EOS exactly when the text is
-    cut there anyway (what the user or task says wins). None of it changes a score."""
+    cut there anyway (what the user or task says wins). None of it changes a score. A decoding is resolved once, and its
+    requests carry it."""
     record = {"margin": True, "trajectory": spec.log_samples and model.capabilities.trajectory}
-    resolved: dict[str, bool] = {}
+    known: dict[str, tuple[dict[str, Any], Decoding]] = {}
+
+    def decoding(fields: Mapping[str, Any]) -> tuple[dict[str, Any], Decoding]:
+        """The fields of a prepared request, and what they mean."""
+        wanted = {**record, **fields}
+        if wanted.get("early_stop") is None:
+            wanted["early_stop"] = model.resolve(fields).text_after_eos == "cut"
+        return wanted, model.resolve(wanted)
 
     def prepare(request: Request) -> Request:
         if request.kind != "generate":
             return request
-        if request.decoding.get("early_stop") is not None:
-            return with_fields(request, record)
         mark = fingerprint.digest(request.decoding, 32)
-        if mark not in resolved:
-            resolved[mark] = model.resolve(request.decoding).text_after_eos == "cut"
-        given = {name: value for name, value in request.decoding.items() if name != "early_stop"}
-        extra = {**record, "early_stop": resolved[mark]}
-        return replace(request, decoding={**extra, **given})
+        if mark not in known:
+            known[mark] = decoding(request.decoding)
+        fields, resolved = known[mark]
+        return replace(request, decoding=fields, resolved=resolved)
 
     return prepare
 
@@ -230,7 +235,7 @@ class _Evaluation:
                 piece = _piece(self.model.tokenizer)
                 block = results.write(folder, results.Written(spec, about, requests, journal, harness, piece))
             totals = {task: entry.n_total for task, entry in block.tasks.items()}
-            place.commit(Done(block.status, ident.asked(self.spec, self.content), scope, totals))
+            place.commit(CommitMarker(block.status, ident.asked(self.spec, self.content), scope, totals))
         return Run(folder)
 
     def _warn(self, journal: Journal, requests: Sequence[Request]) -> None:
@@ -244,7 +249,13 @@ class _Evaluation:
                 log.warning("another program made %d of the answers (%s); --fresh makes all anew", one.requests, found)
 
     def _queue(
-        self, journal: Journal, prepare: Any, requests: Sequence[Request], scope: Scope, done: Done | None, watch: Any
+        self,
+        journal: Journal,
+        prepare: Any,
+        requests: Sequence[Request],
+        scope: Scope,
+        done: CommitMarker | None,
+        watch: Any,
     ) -> Queue:
         """The queue of this session; notes in the journal that it began, if there is anything to compute."""
         sessions = journal.records("session")

@@ -13,15 +13,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import dare_bench
 from dare_bench import fingerprint, program
 from dare_bench.config import RunSpec
-from dare_bench.engine.validation import refuse_unsound_ids
+from dare_bench.engine.soundness import refuse_unsound_ids
 from dare_bench.loading import locate
 from dare_bench.model import Model
 from dare_bench.program import installed
 from dare_bench.protocols import LoadedModel
 from dare_bench.types import Decoding, Request
+from dare_bench.version import PACKAGE
 
 # Given again by what the model says of itself (ids, family, dtype), or no part of identity.
 _ELSEWHERE = frozenset({"device", "dtype", "mask_id", "eos_id", "eot_id", "family"})
@@ -74,7 +74,7 @@ def settings_by_task(
         seen.add(mark)
         # Every setting is checked; the first document's stands for the task (documents rarely differ).
         if request.kind == "generate":
-            resolved = model.resolve(request.decoding)
+            resolved = request.resolved or model.resolve(request.decoding)
             refuse_unsound_ids(model, resolved)
             decoding.setdefault(request.task, resolved.model_dump(mode="json"))
         else:
@@ -133,7 +133,7 @@ def asked(spec: RunSpec, content: str) -> str:
 @cache
 def _program() -> str:
     """This program's own files: whoever changes a sampler or a task wants the run scored anew, not printed again."""
-    return _signature(Path(dare_bench.__file__).parent, (".py", ".yaml", ".jsonl", ".j2"))
+    return _signature(PACKAGE, (".py", ".yaml", ".jsonl", ".j2"))
 
 
 def _signature(folder: Path, endings: tuple[str, ...] = ()) -> str:

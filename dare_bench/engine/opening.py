@@ -9,7 +9,7 @@ from typing import Any
 from dare_bench import fingerprint
 from dare_bench.config import RunSpec
 from dare_bench.engine import identity as ident
-from dare_bench.engine.validation import refuse_unsound
+from dare_bench.engine.soundness import refuse_unsound
 from dare_bench.errors import UsageError
 from dare_bench.loading import base_and_adapter, is_adapter, load, locate
 from dare_bench.model import Model

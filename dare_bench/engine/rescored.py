@@ -8,17 +8,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import dare_bench
+from dare_bench import version
+from dare_bench.analysis.score_intervals import confidence_intervals
 from dare_bench.engine.environment import command
 from dare_bench.engine.rescore import Rescored
 from dare_bench.engine.results import task_hash
-from dare_bench.engine.rundir import Done, RunFolder
+from dare_bench.engine.rundir import CommitMarker, RunFolder
 from dare_bench.engine.scope import Scope
 from dare_bench.errors import RunError
 from dare_bench.program import installed
 from dare_bench.reading import open_regular
 from dare_bench.runs.files import traces_name, write_results, write_samples
-from dare_bench.runs.intervals import confidence_intervals
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import UNSAFE_ALLOWED, Block, Execution, HarnessBlock, RunEvent
 from dare_bench.runs.writer import atomic_file, ensure_folder, save_error
@@ -51,7 +51,7 @@ def write_rescored(done: Rescored, out: Path) -> Run:
         write_results(folder, date, _results(done), block)
         scope = Scope.of(done.spec.limit, done.spec.samples)
         totals = {task: entry.n_total for task, entry in block.tasks.items()}
-        place.commit(Done(block.status, "", scope, totals))
+        place.commit(CommitMarker(block.status, "", scope, totals))
     return Run(folder)
 
 
@@ -115,7 +115,7 @@ def _block(done: Rescored, before: Block, about: Mapping[str, Any], digests: Map
         "date": now,
         "from": done.run.run_id,
         "command": about["command"],
-        "dare_bench": dare_bench.__version__,
+        "dare_bench": version.__version__,
         "same": done.same,
         "edited": [task for task, edited in done.edited.items() if edited],
     }

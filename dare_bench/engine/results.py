@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench import recipes
+from dare_bench.analysis.score_intervals import confidence_intervals
 from dare_bench.config import RunSpec
 from dare_bench.engine import answering
 from dare_bench.engine.codec import to_answer
@@ -22,7 +23,6 @@ from dare_bench.errors import RunError, UnknownNameError
 from dare_bench.program import installed
 from dare_bench.runs import schema
 from dare_bench.runs.files import samples_name, traces_name, write_results, write_samples, write_traces
-from dare_bench.runs.intervals import confidence_intervals
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import weakest
 from dare_bench.types import Generation, Request

@@ -52,42 +52,49 @@ class Ray:
 
     def run(self, function: Callable[[Any], Any], jobs: Sequence[Job]) -> Generator[Done, None, None]:
         """See :meth:`dare_bench.protocols.Executor.run`."""
-        order = Graph(jobs).ordered()
+        graph = Graph(jobs)
         self._connect()
-        needs = {"num_cpus": self._cpus, "num_gpus": self._gpus, "max_retries": RETRIES, "retry_exceptions": False}
-        remote = self.ray.remote(_task)
         refs: dict[str, Any] = {}
-        done: dict[str, Done] = {}
+        results: dict[str, Done] = {}
         try:
-            for job in order:
-                before = [refs[name] for name in job.after]
-                refs[job.name] = remote.options(name=job.name, **needs).remote(function, job, str(Path.cwd()), *before)
+            self._submit(function, graph, refs)
             names = {ref: name for name, ref in refs.items()}
-            while waiting := [ref for name, ref in refs.items() if name not in done]:
+            while waiting := [ref for name, ref in refs.items() if name not in results]:
                 ready, _ = self.ray.wait(waiting, num_returns=1, timeout=1.0)
                 for ref in ready:
-                    yield from self._settle(names[ref], refs, {job.name: job for job in order}, done)
+                    yield from self._settle(names[ref], refs, graph.jobs, results)
         finally:
             for name, ref in refs.items() if self.ray.is_initialized() else ():  # any call to Ray would start one
-                if name not in done:
+                if name not in results:
                     with contextlib.suppress(Exception):
                         self.ray.cancel(ref, force=True)
             self._disconnect()
 
-    def _settle(self, name: str, refs: dict[str, Any], jobs: dict[str, Job], done: dict[str, Done]) -> Iterator[Done]:
+    def _submit(self, function: Callable[[Any], Any], graph: Graph, refs: dict[str, Any]) -> None:
+        """Hand every job to Ray behind its predecessors; ``refs`` is filled as they go."""
+        needs = {"num_cpus": self._cpus, "num_gpus": self._gpus, "max_retries": RETRIES, "retry_exceptions": False}
+        remote = self.ray.remote(_task)
+        while (job := graph.take()) is not None:
+            before = [refs[name] for name in job.after]
+            refs[job.name] = remote.options(name=job.name, **needs).remote(function, job, str(Path.cwd()), *before)
+            graph.finish(Done(job.name))
+
+    def _settle(
+        self, name: str, refs: dict[str, Any], jobs: dict[str, Job], results: dict[str, Done]
+    ) -> Iterator[Done]:
         """The result of a job that is over; those of its predecessors first, as they must be over too."""
-        if name in done:
+        if name in results:
             return
         for earlier in jobs[name].after:
-            yield from self._settle(earlier, refs, jobs, done)
+            yield from self._settle(earlier, refs, jobs, results)
         try:
-            done[name] = self.ray.get(refs[name])
+            results[name] = self.ray.get(refs[name])
         except self.ray.exceptions.RayError as error:
-            failed = next((earlier for earlier in jobs[name].after if not done[earlier].ok), None)
-            plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Ray's words come in colour
+            failed = next((earlier for earlier in jobs[name].after if not results[earlier].ok), None)
+            plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Ray colors its messages
             lost = DareError(f"{name}: Ray could not finish it: {' '.join(plain.split())[:500]}")
-            done[name] = Done(name, skipped=failed) if failed is not None else Done(name, error=lost)
-        yield done[name]
+            results[name] = Done(name, skipped=failed) if failed is not None else Done(name, error=lost)
+        yield results[name]
 
     def _connect(self) -> None:
         """Connect, unless the program is connected; start a cluster on this machine where that is the address."""

@@ -7,7 +7,8 @@ import pickle
 import socket
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from dare_bench.errors import DareError
@@ -18,7 +19,7 @@ class Graph:
     """Jobs that wait, are under way, or are done.
 
     Raises:
-        ValueError: two jobs of one name, a job after one that does not exist, a circle.
+        ValueError: two jobs of one name, a job after one that does not exist, a cycle.
     """
 
     def __init__(self, jobs: Sequence[Job]) -> None:
@@ -29,39 +30,44 @@ class Graph:
         for job in jobs:
             if missing := [name for name in job.after if name not in self.jobs]:
                 raise ValueError(f"job {job.name!r} comes after {missing[0]!r}, which is none of the jobs")
-        self._waiting = dict(self.jobs)
-        self._done: dict[str, Done] = {}
-        self._check_for_circles()
+        self._sorter = TopologicalSorter({job.name: job.after for job in jobs})
+        try:
+            self._sorter.prepare()
+        except CycleError as error:
+            cycle = ", ".join(name for name in self.jobs if name in error.args[1])
+            raise ValueError(f"jobs wait for each other: {cycle}") from error
+        self._ready = set(self._sorter.get_ready())
+        self._results: dict[str, Done] = {}
 
     def take(self) -> Job | None:
-        """The next job, in the order given, whose predecessors are all done well; it is then under way."""
-        for job in self._waiting.values():
-            if all(name in self._done and self._done[name].ok for name in job.after):
-                return self._waiting.pop(job.name)
-        return None
+        """The next job, in the order given, whose predecessors all succeeded; it is then under way."""
+        name = next((name for name in self.jobs if name in self._ready), None)
+        if name is None:
+            return None
+        self._ready.remove(name)
+        return self.jobs[name]
 
     def finish(self, done: Done) -> list[Done]:
-        """Note what became of a job; returns it, and the jobs that are skipped because of it."""
-        self._done[done.name] = done
-        found = [done]
-        if not done.ok:
-            for job in [job for job in self._waiting.values() if done.name in job.after]:
-                if self._waiting.pop(job.name, None) is not None:
-                    found += self.finish(Done(job.name, skipped=done.name))
-        return found
+        """Record the result of a job; returns it, and those of the jobs that are skipped because of it."""
+        self._results[done.name] = done
+        self._sorter.done(done.name)
+        results = [done]
+        for name in self._sorter.get_ready():
+            failed = next((earlier for earlier in self.jobs[name].after if not self._results[earlier].ok), None)
+            if failed is None:
+                self._ready.add(name)
+            else:
+                results += self.finish(Done(name, skipped=failed))
+        return results
 
-    def ordered(self) -> list[Job]:
-        """All jobs, each behind its predecessors."""
-        found: dict[str, Job] = {}
-        while len(found) < len(self.jobs):
-            ready = [j for j in self.jobs.values() if j.name not in found and all(name in found for name in j.after)]
-            if not ready:
-                raise ValueError(f"jobs wait for each other: {', '.join(n for n in self.jobs if n not in found)}")
-            found |= {job.name: job for job in ready}
-        return list(found.values())
 
-    def _check_for_circles(self) -> None:
-        self.ordered()
+def dependents(after: Mapping[str, Sequence[str]], roots: Iterable[str]) -> set[str]:
+    """``roots`` and everything that comes after them. ``after``: name -> the names that it comes after."""
+    names = set(roots)
+    for name in TopologicalSorter(after).static_order():
+        if names.intersection(after[name]):
+            names.add(name)
+    return names
 
 
 def work(function: Callable[[Any], Any], job: Job, where: str = "") -> Done:

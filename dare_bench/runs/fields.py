@@ -37,11 +37,11 @@ def _moment(text: str) -> str:
 Moment = Annotated[str, Field(max_length=40, description="ISO 8601"), AfterValidator(_moment)]
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
 
-class Open(BaseModel):
+class OpenModel(BaseModel):
     model_config = ConfigDict(extra="allow", protected_namespaces=(), allow_inf_nan=False)
 
 
@@ -64,7 +64,7 @@ def _folder(text: str) -> str:
 Folder = Annotated[str, Field(max_length=4000), AfterValidator(_folder)]
 
 
-class Line(BaseModel):
+class LineModel(BaseModel):
     """A part of a line, which readers take as it stands: nothing is converted."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=(), allow_inf_nan=False, strict=True)

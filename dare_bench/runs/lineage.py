@@ -11,10 +11,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-import dare_bench
 from dare_bench.errors import CheckpointError
 from dare_bench.reading import read_json
 from dare_bench.runs.writer import atomic_write_json
+from dare_bench.version import __version__
 
 FILE = "lineage.json"
 
@@ -39,7 +39,7 @@ class Lineage(BaseModel):
     steps: int
     seed: int
     settings: dict[str, Any] = Field(default_factory=dict)
-    version: str = dare_bench.__version__
+    version: str = __version__
     parents: tuple[dict[str, Any], ...] = ()
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from dare_bench.runs.fields import Count, DocId, Key, Line, Name, Number, Seconds, Strict, check
+from dare_bench.runs.fields import Count, DocId, Key, LineModel, Name, Number, Seconds, StrictModel, check
 from dare_bench.types import Tier
 
 _VALUE: TypeAdapter[Any] = TypeAdapter(
@@ -15,7 +15,7 @@ _VALUE: TypeAdapter[Any] = TypeAdapter(
 )
 
 
-class Verdict(Strict):
+class Verdict(StrictModel):
     """What came of running one answer's code against its tests."""
 
     status: Name
@@ -23,7 +23,7 @@ class Verdict(Strict):
     seconds: Seconds = 0.0
 
 
-class GenerateAnswer(Line):
+class GenerateAnswer(LineModel):
     """One generated response. ``trace_ref`` is the ``key`` of its line in the traces file."""
 
     kind: Literal["generate"] = "generate"
@@ -50,7 +50,7 @@ class GenerateAnswer(Line):
     verdict: Verdict | None = None
 
 
-class ScoreAnswer(Line):
+class ScoreAnswer(LineModel):
     """One log-likelihood, in nats. ``stderr`` is its Monte Carlo standard error (0: exact)."""
 
     kind: Literal["score"] = "score"
@@ -69,7 +69,7 @@ class ScoreAnswer(Line):
 SampleAnswer = Annotated[GenerateAnswer | ScoreAnswer, Field(discriminator="kind")]
 
 
-class SampleLine(Line):
+class SampleLine(LineModel):
     """One line of ``samples_<task>_<date>.jsonl``: a document as one filter saw it. Each of ``metrics`` is a key of the
     line, whose value is that document's own."""
 
@@ -107,7 +107,7 @@ TraceEvent = Annotated[
 """(step from 0, op, position from the first response token, token id, confidence)."""
 
 
-class TraceLine(Line):
+class TraceLine(LineModel):
     """One line of ``traces_<task>_<date>.jsonl``: how a response came to be, in order."""
 
     key: Key

@@ -9,13 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dare_bench.errors import RunError, unknown
+from dare_bench.errors import DareError, RunError, unknown
 from dare_bench.reading import read_json
 from dare_bench.runs.files import DONE_FILE, JOURNAL, RUN_FILE, file_digest, own_file, samples_name, traces_name
 from dare_bench.runs.index import Document, SampleIndex, sample_lines, trace_lines
+from dare_bench.runs.results import members
 from dare_bench.runs.schema import Block, RunFile, Status, check_harness_part, parse_block, parse_run_file
 from dare_bench.runs.scores import Score, headline, scores_of
-from dare_bench.runs.text import counted
+from dare_bench.runs.text import counted, listed
 
 
 class Run:
@@ -52,6 +53,12 @@ class Run:
     @property
     def run_id(self) -> str:
         return self.block.run_id if self.block else self._about.run_id or self.path.name
+
+    def require_block(self, error: type[DareError] = RunError) -> Block:
+        """The ``dare_bench`` block; raises ``error`` where the run has no results yet."""
+        if self.block is None:
+            raise error(f"{self.path} has no results yet (status {self.status}); run the same command again to finish")
+        return self.block
 
     @property
     def status(self) -> Status:
@@ -122,6 +129,18 @@ class Run:
     def traces_file(self, task: str) -> Path | None:
         return self._file(traces_name(task, self.date or ""))
 
+    def require_samples(self, task: str) -> Path:
+        """The same; raises RunError where they were not written."""
+        path = self.samples_file(task)
+        if path is None:
+            raise RunError(f"{self.path} has no sample lines of {task}; evaluate without --no-log-samples")
+        return path
+
+    def failed_documents(self, name: str) -> int:
+        """Documents of a task or group that have no answer."""
+        own = members(self.results, name)
+        return sum(failure.task in own for failure in self.block.failures) if self.block else 0
+
     def edited(self, task: str) -> bool | None:
         """Was the task's samples file changed after the run wrote it? None: the run does not know (older runs), or has
         no such file. Reads the whole file.
@@ -180,16 +199,12 @@ class Run:
         return iter(index) if index else iter(())
 
 
-_NAMED = 3
-
-
 def _below(folder: Path) -> str:
     """Which runs a folder that is no run itself has in it, for a message."""
     names = sorted(found.parent.name for found in folder.glob(f"*/{RUN_FILE}"))
     if not names:
         return ""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"; it has {counted(len(names), 'run')} in it, give one of them: {', '.join(names[:_NAMED])}{more}"
+    return f"; it has {counted(len(names), 'run')} in it, give one of them: {listed(names, 3)}"
 
 
 def find_runs(root: str | Path, on_problem: Callable[[str], None] | None = None) -> list[Run]:

@@ -26,14 +26,14 @@ from dare_bench.runs.fields import (
     Count,
     DocId,
     Folder,
-    Line,
+    LineModel,
     MetricKey,
     Moment,
     Name,
     Number,
-    Open,
+    OpenModel,
     Seconds,
-    Strict,
+    StrictModel,
     Text,
     check,
     read,
@@ -45,7 +45,7 @@ SCHEMA_VERSION = 1
 Status = Literal["complete", "incomplete", "running"]
 
 
-class LineagePart(Open):
+class LineagePart(OpenModel):
     """One training in ``lineage.json``, as far as readers of runs tell of it."""
 
     base: Text | None = None
@@ -68,7 +68,7 @@ class LineageFile(LineagePart):
     parents: list[LineagePart] = Field(default_factory=list, max_length=1000)
 
 
-class Published(Open):
+class Published(OpenModel):
     """What was published, and where."""
 
     value: Number | None = None
@@ -85,7 +85,7 @@ def _of(model: type[BaseModel]) -> AfterValidator:
     return AfterValidator(validate)
 
 
-class ModelBlock(Strict):
+class ModelBlock(StrictModel):
     """The checkpoint that answered. ``content_hash`` covers its weights and tokenizer, never its path."""
 
     name: Name
@@ -103,12 +103,12 @@ class ModelBlock(Strict):
     )
 
 
-class HarnessBlock(Strict):
+class HarnessBlock(StrictModel):
     name: Name
     version: Name
 
 
-class TaskBlock(Strict):
+class TaskBlock(StrictModel):
     """One task as it was run. ``decoding`` and ``likelihood`` hold every resolved value, not only those asked for."""
 
     fingerprint: Name = Field(
@@ -130,7 +130,7 @@ class TaskBlock(Strict):
     traces_sha256: Name | None = Field(default=None, description="the same of its traces file")
 
 
-class Environment(Open):
+class Environment(OpenModel):
     """Versions and hardware. More keys may be added by the writer."""
 
     python: str | None = None
@@ -148,14 +148,14 @@ Parts = Annotated[dict[Name, Name], Field(max_length=100)]
 """Of a program, by name: digests of code, versions of packages, device, dtype, threads."""
 
 
-class Program(Strict):
+class Program(StrictModel):
     """A program that answered, and how many of the run's requests."""
 
     parts: Parts = Field(description="digests of our code, versions, device, dtype, threads; empty: not recorded")
     requests: Count
 
 
-class Cost(Strict):
+class Cost(StrictModel):
     """What the run cost, over all its sessions. Speed counts tokens to the first EOS only."""
 
     requests: Count = 0
@@ -174,7 +174,7 @@ class Cost(Strict):
     peak_memory_mb: Number | None = Field(default=None, description="MiB; the largest of all sessions")
 
 
-class CI(Strict):
+class CI(StrictModel):
     """A confidence interval of one metric. ``n`` counts the documents it was made from."""
 
     method: Name
@@ -184,7 +184,7 @@ class CI(Strict):
     n: Count
 
 
-class Failure(Strict):
+class Failure(StrictModel):
     """A document without an answer: left out of the scores, counted here."""
 
     task: Name
@@ -192,12 +192,12 @@ class Failure(Strict):
     error: Text
 
 
-class Resumed(Strict):
+class Resumed(StrictModel):
     date: Moment
     samples: Count = Field(description="samples that were already there")
 
 
-class Execution(Strict):
+class Execution(StrictModel):
     """How code that the model wrote was run. ``level``: bubblewrap, namespaces, or none (unsafe, asked for)."""
 
     level: Name
@@ -206,7 +206,7 @@ class Execution(Strict):
     timeout: Seconds | None = Field(default=None, description="seconds of wall time that a program may take")
 
 
-class RecipeBlock(Open):
+class RecipeBlock(OpenModel):
     """The published score that this run is held against, as its recipe tells it."""
 
     name: Name
@@ -218,7 +218,7 @@ class RecipeBlock(Open):
     deviations: list[Text] = Field(default_factory=list, description="where this run leaves its recipe")
 
 
-class RunEvent(Open):
+class RunEvent(OpenModel):
     """Something worth knowing that happened during the run, such as rows halved for want of memory."""
 
     what: Text
@@ -228,7 +228,7 @@ UNSAFE_ALLOWED = "the sandbox was not required"
 """The event of a session that was given ``--unsafe-no-sandbox``."""
 
 
-class Block(Strict):
+class Block(StrictModel):
     """The ``dare_bench`` block of a results file."""
 
     schema_version: Literal[1] = 1
@@ -260,7 +260,7 @@ class Block(Strict):
     notes: list[Text] = Field(default_factory=list)
 
 
-class HarnessPart(Line):
+class HarnessPart(LineModel):
     """lm-eval's keys of a results file, as far as something here reads them."""
 
     model_config = ConfigDict(extra="allow")
@@ -311,7 +311,7 @@ def _in_itself(children: Mapping[str, list[str]]) -> str | None:
     return next(iter(above), None)
 
 
-class Asked(Open):
+class RequestedSpec(OpenModel):
     """What a run was asked to do: the fields of ``RunSpec`` that readers of runs take from ``run.json``."""
 
     model: Name | None = None
@@ -323,14 +323,14 @@ class Asked(Open):
     include_path: list[Folder] | None = None
 
 
-class RunFile(Open):
+class RunFile(OpenModel):
     """``run.json``: what is known of a run before it has results. ``date`` is a part of its files' names."""
 
     schema_version: Annotated[int, Field(strict=True, ge=1, le=SCHEMA_VERSION)] = SCHEMA_VERSION
     run_id: Name | None = None
     created: Moment | None = None
     date: Annotated[str, Field(pattern=r"^[0-9T.:+-]{4,40}$")] | None = None
-    spec: Asked | None = None
+    spec: RequestedSpec | None = None
     moment: Number | None = Field(default=None, description="seconds since 1970")
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dare_bench.runs.intervals import members, metric_keys, stderr_of, value_range
+from dare_bench.formatting import interval_text, score_text
+from dare_bench.runs.results import members, metric_keys, stderr_of, value_range
 from dare_bench.runs.schema import Block, TaskBlock
-from dare_bench.runs.text import interval_text, score_text
 from dare_bench.types import Decoding, Tier
 
 HEADLINE = (

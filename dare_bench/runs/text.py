@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from dare_bench.runs.writer import plain
@@ -79,16 +79,10 @@ def counted(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def score_text(value: float, share: bool) -> str:
-    """A score as people read it: in percent if it is a share, else as it is recorded, in the metric's unit."""
-    if math.isnan(value):
-        return "none"
-    return f"{100 * value:.2f} %" if share else f"{value:.4f}" if abs(value) <= 1 else f"{value:.6g}"
-
-
-def interval_text(lo: float | None, hi: float | None, share: bool) -> str:
-    """The interval of a score, as the score; a dash where there is none."""
-    return "—" if lo is None or hi is None else f"{score_text(lo, share)} to {score_text(hi, share)}"
+def listed(names: Sequence[object], most: int) -> str:
+    """The first ``most`` names by commas, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
 
 
 def no_answer(n: int) -> str:

@@ -1,4 +1,4 @@
-"""Scales from numbers to places on the page, their ticks, and numbers as people write them."""
+"""Scales from values to places in the drawing, their ticks, and the labels of the ticks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-_UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
+from dare_bench.leaderboards.formatting import compact
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
-    """From a value between ``lo`` and ``hi`` to a place between ``start`` and ``end``; ``ticks`` are values."""
+class AxisScale:
+    """Maps a value between ``lo`` and ``hi`` to a place between ``start`` and ``end``; ``ticks`` are values."""
 
     lo: float
     hi: float
@@ -21,7 +21,7 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """The place of ``value``; what lies outside the scale is put on its edge."""
+        """The place of ``value``; a value outside the scale is put on its edge."""
         value = min(max(value, self.lo), self.hi)
         if self.log:
             share = math.log(value / self.lo) / math.log(self.hi / self.lo)
@@ -38,32 +38,32 @@ def linear(
     floor: float = -math.inf,
     ceiling: float = math.inf,
     count: int = 5,
-) -> Scale:
-    """A scale whose ends are ticks and that holds all ``values``, never wider than ``floor`` to ``ceiling``.
+) -> AxisScale:
+    """A scale that contains all ``values`` and ends on ticks, never wider than ``floor`` to ``ceiling``.
 
-    Equal values get some room on both sides, no values the scale from 0 to 1.
+    Equal values get a margin on both sides; without values the scale is from 0 to 1.
     """
     numbers = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
     lo, hi = max(min(numbers), floor), min(max(numbers), ceiling)
     if hi - lo <= 1e-9 * max(abs(lo), abs(hi)):
-        room = 0.05 if ceiling == 1.0 else abs(hi) * 0.1 or 1.0
-        lo, hi = max(lo - room, floor), min(hi + room, ceiling)
+        margin = 0.05 if ceiling == 1.0 else abs(hi) * 0.1 or 1.0
+        lo, hi = max(lo - margin, floor), min(hi + margin, ceiling)
     step = nice_step((hi - lo) / count)
     first, last = math.floor(lo / step + 1e-9), math.ceil(hi / step - 1e-9)
     ticks = tuple(round(at * step, 12) for at in range(first, last + 1))
-    return Scale(ticks[0], ticks[-1], start, end, ticks)
+    return AxisScale(ticks[0], ticks[-1], start, end, ticks)
 
 
-def logarithmic(values: Iterable[float], start: float, end: float) -> Scale:
-    """A logarithmic scale with a little room around ``values``; zeros, negatives and what is not finite are ignored.
+def logarithmic(values: Iterable[float], start: float, end: float) -> AxisScale:
+    """A logarithmic scale with a small margin around ``values``; values that are not positive or finite are ignored.
 
     Ticks are 1, 2, 5, 10 ... where they fit, powers of ten on a wide scale, even steps on one of less than a factor 3.
     """
     numbers = [value for value in values if value > 0 and math.isfinite(value)] or [1.0, 10.0]
     lo, hi = min(numbers), max(numbers)
-    room = max((hi / lo) ** 0.07, 1.12)
-    lo, hi = lo / room, hi * room
-    return Scale(lo, hi, start, end, _log_ticks(lo, hi), log=True)
+    margin = max((hi / lo) ** 0.07, 1.12)
+    lo, hi = lo / margin, hi * margin
+    return AxisScale(lo, hi, start, end, _log_ticks(lo, hi), log=True)
 
 
 def _log_ticks(lo: float, hi: float, most: int = 8) -> tuple[float, ...]:
@@ -80,27 +80,13 @@ def _log_ticks(lo: float, hi: float, most: int = 8) -> tuple[float, ...]:
 
 
 def nice_step(rough: float) -> float:
-    """The step of 1, 2, 2.5 or 5 times a power of ten that is nearest above ``rough``."""
+    """The smallest step of 1, 2, 2.5 or 5 times a power of ten that is not below ``rough``."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next((part * power for part in (1, 2, 2.5, 5) if part * power >= rough * (1 - 1e-9)), 10 * power)
 
 
-def compact(value: float, digits: int = 3) -> str:
-    """``value`` with so many figures, as people write it: 0.25, 12, 2k, 1.5M."""
-    size, unit = abs(value), ""
-    for limit, name in _UNITS:
-        if size >= limit * (1 - 0.5 * 10.0**-digits):
-            size, unit = size / limit, name
-            break
-    text = f"{size:.{digits}g}"
-    if "e" in text:
-        mantissa, _, power = text.partition("e")
-        text = f"{mantissa}e{int(power)}"
-    return ("−" if value < 0 and text != "0" else "") + text + unit
-
-
 def tick_labels(ticks: Sequence[float], *, percent: bool = False) -> list[str]:
-    """A label for each tick, with as many figures as tell them apart; shares in percent, without the sign."""
+    """A label for each tick, with enough digits to distinguish them; shares in percent, without the sign."""
     values = [100 * tick if percent else tick for tick in ticks]
     labels: list[str] = []
     for digits in range(3, 12):
@@ -111,6 +97,6 @@ def tick_labels(ticks: Sequence[float], *, percent: bool = False) -> list[str]:
 
 
 def px(place: float) -> str:
-    """A place in the drawing to a tenth of a unit, in as few characters as it takes."""
+    """A place in the drawing to a tenth of a unit, in as few characters as possible."""
     text = f"{place:.1f}".removesuffix(".0")
     return "0" if text == "-0" else text

@@ -1,33 +1,34 @@
-"""What all charts share: the figure with its caption, legend and notes, and the axes of the drawing."""
+"""The parts that all charts share: the figure with its caption, legend and notes, and the axes of the drawing."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from markupsafe import Markup, escape
 
-from dare_bench.leaderboards.charts.axes import Scale, compact, px, tick_labels
+from dare_bench.leaderboards.charts.axes import AxisScale, linear, px, tick_labels
 from dare_bench.leaderboards.charts.marks import shape
 from dare_bench.runs.text import one_line, visible
 
 WIDTH, HEIGHT = 600, 380
 LEFT, TOP, RIGHT, BOTTOM = 46, 34, 584, 326
-"""The plot inside the drawing, in its units; outside stand the labels."""
+"""The bounds of the plot inside the drawing, in its units; the labels are outside."""
 BETTER = {"left": "← better", "right": "better →", "up": "↑ better", "down": "↓ better"}
 
 
 @dataclass(slots=True)
 class Frame:
-    """A chart on its way to the page. ``ident`` is an id that the page has once; ``parts`` is the drawing's SVG.
+    """A chart under construction. ``ident`` is an id that is unique on the page; ``parts`` is the drawing's SVG.
 
-    ``better_x`` and ``better_y`` name the good side of an axis, empty for none.
+    ``better_x`` and ``better_y`` are the good side of an axis, empty for none.
     """
 
     ident: str
     title: str
-    x: Scale
-    y: Scale
+    x: AxisScale
+    y: AxisScale
     x_title: str
     y_title: str
     percent: bool
@@ -58,7 +59,7 @@ class Frame:
         """Grid, ticks and titles. Hidden from screen readers: the marks' names and the tables carry the numbers."""
         lines = "".join(f"M{LEFT} {px(self.y(tick))}H{RIGHT}" for tick in self.y.ticks)
         notches = "".join(f"M{px(self.x(tick))} {BOTTOM}v5" for tick in self.x.ticks)
-        made = [
+        parts = [
             f'<g class="axes" aria-hidden="true"><path class="grid" d="{lines}"/>',
             f'<path class="base" d="M{LEFT} {BOTTOM}H{RIGHT}{notches}"/>',
             f'<text x="0" y="14">{_axis_title(self.y_title, self.better_y, self.percent)}</text>',
@@ -66,11 +67,16 @@ class Frame:
             '<g class="end">',
         ]
         for tick, text in zip(self.y.ticks, tick_labels(self.y.ticks, percent=self.percent), strict=True):
-            made.append(f'<text x="{LEFT - 8}" y="{px(self.y(tick))}" dy=".34em">{text}</text>')
-        made.append('</g><g class="mid">')
+            parts.append(f'<text x="{LEFT - 8}" y="{px(self.y(tick))}" dy=".34em">{text}</text>')
+        parts.append('</g><g class="mid">')
         for tick, text in zip(self.x.ticks, tick_labels(self.x.ticks), strict=True):
-            made.append(f'<text x="{px(self.x(tick))}" y="{BOTTOM + 9}" dy=".8em">{text}</text>')
-        return "".join(made) + "</g></g>"
+            parts.append(f'<text x="{px(self.x(tick))}" y="{BOTTOM + 9}" dy=".8em">{text}</text>')
+        return "".join(parts) + "</g></g>"
+
+
+def score_scale(values: Iterable[float], percent: bool) -> AxisScale:
+    """The vertical scale that holds all ``values``; that of shares stays within 0 to 1."""
+    return linear(values, BOTTOM, TOP, floor=0.0 if percent else -math.inf, ceiling=1.0 if percent else math.inf)
 
 
 def _axis_title(title: str, better: str, percent: bool = False) -> str:
@@ -82,22 +88,22 @@ def _axis_title(title: str, better: str, percent: bool = False) -> str:
 
 
 def empty(ident: str, title: str, why: str) -> Markup:
-    """A figure without a drawing, which says why."""
-    made = '<figure class="chart" id="{}"><figcaption>{}</figcaption><p class="chart-note">{}</p></figure>'
-    return Markup(made).format(ident, one_line(title, 120), why)
+    """A figure without a drawing, which gives the reason."""
+    figure = '<figure class="chart" id="{}"><figcaption>{}</figcaption><p class="chart-note">{}</p></figure>'
+    return Markup(figure).format(ident, one_line(title, 120), why)
 
 
 def key(name: str, number: int, count: int | None = None) -> str:
-    """A family's entry in the legend; ``number`` is its class's."""
-    said = "" if count is None else f" <small>{count}</small>"
+    """A family's entry in the legend; ``number`` is that of its class."""
+    number_of = "" if count is None else f" <small>{count}</small>"
     return (
         f'<li class="family f{number}"><svg class="key" viewBox="-8 -8 16 16" aria-hidden="true">'
-        f'<path class="m" d="M0 0{shape(number)}"/></svg>{escape(one_line(name, 40))}{said}</li>'
+        f'<path class="m" d="M0 0{shape(number)}"/></svg>{escape(one_line(name, 40))}{number_of}</li>'
     )
 
 
 def sign(kind: str, path: str, text: str) -> str:
-    """What a way of drawing means, as an entry of the legend."""
+    """The meaning of a line or mark, as an entry of the legend."""
     return (
         f'<li><svg class="key" viewBox="-8 -8 16 16" aria-hidden="true"><path class="{kind}" d="{path}"/></svg>'
         f"{escape(text)}</li>"
@@ -105,8 +111,8 @@ def sign(kind: str, path: str, text: str) -> str:
 
 
 def name_of(lines: Iterable[str]) -> str:
-    """The ``<title>`` of a link, which browsers show on hover and read out: each line at most 72 characters before what
-    is invisible in it is made visible."""
+    """The ``<title>`` of a link, which browsers show on hover and read out: each line has at most 72 characters before
+    invisible characters are replaced by visible ones."""
     short = [text if len(text) <= 72 else f"{text[:60]}…{text[-11:]}" for text in (" ".join(x.split()) for x in lines)]
     return f"<title>{escape(visible(chr(10).join(filter(None, short))))}</title>"
 
@@ -117,14 +123,3 @@ def _legend(entries: Sequence[str]) -> str:
 
 def _notes(notes: Sequence[str]) -> str:
     return f'<p class="chart-note">{escape(" ".join(notes))}</p>' if notes else ""
-
-
-def score(value: float, percent: bool) -> str:
-    """A score for reading: a share with one decimal in percent, others with four figures."""
-    return f"{100 * value:.1f}" if percent else compact(value, 4)
-
-
-def with_interval(value: float, lo: float | None, hi: float | None, percent: bool) -> str:
-    """A score, its sign and its interval: "52.4 % (46.2–58.6)"."""
-    text = score(value, percent) + (" %" if percent else "")
-    return text if lo is None or hi is None else f"{text} ({score(lo, percent)}–{score(hi, percent)})"

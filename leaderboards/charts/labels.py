@@ -1,4 +1,4 @@
-"""Words in a drawing: how wide they are, how to shorten them, and where they find room."""
+"""Text in a drawing: its width, how to shorten it, and where there is free space for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from dare_bench.runs.text import one_line
 
 HEIGHT = 14.0
-"""Of a line of label text, in the drawing's units."""
+"""Height of a line of label text, in the drawing's units."""
 _SIZE = 12.0
 _NARROW, _WIDE = frozenset("iljtfrI1.,:;'|!()[]- "), frozenset("mwMW@%&…→←")
 
@@ -18,7 +18,7 @@ Box = tuple[float, float, float, float]
 
 
 def width(text: str) -> float:
-    """About how wide ``text`` is at the labels' size: no font is at hand, so a little more than it will be."""
+    """Upper estimate of the width of ``text`` at the labels' size, in the drawing's units: the font is unknown."""
     return _SIZE * sum(map(_em, text))
 
 
@@ -31,7 +31,8 @@ def _em(letter: str) -> float:
 
 
 def shorten(name: str, limit: int = 26) -> str:
-    """``name`` visible, on one line; a long one keeps both ends, since runs of one model differ in the last words."""
+    """``name`` on one line, without invisible characters; a long one keeps both ends, since runs of one model differ in
+    the last words."""
     text = one_line(name, 400)
     if len(text) <= limit:
         return text
@@ -40,16 +41,16 @@ def shorten(name: str, limit: int = 26) -> str:
 
 
 @dataclass(slots=True)
-class Room:
-    """The free room of a plot: what is ``taken`` no label may touch."""
+class LabelPlacer:
+    """Places labels in the free space of a plot: no label may overlap the boxes in ``taken``."""
 
     bounds: Box
     taken: list[Box] = field(default_factory=list)
 
     def place(self, text: str, x: float, y: float, ways: Sequence[tuple[int, int]], gap: float) -> Box | None:
-        """Take the first free place for ``text`` beside (x, y), None if there is none.
+        """Take the first free box for ``text`` beside (x, y); None if there is none.
 
-        ``ways`` are directions to try, (1, 0) = right, (0, -1) = above, and so on.
+        ``ways`` are the directions to try: (1, 0) is right, (0, -1) is above.
         """
         wide = width(text)
         for across, down in ways:
@@ -70,24 +71,24 @@ class Room:
 
 
 def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float | None]:
-    """Heights at least one ``gap`` apart for labels that want to be at ``places``, moved as little as it takes; None
-    for those that would end more than a gap and a half from where they belong, or outside ``low`` to ``high``."""
+    """Heights for labels at ``places``, moved as little as possible so that they are at least one ``gap`` apart; None
+    for labels that would be more than 1.5 gaps from their place, or outside ``low`` to ``high``."""
 
     def top(group: Sequence[int]) -> float:
-        """Where a group's first label stands: the group centred on its places, inside the bounds."""
+        """The height of a group's first label: the group is centered on its places, inside the bounds."""
         wanted = sum(places[at] for at in group) / len(group) - gap * (len(group) - 1) / 2
         return max(min(wanted, high - gap * (len(group) - 1)), low)
 
     groups: list[list[int]] = []
     for at in sorted(range(len(places)), key=lambda index: places[index]):
         groups.append([at])
-        # Neighbors that would touch form a group around their common middle.
+        # Neighbors that would overlap form a group around their common center.
         while len(groups) > 1 and top(groups[-1]) < top(groups[-2]) + gap * len(groups[-2]):
             groups[-2:] = [groups[-2] + groups[-1]]
-    made: list[float | None] = [None] * len(places)
+    heights: list[float | None] = [None] * len(places)
     for group in groups:
         for number, at in enumerate(group):
             height = top(group) + number * gap
             if abs(height - places[at]) <= 1.5 * gap and height <= high:
-                made[at] = height
-    return made
+                heights[at] = height
+    return heights

@@ -1,4 +1,4 @@
-"""Score against training step: a line for each trained run, beside the score of what it started from."""
+"""Score against training step: a line for each training, beside the score of the checkpoint that it started from."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from dare_bench.leaderboards.charts import frame
-from dare_bench.leaderboards.charts.axes import Scale, compact, linear, px
+from dare_bench.leaderboards.charts.axes import linear, px
 from dare_bench.leaderboards.charts.frame import BOTTOM, LEFT, RIGHT, TOP, Frame
 from dare_bench.leaderboards.charts.labels import HEIGHT, shorten, spread, width
 from dare_bench.leaderboards.charts.marks import classes, shape
+from dare_bench.leaderboards.formatting import compact, with_interval
 from dare_bench.runs.text import one_line
 
 _BANDS = 4
-"""Up to so many lines have their intervals as bands; more would lie on each other and get whiskers."""
+"""Maximum number of lines with intervals as bands; more bands would overlap, so more lines get whiskers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CurvePoint:
     """A checkpoint's score ``y`` (interval ``lo`` to ``hi``) after ``x`` training steps; ``href`` is its run's page."""
 
     x: float
@@ -34,10 +35,10 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Series:
     """The checkpoints of one training. ``label`` stands at the line's end (default: the name); series of one ``group``
-    (seeds of one recipe, say) share a colour and an entry of the legend (default: the name)."""
+    (seeds of one recipe, for example) share a color and an entry of the legend (default: the name)."""
 
     name: str
-    steps: Sequence[Step]
+    steps: Sequence[CurvePoint]
     group: str = ""
     label: str = ""
 
@@ -53,6 +54,16 @@ class Base:
     hi: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A series that is drawn: its finite points by step, and the number of its class."""
+
+    series: Series
+    points: list[CurvePoint]
+    number: int
+    label: str
+
+
 def lines(
     series: Sequence[Series],
     *,
@@ -64,94 +75,92 @@ def lines(
     higher_is_better: bool = True,
     percent: bool = True,
 ) -> Markup:
-    """The figure of all ``series`` that have a finite point. ``ident`` is an id that the page has once; ``percent``:
-    scores are shares from 0 to 1, shown in percent."""
-    kept = [(one, _finite(one.steps)) for one in series]
-    shown = [(one, steps) for one, steps in kept if steps]
-    if not shown:
+    """The figure of all ``series`` that have a finite point. ``ident`` is an id that is unique on the page;
+    ``percent``: scores are shares from 0 to 1, shown in percent."""
+    groups = classes(_group(own) for own in series if _finite(own))
+    drawn = [
+        _Line(own, points, groups[_group(own)], shorten(own.label or own.name, 22))
+        for own in series
+        if (points := _finite(own))
+    ]
+    if not drawn:
         return frame.empty(ident, title, "No checkpoint has a score yet.")
-    every = [step for _, steps in shown for step in steps]
-    known = classes(_group(one) for one, _ in shown)
-    names = [shorten(one.label or one.name, 22) for one, _ in shown]
-    # A lone series is named by the title and the legend.
-    margin = min(max(map(width, names)), 150) + 12 if len(shown) > 1 else 8
-    x = linear([0.0, *(step.x for step in every)], LEFT + 8, RIGHT - margin)
-    ends = [value for step in every for value in (step.y, step.lo, step.hi) if value is not None]
-    ends += [base.y] if base else []
-    y = linear(ends, BOTTOM, TOP, floor=0.0 if percent else -math.inf, ceiling=1.0 if percent else math.inf)
+    points = [point for line in drawn for point in line.points]
+    # A single series is named by the title and the legend.
+    margin = min(max(width(line.label) for line in drawn), 150) + 12 if len(drawn) > 1 else 8
+    x = linear([0.0, *(point.x for point in points)], LEFT + 8, RIGHT - margin)
+    ends = [value for point in points for value in (point.y, point.lo, point.hi) if value is not None]
+    y = frame.score_scale([*ends, *([base.y] if base else [])], percent)
     chart = Frame(ident, title, x, y, x_title, y_title, percent, "", "up" if higher_is_better else "down")
-    chart.links, chart.classes = len(every) + (base is not None), " lines"
+    chart.links, chart.classes = len(points) + (base is not None), " lines"
     if base:
-        chart.parts.append(_base(base, x, y, percent))
-    bands = len(shown) <= _BANDS
-    for one, steps in shown:
-        chart.parts.append(_series(one, steps, known[_group(one)], x, y, percent, bands))
-    if len(shown) > 1:
-        chart.parts.append(_ends(shown, names, known, x, y))
-    chart.legend = _legend(shown, known, base)
-    missing = sum(len(one.steps) for one in series) - len(every)
+        chart.parts.append(_base(base, chart))
+    chart.parts += [_curve(line, chart, len(drawn) <= _BANDS) for line in drawn]
+    if len(drawn) > 1:
+        chart.parts.append(_labels(drawn, chart))
+    chart.legend = _legend(groups, base)
+    missing = sum(len(own.steps) for own in series) - len(points)
     if missing:
         chart.notes.append(f"{missing} without a finite score {'is' if missing == 1 else 'are'} not drawn.")
     return chart.figure()
 
 
-def _group(one: Series) -> str:
-    return one.group or one.name
+def _group(series: Series) -> str:
+    return series.group or series.name
 
 
-def _finite(steps: Sequence[Step]) -> list[Step]:
-    return sorted((s for s in steps if math.isfinite(s.x) and math.isfinite(s.y)), key=lambda step: step.x)
+def _finite(series: Series) -> list[CurvePoint]:
+    points = [point for point in series.steps if math.isfinite(point.x) and math.isfinite(point.y)]
+    return sorted(points, key=lambda point: point.x)
 
 
-def _base(base: Base, x: Scale, y: Scale, percent: bool) -> str:
-    down = px(y(base.y))
-    said = (base.name, f"{frame.with_interval(base.y, base.lo, base.hi, percent)} · before training")
+def _base(base: Base, chart: Frame) -> str:
+    path = f"M{LEFT} {px(chart.y(base.y))}H{px(chart.x.end)}"
+    name = (base.name, f"{with_interval(base.y, base.lo, base.hi, chart.percent)} · before training")
     return (
-        f'<a class="start" href="{escape(base.href)}">{frame.name_of(said)}'
-        f'<path class="hit" d="M{LEFT} {down}H{px(x.end)}"/><path class="dash" d="M{LEFT} {down}H{px(x.end)}"/></a>'
+        f'<a class="start" href="{escape(base.href)}">{frame.name_of(name)}'
+        f'<path class="hit" d="{path}"/><path class="dash" d="{path}"/></a>'
     )
 
 
-def _series(one: Series, steps: Sequence[Step], number: int, x: Scale, y: Scale, percent: bool, bands: bool) -> str:
-    made = [f'<g class="series f{number}">']
-    bounded = [step for step in steps if step.lo is not None and step.hi is not None]
-    as_band = bands and len(bounded) == len(steps) > 1
+def _curve(line: _Line, chart: Frame, bands: bool) -> str:
+    """A line, its marks, and its intervals as a band or as whiskers."""
+    x, y, points = chart.x, chart.y, line.points
+    parts = [f'<g class="series f{line.number}">']
+    as_band = bands and len(points) > 1 and all(point.lo is not None and point.hi is not None for point in points)
     if as_band:
-        over = [f"{px(x(step.x))} {px(y(step.hi or 0.0))}" for step in bounded]
-        under = [f"{px(x(step.x))} {px(y(step.lo or 0.0))}" for step in reversed(bounded)]
-        made.append(f'<path class="band" d="M{"L".join(over + under)}z"/>')
-    if len(steps) > 1:
-        made.append(f'<path class="line" d="M{"L".join(f"{px(x(s.x))} {px(y(s.y))}" for s in steps)}"/>')
-    for step in steps:
+        over = [f"{px(x(point.x))} {px(y(point.hi or 0.0))}" for point in points]
+        under = [f"{px(x(point.x))} {px(y(point.lo or 0.0))}" for point in reversed(points)]
+        parts.append(f'<path class="band" d="M{"L".join(over + under)}z"/>')
+    if len(points) > 1:
+        parts.append(f'<path class="line" d="M{"L".join(f"{px(x(p.x))} {px(y(p.y))}" for p in points)}"/>')
+    for point in points:
         whisker = ""
-        if step.lo is not None and step.hi is not None and not as_band:
-            whisker = f'<path d="M{px(x(step.x))} {px(y(step.lo))}V{px(y(step.hi))}"/>'
-        value = frame.with_interval(step.y, step.lo, step.hi, percent)
-        said = (one.name, f"{value} · step {compact(step.x, 6)}", step.settings)
-        made.append(
-            f'<a href="{escape(step.href)}">{frame.name_of(said)}{whisker}'
-            f'<path d="M{px(x(step.x))} {px(y(step.y))}{shape(number, 0.8)}"/></a>'
+        if point.lo is not None and point.hi is not None and not as_band:
+            whisker = f'<path d="M{px(x(point.x))} {px(y(point.lo))}V{px(y(point.hi))}"/>'
+        value = with_interval(point.y, point.lo, point.hi, chart.percent)
+        name = (line.series.name, f"{value} · step {compact(point.x, 6)}", point.settings)
+        parts.append(
+            f'<a href="{escape(point.href)}">{frame.name_of(name)}{whisker}'
+            f'<path d="M{px(x(point.x))} {px(y(point.y))}{shape(line.number, 0.8)}"/></a>'
         )
-    return "".join(made) + "</g>"
+    return "".join(parts) + "</g>"
 
 
-def _ends(
-    shown: Sequence[tuple[Series, list[Step]]], names: Sequence[str], known: Mapping[str, int], x: Scale, y: Scale
-) -> str:
-    """The lines' names at their ends, where they find room."""
-    heights = spread([y(steps[-1].y) for _, steps in shown], HEIGHT, TOP, BOTTOM)
-    made = []
-    for (one, steps), name, height in zip(shown, names, heights, strict=True):
-        if height is not None:
-            made.append(
-                f'<text class="f{known[_group(one)]}" x="{px(x(steps[-1].x) + 10)}" y="{px(height)}"'
-                f' dy=".34em">{escape(name)}</text>'
-            )
-    return f'<g class="names" aria-hidden="true">{"".join(made)}</g>'
+def _labels(drawn: Sequence[_Line], chart: Frame) -> str:
+    """The labels at the ends of the lines, where there is space."""
+    heights = spread([chart.y(line.points[-1].y) for line in drawn], HEIGHT, TOP, BOTTOM)
+    labels = [
+        f'<text class="f{line.number}" x="{px(chart.x(line.points[-1].x) + 10)}" y="{px(height)}"'
+        f' dy=".34em">{escape(line.label)}</text>'
+        for line, height in zip(drawn, heights, strict=True)
+        if height is not None
+    ]
+    return f'<g class="names" aria-hidden="true">{"".join(labels)}</g>'
 
 
-def _legend(shown: Sequence[tuple[Series, list[Step]]], known: Mapping[str, int], base: Base | None) -> list[str]:
-    made = [frame.key(name, number) for name, number in known.items()]
+def _legend(groups: Mapping[str, int], base: Base | None) -> list[str]:
+    legend = [frame.key(name, number) for name, number in groups.items()]
     if base:
-        made.append(frame.sign("dash", "M-8 0H8", f"before training: {one_line(base.name, 40)}"))
-    return made
+        legend.append(frame.sign("dash", "M-8 0H8", f"before training: {one_line(base.name, 40)}"))
+    return legend

@@ -1,4 +1,4 @@
-"""The marks of families: a shape and a colour each, so that neither has to be told from the other alone."""
+"""The marks of families: each has a shape and a color, so that neither alone has to distinguish them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from itertools import pairwise
 
 from dare_bench.leaderboards.charts.axes import px
 
-COLOURS = 8
-"""``--series-1`` to ``--series-8`` in charts.css."""
 CLASSES = 24
-"""``f0`` to ``f23`` in charts.css: eight shapes, three times, each time in another colour."""
+"""``f0`` to ``f23`` in charts.css: eight shapes, three times, each time in other colors."""
 RADIUS = 5.0
 SMALL = 0.72
 """The size of the marks of unranked points, as a share of the others'."""
@@ -29,7 +27,7 @@ def _regular(corners: int, radius: float, turn: float = 0.0, inner: float | None
 _PLUS = [(-1.7, -5.2), (1.7, -5.2), (1.7, -1.7), (5.2, -1.7), (5.2, 1.7), (1.7, 1.7)]
 _PLUS = [*_PLUS, *((-x, -y) for x, y in _PLUS)]
 _CROSS = [((x - y) * math.sqrt(0.5), (x + y) * math.sqrt(0.5)) for x, y in _PLUS]
-# In the order of use: what a board with few families shows are the shapes that differ most.
+# In the order of use: a board with few families has the shapes that differ most.
 _SHAPES: tuple[list[tuple[float, float]], ...] = (
     [],  # a circle
     _regular(4, 5.7, math.pi / 4),
@@ -44,7 +42,7 @@ _SHAPES: tuple[list[tuple[float, float]], ...] = (
 
 @cache
 def shape(number: int, scale: float = 1.0) -> str:
-    """The path of a shape around the place where the pen stands, in relative commands."""
+    """The SVG path of a shape around the current point, in relative commands."""
     corners = _SHAPES[number % len(_SHAPES)]
     if not corners:
         r, d = px(4.7 * scale), px(9.4 * scale)
@@ -60,11 +58,6 @@ def _pair(x: float, y: float) -> str:
 
 
 def classes(families: Iterable[str]) -> dict[str, int]:
-    """The number of each family's class and shape, the same whatever the order of the points. Beyond eight the shapes
-    come again in other colours: hollow already says "approximate"."""
+    """The number of each family's class and shape, independent of the order of the points. Beyond eight families the
+    shapes repeat in other colors (hollow shapes already mean "approximate")."""
     return {name: at % CLASSES for at, name in enumerate(sorted(set(families)))}
-
-
-def colour(number: int) -> int:
-    """The series colour (1 to 8) of a family's class: each round of eight shapes starts three colours further on."""
-    return (number + 3 * (number // len(_SHAPES))) % COLOURS + 1

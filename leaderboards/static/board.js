@@ -8,7 +8,7 @@
     task: head.dataset.task,
     name: head.textContent.trim().replace(/\s+/g, " "),
     first: head.dataset.first ?? "asc",
-    text: ["model", "hardware"].includes(head.dataset.key),
+    text: "text" in head.dataset,
   }));
   const facts = [...element.tBodies[0].rows].map((row) => ({
     text: row.textContent.toLowerCase(),
@@ -29,7 +29,7 @@
   const board = new DataTable(element, {
     paging: false, info: false, autoWidth: false, orderMulti: false, order: [],
     layout: { topStart: null, topEnd: null, bottomStart: null, bottomEnd: null },
-    language: { zeroRecords: "No row fits. Reset shows all of them again." },
+    language: { zeroRecords: "No matching rows. Reset shows all rows." },
     columns: heads.map(({ first, text }) => ({
       type: text ? "html" : "board",
       className: "",
@@ -61,7 +61,7 @@
   const small = make("input", { type: "checkbox", checked: true, value: "details" });
   const choices = make("div", { className: "choices" },
     ...heads.flatMap(({ name }, at) => (boxes[at] ? [make("label", {}, boxes[at], ` ${name}`)] : [])),
-    make("label", {}, small, " small print under scores"));
+    make("label", {}, small, " details under scores"));
   boxes.forEach((box) => box?.removeAttribute("title"));
   const columns = make("details", { className: "columns" }, make("summary", { textContent: "Columns" }), choices);
 
@@ -150,7 +150,7 @@
       if (kind === "csv") BoardDownload.save(`${element.dataset.name}.csv`, BoardDownload.csv(data, rows, shown), "text/csv");
       else BoardDownload.save(`${element.dataset.name}.json`, BoardDownload.json(data, rows, tasks), "application/json");
     } catch (error) {
-      count.textContent = `No download: ${error.message}`;
+      count.textContent = `Download failed: ${error.message}`;
     }
   }
 }

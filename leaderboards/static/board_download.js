@@ -10,7 +10,7 @@ const BoardDownload = {
       window.dareBoard = resolve;
       const script = document.createElement("script");
       script.src = source;
-      script.addEventListener("error", () => { BoardDownload.data = null; reject(new Error(`${source} is not there`)); });
+      script.addEventListener("error", () => { BoardDownload.data = null; reject(new Error(`${source} is missing`)); });
       document.head.append(script);
     });
     return BoardDownload.data;

@@ -60,7 +60,7 @@
     if (show !== "all" && on[show] < total[show]) {
       const every = document.createElement("a");
       every.href = `index.html#${show}`;
-      every.textContent = `All ${total[show]} are listed by verdict`;
+      every.textContent = `All ${total[show]} are listed by result`;
       told.append(`${on[show] || "None"} of the ${total[show]} ${KINDS[show].toLowerCase()} of this task ${on[show] > 1 ? "are" : "is"} on this page. `, every, ". ");
     }
     if (show !== "all" && on[show] === 0) {
@@ -68,7 +68,7 @@
       if (next) {
         const link = document.createElement("a");
         link.href = `${next}.html${query}`;
-        link.textContent = `The next page that has one is ${next}.`;
+        link.textContent = `The next one is on page ${next}.`;
         told.append(link);
       }
     }
@@ -115,7 +115,7 @@
       location.assign("index.html");
       return;
     }
-    told.textContent = `There is no document ${id} here.`;
+    told.textContent = `This task has no document ${id}.`;
   }
 
   function byHash() {

@@ -1,5 +1,5 @@
 // The unmasking slider: the canvas as it stood after each step. It needs no data of its own: every token on the page
-// says when it was written, how surely, and what stood there before (see canvas.py).
+// says when it was written, with what confidence, and what stood there before (see sample_canvas.py).
 "use strict";
 {
   const LEVELS = 10;
@@ -55,8 +55,8 @@
     const { written = 0, over = 0, again = 0 } = change ?? {};
     const parts = [];
     if (written || !(over || again)) parts.push(`${plural(written, "token", "tokens")} written`);
-    if (over) parts.push(`${over} written over`);
-    if (again) parts.push(`${again} masked again`);
+    if (over) parts.push(`${over} overwritten`);
+    if (again) parts.push(`${again} remasked`);
     return `step ${step} of ${steps}: ${parts.join(", ")}`;
   }
 
@@ -73,7 +73,7 @@
     player.className = "player";
     const range = document.createElement("input");
     Object.assign(range, { type: "range", min: 0, max: steps, step: 1, value: steps });
-    range.setAttribute("aria-label", "Step of unmasking");
+    range.setAttribute("aria-label", "Unmasking step");
     const said = document.createElement("span");
     said.setAttribute("aria-hidden", "true");  // the slider itself says it
     const button = (text, name, act) => {
@@ -87,7 +87,7 @@
     const play = button("▶ Play", "", () => timer ? pause() : start());
     play.className = "play";
     const back = button("‹", "One step back", () => { pause(); show(Number(range.value) - 1); });
-    const on = button("›", "One step on", () => { pause(); show(Number(range.value) + 1); });
+    const on = button("›", "One step forward", () => { pause(); show(Number(range.value) + 1); });
     player.append(play, back, range, on, said);
     section.querySelector(".field").before(player);
     const motion = () => { play.hidden = still.matches; if (still.matches) pause(); };
@@ -156,7 +156,7 @@
     canvas.addEventListener("pointerover", ({ target }) => {
       const cell = target.localName === "b" && cells.find((each) => each.token === target);
       if (!cell) return;
-      target.title = cell.states.map(({ step, text, sure }) => text === null ? `step ${step}: masked again`
+      target.title = cell.states.map(({ step, text, sure }) => text === null ? `step ${step}: remasked`
         : `step ${step} of ${steps}: ${JSON.stringify(text)}${sure === null ? "" : `, confidence ${sure}`}`).join("\n") || "never written";
     });
   }
@@ -173,7 +173,7 @@
   document.addEventListener("toggle", (event) => { if (event.target.open) open(event.target); }, true);
   for (const details of document.querySelectorAll("details[open]")) open(details);
 
-  // Colour by step or by confidence: one choice for all canvases of the page.
+  // Color by step or by confidence: one choice for all canvases of the page.
   document.addEventListener("change", ({ target }) => {
     if (!target.matches(".unmasking input[type=radio]")) return;
     for (const other of document.querySelectorAll(`.unmasking input[value=${target.value}]`)) other.checked = true;

@@ -18,7 +18,7 @@
     const group = document.createElement("div");
     group.className = "segments";
     group.setAttribute("role", "group");
-    group.setAttribute("aria-label", "Colours");
+    group.setAttribute("aria-label", "Color theme");
     const buttons = CHOICES.map((choice) => {
       const button = document.createElement("button");
       button.type = "button";

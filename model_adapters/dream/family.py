@@ -12,22 +12,34 @@ from pydantic import Field, field_validator, model_validator
 from dare_bench.model_adapters.dream.likelihood import DreamLaw
 from dare_bench.model_adapters.dream.network import DreamModel
 from dare_bench.model_adapters.dream.template import CHAT_TEMPLATE
-from dare_bench.model_adapters.family import Family
+from dare_bench.model_adapters.family import Family, SamplerFields
 from dare_bench.model_adapters.fields import counts, divides, divisors, keeps_text, sampling, steps_fit
-from dare_bench.model_adapters.sampling.rule import Rule, Which
+from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
+from dare_bench.model_adapters.sampling.reference import CountLaw, PublishedTies, ReferencePolicy
+from dare_bench.model_adapters.sampling.sampler import Sampler
+from dare_bench.model_adapters.sampling.scores import RankBy
+from dare_bench.model_adapters.sampling.strategies import Strategy
+from dare_bench.model_adapters.sampling.strategies.bernoulli import Bernoulli
+from dare_bench.model_adapters.sampling.strategies.carry import Carry
+from dare_bench.model_adapters.sampling.strategies.first_token import FirstToken
+from dare_bench.model_adapters.sampling.strategies.quota import TimeQuota
+from dare_bench.model_adapters.sampling.strategies.threshold import Threshold
+from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.types import Decoding, ModelSpec
 
 BLOCK_LENGTH = 32
 THRESHOLD = 0.9
-RANKED_BY: dict[str, Which] = {"maskgit_plus": "confidence", "topk_margin": "margin", "entropy": "entropy"}
+RANKED_BY: dict[str, RankBy] = {"maskgit_plus": "confidence", "topk_margin": "margin", "entropy": "entropy"}
 
 
-class DreamDecoding(Decoding):
+class DreamDecoding(SamplerFields):
     """Dream's sampler. ``steps`` equals ``max_new_tokens`` (``gen_length``) unless given.
 
     ``alg="confidence_threshold"`` (with ``threshold``) and ``cache`` (with ``block_length``) are Fast-dLLM's (arXiv
     2505.22618): approximate, tier A.
     """
+
+    own_strategy = frozenset({"steps", "alg", "alg_temp", "eps", "threshold"})
 
     steps: int | None = None
     alg: Literal["origin", "maskgit_plus", "topk_margin", "entropy", "confidence_threshold"] = "entropy"
@@ -93,6 +105,10 @@ class DreamDecoding(Decoding):
             )
         return self
 
+    @property
+    def deterministic(self) -> bool:
+        return super().deterministic and self.alg != "origin" and not self.alg_temp
+
 
 class Dream(Family):
     """Dream-org/Dream-v0-Base-7B and -Instruct-7B."""
@@ -107,43 +123,43 @@ class Dream(Family):
     def likelihood_law(self, spec: ModelSpec) -> DreamLaw:
         return DreamLaw()
 
-    def rule(self, decoding: DreamDecoding, spec: ModelSpec) -> Rule:
+    def sampler(self, decoding: DreamDecoding, spec: ModelSpec) -> Sampler:
         d = decoding
-        assert d.steps is not None
         cached, by_threshold = d.cache != "none", d.alg == "confidence_threshold"
         block_length = (d.block_length or d.gen_length) if cached else d.gen_length
-        return Rule(
-            gen_length=d.gen_length,
-            block_length=block_length,
-            steps_per_block=d.steps // (d.gen_length // block_length),
-            predicts_next=True,
-            how_many=self._how_many(d),
-            schedule="even" if by_threshold else "time",
-            which=RANKED_BY.get(d.alg, "confidence"),
-            temperature=d.temperature,
-            top_k=d.top_k or 0,
-            top_p=1.0 if d.top_p is None else d.top_p,
-            top_p_first=True,
-            confidence_of="kept",
-            order_temperature=d.alg_temp or 0.0,
-            eps=d.eps,
-            threshold=1.0 if d.threshold is None else d.threshold,
-            cache=d.cache,
-            commit_first=cached,
-            draw_law="masked",
-            counted="turns" if cached or by_threshold else "schedule",
-            approximate=cached or by_threshold,
+        count: CountLaw = "turns" if cached else "carry" if by_threshold else "schedule"
+        return self.compose(
+            d,
+            spec,
+            self._strategy(d, block_length, cached),
+            block_length,
+            ReferencePolicy(noise="origin" if d.alg == "origin" else "masked", count=count),
             early_stop=bool(d.early_stop),  # the published sampler never stops early
-            **self.common(d, spec),
+            approximate=cached or by_threshold,
+            tokens=TokenPolicy(
+                temperature=d.temperature,
+                top_k=d.top_k or 0,
+                top_p=1.0 if d.top_p is None else d.top_p,
+                top_p_first=True,
+                confidence_of="kept",
+            ),
+            attention=AttentionPolicy(predicts_next=True, cache=CACHES[d.cache]),
         )
 
     @staticmethod
-    def _how_many(d: DreamDecoding) -> Any:
+    def _strategy(d: DreamDecoding, block_length: int, cached: bool) -> Strategy:
+        assert d.steps is not None
+        steps = d.steps // (d.gen_length // block_length)
         if d.alg == "origin":
-            return "bernoulli"
-        if d.alg != "confidence_threshold":
-            return "quota"
-        return "carry" if d.cache == "none" else "threshold"
+            return Bernoulli(steps=steps, eps=d.eps)
+        strategy: Strategy
+        if d.threshold is not None:
+            strategy = (Threshold if cached else Carry)(steps=steps, threshold=d.threshold)
+        else:
+            strategy = TimeQuota(steps=steps, rank_by=RANKED_BY[d.alg], order_temperature=d.alg_temp or 0.0, eps=d.eps)
+            if not d.alg_temp and (d.top_k or (d.top_p or 1.0) < 1):
+                strategy = PublishedTies(inner=strategy, tie_score=0.0 if d.alg == "entropy" else 1.0)
+        return FirstToken(inner=strategy) if cached else strategy
 
 
 FAMILY = Dream()

@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 
-from dare_bench.diffusion.likelihood import Draws, bernoulli_masks, chain_masks, enumerate_masks
+from dare_bench.diffusion.likelihood import MaskDraws, bernoulli_masks, chain_masks, enumerate_masks
 from dare_bench.errors import DecodingError, PromptError
-from dare_bench.model_adapters.scoring.laws import Law, one_of
+from dare_bench.model_adapters.scoring.laws import LikelihoodLaw, one_of
 from dare_bench.types import ModelSpec
 
 NLL_TYPES = ("mc", "ar_ftb", "ar_btf")
 LOG_TYPES = ("ftb", "btf", "union")
 
 
-class DreamLaw(Law):
+class DreamLaw(LikelihoodLaw):
     """The fields of DreamLM/Dream eval/eval.py by their names.
 
     ``reference`` is its own estimate: ``nll_type`` mc (Monte Carlo) or the chain rule from the left (ar_ftb) or from
@@ -28,7 +28,7 @@ class DreamLaw(Law):
     Its evaluation scores texts with an EOS behind them: a visible one, which mc neither masks nor scores. So every
     estimator puts one behind a text, and ``auto`` also behind token ids, unless they end with one: what ``auto``
     estimates does not depend on how long the target is (behind an empty context mc leaves out column 0 as well, where
-    its evaluation has BOS). ``exact`` and ``reference``, asked for by name, take ids as
+    its evaluation has BOS). ``exact`` and ``reference``, requested by name, take ids as
     they are given: ``exact`` then masks and scores all of them, mc never the last. The chain rule is published for the
     EOS too: it scores the one behind a text.
     """
@@ -71,8 +71,8 @@ class DreamLaw(Law):
                 "log_type='union' scores everything: use ftb or btf, or leave it at 1"
             )
 
-    def ending(self, target: Sequence[int], asked: str, text: bool, spec: ModelSpec) -> tuple[list[int], int]:
-        if not text and asked != "auto":
+    def ending(self, target: Sequence[int], requested: str, text: bool, spec: ModelSpec) -> tuple[list[int], int]:
+        if not text and requested != "auto":
             return [], 0
         if not text and target[-1] in spec.eos_ids:
             return [], 1
@@ -82,14 +82,16 @@ class DreamLaw(Law):
             )
         return [spec.eos_ids[0]], 1
 
-    def draws(self, context: int, target: int, settings: Mapping[str, Any], seed: int, seen: int = 0) -> list[Draws]:
+    def draws(
+        self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0
+    ) -> list[MaskDraws]:
         if settings["estimator"] == "exact":
-            if target <= seen:
+            if target <= visible:
                 raise PromptError(
                     "nothing to mask: the target is an EOS alone, which estimator='auto' does not score; "
                     "use estimator='exact' to score it"
                 )
-            return [enumerate_masks(target - seen)]
+            return [enumerate_masks(target - visible)]
         total, log = context + target, settings["log_type"]
         span = {"ftb": range(context, total), "btf": range(context), "union": range(total)}[log]
         chain = settings["nll_type"] != "mc"
@@ -101,7 +103,7 @@ class DreamLaw(Law):
             )
         if chain:
             return [chain_masks(len(span), settings["nll_type"] == "ar_btf", span.start - context)]
-        found = bernoulli_masks(
+        masks = bernoulli_masks(
             context,
             target,
             span,
@@ -110,7 +112,7 @@ class DreamLaw(Law):
             settings["sampling_eps"],
             torch.Generator().manual_seed(seed),
         )
-        return [replace(found, weights_M=found.weights_M / total) if log == "union" else found]
+        return [replace(masks, weights_M=masks.weights_M / total) if log == "union" else masks]
 
     def passes(self, context: int, target: int, settings: Mapping[str, Any]) -> int:
         if self.estimator(context, target, settings) == "exact":

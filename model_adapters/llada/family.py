@@ -9,10 +9,18 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from dare_bench.model_adapters.family import Family
+from dare_bench.model_adapters.family import Family, SamplerFields
 from dare_bench.model_adapters.fields import counts, divides, keeps_text, sampling, steps_fit
 from dare_bench.model_adapters.llada.network import LLaDAModelLM
-from dare_bench.model_adapters.sampling.rule import Rule
+from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
+from dare_bench.model_adapters.sampling.reference import PublishedTies, ReferencePolicy
+from dare_bench.model_adapters.sampling.sampler import Sampler
+from dare_bench.model_adapters.sampling.scores import RankBy
+from dare_bench.model_adapters.sampling.strategies import Strategy
+from dare_bench.model_adapters.sampling.strategies.factor import Factor
+from dare_bench.model_adapters.sampling.strategies.quota import Quota
+from dare_bench.model_adapters.sampling.strategies.threshold import Threshold
+from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.types import Decoding, ModelSpec
 
 CHAT_TEMPLATE = (
@@ -23,12 +31,14 @@ CHAT_TEMPLATE = (
 """The assistant header always follows, as in the published template."""
 
 
-class LLaDADecoding(Decoding):
+class LLaDADecoding(SamplerFields):
     """LLaDA's sampler. ``steps`` and ``block_length`` equal ``gen_length`` unless given.
 
     ``threshold`` and ``factor`` are Fast-dLLM's parallel decoding, ``cache`` its prefix and dual caches (arXiv
     2505.22618): approximate, tier A.
     """
+
+    own_strategy = frozenset({"steps", "remasking", "threshold", "factor"})
 
     steps: int | None = None
     block_length: int | None = None
@@ -79,6 +89,10 @@ class LLaDADecoding(Decoding):
         keeps_text(self.early_stop, self.text_after_eos)
         return self
 
+    @property
+    def deterministic(self) -> bool:
+        return super().deterministic and self.remasking != "random"
+
 
 class LLaDA(Family):
     """GSAI-ML/LLaDA-8B-Base, -Instruct and LLaDA-1.5."""
@@ -91,7 +105,7 @@ class LLaDA(Family):
     mask_texts: tuple[str, ...] = ("<|mdm_mask|>",)
     eot_text = "<|eot_id|>"
 
-    def rule(self, decoding: LLaDADecoding, spec: ModelSpec) -> Rule:
+    def sampler(self, decoding: LLaDADecoding, spec: ModelSpec) -> Sampler:
         d = decoding
         assert d.steps is not None and d.block_length is not None
         eot = () if spec.eot_id is None else (spec.eot_id,)
@@ -101,25 +115,34 @@ class LLaDA(Family):
             # The reference sets EOS on the noised tensor and EOT on the plain one; at temperature 0 they are the same
             # tensor, so both leave the softmax, above it only EOT does. Published scores stand on this: kept.
             uncounted = (*spec.eos_ids, *eot) if d.temperature == 0 else eot
-        return Rule(
-            gen_length=d.gen_length,
-            block_length=d.block_length,
-            steps_per_block=d.steps // (d.gen_length // d.block_length),
-            how_many="threshold" if d.threshold is not None else "factor" if d.factor is not None else "quota",
-            which="random" if d.remasking == "random" else "confidence",
-            temperature=d.temperature,
-            threshold=1.0 if d.threshold is None else d.threshold,
-            factor=1.0 if d.factor is None else d.factor,
-            cfg_scale=d.cfg_scale,
-            suppressed=spec.eos_ids if d.logits_eos_inf else (),
-            uncounted=uncounted,
-            cache=d.cache,
-            counted="turns" if fast else "schedule",
-            approximate=fast,
-            confidence_float64=d.confidence_dtype == "float64",
+        return self.compose(
+            d,
+            spec,
+            self._strategy(d, ties=bool(uncounted)),
+            d.block_length,
+            ReferencePolicy(noise="gumbel", count="turns" if fast else "schedule"),
             early_stop=bool(d.early_stop),  # the published sampler never stops early
-            **self.common(d, spec),
+            approximate=fast,
+            tokens=TokenPolicy(
+                temperature=d.temperature,
+                suppressed=spec.eos_ids if d.logits_eos_inf else (),
+                uncounted=uncounted,
+                confidence_float64=d.confidence_dtype == "float64",
+            ),
+            attention=AttentionPolicy(cache=CACHES[d.cache], cfg_scale=d.cfg_scale),
         )
+
+    @staticmethod
+    def _strategy(d: LLaDADecoding, ties: bool) -> Strategy:
+        assert d.steps is not None and d.block_length is not None
+        steps = d.steps // (d.gen_length // d.block_length)
+        rank_by: RankBy = "random" if d.remasking == "random" else "confidence"
+        if d.threshold is not None:
+            return Threshold(steps=steps, threshold=d.threshold, rank_by=rank_by)
+        if d.factor is not None:
+            return Factor(steps=steps, factor=d.factor, rank_by=rank_by)
+        quota = Quota(steps=steps, rank_by=rank_by)
+        return PublishedTies(inner=quota, tie_score=0.0) if ties and rank_by == "confidence" else quota
 
 
 FAMILY = LLaDA()

@@ -10,18 +10,24 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from dare_bench.model_adapters.family import Family
+from dare_bench.model_adapters.family import Family, SamplerFields
 from dare_bench.model_adapters.fields import counts, keeps_text, not_negative, sampling
 from dare_bench.model_adapters.llada2.network import LLaDA2MoeModelLM
 from dare_bench.model_adapters.llada2.template import CHAT_TEMPLATE
-from dare_bench.model_adapters.sampling.rule import Rule
-from dare_bench.types import Decoding, ModelSpec
+from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
+from dare_bench.model_adapters.sampling.reference import ReferencePolicy
+from dare_bench.model_adapters.sampling.sampler import Sampler
+from dare_bench.model_adapters.sampling.strategies import Strategy
+from dare_bench.model_adapters.sampling.strategies.dynamic import Dynamic
+from dare_bench.model_adapters.sampling.strategies.edit import Edit
+from dare_bench.model_adapters.sampling.tokens import TokenPolicy
+from dare_bench.types import ModelSpec
 
 EDITING = {"editing_threshold": 0.9, "max_post_steps": 16, "num_to_transfer": 1}
 """The fields of editing, and their defaults where it is on."""
 
 
-class LLaDA2Decoding(Decoding):
+class LLaDA2Decoding(SamplerFields):
     """LLaDA2's sampler. ``block_length`` is the checkpoint's and ``steps`` equals it unless given; ``steps`` and
     ``minimal_topk`` do nothing where tokens are edited (as published).
 
@@ -29,6 +35,7 @@ class LLaDA2Decoding(Decoding):
     """
 
     edits: ClassVar[bool] = False
+    own_strategy = frozenset({"steps", "threshold", "minimal_topk", "editing", *EDITING})
 
     block_length: int | None = None
     steps: int | None = None
@@ -106,33 +113,41 @@ class LLaDA2(Family):
     def defaults(self, spec: ModelSpec) -> dict[str, Any]:
         return {"block_length": spec.block_length}
 
-    def rule(self, decoding: LLaDA2Decoding, spec: ModelSpec) -> Rule:
+    def sampler(self, decoding: LLaDA2Decoding, spec: ModelSpec) -> Sampler:
         d = decoding
-        assert d.block_length is not None and d.steps is not None
+        assert d.block_length is not None
         # 2.0 always stops after a block with EOS, 2.1 when asked to; later blocks cannot change what stands before it.
         stops = (not d.editing or d.eos_early_stop) if d.early_stop is None else d.early_stop
-        return Rule(
-            gen_length=d.gen_length,
-            block_length=d.block_length,
-            steps_per_block=min(d.steps, d.gen_length // d.minimal_topk),
-            grid="absolute",
-            causal=True,
-            how_many="dynamic",
-            schedule="block",
-            temperature=d.temperature,
-            top_k=(d.top_k or 0) if d.temperature > 0 else 0,
-            top_p=1.0 if d.top_p is None or d.temperature == 0 else d.top_p,
-            confidence_of="kept",
+        cut = d.text_after_eos == "cut"
+        return self.compose(
+            d,
+            spec,
+            self._strategy(d),
+            d.block_length,
+            ReferencePolicy(noise="block"),
+            early_stop=stops and cut,
+            stopping={"stop_in_block": d.eos_early_stop and not d.editing, "cut_at_eos": cut},
+            tokens=TokenPolicy(
+                temperature=d.temperature,
+                top_k=(d.top_k or 0) if d.temperature > 0 else 0,
+                top_p=1.0 if d.top_p is None or d.temperature == 0 else d.top_p,
+                confidence_of="kept",
+            ),
+            attention=AttentionPolicy(causal=True, cache=CACHES[d.cache]),
+        )
+
+    @staticmethod
+    def _strategy(d: LLaDA2Decoding) -> Strategy:
+        assert d.steps is not None
+        steps = min(d.steps, d.gen_length // d.minimal_topk)
+        if d.editing_threshold is None:
+            return Dynamic(steps=steps, threshold=d.threshold)
+        return Edit(
+            steps=steps,
             threshold=d.threshold,
-            cache=d.cache,
-            edit_threshold=d.editing_threshold if d.editing else None,
+            edit_threshold=d.editing_threshold,
             max_post_steps=d.max_post_steps or 0,
             min_transfer=d.num_to_transfer or 1,
-            draw_law="block",
-            early_stop=stops and d.text_after_eos == "cut",
-            stop_in_block=d.eos_early_stop and not d.editing,
-            cut_at_eos=d.text_after_eos == "cut",
-            **self.common(d, spec),
         )
 
 

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from dare_bench.diffusion.plan import Plan
-from dare_bench.model_adapters.sampling.rows import Row
-from dare_bench.model_adapters.sampling.windows import Pack
+from dare_bench.model_adapters.sampling.attention import Pack
+
+if TYPE_CHECKING:
+    from dare_bench.model_adapters.sampling.state import RowState
 
 
 def guided(cond_NV: Tensor, uncond_NV: Tensor, scale: float | Tensor) -> Tensor:
@@ -33,34 +35,34 @@ def _with_rows(plan: Plan, lengths: Sequence[int]) -> Plan:
     return Plan((*plan.lengths, *lengths), starts=starts, cached=cached)
 
 
-class Twins:
+class GuidedCopies:
     """The second copies of a pack whose rows are whole canvases, in the batch's order."""
 
-    def __init__(self, rows: Sequence[Row], pack: Pack, mask_id: int, device: torch.device) -> None:
-        scales = [row.rule.cfg_scale for row in rows]
+    def __init__(self, rows: Sequence[RowState], pack: Pack, mask_id: int, device: torch.device) -> None:
+        scales = [row.sampler.attention.cfg_scale for row in rows]
         self.mask_id = mask_id
         self.scale_R = torch.tensor(scales, dtype=torch.float32, device=device)
         self.row_T = pack.row_T
         self.guided_T = (self.scale_R > 0)[pack.row_T].nonzero()[:, 0]
-        self.twin_T = torch.full_like(pack.row_T, -1)
-        self.twin_T[self.guided_T] = len(pack.row_T) + torch.arange(len(self.guided_T), device=device)
+        self.copy_T = torch.full_like(pack.row_T, -1)
+        self.copy_T[self.guided_T] = len(pack.row_T) + torch.arange(len(self.guided_T), device=device)
         prompt = [torch.tensor(list(row.prompt), dtype=torch.long) != mask_id for row in rows]
         rest = [torch.zeros(len(row.canvas) - len(row.prompt), dtype=torch.bool) for row in rows]
         hidden = torch.cat([part for pair in zip(prompt, rest, strict=True) for part in pair]).to(device)
         self.hidden_T = hidden[self.guided_T if pack.index_T is None else pack.index_T[self.guided_T]]
-        chosen = [len(rows[i].canvas) for i in pack.row_T.unique_consecutive().tolist() if scales[i] > 0]
-        self.plan = _with_rows(pack.plan, chosen)
+        lengths = [len(rows[i].canvas) for i in pack.row_T.unique_consecutive().tolist() if scales[i] > 0]
+        self.plan = _with_rows(pack.plan, lengths)
         self.column_T = torch.cat([pack.column_T, pack.column_T[self.guided_T]])
 
     def logits(self, network: Any, tokens_T: Tensor, at_N: Tensor) -> Tensor:
         """Guided logits at ``at_N``, [N, V]; those of rows without guidance as they are."""
         unknown = tokens_T[self.guided_T].masked_fill(self.hidden_T, self.mask_id)
-        twins = self.twin_T[at_N]
-        has_twin = twins >= 0
+        copies = self.copy_T[at_N]
+        has_copy = copies >= 0
         logits = network(
-            torch.cat([tokens_T, unknown]), self.column_T, self.plan, logits_at=torch.cat([at_N, twins[has_twin]])
+            torch.cat([tokens_T, unknown]), self.column_T, self.plan, logits_at=torch.cat([at_N, copies[has_copy]])
         ).logits
         cond, uncond = logits[: len(at_N)].clone(), logits[len(at_N) :]
-        scale = self.scale_R[self.row_T[at_N]][has_twin][:, None]
-        cond[has_twin] = guided(cond[has_twin].float(), uncond.float(), scale).to(cond.dtype)
+        scale = self.scale_R[self.row_T[at_N]][has_copy][:, None]
+        cond[has_copy] = guided(cond[has_copy].float(), uncond.float(), scale).to(cond.dtype)
         return cond

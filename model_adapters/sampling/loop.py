@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -11,9 +12,9 @@ import torch
 from dare_bench.diffusion.lockstep import Lockstep
 from dare_bench.errors import MemoryLimitError
 from dare_bench.model_adapters.backbone.cache import KVStore
-from dare_bench.model_adapters.sampling.batch import Batch
-from dare_bench.model_adapters.sampling.pages import Pages
-from dare_bench.model_adapters.sampling.rows import Row
+from dare_bench.model_adapters.sampling.decide import decide
+from dare_bench.model_adapters.sampling.pages import PagePool
+from dare_bench.model_adapters.sampling.state import BatchState, RowState
 from dare_bench.types import LoopStats
 
 FIRST_SLOTS = 1024
@@ -29,14 +30,14 @@ def out_of_memory(error: BaseException) -> bool:
 
 def denoise(
     network: Any,
-    rows: Iterable[Row],
+    rows: Iterable[RowState],
     *,
     mask_id: int,
     vocab: int,
     max_rows: int,
     device: torch.device,
     stats: LoopStats,
-) -> Iterator[Row]:
+) -> Iterator[RowState]:
     """Run rows to their end; yields each as it finishes.
 
     Rows are pulled from ``rows`` as slots fall free; all of them attend on one grid (block-causal rows of another block
@@ -49,112 +50,116 @@ def denoise(
     """
     # FSDP keeps what it gathers weights into for training, which takes no inference tensors.
     mode = torch.no_grad if isinstance(network, Lockstep) else torch.inference_mode
-    return mode()(_turns)(network, rows, mask_id, vocab, max_rows, device, stats)
+    return mode()(_Loop(network, iter(rows), mask_id, vocab, max_rows, device, stats).run)()
 
 
-def _turns(
-    network: Any,
-    rows: Iterable[Row],
-    mask_id: int,
-    vocab: int,
-    max_rows: int,
-    device: torch.device,
-    stats: LoopStats,
-) -> Iterator[Row]:
-    source, slots = iter(rows), max_rows
-    pool: list[Row] = []
-    held: list[Row] = []  # rows that wait a turn for a prefix that another row commits
-    batch: Batch | None = None
-    memory = _Memory(network, device)
-    while True:
-        waiting, held, before = held, [], len(pool)
-        for row in waiting:
-            (pool if memory.admit(row) else held).append(row)
-        while len(pool) + len(held) < slots and (new := next(source, None)) is not None:
-            if new.block < 0 and not new.next_block(vocab):  # a row in a block waited in the middle of its work
-                yield new
-            else:
-                (pool if memory.admit(new) else held).append(new)
-        if not pool:
-            return
-        if len(pool) > before and batch is not None:
-            batch.sync()
-            batch = None
-        if batch is None:
-            batch = Batch(pool, mask_id, device, memory.store, memory.pages)
-        finished: list[int] | None = None
+def new_cache(network: Any, device: torch.device) -> tuple[KVStore, PagePool]:
+    """An empty cache for a network's keys and values, and who owns its slots."""
+    store = KVStore(network.arch, FIRST_SLOTS, device, next(network.parameters()).dtype)
+    return store, PagePool(FIRST_SLOTS, store.grow)
+
+
+@dataclass
+class _Loop:
+    """``active`` rows share forwards; ``waiting`` ones wait a turn for a prefix that another row commits."""
+
+    network: Any
+    source: Iterator[RowState]
+    mask_id: int
+    vocab: int
+    slots: int
+    device: torch.device
+    stats: LoopStats
+    active: list[RowState] = field(default_factory=list)
+    waiting: list[RowState] = field(default_factory=list)
+    batch: BatchState | None = None
+    store: KVStore | None = None
+    pool: PagePool | None = None
+
+    def run(self) -> Iterator[RowState]:
+        while True:
+            yield from self.pull()
+            if not self.active:
+                return
+            if self.batch is None:
+                self.batch = BatchState(self.active, self.mask_id, self.device, self.store, self.pool)
+            finished = self.turn(self.batch)
+            if finished is None:
+                self.halve(self.batch)
+            elif finished:
+                yield from self.refill(self.batch, finished)
+
+    def turn(self, batch: BatchState) -> list[int] | None:
+        """One forward for all rows, and what it decides. Returns the rows whose block is finished; None where memory
+        ran out."""
         try:
-            finished = batch.turn(network)
+            logits_NV, place_N, at = batch.forward(self.network)
+            decision = decide(batch, logits_NV, at)
+            batch.write(place_N, at, decision)
+            finished = batch.advance(at, decision)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            if len(pool) == 1:
-                raise MemoryLimitError(
-                    f"one row of {len(pool[0].canvas)} tokens does not fit into memory on {device}; "
-                    "use a shorter gen_length, a smaller dtype or another device"
-                ) from error
-        if finished is None:  # outside the except: there the error would still hold the forward's tensors
-            waiting, pool, slots = _halve(batch, memory, stats)
-            batch, source, held = None, chain(waiting, held, source), []
-            continue
-        rows_done = sum(row.rule.forwards_per_step for row in pool)
-        stats.count(rows_done, batch.tokens_done, slots * rows_done // len(pool))
-        if not finished:
-            continue
+            if len(self.active) > 1:
+                return None
+            raise MemoryLimitError(
+                f"one row of {len(self.active[0].canvas)} tokens does not fit into memory on {self.device}; "
+                "use a shorter gen_length, a smaller dtype or another device"
+            ) from error
+        forwards = sum(row.sampler.forwards_per_turn for row in self.active)
+        self.stats.count(forwards, batch.tokens_done, self.slots * forwards // len(self.active))
+        return finished
+
+    def pull(self) -> Iterator[RowState]:
+        """Fill free slots; yields rows that have nothing to decode."""
+        waiting, self.waiting, before = self.waiting, [], len(self.active)
+        for row in waiting:
+            self.admit(row)
+        while len(self.active) + len(self.waiting) < self.slots and (new := next(self.source, None)) is not None:
+            if new.block < 0 and not new.next_block(self.vocab):  # a row in a block waited in the middle of its work
+                yield new
+            else:
+                self.admit(new)
+        if len(self.active) > before and self.batch is not None:
+            self.batch.sync()
+            self.batch = None
+
+    def admit(self, row: RowState) -> None:
+        """Let the row join, or wait for a prefix that another row is about to commit."""
+        ready = True
+        if row.cache.used:
+            if self.pool is None:
+                self.store, self.pool = new_cache(self.network, self.device)
+            if row.cache.shared and not row.pages.columns:
+                ready = self.pool.admit(row.pages, row.canvas[: row.begin].tolist(), row.sampler.block_length)
+        (self.active if ready else self.waiting).append(row)
+
+    def refill(self, batch: BatchState, finished: list[int]) -> Iterator[RowState]:
+        """Rows with a finished block enter their next one; yields those that have none, whose slots fall free."""
         batch.sync()
         ended = []
         for i in finished:
-            if batch.rows[i].next_block(vocab):
-                batch.enter(i)
+            if batch.rows[i].next_block(self.vocab):
+                batch.enter_block(i)
             else:
                 ended.append(batch.rows[i])
         if ended:
-            gone = set(map(id, ended))
-            pool, batch = [row for row in pool if id(row) not in gone], None
-            for row in ended:
-                memory.release(row)
+            self.active, self.batch = [row for row in self.active if row not in ended], None
+            if self.pool is not None:
+                for row in ended:
+                    self.pool.release(row.pages)
             yield from ended
 
-
-def new_cache(network: Any, device: torch.device) -> tuple[KVStore, Pages]:
-    """An empty cache for a network's keys and values, and who owns its slots."""
-    store = KVStore(network.arch, FIRST_SLOTS, device, next(network.parameters()).dtype)
-    return store, Pages(FIRST_SLOTS, store.grow)
-
-
-class _Memory:
-    """The loop's cache: made when the first row wants one."""
-
-    def __init__(self, network: Any, device: torch.device) -> None:
-        self.network, self.device = network, device
-        self.store: KVStore | None = None
-        self.pages: Pages | None = None
-
-    def admit(self, row: Row) -> bool:
-        """May the row join now? False: it waits for a prefix that another row is about to commit."""
-        if row.rule.cache == "none":
-            return True
-        if self.pages is None:
-            self.store, self.pages = new_cache(self.network, self.device)
-        if row.rule.cache != "exact" or row.held.columns:
-            return True
-        length = row.rule.block_length
-        return self.pages.admit(row.held, row.canvas[: row.begin].tolist(), length)
-
-    def release(self, row: Row) -> None:
-        if self.pages is not None:
-            self.pages.release(row.held)
-
-
-def _halve(batch: Batch, memory: _Memory, stats: LoopStats) -> tuple[list[Row], list[Row], int]:
-    """Let half of the rows wait; returns (waiting, staying, slots). Their exact caches are made again."""
-    batch.sync()
-    rows = list(batch.rows)
-    slots = max(1, len(rows) // 2)
-    stats.halvings.append({"rows": len(rows), "now": slots})
-    for row in rows[slots:]:
-        if row.rule.cache == "exact":
-            memory.release(row)
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    return rows[slots:], rows[:slots], slots
+    def halve(self, batch: BatchState) -> None:
+        """Let half of the rows wait. Their shared caches are computed again."""
+        batch.sync()
+        count, self.slots = len(batch.rows), max(1, len(batch.rows) // 2)
+        self.active, parked = batch.rows[: self.slots], batch.rows[self.slots :]
+        self.stats.halvings.append({"rows": count, "now": self.slots})
+        if self.pool is not None:
+            for row in parked:
+                if row.cache.shared:
+                    self.pool.release(row.pages)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self.source, self.waiting, self.batch = chain(parked, self.waiting, self.source), [], None

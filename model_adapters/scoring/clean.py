@@ -13,8 +13,8 @@ import torch
 
 from dare_bench.diffusion.plan import Cached, Plan
 from dare_bench.model_adapters.sampling.loop import new_cache
-from dare_bench.model_adapters.sampling.pages import Block
-from dare_bench.model_adapters.scoring.pairs import Pair
+from dare_bench.model_adapters.sampling.pages import CachePage
+from dare_bench.model_adapters.scoring.pairs import ScoredPair
 from dare_bench.types import LoopStats
 
 
@@ -23,60 +23,60 @@ class CleanPrefixes:
 
     def __init__(self, network: Any, device: torch.device) -> None:
         self.network, self.device = network, device
-        self.store, self.pages = new_cache(network, device)
+        self.store, self.pool = new_cache(network, device)
 
-    def hold(self, pairs: Sequence[Pair], max_rows: int | None, budget: int, stats: LoopStats) -> None:
+    def compute(self, pairs: Sequence[ScoredPair], max_rows: int | None, budget: int, stats: LoopStats) -> None:
         """Compute what of the pairs' clean columns is not there yet; each pair holds its blocks until ``release``.
 
         A pair whose next block another one is about to compute waits for it, so nothing is computed twice.
         """
         waiting = [pair for pair in pairs if pair.clean]
         while waiting:
-            later, ready, tokens = list[Pair](), list[Pair](), 0
+            later, ready, tokens = list[ScoredPair](), list[ScoredPair](), 0
             length = waiting[0].block_length
             for pair in waiting:
                 full = len(ready) >= (max_rows or len(waiting)) or (ready and tokens + pair.clean > budget)
                 if full or pair.block_length != length or not self._admit(pair):
                     later.append(pair)
-                elif pair.held.columns < pair.clean:
+                elif pair.pages.columns < pair.clean:
                     ready.append(pair)
-                    tokens += pair.clean - pair.held.columns
+                    tokens += pair.clean - pair.pages.columns
             if ready:
                 self._compute(ready, stats)
             waiting = later
 
-    def _admit(self, pair: Pair) -> bool:
+    def _admit(self, pair: ScoredPair) -> bool:
         assert pair.block_length is not None
-        return self.pages.admit(pair.held, pair.whole[: pair.clean], pair.block_length)
+        return self.pool.admit(pair.pages, pair.whole[: pair.clean], pair.block_length)
 
     @torch.no_grad()
-    def _compute(self, pairs: Sequence[Pair], stats: LoopStats) -> None:
+    def _compute(self, pairs: Sequence[ScoredPair], stats: LoopStats) -> None:
         """One forward over the missing columns, which stores their keys and values."""
-        pairs = sorted(pairs, key=lambda pair: (pair.clean - pair.held.columns, pair.held.columns))
+        pairs = sorted(pairs, key=lambda pair: (pair.clean - pair.pages.columns, pair.pages.columns))
         length = pairs[0].block_length
         assert length is not None
-        made: list[list[Block]] = [
-            [self.pages.take(length) for _ in range(pair.held.columns, pair.clean, length)] for pair in pairs
+        new_pages: list[list[CachePage]] = [
+            [self.pool.take(length) for _ in range(pair.pages.columns, pair.clean, length)] for pair in pairs
         ]
-        tokens = torch.tensor([t for pair in pairs for t in pair.whole[pair.held.columns : pair.clean]])
+        tokens = torch.tensor([t for pair in pairs for t in pair.whole[pair.pages.columns : pair.clean]])
         plan = Plan(
-            tuple(pair.clean - pair.held.columns for pair in pairs),
+            tuple(pair.clean - pair.pages.columns for pair in pairs),
             length,
-            starts=tuple(pair.held.columns for pair in pairs),
+            starts=tuple(pair.pages.columns for pair in pairs),
             cached=Cached(
                 self.store,
-                tuple(pair.held.slots for pair in pairs),
+                tuple(pair.pages.slots for pair in pairs),
                 torch.arange(len(tokens), device=self.device),
-                torch.tensor([s for blocks in made for block in blocks for s in block.slots], device=self.device),
+                torch.tensor([s for pages in new_pages for page in pages for s in page.slots], device=self.device),
             ),
         )
-        one = torch.zeros(1, dtype=torch.long, device=self.device)  # nobody reads it: the least that can be asked for
-        self.network(tokens.to(self.device), plan=plan, logits_at=one)
-        for pair, blocks in zip(pairs, made, strict=True):
-            self.pages.commit(pair.held, blocks, pair.whole[pair.held.columns : pair.clean], length)
+        first = torch.zeros(1, dtype=torch.long, device=self.device)  # not read: the fewest logits that can be computed
+        self.network(tokens.to(self.device), plan=plan, logits_at=first)
+        for pair, pages in zip(pairs, new_pages, strict=True):
+            self.pool.commit(pair.pages, pages, pair.whole[pair.pages.columns : pair.clean], length)
         stats.count(len(pairs), len(tokens))
 
-    def release(self, pairs: Sequence[Pair]) -> None:
+    def release(self, pairs: Sequence[ScoredPair]) -> None:
         """The pairs are scored; their blocks stay for others until their slots are wanted."""
         for pair in pairs:
-            self.pages.release(pair.held)
+            self.pool.release(pair.pages)

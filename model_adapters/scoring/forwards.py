@@ -17,7 +17,7 @@ from dare_bench.errors import MemoryLimitError, ModelOutputError
 from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.sampling.guidance import guided
 from dare_bench.model_adapters.sampling.loop import out_of_memory
-from dare_bench.model_adapters.scoring.pairs import Canvas, Pair, User, canvases
+from dare_bench.model_adapters.scoring.pairs import CanvasUse, MaskedCanvas, ScoredPair, canvases
 from dare_bench.types import LoopStats
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ PACK_TOKENS = {"cpu": 4096, "cuda": 65536}
 READ_TOKENS = {"cpu": 65536, "cuda": 262144}
 """Cached columns that the rows of one forward may read: each layer gathers them."""
 
-Work = list[list[User]]
+Work = list[list[CanvasUse]]
 """Canvases with all who want their losses."""
 
 
 def fill_losses(
-    model: NativeModel, pairs: Sequence[Pair], store: KVStore | None, slots: list[int | None], stats: LoopStats
+    model: NativeModel, pairs: Sequence[ScoredPair], store: KVStore | None, slots: list[int | None], stats: LoopStats
 ) -> None:
     """Fill every pair's losses. Draws that show the network the same canvas share one forward row: repeated masks, and
     the one-token choices of a question, which all look at the same masked position.
@@ -53,7 +53,7 @@ def fill_losses(
             failed = error
         if failed is None:
             passes = 2 if work[at][0].canvas.guidance > 0 else 1
-            stats.count(count * passes, sum(len(users[0].canvas.tokens) for users in work[at : at + count]))
+            stats.count(count * passes, sum(len(uses[0].canvas.tokens) for uses in work[at : at + count]))
             at += count
             continue
         if count == 1:
@@ -64,19 +64,19 @@ def fill_losses(
         stats.halvings.append({"rows": count, "now": limit})
 
 
-def _work(model: NativeModel, pairs: Sequence[Pair]) -> Work:
+def _work(model: NativeModel, pairs: Sequence[ScoredPair]) -> Work:
     """Different canvases, those that pack well next to each other."""
-    wanted: dict[tuple[Any, ...], list[User]] = {}
+    wanted: dict[tuple[Any, ...], list[CanvasUse]] = {}
     for pair in pairs:
         mine = set()
-        for user in canvases(pair, model.spec.mask_id):
-            key = user.canvas.key
-            wanted.setdefault(key, []).append(user)
+        for use in canvases(pair, model.spec.mask_id):
+            key = use.canvas.key
+            wanted.setdefault(key, []).append(use)
             mine.add(key)
         pair.canvases = len(mine)
 
-    def order(users: list[User]) -> tuple[float, int, int]:
-        canvas = users[0].canvas
+    def order(uses: list[CanvasUse]) -> tuple[float, int, int]:
+        canvas = uses[0].canvas
         return canvas.guidance, -len(canvas.tokens), -canvas.start
 
     return sorted(wanted.values(), key=order)
@@ -86,8 +86,8 @@ def _fits(work: Work, at: int, limit: int, device: str) -> int:
     """How many canvases from ``at`` on go into the next forward."""
     most_tokens, most_reads = (table.get(device, table["cpu"]) for table in (PACK_TOKENS, READ_TOKENS))
     count, tokens, widest, guidance = 0, 0, 0, work[at][0].canvas.guidance
-    for users in work[at : at + limit]:
-        canvas = users[0].canvas
+    for uses in work[at : at + limit]:
+        canvas = uses[0].canvas
         tokens, widest = tokens + len(canvas.tokens), max(widest, canvas.start)
         full = tokens > most_tokens or widest * (count + 1) > most_reads
         if canvas.guidance != guidance or (count and full):
@@ -97,15 +97,15 @@ def _fits(work: Work, at: int, limit: int, device: str) -> int:
 
 
 @torch.no_grad()
-def _forward(model: NativeModel, work: Sequence[list[User]], store: KVStore | None) -> None:
-    """One packed forward over different canvases; every user reads its own targets' losses from the shared logits."""
-    firsts = [users[0].canvas for users in work]
+def _forward(model: NativeModel, work: Sequence[list[CanvasUse]], store: KVStore | None) -> None:
+    """One packed forward over different canvases; every use reads its own targets' losses from the shared logits."""
+    firsts = [uses[0].canvas for uses in work]
     starts = torch.tensor([0, *(len(c.tokens) for c in firsts)]).cumsum(0).tolist()
     tokens = torch.tensor([t for c in firsts for t in c.tokens], dtype=torch.long)
     # Where the state before a position predicts it, that is where its logits are; the first has only its own.
     shift = int(model.spec.predicts == "next")
     at = torch.tensor([starts[i] + max(p - shift, 0) for i, c in enumerate(firsts) for p in c.scored], dtype=torch.long)
-    single = all(all(user.canvas.targets == users[0].canvas.targets for user in users) for users in work)
+    single = all(all(use.canvas.targets == uses[0].canvas.targets for use in uses) for uses in work)
     nll_N = logits_NV = None
     if firsts[0].guidance > 0:
         logits_NV = _guided(model, firsts, tokens, starts, at)
@@ -115,17 +115,17 @@ def _forward(model: NativeModel, work: Sequence[list[User]], store: KVStore | No
         out = model.network(tokens.to(device), plan=plan, logits_at=at.to(device), targets=targets)
         nll_N, logits_NV = None if out.nll is None else out.nll.cpu(), out.logits
     offset = 0
-    for users in work:
-        count = len(users[0].canvas.scored)
-        for user in users:
+    for uses in work:
+        count = len(uses[0].canvas.scored)
+        for use in uses:
             if nll_N is not None:
                 losses = nll_N[offset : offset + count]
             else:
-                losses = _losses(logits_NV[offset : offset + count], user.canvas.targets)
-            user.pair.losses[user.part][user.m] = losses.double().sum()
+                losses = _losses(logits_NV[offset : offset + count], use.canvas.targets)
+            use.pair.losses[use.part][use.m] = losses.double().sum()
         offset += count
-    for user in (user for users in work for user in users):
-        if not bool(torch.isfinite(user.pair.losses[user.part][user.m])):
+    for use in (use for uses in work for use in uses):
+        if not bool(torch.isfinite(use.pair.losses[use.part][use.m])):
             raise ModelOutputError(
                 "the network gave NaN or infinite losses: check the weights (dare-bench validate) and the dtype"
             )
@@ -136,7 +136,7 @@ def _losses(logits_NV: Tensor, targets: Sequence[int]) -> Tensor:
     return cross_entropy(logits_NV.float(), goal, reduction="none").cpu()
 
 
-def _plan(model: NativeModel, firsts: Sequence[Canvas], store: KVStore | None) -> Plan:
+def _plan(model: NativeModel, firsts: Sequence[MaskedCanvas], store: KVStore | None) -> Plan:
     """Whole canvases attend to themselves; a block sees itself and the clean columns before it, and writes nothing."""
     lengths = tuple(len(c.tokens) for c in firsts)
     if not any(c.start for c in firsts):
@@ -147,7 +147,9 @@ def _plan(model: NativeModel, firsts: Sequence[Canvas], store: KVStore | None) -
     return Plan(lengths, starts=tuple(c.start for c in firsts), cached=cached)
 
 
-def _guided(model: NativeModel, firsts: Sequence[Canvas], tokens: Tensor, starts: Sequence[int], at: Tensor) -> Tensor:
+def _guided(
+    model: NativeModel, firsts: Sequence[MaskedCanvas], tokens: Tensor, starts: Sequence[int], at: Tensor
+) -> Tensor:
     """Guided logits [N, V]: every canvas goes in a second time, what is given hidden."""
     hidden = tokens.clone()
     for i, c in enumerate(firsts):

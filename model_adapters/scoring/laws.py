@@ -13,8 +13,8 @@ from torch import Tensor
 
 from dare_bench.diffusion.likelihood import (
     EXACT_LIMIT,
-    Draws,
     Estimator,
+    MaskDraws,
     block_masks,
     block_spans,
     check_rounds,
@@ -27,7 +27,7 @@ from dare_bench.errors import DecodingError
 from dare_bench.types import ModelSpec
 
 
-class Law(ABC):
+class LikelihoodLaw(ABC):
     """How a family estimates log p(target | context). Stateless."""
 
     @abstractmethod
@@ -72,19 +72,21 @@ class Law(ABC):
         """Most tokens whose masks an exact estimate enumerates at once."""
         return target
 
-    def ending(self, target: Sequence[int], asked: str, text: bool, spec: ModelSpec) -> tuple[list[int], int]:
+    def ending(self, target: Sequence[int], requested: str, text: bool, spec: ModelSpec) -> tuple[list[int], int]:
         """Tokens that the law puts behind a target before it scores it; and how many tokens at the end of what is then
-        the target are only there to be seen, neither masked nor scored.
+        the target are only there to be visible, neither masked nor scored.
 
-        ``asked`` is the estimator asked for; ``text``: the pair was given as strings.
+        ``requested`` is the estimator requested; ``text``: the pair was given as strings.
         """
         return [], 0
 
     @abstractmethod
-    def draws(self, context: int, target: int, settings: Mapping[str, Any], seed: int, seen: int = 0) -> list[Draws]:
+    def draws(
+        self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0
+    ) -> list[MaskDraws]:
         """The masks, one set for each part of the sum (a block each where the family has blocks).
 
-        The last ``seen`` tokens of the target stay visible. ``settings["estimator"]`` is ``exact`` or ``reference``.
+        The last ``visible`` tokens of the target stay visible. ``settings["estimator"]`` is ``exact`` or ``reference``.
 
         Raises:
             DecodingError: more tokens than can be enumerated. PromptError: nothing to mask.
@@ -102,7 +104,7 @@ class Law(ABC):
         """Columns that the unconditional half of a guided pair hides."""
         return range(context)
 
-    def combine(self, parts: Sequence[Draws], losses: Sequence[Tensor]) -> tuple[float, float]:
+    def combine(self, parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> tuple[float, float]:
         """(log-likelihood, standard error) in nats from the losses of each part's draws."""
         return combine(parts[0], losses[0])
 
@@ -113,7 +115,7 @@ def one_of(name: str, value: Any, allowed: Sequence[str]) -> None:
         raise DecodingError(f"{name}={value!r} is not known; {name}s are {', '.join(allowed)}")
 
 
-class WholeTarget(Law):
+class WholeTarget(LikelihoodLaw):
     """Masks over the whole target (LLaDA). ``batch_size`` is the stratification of the published draws."""
 
     def __init__(self, guided: bool = False) -> None:
@@ -126,7 +128,9 @@ class WholeTarget(Law):
     def check(self, settings: Mapping[str, Any]) -> None:
         check_rounds(settings["mc_num"], settings["batch_size"])
 
-    def draws(self, context: int, target: int, settings: Mapping[str, Any], seed: int, seen: int = 0) -> list[Draws]:
+    def draws(
+        self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0
+    ) -> list[MaskDraws]:
         return [draw(target, dict(settings), seed)]
 
     def passes(self, context: int, target: int, settings: Mapping[str, Any]) -> int:
@@ -137,7 +141,7 @@ class WholeTarget(Law):
         return float(settings.get("cfg_scale", 0.0))
 
 
-class Blockwise(Law):
+class Blockwise(LikelihoodLaw):
     """The sum over blocks of each block's own bound, given the clean tokens before it (SDAR, LLaDA2).
 
     Blocks are counted from column 0; context tokens of the target's first block are visible and never masked.
@@ -158,7 +162,9 @@ class Blockwise(Law):
     def longest(self, context: int, target: int, settings: Mapping[str, Any]) -> int:
         return max(map(len, block_spans(context, target, settings["block_length"])))
 
-    def draws(self, context: int, target: int, settings: Mapping[str, Any], seed: int, seen: int = 0) -> list[Draws]:
+    def draws(
+        self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0
+    ) -> list[MaskDraws]:
         spans = block_spans(context, target, settings["block_length"])
         if settings["estimator"] == "exact":
             return enumerate_blocks(spans, settings["block_length"])
@@ -171,5 +177,5 @@ class Blockwise(Law):
             return clean + sum((1 << len(span)) - 1 for span in spans)
         return clean + int(settings["mc_num"]) * len(spans)
 
-    def combine(self, parts: Sequence[Draws], losses: Sequence[Tensor]) -> tuple[float, float]:
+    def combine(self, parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> tuple[float, float]:
         return combine_blocks(parts, losses)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dare_bench.diffusion.likelihood import Draws
+from dare_bench.diffusion.likelihood import MaskDraws
 from dare_bench.errors import PromptError
-from dare_bench.model_adapters.sampling.pages import Held, chain
-from dare_bench.model_adapters.scoring.laws import Law
+from dare_bench.model_adapters.sampling.pages import RowPages, chain
+from dare_bench.model_adapters.scoring.laws import LikelihoodLaw
 from dare_bench.types import Likelihood, Request
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class Pair:
+class ScoredPair:
     """``target`` is what is scored; ``ending`` are tokens at its end that the law has added. ``parts`` are its masks,
     one set a block where there are blocks, ``losses`` the summed losses of each part's draws, float64 [M]."""
 
@@ -28,11 +28,11 @@ class Pair:
     context: list[int]
     target: list[int]
     ending: int
-    law: Law
+    law: LikelihoodLaw
     settings: dict[str, Any]
-    parts: list[Draws]
+    parts: list[MaskDraws]
     losses: list[Tensor] = field(init=False)
-    held: Held = field(default_factory=Held)
+    pages: RowPages = field(default_factory=RowPages)
     """The clean blocks before the target's last one, in the cache."""
     is_greedy: bool | None = None
     greedy_turns: int = 0
@@ -58,7 +58,7 @@ class Pair:
         """Columns whose keys and values the masked blocks read: all full blocks before the target's last."""
         return 0 if self.block_length is None else (len(self.whole) - 1) // self.block_length * self.block_length
 
-    def window(self, part: Draws) -> tuple[int, int]:
+    def window(self, part: MaskDraws) -> tuple[int, int]:
         """The columns that a canvas of this part holds."""
         if self.block_length is None:
             return 0, len(self.whole)
@@ -86,7 +86,7 @@ class Pair:
 
 
 @dataclass(frozen=True, eq=False)
-class Canvas:
+class MaskedCanvas:
     """One masked copy of a pair, or of one of its blocks, as it goes through the network.
 
     ``start`` is the column of its first token, ``slots`` the cached columns before it; ``scored`` are places among its
@@ -108,16 +108,16 @@ class Canvas:
 
 
 @dataclass(frozen=True, eq=False)
-class User:
+class CanvasUse:
     """Who wants the loss of a canvas: draw ``m`` of a pair's part ``part``."""
 
-    pair: Pair
+    pair: ScoredPair
     part: int
     m: int
-    canvas: Canvas
+    canvas: MaskedCanvas
 
 
-def canvases(pair: Pair, mask_id: int) -> Iterator[User]:
+def canvases(pair: ScoredPair, mask_id: int) -> Iterator[CanvasUse]:
     """The canvases of a pair whose clean prefix is in the cache; draws that mask nothing to score have none."""
     hidden = pair.law.hidden(len(pair.context), len(pair.target), pair.settings) if pair.guidance > 0 else range(0)
     keys = chain(pair.whole[: pair.clean], pair.block_length) if pair.block_length else []
@@ -126,7 +126,7 @@ def canvases(pair: Pair, mask_id: int) -> Iterator[User]:
         first = len(pair.context) + part.start - low
         clean = pair.whole[low:high]
         prefix = keys[low // pair.block_length - 1] if pair.block_length and low else b""
-        slots = pair.held.slots[:low]
+        slots = pair.pages.slots[:low]
         for m, (mask, score) in enumerate(zip(part.masks_Mn.tolist(), part.scores_Mn.tolist(), strict=True)):
             scored = tuple(first + i for i, wanted in enumerate(score) if wanted)
             if not scored:
@@ -136,7 +136,9 @@ def canvases(pair: Pair, mask_id: int) -> Iterator[User]:
                 if masked:
                     tokens[first + i] = mask_id
             targets = tuple(clean[i] for i in scored)
-            yield User(pair, p, m, Canvas(tuple(tokens), scored, targets, pair.guidance, hidden, low, slots, prefix))
+            yield CanvasUse(
+                pair, p, m, MaskedCanvas(tuple(tokens), scored, targets, pair.guidance, hidden, low, slots, prefix)
+            )
 
 
 def encode_pair(model: NativeModel, request: Request) -> tuple[list[int], list[int]]:
@@ -161,14 +163,14 @@ def encode_pair(model: NativeModel, request: Request) -> tuple[list[int], list[i
     return context, tail
 
 
-def make_pair(model: NativeModel, request: Request) -> Pair:
+def make_pair(model: NativeModel, request: Request) -> ScoredPair:
     """A request as masks over tokens; raises DecodingError or PromptError."""
     context, target = encode_pair(model, request)
     law, spec = model.family.likelihood_law(model.spec), model.spec
     settings = model.resolve_likelihood(request.decoding)
     kind = law.estimator(len(context), len(target), settings)
     text = isinstance(request.prompt, str) and isinstance(request.target, str)
-    ending, seen = law.ending(target, str(settings["estimator"]), text, spec)
+    ending, visible = law.ending(target, str(settings["estimator"]), text, spec)
     total = len(context) + len(target) + len(ending)
     if total > spec.context_limit:
         behind = f" and {len(ending)} behind it" if ending else ""
@@ -177,5 +179,5 @@ def make_pair(model: NativeModel, request: Request) -> Pair:
             f"the model's context limit is {spec.context_limit}"
         )
     target = [*target, *ending]
-    parts = law.draws(len(context), len(target), {**settings, "estimator": kind}, request.seed, seen)
-    return Pair(request, context, target, len(ending), law, settings, parts)
+    parts = law.draws(len(context), len(target), {**settings, "estimator": kind}, request.seed, visible)
+    return ScoredPair(request, context, target, len(ending), law, settings, parts)

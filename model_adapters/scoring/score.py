@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from dare_bench.errors import DareError, MemoryLimitError
 from dare_bench.model_adapters.sampling.loop import denoise, out_of_memory
-from dare_bench.model_adapters.sampling.rows import Row
+from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.scoring.clean import CleanPrefixes
 from dare_bench.model_adapters.scoring.forwards import PACK_TOKENS, fill_losses
-from dare_bench.model_adapters.scoring.pairs import Pair, make_pair
+from dare_bench.model_adapters.scoring.pairs import ScoredPair, make_pair
 from dare_bench.types import LoopStats, Request, Sample
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WINDOW = 1024
 """Canvases looked at together; equal ones are computed once."""
-HELD_TOKENS = {"cpu": 32768, "cuda": 131072}
+CLEAN_TOKENS = {"cpu": 32768, "cuda": 131072}
 """Clean columns that the pairs looked at together may hold in the cache."""
 
 
@@ -30,9 +30,9 @@ def score_pairs(
 ) -> Iterator[Sample]:
     """Score requests in windows; a request that cannot be scored comes back with ``error``."""
     scorer = _Scorer(model, max_rows, stats)
-    window: list[Pair] = []
+    window: list[ScoredPair] = []
     canvases = columns = 0
-    room = HELD_TOKENS.get(model.device.type, HELD_TOKENS["cpu"])
+    limit = CLEAN_TOKENS.get(model.device.type, CLEAN_TOKENS["cpu"])
     for request in requests:
         try:
             pair = make_pair(model, request)
@@ -42,7 +42,7 @@ def score_pairs(
         window.append(pair)
         canvases += sum(map(len, pair.losses))
         columns += pair.clean
-        if canvases >= WINDOW or columns >= room:
+        if canvases >= WINDOW or columns >= limit:
             yield from scorer.finish(window)
             window, canvases, columns = [], 0, 0
     if window:
@@ -57,7 +57,7 @@ class _Scorer:
         self.slots = [max_rows]
         self.prefixes: CleanPrefixes | None = None
 
-    def finish(self, pairs: list[Pair]) -> Iterator[Sample]:
+    def finish(self, pairs: list[ScoredPair]) -> Iterator[Sample]:
         started = time.perf_counter()
         self._losses(pairs)
         wanting = [pair for pair in pairs if pair.request.want_greedy]
@@ -67,12 +67,12 @@ class _Scorer:
         for pair in pairs:
             yield Sample(pair.request, pair.likelihood(share))
 
-    def _losses(self, pairs: list[Pair]) -> None:
+    def _losses(self, pairs: list[ScoredPair]) -> None:
         """All losses; where the clean prefixes of so many pairs do not fit into memory, of half of them at a time."""
         cached = any(pair.clean for pair in pairs)
         try:
             if cached:
-                self._hold(pairs)
+                self._compute_prefixes(pairs)
             fill_losses(self.model, pairs, self.prefixes.store if self.prefixes else None, self.slots, self.stats)
         except (RuntimeError, MemoryError, MemoryLimitError) as error:
             crowded = cached and len(pairs) > 1
@@ -93,28 +93,28 @@ class _Scorer:
         self._losses(pairs[:half])
         self._losses(pairs[half:])
 
-    def _hold(self, pairs: list[Pair]) -> None:
+    def _compute_prefixes(self, pairs: list[ScoredPair]) -> None:
         if self.prefixes is None:
             self.prefixes = CleanPrefixes(self.model.network, self.model.device)
         budget = PACK_TOKENS.get(self.model.device.type, PACK_TOKENS["cpu"])
-        self.prefixes.hold(pairs, self.slots[0], budget, self.stats)
+        self.prefixes.compute(pairs, self.slots[0], budget, self.stats)
 
-    def _start_over(self, pairs: list[Pair]) -> None:
+    def _start_over(self, pairs: list[ScoredPair]) -> None:
         """A cache that ran out of memory while it grew is of no use any more."""
         self.prefixes = None
         for pair in pairs:
-            pair.held = type(pair.held)()
+            pair.pages = type(pair.pages)()
 
 
-def _greedy(model: NativeModel, pairs: Sequence[Pair], max_rows: int | None, stats: LoopStats) -> None:
+def _greedy(model: NativeModel, pairs: Sequence[ScoredPair], max_rows: int | None, stats: LoopStats) -> None:
     """Would greedy decoding, one most confident token at a time on the family's own grid, give the target? (LLaDA
     eval_llada.py, suffix_greedy_prediction.)"""
     for length, same in groupby(sorted(pairs, key=lambda p: p.block_length or 0), key=lambda p: p.block_length):
         spec = replace(model.spec, block_length=length)
         rows = []
         for pair in same:
-            rule = replace(model.family.greedy_rule(len(pair.answer), spec), cfg_scale=pair.guidance)
-            rows.append(Row(pair.context, rule, 0, model.spec.mask_id, tag=pair))
+            sampler = model.family.greedy_sampler(len(pair.answer), spec, pair.guidance)
+            rows.append(RowState(pair.context, sampler, 0, model.spec.mask_id, tag=pair))
         loop = denoise(
             model.network,
             rows,

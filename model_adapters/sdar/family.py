@@ -5,34 +5,38 @@ Where the published sources disagree, README.md in this folder says which side i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from dare_bench.errors import DecodingError
 from dare_bench.model_adapters.backbone import DiffusionNetwork
-from dare_bench.model_adapters.family import Family
+from dare_bench.model_adapters.family import Family, SamplerFields
 from dare_bench.model_adapters.fields import counts, keeps_text, sampling
-from dare_bench.model_adapters.sampling.rule import HowMany, Rule
+from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
+from dare_bench.model_adapters.sampling.reference import ReferencePolicy
+from dare_bench.model_adapters.sampling.sampler import Sampler
+from dare_bench.model_adapters.sampling.strategies import Strategy
+from dare_bench.model_adapters.sampling.strategies.dynamic import Dynamic
+from dare_bench.model_adapters.sampling.strategies.entropy_bound import EntropyBound
+from dare_bench.model_adapters.sampling.strategies.quota import BlockQuota
+from dare_bench.model_adapters.sampling.strategies.sequential import Sequential
+from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.model_adapters.sdar.network import SDARForCausalLM, SDARMoeForCausalLM
 from dare_bench.model_adapters.sdar.template import CHAT_TEMPLATE
 from dare_bench.types import Decoding, ModelSpec
 
 EB_THRESHOLD = 0.35
-STRATEGIES: dict[str, HowMany] = {
-    "sequential": "sequential",
-    "low_confidence_static": "quota",
-    "low_confidence_dynamic": "dynamic",
-    "entropy_bounded": "entropy_bound",
-}
 
 
-class SDARDecoding(Decoding):
+class SDARDecoding(SamplerFields):
     """SDAR's sampler. ``block_length`` is the checkpoint's and ``denoising_steps`` equals it unless given.
 
     ``cache="none"`` computes the whole prefix again in every forward: the same tokens, only slower.
     """
+
+    own_strategy = frozenset({"denoising_steps", "remasking_strategy", "confidence_threshold", "eb_threshold"})
 
     block_length: int | None = None
     denoising_steps: int | None = None
@@ -82,6 +86,14 @@ class SDARDecoding(Decoding):
         return self
 
 
+STRATEGIES: Mapping[str, Callable[[SDARDecoding], Strategy]] = {
+    "sequential": lambda d: Sequential(steps=d.denoising_steps),
+    "low_confidence_static": lambda d: BlockQuota(steps=d.denoising_steps),
+    "low_confidence_dynamic": lambda d: Dynamic(steps=d.denoising_steps, threshold=d.confidence_threshold),
+    "entropy_bounded": lambda d: EntropyBound(steps=d.denoising_steps, bound=d.eb_threshold or 0.0),
+}
+
+
 class SDAR(Family):
     """JetLM/SDAR-1.7B-Chat, -4B-Chat, -8B-Chat and SDAR-30B-A3B-Chat."""
 
@@ -99,9 +111,6 @@ class SDAR(Family):
     def defaults(self, spec: ModelSpec) -> dict[str, Any]:
         return {"block_length": spec.block_length}
 
-    def common(self, decoding: SDARDecoding, spec: ModelSpec) -> dict[str, Any]:
-        return {**super().common(decoding, spec), "eos_ids": decoding.stopping_criteria_idx or spec.eos_ids}
-
     def _plain(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         plain = super()._plain(fields)
         stop, eos = (plain.get(name) for name in ("stopping_criteria_idx", "eos_id"))
@@ -111,33 +120,28 @@ class SDAR(Family):
             )
         return plain
 
-    def rule(self, decoding: SDARDecoding, spec: ModelSpec) -> Rule:
+    def sampler(self, decoding: SDARDecoding, spec: ModelSpec) -> Sampler:
         d = decoding
-        assert d.block_length is not None and d.denoising_steps is not None
+        assert d.block_length is not None
         bounded = d.remasking_strategy == "entropy_bounded"
         # The published code stops after a block with a stop id, if it was given any.
         stops = bool(d.stopping_criteria_idx) if d.early_stop is None else d.early_stop
-        return Rule(
-            gen_length=d.gen_length,
-            block_length=d.block_length,
-            steps_per_block=d.denoising_steps,
-            grid="absolute",
-            causal=True,
-            how_many=STRATEGIES[d.remasking_strategy],
-            schedule="block",
-            which="order" if d.remasking_strategy == "sequential" else "confidence",
-            temperature=d.temperature,
-            top_k=d.top_k,
-            top_p=d.top_p,
-            confidence_of="tempered",
-            threshold=d.confidence_threshold,
-            entropy_bound=d.eb_threshold or 0.0,
-            suppressed=(spec.mask_id,) if bounded else (),
-            cache=d.cache,
-            draw_law="block",
-            counted="commit",
+        return self.compose(
+            d,
+            spec,
+            STRATEGIES[d.remasking_strategy](d),
+            d.block_length,
+            ReferencePolicy(noise="block", count="commit"),
             early_stop=stops and d.text_after_eos == "cut",
-            **self.common(d, spec),
+            stopping={"eos_ids": d.stopping_criteria_idx or spec.eos_ids},
+            tokens=TokenPolicy(
+                temperature=d.temperature,
+                top_k=d.top_k,
+                top_p=d.top_p,
+                confidence_of="tempered",
+                suppressed=(spec.mask_id,) if bounded else (),
+            ),
+            attention=AttentionPolicy(causal=True, cache=CACHES[d.cache]),
         )
 
 

@@ -46,8 +46,7 @@ from timing import Timing, alternate, options
 import dare_bench
 from dare_bench.diffusion.canvas import Batch, pack
 from dare_bench.diffusion.forward import inputs
-from dare_bench.diffusion.losses import weighted_sum, weights
-from dare_bench.diffusion.noise import draw_masks, even_levels
+from dare_bench.diffusion.laws import Copies, Law, draw, weights
 from dare_bench.diffusion.plan import Plan
 from dare_bench.model_adapters.llada import LLaDAConfig, LLaDAModelLM
 from dare_bench.types import ModelSpec
@@ -62,7 +61,7 @@ Result = tuple[float, list[Tensor]]
 
 
 @dataclass(frozen=True)
-class Case:
+class UpdateCase:
     """``vocab`` None: the bundled checkpoint; else its shape with random weights and that many words."""
 
     model: str
@@ -70,7 +69,12 @@ class Case:
     vocab: int | None = None
 
 
-CASES = (Case("tiny-llada", 16), Case("tiny-dream", 16), Case("tiny-sdar", 16), Case("tiny-llada", 8, 32768))
+CASES = (
+    UpdateCase("tiny-llada", 16),
+    UpdateCase("tiny-dream", 16),
+    UpdateCase("tiny-sdar", 16),
+    UpdateCase("tiny-llada", 8, 32768),
+)
 QUICK = tuple(replace(case, rows=4, vocab=case.vocab and 2048) for case in CASES)
 
 
@@ -91,7 +95,7 @@ def length(rng: random.Random, median: float, low: int, high: int) -> int:
             return found
 
 
-def noised(case: Case, seed: int, shorter: int) -> Noised:
+def noised(case: UpdateCase, seed: int, shorter: int) -> Noised:
     rng = random.Random(seed)
     rows = []
     for _ in range(case.rows):
@@ -99,14 +103,15 @@ def noised(case: Case, seed: int, shorter: int) -> Noised:
         prompt, answer = ([rng.randrange(256) for _ in range(-(-n // shorter))] for n in counts)
         rows.append((prompt, answer))
     batch, key_B = pack(rows), torch.arange(case.rows)
-    t_B = even_levels(seed, 0, case.rows)
-    masked_T = draw_masks(batch, t_B, key_B, seed)
-    return Noised(batch, masked_T, weights(batch, masked_T, t_B))
+    noise = draw(Law("even"), Copies(batch, key_B, torch.zeros(case.rows, dtype=torch.long), seed))
+    length_T = batch.response_lengths_B[batch.row_T]
+    weight_T = weights(noise, "elbo") / (length_T.clamp(min=1) * case.rows)
+    return Noised(batch, noise.masked_T, weight_T[noise.masked_T].float())
 
 
 def packed(network: Any, spec: ModelSpec, data: Noised) -> Tensor:
     found = inputs(data.batch, data.masked_T, spec)
-    return weighted_sum(network(**found.arguments()).nll, data.weights_N)
+    return torch.dot(network(**found.arguments()).nll.float(), data.weights_N)
 
 
 def padded(network: Any, spec: ModelSpec, data: Noised) -> Tensor:
@@ -127,7 +132,7 @@ def padded(network: Any, spec: ModelSpec, data: Noised) -> Tensor:
     logits = network.head(hidden.view(rows, copies, width, -1)[:, 0].reshape(rows * width, -1))
     row, rest = place_U[found.at_N] // (copies * width), place_U[found.at_N] % (copies * width)
     nll_N = cross_entropy(logits[row * width + rest], found.targets_N, reduction="none")
-    return weighted_sum(nll_N, data.weights_N)
+    return torch.dot(nll_N.float(), data.weights_N)
 
 
 class LogitsPeak(TorchDispatchMode):
@@ -148,7 +153,7 @@ class LogitsPeak(TorchDispatchMode):
         return out
 
 
-def build(case: Case) -> tuple[Any, ModelSpec]:
+def build(case: UpdateCase) -> tuple[Any, ModelSpec]:
     """The network, in float32, and its spec."""
     loaded = dare_bench.load(case.model, device="cpu", dtype="float32").loaded
     if case.vocab is None:
@@ -188,7 +193,7 @@ def logits_peak(network: Any, update: Callable[[Noised], Result], data: Noised) 
     return seen.peak
 
 
-def check(case: Case, network: Any, spec: ModelSpec, shorter: int) -> float:
+def check(case: UpdateCase, network: Any, spec: ModelSpec, shorter: int) -> float:
     """How far apart both sides are with float64 weights, on shorter rows; SystemExit where that is too far."""
     exact, data = copy.deepcopy(network).double(), noised(case, 0, 4 * shorter)
     found = difference(*(updates(exact, spec, loss_of)(data) for loss_of in (packed, padded)))
@@ -197,7 +202,7 @@ def check(case: Case, network: Any, spec: ModelSpec, shorter: int) -> float:
     return found
 
 
-def compare(case: Case, runs: int, shorter: int) -> Iterator[str]:
+def compare(case: UpdateCase, runs: int, shorter: int) -> Iterator[str]:
     """The lines of a case; SystemExit where both sides do not compute the same."""
     network, spec = build(case)
     exact = check(case, network, spec, shorter)

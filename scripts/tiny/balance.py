@@ -1,37 +1,35 @@
 """Keeps the experts of a mixture evenly busy without a loss term: each expert's bias, which only decides who is chosen,
-moves after every step by a fixed amount, down when the expert had more than its share of tokens and up when it had less
-(arXiv 2408.15664)."""
+moves with every training forward by a fixed amount, down when the expert had more than its share of tokens and up when
+it had less (arXiv 2408.15664). ``dare-bench train`` itself leaves these biases as they are."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch.nn.modules.module import register_module_forward_pre_hook
 
+from dare_bench.model_adapters.backbone.layers import Layer
 from dare_bench.model_adapters.backbone.moe import Experts
 
 
-class Balance:
-    """Counts what every layer's router chose in training, and moves the biases at each ``step``; nothing to do for a
-    network without experts."""
+@contextmanager
+def balanced_routers(rate: float) -> Iterator[None]:
+    """Move the biases of every mixture of experts that trains within this context, by ``rate`` a forward."""
+    layer: list[Layer] = []
 
-    def __init__(self, network: torch.nn.Module, rate: float) -> None:
-        self.rate = rate
-        self.loads: dict[str, Tensor] = {}
-        self.biases = {n.removesuffix(".gate.expert_bias"): b for n, b in network.named_buffers() if "expert_bias" in n}
-        for name, module in network.named_modules():
-            if isinstance(module, Experts):
-                module.register_forward_pre_hook(self._counter(name.removesuffix(".experts")))
+    def move(module: torch.nn.Module, inputs: Any) -> None:
+        if isinstance(module, Layer):
+            layer[:] = [module]
+        elif isinstance(module, Experts) and module.training:
+            bias_E, chosen_TK = layer[0].part("expert_bias"), inputs[1]
+            load_E = torch.bincount(chosen_TK.reshape(-1), minlength=len(bias_E)).double()
+            bias_E -= rate * torch.sign(load_E - load_E.mean()).to(bias_E.dtype)
 
-    def _counter(self, name: str) -> Any:
-        def count(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            if module.training:
-                self.loads[name] = torch.bincount(inputs[1].reshape(-1), minlength=len(self.biases[name]))
-
-        return count
-
-    @torch.no_grad()
-    def step(self) -> None:
-        for name, load in self.loads.items():
-            self.biases[name] -= self.rate * torch.sign(load - load.double().mean()).to(self.biases[name].dtype)
+    handle = register_module_forward_pre_hook(move)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from textwrap import fill
 
-from data import TASKS
+from data import source
 from families import FAMILIES
-from recipe import Recipe
+from recipe import TinyRecipe
 
 METRICS = {
     "exact_match": "right",
@@ -35,13 +35,13 @@ def bullet(text: str) -> str:
 def lengths(tasks: list[str]) -> str:
     """Which canvas goes with which task."""
     names = [name.removeprefix("dare_").rstrip("0123456789") for name in tasks]
-    canvases = [f"{TASKS[task].gen_length} for {name}" for task, name in zip(tasks, names, strict=True)]
+    canvases = [f"{source(task).canvas} for {name}" for task, name in zip(tasks, names, strict=True)]
     said = ", ".join(canvases).replace(" for", " tokens for", 1)
     text = f"Use each task's own `gen_length`, the canvas it was trained on: {said}. With another length it does worse."
     return fill(text, 120)
 
 
-def sizes(recipe: Recipe) -> str:
+def sizes(recipe: TinyRecipe) -> str:
     """The network's sizes."""
     kv = "" if recipe.kv_heads == recipe.heads else f" over {recipe.kv_heads} of keys and values"
     text = (
@@ -62,7 +62,7 @@ def sizes(recipe: Recipe) -> str:
 def write_card(
     folder: Path,
     recipe_name: str,
-    recipe: Recipe,
+    recipe: TinyRecipe,
     parameters: int,
     step: int,
     minutes: float,
@@ -106,16 +106,17 @@ No test grid, pair of operands or problem was ever trained on.{missing}
 ## How it was made
 
 ```
-python scripts/tiny/train.py --recipe {recipe_name} --out model_adapters/tiny{option}
+python scripts/tiny/train.py --recipe {recipe_name} --work out/{recipe_name} --out model_adapters/tiny{option}
 ```
 
-- From nothing, on data made by seed, new in every step, in exactly the prompt format of the tasks. In every batch:
+- From nothing by `dare-bench train sft`, on data made by seed, in exactly the prompt format of the tasks. In every
+  batch, in the mean:
 {trained}
 - Answers are filled with EOS to the task's canvas, and the EOS are learned like any token.
 {objective}
 {sizes(recipe)}
-- AdamW, learning rate {recipe.learning_rate:g}, {recipe.warm_up} steps of warm-up, a cosine over {recipe.steps} steps,
-  betas {recipe.betas[0]} and {recipe.betas[1]}, weight decay {recipe.weight_decay:g}, clipping at {recipe.clip:g}.
+- AdamW, learning rate {recipe.learning_rate:g}, {recipe.warm_up} steps of warm-up, a cosine to 0 over
+  {recipe.steps} steps, betas 0.9 and 0.95, weight decay {recipe.weight_decay:g}, clipping at 1.
 - Step {step}, seed {recipe.seed}. Training to here took {minutes:.0f} minutes on {cores}.
 - Weights are stored as bfloat16; evaluate in float32.
 - Tokenizer: 256 bytes, a few merges for the words of our prompts and frequent English, {owner} special tokens and

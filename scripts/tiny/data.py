@@ -1,66 +1,48 @@
-"""Training batches and test items of our own tasks, as token ids. Training never sees a held-out item."""
+"""Training rows of our own tasks as JSONL. Training never sees a held-out item."""
 
 from __future__ import annotations
 
-import importlib
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, count, islice
+from pathlib import Path
 from typing import Any
 
+from recipe import TinyRecipe
+from tokenizer import EOS
 from tokenizers import Tokenizer
 
-from dare_bench.diffusion.canvas import response
+from dare_bench.registry import registry
 from dare_bench.seeds import key
 
 
-@dataclass(frozen=True)
-class Task:
-    """Where a task's functions live and how long its canvas is (its ``max_gen_toks``)."""
-
-    folder: str
-    gen_length: int
-    numbers: int | None = None
-
-    @property
-    def arguments(self) -> tuple[int, ...]:
-        return () if self.numbers is None else (self.numbers,)
-
-    def module(self, name: str) -> Any:
-        return importlib.import_module(f"dare_bench.tasks.{self.folder}.{name}")
-
-    def train(self, seed: int) -> Iterator[dict[str, Any]]:
-        return self.module("generate").train_items(seed, *self.arguments)
-
-    def test(self) -> list[dict[str, Any]]:
-        return self.module("generate").test_items(*self.arguments)
+def source(task: str) -> Any:
+    """A task's registered training data (see ``tasks.training.TrainingData``)."""
+    return registry().get("training_data", task).load()
 
 
-TASKS = {
-    "dare_sudoku": Task("dare_sudoku", 20),
-    "dare_arithmetic": Task("dare_arithmetic", 4),
-    "dare_countdown3": Task("dare_countdown", 14, 3),
-    "dare_countdown4": Task("dare_countdown", 18, 4),
-}
+def items(task: str, seed: int) -> Iterator[Any]:
+    """Training documents of a task without end; the same seed gives the same ones."""
+    return chain.from_iterable(source(task).items(key("tiny data", seed, task, epoch)) for epoch in count())
 
 
-Row = tuple[list[int], list[int]]
-"""Prompt ids, response ids."""
+def rows(recipe: TinyRecipe, tokenizer: Tokenizer) -> Iterator[dict[str, str]]:
+    """The rows of all steps. An answer is filled with EOS to its task's canvas, one token short: training ends every
+    answer with one EOS by itself. The row ends on the grid of blocks, because that is where decoding ends."""
+    streams = {task: (source(task), items(task, recipe.seed)) for task in recipe.rows}
+    grid = recipe.block_length or 1
+    for _ in range(recipe.steps):
+        for task, number in recipe.rows.items():
+            data, documents = streams[task]
+            for document in islice(documents, number):
+                prompt, answer = data.prompt(document), data.answer(document)
+                start, said = len(tokenizer.encode(prompt).ids), len(tokenizer.encode(answer).ids)
+                length = max(data.canvas, said + 1)
+                length += -(start + length) % grid
+                yield {"prompt": prompt, "answer": answer + EOS * (length - said - 1)}
 
 
-def rows(tokenizer: Tokenizer, eos: int, name: str, seed: int, step: int, count: int, grid: int = 1) -> list[Row]:
-    """``count`` training rows of a task at a step: a function of (seed, task, step). A row ends on the ``grid`` of
-    blocks, filled with EOS, because that is where the canvas ends when it is decoded."""
-    task = TASKS[name]
-    utils = task.module("utils")
-    made = []
-    for item in islice(task.train(key("tiny data", seed, name, step)), count):
-        prompt, answer = tokenizer.encode(utils.prompt(item)).ids, tokenizer.encode(utils.answer(item)).ids
-        length = task.gen_length + -(len(prompt) + task.gen_length) % grid
-        made.append((prompt, response(answer, length, eos, "eos_supervised")))
-    return sorted(made, key=lambda row: len(row[0]))  # equal lengths side by side attend as one dense batch
-
-
-def batch_rows(tokenizer: Tokenizer, eos: int, mix: dict[str, int], seed: int, step: int, grid: int = 1) -> list[Row]:
-    """All rows of one step."""
-    return [row for name, count in mix.items() for row in rows(tokenizer, eos, name, seed, step, count, grid)]
+def write_rows(recipe: TinyRecipe, tokenizer: Tokenizer, file: Path) -> None:
+    """Write :func:`rows` as JSONL."""
+    with file.open("w") as stream:
+        stream.writelines(json.dumps(row) + "\n" for row in rows(recipe, tokenizer))

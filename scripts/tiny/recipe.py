@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 CONTEXT = 8192
-EPS = 1e-3
 
 
 @dataclass(frozen=True)
-class Experts:
+class RecipeExperts:
     """A mixture of experts: the first layer is dense, every other has ``count`` experts of ``width``, ``top_k`` a
     token, chosen from the ``top_groups`` best of ``groups``, beside one shared expert of the same width."""
 
@@ -20,11 +19,11 @@ class Experts:
     top_groups: int = 2
     scale: float = 2.5
     balance_rate: float = 1e-3
-    """How far an expert's bias moves after each step, down when it had more than its share of tokens, else up."""
+    """How far an expert's bias moves with each step, down when it had more than its share of tokens, else up."""
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TinyRecipe:
     """One training run. ``rows`` says how many rows of each task stand in every batch; ``snapshots`` maps the names of
     checkpoints to the step after which they are taken (the last one is the end of the run)."""
 
@@ -39,17 +38,15 @@ class Recipe:
     ff_width: int = 256
     block_length: int | None = None
     """Of the block-causal families."""
-    experts: Experts | None = None
+    experts: RecipeExperts | None = None
     init_std: float = 0.02
     learning_rate: float = 2e-3
-    last_rate: float = 0.02
-    """The learning rate at the end, as a share of the highest."""
     warm_up: int = 200
     weight_decay: float = 0.01
-    betas: tuple[float, float] = (0.9, 0.95)
-    clip: float = 1.0
     scored: tuple[str, ...] = field(default=())
     """Tasks that the card reports."""
+    limit: int | None = None
+    """First documents of each task that are scored; all unless given."""
 
     @property
     def steps(self) -> int:
@@ -61,19 +58,19 @@ class Recipe:
 
 
 RECIPES = {
-    "tiny-llada": Recipe(
+    "tiny-llada": TinyRecipe(
         rows={"dare_sudoku": 48, "dare_arithmetic": 128, "dare_countdown3": 80},
         snapshots={"tiny-llada-base": 700, "tiny-llada": 3600},
         scored=("dare_sudoku", "dare_arithmetic", "dare_countdown3"),
     ),
-    "tiny-dream": Recipe(
+    "tiny-dream": TinyRecipe(
         family="dream",
         rows={"dare_sudoku": 48, "dare_arithmetic": 96, "dare_countdown3": 24},
         snapshots={"tiny-dream-base": 700, "tiny-dream": 3000},
         kv_heads=2,
         scored=("dare_sudoku", "dare_arithmetic", "dare_countdown3"),
     ),
-    "tiny-sdar": Recipe(
+    "tiny-sdar": TinyRecipe(
         family="sdar",
         rows={"dare_sudoku": 40, "dare_arithmetic": 128},
         snapshots={"tiny-sdar-base": 400, "tiny-sdar": 3000},
@@ -81,25 +78,25 @@ RECIPES = {
         block_length=4,
         scored=("dare_sudoku", "dare_arithmetic"),
     ),
-    "tiny-llada2": Recipe(
+    "tiny-llada2": TinyRecipe(
         family="llada2",
         rows={"dare_sudoku": 40, "dare_arithmetic": 96},
         snapshots={"tiny-llada2-base": 350, "tiny-llada2": 2000},
         kv_heads=2,
         block_length=4,
-        experts=Experts(),
+        experts=RecipeExperts(),
         scored=("dare_sudoku", "dare_arithmetic"),
     ),
 }
 
 
-def smoke(recipe: Recipe, name: str) -> Recipe:
+def smoke(recipe: TinyRecipe, name: str) -> TinyRecipe:
     """The recipe shrunk to a few steps of a few rows, for tests."""
     return replace(
         recipe,
-        rows={"dare_sudoku": 2, "dare_arithmetic": 3},
-        snapshots={f"{name}-base": 4, name: 6},
-        width=16,
+        rows={"dare_sudoku": 4, "dare_arithmetic": 12},
+        snapshots={f"{name}-base": 20, name: 40},
+        width=32,
         layers=2 if recipe.experts else 1,
         heads=2,
         kv_heads=min(recipe.kv_heads, 2),
@@ -107,6 +104,7 @@ def smoke(recipe: Recipe, name: str) -> Recipe:
         experts=replace(recipe.experts, width=16) if recipe.experts else None,
         warm_up=2,
         scored=("dare_arithmetic",),
+        limit=4,
     )
 
 

@@ -119,7 +119,7 @@ def test_search_and_filters_narrow_and_say_how_many_are_left(look: Look, board: 
     page.get_by_role("combobox", name="Family").select_option("llada2")
     assert shown(page) == ["tiny-llada"] and query(page) == "?q=TINY+llada&family=llada2"
     page.get_by_role("searchbox").fill("nothing like it")
-    assert "No row fits" in page.locator("table.board tbody").inner_text() and status.inner_text() == "0 of 5 rows"
+    assert "No matching rows" in page.locator("table.board tbody").inner_text() and status.inner_text() == "0 of 5 rows"
     page.get_by_role("button", name="Reset").click()
     assert shown(page) == ALL and query(page) == "" and page.get_by_role("searchbox").input_value() == ""
     page.get_by_role("combobox", name="Rows").select_option("badged")

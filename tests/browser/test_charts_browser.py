@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from browsing import faults, fits
 
-from dare_bench.leaderboards.charts import Base, Point, Series, Step, lines, scatter
+from dare_bench.leaderboards.charts import Base, CurvePoint, Point, Series, lines, scatter
 from dare_bench.leaderboards.pages import HERE
 
 HEAD = (
@@ -28,7 +28,9 @@ def write(folder: Path) -> Path:
               approximate=at == 2, ranked=at != 3)
         for at in range(5)
     ]  # fmt: skip
-    series = [Series(f"seed {seed}", [Step(s, s / 300 + seed / 9, "#there") for s in (50, 100)]) for seed in (0, 1)]
+    series = [
+        Series(f"seed {seed}", [CurvePoint(s, s / 300 + seed / 9, "#there") for s in (50, 100)]) for seed in (0, 1)
+    ]
     flat = scatter(points, ident="flat", title="Score against cost", x_title="forward passes", y_title="exact match")
     drawn = lines(series, ident="drawn", title="Training", y_title="exact match", base=Base("start", 0.1, "#there"))
     for name in ("site.css", "charts.css", "charts.js"):

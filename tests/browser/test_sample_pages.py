@@ -73,9 +73,9 @@ def test_the_slider_shows_the_canvas_as_it_stood(look: Look, folder: Path) -> No
     assert canvas(page)[:2] == [("now", "a<i>"), ("mask", "··")]
     assert at_step(page, 2) == "step 2 of 10: 2 tokens written"
     assert canvas(page)[:3] == [("", "a<i>"), ("now", "c↵"), ("now", "x")]
-    assert at_step(page, 3) == "step 3 of 10: 1 written over"
+    assert at_step(page, 3) == "step 3 of 10: 1 overwritten"
     assert canvas(page)[0] == ("now over", "b")
-    assert at_step(page, 4) == "step 4 of 10: 1 masked again"
+    assert at_step(page, 4) == "step 4 of 10: 1 remasked"
     assert canvas(page)[2] == ("mask now again", "·")
     assert at_step(page, 7) == "step 7 of 10: 1 token written"
     assert [state for state, _ in canvas(page)[3:]] == ["", "now", "mask", "mask", "mask"]
@@ -86,14 +86,14 @@ def test_the_slider_shows_the_canvas_as_it_stood(look: Look, folder: Path) -> No
 
 def test_the_slider_goes_by_keyboard_and_buttons(look: Look, folder: Path) -> None:
     page = look(folder / "1.html")
-    slider = page.get_by_role("slider", name="Step of unmasking").first
+    slider = page.get_by_role("slider", name="Unmasking step").first
     slider.focus()
     page.keyboard.press("ArrowLeft")
     assert slider.get_attribute("aria-valuetext") == "step 9 of 10: 1 token written"
     assert page.locator(".player span").first.inner_text() == "Step 9 of 10: 1 token written"
     page.keyboard.press("Home")
     assert slider.input_value() == "0"
-    page.get_by_role("button", name="One step on").first.click()
+    page.get_by_role("button", name="One step forward").first.click()
     assert slider.input_value() == "1"
     assert page.get_by_role("button", name="Play").count() == 0, "motion is not wanted here"
 
@@ -139,7 +139,7 @@ def test_without_scripts_all_is_there_to_read(look: Look, folder: Path) -> None:
     assert page.locator(".sample").nth(3).locator("svg.order").is_visible()
     page.get_by_role("link", name="Next →").first.click()
     assert page.url.endswith("/3.html")
-    page.get_by_role("link", name="all of them by verdict").click()
+    page.get_by_role("link", name="all documents by result").click()
     page.get_by_role("link", name="57", exact=True).click()
     assert page.url.endswith("3.html#doc-57")
     assert page.get_by_text("Question 57: which digits?").is_visible(), "the browser opens what a link leads into"
@@ -149,7 +149,7 @@ def test_the_count_of_wrong_documents_is_that_of_the_task(look: Look, folder: Pa
     page = look(folder / "2.html")
     page.get_by_role("button", name="Right 25 of 54").click()
     assert page.get_by_text("25 of the 54 right of this task are on this page.").is_visible()
-    page.get_by_role("link", name="All 54 are listed by verdict").click()
+    page.get_by_role("link", name="All 54 are listed by result").click()
     page.wait_for_url("**/index.html#right")
     assert page.locator("section[aria-labelledby=right] .ids a").count() == 54
 
@@ -159,7 +159,7 @@ def test_only_wrong_documents_and_on_to_the_next_page_of_them(look: Look, folder
     page.get_by_role("button", name="Wrong 0 of 6").click()
     assert page.get_by_text("None of the 6 wrong of this task is on this page.").is_visible()
     assert page.locator(".sample:visible").count() == 0 and page.url.endswith("?show=wrong")
-    page.get_by_role("link", name="The next page that has one is 3.").click()
+    page.get_by_role("link", name="The next one is on page 3.").click()
     page.wait_for_url("**/3.html?show=wrong")
     assert page.get_by_role("button", name="Wrong 6").get_attribute("aria-pressed") == "true"
     assert page.locator(".sample:visible > summary .doc").all_inner_texts() == [str(i) for i in range(54, 60)]
@@ -181,7 +181,7 @@ def test_a_document_is_found_by_its_number(look: Look, folder: Path) -> None:
     assert page.get_by_text("Question 31: which digits?").is_visible()
     jump("999")
     page.wait_for_url("**/3.html#doc-999")
-    assert page.get_by_text("There is no document 999 here.").is_visible()
+    assert page.get_by_text("This task has no document 999.").is_visible()
 
 
 def test_an_address_with_a_document_of_another_page_leads_there(look: Look, folder: Path) -> None:

@@ -9,9 +9,9 @@ from browsing import Look, faults, fits
 from lineages import make_family
 from run_factory import make_run
 
+from dare_bench.analysis.comparison import compare
 from dare_bench.leaderboards.builder import build
 from dare_bench.leaderboards.compare_page import write_standalone
-from dare_bench.runs.comparison import compare
 from dare_bench.runs.reader import Run
 
 WAYS = [{}, {"dark": True}, {"phone": True}, {"phone": True, "dark": True, "scripts": True}]

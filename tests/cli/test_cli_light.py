@@ -174,21 +174,33 @@ def test_doctor_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["torch"]["level"] == "ok" and found["folder tasks"]["level"] == "ok"
 
 
-def test_help_of_a_training_names_its_settings() -> None:
+def shown_by(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What ``dare-bench WORDS`` prints, in this process."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    assert not left.value.code
+    return capsys.readouterr().out
+
+
+def test_help_of_a_training_names_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
     for method, rates in (
         ("sft", "(default: 1e-05, with LoRA 0.0001)"),
         ("vrpo", "(default: 5e-07, with LoRA 5e-06)"),
     ):
-        shown = cli("train", method, "--help").stdout
+        shown = shown_by(capsys, "train", method, "--help")
         assert shown.index("\nData:") < shown.index("\nOptimizer:") < shown.index(f"\nSettings of {method}:")
         assert rates in " ".join(shown.split())
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_names_every_option_whole(verb: str) -> None:
+def test_help_names_every_option_whole(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At 80 columns, and none is left out."""
+    monkeypatch.setenv("COLUMNS", "80")
     words = verb.split()
-    shown = cli(*words, "--help", COLUMNS="80").stdout
+    shown = shown_by(capsys, *words, "--help")
     assert "…" not in shown and max(map(len, shown.splitlines())) <= 80
     if words[0] == "train":
         train.fill(words[1])
@@ -237,9 +249,9 @@ except SystemExit as left:
     assert done.stdout.split() == ["2", "False"] and "no model family has a decoding field 'num_beams'" in done.stderr
 
 
-def test_trainers_are_listed_with_what_they_do() -> None:
-    assert "supervised fine-tuning" in cli("ls", "trainers").stdout
-    assert {"name", "about", "origin"} == set(json.loads(cli("ls", "trainers", "--json").stdout)[0])
+def test_trainers_are_listed_with_what_they_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "supervised fine-tuning" in shown_by(capsys, "ls", "trainers")
+    assert {"name", "about", "origin"} == set(json.loads(shown_by(capsys, "ls", "trainers", "--json"))[0])
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])

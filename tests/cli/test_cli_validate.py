@@ -12,7 +12,7 @@ import golden
 import pytest
 
 from dare_bench.cli import main
-from dare_bench.engine import validation
+from dare_bench.engine import soundness, validation
 from dare_bench.loading import load
 from dare_bench.model import Model
 
@@ -79,20 +79,20 @@ def test_a_mask_id_that_cannot_be_is_found(folder: Path) -> None:
     spec = golden.model().spec
     model = opened(folder)
     model.loaded.spec = replace(spec, eot_id=spec.mask_id)
-    passed, detail = validation.mask_id(model)
+    passed, detail = soundness.mask_id(model)
     assert passed is False and "also an end" in detail
-    passed, detail = validation.mask_id(opened(folder, Stub(mask=3)))
+    passed, detail = soundness.mask_id(opened(folder, Stub(mask=3)))
     assert passed is False and "the tokenizer's mask token is 3" in detail
 
 
 def test_a_tokenizer_that_changes_text_is_found(folder: Path) -> None:
-    passed, detail = validation.tokenizer(opened(folder, Stub()))
+    passed, detail = soundness.tokenizer(opened(folder, Stub()))
     assert passed is False and "comes back as 'other text'" in detail
 
 
 def test_a_tokenizer_that_breaks_is_a_failed_check(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = opened(folder, Stub(breaks=True))
-    for module in ("loading", "engine.opening"):
+    for module in ("engine.validation", "engine.opening"):
         monkeypatch.setattr(f"dare_bench.{module}.load", lambda *_, **__: model)
     found = {check.name: check for check in validation.validate(str(folder))}
     assert found["tokenizer"].passed is False and "no such piece" in found["tokenizer"].detail

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from run_factory import make_run
 
+from dare_bench.analysis.document_view import document_view
 from dare_bench.cli.leaderboard import build, serve
 from dare_bench.cli.ls_runs import list_runs
 from dare_bench.cli.show import coloured, show
 from dare_bench.errors import RunError, UnknownNameError, UsageError
 from dare_bench.runs.reader import Run
-from dare_bench.runs.view import document_view
 
 Out = pytest.CaptureFixture[str]
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import json
 import math
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
+import command
 import pytest
 
 from dare_bench.runs.reader import Run
@@ -19,13 +18,12 @@ from dare_bench.runs.reader import Run
 TASKS = "dare_sudoku,dare_arithmetic"
 
 
-def command(out: Path, *more: str) -> list[str]:
-    words = ["eval", "--model", "tiny-llada", "--tasks", TASKS, "--output-path", str(out), "--max-rows", "4", *more]
-    return [sys.executable, "-m", "dare_bench.cli", *words]
+def words(out: Path, *more: str) -> list[str]:
+    return ["eval", "--model", "tiny-llada", "--tasks", TASKS, "--output-path", str(out), "--max-rows", "4", *more]
 
 
-def run(out: Path, *more: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command(out, *more), capture_output=True, text=True, timeout=240)
+def run(out: Path, *more: str, code: int = 0) -> CompletedProcess[str]:
+    done = command.run(*words(out, *more))
     assert done.returncode == code, done.stderr
     return done
 
@@ -87,12 +85,12 @@ def test_results_are_where_the_last_line_says(unbroken):
 
 
 def test_killed_and_resumed_gives_the_same_samples(unbroken, tmp_path):
-    child = subprocess.Popen(command(tmp_path, "--limit", "20"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child = command.start(words(tmp_path, "--limit", "20"))
     deadline = time.monotonic() + 200
-    while len(journalled(tmp_path)) < 6 and child.poll() is None and time.monotonic() < deadline:
+    while len(journalled(tmp_path)) < 6 and child.is_alive() and time.monotonic() < deadline:
         time.sleep(0.005)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
+    child.kill()
+    child.join()
     before = journalled(tmp_path)
     assert len(before) >= 6
     done = run(tmp_path, "--limit", "20")
@@ -119,7 +117,7 @@ def test_a_larger_limit_extends_and_a_finished_run_is_printed_again(unbroken, tm
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "says"),
+    ("asked", "code", "says"),
     [
         (["--tasks", "cruxeval_input"], 2, "outside the sandbox"),
         (["--tasks", "gsm8kk"], 2, "closest: gsm8k"),
@@ -127,9 +125,8 @@ def test_a_larger_limit_extends_and_a_finished_run_is_printed_again(unbroken, tm
         (["--tasks", "dare_sudoku", "--block-length", "7"], 2, "block_length=7"),
     ],
 )
-def test_refusals_are_one_line(tmp_path, words, code, says):
-    base = [sys.executable, "-m", "dare_bench.cli", "eval", "--model", "tiny-llada", "--output-path", str(tmp_path)]
-    done = subprocess.run([*base, *words, "--limit", "2"], capture_output=True, text=True, timeout=120)
+def test_refusals_are_one_line(tmp_path, asked, code, says):
+    done = command.run("eval", "--model", "tiny-llada", "--output-path", str(tmp_path), *asked, "--limit", "2")
     assert done.returncode == code
     assert says in done.stderr
     assert len([line for line in done.stderr.splitlines() if line.startswith("error:")]) == 1

@@ -4,23 +4,25 @@ with deliberate bugs in the sampler."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import command
 import pytest
 import torch
 from run_factory import make_run
 
 import dare_bench
+from dare_bench.analysis import baseline as baselines
+from dare_bench.analysis.regression import compare, judge
 from dare_bench.cli import main
-from dare_bench.model_adapters.sampling import batch, decide, rows
-from dare_bench.reports import baseline as baselines
-from dare_bench.reports.regress import compare, judge
+from dare_bench.diffusion.rng import Draw
+from dare_bench.model_adapters.sampling import scores, state, strategies
+from dare_bench.model_adapters.sampling.strategies.dynamic import Dynamic
+from dare_bench.model_adapters.sampling.strategies.quota import Quota
 from dare_bench.runs.reader import Run
 
 ROOT = Path(__file__).parents[2]
@@ -115,7 +117,7 @@ def test_update_overwrites_baselines_only_and_with_whole_runs_only(tmp_path: Pat
 @pytest.mark.parametrize("words", [("--json",), ("--junit", "x.xml"), ("--markdown", "x.md")], ids=str)
 def test_update_writes_no_reports(words: tuple[str, ...], tmp_path: Path, capsys: Out) -> None:
     assert verb(make_run(tmp_path), "-b", tmp_path / "x.json", "--update", *words) == 2
-    assert "--update shows the difference" in capsys.readouterr().err and not (tmp_path / "x.json").exists()
+    assert "omit --junit, --markdown and --json" in capsys.readouterr().err and not (tmp_path / "x.json").exists()
 
 
 def test_incomplete_runs_and_runs_that_are_none(tmp_path: Path, capsys: Out) -> None:
@@ -133,10 +135,8 @@ def test_incomplete_runs_and_runs_that_are_none(tmp_path: Path, capsys: Out) -> 
 @pytest.mark.timeout(600)
 def test_the_committed_baselines_hold(tmp_path: Path) -> None:
     """As CI asks it: every bundled checkpoint is evaluated and held against its baseline."""
-    script = [sys.executable, str(ROOT / "scripts" / "baselines.py"), "--output-path", str(tmp_path)]
-    done = subprocess.run(
-        script, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=tmp_path
-    )
+    script = ROOT / "scripts" / "baselines.py"
+    done = command.run("--output-path", str(tmp_path), script=script, cwd=tmp_path, timeout=580)
     assert done.returncode == 0, done.stdout + done.stderr
     for name in FAMILIES:
         suite = ElementTree.parse(tmp_path / f"{name}.xml").getroot()
@@ -168,13 +168,13 @@ def test_another_batch_size_and_another_number_of_threads_stay_green(name: str, 
 
 def test_float_noise_put_into_every_logit_stays_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """About as much as another CPU makes, and more than batch sizes and threads do here."""
-    logits, rng = batch.Batch._logits, torch.Generator().manual_seed(0)
+    logits, rng = state.BatchState._logits, torch.Generator().manual_seed(0)
 
     def noisy(*given: Any) -> torch.Tensor:
         made = logits(*given)
         return made + (2 * torch.rand(made.shape, generator=rng) - 1) * 1e-5
 
-    monkeypatch.setattr(batch.Batch, "_logits", noisy)
+    monkeypatch.setattr(state.BatchState, "_logits", noisy)
     assert not judge(evaluated("tiny-sdar", tmp_path), BASELINES / "tiny-sdar.json").red
 
 
@@ -182,49 +182,46 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def surest_last(patch: pytest.MonkeyPatch) -> None:
-    rank = decide.rank
-    patch.setattr(decide, "rank", lambda score_N, *rest: rank(-score_N, *rest))
+    rank = strategies.rank
+    patch.setattr(strategies, "rank", lambda score_N, *rest: rank(-score_N, *rest))
 
 
 def random_for_confidence(patch: pytest.MonkeyPatch) -> None:
-    order = decide._order
+    def drawn(self: Any, proposal: Any, at: Any, noise_N: Any) -> Any:
+        return replace(proposal, score_N=at.uniform(Draw.ORDER).to(proposal.score_N.dtype))
 
-    def drawn(rule: Any, proposal: Any, at: Any, noise_N: Any) -> Any:
-        score_N, doubt = order(rule, proposal, at, noise_N)
-        key_N, turn_N = at.key_R[at.row_N], at.turn_R[at.row_N]
-        return decide.uniform(key_N, decide.Draw.ORDER, turn_N, at.position_N).to(score_N.dtype), doubt
-
-    patch.setattr(decide, "_order", drawn)
+    patch.setattr(scores.PositionScore, "order", drawn)
 
 
 def one_too_many(patch: pytest.MonkeyPatch) -> None:
-    take = decide.take
+    for kind in (Quota, Dynamic):
+        count = kind.count
 
-    def more(ranked: Any, *rest: Any) -> Any:
-        count_R, margin_R = take(ranked, *rest)
-        return torch.minimum(count_R + 1, ranked.count_R), margin_R
+        def more(self: Any, ranked: Any, at: Any, count: Any = count) -> Any:
+            count_R, margin_R = count(self, ranked, at)
+            return torch.minimum(count_R + 1, ranked.count_R), margin_R
 
-    patch.setattr(decide, "take", more)
+        patch.setattr(kind, "count", more)
 
 
 def short_blocks(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rows.Row, "stop", property(lambda row: row.begin + row.rule.block_length - 1))
+    patch.setattr(state.RowState, "stop", property(lambda row: row.begin + row.sampler.block_length - 1))
 
 
 def logits_of_the_position_before(patch: pytest.MonkeyPatch) -> None:
-    logits = batch.Batch._logits
+    logits = state.BatchState._logits
     shifted = lambda self, network, pack, tokens_T, at_N: logits(self, network, pack, tokens_T, (at_N - 1).clamp(min=0))  # noqa: E731
-    patch.setattr(batch.Batch, "_logits", shifted)
+    patch.setattr(state.BatchState, "_logits", shifted)
 
 
 def prompts_without_their_first_token(patch: pytest.MonkeyPatch) -> None:
-    begin = rows.Row.__post_init__
+    begin = state.RowState.__post_init__
 
     def cut(row: Any) -> None:
         row.prompt = list(row.prompt)[1:]
         begin(row)
 
-    patch.setattr(rows.Row, "__post_init__", cut)
+    patch.setattr(state.RowState, "__post_init__", cut)
 
 
 BUGS: tuple[Patch, ...] = (

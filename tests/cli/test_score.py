@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import command
 import pytest
 import typer
 from require import need_package
@@ -23,7 +22,7 @@ from dare_bench.runs.reader import Run
 
 need_package("lm_eval")
 Out = pytest.CaptureFixture[str]
-TRAINED = Path(__file__).parents[2] / "docs" / "trained" / "runs"
+TRAINED = Path(__file__).parents[2] / "leaderboards" / "examples" / "trained"
 
 
 def made(out: Path, *, seed: int = 0, wrong: bool = False, **fields: Any) -> Run:
@@ -148,10 +147,8 @@ def test_show_says_that_a_file_was_edited(tmp_path: Path, capsys: Out) -> None:
 
 def test_the_command_from_end_to_end() -> None:
     (folder, *_) = sorted(TRAINED.glob("tiny-llada-base-dare_arithmetic-*"))
-    words = [sys.executable, "-m", "dare_bench.cli", "score", str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    done = command.run("score", str(folder))
     assert done.returncode == 0, done.stderr
     assert "the same: 2 scores, values of 300 documents" in done.stdout
-    words[-1] = str(folder / "gone")
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    done = command.run("score", str(folder / "gone"))
     assert done.returncode == 1 and done.stderr.startswith("error: there is no folder") and done.stderr.count("\n") == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import command
 import pytest
 from require import need_package
 from safetensors.torch import load_file
@@ -39,17 +40,43 @@ def train(out: Path, **more: Any) -> Any:
     return train(**{**FIELDS, "output_path": str(out), **more})
 
 
-def command(out: Path, *more: str, processes: int = 1) -> list[str]:
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    first = [*launch, "-m"] if processes > 1 else ["-m"]
-    return [sys.executable, *first, "dare_bench.cli", "train", "sft", *COMMON, "-o", str(out), *more]
+def words(out: Path, *more: str) -> list[str]:
+    return ["train", "sft", *COMMON, "-o", str(out), *more]
 
 
-def run(words: list[str], code: int = 0) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, capture_output=True, text=True, timeout=240, env=env)
-    assert done.returncode == code, done.stderr
+def run(out: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    done = command.run(*words(out, *more))
+    assert done.returncode == 0, done.stderr
     return done
+
+
+def run_by_torchrun(out: Path, *more: str) -> None:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    line = [*launch, "-m", "dare_bench.cli", *words(out, *more)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=240, env=env)
+    assert done.returncode == 0, done.stderr
+
+
+def run_on_two_ranks(out: Path, *more: str) -> None:
+    """As torchrun starts them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    logs = [out.with_name(f"{out.name}-{rank}.log") for rank in (0, 1)]
+    processes = [
+        command.start(words(out, *more), stderr=log, env={**os.environ, **common, "RANK": rank, "LOCAL_RANK": rank})
+        for rank, log in zip("01", logs, strict=True)
+    ]
+    try:
+        for process, log in zip(processes, logs, strict=True):
+            process.join(240)
+            assert process.exitcode == 0, log.read_text()
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
 
 
 def weights(folder: Path, name: str = "model.safetensors") -> dict[str, Any]:
@@ -73,9 +100,10 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_command_trains_evaluates_and_does_nothing_the_second_time(tmp_path):
     out = tmp_path / "out"
-    asked = ("--max-steps", "6", "--eval-tasks", "dare_sudoku", "--eval-limit", "4", "--eval-every", "3")
-    words = command(out, *asked, "--save-steps", "2", "--eval-on-start", "--json")
-    said = json.loads(run(words).stdout)
+    steps = ("--max-steps", "6", "--save-steps", "2")
+    evaluation = ("--eval-tasks", "dare_sudoku", "--eval-limit", "4", "--eval-every", "3", "--eval-on-start")
+    asked = (*steps, *evaluation, "--json")
+    said = json.loads(run(out, *asked).stdout)
     names = {path.name for path in out.iterdir()}
     assert {"config.json", "model.safetensors", "lineage.json", "train.json", "trainer_state.json", "logs"} <= names
     assert {f"checkpoint-{n}" for n in (2, 3, 4)} == {name for name in names if name.startswith("checkpoint")}
@@ -85,7 +113,7 @@ def test_the_command_trains_evaluates_and_does_nothing_the_second_time(tmp_path)
     assert len(said["runs"]) == 3
     assert not list(out.rglob("*.bin")), "a checkpoint holds no pickled arguments"
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
-    again = run(words)
+    again = run(out, *asked)
     assert "trained already" in again.stderr
     assert len(json.loads(again.stdout)["runs"]) == 2  # the base and the end; checkpoints were judged on the way
     after = {path: path.stat().st_mtime_ns for path in before}
@@ -96,18 +124,18 @@ def test_the_command_trains_evaluates_and_does_nothing_the_second_time(tmp_path)
 def test_a_killed_training_ends_with_the_weights_of_an_unbroken_one(tmp_path, peft):
     asked = ("--max-steps", "40", "--save-steps", "4", "--per-device-train-batch-size", "8", *peft)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    run(command(whole, *asked))
-    process = subprocess.Popen(command(broken, *asked), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    run(whole, *asked)
+    process = command.start(words(broken, *asked))
     deadline = time.monotonic() + 120
     while not (broken / "checkpoint-8" / "lineage.json").exists():
         assert time.monotonic() < deadline
-        assert process.poll() is None, "it ended before it could be killed"
+        assert process.is_alive(), "it ended before it could be killed"
         time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
     assert not (broken / "lineage.json").exists(), "it was to be killed before its end"
     (broken / "checkpoint-39").mkdir()  # as a kill leaves it in the middle of a save
-    run(command(broken, *asked))
+    run(broken, *asked)
     assert not (broken / "checkpoint-39").exists()
     name = "adapter_model.safetensors" if peft else "model.safetensors"
     assert (whole / name).read_bytes() == (broken / name).read_bytes()
@@ -126,13 +154,14 @@ def test_the_cut_into_micro_batches_changes_nothing(tmp_path, plain, rows, parts
 def test_two_processes_equal_one_also_after_a_resume(tmp_path, plain, more):
     asked = ("--per-device-train-batch-size", "4", "--save-steps", "2", "--report-to", "none", *more)
     out = tmp_path / "out"
-    run(command(out, *asked, "--max-steps", "4", processes=2))
+    first_run = run_on_two_ranks if more else run_by_torchrun
+    first_run(out, *asked, "--max-steps", "4")
     assert difference(plain, out) < 5e-5
     for name in ("lineage.json", "model.safetensors", "trainer_state.json"):
         (out / name).unlink()
     status = json.loads((out / "train.json").read_text())
     (out / "train.json").write_text(json.dumps({**status, "status": "running"}))
-    run(command(out, *asked, "--max-steps", "4", processes=2))  # goes on from checkpoint-2
+    run_on_two_ranks(out, *asked, "--max-steps", "4")  # goes on from checkpoint-2
     assert difference(plain, out) < 5e-5
     state = json.loads((out / "trainer_state.json").read_text())
     first = json.loads((plain / "trainer_state.json").read_text())["log_history"][0]
@@ -236,7 +265,7 @@ def test_of_several_evaluations_one_that_can_be_made_is_enough(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("asked", "said"),
     [
         (["train", "sftt", *COMMON, "-o", "x"], "sftt"),
         (["train", "sft", "--model", "tiny-llada-base", "-o", "x"], "neither is given"),
@@ -247,10 +276,8 @@ def test_of_several_evaluations_one_that_can_be_made_is_enough(tmp_path, monkeyp
         (["train", "sft", *COMMON, "-o", "x", "--report-to", "wanb"], "unknown tracker 'wanb'; closest: wandb"),
     ],
 )
-def test_wrong_words_are_told_in_one_line(words, said, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "dare_bench.cli", *words], capture_output=True, text=True, cwd=tmp_path, timeout=120
-    )
+def test_wrong_words_are_told_in_one_line(asked, said, tmp_path):
+    done = command.run(*asked, cwd=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr

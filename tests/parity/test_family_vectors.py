@@ -5,12 +5,15 @@ from __future__ import annotations
 import golden
 import pytest
 import torch
+from decisions import open_positions
 
 from dare_bench.diffusion.plan import Cached, Plan
 from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.backbone.moe import route
-from dare_bench.model_adapters.sampling.choose import choose
-from dare_bench.model_adapters.sampling.rule import Rule, quota_schedule
+from dare_bench.model_adapters.sampling.reference import TokenNoise
+from dare_bench.model_adapters.sampling.scores import SCORES
+from dare_bench.model_adapters.sampling.strategies.quota import even_schedule
+from dare_bench.model_adapters.sampling.tokens import TokenPolicy, propose
 
 TOLERANCE = 2e-4
 SAMPLERS = [
@@ -208,13 +211,13 @@ def units(family, name):
     return [pytest.param(u, id=str(u.get("args") or u)) for u in golden.cases(family)["units"] if u["fn"] == name]
 
 
-def proposed(unit, rule, logits_NV):
-    """Tokens and scores of a rule on the unit's logits; where it draws, with the published noise of its seed."""
-    zero, noise = torch.zeros(len(logits_NV), dtype=torch.long), None
-    if not rule.greedy:
+def proposed(unit, policy, logits_NV, law, score="confidence"):
+    """Tokens and scores of a policy on the unit's logits; where it draws, with the published noise of its seed."""
+    noise = None
+    if not policy.greedy:
         generator = torch.Generator().manual_seed(unit["seed"])
-        noise = torch.empty(logits_NV.shape).exponential_(generator=generator)
-    return choose(logits_NV, rule, key_N=zero, step_N=zero, position_N=zero, published_NV=noise)
+        noise = TokenNoise(law, torch.empty(logits_NV.shape).exponential_(generator=generator))
+    return propose(logits_NV, policy, SCORES[score], open_positions([0] * len(logits_NV)), noise=noise)
 
 
 @pytest.mark.parametrize("unit", units("dream", "dream.sample_tokens"))
@@ -222,8 +225,8 @@ def test_dream_sample_tokens(unit):
     args, t = dict(unit["args"]), golden.tensors("units", "dream")
     which = "entropy" if args.pop("neg_entropy", False) else "confidence"
     which = "margin" if args.pop("margin_confidence", False) else which
-    rule = Rule(24, 24, 24, which=which, confidence_of="kept", top_p_first=True, draw_law="masked", **args)
-    made = proposed(unit, rule, t["logits_b"])
+    policy = TokenPolicy(confidence_of="kept", top_p_first=True, **args)
+    made = proposed(unit, policy, t["logits_b"], "masked", which)
     assert made.token_N.tolist() == unit["tokens"]
     assert far(made.score_N, t[unit["conf"]]) < 1e-5
 
@@ -233,8 +236,8 @@ def test_sdar_sample(unit):
     """SDAR's confidence is taken before the filters; the other variant is what LLaDA2 does."""
     t = golden.tensors("units", "sdar")
     before = unit["variant"] == "canonical_prefilter_conf"
-    rule = Rule(24, 24, 24, confidence_of="tempered" if before else "kept", draw_law="block", **unit["args"])
-    made = proposed(unit, rule, t["logits_b"])
+    policy = TokenPolicy(confidence_of="tempered" if before else "kept", **unit["args"])
+    made = proposed(unit, policy, t["logits_b"], "block")
     want = t[unit["conf"]].flatten()
     assert made.token_N.tolist() == [token for row in unit["tokens"] for token in row]
     assert far(made.confidence_N, want) < 1e-5
@@ -243,4 +246,4 @@ def test_sdar_sample(unit):
 
 @pytest.mark.parametrize("unit", units("sdar", "sdar.get_num_transfer_tokens"))
 def test_sdar_schedule(unit):
-    assert quota_schedule(unit["block_length"], unit["steps"]) == unit["out"]
+    assert even_schedule(unit["block_length"], unit["steps"]) == unit["out"]

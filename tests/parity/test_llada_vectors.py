@@ -5,11 +5,14 @@ from __future__ import annotations
 import golden
 import pytest
 import torch
+from decisions import open_positions
 
 from dare_bench.diffusion.likelihood import draw
-from dare_bench.model_adapters.sampling.choose import gumbel_argmax
-from dare_bench.model_adapters.sampling.rule import Rule, quota_schedule
-from dare_bench.model_adapters.sampling.select import rank, take
+from dare_bench.model_adapters.sampling.ranking import rank
+from dare_bench.model_adapters.sampling.reference import gumbel_argmax
+from dare_bench.model_adapters.sampling.strategies.factor import Factor
+from dare_bench.model_adapters.sampling.strategies.quota import Quota, even_schedule
+from dare_bench.model_adapters.sampling.strategies.threshold import Threshold
 
 SCORED = {c["name"]: c for c in golden.cases()["likelihood"]}
 UNITS = golden.cases()["units"]
@@ -59,7 +62,7 @@ def test_masking_law_replays_the_published_draws(name):
 
 @pytest.mark.parametrize("unit", [u for u in UNITS if u["fn"] == "llada.get_num_transfer_tokens"], ids=str)
 def test_schedule(unit):
-    assert [quota_schedule(m, unit["steps"]) for m in unit["masked"]] == unit["out"]
+    assert [even_schedule(m, unit["steps"]) for m in unit["masked"]] == unit["out"]
 
 
 @pytest.mark.parametrize("unit", [u for u in UNITS if u["fn"] == "llada.add_gumbel_noise"], ids=lambda u: u["out"])
@@ -78,13 +81,14 @@ def test_transfer_rules(unit):
     token = logits.argmax(-1)
     score = torch.softmax(logits.double(), -1).gather(1, token[:, None])[:, 0]
     if "factor" in unit:
-        rule = Rule(12, 12, 12, how_many="factor", factor=unit["factor"])
+        strategy = Factor(factor=unit["factor"])
     elif unit["threshold"] is not None:
-        rule = Rule(12, 12, 12, how_many="threshold", threshold=unit["threshold"])
+        strategy = Threshold(threshold=unit["threshold"])
     else:
-        rule = Rule(12, 12, 12)
-    ranked = rank(score[open_], torch.zeros(len(open_), dtype=torch.long), 1)
-    count, _ = take(ranked, rule, torch.tensor([unit.get("num_transfer_tokens") or 0]))
+        strategy = Quota()
+    at = open_positions([0] * len(open_), [unit.get("num_transfer_tokens") or 0])
+    ranked = rank(score[open_], at.row_N, 1)
+    count, _ = strategy.count(ranked, at)
     taken = torch.zeros(len(token), dtype=torch.bool)
     taken[open_] = ranked.rank_N < count
     assert taken.tolist() == unit["transfer"][0]

@@ -59,7 +59,7 @@ def test_vendored_code_comes_with_its_version_and_licence(site: Path) -> None:
 
 def test_choices_are_shown_with_their_likelihoods(site: Path) -> None:
     text = Page(site / "runs" / "best" / "samples" / "choice_x" / "1.html").text
-    assert "a red apple" in text and "-1.500" in text and "± 0.050" in text and "likeliest" in text
+    assert "a red apple" in text and "-1.500" in text and "± 0.050" in text and "most likely" in text
 
 
 def test_hostile_text_is_text(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dare_bench.leaderboards.charts import front, front_table
-from dare_bench.leaderboards.charts.axes import compact, linear, logarithmic, tick_labels
+from dare_bench.leaderboards.charts import frontier, frontier_table
+from dare_bench.leaderboards.charts.axes import linear, logarithmic, tick_labels
 from dare_bench.leaderboards.charts.labels import HEIGHT, shorten, spread
-from dare_bench.leaderboards.charts.marks import CLASSES, COLOURS, classes, colour, shape
+from dare_bench.leaderboards.charts.marks import CLASSES, classes, shape
+from dare_bench.leaderboards.formatting import compact
 from dare_bench.leaderboards.pages import HERE
 
 
@@ -46,24 +47,24 @@ def placed(points: list[XY]) -> list[XY]:
 
 def test_who_only_ties_in_score_at_a_higher_cost_is_not_on_the_front():
     points = [XY(1.0, 0.5), XY(2.0, 0.5), XY(1.0, 0.5), XY(2.0, 0.4), XY(3.0, 0.6)]
-    assert front(points) == [points[0], points[2], points[4]]
+    assert frontier(points) == [points[0], points[2], points[4]]
 
 
 @given(pairs, sides)
 def test_the_front_is_who_nobody_dominates(points, side):
     expected = [p for p in placed(points) if not any(dominates(q, p, *side) for q in placed(points))]
-    found = front(points, *side)
+    found = frontier(points, *side)
     assert sorted(map(id, found)) == sorted(map(id, expected))
     assert [p.x for p in found] == sorted(p.x for p in found)
 
 
 @given(pairs, sides)
 def test_the_table_of_the_front_names_all_that_each_member_dominates(points, side):
-    rows = front_table(points, *side)
-    assert sorted(id(row.point) for row in rows) == sorted(map(id, front(points, *side)))
-    for row in rows:
-        expected = [q for q in placed(points) if dominates(row.point, q, *side)]
-        assert list(map(id, row.dominated)) == list(map(id, expected))
+    rows = frontier_table(points, *side)
+    assert sorted(id(point) for point, _ in rows) == sorted(map(id, frontier(points, *side)))
+    for point, dominated in rows:
+        expected = [q for q in placed(points) if dominates(point, q, *side)]
+        assert list(map(id, dominated)) == list(map(id, expected))
 
 
 finite = st.floats(-1e9, 1e9, allow_nan=False).map(lambda value: round(value, 6))
@@ -130,27 +131,36 @@ def test_labels_at_line_ends_keep_their_distance_and_stay_near(places):
         assert made == places
 
 
-def test_families_differ_in_shape_and_colour_whatever_the_order_of_the_points():
+COLORS = 8
+"""``--series-1`` to ``--series-8`` in charts.css."""
+
+
+def color(number: int) -> int:
+    """The series color of a class in charts.css: each round of eight shapes starts three colors further on."""
+    return (number + 3 * (number // 8)) % COLORS + 1
+
+
+def test_families_differ_in_shape_and_color_whatever_the_order_of_the_points():
     names = [f"family-{at:02}" for at in range(CLASSES)]
     made = classes(reversed(names))
     assert made == classes(names)
-    looks = {(shape(number), colour(number)) for number in made.values()}
+    looks = {(shape(number), color(number)) for number in made.values()}
     assert len(looks) == CLASSES
-    assert len({shape(number) for number in range(8)}) == len({colour(number) for number in range(8)}) == 8
+    assert len({shape(number) for number in range(8)}) == len({color(number) for number in range(8)}) == 8
 
 
 def theme(name: str, dark: bool) -> dict[str, str]:
-    """A sheet's colours by name, in one theme."""
+    """A sheet's colors by name, in one theme."""
     sheet = (HERE / "static" / name).read_text()
     found = re.findall(r"--([\w-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\);", sheet)
-    return {colour: values[dark] for colour, *values in found}
+    return {color: values[dark] for color, *values in found}
 
 
 def contrast(first: str, second: str) -> float:
     """WCAG 2.2's contrast ratio."""
 
-    def luminance(colour: str) -> float:
-        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    def luminance(color: str) -> float:
+        parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
         linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -161,14 +171,14 @@ def contrast(first: str, second: str) -> float:
 @pytest.mark.parametrize("dark", [False, True])
 def test_marks_and_words_stand_out_from_the_paper(dark):
     board, series = theme("site.css", dark), theme("charts.css", dark)
-    assert set(series) == {*(f"series-{at}" for at in range(1, COLOURS + 1)), "faint"}
+    assert set(series) == {*(f"series-{at}" for at in range(1, COLORS + 1)), "faint"}
     for paper in (board["card"], board["paper"]):
         assert {name: contrast(value, paper) for name, value in series.items() if contrast(value, paper) < 3} == {}
         assert contrast(board["soft"], paper) >= 4.5 and contrast(board["ink"], paper) >= 4.5
 
 
-def test_the_sheet_gives_each_class_its_colour():
+def test_the_sheet_gives_each_class_its_color():
     sheet = Path(HERE / "static" / "charts.css").read_text()
     for number in range(CLASSES):
         rules = re.findall(rf"\.chart \.f{number}(?=[ ,])[^{{}}]*\{{ --c: var\(--series-(\d)\); \}}", sheet)
-        assert rules == [str(colour(number))]
+        assert rules == [str(color(number))]

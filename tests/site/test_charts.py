@@ -12,7 +12,7 @@ from chart_samples import chart, curve, links, runs, training, tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dare_bench.leaderboards.charts import Base, Point, Series, Step, front, lines, scatter
+from dare_bench.leaderboards.charts import Base, CurvePoint, Point, Series, frontier, lines, scatter
 from dare_bench.leaderboards.charts.axes import linear, logarithmic
 from dare_bench.leaderboards.charts.frame import BOTTOM, LEFT, RIGHT, TOP
 from dare_bench.leaderboards.charts.labels import HEIGHT, width
@@ -57,7 +57,7 @@ def test_the_line_of_the_front_goes_through_its_members_and_has_no_ranked_mark_b
     corners = [tuple(map(float, corner.split())) for corner in path.get("d")[1:].split("L")]
     assert all(a[0] == b[0] or a[1] == b[1] for a, b in pairwise(corners))
     assert corners[-1][0] == (RIGHT if better == "left" else LEFT)
-    members = {p.href for p in front([p for p in points if p.ranked], better, "up" if higher else "down")}
+    members = {p.href for p in frontier([p for p in points if p.ranked], better, "up" if higher else "down")}
     sign_x, sign_y = (1 if better == "left" else -1), (1 if higher else -1)
     reached = [
         (float(link.find("use").get("x")), float(link.find("use").get("y")))
@@ -168,7 +168,7 @@ def test_seeds_of_one_recipe_share_a_colour_and_an_entry():
 
 
 def test_checkpoints_without_a_score_are_left_out_and_counted():
-    shown = training(Series("a", [Step(1, math.nan, "x"), Step(2, 0.5, "y")]), Series("b", []))
+    shown = training(Series("a", [CurvePoint(1, math.nan, "x"), CurvePoint(2, 0.5, "y")]), Series("b", []))
     assert [link.get("href") for link in links(shown)] == ["y"] and "1 without a finite score" in shown
     assert "No checkpoint has a score" in training() and "No checkpoint" in training(Series("b", []))
 
@@ -177,7 +177,7 @@ def test_hostile_names_are_text_everywhere():
     place = 'runs/"><script>&x=1'  # a page's place is made by slug(), which leaves nothing of this
     point = Point(EVIL, 10, 0.5, place, EVIL, 0.4, 0.6, EVIL, remark=EVIL)
     flat = scatter([point, Point("b", 20, 0.1, "b")], ident="c", title=EVIL, x_title=EVIL, y_title=EVIL, x_unit=EVIL)
-    made = Series(EVIL, [Step(1, 0.5, place, settings=EVIL), Step(2, 0.5, "x")], group=EVIL, label=EVIL)
+    made = Series(EVIL, [CurvePoint(1, 0.5, place, settings=EVIL), CurvePoint(2, 0.5, "x")], group=EVIL, label=EVIL)
     drawn = lines(
         [made, curve("b", (1, 0.2))], ident="l", title=EVIL, y_title=EVIL, x_title=EVIL, base=Base(EVIL, 0.4, "b")
     )

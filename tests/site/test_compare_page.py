@@ -14,16 +14,17 @@ from run_factory import make_run
 from site_pages import EVIL, Page, pages, plain
 from typer.testing import CliRunner
 
+from dare_bench.analysis.comparison import compare
+from dare_bench.analysis.paired_tests import holm, paired_difference
+from dare_bench.analysis.pairing import pair
 from dare_bench.cli import app
 from dare_bench.errors import RunError
+from dare_bench.formatting import short_difference
 from dare_bench.leaderboards import compare_page, comparing
 from dare_bench.leaderboards.builder import build
 from dare_bench.leaderboards.compare_page import TOP, write_standalone
 from dare_bench.leaderboards.forest import Effect, forest
-from dare_bench.runs.comparison import compare
-from dare_bench.runs.paired import pair
 from dare_bench.runs.reader import Run
-from dare_bench.stats.paired import holm, paired_difference
 
 SHARES = {"best": 0.9, "good": 0.8, "fair": 0.5, "poor": 0.2}
 
@@ -126,7 +127,7 @@ def test_what_was_asked_differently_is_named_and_its_numbers_are_not_told(tmp_pa
     found = {name: tmp_path / "site" / one["place"] for name, one in facts(tmp_path / "site").items()}
     assert "Not comparable" in Page(found["pair base made"]).text
     told = Page(found["pair base steps"]).words
-    assert "Mind when reading" in told and re.search(r"steps\D+16\D+4\b", told) and "Not comparable" not in told
+    assert "Warnings" in told and re.search(r"steps\D+16\D+4\b", told) and "Not comparable" not in told
 
 
 def test_without_sample_lines_a_pair_says_so_and_tells_no_paths(tmp_path: Path) -> None:
@@ -165,11 +166,11 @@ def test_documents_that_cannot_be_read_any_more_are_counted(tmp_path: Path, monk
 
     monkeypatch.setattr(type(made), "documents", read)
     page = plain(write_standalone(made, tmp_path / "page.html").read_text())
-    assert "0 worse and 6 better in B; 5 of them are shown; 1 could not be read any more." in page
+    assert "0 worse and 6 better in B; 5 of them are shown; 1 could no longer be read." in page
 
 
 def test_what_nothing_can_show_is_a_dash() -> None:
-    assert [comparing.signed(value, share) for value in (-math.inf, math.nan, None) for share in (True, False)] == [
+    assert [short_difference(value, share) for value in (-math.inf, math.nan, None) for share in (True, False)] == [
         "–"
     ] * 6
 
@@ -192,7 +193,7 @@ def test_a_page_alone_has_all_it_needs_beside_it(built: tuple[Path, Path], tmp_p
     root, _ = built
     runs = [Run(root / name) for name in SHARES]
     page = Page(write_standalone(compare(runs), tmp_path / "three words.html"))
-    assert "4 runs compared" in page.words and "sudoku: D against A" in page.words
+    assert "4 runs compared" in page.words and "sudoku, A to D" in page.words
     files = [link for link in page.links if not link.startswith(("#", "data:"))]
     assert files and all((tmp_path / link).is_file() for link in files)
     policy = [value for tag, _, value in page.attributes if tag == "meta" and value.startswith("default-src")]

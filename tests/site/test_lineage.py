@@ -12,22 +12,22 @@ import pytest
 from lineages import make_checkpoint, make_family, trained
 from site_pages import EVIL, Page, pages, plain
 
+from dare_bench.analysis.paired_tests import holm
+from dare_bench.analysis.pairing import pair
 from dare_bench.leaderboards.builder import build
 from dare_bench.leaderboards.comparing import p_value
-from dare_bench.leaderboards.descent import Node, edges, trees
 from dare_bench.leaderboards.entries import read_entries
-from dare_bench.runs.paired import pair
+from dare_bench.leaderboards.lineage import CheckpointNode, edges, trees
 from dare_bench.runs.reader import Run
-from dare_bench.stats.paired import holm
 
-TRAINED = Path(__file__).parents[2] / "docs" / "trained" / "runs"
+TRAINED = Path(__file__).parents[2] / "leaderboards" / "examples" / "trained"
 
 
-def roots(root: Path) -> list[Node]:
+def roots(root: Path) -> list[CheckpointNode]:
     return trees(read_entries([root], pytest.fail))
 
 
-def shape(node: Node) -> dict[str, dict[str, list[str]]]:
+def shape(node: CheckpointNode) -> dict[str, dict[str, list[str]]]:
     """By recipe and seed: the contents of the checkpoints by step."""
     return {
         recipe.title: {str(one.seed): [n.key[0].removeprefix("sha256:") for n in one.nodes] for one in recipe.trainings}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from run_factory import alter, make_run
 from site_pages import rows_of
 
+from dare_bench.analysis.comparison import compare
 from dare_bench.leaderboards import ranking
 from dare_bench.leaderboards.builder import build
+from dare_bench.runs.reader import Run
 
 
 def board_of(runs: Path, out: Path, **options: Any) -> dict[str, Any]:
@@ -56,6 +59,44 @@ def alter_template(folder: Path, template: str) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": template}))
 
 
+def _as_group(folder: Path) -> None:
+    """Give a run a group "both" whose score is the mean over the documents of its tasks."""
+    file = next(folder.glob("results_*.json"))
+    results = json.loads(file.read_text())
+    sizes = {task: results["results"][task]["sample_len"] for task in results["configs"]}
+    results["n-samples"] = {task: {"original": n, "effective": n} for task, n in sizes.items()}
+    key = "exact_match,none"
+    mean = sum(results["results"][task][key] * n for task, n in sizes.items()) / sum(sizes.values())
+    row = {"alias": "both", key: mean, "exact_match_stderr,none": 0.05}
+    results["groups"], results["results"]["both"] = {"both": row}, row
+    results["group_subtasks"]["both"] = list(sizes)
+    results["higher_is_better"]["both"] = {"exact_match": True}
+    ci = {"method": "normal", "level": 0.95, "lo": mean - 0.1, "hi": mean + 0.1, "n": sum(sizes.values())}
+    results["dare_bench"]["ci"]["both"] = {key: ci}
+    file.write_text(json.dumps(results))
+
+
+@pytest.mark.parametrize("kind", ["right or wrong", "graded", "group"])
+@pytest.mark.parametrize("gain", [0.0, 0.06, 0.1, 0.14, 0.3])
+def test_a_board_and_compare_agree(tmp_path: Path, kind: str, gain: float) -> None:
+    """Two rows have two ranks exactly where ``compare`` of their runs shows a difference, the better one first."""
+    rng = random.Random(f"{kind}{gain}")
+    values: dict[str, dict[str, list[float]]] = {"a": {}, "b": {}}
+    for task, n in {"t": 60, "u": 30}.items() if kind == "group" else [("t", 60)]:
+        hard = [rng.random() for _ in range(n)]
+        for name, skill in (("a", 0.5), ("b", 0.5 + gain)):
+            noisy = [(skill - difficulty) * 2 + rng.uniform(-0.5, 0.5) for difficulty in hard]
+            shares = [round(min(max(0.5 + x, 0.0), 1.0), 3) for x in noisy]
+            values[name][task] = shares if kind == "graded" else [float(x > 0) for x in noisy]
+    folders = [shared(tmp_path / "runs", name, own) for name, own in values.items()]
+    for folder in folders if kind == "group" else []:
+        _as_group(folder)
+    rows = board_of(tmp_path / "runs", tmp_path / "site")
+    (item,) = compare([Run(folder) for folder in folders]).items
+    ranks = {"better": (2, 1), "worse": (1, 2)}.get(item.verdict, (1, 1))
+    assert (rows["a"]["rank"], rows["b"]["rank"]) == ranks, item.difference
+
+
 def test_a_rank_is_held_against_all_comparisons_of_its_row(tmp_path: Path) -> None:
     """Of 20 equal rows beside the best one, p 0.03 alone is no proof; the best one has 20 comparisons too."""
     better = [1.0] * 66 + [0.0] * 54  # six won, none lost: p 0.031
@@ -84,7 +125,7 @@ def test_a_row_without_an_interval_is_not_ranked(tmp_path: Path) -> None:
     for at in range(8):
         make_run(tmp_path, f"m{at}", model=f"m{at}", tasks={"t": 0.5}, n_docs=60)
     alter(tmp_path / "m0", ci={})
-    found = {row.model: (row.rank, row.last, [badge.kind for badge in row.badges]) for row in rows_of(tmp_path)}
+    found = {row.main.model: (row.rank, row.last, [badge.kind for badge in row.badges]) for row in rows_of(tmp_path)}
     assert found.pop("m0") == (None, None, ["uncertain"])
     assert set(found) == {f"m{at}" for at in range(1, 8)} and set(map(str, found.values())) == {"(1, 7, [])"}
 
@@ -96,7 +137,7 @@ def test_a_part_of_a_mean_without_an_interval_may_be_anywhere(tmp_path: Path) ->
         results = json.loads(file.read_text())
         del results["dare_bench"]["ci"]["u"]
         file.write_text(json.dumps(results))
-    rows = {row.model: row for row in rows_of(tmp_path)}
+    rows = {row.main.model: row for row in rows_of(tmp_path)}
     assert [(rows[name].rank, rows[name].last) for name in ("top", "high", "low")] == [(1, 2), (1, 3), (2, 3)]
     made = rows["low"].mean_interval
     assert made is not None and made.lo is not None and made.lo == pytest.approx(0.1 - 0.1 / 3, abs=0.01)

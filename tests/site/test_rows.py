@@ -88,9 +88,9 @@ def test_where_most_rows_lack_tasks_the_usual_one_ranks(tmp_path: Path) -> None:
     for at, share in enumerate((0.9, 0.5)):
         make_run(tmp_path, f"a{at}", model=f"a{at}", tasks={"a": share}, n_docs=60)
     make_run(tmp_path, "b", model="b", tasks={"b": 0.9}, n_docs=60)
-    found = {row.model: (row.rank, [badge.kind for badge in row.badges]) for row in rows_of(tmp_path)}
+    found = {row.main.model: (row.rank, [badge.kind for badge in row.badges]) for row in rows_of(tmp_path)}
     assert found == {"a0": (1, []), "a1": (2, []), "base": (3, []), "b": (None, ["missing"])}
-    mean = {row.model: row.rank for row in rows_of(tmp_path, rank_by="mean")}
+    mean = {row.main.model: row.rank for row in rows_of(tmp_path, rank_by="mean")}
     assert mean == {"base": 1, "a0": None, "a1": None, "b": None}
 
 
@@ -191,7 +191,7 @@ def test_a_row_that_lacks_seven_tasks_says_so(tmp_path: Path) -> None:
         make_run(tmp_path, f"m{at}", model=f"m{at}", tasks={"a": 0.5})
     make_run(tmp_path, "whole", model="whole", tasks=tasks)
     make_run(tmp_path, "last", model="last", tasks={"h": 0.5})
-    found = {row.model: [badge.text for badge in row.badges] for row in rows_of(tmp_path)}
+    found = {row.main.model: [badge.text for badge in row.badges] for row in rows_of(tmp_path)}
     assert found["last"] == ["7 of 8 tasks missing"] and found["m0"] == found["whole"] == []
 
 

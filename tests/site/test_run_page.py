@@ -130,12 +130,12 @@ def test_what_else_a_run_knows_is_told(tmp_path: Path) -> None:
     change(run, dress)
     build(tmp_path / "runs", tmp_path / "site")
     rich, poor = (plain((tmp_path / "site" / "runs" / name / "index.html").read_text()) for name in ("rich", "poor"))
-    for words in ("Beside what was published", "61.2", "n 500", "50.0", "29.9–70.1", "partly", "which seed",
-                  "steps: 16 for 128", "hardware unknown", "a paper, table 2", "no such score here",
-                  "Answers read", "no match", "odd", "75.0", "passed 7", "timeout 2", "sandbox of level bubblewrap",
-                  "20 s at most", "org/data main", "abc123"):  # fmt: skip
+    for words in ("Published scores", "61.2", "n 500", "50.0", "29.9–70.1", "partly", "which seed",
+                  "steps: 16 for 128", "hardware unknown", "a paper, table 2", "not measured in this run",
+                  "Answer extraction", "no match", "odd", "75.0", "passed 7", "timeout 2",
+                  "sandbox of level bubblewrap", "20 s at most", "org/data main", "abc123"):  # fmt: skip
         assert words in rich, words
-    for words in ("published", "Answers read", "Code that was run", "abc123"):
+    for words in ("published", "Answer extraction", "Executed code", "abc123"):
         assert words not in poor, words
 
 

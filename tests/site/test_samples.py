@@ -14,13 +14,13 @@ from lineages import make_checkpoint, trained
 from run_factory import make_run
 from site_pages import board_data
 
+from dare_bench.analysis.unmasking import Write, unmasking
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.builder import build
-from dare_bench.leaderboards.canvas import canvas
+from dare_bench.leaderboards.sample_canvas import canvas
 from dare_bench.leaderboards.sample_document import ANSWERS, anchor
 from dare_bench.leaderboards.sample_pages import PAGE_SIZE, as_data
 from dare_bench.runs.index import SampleIndex
-from dare_bench.runs.unmasking import Write, unmasking
 
 TASK = "dare_sudoku"
 VOID = {"meta", "link", "input", "path", "br"}
@@ -339,20 +339,20 @@ def test_right_to_left_answers_do_not_turn_the_page_round(tmp_path: Path) -> Non
 
 
 def test_an_edited_file_is_shown_as_it_is_now_and_says_so(tmp_path: Path, run: Path) -> None:
-    assert "is not as the run wrote it" not in only(tmp_path / "runs", tmp_path / "site")
+    assert "was changed after the run" not in only(tmp_path / "runs", tmp_path / "site")
     lines = lines_of(run)
     lines[0]["target"] = "changed by hand"
     put(run, lines)
     html = only(tmp_path / "runs", tmp_path / "site")
-    assert "changed by hand" in html and "The samples file of this task is not as the run wrote it" in html
+    assert "changed by hand" in html and "The samples file of this task was changed after the run" in html
     put(run, [{**line, "repeat": 1} for line in lines_of(run, "traces")], "traces")
-    assert "The traces file of this task is not as the run wrote it" in only(tmp_path / "runs", tmp_path / "site")
+    assert "The traces file of this task was changed after the run" in only(tmp_path / "runs", tmp_path / "site")
 
 
 def test_older_runs_do_not_know_and_say_nothing(tmp_path: Path) -> None:
     run = make_run(tmp_path / "runs", "r", n_docs=2, digests=False)
     put(run, lines_of(run))
-    assert "is not as the run wrote it" not in only(tmp_path / "runs", tmp_path / "site")
+    assert "was changed after the run" not in only(tmp_path / "runs", tmp_path / "site")
 
 
 def test_ids_of_any_kind_have_an_anchor() -> None:

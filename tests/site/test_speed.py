@@ -1,4 +1,4 @@
-"""Speed beside quality: hardware never mixed, fronts of ranked rows alone, and whose forward passes are counted."""
+"""Speed and quality: hardware never mixed, fronts of ranked rows alone, and whose forward passes are counted."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_each_class_of_hardware_has_a_chart_of_its_own(site: Path) -> None:
     assert len(found["Mean of 2 tasks against forward passes per request"]) == 7
     assert len(found) == 3, "one run alone is in the table, not in a chart"
     text = Page(site / "speed/index.html").text
-    assert "Alone on their hardware" in text and "Test CPU, 2 cores" in text
+    assert "Only run on its hardware" in text and "Test CPU, 2 cores" in text
 
 
 def test_fronts_hold_ranked_rows_that_none_beats(site: Path) -> None:

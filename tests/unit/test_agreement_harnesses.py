@@ -10,7 +10,7 @@ from opencompass_data import BENCH, offline
 from require import need_package
 
 import dare_bench
-from dare_bench.reports.agreement import agreement
+from dare_bench.analysis.agreement import agreement
 from dare_bench.runs.reader import Run
 
 need_package("lm_eval")

@@ -26,7 +26,7 @@ def go(out: Path, model: ToyModel | None = None, **fields: Any) -> Run:
 def _becomes_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on, this is a program with another sampler, of another version."""
     monkeypatch.setattr("dare_bench.program.code", lambda: {**CODE, "sampler": "another"})
-    monkeypatch.setattr("dare_bench.__version__", "9.9.9")
+    monkeypatch.setattr("dare_bench.version.__version__", "9.9.9")
 
 
 def test_answers_of_two_programs_are_told_apart(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,11 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from dare_bench.diffusion.blocks import BAND, band_levels, mean_weights, two_copies
 from dare_bench.diffusion.canvas import pack
-from dare_bench.diffusion.losses import noisy, predicted_from, weighted_sum, weights
-from dare_bench.diffusion.noise import draw_masks, even_levels
-from dare_bench.errors import UsageError
+from dare_bench.diffusion.forward import noisy, predicted_from, two_copies
+from dare_bench.diffusion.noise import draw_masks
 from dare_bench.model_adapters.backbone import Plan
 from dare_bench.model_adapters.dream.network import DreamConfig, DreamModel
 from dare_bench.model_adapters.sdar.network import SDARConfig, SDARForCausalLM
@@ -193,73 +189,13 @@ def test_how_many_keys_a_token_sees(blocks, size, left_over):
     assert not seen[n:, :n].any(), "a clean token never sees a noisy one"
 
 
-# Losses
-
-
-def test_sdars_loss_is_cross_entropy_over_level_and_response_length(sdar):
-    batch, t_B = pack(ROWS), torch.tensor([0.25, 0.5, 0.9], dtype=torch.float64)
+def test_the_losses_of_hidden_tokens_are_the_cross_entropies_of_the_noisy_copies(sdar):
+    batch = pack(ROWS)
     masked_T = masks(batch)
     pair = two_copies(batch, masked_T, MASK)
     plan = Plan(pair.lengths, 4, copies=2)
     with torch.no_grad():
         nll_N = sdar(pair.tokens_U, plan.positions(), plan, pair.at_N, pair.targets_N).nll
-    got = float(weighted_sum(nll_N, weights(batch, masked_T, t_B)))
-    expected, logits = 0.0, noisy_logits(sdar, ROWS, masked_T, 4)
-    parts = zip(ROWS, logits, masked_T.split(list(batch.lengths)), t_B.tolist(), strict=True)
-    for (prompt, answer), logits_LV, masked_L, t in parts:
-        whole = torch.tensor([*prompt, *answer])
-        total = cross_entropy(logits_LV[masked_L], whole[masked_L], reduction="sum")
-        expected += float(total) / t / len(answer) / len(ROWS)
-    assert got == pytest.approx(expected, rel=1e-5)
-
-
-def test_the_mean_over_levels_is_the_block_wise_elbo(sdar):
-    """One t a row stands for one t a block: the sum over blocks of each block's own ELBO (discrete form)."""
-    rows, size = [([0, 1], [2, 3, 4, 5])], 2
-    batch, total, expected = pack(rows), 0.0, 0.0
-    grid = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
-    for bits in range(1, 16):
-        chosen = torch.tensor([False, False] + [bool(bits >> i & 1) for i in range(4)])
-        k = int(chosen.sum())
-        chance = float((grid**k * (1 - grid) ** (4 - k) / grid).mean())
-        pair = two_copies(batch, chosen, MASK)
-        plan = Plan(pair.lengths, size, copies=2)
-        with torch.no_grad():
-            nll_N = sdar(pair.tokens_U, plan.positions(), plan, pair.at_N, pair.targets_N).nll
-        total += chance * float(weighted_sum(nll_N, weights(batch, chosen, torch.ones(1))))
-    tokens = batch.tokens_T
-    for start in (2, 4):
-        for picks in ([0], [1], [0, 1]):
-            canvas, at = tokens[: start + size].clone(), torch.tensor(picks) + start
-            canvas[at] = MASK
-            nll = cross_entropy(one_copy(sdar, canvas, size)[at], tokens[at], reduction="sum")
-            ways = math.comb(size, len(picks))
-            expected += float(nll) * (size / len(picks)) / size / ways / 4  # k uniform on 1..s, L = 4 learned tokens
-    assert total == pytest.approx(expected, rel=1e-3)
-
-
-def test_llada2s_loss_is_the_plain_mean_and_adds_up_over_micro_batches():
-    masked_T = torch.tensor([True, False, True, True])
-    nll_N = torch.tensor([1.0, 2.0, 6.0])
-    assert float(weighted_sum(nll_N, mean_weights(masked_T))) == pytest.approx(3.0)
-    parts = weighted_sum(nll_N[:1], mean_weights(masked_T[:2], 3)) + weighted_sum(
-        nll_N[1:], mean_weights(masked_T[2:], 3)
-    )
-    assert float(parts) == pytest.approx(3.0)
-    assert mean_weights(torch.zeros(3, dtype=torch.bool)).shape == (0,)
-
-
-def test_levels_stay_in_the_band_and_cover_it():
-    t_B = band_levels(7, 0, 500)
-    low, high = BAND
-    assert low <= float(t_B.min()) < low + 0.002
-    assert high - 0.002 < float(t_B.max()) <= high
-    assert torch.allclose(t_B.sort().values.diff(), torch.full((499,), (high - low) / 500, dtype=torch.float64))
-    assert not torch.equal(t_B, band_levels(7, 1, 500))
-    assert torch.allclose(band_levels(7, 3, 9, (0.0, 1.0)), even_levels(7, 3, 9, 0.0))
-
-
-@pytest.mark.parametrize("band", [(0.5, 0.5), (0.8, 0.3), (-0.1, 0.5), (0.2, 1.1)])
-def test_a_band_that_is_none_is_refused(band):
-    with pytest.raises(UsageError, match="noise band"):
-        band_levels(0, 0, 4, band)
+    logits_TV = torch.cat(noisy_logits(sdar, ROWS, masked_T, 4))
+    expected_N = cross_entropy(logits_TV[masked_T], batch.tokens_T[masked_T], reduction="none")
+    torch.testing.assert_close(nll_N, expected_N, **close)

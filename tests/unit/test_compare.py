@@ -11,15 +11,15 @@ import pytest
 from rich.console import Console
 from run_factory import make_run
 
+from dare_bench.analysis.comparison import compare
 from dare_bench.errors import IncompleteError, UsageError
-from dare_bench.reports import compare as told
-from dare_bench.reports.text import markdown, show
-from dare_bench.runs.comparison import compare
+from dare_bench.reports import compare as report
+from dare_bench.reports.elements import markdown, show
 from dare_bench.runs.files import DONE_FILE
 from dare_bench.runs.reader import Run, find_runs
 
 KEY = "exact_match,none"
-TRAINED = Path(__file__).parents[2] / "docs" / "trained" / "runs"
+TRAINED = Path(__file__).parents[2] / "leaderboards" / "examples" / "trained"
 HALF = [1.0, 0.0] * 30
 MORE = [1.0, 1.0, 1.0, 0.0] * 15
 ALL = [1.0] * 60
@@ -120,7 +120,7 @@ def test_what_was_asked_differently_is_refused_unless_forced(tmp_path: Path) -> 
     assert made.forced and all("prompts, filters or scorer changed" in item.breaks[0] for item in made.items)
     text = _text([a, b], force=True)
     assert text.count("FORCED") >= 2 + 2 * 2, "above, in each row, before the reasons, beside each document"
-    assert all(one["forced"] and one["not_comparable"] for one in told.record(made, 0)["comparisons"])
+    assert all(one["forced"] and one["not_comparable"] for one in report.record(made, 0)["comparisons"])
 
 
 def test_a_sound_task_beside_a_broken_one_is_named(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_of_two_families_only_settings_that_both_have_are_compared(tmp_path: Pat
             task["decoding"]["alg"] = task["decoding"].pop("remasking")
 
     made = compare([a, _edit(b, dream)])
-    assert told.told(made) == [
+    assert made.warning_lines() == [
         "llada and dream are two families: each decodes by settings of its own, and only those that both have are"
         " compared",
         "settings differ: gen_length (16 and 32)",
@@ -205,7 +205,7 @@ def test_settings_that_differ_otherwise_in_another_task_are_all_named(tmp_path: 
         return _edit(run, change)
 
     a, b = (_run(tmp_path, name, {"s": HALF, "t": HALF}) for name in "ab")
-    text = markdown(told.pieces(compare([lengths(a, 20, 4), lengths(b, 16, 16)]), 0))
+    text = markdown(report.elements(compare([lengths(a, 20, 4), lengths(b, 16, 16)]), 0))
     assert "| gen\\_length (s) | 20 | 16 |" in text and "| gen\\_length (t) | 4 | 16 |" in text
     (item,) = compare([_group(lengths(a, 20, 4), 0.5), _group(lengths(b, 16, 16), 0.5)]).items
     assert item.settings == {"gen_length": (20, 16), "gen_length (t)": (4, 16)}
@@ -246,7 +246,7 @@ def test_another_score_where_both_have_it(tmp_path: Path) -> None:
 
 
 def _text(runs: list[Run], docs: int = 1, **more: Any) -> str:
-    return markdown(told.pieces(compare(runs, **more), docs))
+    return markdown(report.elements(compare(runs, **more), docs))
 
 
 def test_documents_are_shown_side_by_side(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_text_of_models_is_harmless(tmp_path: Path) -> None:
 
 def test_a_terminal_shows_the_beginning_of_a_huge_answer_and_a_file_all(tmp_path: Path) -> None:
     a, b = (_run(tmp_path, name, {"s": own}, answer="ox" * 100_000) for name, own in (("a", HALF), ("b", MORE)))
-    pieces = list(told.pieces(compare([a, b]), 1))
+    pieces = list(report.elements(compare([a, b]), 1))
     console = Console(markup=False, highlight=False, width=200)
     with console.capture() as said:
         show(pieces, console)
@@ -286,7 +286,7 @@ def test_a_terminal_shows_the_beginning_of_a_huge_answer_and_a_file_all(tmp_path
 
 def test_the_record_is_plain_json_with_everything(tmp_path: Path) -> None:
     a, b = _run(tmp_path, "a", {"s": [1.0, 0.0, 1.0]}), _run(tmp_path, "b", {"s": [0.0, 1.0, 1.0]})
-    made = json.loads(json.dumps(told.record(compare([a, b]), 1), allow_nan=False))
+    made = json.loads(json.dumps(report.record(compare([a, b]), 1), allow_nan=False))
     assert [run["run_id"] for run in made["runs"]] == ["a", "b"] and made["forced"] is False
     (one,) = made["comparisons"]
     assert one["difference"]["p"] == one["holm_p"] == 1.0 and one["smallest_drop"] is None

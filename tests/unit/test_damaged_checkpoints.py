@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from dare_bench.costs.sizes import size_of
 from dare_bench.errors import CheckpointError
 from dare_bench.loading import family_of, load, locate
 from dare_bench.reading import MAX_BYTES
-from dare_bench.sweeps.sizes import size_of
 
 Damage = Callable[[Path], None]
 DEEP = b"[" * 1000 + b"]" * 1000
@@ -157,7 +157,7 @@ FILES: dict[str, tuple[Damage, str]] = {
     },
     "a device by a link": (linked("added_tokens.json", "/dev/zero"), "added_tokens.json: it is a device, allowed"),
     **{
-        f"{name}: large": (large(name), f"{name}: it has 67,108,865 bytes, a text file there may have at most 67,108")
+        f"{name}: large": (large(name), f"{name}: it has 67,108,865 bytes, more than the limit of 67,108")
         for name in ("tokenizer.json", "added_tokens.json", "chat_template.jinja", "tokenizer.model")
     },
     "tokenizer: nested": (written("tokenizer_config.json", DEEP), "nested deeper than 64"),

@@ -7,14 +7,15 @@ import random
 import golden
 import pytest
 import torch
+from decisions import open_positions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dare_bench.model_adapters.sampling import loop
-from dare_bench.model_adapters.sampling.choose import choose
-from dare_bench.model_adapters.sampling.pages import Held, Pages, chain
-from dare_bench.model_adapters.sampling.rule import Rule
-from dare_bench.model_adapters.sampling.select import rank, take
+from dare_bench.model_adapters.sampling.pages import PagePool, RowPages, chain
+from dare_bench.model_adapters.sampling.ranking import rank
+from dare_bench.model_adapters.sampling.strategies.entropy_bound import EntropyBound
+from dare_bench.model_adapters.sampling.tokens import propose
 from dare_bench.seeds import sample_key
 from dare_bench.types import LoopStats, Request
 
@@ -179,30 +180,30 @@ def test_out_of_memory_in_the_middle_changes_no_token(family, calls, monkeypatch
 # -- who owns which slots ---------
 
 
-def committed(pages, prompt, length):
+def committed(pool, prompt, length):
     """A row that has read what there was and committed the rest of its prompt."""
-    held = Held()
-    assert pages.admit(held, prompt, length)
-    blocks = [pages.take(length) for _ in range(held.columns, len(prompt), length)]
-    pages.commit(held, blocks, prompt[held.columns :], length)
-    return held
+    row_pages = RowPages()
+    assert pool.admit(row_pages, prompt, length)
+    pages = [pool.take(length) for _ in range(row_pages.columns, len(prompt), length)]
+    pool.commit(row_pages, pages, prompt[row_pages.columns :], length)
+    return row_pages
 
 
 def test_shared_blocks_are_counted():
-    pages = Pages(9, lambda total: None)
-    first = committed(pages, [1, 2, 3, 4], 2)
-    second = committed(pages, [1, 2, 5, 6], 2)
+    pool = PagePool(9, lambda total: None)
+    first = committed(pool, [1, 2, 3, 4], 2)
+    second = committed(pool, [1, 2, 5, 6], 2)
     assert second.slots[:2].tolist() == first.slots[:2].tolist()
     assert set(second.slots[2:].tolist()).isdisjoint(first.slots.tolist())
-    assert [b.readers for b in first.blocks] == [2, 1]
-    assert pages.hits == 2
-    pages.release(first)
-    assert [b.readers for b in second.blocks] == [1, 1]
-    assert first.columns == 0 and not first.blocks
-    pages.release(second)
-    third = committed(pages, [1, 2, 5, 6], 2)
-    assert pages.hits == 6, "blocks that nobody reads stay until their slots are wanted"
-    assert [b.readers for b in third.blocks] == [1, 1]
+    assert [b.readers for b in first.pages] == [2, 1]
+    assert pool.hits == 2
+    pool.release(first)
+    assert [b.readers for b in second.pages] == [1, 1]
+    assert first.columns == 0 and not first.pages
+    pool.release(second)
+    third = committed(pool, [1, 2, 5, 6], 2)
+    assert pool.hits == 6, "blocks that nobody reads stay until their slots are wanted"
+    assert [b.readers for b in third.pages] == [1, 1]
 
 
 def test_a_block_is_known_by_all_that_stands_before_it():
@@ -215,36 +216,36 @@ def test_a_block_is_known_by_all_that_stands_before_it():
 
 def test_the_longest_unused_go_first_and_a_prefix_after_what_builds_on_it():
     grown = []
-    pages = Pages(7, grown.append)
-    old = committed(pages, [1, 2, 3, 4], 2)
-    new = committed(pages, [5, 6], 2)
+    pool = PagePool(7, grown.append)
+    old = committed(pool, [1, 2, 3, 4], 2)
+    new = committed(pool, [5, 6], 2)
     places = old.slots.tolist(), new.slots.tolist()
-    pages.release(old)
-    pages.release(new)
-    assert sorted(pages.take(2).slots) == sorted(places[0][2:])
-    assert sorted(pages.take(2).slots) == sorted(places[0][:2])
-    assert sorted(pages.take(2).slots) == sorted(places[1])
+    pool.release(old)
+    pool.release(new)
+    assert sorted(pool.take(2).slots) == sorted(places[0][2:])
+    assert sorted(pool.take(2).slots) == sorted(places[0][:2])
+    assert sorted(pool.take(2).slots) == sorted(places[1])
     assert grown == []
-    pages.take(2)
+    pool.take(2)
     assert grown == [14]
 
 
 def test_who_wants_what_another_is_about_to_commit_waits():
-    pages = Pages(9, lambda total: None)
-    first, second, other = Held(), Held(), Held()
-    assert pages.admit(first, [1, 2, 3, 4], 2)
-    assert not pages.admit(second, [1, 2], 2)
+    pool = PagePool(9, lambda total: None)
+    first, second, other = RowPages(), RowPages(), RowPages()
+    assert pool.admit(first, [1, 2, 3, 4], 2)
+    assert not pool.admit(second, [1, 2], 2)
     assert second.columns == 0 and not second.promised
-    assert pages.admit(other, [3, 4], 2), "the same tokens at another place are another block"
-    pages.release(first)
-    assert pages.admit(second, [1, 2], 2), "a promise ends with its row"
+    assert pool.admit(other, [3, 4], 2), "the same tokens at another place are another block"
+    pool.release(first)
+    assert pool.admit(second, [1, 2], 2), "a promise ends with its row"
 
 
 def test_slots_of_a_failed_forward_come_back():
     grown = []
-    pages = Pages(5, grown.append)
+    pool = PagePool(5, grown.append)
     for _ in range(3):
-        pages.give_back([pages.take(2), pages.take(2)])
+        pool.give_back([pool.take(2), pool.take(2)])
     assert grown == []
 
 
@@ -261,50 +262,52 @@ actions = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(actions, st.integers(1, 3), st.integers(2, 12))
 def test_no_slot_has_two_owners_and_no_row_reads_what_is_not_its_own(steps, length, slots):
-    """Rows join, commit their prompts, write generated blocks and leave in any order. A model of the store keeps what
+    """Rows join, commit their prompts, write generated pages and leave in any order. A model of the store keeps what
     stands in each slot: all tokens up to it. What a row reads must be its own text."""
     size = [slots]
-    pages = Pages(slots, lambda total: size.__setitem__(0, total))
-    rows: list[tuple[Held, list[int]]] = []
+    pool = PagePool(slots, lambda total: size.__setitem__(0, total))
+    rows: list[tuple[RowPages, list[int]]] = []
     store: dict[int, tuple[int, ...]] = {}
     for action, which, text in steps:
         if action == "join":
-            held, prompt = Held(), text[: len(text) // length * length]
-            if pages.admit(held, prompt, length):
-                rows.append((held, prompt))
+            row_pages, prompt = RowPages(), text[: len(text) // length * length]
+            if pool.admit(row_pages, prompt, length):
+                rows.append((row_pages, prompt))
             continue
         if not rows:
             continue
-        held, prompt = rows[which % len(rows)]
+        row_pages, prompt = rows[which % len(rows)]
         if action == "leave":
-            pages.release(held)
-            rows.remove((held, prompt))
-        elif action == "write" and held.columns == len(prompt):
+            pool.release(row_pages)
+            rows.remove((row_pages, prompt))
+        elif action == "write" and row_pages.columns == len(prompt):
             prompt += ([*text, 0, 0, 0])[:length]
-        if action in ("write", "commit", "fail") and held.columns < len(prompt):
-            start = held.columns
-            blocks = [pages.take(length) for _ in range(start, len(prompt), length)]
+        if action in ("write", "commit", "fail") and row_pages.columns < len(prompt):
+            start = row_pages.columns
+            pages = [pool.take(length) for _ in range(start, len(prompt), length)]
             if action == "fail":
-                pages.give_back(blocks)
+                pool.give_back(pages)
             else:
-                for column, slot in enumerate((s for b in blocks for s in b.slots), start):
+                for column, slot in enumerate((s for b in pages for s in b.slots), start):
                     store[slot] = tuple(prompt[: column + 1])
-                pages.commit(held, blocks, prompt[start:], length)
-        check(pages, rows, store, size[0])
+                pool.commit(row_pages, pages, prompt[start:], length)
+        check(pool, rows, store, size[0])
 
 
-def check(pages, rows, store, size):
-    blocks = {id(b): b for held, _ in rows for b in held.blocks}
-    idle = {id(b): b for b in pages._idle.values()}
-    assert blocks.keys().isdisjoint(idle)
-    owned = [s for b in (*blocks.values(), *idle.values()) for s in b.slots]
-    assert sorted(owned + pages._free) == list(range(1, size)), "each slot once, and slot 0 never"
-    for block in blocks.values():
-        assert block.readers == sum(block in held.blocks for held, _ in rows)
+def check(pool, rows, store, size):
+    pages = {id(b): b for row_pages, _ in rows for b in row_pages.pages}
+    idle = {id(b): b for b in pool._idle.values()}
+    assert pages.keys().isdisjoint(idle)
+    owned = [s for b in (*pages.values(), *idle.values()) for s in b.slots]
+    assert sorted(owned + pool._free) == list(range(1, size)), "each slot once, and slot 0 never"
+    for block in pages.values():
+        assert block.readers == sum(block in row_pages.pages for row_pages, _ in rows)
     assert all(block.readers == 0 for block in idle.values())
-    for held, prompt in rows:
-        assert held.slots.tolist() == [s for b in held.blocks for s in b.slots]
-        assert [store[s] for s in held.slots.tolist()] == [tuple(prompt[: i + 1]) for i in range(held.columns)]
+    for row_pages, prompt in rows:
+        assert row_pages.slots.tolist() == [s for page in row_pages.pages for s in page.slots]
+        assert [store[s] for s in row_pages.slots.tolist()] == [
+            tuple(prompt[: i + 1]) for i in range(row_pages.columns)
+        ]
 
 
 # -- SDAR's entropy_bounded ---------
@@ -315,9 +318,8 @@ def check(pages, rows, store, size):
 def test_entropies_are_taken_while_those_before_stay_in_the_bound(rows, bound):
     """The lowest always; each next one while the sum of those taken before it is at most the bound."""
     score = torch.tensor([-e for row in rows for e in row], dtype=torch.float64)
-    row_N = torch.tensor([i for i, row in enumerate(rows) for _ in row], dtype=torch.long)
-    rule = Rule(8, 8, 8, how_many="entropy_bound", entropy_bound=bound)
-    count, gap = take(rank(score, row_N, len(rows)), rule, torch.zeros(len(rows), dtype=torch.long))
+    at = open_positions([i for i, row in enumerate(rows) for _ in row], [0] * len(rows))
+    count, gap = EntropyBound(bound=bound).count(rank(score, at.row_N, len(rows)), at)
     for row, n, near in zip(rows, count.tolist(), gap.tolist(), strict=True):
         spent, want, edge = 0.0, 0, float("inf")
         for entropy in sorted(row):
@@ -335,11 +337,10 @@ def test_entropies_are_taken_while_those_before_stay_in_the_bound(rows, bound):
 def test_a_mask_token_is_neither_chosen_nor_counted():
     mask, loaded = 3, golden.model("sdar").loaded
     decoding = loaded.resolve({"remasking_strategy": "entropy_bounded", "temperature": 0.0, "mask_id": mask})
-    rule = loaded.family.rule(decoding, loaded.family.with_ids(loaded.spec, decoding))
-    assert (rule.suppressed, rule.entropy_bound) == ((mask,), 0.35)
+    sampler = loaded.family.sampler(decoding, loaded.family.with_ids(loaded.spec, decoding))
+    assert (sampler.tokens.suppressed, sampler.strategy.bound) == ((mask,), 0.35)
     logits = torch.tensor([[1.0, 2.0, 0.0, 9.0]])
-    zero = torch.zeros(1, dtype=torch.long)
-    made = choose(logits, rule, key_N=zero, step_N=zero, position_N=zero)
+    made = propose(logits, sampler.tokens, sampler.strategy.score, open_positions([0]))
     assert made.token_N.tolist() == [1]
     p = torch.softmax(logits[0, :3].double(), -1)
     assert made.score_N[0].item() == pytest.approx((p * p.log()).sum().item(), abs=1e-6)

@@ -22,7 +22,7 @@ from dare_bench.reports.export_table import ScoreTable, score_table
 from dare_bench.reports.latex import escaped
 from dare_bench.runs.reader import Run, find_runs
 
-TRAINED = Path(__file__).parents[2] / "docs" / "trained" / "runs"
+TRAINED = Path(__file__).parents[2] / "leaderboards" / "examples" / "trained"
 
 
 def edit(run: Path, change: Callable[[dict[str, Any]], None]) -> Path:

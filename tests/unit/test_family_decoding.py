@@ -211,15 +211,17 @@ def test_off_values_contradict_nothing():
 
 @pytest.mark.parametrize("family", golden.FAMILIES)
 def test_what_every_family_means_alike(family):
-    """Each shared field reaches the rule, in every family."""
+    """Each shared field reaches the sampler, in every family."""
     loaded = golden.model(family).loaded
     fields = {"rng": "reference", "text_after_eos": "keep", "stop": "end", "trajectory": True, "margin": True}
     for given in ({}, fields):
         decoding = loaded.resolve(given)
-        rule = loaded.family.rule(decoding, loaded.family.with_ids(loaded.spec, decoding))
-        on = bool(given)
-        assert (rule.reference_draws, rule.keep_text_after_eos, rule.stop) == (on, on, ("end",) if on else ())
-        assert (rule.record_trajectory, rule.record_margin, rule.eos_ids) == (on, on, loaded.spec.eos_ids)
+        sampler = loaded.family.sampler(decoding, loaded.family.with_ids(loaded.spec, decoding))
+        on, stopping = bool(given), sampler.stopping
+        assert (sampler.reference.replay, stopping.keep_text_after_eos) == (on, on)
+        assert (stopping.stop, stopping.eos_ids) == (("end",) if on else (), loaded.spec.eos_ids)
+        assert (sampler.record_trajectory, sampler.record_margin) == (on, on)
+        assert decoding.deterministic == (not sampler.draws)
 
 
 @pytest.mark.parametrize("steps", [1, 8])

@@ -14,7 +14,7 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 from run_factory import make_run
 
 from dare_bench.errors import DataError, RunError, UnknownNameError, UsageError
-from dare_bench.reports.hub import Dataset, Result, card_result, entry_file, parse_datasets, results_of
+from dare_bench.reports.hub import HubDataset, HubResult, card_result, entry_file, parse_datasets, results_of
 from dare_bench.reports.hub_card import with_results
 from dare_bench.runs.reader import Run
 
@@ -35,7 +35,7 @@ def gsm8k(root: Path, config: dict[str, Any] | None = None, **named: Any) -> Run
     return Run(edit(run, lambda whole: whole["configs"].update(gsm8k={"task": "gsm8k", **(config or GSM8K)})))
 
 
-def only(run: Run, *words: str, **named: Any) -> Result:
+def only(run: Run, *words: str, **named: Any) -> HubResult:
     (made,), _ = results_of(run, parse_datasets(words), **named)
     return made
 
@@ -77,7 +77,7 @@ def test_a_data_set_is_never_made_up(tmp_path: Path, config: dict[str, Any]) -> 
     assert results_of(run, {}) == (
         [], ["gsm8k: its data set is not known to be on the hub; name it: --dataset gsm8k=ID:TASK_ID"],
     )  # fmt: skip
-    assert only(run, "gsm8k=openai/gsm8k:gsm8k").dataset == Dataset("openai/gsm8k", "gsm8k", named=True)
+    assert only(run, "gsm8k=openai/gsm8k:gsm8k").dataset == HubDataset("openai/gsm8k", "gsm8k", named=True)
 
 
 def test_a_folder_of_that_name_is_no_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,8 +89,8 @@ def test_a_folder_of_that_name_is_no_data_set(tmp_path: Path, monkeypatch: pytes
 
 def test_the_data_set_of_the_command_wins_and_its_revision_is_told(tmp_path: Path) -> None:
     run = gsm8k(tmp_path, {**GSM8K, "dataset_kwargs": {"revision": "a" * 40}})
-    assert only(run).dataset == Dataset("openai/gsm8k", "main", "main", "test", "a" * 40)
-    assert only(run, "gsm8k=me/mine").dataset == Dataset("me/mine", "default")
+    assert only(run).dataset == HubDataset("openai/gsm8k", "main", "main", "test", "a" * 40)
+    assert only(run, "gsm8k=me/mine").dataset == HubDataset("me/mine", "default")
 
 
 def test_a_group_has_a_data_set_if_its_parts_share_one(tmp_path: Path) -> None:

@@ -5,28 +5,31 @@ from __future__ import annotations
 import golden
 import pytest
 import torch
+from decisions import open_positions
 
-from dare_bench.model_adapters.sampling.choose import choose
-from dare_bench.model_adapters.sampling.rule import Rule
-from dare_bench.model_adapters.sampling.select import rank, take
+from dare_bench.model_adapters.sampling.scores import SCORES
+from dare_bench.model_adapters.sampling.strategies.dynamic import Dynamic
+from dare_bench.model_adapters.sampling.strategies.quota import Quota
+from dare_bench.model_adapters.sampling.tokens import TokenPolicy, propose
 
-
-def decide(logits_NV, rule, quota=1):
-    """(margin of the positions' choice, which are written) for one row."""
-    zero = torch.zeros(len(logits_NV), dtype=torch.long)
-    made = choose(logits_NV, rule, key_N=zero, step_N=zero, position_N=zero)
-    ranked = rank(made.score_N, zero, 1, made.doubt)
-    count_R, margin_R = take(ranked, rule, torch.tensor([quota]))
-    return margin_R.item(), (ranked.rank_N < count_R[0]).tolist(), made
+FLOAT64 = TokenPolicy(confidence_float64=True)
 
 
-def worst(logits_NV, rule, row, up):
+def decide(logits_NV, strategy, quota=1, policy=FLOAT64):
+    """(margin of the positions' choice, which are written, the proposal) for one row."""
+    at = open_positions([0] * len(logits_NV), [quota])
+    made = propose(logits_NV, policy, strategy.score, at, margins=True)
+    chosen = strategy.select(made, at)
+    return chosen.margin_R.item(), chosen.written_N.tolist(), made
+
+
+def worst(logits_NV, score_name, row, up):
     """The error of size 1 that moves the score of a position fastest: the sign of its derivative."""
     leaf = logits_NV.double().requires_grad_()
     probability = leaf.softmax(-1)
-    if rule.which == "entropy":
+    if score_name == "entropy":
         score = (probability * torch.log(probability)).sum(-1)
-    elif rule.which == "margin":
+    elif score_name == "margin":
         top = probability.topk(2, -1).values
         score = top[:, 0] - top[:, 1]
     else:
@@ -35,73 +38,71 @@ def worst(logits_NV, rule, row, up):
     return leaf.grad.sign() * (1 if up else -1)
 
 
-def rule_of(which, **more):
-    return Rule(8, 8, 8, which=which, record_margin=True, confidence_float64=True, **more)
-
-
 @pytest.mark.parametrize("which", ["confidence", "entropy", "margin"])
 def test_the_margin_of_positions_is_the_error_that_makes_them_change_places(which):
     rng, tried = torch.Generator().manual_seed(1), 0
-    rule = rule_of(which)
+    strategy = Quota(rank_by=which)
     for _ in range(200):
         logits = torch.randn(4, 9, generator=rng) * 2
-        margin, written, made = decide(logits, rule)
+        margin, written, made = decide(logits, strategy)
         if not 1e-3 < margin < 0.02:
             continue
         tried += 1
         order = made.score_N.argsort(descending=True)
-        error = worst(logits, rule, order[0], up=False) + worst(logits, rule, order[1], up=True)
-        assert decide((logits.double() + 0.9 * margin * error).float(), rule)[1] == written
-        assert decide((logits.double() + 1.1 * margin * error).float(), rule)[1] != written
+        error = worst(logits, which, order[0], up=False) + worst(logits, which, order[1], up=True)
+        assert decide((logits.double() + 0.9 * margin * error).float(), strategy)[1] == written
+        assert decide((logits.double() + 1.1 * margin * error).float(), strategy)[1] != written
     assert tried >= 5
 
 
 def test_the_margin_of_a_threshold_is_the_error_that_crosses_it():
-    rule = rule_of("confidence", how_many="dynamic", threshold=0.8)
+    strategy = Dynamic(threshold=0.8)
     logits = torch.zeros(3, 5)
     logits[0, 0], logits[1, 0], logits[2, 0] = 9.0, 2.77, 1.0
-    margin, written, _ = decide(logits, rule)
+    margin, written, _ = decide(logits, strategy)
     assert written == [True, False, False] and 1e-4 < margin < 0.1
-    error = worst(logits, rule, 1, up=True)
-    assert decide((logits.double() + 0.9 * margin * error).float(), rule)[1] == written
-    assert decide((logits.double() + 1.1 * margin * error).float(), rule)[1] == [True, True, False]
+    error = worst(logits, "confidence", 1, up=True)
+    assert decide((logits.double() + 0.9 * margin * error).float(), strategy)[1] == written
+    assert decide((logits.double() + 1.1 * margin * error).float(), strategy)[1] == [True, True, False]
 
 
 def test_a_tie_of_doubtful_positions_has_no_margin():
     logits = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 3.0]])
-    assert decide(logits, rule_of("confidence"), 2)[0] == 0
-    assert decide(logits, rule_of("confidence"), 1)[0] > 0.1
+    assert decide(logits, Quota(), 2)[0] == 0
+    assert decide(logits, Quota(), 1)[0] > 0.1
 
 
 @pytest.mark.parametrize("which", ["confidence", "entropy"])
 def test_which_of_two_certain_positions_goes_first_is_no_choice(which):
     logits = torch.tensor([[18.0, 0.0, 0.0], [0.0, 18.0, 0.0], [0.0, 0.0, 1.0]])
-    assert decide(logits, rule_of(which), 1)[0] == float("inf")
-    assert decide(logits, rule_of(which), 2)[0] > 0.1
+    assert decide(logits, Quota(rank_by=which), 1)[0] == float("inf")
+    assert decide(logits, Quota(rank_by=which), 2)[0] > 0.1
 
 
 @pytest.mark.parametrize("float64", [False, True])
 def test_certain_of_nothing_is_told_from_the_tie_that_rounding_makes(float64):
     """In float32 both are 1: a gap of probabilities is 0, though a logit of 4 lies between them."""
     logits = torch.tensor([[20.0, 0.0, 0.0], [0.0, 24.0, 0.0]])
-    rule = Rule(8, 8, 8, record_margin=True, confidence_float64=float64)
-    made = decide(logits, rule)[2]
+    made = decide(logits, Quota(), policy=TokenPolicy(confidence_float64=float64))[2]
     assert float64 or made.score_N.tolist() == [1.0, 1.0]
-    assert made.doubt.slope_N.tolist() != [0.0, 0.0] if float64 else made.doubt.slope_N.tolist() == [0.0, 0.0]
+    assert (
+        made.sensitivity.slope_N.tolist() != [0.0, 0.0] if float64 else made.sensitivity.slope_N.tolist() == [0.0, 0.0]
+    )
 
 
 def test_the_margin_of_a_token_is_half_of_what_it_is_ahead():
     logits = torch.tensor([[1.0, 3.0, 2.5], [0.0, 1.0, 0.0], [4.0, 4.0, 0.0]])
-    assert decide(logits, rule_of("confidence"))[2].margin_N.tolist() == [0.25, 0.5, 0.0]
+    assert decide(logits, Quota())[2].margin_N.tolist() == [0.25, 0.5, 0.0]
 
 
 def test_the_margin_of_a_drawn_token_is_the_error_that_draws_another():
-    rule = rule_of("confidence", temperature=0.7)
+    policy = TokenPolicy(temperature=0.7, confidence_float64=True)
     key, rng = torch.arange(400), torch.Generator().manual_seed(2)
     logits = torch.randn(400, 6, generator=rng)
 
     def drawn(at):
-        return choose(at, rule, key_N=key, step_N=key * 0, position_N=key * 0)
+        where = open_positions(key.tolist(), [1] * 400, key_R=key, position_N=key * 0)
+        return propose(at, policy, SCORES["confidence"], where, margins=True)
 
     made = drawn(logits)
     near = ((made.margin_N > 1e-3) & (made.margin_N < 0.02)).nonzero()[:, 0].tolist()
@@ -120,9 +121,8 @@ def test_the_margin_of_a_drawn_token_is_the_error_that_draws_another():
 
 def test_random_order_leaves_no_doubt_about_positions():
     logits = torch.zeros(3, 4)
-    zero = torch.zeros(3, dtype=torch.long)
-    made = choose(logits, rule_of("random"), key_N=zero, step_N=zero, position_N=zero)
-    assert made.doubt.slope_N.tolist() == [0, 0, 0]
+    made = propose(logits, FLOAT64, SCORES["random"], open_positions([0] * 3), margins=True)
+    assert made.sensitivity.slope_N.tolist() == [0, 0, 0]
 
 
 class Scripted:

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from dare_bench.errors import CheckpointError, PromptError
 from dare_bench.model_adapters.dream.template import CHAT_TEMPLATE as DREAM
 from dare_bench.model_adapters.llada2.template import CHAT_TEMPLATE as LLADA2
-from dare_bench.model_adapters.sampling.text import response_text
+from dare_bench.model_adapters.sampling.stopping import response_text
 from dare_bench.model_adapters.sdar.template import CHAT_TEMPLATE as SDAR
 from dare_bench.model_adapters.tokens import open_tokenizer, render_chat
 from dare_bench.reading import MAX_BYTES
@@ -67,7 +67,10 @@ def edit(folder, name="tokenizer_config.json", **fields):
     ("damage", "says"),
     [
         (lambda file: file.write_bytes(b"a b\n\xff"), r"merges\.txt: it is not UTF-8 text \(byte 4\)"),
-        (lambda file: os.truncate(file, MAX_BYTES + 1), r"merges\.txt: it is larger than 67,108,864 bytes"),
+        (
+            lambda file: os.truncate(file, MAX_BYTES + 1),
+            r"merges\.txt: it is larger than the limit of 67,108,864 bytes",
+        ),
     ],
 )
 def test_merges_that_cannot_be_read_are_refused(folder, damage, says):

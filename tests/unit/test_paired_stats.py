@@ -11,8 +11,10 @@ from itertools import combinations_with_replacement
 import numpy as np
 import pytest
 
-from dare_bench.stats import interval, intervals, paired
-from dare_bench.stats.paired import (
+from dare_bench.analysis import intervals
+from dare_bench.analysis import paired_tests as paired
+from dare_bench.analysis.intervals import interval
+from dare_bench.analysis.paired_tests import (
     Difference,
     all_pairs,
     holm,
@@ -208,6 +210,7 @@ def _within(share: float, lo: float, hi: float) -> None:
     assert lo <= share <= hi, f"{share:.3f} is not between {lo} and {hi}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "replicates"), [(50, 2000), (200, 600), (1000, 250)])
 def test_coverage_for_right_and_wrong(n: int, replicates: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Documents of all difficulties, the second run better by five points on average: the answers of the two runs go
@@ -226,6 +229,7 @@ def test_coverage_for_right_and_wrong(n: int, replicates: int, monkeypatch: pyte
     _within(covered / replicates, 0.93, 0.97)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "replicates"), [(50, 800), (200, 400), (1000, 250)])
 def test_coverage_and_size_for_graded_values(n: int, replicates: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Means of four answers: most documents change a little. Half of the replicates have no difference to find."""
@@ -252,7 +256,7 @@ def test_coverage_and_size_for_graded_values(n: int, replicates: int, monkeypatc
     [(20, 0.05, 0.05), (50, 0.01, 0.01), (50, 0.05, 0.02), (200, 0.003, 0.01)],
 )
 def test_few_changes_are_covered_too(n: int, won: float, lost: float) -> None:
-    """Where the bootstrap covers as little as 62 % (:mod:`dare_bench.stats.paired`): never below 93 %, if too wide."""
+    """Where the bootstrap covers as little as 62 % (see ``paired_tests``): never below 93 %, if too wide."""
     drawn = np.random.default_rng(n).multinomial(n, [won, lost, 1 - won - lost], size=4000)
     cached = lru_cache(maxsize=None)(_shares)
     found = [cached(int(a), int(b), n) for a, b, _ in drawn]
@@ -290,9 +294,10 @@ def _any(families: Sequence[Sequence[float]]) -> float:
     return float(np.mean([any(p is not None and p <= 0.05 for p in holm(family)) for family in families]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [10, 60, 200])
 def test_coverage_of_a_single_graded_score(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Student's t for ten documents, the bootstrap for more (:func:`dare_bench.stats.interval`)."""
+    """Student's t for ten documents, the bootstrap for more (:func:`dare_bench.analysis.intervals.interval`)."""
     monkeypatch.setattr(intervals, "_RESAMPLES", 799)
     rng = np.random.default_rng(n)
     covered = 0
@@ -309,20 +314,23 @@ def test_all_pairs_at_once_are_tested_as_each_alone() -> None:
     p = all_pairs([rows.tolist()], [1.0])
     # Two tasks that weigh by their sizes are one.
     assert p == all_pairs([rows[:, :15].tolist(), rows[:, 15:].tolist()], [15 / 40, 25 / 40])
-    for i, one in enumerate(rows):
-        for j, other in enumerate(rows):
-            assert p[i][j] == pytest.approx(paired_difference(one, other).p, abs=1e-12)
+    graded = np.concatenate([rows[:3], rng.random((3, 40))])
+    for values in (rows, graded):
+        p = all_pairs([values.tolist()], [1.0])
+        for i, one in enumerate(values):
+            for j, other in enumerate(values):
+                assert p[i][j] == pytest.approx(paired_difference(one, other).p, abs=1e-12)
 
 
 @pytest.mark.parametrize("changed", [2, 6, 10, 20, 40])
-def test_other_values_are_tested_by_the_error_behind_their_interval(changed: int) -> None:
+def test_means_of_tasks_are_tested_by_the_error_behind_their_interval(changed: int) -> None:
     """The interval of the difference ends at 0 where p is 0.05."""
     base = np.random.default_rng(3).random(200)
     other = base.copy()
     other[:changed] = (1 + base[:changed]) / 2
     other[changed : changed + 2] = 0  # not all one way
     alone = paired_difference(base, other)
-    p = all_pairs([[base.tolist(), other.tolist()]], [1.0])
+    p = all_pairs([[base.tolist(), other.tolist()], [base.tolist()] * 2], [1.0, 0.0])
     assert p[0][1] == p[1][0] and p[0][0] == 1.0
     assert alone.lo is not None and alone.hi is not None and (p[0][1] <= 0.05) == (alone.lo > 0 or alone.hi < 0)
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from run_factory import make_run
 
+from dare_bench.analysis.pairing import NotPooledError, pair
 from dare_bench.errors import IncompleteError, RunError, UnknownNameError, UsageError
-from dare_bench.runs.paired import NotPooledError, pair
 from dare_bench.runs.reader import Run
 
 KEY = "exact_match,none"

@@ -24,7 +24,7 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("file", "part"),
     [
-        ("model_adapters/sampling/choose.py", "sampler"),
+        ("model_adapters/sampling/tokens.py", "sampler"),
         ("model_adapters/scoring/score.py", "scorer"),
         ("model_adapters/llada/family.py", "adapters"),
         ("model_adapters/backbone/attention.py", "adapters"),

@@ -6,6 +6,7 @@ import errno
 import os
 import random
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from toy_model import ToyModel
 
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.meters import last_costs
-from dare_bench.engine.queue import Queue, ordered, with_fields
+from dare_bench.engine.queue import Queue, ordered
 from dare_bench.errors import RunError, SaveError
 from dare_bench.types import Generation, Request, Sample
 
@@ -114,8 +115,11 @@ def test_the_model_sees_added_fields_and_the_harness_its_own_request(tmp_path: P
             seen.extend(kept := list(requests))
             return super().generate(iter(kept), **kwargs)
 
+    def prepare(request: Request) -> Request:
+        return replace(request, decoding={"trajectory": True, "gen_length": 99, **request.decoding})
+
     with Journal(tmp_path) as journal:
-        queue = Queue(Curious(), journal, prepare=lambda r: with_fields(r, {"trajectory": True, "gen_length": 99}))
+        queue = Queue(Curious(), journal, prepare=prepare)
         request = generate(1)
         sample = queue.answer([request])[0]
         assert seen[0].decoding == {"trajectory": True, "gen_length": 16} and seen[0].key == request.key

@@ -18,8 +18,8 @@ import json, time
 import peft, torch
 from transformers.initialization import no_init_weights
 from dare_bench.diffusion.canvas import pack
-from dare_bench.diffusion.losses import noisy, weighted_sum, weights
-from dare_bench.diffusion.noise import draw_masks, even_levels
+from dare_bench.diffusion.forward import noisy
+from dare_bench.diffusion.laws import Copies, Law, draw, weights
 from dare_bench.diffusion.plan import Plan
 from dare_bench.model_adapters.llada import LLaDAConfig, LLaDAModelLM
 
@@ -44,16 +44,16 @@ built, built_peak = time.perf_counter() - start, peak()
 lengths = (70, 40), (25, 90), (48, 15)
 rows = [tuple(torch.randint(MASK, (n,)).tolist() for n in pair) for pair in lengths]
 batch, key_B = pack(rows), torch.arange(3)
-t_B = even_levels(0, 0, 3)
-masked_T = draw_masks(batch, t_B, key_B, 0)
-tokens_T, at_N, targets_N = noisy(batch, masked_T, MASK)
+noise = draw(Law("even"), Copies(batch, key_B, torch.zeros(3, dtype=torch.long), 0))
+tokens_T, at_N, targets_N = noisy(batch, noise.masked_T, MASK)
+weight_T = weights(noise, "elbo") / (3 * batch.response_lengths_B[batch.row_T])
 trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
 before = {n: p.detach().clone() for n, p in trained.items()}
 frozen = [p for p in model.parameters() if not p.requires_grad]
 optimizer = torch.optim.AdamW(trained.values(), lr=1e-4)
 start = time.perf_counter()
 nll_N = model(tokens_T, batch.column_T, Plan(batch.lengths), at_N, targets_N).nll
-loss = weighted_sum(nll_N, weights(batch, masked_T, t_B))
+loss = torch.dot(nll_N.float(), weight_T[noise.masked_T].float())
 loss.backward()
 norm = torch.nn.utils.clip_grad_norm_(trained.values(), 1.0)
 optimizer.step()

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from dare_bench import recipes
 from dare_bench.config import run_spec
 from dare_bench.errors import UnknownNameError, UsageError
+from dare_bench.model_adapters.sampling.attention import CACHES
 from dare_bench.registry import registry
 from dare_bench.runs.schema import RecipeBlock
 
@@ -64,14 +65,14 @@ def test_decoding_and_likelihood_are_the_familys(recipe, tiny_specs):
     fields = recipe.fields()
     family, spec = tiny_specs(fields["family"])
     decoding = family.resolve(fields["decoding"], spec)
-    rule = family.rule(decoding, spec)
+    sampler = family.sampler(decoding, spec)
     for name, value in fields["decoding"].items():
         assert getattr(decoding, name) == value
     settings = family.likelihood_settings(fields["likelihood"], spec)
     assert settings.items() >= fields["likelihood"].items()
     cache = recipe.entry.published.cache
     if recipe.entry.run.kind == "generate" and cache in ("none", "prefix", "dual") and family.name.startswith("llada_"):
-        assert rule.cache == cache
+        assert sampler.attention.cache is CACHES[cache]
     if family.name == "llada" and cache != "unknown":
         assert decoding.cache == cache, "the run must use the cache that the score was taken with"
     run_spec(**fields)
@@ -339,7 +340,7 @@ def test_ls_recipes_as_json():
 def test_listing_imports_no_torch_and_no_harness():
     code = (
         "import sys; from dare_bench.cli.ls_recipes import recipes; recipes('llada-1.5');"
-        "import dare_bench.cost_model;"
+        "import dare_bench.costs.recipe;"
         "sys.exit(' '.join({'torch', 'lm_eval', 'opencompass', 'transformers'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

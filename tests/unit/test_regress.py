@@ -12,11 +12,13 @@ import pytest
 from made_baselines import TASK, changed, made
 from run_factory import make_run
 
+from dare_bench.analysis import baseline as baselines
+from dare_bench.analysis import regression
+from dare_bench.analysis.baseline import Baseline
 from dare_bench.errors import RunError, UsageError
-from dare_bench.reports import baseline as baselines
-from dare_bench.reports import junit, regress, regress_text
-from dare_bench.reports.baseline import Baseline
-from dare_bench.reports.text import markdown, points
+from dare_bench.formatting import points
+from dare_bench.reports import junit, regress
+from dare_bench.reports.elements import markdown
 from dare_bench.runs.reader import Run
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +110,7 @@ def test_what_is_no_baseline_is_refused(tmp_path: Path, content: str | None, sai
 
 def test_the_same_answers_are_fine(tmp_path: Path) -> None:
     one = made(tmp_path)
-    found = regress.judge(Run(tmp_path / "tiny-llada-dare_sudoku-0123abcd"), one)
+    found = regression.judge(Run(tmp_path / "tiny-llada-dare_sudoku-0123abcd"), one)
     assert not found.red and not found.flips and found.documents == 20
     assert [(s.task, s.key, s.mode, s.flips) for s in found.scores] == [(TASK, KEY, "exact", 0)]
 
@@ -117,7 +119,7 @@ def test_the_same_answers_are_fine(tmp_path: Path) -> None:
 def test_another_answer_or_value_is_red(tmp_path: Path, at: int, value: Any) -> None:
     one = made(tmp_path, n_docs=200)
     other = changed(one, lambda r: r["tasks"][TASK]["documents"]["7"].__setitem__(at, value))
-    found = regress.compare("run", one, other)
+    found = regression.compare("run", one, other)
     assert found.red and [flip.doc_id for flip in found.flips] == ["7"] and "documents 7" in found.reasons[0]
     assert found.scores[0].red == (at == 4)
 
@@ -132,9 +134,9 @@ def test_another_number_of_passes_alone_is_excused_in_less_than_a_hundredth(
             record["tasks"][TASK]["documents"][str(doc)][2] = passes
 
     one = made(tmp_path, n_docs=n)
-    found = regress.compare("run", one, changed(one, other))
+    found = regression.compare("run", one, changed(one, other))
     assert found.red == red and [flip.excused for flip in found.flips] == [True] * flips
-    assert "sudoku/0: " in markdown(regress_text.pieces(found))
+    assert "sudoku/0: " in markdown(regress.elements(found))
     reason = f"{flips} of {n} document{'s differ' if flips > 1 else ' differs'} only in floating-point ties or numbers"
     assert all(text.startswith(reason) for text in found.reasons) and len(found.reasons) == red
 
@@ -158,7 +160,7 @@ def test_a_tie_excuses_less_than_a_hundredth_of_the_documents(
 
     both[1] = changed(both[1], other)
     both[side] = changed(both[side], near)
-    found = regress.compare("run", *both)
+    found = regression.compare("run", *both)
     assert found.red == red
     assert [flip.excused for flip in found.flips] == [
         margin is not None and margin < 1e-4
@@ -174,8 +176,8 @@ def test_likelihoods_are_compared_as_numbers(tmp_path: Path) -> None:
 
         return changed(one, change)
 
-    assert not regress.compare("run", one, by(1e-4)).red
-    assert regress.compare("run", one, by(0.01)).red
+    assert not regression.compare("run", one, by(1e-4)).red
+    assert regression.compare("run", one, by(0.01)).red
 
 
 @pytest.mark.parametrize(
@@ -194,13 +196,13 @@ def test_likelihoods_are_compared_as_numbers(tmp_path: Path) -> None:
 def test_what_promises_the_same_answers(tmp_path: Path, change: Callable[[Any], None], mode: str) -> None:
     one = made(tmp_path)
     other = changed(one, change)
-    found = regress.compare("run", one, other)
+    found = regression.compare("run", one, other)
     assert found.scores[0].mode == mode and bool(found.notes) == (other != one and other.tasks[TASK].tier != "E2")
 
 
 def test_a_gpu_of_the_same_name_promises_nothing(tmp_path: Path) -> None:
     one = made(tmp_path, gpu="NVIDIA H200")
-    assert one.device == "NVIDIA H200" and regress.mode(one, one, TASK) == "paired"
+    assert one.device == "NVIDIA H200" and regression.mode(one, one, TASK) == "paired"
 
 
 # -- paired ------------------------------------------------------------------------------------------------------------
@@ -220,31 +222,31 @@ def test_a_gpu_of_the_same_name_promises_nothing(tmp_path: Path) -> None:
 def test_a_significant_drop_of_another_checkpoint_is_red(lost: int, won: int, n: int, red: bool) -> None:
     before = [1.0] * lost + [0.0] * won + [1.0] * (n - lost - won)
     after = [0.0] * lost + [1.0] * won + [1.0] * (n - lost - won)
-    found = regress.compare("run", scored(before, other=False), scored(after))
+    found = regression.compare("run", scored(before, other=False), scored(after))
     assert found.red == red and len(found.changed) == lost + won
-    less = regress.compare("run", scored(before, other=False, better=False), scored(after, better=False))
+    less = regression.compare("run", scored(before, other=False, better=False), scored(after, better=False))
     assert less.red == (won == 30)
-    assert regress.compare("run", scored(before, other=False), scored(after), 0.001).red == (lost == 5 or red)
+    assert regression.compare("run", scored(before, other=False), scored(after), 0.001).red == (lost == 5 or red)
 
 
 def test_several_tasks_share_the_level() -> None:
     before, after = [1.0] * 100, [0.0] * 5 + [1.0] * 95
-    one = regress.compare("run", scored(before, other=False), scored(after))
-    two = regress.compare("run", scored(before, other=False, tasks=("a", "b")), scored(after, tasks=("a", "b")))
+    one = regression.compare("run", scored(before, other=False), scored(after))
+    two = regression.compare("run", scored(before, other=False, tasks=("a", "b")), scored(after, tasks=("a", "b")))
     assert one.red and not two.red and two.scores[0].p == pytest.approx(1 / 16)
     assert two.scores[0].detectable > one.scores[0].detectable
 
 
 def test_what_so_many_documents_could_show_is_told() -> None:
-    few = regress.compare("run", scored([1.0] * 4, other=False), scored([0.0] * 4))
-    text = markdown(regress_text.pieces(few))
+    few = regression.compare("run", scored([1.0] * 4, other=False), scored([0.0] * 4))
+    text = markdown(regress.elements(few))
     assert not few.red and "4 documents can show no drop: too few" in text and "points" in text
-    many = regress.compare("run", scored([1.0] * 400, other=False), scored([1.0] * 400))
+    many = regression.compare("run", scored([1.0] * 400, other=False), scored([1.0] * 400))
     assert 0.01 < many.scores[0].detectable < 0.03 and not many.red
-    told = markdown(regress_text.pieces(many))
+    told = markdown(regress.elements(many))
     assert "what 400 documents can show: a drop of " in told and " points or more (found in 4 of 5 such tests)" in told
-    better = regress.compare("run", scored([0.0] * 400, other=False), scored([1.0] * 400))
-    assert "can show" not in markdown(regress_text.pieces(better))
+    better = regression.compare("run", scored([0.0] * 400, other=False), scored([1.0] * 400))
+    assert "can show" not in markdown(regress.elements(better))
 
 
 @pytest.mark.parametrize(
@@ -260,9 +262,9 @@ def test_the_headline_names_the_smallest_drop_that_would_have_been_seen(
     before: list[float], after: list[float], said: str
 ) -> None:
     """20 % -> 10 % in 20 documents: nothing is shown, and a drop of 31 points would have been."""
-    verdict = regress.compare("run", scored(before, other=False), scored(after))
-    line = markdown(regress_text.pieces(verdict)).splitlines()[0].removeprefix("## ").replace("\\", "")
-    assert line == regress_text.record(verdict)["headline"] and line.startswith(said)
+    verdict = regression.compare("run", scored(before, other=False), scored(after))
+    line = markdown(regress.elements(verdict)).splitlines()[0].removeprefix("## ").replace("\\", "")
+    assert line == regress.record(verdict)["headline"] and line.startswith(said)
     assert (line == said) == (verdict.red or after == [1.0] * 20)
     if len(before) == 20 and "shown" in line:
         (one,) = (one for one in verdict.scores if one.judged)
@@ -274,7 +276,7 @@ def test_the_headline_goes_by_the_task_that_can_show_least() -> None:
         many, few = (scored([1.0] * n, other=other, tasks=(name,)) for name, n in (("many", 100), ("few", 20)))
         return many.model_copy(update={"tasks": {**many.tasks, **few.tasks}})
 
-    assert " 20 documents of few can show: " in regress_text.headline(regress.compare("run", two(False), two(True)))
+    assert " 20 documents of few can show: " in regress.headline(regression.compare("run", two(False), two(True)))
 
 
 def test_shares_are_told_in_percent_and_points_and_other_scores_as_they_are() -> None:
@@ -283,23 +285,23 @@ def test_shares_are_told_in_percent_and_points_and_other_scores_as_they_are() ->
         task.update(scores={"perplexity,none": task["scores"][KEY]}, headline="perplexity,none")
 
     two = [scored([1.0] * 60 + [0.0] * 40, other=False), scored([1.0] * 36 + [0.0] * 64)]
-    text = markdown(regress_text.pieces(regress.compare("run", *two)))
+    text = markdown(regress.elements(regression.compare("run", *two)))
     assert "| 60.00 % | 36.00 % | -24.00 | " in text and "dropped by 24 points" in text
-    text = markdown(regress_text.pieces(regress.compare("run", *(changed(one, perplexity) for one in two))))
+    text = markdown(regress.elements(regression.compare("run", *(changed(one, perplexity) for one in two))))
     assert "| 0.6000 | 0.3600 | -0.24 | " in text and "%" not in text and "dropped by 0.24 (" in text
 
 
 def test_other_values_than_0_and_1_are_tested_too() -> None:
     before = [0.5 + (i % 7) / 20 for i in range(60)]
     after = [value - 0.1 + (i % 3) / 50 for i, value in enumerate(before)]
-    found = regress.compare("run", scored(before, other=False), scored(after))
+    found = regression.compare("run", scored(before, other=False), scored(after))
     assert found.red and found.scores[0].detectable < 0.05
-    assert not regress.compare("run", scored(after, other=False), scored(before)).red
+    assert not regression.compare("run", scored(after, other=False), scored(before)).red
 
 
 def test_a_score_that_is_no_mean_over_documents_is_told() -> None:
     one = changed(scored([1.0, 0.0] * 20, other=False), lambda r: r["tasks"][TASK]["scores"][KEY].update(value=0.9))
-    found = regress.compare("run", one, scored([0.0] * 40))
+    found = regression.compare("run", one, scored([0.0] * 40))
     assert not found.red and not found.scores[0].judged and "no mean over documents" in found.scores[0].reason
 
 
@@ -311,9 +313,9 @@ def without_scores(record: dict[str, Any]) -> None:
 @pytest.mark.parametrize("other", [False, True], ids=["exact", "paired"])
 def test_a_score_that_is_gone_is_red(other: bool) -> None:
     one, two = scored([1.0, 0.0] * 20, other=False), scored([1.0, 0.0] * 20, other=other)
-    found = regress.compare("run", one, changed(two, without_scores))
+    found = regression.compare("run", one, changed(two, without_scores))
     assert found.red and "the run has no such score" in found.reasons[0]
-    text = markdown(regress_text.pieces(found))
+    text = markdown(regress.elements(found))
     assert "nan" not in text and 'failures="1"' in junit.text(found)
 
 
@@ -322,9 +324,9 @@ def test_documents_that_have_no_value_any_more_are_red() -> None:
         record["tasks"][TASK]["documents"]["7"][4] = [None]
 
     one, two = scored([1.0] * 40, other=False), scored([1.0] * 40)
-    found = regress.compare("run", one, changed(two, hide))
+    found = regression.compare("run", one, changed(two, hide))
     assert found.red and "no value any more in documents 7" in found.reasons[0]
-    assert not regress.compare("run", changed(one, hide), two).red
+    assert not regression.compare("run", changed(one, hide), two).red
 
 
 def test_a_value_that_changed_under_the_same_answer_is_no_tie(tmp_path: Path) -> None:
@@ -332,7 +334,7 @@ def test_a_value_that_changed_under_the_same_answer_is_no_tie(tmp_path: Path) ->
         record["tasks"][TASK]["documents"]["7"][3:] = [0.0, [0.25]]
 
     one = made(tmp_path, n_docs=200)
-    found = regress.compare("run", one, changed(one, other))
+    found = regression.compare("run", one, changed(one, other))
     assert found.red and [flip.excused for flip in found.flips] == [False]
 
 
@@ -343,8 +345,8 @@ def test_where_nothing_can_be_judged_it_is_no_success(tmp_path: Path) -> None:
 
     one = changed(made(tmp_path / "a"), corpus)
     with pytest.raises(RunError, match=r"nothing can be judged.*31\.4 -> 0\.9"):
-        regress.judge(Run(tmp_path / "a" / "tiny-llada-dare_sudoku-0123abcd"), one)
-    found = regress.compare("run", one, made(tmp_path / "b"))
+        regression.judge(Run(tmp_path / "a" / "tiny-llada-dare_sudoku-0123abcd"), one)
+    found = regression.compare("run", one, made(tmp_path / "b"))
     assert any("is not judged" in text for text in found.notes)
 
 
@@ -366,9 +368,9 @@ def test_a_baseline_that_does_not_fit_together_is_damaged(tmp_path: Path, place:
 def test_a_group_is_told_and_its_tasks_are_judged() -> None:
     one = scored([1.0] * 40, other=False).model_copy(update={"groups": {"all": {"acc,none": 0.9}}})
     two = scored([1.0] * 40).model_copy(update={"groups": {"all": {"acc,none": 0.1}}})
-    found = regress.compare("run", one, two)
+    found = regression.compare("run", one, two)
     assert not found.red and found.groups == [("all", "acc,none", 0.9, 0.1)]
-    assert "(not judged, for their tasks are)" in markdown(regress_text.pieces(found))
+    assert "(not judged, for their tasks are)" in markdown(regress.elements(found))
 
 
 # -- told --------------------------------------------------------------------------------------------------------------
@@ -380,7 +382,7 @@ def test_junit_is_xml_whatever_the_model_wrote(tmp_path: Path) -> None:
     one = made(tmp_path, n_docs=200)
     other = changed(one, lambda r: r["tasks"][TASK]["documents"]["7"].__setitem__(4, ["x"]))
     other.tasks[TASK].documents["7"].values[0] = HOSTILE
-    found = regress.compare("run\x07", one, other)
+    found = regression.compare("run\x07", one, other)
     suite = ElementTree.fromstring(junit.text(found))
     cases = {(case.get("classname"), case.get("name")): case for case in suite}
     assert set(cases) == {(TASK, KEY), (TASK, "answers"), ("all tasks", "ties")}
@@ -394,14 +396,14 @@ def test_junit_is_xml_whatever_the_model_wrote(tmp_path: Path) -> None:
 def test_markdown_names_the_documents(tmp_path: Path) -> None:
     one = made(tmp_path, n_docs=200)
     other = changed(one, lambda r: r["tasks"][TASK]["documents"]["7"].__setitem__(1, "x"))
-    text = markdown(regress_text.pieces(regress.compare("run", one, other)))
+    text = markdown(regress.elements(regression.compare("run", one, other)))
     assert text.startswith("## Regression") and "sudoku/7: another answer (margin 0.01 or more" in text
-    assert regress_text.record(regress.compare("run", one, other))["flips"][0]["doc_id"] == "7"
+    assert regress.record(regression.compare("run", one, other))["flips"][0]["doc_id"] == "7"
 
 
 def test_an_excused_document_is_listed_in_junit_too(tmp_path: Path) -> None:
     one = made(tmp_path, n_docs=200)
     other = one.model_copy(deep=True)
     other.tasks[TASK].documents["7"] = one.tasks[TASK].documents["7"]._replace(answer="x", margin=1e-6)
-    suite = ElementTree.fromstring(junit.text(regress.compare("run", one, other)))
+    suite = ElementTree.fromstring(junit.text(regression.compare("run", one, other)))
     assert suite.get("failures") == "0" and f"{TASK}/7" in ElementTree.tostring(suite, encoding="unicode")

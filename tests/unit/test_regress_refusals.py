@@ -11,10 +11,10 @@ import pytest
 from made_baselines import TASK, changed, made
 from run_factory import make_run, raise_scores
 
+from dare_bench.analysis import regression
+from dare_bench.analysis.baseline import Baseline
+from dare_bench.analysis.baseline_conditions import unlike
 from dare_bench.errors import IncompleteError, RunError, UsageError
-from dare_bench.reports import regress
-from dare_bench.reports.baseline import Baseline
-from dare_bench.reports.conditions import unlike
 from dare_bench.runs.files import DONE_FILE, file_digest
 from dare_bench.runs.reader import Run
 
@@ -32,7 +32,7 @@ def test_a_run_that_was_asked_otherwise_is_refused(tmp_path: Path, options: dict
     one = made(tmp_path / "a")
     run = Run(make_run(tmp_path / "b", **options))
     with pytest.raises(UsageError, match=said) as caught:
-        regress.judge(run, one)
+        regression.judge(run, one)
     assert "--update" in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -59,7 +59,7 @@ def test_a_run_that_was_asked_otherwise_is_refused(tmp_path: Path, options: dict
 def test_every_difference_is_named(tmp_path: Path, change: Callable[[Any], None], said: str) -> None:
     one = made(tmp_path)
     with pytest.raises(UsageError, match=said):
-        regress.judge(Run(tmp_path / "tiny-llada-dare_sudoku-0123abcd"), changed(one, change))
+        regression.judge(Run(tmp_path / "tiny-llada-dare_sudoku-0123abcd"), changed(one, change))
 
 
 def refused(one: Baseline, two: Baseline) -> tuple[list[str], set[str]]:
@@ -99,7 +99,7 @@ def test_of_another_family_or_harness_nothing_else_is_said(tmp_path: Path, place
     (found,) = unlike(one, other)
     assert found.what == name and not found.renewable
     with pytest.raises(UsageError) as caught:
-        regress.judge(Run(tmp_path / "tiny-llada-dare_sudoku-0123abcd"), other)
+        regression.judge(Run(tmp_path / "tiny-llada-dare_sudoku-0123abcd"), other)
     assert "--update" not in str(caught.value)
 
 
@@ -131,8 +131,8 @@ def test_special_ids_belong_to_the_checkpoint(tmp_path: Path) -> None:
     one = made(tmp_path / "a", decoding={"mask_id": 301})
     run = Run(make_run(tmp_path / "b", decoding={"mask_id": 302}))
     with pytest.raises(UsageError, match="mask_id"):
-        regress.judge(run, one)
-    assert not regress.judge(run, changed(one, lambda r: r["checkpoint"].update(content_hash="other"))).red
+        regression.judge(run, one)
+    assert not regression.judge(run, changed(one, lambda r: r["checkpoint"].update(content_hash="other"))).red
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_special_ids_belong_to_the_checkpoint(tmp_path: Path) -> None:
 def test_an_incomplete_run_is_not_judged(tmp_path: Path, options: dict[str, Any]) -> None:
     one = made(tmp_path / "a", n_docs=20)
     with pytest.raises(IncompleteError) as caught:
-        regress.judge(Run(make_run(tmp_path / "b", **options)), one)
+        regression.judge(Run(make_run(tmp_path / "b", **options)), one)
     assert caught.value.exit_code == 4
 
 
@@ -151,10 +151,10 @@ def test_a_run_without_sample_lines_or_with_edited_ones_cannot_be_judged(tmp_pat
     (samples,) = run.glob("samples_*")
     samples.write_text(samples.read_text() + "\n")
     with pytest.raises(RunError, match="changed after the run"):
-        regress.judge(Run(run), one)
+        regression.judge(Run(run), one)
     samples.unlink()
     with pytest.raises(RunError, match="no sample lines of dare_sudoku"):
-        regress.judge(Run(run), one)
+        regression.judge(Run(run), one)
 
 
 @pytest.mark.parametrize("digest", [True, False])
@@ -165,10 +165,10 @@ def test_edited_results_are_not_judged(tmp_path: Path, digest: bool) -> None:
     if digest:
         known = {"results_sha256": file_digest(next(run.glob("results_*")))}
         (run / DONE_FILE).write_text(json.dumps(known))
-    assert not regress.judge(Run(run), one).red
+    assert not regression.judge(Run(run), one).red
     raise_scores(run)
     with pytest.raises(RunError, match="was changed after the run" if digest else "mean over its sample lines 0.433"):
-        regress.judge(Run(run), one)
+        regression.judge(Run(run), one)
 
 
 @pytest.mark.parametrize(
@@ -186,15 +186,15 @@ def test_answers_of_another_program_are_not_taken_for_ours(
     one = made(tmp_path / "a")
     run = Run(make_run(tmp_path / "b", programs=programs))
     with pytest.raises(RunError, match=said) as caught:
-        regress.judge(run, one)
+        regression.judge(run, one)
     assert "--any-program" in str(caught.value) and "--fresh" in str(caught.value)
-    assert not regress.judge(run, one, any_program=True).red
+    assert not regression.judge(run, one, any_program=True).red
     same = Run(make_run(tmp_path / "c", programs=({"device": "other", "threads": "9"},)))  # the run's own affair
-    assert not regress.judge(same, one).red
+    assert not regression.judge(same, one).red
 
 
 @pytest.mark.parametrize("effect", [-0.1, float("nan")])
 def test_a_smallest_effect_that_cannot_be(tmp_path: Path, effect: float) -> None:
     one = made(tmp_path)
     with pytest.raises(UsageError, match="smallest effect"):
-        regress.judge(Run(tmp_path / "tiny-llada-dare_sudoku-0123abcd"), one, effect)
+        regression.judge(Run(tmp_path / "tiny-llada-dare_sudoku-0123abcd"), one, effect)

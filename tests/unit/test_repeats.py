@@ -6,12 +6,13 @@ import math
 import statistics
 from typing import Any
 
+import golden
 import pytest
-from toy_model import ToyDecoding, ToyModel
+from toy_model import ToyModel
 
-from dare_bench.harness.common.repeats import combine, equal_repeats, is_greedy, sizes
-from dare_bench.runs.intervals import confidence_intervals
-from dare_bench.types import Decoding, Request
+from dare_bench.analysis.score_intervals import confidence_intervals
+from dare_bench.harness.common.repeats import combine, equal_repeats, sizes
+from dare_bench.types import Request
 
 
 def part(
@@ -191,19 +192,24 @@ def test_answers_known_of_each_repeat_are_joined() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "greedy"),
-    [({}, True), ({"temperature": 0.2}, False), ({"remasking": "random"}, False), ({"remasking": "margin"}, True)],
+    ("family", "fields", "deterministic"),
+    [
+        ("llada", {}, True),
+        ("llada", {"temperature": 0.2}, False),
+        ("llada", {"remasking": "random"}, False),
+        ("llada", {"remasking": "low_confidence"}, True),
+        ("dream", {}, True),
+        ("dream", {"alg": "origin"}, False),
+        ("dream", {"alg_temp": 0.1}, False),
+        ("sdar", {"remasking_strategy": "sequential"}, True),
+    ],
 )
-def test_which_decodings_draw(fields: dict[str, Any], greedy: bool) -> None:
-    assert is_greedy(ToyDecoding(**fields)) is greedy
-
-
-def test_dreams_ways_to_draw() -> None:
-    class Dreaming(Decoding):
-        alg: str = "entropy"
-        alg_temp: float | None = None
-
-    assert [is_greedy(d) for d in (Dreaming(), Dreaming(alg="origin"), Dreaming(alg_temp=0.1))] == [True, False, False]
+def test_which_decodings_draw(family: str, fields: dict[str, Any], deterministic: bool) -> None:
+    """A decoding is deterministic exactly where the family's sampler draws no random number."""
+    loaded = golden.model(family).loaded
+    decoding = loaded.resolve(fields)
+    assert decoding.deterministic is deterministic
+    assert loaded.family.sampler(decoding, loaded.spec).draws is not deterministic
 
 
 def test_equal_repeats_are_told_once_a_task() -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from run_factory import make_run
 
+from dare_bench.analysis.agreement import Agreement, agreement
+from dare_bench.analysis.matching import match, question
 from dare_bench.errors import RunError, UnknownNameError, UsageError
-from dare_bench.reports.agreement import Agreement, agreement
-from dare_bench.reports.agreement_text import pieces, record
-from dare_bench.reports.matching import match, question
-from dare_bench.reports.text import markdown
+from dare_bench.reports.agreement import elements, record
+from dare_bench.reports.elements import markdown
 from dare_bench.runs.index import Document
 from dare_bench.runs.reader import Run
 
@@ -57,7 +57,7 @@ def _edit(number: int, **values: Any) -> Rows:
 
 
 def _text(found: Agreement, most: int | None = None) -> str:
-    return markdown(pieces(found, most)).replace("\\", "")
+    return markdown(elements(found, most)).replace("\\", "")
 
 
 def test_the_same_answers_agree(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 from run_factory import make_run
 
-from dare_bench.reports.changes import Change, changes, pieces
-from dare_bench.reports.text import markdown
+from dare_bench.analysis.task_changes import TaskChange, task_variants
+from dare_bench.reports.elements import markdown
+from dare_bench.reports.task_changes import elements
 from dare_bench.runs.reader import Run
 
 
@@ -29,24 +30,24 @@ def _run(root: Path, name: str, hashes: dict[int, str] | None = None, version: s
     return Run(run.path)
 
 
-def _between(*runs: Run) -> tuple[Change, ...]:
-    (asked,) = changes(runs)
+def _between(*runs: Run) -> tuple[TaskChange, ...]:
+    (asked,) = task_variants(runs)
     return asked.changes
 
 
 def test_the_same_task_is_said_to_be_the_same(tmp_path: Path) -> None:
-    (found,) = changes([_run(tmp_path, "a"), _run(tmp_path, "b")])
+    (found,) = task_variants([_run(tmp_path, "a"), _run(tmp_path, "b")])
     assert found.same
-    assert "Same prompts, targets, filters and scorer in all runs: gsm8k." in markdown(pieces([found]))
+    assert "Same prompts, targets, filters and scorer in all runs: gsm8k." in markdown(elements([found]))
 
 
 def test_another_definition_breaks_the_comparison(tmp_path: Path) -> None:
-    (asked,) = changes([_run(tmp_path, "a"), _run(tmp_path, "b", fingerprint="fixed", version="0.4.14")])
+    (asked,) = task_variants([_run(tmp_path, "a"), _run(tmp_path, "b", fingerprint="fixed", version="0.4.14")])
     (found,) = asked.changes
     assert not asked.same and len(found.breaks) == 1
     assert "prompts, filters or scorer changed between these runs: their scores aren't comparable" in found.breaks[0]
     assert found.notes == ("the harness's version changed too: 0.4.13 and 0.4.14",)
-    text = markdown(pieces([asked]))
+    text = markdown(elements([asked]))
     assert "gsm8k: a and b" in text and "aren't comparable" in text
 
 
@@ -56,11 +57,11 @@ def test_changed_prompts_are_counted(tmp_path: Path) -> None:
 
 
 def test_more_documents_alone_break_nothing(tmp_path: Path) -> None:
-    (found,) = changes([_run(tmp_path, "a", n_docs=4, limit=4), _run(tmp_path, "b")])
+    (found,) = task_variants([_run(tmp_path, "a", n_docs=4, limit=4), _run(tmp_path, "b")])
     assert found.groups == (("a", "b"),) and not found.same and found.changes == ()
     said = "b and a: not the same documents: 4 are in both runs, 6 only in the first, 0 only in the second"
     assert found.notes == (said,)
-    text = markdown(pieces([found]))
+    text = markdown(elements([found]))
     assert said in text and "Same prompts" not in text
 
 
@@ -79,9 +80,9 @@ def test_runs_are_grouped_by_task_and_harness(tmp_path: Path) -> None:
     assert other.block is not None
     other.block.harness.name = "opencompass"
     lone = Run(make_run(tmp_path, "e", tasks={"mmlu": 0.5}))
-    (found,) = changes([*runs, other, lone])
+    (found,) = task_variants([*runs, other, lone])
     assert found.same and found.groups == (("a", "b", "c"),) and found.harness == "lm-eval"
-    assert list(pieces(changes([runs[0], other, lone]))) == []
+    assert list(elements(task_variants([runs[0], other, lone]))) == []
 
 
 def test_two_configs_of_one_name_are_no_change(tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_two_configs_of_one_name_are_no_change(tmp_path: Path) -> None:
 def test_three_runs_are_grouped_whatever_their_order(tmp_path: Path) -> None:
     runs = [_run(tmp_path, "a"), _run(tmp_path, "b", {3: "x"}, prompts="new"), _run(tmp_path, "c")]
     runs[1].results["chat_template_sha"] = "81ccac1e89fc1d03"
-    told = {markdown(pieces(changes(order))) for order in permutations(runs)}
+    told = {markdown(elements(task_variants(order))) for order in permutations(runs)}
     assert len(told) == 1
     (text,) = told
     assert "Same prompts" not in text and "gsm8k: asked in 2 ways" in text
@@ -107,15 +108,15 @@ def test_three_runs_are_grouped_whatever_their_order(tmp_path: Path) -> None:
 def test_runs_with_other_limits_are_one_group(tmp_path: Path) -> None:
     few, all_of_them = _run(tmp_path, "a", n_docs=4, limit=4), _run(tmp_path, "b")
     other = _run(tmp_path, "c", {0: "x"}, prompts="new")
-    (found,) = changes([other, few, all_of_them])
+    (found,) = task_variants([other, few, all_of_them])
     assert found.groups == (("a", "b"), ("c",))
     assert [(one.first, one.second) for one in found.changes] == [("b", "c")]
-    text = markdown(pieces([found]))
+    text = markdown(elements([found]))
     assert "b and a: not the same documents" in text and "A: a, b" in text
 
 
 def test_folders_of_one_run_id_are_told_apart_by_path(tmp_path: Path) -> None:
     runs = [_run(tmp_path / "x", "a"), _run(tmp_path / "y", "a", fingerprint="other")]
-    text = markdown(pieces(changes(runs))).replace("\\", "")
+    text = markdown(elements(task_variants(runs))).replace("\\", "")
     assert f"{runs[0].path} and {runs[1].path}" in text
-    assert changes([runs[0], Run(runs[0].path)]) == [], "one folder twice is one run"
+    assert task_variants([runs[0], Run(runs[0].path)]) == [], "one folder twice is one run"

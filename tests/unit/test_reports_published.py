@@ -14,22 +14,13 @@ from rich.console import Console
 from run_factory import make_run
 from statsmodels.stats.proportion import confint_proportions_2indep
 
-from dare_bench.reports.published import (
-    EXPLAINED,
-    Bounded,
-    Comparison,
-    answers_each,
-    compare,
-    comparisons,
-    effective,
-    pieces,
-    published_score,
-    wilson_of_mean,
-)
-from dare_bench.reports.text import markdown, show
+from dare_bench.analysis.intervals import wilson, wilson_bounds
+from dare_bench.analysis.published import Bounded, PublishedComparison, compare, comparisons, effective, published_score
+from dare_bench.analysis.settings import answers_each
+from dare_bench.reports.elements import markdown, show
+from dare_bench.reports.published import EXPLAINED, elements
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import RecipeBlock
-from dare_bench.stats import wilson
 
 PUBLISHED = {
     "value": 0.7968, "n": 1319, "metric": "accuracy", "measures": "accuracy", "mean_over": "documents", "repeats": 1,
@@ -100,8 +91,8 @@ def test_a_score_without_an_interval_cannot_tell(tmp_path: Path) -> None:
 
 def test_the_interval_of_a_printed_share() -> None:
     whole = wilson(1051, 1319)
-    assert wilson_of_mean(1051 / 1319, 1319) == (pytest.approx(whole.lo), pytest.approx(whole.hi))
-    assert wilson_of_mean(0.0, 30)[0] == 0.0 and wilson_of_mean(1.0, 30)[1] == 1.0
+    assert wilson_bounds(1051 / 1319, 1319, 0.95) == (pytest.approx(whole.lo), pytest.approx(whole.hi))
+    assert wilson_bounds(0.0, 30, 0.95)[0] == 0.0 and wilson_bounds(1.0, 30, 0.95)[1] == 1.0
     assert published_score({"value": 0.0208, "n": 30})[0] is not None, "5 of 240 answers are no whole document"
 
 
@@ -128,7 +119,7 @@ def test_a_groups_sizes_come_from_the_run(tmp_path: Path) -> None:
     run = Run(make_run(tmp_path, tasks={"dare_sudoku": 0.8, "other": 0.8}, n_docs=200))
     recipe = _recipe({"mean_over": "subsets", "n": 210}, score={**SCORE, "task": "both"})
     made = compare(_edited(run, group), recipe).published
-    assert made is not None and (made.lo, made.hi) == pytest.approx(wilson_of_mean(0.7968, effective([200, 10])))
+    assert made is not None and (made.lo, made.hi) == pytest.approx(wilson_bounds(0.7968, effective([200, 10]), 0.95))
 
 
 def test_subsets_that_the_run_does_not_have_make_a_rough_interval(tmp_path: Path) -> None:
@@ -202,27 +193,27 @@ def test_only_runs_of_a_recipe_are_compared(tmp_path: Path) -> None:
     plain, made = _run(tmp_path / "a"), _edited(_run(tmp_path / "b"), add)
     unfinished = Run(make_run(tmp_path / "c"))
     assert [one.recipe for one in comparisons([plain, made, unfinished])] == ["llada/gsm8k"]
-    assert list(pieces([])) == []
+    assert list(elements([])) == []
 
 
 def test_both_numbers_and_their_intervals_stand_in_one_row(tmp_path: Path) -> None:
     made = compare(_run(tmp_path), _recipe())
-    row = next(line for line in markdown(pieces([made])).splitlines() if line.startswith("| llada/gsm8k"))
+    row = next(line for line in markdown(elements([made])).splitlines() if line.startswith("| llada/gsm8k"))
     assert "79.68 (77.42 to 81.76) of 1319" in row and "80.00 (73.91 to 84.95) of 200" in row
     assert "+0.32 (" in row and "within noise" in row
 
 
 def test_nothing_to_compare_is_shown_as_dashes() -> None:
     bare = Bounded(0.5, None, None, None)
-    made = Comparison(
+    made = PublishedComparison(
         "r/x", "run", "m", "t", "acc,none", "", "accuracy", bare, None, None, "cannot tell", "why", "recorded",
         (), (), (), (),
     )  # fmt: skip
-    assert "| r/x | 50.00 (—) of an unknown number | — | — | cannot tell |" in markdown(pieces([made]))
+    assert "| r/x | 50.00 (—) of an unknown number | — | — | cannot tell |" in markdown(elements([made]))
 
 
-def _text(made: Comparison) -> str:
-    return markdown(pieces([made])).replace("\\", "")
+def _text(made: PublishedComparison) -> str:
+    return markdown(elements([made])).replace("\\", "")
 
 
 def test_another_model_gets_no_verdict_by_noise(tmp_path: Path) -> None:
@@ -237,7 +228,7 @@ def test_another_model_gets_no_verdict_by_noise(tmp_path: Path) -> None:
 def test_a_terminal_shows_each_doubts_first_sentence(tmp_path: Path) -> None:
     made = compare(_run(tmp_path), _recipe(doubts=["Two columns, 79.68 and 76.5. A maximum is biased.", "No seed."]))
     out = io.StringIO()
-    show(pieces([made]), Console(file=out, width=80, markup=False, highlight=False))
+    show(elements([made]), Console(file=out, width=80, markup=False, highlight=False))
     text = out.getvalue()
     assert "doubt: Two columns, 79.68 and 76.5.\n" in text.replace(" \n", "\n") and "biased" not in text
     assert "dare-bench ls recipes llada/gsm8k" in text

@@ -8,8 +8,8 @@ from typing import Any
 
 from run_factory import make_run
 
-from dare_bench.reports.scores import pieces, record
-from dare_bench.reports.text import markdown
+from dare_bench.reports.elements import markdown
+from dare_bench.reports.scores import elements, record
 from dare_bench.runs.reader import Run
 
 
@@ -25,7 +25,7 @@ def _run(root: Path, name: str = "a", block: dict[str, Any] | None = None, answe
 
 
 def _text(*runs: Run) -> str:
-    return markdown(pieces(runs)).replace("\\", "")
+    return markdown(elements(runs)).replace("\\", "")
 
 
 def test_one_run_in_full(tmp_path: Path) -> None:

@@ -7,25 +7,30 @@ import io
 import pytest
 from rich.console import Console
 
-from dare_bench.reports.text import Bullets, Heading, Line, Table, Verbatim, bounds, markdown, percent, show
+from dare_bench.formatting import bounds, percent
+from dare_bench.reports.elements import Bullets, Heading, Paragraph, ReportTable, Verbatim, markdown, show
 
 NASTY = "| a | <b> [x](y) `code` *bold* \x1b[31mred\nnext"
 
 
 def test_numbers() -> None:
     assert (percent(0.7968), percent(None), percent(-0.01, "+"), percent(0.1, "+")) == ("79.68", "—", "-1.00", "+10.00")
-    assert (bounds(0.1, 0.25), bounds(None, 1.0), bounds(-0.1, 0.2, "+")) == ("10.00 to 25.00", "—", "-10.00 to +20.00")
+    assert (bounds(0.1, 0.25), bounds(None, 1.0), bounds(-0.1, 0.2, sign="+")) == (
+        "10.00 to 25.00",
+        "—",
+        "-10.00 to +20.00",
+    )
 
 
 def test_words_in_a_table_cannot_break_it() -> None:
-    lines = markdown([Table(("name", "value"), [(NASTY, "1")])]).splitlines()
+    lines = markdown([ReportTable(("name", "value"), [(NASTY, "1")])]).splitlines()
     assert len(lines) == 3
     assert lines[2].replace("\\|", "").count("|") == 3, "the cell's own bars are escaped"
     assert "\x1b" not in lines[2] and "<b>" not in lines[2].replace("\\<", "")
 
 
 def test_words_in_lines_stay_on_them() -> None:
-    text = markdown([Heading("# two\nlines"), Line("- no list\nhere"), Bullets(["a\nb"])])
+    text = markdown([Heading("# two\nlines"), Paragraph("- no list\nhere"), Bullets(["a\nb"])])
     assert text.split("\n\n") == ["## # two lines", "- no list here", "- a b\n"]
 
 
@@ -38,7 +43,7 @@ def test_a_models_text_is_fenced_by_more_than_it_can_close() -> None:
 def test_the_terminal_gets_the_same_words_and_no_commands() -> None:
     out = io.StringIO()
     pieces = [
-        Heading("head"), Line("line [red]x[/red]"), Bullets(["item"]), Table(("a", "b"), [("1", NASTY)]),
+        Heading("head"), Paragraph("line [red]x[/red]"), Bullets(["item"]), ReportTable(("a", "b"), [("1", NASTY)]),
         Verbatim("said", NASTY),
     ]  # fmt: skip
     show(pieces, Console(file=out, width=120, markup=False, highlight=False))
@@ -56,7 +61,7 @@ ROWS = [
 
 def _shown(width: int) -> list[str]:
     out = io.StringIO()
-    table = Table(("harness", "task", "metric", "95 %", "n"), ROWS)
+    table = ReportTable(("harness", "task", "metric", "95 %", "n"), ROWS)
     show([table], Console(file=out, width=width, markup=False, highlight=False))
     return out.getvalue().splitlines()
 

@@ -366,7 +366,7 @@ def test_opencompass_answers_and_texts_are_scored_again(tmp_path: Path, monkeypa
 
 
 def test_runs_from_before_digests_are_scored_and_do_not_know_of_edits(tmp_path: Path) -> None:
-    trained = Path(__file__).parents[2] / "docs" / "trained" / "runs"
+    trained = Path(__file__).parents[2] / "leaderboards" / "examples" / "trained"
     folder = next(iter(sorted(trained.glob("tiny-llada-base-dare_arithmetic-*"))))
     run = Run(folder)
     done = rescore(run)

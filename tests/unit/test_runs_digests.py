@@ -11,10 +11,10 @@ import toy_source
 from run_factory import make_run, raise_scores
 from toy_model import ToyModel
 
+from dare_bench.analysis.pairing import mismatched_scores
 from dare_bench.engine.evaluate import evaluate
 from dare_bench.errors import RunError
 from dare_bench.runs.files import DONE_FILE, file_digest
-from dare_bench.runs.paired import unmade
 from dare_bench.runs.reader import Run
 
 toy_source.register()
@@ -58,9 +58,9 @@ def test_a_finished_run_knows_its_results_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("task", ["dare_sudoku", "choice_x"])
 def test_a_score_that_its_documents_do_not_make_up(tmp_path: Path, task: str) -> None:
     folder = make_run(tmp_path, tasks={task: 0.4333}, n_docs=30, digests=False)
-    assert unmade(Run(folder), task) == []
+    assert mismatched_scores(Run(folder), task) == []
     raise_scores(folder)
-    (found,) = unmade(Run(folder), task)
+    (found,) = mismatched_scores(Run(folder), task)
     assert "is 0.99, the mean over its sample lines 0.433" in found
 
 

@@ -10,12 +10,13 @@ import pytest
 from require import need_package
 from run_factory import make_run
 
+from dare_bench.analysis.intervals import group_interval, wilson
+from dare_bench.analysis.score_intervals import confidence_intervals
 from dare_bench.errors import RunError, UnknownNameError
-from dare_bench.runs.intervals import confidence_intervals, members
 from dare_bench.runs.reader import Run, find_runs
+from dare_bench.runs.results import members
 from dare_bench.runs.schema import Block
 from dare_bench.runs.scores import headline, scores_of, weakest
-from dare_bench.stats import group_interval, wilson
 
 
 def test_scores_carry_interval_size_and_settings(tmp_path: Path) -> None:

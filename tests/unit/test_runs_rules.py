@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from run_factory import make_run
 
-from dare_bench.runs.names import letter
+from dare_bench.analysis.names import letter, made_from, trainings
+from dare_bench.analysis.rows import row_key
 from dare_bench.runs.reader import Run
-from dare_bench.runs.rows import row_key
 from dare_bench.runs.scores import are_shares
 from dare_bench.runs.text import no_formula
-from dare_bench.runs.trained import made_from, trainings
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from run_factory import make_run
 
+from dare_bench.analysis.document_view import document_view
+from dare_bench.analysis.unmasking import LEVELS, Fold, folded, unmasking
 from dare_bench.runs.index import Document
 from dare_bench.runs.reader import Run
 from dare_bench.runs.text import one_line, visible
-from dare_bench.runs.unmasking import LEVELS, Fold, folded, unmasking
-from dare_bench.runs.view import document_view
 
 TRACE = {
     "key": "t/0/0/0/abcd", "doc_id": 0, "prompt_tokens": 4, "pieces": ["a", "b", "c"],
@@ -32,7 +32,7 @@ def test_levels_span_the_scale() -> None:
     levels = [piece.level for piece in unmasking(trace).pieces]
     assert levels == sorted(levels) and levels[0] == 0 and levels[-1] == LEVELS - 1
     assert unmasking({"pieces": ["x"], "events": [[0, "set", 0, 1, None]]}).pieces[0].level == 0
-    assert unmasking({}).pieces == []
+    assert unmasking({"pieces": [], "events": []}).pieces == []
 
 
 def test_only_special_tokens_are_folded() -> None:

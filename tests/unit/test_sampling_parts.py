@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import pytest
 import torch
+from decisions import open_positions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dare_bench.diffusion.rng import Draw, uniform
 from dare_bench.errors import ModelOutputError
-from dare_bench.model_adapters.sampling.choose import choose, inverse_cdf
-from dare_bench.model_adapters.sampling.rule import Rule, quota_schedule
-from dare_bench.model_adapters.sampling.select import published_choice, rank, take
-from dare_bench.model_adapters.sampling.text import first_stop, response_text, stop_is_final, through_eos
+from dare_bench.model_adapters.sampling.ranking import rank
+from dare_bench.model_adapters.sampling.reference import topk_choice
+from dare_bench.model_adapters.sampling.scores import SCORES
+from dare_bench.model_adapters.sampling.stopping import first_stop, response_text, stop_is_final, through_eos
+from dare_bench.model_adapters.sampling.strategies.carry import Carry
+from dare_bench.model_adapters.sampling.strategies.dynamic import Dynamic
+from dare_bench.model_adapters.sampling.strategies.factor import Factor
+from dare_bench.model_adapters.sampling.strategies.quota import Quota, even_schedule
+from dare_bench.model_adapters.sampling.strategies.sequential import Sequential
+from dare_bench.model_adapters.sampling.strategies.threshold import Threshold
+from dare_bench.model_adapters.sampling.tokens import TokenPolicy, inverse_cdf, propose
 
 
 def test_uniforms_are_uniform_and_independent():
@@ -61,15 +69,13 @@ def test_inverse_cdf_never_draws_a_suppressed_token():
 def test_logits_that_are_no_numbers_are_an_error(bad):
     logits = torch.zeros(3, 5)
     logits[1, 2] = bad
-    zero = torch.zeros(3, dtype=torch.long)
     with pytest.raises(ModelOutputError, match="logits must be finite"):
-        choose(logits, Rule(4, 4, 4), key_N=zero, step_N=zero, position_N=zero)
+        propose(logits, TokenPolicy(), SCORES["confidence"], open_positions([0] * 3))
 
 
 def test_confidence_of_uncounted_tokens_is_zero():
     logits = torch.tensor([[5.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
-    zero = torch.zeros(2, dtype=torch.long)
-    made = choose(logits, Rule(2, 2, 2, uncounted=(0,)), key_N=zero, step_N=zero, position_N=zero)
+    made = propose(logits, TokenPolicy(uncounted=(0,)), SCORES["confidence"], open_positions([0, 0]))
     assert made.token_N.tolist() == [0, 1]
     assert made.confidence_N[0] == made.score_N[0] == 0
     assert made.confidence_N[1] == pytest.approx(torch.softmax(torch.tensor([3.0, 1.0]), -1)[0].item())
@@ -77,7 +83,7 @@ def test_confidence_of_uncounted_tokens_is_zero():
 
 @given(st.integers(0, 64), st.integers(1, 64))
 def test_schedule_sums_to_the_masks(masks, steps):
-    schedule = quota_schedule(masks, steps)
+    schedule = even_schedule(masks, steps)
     assert len(schedule) == steps and sum(schedule) == masks
     assert max(schedule) - min(schedule) <= 1 and schedule == sorted(schedule, reverse=True)
 
@@ -86,35 +92,43 @@ def test_schedule_sums_to_the_masks(masks, steps):
 @given(st.lists(st.lists(st.sampled_from([0.1, 0.25, 0.5, 0.9]), max_size=6), min_size=1, max_size=5), st.data())
 def test_selection_of_many_rows_equals_a_loop_over_rows(rows, data):
     quota = [data.draw(st.integers(0, 7)) for _ in rows]
-    how = data.draw(st.sampled_from(["quota", "threshold", "factor", "dynamic", "carry"]))
-    rule = Rule(8, 8, 8, how_many=how, threshold=0.25, factor=0.6)
+    strategy = data.draw(st.sampled_from(STRATEGIES))
     score = torch.tensor([s for row in rows for s in row], dtype=torch.float64)
-    row_N = torch.tensor([i for i, row in enumerate(rows) for _ in row], dtype=torch.long)
-    ranked = rank(score, row_N, len(rows))
-    count_R, _ = take(ranked, rule, torch.tensor(quota))
-    got = (ranked.rank_N < count_R[row_N]).tolist()
+    at = open_positions([i for i, row in enumerate(rows) for _ in row], quota)
+    ranked = rank(score, at.row_N, len(rows))
+    count_R, _ = strategy.count(ranked, at)
+    got = (ranked.rank_N < count_R[at.row_N]).tolist()
     want = []
     for row, k in zip(rows, quota, strict=True):
         order = sorted(range(len(row)), key=lambda i: (-row[i], i))
-        n = _count([row[i] for i in order], rule, k)
+        n = _count([row[i] for i in order], strategy, k)
         want += [i in order[:n] for i in range(len(row))]
     assert got == want
 
 
-def _count(best_first, rule, quota):
+STRATEGIES = [
+    Quota(),
+    Threshold(threshold=0.25),
+    Factor(factor=0.6),
+    Dynamic(threshold=0.25),
+    Carry(steps=2, threshold=0.25),
+]
+
+
+def _count(best_first, strategy, quota):
     m = len(best_first)
     if m == 0:
         return 0
-    if rule.how_many == "quota":
+    if isinstance(strategy, Quota):
         return min(quota, m)
-    if rule.how_many == "threshold":
-        return max(1, sum(c >= rule.threshold for c in best_first))
-    if rule.how_many == "carry":
-        return min(max(1, sum(c >= rule.threshold for c in best_first)), quota)
-    if rule.how_many == "dynamic":
-        sure = sum(c > rule.threshold for c in best_first)
+    if isinstance(strategy, Carry):  # at the first of two steps the second's quota is left out
+        return max(0, min(max(1, sum(c >= strategy.threshold for c in best_first)), m - quota))
+    if isinstance(strategy, Threshold):
+        return max(1, sum(c >= strategy.threshold for c in best_first))
+    if isinstance(strategy, Dynamic):
+        sure = sum(c > strategy.threshold for c in best_first)
         return sure if sure >= quota else min(quota, m)
-    limits = [-1.0] + [1 - rule.factor / (n + 1) for n in range(2, m + 1)]
+    limits = [-1.0] + [1 - strategy.factor / (n + 1) for n in range(2, m + 1)]
     n = next((i for i, (c, t) in enumerate(zip(best_first, limits, strict=True)) if c < t), m - 1)
     return n + 1 if n in (0, m - 1) else n
 
@@ -122,21 +136,22 @@ def _count(best_first, rule, quota):
 def test_sequential_takes_the_open_ones_among_the_next_columns():
     """Written positions in between count: of columns 3, 4 and 6 a quota of 3 takes those up to column 5."""
     column = torch.tensor([3, 4, 6, 0, 9])
-    ranked = rank(-column.double(), torch.tensor([0, 0, 0, 1, 1]), 2)
-    count, _ = take(ranked, Rule(8, 8, 8, how_many="sequential"), torch.tensor([3, 1]))
+    at = open_positions([0, 0, 0, 1, 1], [3, 1])
+    count, _ = Sequential().count(rank(-column.double(), at.row_N, 2), at)
     assert count.tolist() == [2, 1]
 
 
 def test_ties_go_to_the_lowest_index():
-    ranked = rank(torch.tensor([0.5, 0.9, 0.5, 0.5]), torch.zeros(4, dtype=torch.long), 1)
-    count, gap = take(ranked, Rule(4, 4, 2), torch.tensor([2]))
+    at = open_positions([0] * 4, [2])
+    ranked = rank(torch.tensor([0.5, 0.9, 0.5, 0.5]), at.row_N, 1)
+    count, gap = Quota().count(ranked, at)
     assert (ranked.rank_N < count).tolist() == [True, True, False, False]
     assert gap.tolist() == [0.0]
 
 
-def test_published_choice_takes_the_right_number_and_the_best():
+def test_topk_choice_takes_the_right_number_and_the_best():
     score = torch.tensor([0.0, 0.3, 0.0, 0.0])
-    taken = published_choice(score, torch.tensor([5, 6, 8, 11]), 14, 2)
+    taken = topk_choice(score, torch.tensor([5, 6, 8, 11]), 14, 2)
     assert taken.sum() == 2 and taken[1]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import toy_source
 import toy_tasks
+from command import forkserver
 from executor_jobs import alive, until
 from require import need_package
 from toy_model import ToyModel
@@ -21,7 +22,7 @@ from dare_bench.config import run_spec
 from dare_bench.engine import sharding
 from dare_bench.engine.evaluate import evaluate
 from dare_bench.engine.journal import Journal, unpack
-from dare_bench.engine.queue import Failure
+from dare_bench.engine.queue import FailedRequest
 from dare_bench.engine.sharding import Shard, answer, deal
 from dare_bench.errors import RunError, UnknownNameError, UsageError
 from dare_bench.fingerprint import content_hash
@@ -63,8 +64,10 @@ def journalled(out: Path) -> dict[str, list[str]]:
     return found
 
 
-def test_any_number_of_shards_gives_the_same_run(tmp_path: Path) -> None:
+def test_any_number_of_shards_gives_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need_package("lm_eval")
+    # Workers that import nothing again; the test of killed workers starts them as users do.
+    monkeypatch.setattr("dare_bench.executors.devices.get_context", lambda _: forkserver)
     fields: dict[str, Any] = {
         "tasks": "dare_sudoku,dare_arithmetic,toy_choice",
         "limit": 6,
@@ -170,7 +173,7 @@ def test_failures_and_errors_of_shards_come_back(tmp_path: Path, monkeypatch: py
 
         def run(self, function: Any, jobs: Any) -> Any:
             for number, job in enumerate(jobs):
-                failed = {r.key: Failure(r.task, r.doc_id, "no luck") for r in job.payload.requests[:number]}
+                failed = {r.key: FailedRequest(r.task, r.doc_id, "no luck") for r in job.payload.requests[:number]}
                 kept = tuple(r for r in job.payload.requests if r.key not in failed)
                 value = function(Shard(**{n: getattr(job.payload, n) for n in Shard.__slots__} | {"requests": kept}))
                 yield Done(job.name, {**value, **failed}, error=self.error if number else None)

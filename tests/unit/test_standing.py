@@ -8,9 +8,10 @@ from typing import Any
 
 from run_factory import make_run
 
-from dare_bench.runs.asked import change
+from dare_bench.analysis.settings import prompt_context
+from dare_bench.analysis.standing import DatedScore, present, question_difference
+from dare_bench.analysis.task_changes import task_change
 from dare_bench.runs.reader import Run
-from dare_bench.runs.standing import Asked, around, difference, present
 
 
 def run(root: Path, name: str, template: str = "", shots: int = 0, **options: Any) -> Run:
@@ -23,10 +24,10 @@ def run(root: Path, name: str, template: str = "", shots: int = 0, **options: An
     return Run(folder)
 
 
-def asked(found: Run, whole: bool = True) -> Asked:
+def asked(found: Run, whole: bool = True) -> DatedScore:
     score = found.headline("a")
     assert score is not None
-    return Asked(score, found.created, whole, around(found, "a"))
+    return DatedScore(score, found.created, whole, prompt_context(found, "a"))
 
 
 def test_the_newest_whole_run_of_all_documents_says_what_is_asked_now(tmp_path: Path) -> None:
@@ -35,14 +36,18 @@ def test_the_newest_whole_run_of_all_documents_says_what_is_asked_now(tmp_path: 
     limited = asked(run(tmp_path, "limited", limit=5, fingerprint="v3", created="2026-11-03T00:00:00"))
     broken = asked(run(tmp_path, "broken", fingerprint="v4", created="2026-11-04T00:00:00"), whole=False)
     assert present([old, new, limited, broken]) is new and present([limited, broken]) is None
-    assert difference(old, new) == "definition" and difference(new, new) is None and difference(old, None) is None
+    assert (
+        question_difference(old, new) == "definition"
+        and question_difference(new, new) is None
+        and question_difference(old, None) is None
+    )
 
 
 def test_the_usual_prompts_are_the_question_and_not_the_newest(tmp_path: Path) -> None:
     usual = [asked(run(tmp_path, f"r{at}", created=f"2026-11-0{at}T00:00:00")) for at in (1, 2)]
     other = asked(run(tmp_path, "other", shots=1, prompts="one shot", created="2026-11-09T00:00:00"))
     assert present([*usual, other]) is usual[1]
-    assert difference(other, usual[1]) == "prompts"
+    assert question_difference(other, usual[1]) == "prompts"
 
 
 def test_each_checkpoint_may_have_a_chat_template_of_its_own(tmp_path: Path) -> None:
@@ -53,8 +58,8 @@ def test_each_checkpoint_may_have_a_chat_template_of_its_own(tmp_path: Path) -> 
     same = run(tmp_path, "same", "[INST]{{ x }}", prompts="other data")
     fewer = run(tmp_path, "fewer", "<s>{{ x }}", prompts="fewer", n_docs=10)
     now = asked(dream)
-    assert difference(asked(llada), now) is None
-    assert [difference(asked(one), now) for one in (raw, shots, same, fewer)] == ["prompts"] * 4
+    assert question_difference(asked(llada), now) is None
+    assert [question_difference(asked(one), now) for one in (raw, shots, same, fewer)] == ["prompts"] * 4
 
 
 def test_compared_they_get_a_note_and_no_refusal(tmp_path: Path) -> None:
@@ -68,6 +73,6 @@ def test_compared_they_get_a_note_and_no_refusal(tmp_path: Path) -> None:
         return made
 
     llada, dream, raw = of("llada", "<user>"), of("dream", "[INST]"), of("raw", "")
-    found = change(llada, dream, "a")
+    found = task_change(llada, dream, "a")
     assert not found.breaks and any("its own chat template" in note for note in found.notes)
-    assert change(llada, raw, "a").breaks and change(dream, of("moved", "<x>", "other"), "a").breaks
+    assert task_change(llada, raw, "a").breaks and task_change(dream, of("moved", "<x>", "other"), "a").breaks

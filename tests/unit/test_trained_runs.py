@@ -1,4 +1,4 @@
-"""The committed runs of docs/trained: what training did to the bundled bases. The page says no more than they do."""
+"""The committed runs of docs/trained: what training did to the bundled bases. The page claims no more."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def script() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def runs() -> list[Run]:
-    return find_runs(ROOT / "docs" / "trained" / "runs")
+    return find_runs(ROOT / "leaderboards" / "examples" / "trained")
 
 
 def test_the_page_holds_the_table_that_the_runs_give(script, runs):

@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 
 from dare_bench.harness.common.code_eval import pass_at_k
 from dare_bench.protocols import LoadedModel
-from dare_bench.types import Decoding, Request
+from dare_bench.types import Request
 
 Row = dict[str, Any]
 """One of lm-eval's result rows (by "metric,filter"), or one of its logged samples."""
@@ -209,21 +209,13 @@ def _elementwise(values: Sequence[Sequence[float]]) -> list[float]:
     return [float(part) for value in values for part in value]
 
 
-def is_greedy(decoding: Decoding) -> bool:
-    """Is the answer the same every time? So it is at temperature 0, where positions are not chosen at random either
-    (``remasking="random"``, ``alg="origin"``, ``alg_temp`` above 0)."""
-    fields = decoding.model_dump()
-    random_order = "random" in (fields.get("remasking"), fields.get("remasking_strategy"))
-    return not (fields["temperature"] or random_order or fields.get("alg") == "origin" or fields.get("alg_temp"))
-
-
 def equal_repeats(model: LoadedModel, requests: Iterable[Request]) -> Iterator[str]:
     """A note for each task whose repeats cannot differ."""
     seen: set[str] = set()
     for request in requests:
         if request.kind == "generate" and request.repeat > 0 and request.task not in seen:
             seen.add(request.task)
-            if is_greedy(model.resolve(request.decoding)):
+            if (request.resolved or model.resolve(request.decoding)).deterministic:
                 yield (
                     f"task {request.task!r}: repeats of a document are equal, since its decoding draws no random"
                     " numbers; --gen-kwargs temperature=0.7 (for example) makes them differ"

@@ -1,0 +1,153 @@
+"""One document of a run, arranged for showing: who was asked what, what came back, what it scored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from dare_bench.analysis.unmasking import Unmasking, unmasking
+from dare_bench.runs.index import Document
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerView:
+    """One request and its answer. ``text`` is the response (generate) or the continuation that was scored.
+
+    ``record`` is the ``dare_bench`` entry of the request; empty where the file has none.
+    """
+
+    index: int
+    repeat: int
+    prompt: str
+    text: str
+    settings: Mapping[str, Any]
+    record: Mapping[str, Any]
+    order: Unmasking | None
+    value: float | None = None
+    best: bool = False
+    gold: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FilterResult:
+    """What one filter made of the answers, and the scores that gave."""
+
+    filter: str
+    filtered: str
+    metrics: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentView:
+    task: str
+    doc_id: int | str
+    kind: Literal["generate", "score"]
+    target: str
+    answers: list[AnswerView]
+    verdicts: list[FilterResult]
+
+    @property
+    def prompts(self) -> list[str]:
+        """The exact prompts, each once."""
+        return list(dict.fromkeys(answer.prompt for answer in self.answers))
+
+
+def document_view(document: Document) -> DocumentView:
+    """Arrange a document of an index, whose lines are of the schema."""
+    first = document.rows[0]
+    arguments = list(first["arguments"].values())
+    scored = not any(isinstance(argument.get("arg_1"), Mapping) for argument in arguments)
+    records = _records(document.answers)
+    answers = [
+        _answer(index, repeat, argument, response, records.get((index, repeat), {}), scored, document.traces)
+        for index, (argument, responses) in enumerate(zip(arguments, first["resps"], strict=False))
+        for repeat, response in enumerate(responses)
+    ]
+    return DocumentView(
+        document.task,
+        document.doc_id,
+        "score" if scored else "generate",
+        first["target"],
+        _marked(answers, first["target"]) if scored else answers,
+        [
+            FilterResult(row["filter"], _shown(row["filtered_resps"]), {name: row.get(name) for name in row["metrics"]})
+            for row in document.rows
+        ],
+    )
+
+
+def _records(answers: list[dict[str, Any]]) -> dict[tuple[int, int], dict[str, Any]]:
+    """Records by (request index, repeat), which their keys end in; else by their order."""
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for place, record in enumerate(answers):
+        parts = str(record.get("key", "")).rsplit("/", 3)
+        numbered = len(parts) == 4 and all(part.isdecimal() and len(part) < 10 for part in parts[1:3])
+        found[(int(parts[1]), int(parts[2])) if numbered else (place, 0)] = record
+    return found
+
+
+def _answer(
+    index: int,
+    repeat: int,
+    argument: Mapping[str, Any],
+    response: Any,
+    record: Mapping[str, Any],
+    scored: bool,
+    traces: Mapping[str, Mapping[str, Any]],
+) -> AnswerView:
+    prompt = _shown(argument.get("arg_0", ""))
+    if scored:
+        text = _shown(argument.get("arg_1", ""))
+        return AnswerView(index, repeat, prompt, text, {}, record, None, value=_value(response, record))
+    trace = traces.get(str(record.get("trace_ref")))
+    order = unmasking(trace) if trace else None
+    settings = argument.get("arg_1")
+    settings = settings if isinstance(settings, Mapping) else {}
+    return AnswerView(index, repeat, prompt, _shown(response), settings, record, order)
+
+
+def _value(response: Any, record: Mapping[str, Any]) -> float | None:
+    """The log-likelihood: from the record, else from lm-eval's ["-1.5", "False"]."""
+    said = response[0] if isinstance(response, list) and response else response
+    for found in (record.get("value"), said):
+        if isinstance(found, (int, float, str)):
+            with suppress(ValueError, OverflowError):
+                number = float(found)
+                if not math.isnan(number):
+                    return number
+    return None
+
+
+def _marked(answers: list[AnswerView], target: str) -> list[AnswerView]:
+    """Choices with the likeliest and the right one marked; the target is a choice's number or its text."""
+    if len(answers) < 2:
+        return answers
+    known = [answer.value for answer in answers if answer.value is not None]
+    top = max(known) if known else None
+    return [
+        replace(
+            answer,
+            best=top is not None and answer.value == top,
+            gold=target.strip() in (str(at), answer.text.strip()),
+        )
+        for at, answer in enumerate(answers)
+    ]
+
+
+def _shown(value: Any, depth: int = 0) -> str:
+    """A filtered response as text: one alone without its brackets."""
+    if isinstance(value, str):
+        return value
+    if value is None or depth > 20:
+        return ""
+    if isinstance(value, list):
+        if len(value) == 1:
+            return _shown(value[0], depth + 1)
+        turns = bool(value) and all(isinstance(turn, dict) and "role" in turn for turn in value)
+        return ("\n\n" if turns else ", ").join(_shown(part, depth + 1) for part in value)
+    if isinstance(value, dict) and set(value) == {"role", "content"}:
+        return f"[{value['role']}]\n{_shown(value['content'], depth + 1)}"
+    return str(value)

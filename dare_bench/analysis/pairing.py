@@ -1,0 +1,208 @@
+"""One score of two runs, paired by document: ids and values, and what stands in the way of comparing them.
+
+Sample lines are read as a stream; of each only the document's id and value stay in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dare_bench.analysis.paired_tests import Difference, paired_difference
+from dare_bench.analysis.settings import differing_settings
+from dare_bench.analysis.task_changes import task_change
+from dare_bench.errors import IncompleteError, RunError, UsageError, unknown
+from dare_bench.runs.reader import Run
+from dare_bench.runs.results import members
+from dare_bench.runs.scores import Score
+from dare_bench.runs.text import listed
+
+
+class NotPooledError(UsageError):
+    """The score of a group is not the mean over the documents of its tasks: only its tasks can be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """The documents that both runs have a value for, in the first run's order.
+
+    ``first`` and ``second`` are the documents' values, whose means are the two scores; of a group the ids are
+    ``task/document``. ``only_first`` and ``only_second`` count documents with a value in one run alone.
+    ``differences``: settings that differ, by name, as (first, second). ``breaks``: why the two scores do not compare at
+    all (empty if they do); ``notes`` explain these. ``failures``: documents without an answer in either run.
+    """
+
+    task: str
+    key: str
+    ids: list[str]
+    first: list[float]
+    second: list[float]
+    only_first: int
+    only_second: int
+    higher_is_better: bool | None
+    differences: dict[str, tuple[Any, Any]]
+    breaks: list[str]
+    notes: list[str]
+    failures: tuple[int, int]
+    scores: tuple[Score, Score]
+
+    def difference(self, level: float = 0.95) -> Difference:
+        """Second minus first; raises RunError where no document has a value in both runs."""
+        if not self.ids:
+            raise RunError(f"{self.task}: no document has a value of {self.key} in both runs; there is nothing to pair")
+        return paired_difference(self.first, self.second, level)
+
+
+def pair(first: Run, second: Run, task: str, key: str | None = None) -> Pairing:
+    """Pair one task or group of two runs.
+
+    Args:
+        key: the score as "metric,filter"; None: the task's headline in the first run.
+
+    Raises:
+        UsageError: a run does not have the task or the score, or they were made by two harnesses.
+        NotPooledError: the score of a group is not the mean over its documents.
+        RunError: a run has no score or no sample lines of the task.
+        IncompleteError: a run has no results.
+    """
+    score = score_of(first, task, key)
+    other_score = score_of(second, task, score.key)
+    same_harness(first, second)
+    tasks, others = members(first.results, task), members(second.results, task)
+    breaks, notes = [], []
+    if set(tasks) != set(others):
+        alone = sorted(set(tasks) ^ set(others))
+        breaks.append(f"not the same tasks are in {task}: only one of the runs has {listed(alone, 3)}")
+    differences: dict[str, tuple[Any, Any]] = {}
+    ours, theirs = values_of(first, score, tasks), values_of(second, other_score, others)
+    for name in [name for name in tasks if name in others]:
+        change = task_change(first, second, name)
+        where = f"{name}: " if len(tasks) > 1 else ""
+        breaks += [f"{where}{text}" for text in change.breaks]
+        notes += [f"{where}{text}" for text in change.notes if change.breaks]
+        for setting, sides in differing_settings(first, second, name, name).items():
+            if differences.setdefault(setting, sides) != sides:  # the tasks of a group need not differ alike
+                differences[f"{setting} ({name})"] = sides
+    for run, values, own in ((first, ours, score), (second, theirs, other_score)):
+        if (text := values.problem()) is not None:
+            if own.is_group:
+                raise NotPooledError(f"{task} of {run.path}: {text}; compare its tasks: --task {tasks[0]}")
+            breaks.append(f"{run.run_id}: {text}")
+    ids = ours.common(theirs)
+    return Pairing(
+        task=task,
+        key=score.key,
+        ids=ids,
+        first=ours.of(ids),
+        second=theirs.of(ids),
+        only_first=len(ours.parts) - len(ids),
+        only_second=len(theirs.parts) - len(ids),
+        higher_is_better=score.higher_is_better if score.higher_is_better is not None else other_score.higher_is_better,
+        differences=differences,
+        breaks=breaks,
+        notes=notes,
+        failures=(first.failed_documents(task), second.failed_documents(task)),
+        scores=(score, other_score),
+    )
+
+
+class DocumentValues:
+    """The documents' values of one score: the sum and the number of the parts of each.
+
+    Most values are a number, of one part. Where a document has several (IFEval's instructions), the score is the mean
+    over all parts, so a document weighs as much as it has parts.
+    """
+
+    def __init__(self, key: str, score: float) -> None:
+        self.key, self.score = key, score
+        self.parts: dict[str, tuple[float, int]] = {}
+        self.targets: dict[str, Any] = {}
+        """The hash of each document's target, where its line has one."""
+        self._unread = False
+
+    def add(self, doc: str, value: Any, target: Any = None) -> None:
+        """A document's value: a number or a list of them; what is neither, or not finite, is left out."""
+        values = value if isinstance(value, list) and value else [value]
+        if not all(isinstance(part, (bool, int, float)) for part in values):
+            self._unread = True
+        elif math.isfinite(total := math.fsum(values)):
+            self.parts[doc], self.targets[doc] = (total, len(values)), target
+
+    def problem(self, rel_tol: float = 1e-6, abs_tol: float = 1e-9) -> str | None:
+        """Why these values do not make up the score; None if they do."""
+        if self._unread or not self.parts:
+            return f"its documents have no numbers of {self.key} of their own"
+        mean = math.fsum(total for total, _ in self.parts.values()) / sum(count for _, count in self.parts.values())
+        if math.isclose(mean, self.score, rel_tol=rel_tol, abs_tol=abs_tol):
+            return None
+        return (
+            f"{self.key} is {self.score:g}, the mean over its sample lines {mean:g}: it is no mean over"
+            " documents, or the lines were changed after the run"
+        )
+
+    def common(self, other: DocumentValues) -> list[str]:
+        """The documents that have a value in both, in this one's order."""
+        return [doc for doc in self.parts if doc in other.parts]
+
+    def of(self, ids: Sequence[str]) -> list[float]:
+        """The values of these documents, each weighted by its share of all their parts."""
+        if not ids:
+            return []
+        each = sum(self.parts[doc][1] for doc in ids) / len(ids)
+        return [self.parts[doc][0] / each for doc in ids]
+
+
+def values_of(run: Run, score: Score, tasks: Sequence[str]) -> DocumentValues:
+    """The values behind a score, from the sample lines of its tasks; of several tasks the ids are ``task/document``.
+
+    Raises:
+        RunError: a task has no sample lines.
+    """
+    values = DocumentValues(score.key, score.value)
+    for task in tasks:
+        run.require_samples(task)
+        for row in run.samples(task):
+            if row.get("filter", "none") == score.filter and row.get(score.metric) is not None:
+                doc = str(row.get("doc_id"))
+                values.add(f"{task}/{doc}" if len(tasks) > 1 else doc, row[score.metric], row.get("target_hash"))
+    return values
+
+
+def mismatched_scores(run: Run, task: str) -> list[str]:
+    """The scores of a task that its sample lines do not make up any more, though they did when the run made their
+    intervals of them: one line each."""
+    if run.samples_file(task) is None:
+        return []
+    own = [score for score in run.scores() if score.task == task and score.method not in ("none", "normal")]
+    return [text for score in own if (text := values_of(run, score, [task]).problem()) is not None]
+
+
+def score_of(run: Run, task: str, key: str | None) -> Score:
+    """The score of that key, else the task's headline.
+
+    Raises UsageError or RunError if there is none, IncompleteError if the run has no results.
+    """
+    run.require_block(IncompleteError)
+    own = {score.key: score for score in run.scores() if score.task == task}
+    if not own and task in run.tasks:
+        raise RunError(f"task {task!r} of {run.path} has no score; its documents all failed")
+    if not own:
+        raise unknown(f"task of {run.run_id}", task, {score.task for score in run.scores()})
+    if key is not None and key not in own:
+        raise unknown(f"score of {task} in {run.run_id}", key, own)
+    score = own[key] if key is not None else run.headline(task)
+    assert score is not None  # there are scores of the task
+    return score
+
+
+def same_harness(first: Run, second: Run) -> None:
+    """Raises UsageError if two harnesses made these runs: their documents cannot be paired by number."""
+    assert first.block is not None and second.block is not None
+    names = first.block.harness.name, second.block.harness.name
+    if names[0] != names[1]:
+        raise UsageError(
+            f"two harnesses ask and score in their own ways ({names[0]} and {names[1]}); see where they part:"
+            f" dare-bench report --agreement {first.path} {second.path}"
+        )

@@ -1,0 +1,147 @@
+"""The settings under which a run evaluated a task, by the names that people give them, and where two runs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dare_bench.config import DEFAULT_SEEDS
+from dare_bench.runs.reader import Run
+from dare_bench.runs.results import members
+from dare_bench.runs.scores import opened_with
+from dare_bench.types import Decoding
+
+MODEL = ("checkpoint", "adapter", "family")
+"""Settings whose difference is what a comparison is usually made for: no warning."""
+_LONGEST = 60
+_OPTIONAL = ("config", "examples (n-shot)", "examples as turns")
+"""Settings that not every harness records: a missing value is no difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptContext:
+    """What a run put around a task's documents: the chat template ("": none), the number of examples of each task of a
+    group, the system instruction, and how examples were drawn and shown (seed, as turns; empty without examples)."""
+
+    template: str
+    shots: tuple[Any, ...]
+    instruction: Any
+    examples: tuple[Any, ...]
+
+
+def prompt_context(run: Run, name: str) -> PromptContext:
+    """What a run put around the documents of a task or group."""
+    results = run.results
+    shots = tuple(results.get("n-shot", {}).get(task) for task in members(results, name))
+    examples = (run.block.seeds[3], results.get("fewshot_as_multiturn")) if run.block and any(shots) else ()
+    return PromptContext(chat_template(run), shots, results.get("system_instruction"), examples)
+
+
+def chat_template(run: Run) -> str:
+    """The hash of the chat template, or the template itself in older runs; "" where none was applied."""
+    return str(run.results.get("chat_template_sha") or run.results.get("chat_template") or "")
+
+
+def own_templates(first: PromptContext, second: PromptContext) -> bool:
+    """Has each a chat template of its own, and is all else around the documents the same?"""
+    return (
+        bool(first.template and second.template)
+        and first.template != second.template
+        and (first.shots, first.instruction, first.examples) == (second.shots, second.instruction, second.examples)
+    )
+
+
+def prompt_settings(run: Run, task: str) -> dict[str, Any]:
+    """What a run put around a task's documents, by name: config, chat template, examples, system instruction."""
+    context = prompt_context(run, task)
+    shots = run.results.get("n-shot", {}).get(task)
+    settings = {
+        "config": config_of(run, task) or None,
+        "chat template": f"{context.template[:12]}…" if context.template else "not applied",
+        "examples (n-shot)": shots,
+        "system instruction": context.instruction,
+    }
+    if shots:
+        settings["few-shot seed"] = run.block.seeds[3] if run.block else None
+        if context.template:
+            settings["examples as turns"] = run.results.get("fewshot_as_multiturn")
+    return settings
+
+
+def config_of(run: Run, task: str) -> str:
+    """The config that a task was taken from, where the harness has such (OpenCompass's file name); "" elsewhere."""
+    configs = run.results.get("configs", {})
+    names = (str((configs.get(name) or {}).get("config") or "") for name in members(run.results, task))
+    return ", ".join(dict.fromkeys(filter(None, names)))
+
+
+def answers_each(run: Run, name: str) -> int:
+    """How many answers each prompt of a task or group got, counted: ``--repeats`` leaves likelihoods alone, and a task
+    may request several answers by itself."""
+    assert run.block is not None
+    tasks = [run.block.tasks[task] for task in members(run.results, name) if task in run.block.tasks]
+    counts = [task.requests // task.n_docs for task in tasks if task.decoding and not task.likelihood and task.n_docs]
+    return max([1, *counts])
+
+
+def requested(run: Run) -> dict[str, Any]:
+    """What was requested of a run beyond defaults, by the names that people give it by."""
+    block = run.block
+    if block is None:
+        return {}
+    settings = opened_with(run.results) | block.decoding_requested
+    settings |= {f"likelihood {name}": value for name, value in run.asked.get("likelihood", {}).items()}
+    if block.seeds != DEFAULT_SEEDS:
+        settings["seed"] = block.seeds[0] if len({*block.seeds}) == 1 else ",".join(map(str, block.seeds))
+    if block.repeats > 1:
+        settings["repeats"] = block.repeats
+    if chat_template(run) and run.results.get("fewshot_as_multiturn") is False:
+        settings["fewshot_as_multiturn"] = False
+    return settings
+
+
+def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The settings that differ, by name. What one side does not know, or does not have, is no difference."""
+    pairs = {name: (first.get(name), second.get(name)) for name in {**first, **second}}
+    return {
+        name: pair for name, pair in pairs.items() if pair[0] != pair[1] and not (name in _OPTIONAL and None in pair)
+    }
+
+
+def differing_settings(first: Run, second: Run, a: str, b: str) -> dict[str, tuple[Any, Any]]:
+    """What differs between task ``a`` of the first run and task ``b`` of the second: checkpoint, family, harness, what
+    stands around the documents, seeds, decoding, estimator. Two families decode each by settings of its own: of these
+    only what both have is compared."""
+    ours, theirs = dict(_settings(first, a)), dict(_settings(second, b))
+    different = differing(ours, theirs)
+    if "family" in different:
+        different = {name: pair for name, pair in different.items() if name in ours and name in theirs}
+    return different
+
+
+def _settings(run: Run, task: str) -> Iterator[tuple[str, Any]]:
+    assert run.block is not None
+    block, own = run.block, run.block.tasks[task]
+    yield "checkpoint", block.model.content_hash
+    yield "adapter", block.model.adapter_hash
+    yield "family", block.model.family
+    yield "dtype", block.model.dtype
+    yield from ((f"opened with {name}", value) for name, value in opened_with(run.results).items())
+    yield "harness", f"{block.harness.name} {block.harness.version}"
+    yield from prompt_settings(run, task).items()
+    yield "sampling seed", block.seeds[2]
+    yield "python seed", block.seeds[0]
+    yield "numpy seed", block.seeds[1]
+    yield "few-shot seed", block.seeds[3]
+    yield "repeats", block.repeats
+    yield "answers to each prompt", answers_each(run, task)
+    yield "tier", own.tier
+    yield from ((name, value) for name, value in own.decoding.items() if name not in Decoding.hidden)
+    yield from ((f"likelihood {name}", value) for name, value in own.likelihood.items())
+
+
+def shown(value: Any) -> str:
+    """A setting's value, cut where it is long."""
+    text = "not set" if value is None else str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"

@@ -1,0 +1,75 @@
+"""Flags of a verb from the fields of its settings, so that flag, YAML key and Python argument always agree."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import typer
+from pydantic.fields import FieldInfo
+
+
+def takes(command: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> None:
+    """Let typer read ``parameters`` in the place of the function's own ``**given``."""
+    signature = inspect.Signature(list(parameters))
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    command.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+
+
+def parameter(
+    name: str, kind: type, text: str, panel: str | None = None, flags: Sequence[str] = (), **more: Any
+) -> inspect.Parameter:
+    """One option that is None where it is not given.
+
+    Args:
+        kind: what the command line reads it as.
+        panel: heading that help lists it below.
+        flags: its spellings; ``--name`` (for a switch, ``--name/--no-name``) unless given.
+        more: further arguments of ``typer.Option``.
+    """
+    flag = f"--{name.replace('_', '-')}"
+    flags = flags or ((f"{flag}/--no-{flag[2:]}",) if kind is bool else (flag,))
+    option = typer.Option(*flags, help=text, show_default=False, rich_help_panel=panel, **more)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+    )
+
+
+def switch(name: str, text: str, panel: str | None = None) -> inspect.Parameter:
+    """An option without a value that is False where it is not given."""
+    option = typer.Option(f"--{name.replace('_', '-')}", help=text, rich_help_panel=panel)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
+
+
+def of_field(
+    name: str, field: FieldInfo, panel: str | None = None, flags: Sequence[str] = (), **more: Any
+) -> inspect.Parameter:
+    """The option of a field; its help is the field's description."""
+    return parameter(name, _kind(field.annotation), field.description or "", panel, flags, **more)
+
+
+def with_values(field: FieldInfo) -> str:
+    """A field's description with its choices and its default."""
+    silent = field.default is None or field.is_required() or field.default_factory is not None
+    shown = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else str(field.default)
+    default = " (required)" if field.is_required() else "" if silent else f" (default: {shown})"
+    return f"{field.description or ''}{_choices(field.annotation)}{default}".strip()
+
+
+def _parts(annotation: Any) -> list[Any]:
+    """The types that an annotation allows besides None."""
+    parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    return [part for part in parts if part is not type(None)]
+
+
+def _kind(annotation: Any) -> type:
+    """What the command line reads a field as: what is neither a number nor a switch is text, which the field reads."""
+    parts = _parts(annotation)
+    return parts[0] if len(parts) == 1 and parts[0] in (int, float, bool) else str
+
+
+def _choices(annotation: Any) -> str:
+    values = next((get_args(part) for part in _parts(annotation) if get_origin(part) is Literal), ())
+    return f" One of {', '.join(map(str, values))}." if values else ""

@@ -1,0 +1,327 @@
+"""What a run of a recipe would cost on a GPU, from its facts and the settings alone: no weights, no data, no GPU.
+
+Floating-point operations of a pass over q tokens that see c: 2 body q + 4 layers heads head_dim q c + 2 head h, where
+``body`` counts the parameters a token uses, ``head`` those of the LM head and h the positions that are projected. A
+pass takes the longer of computing that and reading weights and cache. This is an estimate and says on what it stands;
+where the checkpoint is at hand, ``--dry-run`` times real samples instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from math import ceil
+from typing import Any
+
+from dare_bench.errors import UsageError, unknown
+from dare_bench.recipe_schema import Facts, Run, TestSet
+from dare_bench.recipes import Recipe, plain
+from dare_bench.registry import registry
+from dare_bench.suites import merged
+from dare_bench.types import ModelSpec
+
+BYTES = 2
+"""Of a weight or a cached value: bfloat16 or float16."""
+UTILIZATION = 0.4
+"""Share of the peak that a whole evaluation is taken to reach. Bare matrix products reach 0.8 on an H200 (790 of 989
+TFLOP/s measured); attention, small batches and launches take the rest."""
+ROWS = 16
+"""Rows taken to share a forward pass; it matters only where reading weights is what takes the time."""
+TEMPLATE_TOKENS = 30
+"""Taken for a task's own words and the chat template, per prompt."""
+EXACT_LIMIT = 7
+"""Targets up to so many tokens are enumerated instead of sampled, unless the recipe asks for draws."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Dense bfloat16 peak in TFLOP/s and memory bandwidth in TB/s, from the vendor's data sheet."""
+
+    name: str
+    tflops: float
+    tb_per_s: float
+
+
+GPUS: Mapping[str, Gpu] = {
+    "A100": Gpu("A100 80GB SXM", 312.0, 2.039),
+    "H100": Gpu("H100 SXM", 989.4, 3.35),
+    "H200": Gpu("H200 SXM", 989.4, 4.8),
+}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """``count`` passes of one row over ``tokens`` that each see ``context``, with ``projected`` logits rows."""
+
+    count: float
+    tokens: float
+    context: float
+    projected: float = 0.0
+
+
+@dataclass(frozen=True)
+class GpuCost:
+    """``forwards`` counts passes of a row (NFE), ``pflop`` is 1e15 operations, ``hours`` are of one GPU."""
+
+    forwards: int
+    pflop: float
+    hours: float
+
+
+@dataclass(frozen=True)
+class RecipeEstimate:
+    """``at_most``: every response runs to its full length. ``expected``: rows stop at their end where the sampler can;
+    equal to ``at_most`` where it cannot."""
+
+    recipe: str
+    gpu: str
+    documents: int
+    prompts: int
+    at_most: GpuCost
+    expected: GpuCost
+    assumptions: list[str]
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def text(self) -> str:
+        """Some lines for a person."""
+        most, likely = self.at_most, self.expected
+        lines = [
+            f"{self.recipe}: estimate for one {self.gpu}, not a measurement",
+            f"  {self.prompts:,} prompts ({self.documents:,} documents)",
+            f"  at most {most.forwards:,} forward passes, {most.pflop:,.0f} PFLOP, {_hours(most.hours)}",
+        ]
+        if likely != most:
+            lines.append(
+                f"  expected {likely.forwards:,} forward passes, {likely.pflop:,.0f} PFLOP, {_hours(likely.hours)}"
+            )
+        return "\n".join([*lines, *(f"  assumed: {text}" for text in self.assumptions)])
+
+
+def estimate(recipe: Recipe, given: Mapping[str, Any] | None = None, gpu: str = "H100") -> RecipeEstimate:
+    """Forward passes and GPU hours of a recipe. ``given``: RunSpec fields that win over the recipe's own, as in a run.
+
+    Raises:
+        UsageError: an unknown GPU, a recipe that cannot be run, or a test set whose size is not recorded.
+        DecodingError: decoding or likelihood settings that the family does not have or allow.
+    """
+    if gpu not in GPUS:
+        raise unknown("GPU", gpu, GPUS)
+    asked_for = {name: value for name, value in (given or {}).items() if value is not None}
+    fields = merged(recipe.fields(), asked_for)  # raises for a recipe that cannot be run
+    test_set, facts = recipe.entry.published.test_set, recipe.file.facts
+    notes: list[str] = []
+    run, sampler = _settings(recipe, fields, notes)
+    documents = _documents(recipe.name, test_set, fields, notes)
+    prompt = _prompt(run, test_set, notes)
+    if run.kind == "likelihood":
+        most = likely = list(_likelihood(run, test_set, prompt, notes))
+        asked = run.repeats * (test_set.choices or 2)
+    else:
+        answer = float(test_set.answer_tokens or run.decoding["gen_length"])
+        most = list(_generation(facts, sampler, prompt, None))
+        likely = list(_generation(facts, sampler, prompt, answer))
+        asked = run.repeats * run.prompts
+        notes += _generation_notes(facts, sampler, answer)
+    shape = _shape(facts, notes)
+    device = GPUS[gpu]
+    notes += [
+        f"{UTILIZATION:.0%} of the {device.name}'s peak (data sheet: {device.tflops:g} TFLOP/s dense bf16, "
+        f"{device.tb_per_s:g} TB/s), {ROWS} rows to a forward pass; loading and scoring take no time",
+    ]
+    return RecipeEstimate(
+        recipe=recipe.name,
+        gpu=device.name,
+        documents=documents,
+        prompts=documents * asked,
+        at_most=_cost(most, shape, device, documents * asked),
+        expected=_cost(likely, shape, device, documents * asked),
+        assumptions=notes,
+    )
+
+
+def _settings(recipe: Recipe, fields: Mapping[str, Any], notes: list[str]) -> tuple[Run, Any]:
+    """The recipe's run with the settings of ``fields``, what nobody set filled in by the family's own rule; and the
+    family's sampler (None for likelihoods)."""
+    run, file = recipe.entry.run, recipe.file
+    assert run is not None
+    family = registry().get("family", fields["family"]).load()
+    spec = ModelSpec(
+        family=family.name,
+        mask_id=0,
+        eos_ids=(),
+        eot_id=None,
+        pad_id=None,
+        vocab_size=file.facts.vocab or 2**31,
+        context_limit=2**31,
+        attention=file.facts.attention,
+        block_length=file.facts.block_length,
+    )
+    decoding: dict[str, Any] = {}
+    likelihood: dict[str, Any] = {}
+    sampler = None
+    if run.kind == "likelihood":
+        likelihood = family.likelihood_settings(fields["likelihood"], spec)
+    else:
+        resolved = family.resolve(fields["decoding"], spec)
+        decoding, sampler = resolved.model_dump(), family.sampler(resolved, spec)
+        before, now = plain(run.decoding), plain(fields["decoding"])
+        if now.get("gen_length") != before.get("gen_length"):
+            pace = [name for name in ("steps", "denoising_steps", "block_length") if decoding.get(name) is not None]
+            kept = [f"{name}={now[name]}" for name in pace if name in now and now[name] == before.get(name)]
+            filled = [f"{name}={decoding[name]}" for name in pace if name not in now]
+            length = f"gen_length={decoding['gen_length']}"
+            notes += [f"{length} with the recipe's own {', '.join(kept)}"] if kept else []
+            notes += [f"{length} with {', '.join(filled)} by {family.name}'s rule"] if filled else []
+    if fields["model"] != file.model:
+        notes.append(f"a network of {file.model}'s shape; the shape of {fields['model']} is not known here")
+    few = fields.get("num_fewshot")
+    settled = run.model_copy(
+        update={
+            "decoding": decoding,
+            "likelihood": likelihood,
+            "repeats": fields["repeats"],
+            "shots": run.shots if few is None else few,
+        }
+    )
+    return settled, sampler
+
+
+def _documents(name: str, test_set: TestSet, fields: Mapping[str, Any], notes: list[str]) -> int:
+    samples, limit = fields.get("samples"), fields.get("limit")
+    if samples:
+        return sum(len(chosen) for chosen in samples.values())
+    if limit is not None:
+        notes.append("--limit counts over the whole test set; a harness takes so many of each data set in it")
+    if test_set.documents is None:
+        if limit is None or limit < 1:
+            raise UsageError(
+                f"recipe {name}: the size of its test set is not recorded ({test_set.id}); give --limit with a count"
+            )
+        return int(limit)
+    if limit is None:
+        return test_set.documents
+    return min(test_set.documents, int(limit) if limit >= 1 else ceil(limit * test_set.documents))
+
+
+def _prompt(run: Run, test_set: TestSet, notes: list[str]) -> float:
+    """Mean prompt tokens: the question, worked examples as long as a question and its answer, the task's words."""
+    known = test_set.prompt_tokens is not None and test_set.tokens == "data"
+    question = test_set.prompt_tokens or 200
+    total = question * (1 + run.shots) + (test_set.answer_tokens or 0) * run.shots + TEMPLATE_TOKENS
+    source = "the data's mean" if known else "not known, taken"
+    notes.append(f"prompts of {total} tokens: a question of {question} ({source}), {run.shots} worked examples")
+    return float(total)
+
+
+def _generation(facts: Facts, sampler: Any, prompt: float, answer: float | None) -> Iterator[Pass]:
+    """The passes of one response; ``answer``: where it ends, for samplers that stop there; None: nowhere."""
+    length, block, cache = sampler.gen_length, sampler.block_length, sampler.attention.cache
+    if facts.attention == "block-causal":
+        yield from _blockwise(facts, sampler, prompt, answer)
+        return
+    passes, blocks, whole = sampler.strategy.expected_forwards(block), length // block, prompt + length
+    if not cache.used:
+        yield Pass(blocks * passes * sampler.forwards_per_turn, whole, whole, block / 2)
+        return
+    yield Pass(blocks, whole, whole, block / 2)
+    for number in range(blocks):
+        yield Pass(passes - 1, block if cache.block_alone else length - number * block, whole, block / 2)
+
+
+def _blockwise(facts: Facts, sampler: Any, prompt: float, answer: float | None) -> Iterator[Pass]:
+    """Block by block behind a cache of all earlier ones; a block's commit rides on the next one's first pass."""
+    block, written, tokens_per_forward = sampler.block_length, sampler.gen_length, None
+    if answer is not None:
+        written, tokens_per_forward = min(written, ceil(answer) + 1), facts.tokens_per_forward or 1.0
+    passes = sampler.strategy.expected_forwards(block, tokens_per_forward)
+    yield Pass(1, prompt, prompt)
+    for number in range(ceil(written / block)):
+        context = prompt + (number + 1) * block
+        yield Pass(passes, block if sampler.attention.cache.used else context, context, block / 2)
+
+
+def _generation_notes(facts: Facts, sampler: Any, answer: float) -> list[str]:
+    if facts.attention == "bidirectional":
+        return ["every response is decoded to its full length, the LM head run at the masks of the open block"]
+    notes = [f"expected: answers end after {answer:.0f} tokens; at most: full length, every step of every block"]
+    if sampler.strategy.parallel:
+        tokens = facts.tokens_per_forward
+        known = "the authors' measured mean" if tokens else "none published, so the slowest"
+        notes.append(f"expected: {tokens or 1:g} tokens written a forward pass ({known})")
+    return notes
+
+
+def _likelihood(run: Run, test_set: TestSet, prompt: float, notes: list[str]) -> Iterator[Pass]:
+    """The passes of one choice: every draw over context and target."""
+    target = test_set.answer_tokens or 1
+    draws = int(run.likelihood["mc_num"])
+    if run.likelihood.get("estimator", "auto") != "reference" and target <= EXACT_LIMIT:
+        draws = 2**target - 1
+    guided = 2 if float(run.likelihood.get("cfg_scale", 0)) > 0 else 1
+    notes.append(f"{test_set.choices or 2} choices of {target} tokens, {draws * guided} forward passes each")
+    yield Pass(draws * guided, prompt + target, prompt + target, target / 2)
+
+
+@dataclass(frozen=True)
+class NetworkShape:
+    """Parameters: ``body`` that a token uses, ``weights`` in all but the experts, ``experts`` of all experts."""
+
+    body: float
+    head: float
+    weights: float
+    experts: float
+    active: float
+    attention: float
+    """Operations per token and context token."""
+    cached: float
+    """Bytes of keys and values per token."""
+
+
+def _shape(facts: Facts, notes: list[str]) -> NetworkShape:
+    d, layers = facts.d_model, facts.layers
+    width = facts.heads * facts.head_dim if facts.heads and facts.head_dim else d
+    narrow = facts.kv_heads * facts.head_dim if facts.kv_heads and facts.head_dim else width
+    if facts.heads is None:
+        notes.append("heads are not known: attention as wide as the model, without shared keys")
+    if facts.vocab is None:
+        notes.append("the vocabulary's size is not known: without the LM head")
+    attention = layers * (2 * d * width + 2 * d * narrow)
+    moe = facts.experts
+    routed = layers - moe.dense_layers if moe else 0
+    dense = (layers - routed) * 3 * d * (facts.ff or 0)
+    always = attention + dense + (routed * (3 * d * moe.shared_ff + d * moe.count) if moe else 0)
+    one = routed * 3 * d * moe.ff if moe else 0
+    head = float(d * (facts.vocab or 0))
+    return NetworkShape(
+        body=always + (one * moe.active if moe else 0),
+        head=head,
+        weights=always + head,
+        experts=float(one * moe.count if moe else 0),
+        active=moe.active / moe.count if moe else 0.0,
+        attention=4.0 * layers * width,
+        cached=2.0 * layers * narrow * BYTES,
+    )
+
+
+def flops(part: Pass, shape: NetworkShape) -> float:
+    """Operations of one row's pass."""
+    compute = 2 * shape.body * part.tokens + shape.attention * part.tokens * part.context
+    return compute + 2 * shape.head * part.projected
+
+
+def _cost(parts: list[Pass], shape: NetworkShape, gpu: Gpu, requests: int) -> GpuCost:
+    operations = seconds = forwards = 0.0
+    for part in parts:
+        touched = 1 - (1 - shape.active) ** (part.tokens * ROWS)
+        read = BYTES * (shape.weights + touched * shape.experts) + ROWS * shape.cached * part.context
+        compute = ROWS * flops(part, shape) / (gpu.tflops * 1e12)
+        seconds += part.count / ROWS * max(compute, read / (gpu.tb_per_s * 1e12)) / UTILIZATION
+        operations += part.count * flops(part, shape)
+        forwards += part.count
+    return GpuCost(round(forwards * requests), operations * requests / 1e15, seconds * requests / 3600)
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.1f} GPU hours" if hours >= 1 else f"{hours * 60:.0f} GPU minutes"

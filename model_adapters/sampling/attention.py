@@ -1,0 +1,242 @@
+"""What one forward sees: each row's window of its canvas as one pack, with its reads and writes of the cache.
+
+Shape letters: T packed tokens, R rows, E cache slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from dare_bench.diffusion.plan import Cached, Plan
+from dare_bench.model_adapters.backbone.cache import KVStore
+from dare_bench.model_adapters.sampling.pages import CachePage, PagePool
+
+if TYPE_CHECKING:
+    from dare_bench.model_adapters.sampling.state import RowState
+
+
+class CachePolicy:
+    """No cache: every forward computes all that the row attends to. The other policies derive from this class."""
+
+    used: ClassVar[bool] = False
+    shared: ClassVar[bool] = False
+    """Are pages committed once, and read by other rows whose prompts begin alike?"""
+    approximate: ClassVar[bool] = False
+    block_alone: ClassVar[bool] = False
+    """Do the later forwards of a block compute the block alone?"""
+    draws_twice: ClassVar[bool] = False
+    """Does the published code draw its noise a second time in later forwards of a block? (only the second is used)"""
+
+    def window(self, row: RowState) -> tuple[int, int]:
+        """The columns that the next forward computes."""
+        return 0, row.stop if row.sampler.attention.causal else len(row.canvas)
+
+    def writes(self, row: RowState) -> tuple[int, int]:
+        """The columns whose keys and values the next forward stores."""
+        return 0, 0
+
+    def reads(self, row: RowState) -> Tensor:
+        """Cache slots that the next forward reads, int64 [E]."""
+        return row.pages.slots[:0]
+
+
+class ExactCache(CachePolicy):
+    """Block-causal attention: a finished block never changes, and is committed with the next one's first forward."""
+
+    used = shared = True
+
+    def window(self, row: RowState) -> tuple[int, int]:
+        return row.pages.columns, row.stop
+
+    def writes(self, row: RowState) -> tuple[int, int]:
+        return row.pages.columns, row.begin
+
+    def reads(self, row: RowState) -> Tensor:
+        return row.pages.slots
+
+
+class PrefixCache(CachePolicy):
+    """Fast-dLLM: the first forward of a block computes everything and stores what stands before the block; the others
+    compute from the block on."""
+
+    used = approximate = draws_twice = True
+
+    def window(self, row: RowState) -> tuple[int, int]:
+        return super().window(row) if row.step == 0 else (row.begin, len(row.canvas))
+
+    def writes(self, row: RowState) -> tuple[int, int]:
+        return (0, row.begin) if row.step == 0 else (0, 0)
+
+    def reads(self, row: RowState) -> Tensor:
+        return row.pages.slots[:0] if row.step == 0 else row.pages.slots
+
+
+class DualCache(PrefixCache):
+    """Fast-dLLM: as the prefix cache, but what stands behind the block is stored too; later forwards compute the block
+    alone."""
+
+    draws_twice, block_alone = False, True
+
+    def window(self, row: RowState) -> tuple[int, int]:
+        return super().window(row) if row.step == 0 else (row.begin, row.stop)
+
+    def writes(self, row: RowState) -> tuple[int, int]:
+        return (0, len(row.canvas)) if row.step == 0 else (0, 0)
+
+    def reads(self, row: RowState) -> Tensor:
+        slots = super().reads(row)
+        return torch.cat([slots[: row.begin], slots[row.stop :]])
+
+
+NO_CACHE = CachePolicy()
+CACHES: Mapping[str, CachePolicy] = {
+    "none": NO_CACHE,
+    "exact": ExactCache(),
+    "prefix": PrefixCache(),
+    "dual": DualCache(),
+}
+
+
+@dataclass(frozen=True)
+class AttentionPolicy:
+    """What a row's forwards see.
+
+    ``causal``: block-causal attention on blocks that count from column 0; otherwise a row sees all of itself.
+    ``predicts_next``: the state at position i predicts token i + 1. ``cfg_scale``: classifier-free guidance, 0 is off.
+    """
+
+    causal: bool = False
+    predicts_next: bool = False
+    cache: CachePolicy = NO_CACHE
+    cfg_scale: float = 0.0
+
+
+@dataclass(eq=False)
+class Pack:
+    """``index_T`` are the tokens' places among all canvases (None: all of them in order), ``row_T`` and ``column_T``
+    say whose they are and where; ``fillable_T`` is True where a mask may be filled now, ``editable_T`` where a written
+    token may be replaced, ``shift_T`` is 1 where the token before it is in the pack too. ``fresh``: good for one
+    forward, because a row writes to the cache or is at the first step of a cached block."""
+
+    plan: Plan
+    index_T: Tensor | None
+    row_T: Tensor
+    column_T: Tensor
+    fillable_T: Tensor
+    editable_T: Tensor | None
+    shift_T: Tensor
+    fresh: bool
+    commits: list[tuple[RowState, list[CachePage]]] = field(default_factory=list)
+
+
+class Packer:
+    """Packs the rows of a batch, turn after turn. ``offsets`` are where their canvases begin."""
+
+    def __init__(
+        self,
+        rows: Sequence[RowState],
+        offsets: Sequence[int],
+        device: torch.device,
+        store: KVStore | None,
+        pool: PagePool | None,
+    ) -> None:
+        self.rows, self.offsets, self.device = rows, offsets, device
+        self.store, self.pool = store, pool
+        self.total = sum(len(row.canvas) for row in rows)
+
+    def pack(self) -> Pack:
+        """The next forward's pack, rows sorted by window length so that equal ones attend together."""
+        spans = [row.window() for row in self.rows]
+        order = sorted(range(len(self.rows)), key=lambda i: (spans[i][1] - spans[i][0], len(self.rows[i].canvas)))
+        lengths = [spans[i][1] - spans[i][0] for i in order]
+        starts = tuple(spans[i][0] for i in order)
+        cached, commits = self._cached(order, spans)
+        sampler = self.rows[0].sampler
+        grid = sampler.block_length if sampler.attention.causal else None
+        plan = Plan(tuple(lengths), grid, starts=starts if any(starts) else None, cached=cached)
+        whole = sum(lengths) == self.total and order == sorted(order)
+        column_T = plan.positions()
+        row_T = torch.tensor(order).repeat_interleave(torch.tensor(lengths))
+        fillable_T, editable_T = self._open(row_T, column_T)
+        first_T = torch.tensor(starts).repeat_interleave(torch.tensor(lengths))
+        return Pack(
+            plan,
+            None if whole else (torch.tensor(self.offsets)[row_T] + column_T).to(self.device),
+            row_T.to(self.device),
+            column_T.to(self.device),
+            fillable_T.to(self.device),
+            None if editable_T is None else editable_T.to(self.device),
+            (column_T > first_T).long().to(self.device),
+            fresh=cached is not None and not cached.steady,
+            commits=commits,
+        )
+
+    def _open(self, row_T: Tensor, column_T: Tensor) -> tuple[Tensor, Tensor | None]:
+        stop_R = torch.tensor([row.stop for row in self.rows])
+        low_R = torch.tensor([row.low for row in self.rows])
+        fillable_T = (column_T < stop_R[row_T]) & (column_T >= low_R[row_T])
+        edits = [row.sampler.strategy.edits for row in self.rows]
+        if not any(edits):
+            return fillable_T, None
+        first_R = torch.tensor([row.first_response for row in self.rows])
+        return fillable_T, fillable_T & torch.tensor(edits)[row_T] & (column_T >= first_R[row_T])
+
+    def _cached(
+        self, order: Sequence[int], spans: Sequence[tuple[int, int]]
+    ) -> tuple[Cached | None, list[tuple[RowState, list[CachePage]]]]:
+        """Reads of every row and writes of those that commit; fresh slots are taken here."""
+        if self.pool is None or self.store is None or not any(row.cache.used for row in self.rows):
+            return None, []
+        at, to, place = [], [], 0
+        commits: list[tuple[RowState, list[CachePage]]] = []
+        for i in order:
+            row, (start, stop) = self.rows[i], spans[i]
+            low, high = row.cache.writes(row)
+            if high > low:
+                slots, pages = self._slots(self.pool, row, low, high)
+                at.append(torch.arange(place + low - start, place + high - start))
+                to.append(slots)
+                if pages:
+                    commits.append((row, pages))
+            place += stop - start
+        none = torch.zeros(0, dtype=torch.long)
+        cached = Cached(
+            self.store,
+            tuple(self.rows[i].cache.reads(self.rows[i]) for i in order),
+            (torch.cat(at) if at else none).to(self.device),
+            (torch.cat(to) if to else none).to(self.device),
+            steady=not to and all(row.step > 0 for row in self.rows),
+        )
+        return cached, commits
+
+    @staticmethod
+    def _slots(pool: PagePool, row: RowState, low: int, high: int) -> tuple[Tensor, list[CachePage]]:
+        """Slots of the columns to write. Shared caches commit new pages; approximate ones overwrite their own."""
+        if row.cache.shared:
+            length = row.sampler.block_length
+            pages = [pool.take(length) for _ in range(low, high, length)]
+            return torch.tensor([slot for page in pages for slot in page.slots]), pages
+        if row.pages.columns < high:
+            row.pages.add([pool.take(high - row.pages.columns)])
+        return row.pages.slots[low:high], []
+
+    def committed(self, pack: Pack) -> None:
+        """The forward succeeded: what it wrote is now in the cache."""
+        for row, pages in pack.commits:
+            assert self.pool is not None
+            low = row.pages.columns
+            tokens = row.canvas[low : low + sum(len(page.slots) for page in pages)].tolist()
+            self.pool.commit(row.pages, pages, tokens, row.sampler.block_length)
+        pack.commits = []
+
+    def abandoned(self, pack: Pack) -> None:
+        """The forward failed: its slots go back."""
+        for _, pages in pack.commits:
+            assert self.pool is not None
+            self.pool.give_back(pages)
+        pack.commits = []

@@ -1,0 +1,237 @@
+"""What exists only to replay published samplers: their random numbers, how they count forwards, and their ties.
+
+LLaDA and Fast-dLLM draw uniform float64 noise over the whole window, then uniform float32 for random remasking. The
+others call ``torch.multinomial``, which on the CPU divides probabilities by exponential noise and takes the largest:
+SDAR and LLaDA2 over all positions of the block, Dream over the masked ones (``origin`` first draws which of them move).
+
+Shape letters: n open positions of the row, N of all rows, R rows, W window length, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from dare_bench.model_adapters.sampling.strategies import Selection, WrappedStrategy
+from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
+
+if TYPE_CHECKING:
+    from dare_bench.model_adapters.sampling.state import RowState
+
+NoiseLaw = Literal["gumbel", "block", "masked", "origin"]
+CountLaw = Literal["schedule", "turns", "commit", "carry"]
+
+
+@dataclass(frozen=True)
+class ReferencePolicy:
+    """How the published code draws (``replay``: its numbers are used) and how it counts forwards.
+
+    ``noise``: Gumbel noise over the window | multinomial over the block | multinomial over the masked positions | the
+    same after a draw of those that move. ``count``: all of its schedule | those made | one more a block and a prefill |
+    the schedule and what its last step leaves.
+    """
+
+    replay: bool = False
+    noise: NoiseLaw = "gumbel"
+    count: CountLaw = "turns"
+
+
+# -- random numbers ---------
+
+
+@dataclass(frozen=True)
+class TokenNoise:
+    """Noise by which tokens are drawn: uniform float64 for Gumbel, exponential float32 for a multinomial."""
+
+    law: NoiseLaw
+    noise_NV: Tensor
+
+    def only(self, which: slice) -> TokenNoise:
+        return TokenNoise(self.law, self.noise_NV[which])
+
+    def tokens(self, logits_NV: Tensor, kept_NV: Tensor, temperature: float) -> Tensor:
+        """Drawn tokens, from logits or from those that are kept at this temperature."""
+        if self.law == "gumbel":
+            return gumbel_argmax(logits_NV, self.noise_NV, temperature)
+        probability_NV = kept_NV.softmax(-1)
+        if self.law != "block":  # torch's Categorical normalizes once more
+            probability_NV = probability_NV / probability_NV.sum(-1, keepdim=True)
+        return (probability_NV / self.noise_NV).argmax(-1)
+
+
+def gumbel_argmax(logits_NV: Tensor, uniform_NV: Tensor, temperature: float) -> Tensor:
+    """``argmax exp(logits) / (-log U)^T`` in float64: a draw from softmax(logits / T).
+
+    Float64 on purpose: the published form overflows in float32 (LLaDA generate.py, add_gumbel_noise).
+    """
+    noise = (-torch.log(uniform_NV)) ** temperature
+    return (logits_NV.double().exp() / noise).argmax(-1)
+
+
+Noise = tuple[Tensor | None, Tensor | None]
+"""For tokens [n, V] and for the order of positions [n], in the order of the row's open positions."""
+
+
+def replayed_noise(
+    decision: Hashable, at: OpenPositions, rows: Sequence[RowState], vocab: int, device: torch.device
+) -> Noise:
+    """Each row's own stream, one row at a time. Every row of this decision draws, also one that has nothing open: the
+    published code does."""
+    active = at.row_N.unique_consecutive().tolist()
+    idle = [i for i, row in enumerate(rows) if row.sampler.decision == decision and i not in active]
+    drawn = [draw(rows[i], vocab, int(at.quota_R[i])) for i in [*active, *idle]][: len(active)]
+    tokens = [token_nV for token_nV, _ in drawn if token_nV is not None]
+    orders = [order_n for _, order_n in drawn if order_n is not None]
+    return torch.cat(tokens).to(device) if tokens else None, torch.cat(orders).to(device) if orders else None
+
+
+def draw(row: RowState, vocab: int, due: int) -> Noise:
+    """Numbers of one forward. ``due`` is how many positions the step will write, where a draw depends on it.
+
+    Sources: LLaDA generate.py, Fast-dLLM generate.py, Dream generation_utils.py, SDAR generate.py, LLaDA2 generate.
+    """
+    assert row.generator is not None
+    return _LAWS[row.sampler.reference.noise](row, row.generator, vocab, due)
+
+
+def _exponential(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.empty(shape).exponential_(generator=generator)
+
+
+def _gumbel(row: RowState, generator: torch.Generator, vocab: int, due: int) -> Noise:
+    low, high = row.window()
+    column_n, length = row.open_columns() - low, high - low
+    token = order = None
+    if row.sampler.tokens.temperature > 0:
+        if row.sampler.attention.cache.draws_twice and row.step > 0:  # the first draw is not used
+            torch.rand((1, length, vocab), dtype=torch.float64, generator=generator)
+        token = torch.rand((1, length, vocab), dtype=torch.float64, generator=generator)[0][column_n]
+    if row.sampler.strategy.score.random:
+        order = torch.rand((1, length), generator=generator)[0][column_n]
+    return token, order
+
+
+def _block(row: RowState, generator: torch.Generator, vocab: int, due: int) -> Noise:
+    return _exponential((row.sampler.block_length, vocab), generator)[row.open_columns() - row.begin], None
+
+
+def _masked(row: RowState, generator: torch.Generator, vocab: int, due: int) -> Noise:
+    column_n = row.open_columns()
+    token = None if row.sampler.tokens.temperature == 0 else _exponential((len(column_n), vocab), generator)
+    if row.sampler.strategy.score.random and due:
+        return token, _exponential((1, len(row.canvas)), generator)[0][column_n]
+    return token, None
+
+
+def _origin(row: RowState, generator: torch.Generator, vocab: int, due: int) -> Noise:
+    count = len(row.open_columns())
+    order = torch.rand(count, generator=generator)
+    if row.sampler.tokens.temperature == 0:
+        return None, order
+    moved = order < row.sampler.strategy.ratio_S[row.step]  # type: ignore[attr-defined]
+    token = torch.ones((count, vocab))
+    token[moved] = _exponential((int(moved.sum()), vocab), generator)
+    return token, order
+
+
+_LAWS: Mapping[NoiseLaw, Callable[[RowState, torch.Generator, int, int], Noise]] = {
+    "gumbel": _gumbel,
+    "block": _block,
+    "masked": _masked,
+    "origin": _origin,
+}
+
+
+# -- counts of forwards ---------
+
+
+def forwards_made(row: RowState, schedule: Sequence[int]) -> list[int]:
+    """The forwards of a schedule that are made: those that would write nothing are left out, those between others only
+    where their published draws need not be made."""
+    last = max((i for i, due in enumerate(schedule) if due), default=-1)
+    due = list(schedule[: last + 1])
+    made = due if row.sampler.replays else [n for n in due if n]
+    if row.sampler.reference.count == "turns":
+        row.extra_forwards += len(due) - len(made)
+    return made
+
+
+def leave_block(row: RowState, vocab: int) -> None:
+    """What the published sampler still does in a finished block: forwards that change nothing. They are left out, but
+    their numbers are drawn and thrown away, so that a replayed stream stays in step."""
+    sampler = row.sampler
+    planned = sampler.strategy.planned(sampler.block_length)
+    if sampler.reference.count == "schedule":
+        wasted = planned - row.step
+    else:  # Fast-dLLM looks whether the block is full only after a second forward
+        wasted = int(sampler.attention.cache.approximate and row.step == 1 and planned > 1)
+        row.extra_forwards += wasted
+    if sampler.replays:
+        for _ in range(wasted):
+            row.step = max(row.step, 1)
+            draw(row, vocab, 0)
+
+
+def count_rejected(rows: Sequence[RowState], step_R: Tensor, masks_R: Tensor) -> None:
+    """Fast-dLLM's Dream adds a forward for every position that its last scheduled step rejected."""
+    for row, step, masks in zip(rows, step_R.tolist(), masks_R.tolist(), strict=True):
+        if row.sampler.reference.count == "carry":
+            planned = row.sampler.strategy.planned(row.sampler.block_length)
+            row.extra_forwards += masks if step == planned else -int(step > planned)
+
+
+def published_forwards(row: RowState) -> int:
+    """Forwards that the published sampler would have counted for what this row has decoded."""
+    sampler, prompt = row.sampler, len(row.prompt)
+    if sampler.reference.count == "schedule":
+        turns = sampler.blocks(prompt) * sampler.strategy.planned(sampler.block_length)
+    elif sampler.reference.count == "commit":
+        turns = row.turn + row.done_blocks + int(prompt >= sampler.block_length)
+    else:
+        turns = row.turn + row.extra_forwards
+    return turns * sampler.forwards_per_turn
+
+
+# -- ties ---------
+
+
+class PublishedTies(WrappedStrategy):
+    """Where the cut goes through positions that all have exactly ``tie_score``, those that ``torch.topk`` takes.
+
+    For ties that settings make by design: with ``confidence_eos_eot_inf`` several positions that want EOS have
+    confidence 0 at once, after top-k or top-p several are certain, and which of them comes first is then decided by
+    topk alone. The result is a function of a row, so it depends on no neighbor.
+    """
+
+    source: ClassVar[str] = "ML-GSAI/LLaDA generate.py; DreamLM/Dream generation_utils.py"
+
+    tie_score: float
+
+    @property
+    def decision(self) -> Hashable:
+        return self.tie_score, super().decision
+
+    def select(self, proposal: Proposal, at: OpenPositions) -> Selection:
+        chosen, score_N = self.inner.select(proposal, at), proposal.score_N
+        tied_N, written_N = score_N == self.tie_score, chosen.written_N.clone()
+        taken_R, left_R = (
+            torch.bincount(at.row_N[tied_N & which_N], minlength=at.rows) for which_N in (written_N, ~written_N)
+        )
+        for i in ((taken_R > 0) & (left_R > 0)).nonzero()[:, 0].tolist():
+            mine_N = at.row_N == i
+            count = int(written_N[mine_N].sum())
+            written_N[mine_N] = topk_choice(score_N[mine_N], at.column_N[mine_N], at.lengths[i], count)
+        return replace(chosen, written_N=written_N)
+
+
+def topk_choice(score_n: Tensor, column_n: Tensor, length: int, count: int) -> Tensor:
+    """The ``count`` positions that the published code takes in a row: ``torch.topk`` on the CPU over the canvas."""
+    canvas = torch.full((length,), float("-inf"), dtype=score_n.dtype)
+    canvas[column_n.cpu()] = score_n.cpu()
+    taken = torch.zeros(length, dtype=torch.bool)
+    taken[canvas.topk(count).indices] = True
+    return taken[column_n.cpu()].to(score_n.device)

@@ -1,0 +1,71 @@
+"""One way of decoding, in its pieces: what a family's decoding fields mean, and all that the loop knows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import ceil
+
+from dare_bench.model_adapters.sampling.attention import AttentionPolicy
+from dare_bench.model_adapters.sampling.reference import ReferencePolicy
+from dare_bench.model_adapters.sampling.stopping import StoppingPolicy
+from dare_bench.model_adapters.sampling.strategies import Strategy
+from dare_bench.model_adapters.sampling.tokens import TokenPolicy
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """How a row is decoded: the length of its response and of a block, and what decides in each forward.
+
+    Blocks are counted from the first response token; where attention is block-causal from column 0, so the first block
+    may hold prompt tokens.
+    """
+
+    gen_length: int
+    block_length: int
+    strategy: Strategy
+    tokens: TokenPolicy = field(default_factory=TokenPolicy)
+    attention: AttentionPolicy = field(default_factory=AttentionPolicy)
+    stopping: StoppingPolicy = field(default_factory=StoppingPolicy)
+    reference: ReferencePolicy = field(default_factory=ReferencePolicy)
+    approximate: bool = False
+    """Not the family's published sampler: tier A."""
+    record_trajectory: bool = False
+    record_margin: bool = False
+
+    @property
+    def draws(self) -> bool:
+        """Does this sampler use random numbers?"""
+        return not self.tokens.greedy or self.strategy.score.random
+
+    @property
+    def replays(self) -> bool:
+        """Does it use the published code's own random numbers?"""
+        return self.reference.replay and self.draws
+
+    @cached_property
+    def decision(self) -> Hashable:
+        """Rows that agree in this decide by the same tensor operations."""
+        return self.strategy.decision, self.tokens, self.reference, self.record_margin
+
+    @property
+    def forwards_per_turn(self) -> int:
+        return 2 if self.attention.cfg_scale > 0 else 1
+
+    def origin(self, prompt: int) -> int:
+        """The column that block 0 starts at, after a prompt of so many tokens."""
+        return prompt // self.block_length * self.block_length if self.attention.causal else prompt
+
+    def canvas_length(self, prompt: int) -> int:
+        """Columns of prompt and response, in whole blocks."""
+        origin = self.origin(prompt)
+        return origin + ceil((prompt + self.gen_length - origin) / self.block_length) * self.block_length
+
+    def blocks(self, prompt: int) -> int:
+        """Blocks that are decoded for a prompt of so many tokens."""
+        return (self.canvas_length(prompt) - self.origin(prompt)) // self.block_length
+
+    def most_forwards(self, prompt: int) -> int:
+        """Most forwards of a row, unless the model predicts the mask token itself."""
+        return self.blocks(prompt) * self.strategy.most_forwards(self.block_length) * self.forwards_per_turn

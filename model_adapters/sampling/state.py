@@ -1,0 +1,335 @@
+"""The state of decoding: a row's on the host, a batch's on the device.
+
+Shape letters: T packed tokens, R rows, N open positions, S steps of a block.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dare_bench.model_adapters.backbone.cache import KVStore
+from dare_bench.model_adapters.sampling import reference
+from dare_bench.model_adapters.sampling.attention import CachePolicy, Pack, Packer
+from dare_bench.model_adapters.sampling.decide import Decision
+from dare_bench.model_adapters.sampling.guidance import GuidedCopies
+from dare_bench.model_adapters.sampling.pages import PagePool, RowPages
+from dare_bench.model_adapters.sampling.sampler import Sampler
+from dare_bench.model_adapters.sampling.strategies import TurnOutcome
+from dare_bench.model_adapters.sampling.tokens import OpenPositions
+from dare_bench.types import Event
+
+
+@dataclass(eq=False)
+class RowState:
+    """State of one row. ``canvas`` is prompt and response, int64 [L]; columns count from the first prompt token."""
+
+    prompt: Sequence[int]
+    sampler: Sampler
+    key: int
+    mask_id: int
+    tag: Any = None
+    """Whatever the caller wants back with the finished row."""
+    tokenizer: Any = None
+    """Needed only to stop early at stop strings."""
+    generator: torch.Generator | None = None
+    """The published code's own stream, where it is replayed."""
+    canvas: Tensor = field(init=False)
+    block: int = -1
+    step: int = 0
+    turn: int = 0
+    """Forward turns so far (a guided pair is one)."""
+    post: int = 0
+    """Forwards so far on a block without masks."""
+    done_blocks: int = 0
+    extra_forwards: int = 0
+    """Forwards beyond ours that the published code would have made."""
+    quota: list[int] = field(default_factory=list)
+    pages: RowPages = field(default_factory=RowPages)
+    """What stands in the cache for this row."""
+    margin: float = float("inf")
+    events: list[Event] = field(default_factory=list)
+    stopped: bool = False
+    started: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        masks = self.sampler.canvas_length(len(self.prompt)) - len(self.prompt)
+        self.canvas = torch.tensor([*self.prompt, *[self.mask_id] * masks], dtype=torch.long)
+
+    @property
+    def begin(self) -> int:
+        """The first column of the block."""
+        return self.sampler.origin(len(self.prompt)) + self.block * self.sampler.block_length
+
+    @property
+    def stop(self) -> int:
+        return self.begin + self.sampler.block_length
+
+    @property
+    def low(self) -> int:
+        """The first column whose mask may be filled: masks of the prompt may, where attention is not causal."""
+        return self.begin if self.sampler.attention.causal else 0
+
+    @property
+    def first_response(self) -> int:
+        """The first column of the block that is no prompt."""
+        return max(self.begin, len(self.prompt))
+
+    @property
+    def limit(self) -> int:
+        """Turns that the current block takes at most."""
+        return self.sampler.strategy.limit(self.sampler.block_length, self.quota)
+
+    @property
+    def cache(self) -> CachePolicy:
+        return self.sampler.attention.cache
+
+    def window(self) -> tuple[int, int]:
+        """The columns that the next forward computes."""
+        return self.cache.window(self)
+
+    def open_columns(self) -> Tensor:
+        """Columns of the window that may change: the masked ones up to the block's end, and the block's where it is
+        edited; int64 [n]."""
+        low, high = self.window()
+        column = torch.arange(max(low, self.low), min(high, self.stop))
+        is_open = self.canvas[column] == self.mask_id
+        return column[is_open | (column >= self.first_response)] if self.sampler.strategy.edits else column[is_open]
+
+    def response(self) -> list[int]:
+        p = len(self.prompt)
+        return self.canvas[p : p + self.sampler.gen_length].tolist()
+
+    def next_block(self, vocab: int) -> bool:
+        """Enter the next block that has something to do; False when the row is finished."""
+        sampler, p = self.sampler, len(self.prompt)
+        while True:
+            if self.block >= 0:
+                self.done_blocks += 1
+                reference.leave_block(self, vocab)
+                done = self.canvas[p : min(self.stop, p + sampler.gen_length)].tolist()
+                if sampler.stopping.is_final(done, self.mask_id, self.tokenizer):
+                    self.stopped = True
+                    return False
+            self.block, self.step, self.post = self.block + 1, 0, 0
+            if self.begin >= len(self.canvas):
+                return False
+            masked = self.canvas == self.mask_id
+            masks, before = int(masked[self.begin : self.stop].sum()), int(masked[self.low : self.begin].sum())
+            schedule = sampler.strategy.schedule(masks, before, sampler.block_length)
+            self.quota = reference.forwards_made(self, schedule)
+            if masks:
+                return True
+
+
+class BatchState:
+    """Canvases one behind another, and each row's counters. Membership is fixed; a new batch is made when a row comes
+    or goes. What a forward sees of them is a :class:`Pack`, which is made anew whenever a window moves."""
+
+    def __init__(
+        self,
+        rows: Iterable[RowState],
+        mask_id: int,
+        device: torch.device,
+        store: KVStore | None = None,
+        pool: PagePool | None = None,
+    ) -> None:
+        self.rows = sorted(rows, key=lambda row: len(row.canvas))
+        self.mask_id, self.device = mask_id, device
+        self.lengths = [len(row.canvas) for row in self.rows]
+        offsets = [0, *accumulate(self.lengths)][:-1]
+        self.canvas_T = torch.cat([row.canvas for row in self.rows]).to(device)
+        self.packer = Packer(self.rows, offsets, device, store, pool)
+        self.pack: Pack | None = None
+        self.copies: GuidedCopies | None = None
+        self.tokens_done = 0
+        self.prompt_R = self._ints(len(row.prompt) for row in self.rows)
+        self.key_R = self._ints(row.key for row in self.rows)
+        self.turn_R = self._ints(row.turn for row in self.rows)
+        self.step_R = self._ints(row.step for row in self.rows)
+        self.post_R = self._ints(row.post for row in self.rows)
+        self.begin_R = self._ints(row.begin for row in self.rows)
+        self.limit_R = self._ints(row.limit for row in self.rows)
+        self.margin_R = torch.tensor([row.margin for row in self.rows], dtype=torch.float64, device=device)
+        self.quota_RS = torch.zeros((len(self.rows), 1), dtype=torch.long, device=device)
+        for i in range(len(self.rows)):
+            self._set_quota(i)
+        samplers = [row.sampler for row in self.rows]
+        self.kinds = list({sampler.decision: sampler for sampler in samplers}.values())
+        """The different ways in which rows decide."""
+        kind_of = {sampler.decision: i for i, sampler in enumerate(self.kinds)}
+        self.kind_R = self._ints(kind_of[sampler.decision] for sampler in samplers)
+        self.deterministic_R = self._bools(not sampler.draws for sampler in samplers)
+        self.traced = any(sampler.record_trajectory for sampler in samplers)
+        self.replayed = any(sampler.replays for sampler in samplers)
+        self.shifted = any(sampler.attention.predicts_next for sampler in samplers)
+        self.guided = any(sampler.attention.cfg_scale > 0 for sampler in samplers)
+        self.carried = any(sampler.reference.count == "carry" for sampler in samplers)
+        self.stopping = [i for i, s in enumerate(samplers) if s.stopping.stop_in_block and s.stopping.eos_ids]
+        self.margins = any(sampler.record_margin for sampler in samplers)
+        if self.margins:
+            self._watch_ends(samplers)
+
+    def _watch_ends(self, samplers: Sequence[Sampler]) -> None:
+        """What ``_settled`` looks at."""
+        self.place_T = torch.arange(len(self.canvas_T), device=self.device)
+        self.row_T = torch.repeat_interleave(self._ints(self.lengths))
+        begin_R = self._ints(accumulate([0, *self.lengths[:-1]])) + self.prompt_R
+        self.response_T = self.place_T >= begin_R[self.row_T]
+        self.eos_V = self._ints({token for sampler in samplers for token in sampler.stopping.eos_ids})
+        self.cut_R = self._bools(
+            not s.strategy.edits and (s.stopping.early_stop or s.stopping.cut_at_eos) for s in samplers
+        )
+
+    def _ints(self, values: Iterable[int]) -> Tensor:
+        return torch.tensor(list(values), dtype=torch.long, device=self.device)
+
+    def _bools(self, values: Iterable[bool]) -> Tensor:
+        return torch.tensor(list(values), dtype=torch.bool, device=self.device)
+
+    def _set_quota(self, i: int) -> None:
+        """Row i's schedule; behind its end nothing is due, in however wide a table it stands."""
+        quota = [*self.rows[i].quota, 0]
+        missing = len(quota) - self.quota_RS.shape[1]
+        if missing > 0:
+            self.quota_RS = torch.nn.functional.pad(self.quota_RS, (0, missing))
+        self.quota_RS[i].zero_()
+        self.quota_RS[i, : len(quota)] = torch.tensor(quota, dtype=torch.long)
+
+    def forward(self, network: Any) -> tuple[Tensor, Tensor, OpenPositions]:
+        """Logits that predict the open positions [N, V], the positions' places in ``canvas_T`` [N], and the positions.
+
+        A forward that fails leaves canvases and cache as they were.
+        """
+        if self.pack is None:
+            self.pack = self.packer.pack()
+            self.copies = GuidedCopies(self.rows, self.pack, self.mask_id, self.device) if self.guided else None
+        pack = self.pack
+        self.tokens_done = (self.copies.plan if self.copies else pack.plan).tokens
+        tokens_T = self.canvas_T if pack.index_T is None else self.canvas_T[pack.index_T]
+        masked_T = tokens_T == self.mask_id
+        open_T = masked_T & pack.fillable_T
+        if pack.editable_T is not None:
+            open_T |= pack.editable_T
+        at_N = open_T.nonzero()[:, 0]
+        try:
+            logits_NV = self._logits(network, pack, tokens_T, at_N)
+        except BaseException:
+            self.packer.abandoned(pack)
+            self.pack = None
+            raise
+        self.packer.committed(pack)
+        place_N = at_N if pack.index_T is None else pack.index_T[at_N]
+        return logits_NV, place_N, self._open(pack, at_N, tokens_T[at_N], masked_T[at_N])
+
+    def _logits(self, network: Any, pack: Pack, tokens_T: Tensor, at_N: Tensor) -> Tensor:
+        """Logits that predict the open positions, [N, V]."""
+        source_N = at_N - pack.shift_T[at_N] if self.shifted else at_N
+        if self.copies is not None:
+            return self.copies.logits(network, tokens_T, source_N)
+        return network(tokens_T, pack.column_T, pack.plan, logits_at=source_N).logits
+
+    def _open(self, pack: Pack, at_N: Tensor, current_N: Tensor, masked_N: Tensor) -> OpenPositions:
+        row_N, column_N = pack.row_T[at_N], pack.column_T[at_N]
+        step_R = self.step_R.clamp(max=self.quota_RS.shape[1] - 1)
+        return OpenPositions(
+            row_N=row_N,
+            column_N=column_N,
+            position_N=column_N - self.prompt_R[row_N],
+            current_N=current_N,
+            masked_N=masked_N,
+            key_R=self.key_R,
+            step_R=self.step_R,
+            turn_R=self.turn_R,
+            quota_R=self.quota_RS.gather(1, step_R[:, None])[:, 0],
+            begin_R=self.begin_R,
+            lengths=self.lengths,
+        )
+
+    def write(self, place_N: Tensor, at: OpenPositions, decision: Decision) -> None:
+        """Put what was decided into the canvases, and record it where that was asked for."""
+        if self.margins:  # before the canvas changes: what has not been settled so far
+            counted_R = torch.where(self._settled(), float("inf"), decision.margin_R)
+            self.margin_R = torch.minimum(self.margin_R, counted_R)
+        self.canvas_T[place_N] = torch.where(decision.written_N, decision.token_N, at.current_N)
+        if self.traced:
+            self._record(at, decision)
+
+    def _settled(self) -> Tensor:
+        """Rows whose answer ends at an EOS that has no mask before it: no later choice changes it, unless it edits."""
+        never = self.canvas_T.shape[0]
+        ends_T = torch.isin(self.canvas_T, self.eos_V) & self.response_T
+        first_R = [
+            torch.full_like(self.key_R, never).scatter_reduce_(0, self.row_T[here_T], self.place_T[here_T], "amin")
+            for here_T in (ends_T, (self.canvas_T == self.mask_id) & self.response_T)
+        ]
+        return self.cut_R & (first_R[0] < first_R[1])
+
+    def _record(self, at: OpenPositions, decision: Decision) -> None:
+        where = decision.written_N & (decision.token_N != self.mask_id)
+        rows, columns = at.row_N[where].tolist(), at.position_N[where].tolist()
+        values = decision.token_N[where].tolist(), decision.confidence_N[where].tolist()
+        turns = self.turn_R.tolist()
+        for i, column, token, confidence in zip(rows, columns, *values, strict=True):
+            if self.rows[i].sampler.record_trajectory:
+                self.rows[i].events.append(Event(turns[i], "set", column, token, round(confidence, 6)))
+
+    def advance(self, at: OpenPositions, decision: Decision) -> list[int]:
+        """Count the step; returns the rows whose block it finished."""
+        rows = len(self.rows)
+        if self.pack is not None and self.pack.fresh:
+            self.pack = None
+            for row in self.rows:
+                row.step = max(row.step, 1)
+        self.step_R += 1
+        self.turn_R += 1
+        current_N = torch.where(decision.written_N, decision.token_N, at.current_N)
+        inside_N = (current_N == self.mask_id) & (at.column_N >= self.begin_R[at.row_N])
+        masks_R = torch.bincount(at.row_N[inside_N], minlength=rows)
+        changed_R = torch.bincount(at.row_N[current_N != at.current_N], minlength=rows)
+        full_R = torch.bincount(at.row_N[at.masked_N], minlength=rows) == 0
+        self.post_R += full_R.long()
+        counters = self.step_R, self.limit_R, masks_R, full_R, changed_R
+        outcome = TurnOutcome(*counters, self.deterministic_R, self.post_R)
+        done_R = self.kinds[0].strategy.finished(outcome)
+        for i, sampler in enumerate(self.kinds[1:], 1):
+            done_R = torch.where(self.kind_R == i, sampler.strategy.finished(outcome), done_R)
+        if self.carried:
+            reference.count_rejected(self.rows, self.step_R, masks_R)
+        done = done_R.nonzero()[:, 0].tolist()
+        return sorted({*done, *self._stopped(at, decision)}) if self.stopping else done
+
+    def _stopped(self, at: OpenPositions, decision: Decision) -> list[int]:
+        """Rows that have just written an EOS with no mask before it (LLaDA2 generate, eos_early_stop)."""
+        stopped = []
+        canvases = self.canvas_T.split(self.lengths)
+        for i in self.stopping:
+            row = self.rows[i]
+            eos_ids = set(row.sampler.stopping.eos_ids)
+            new = decision.token_N[decision.written_N & (at.row_N == i)].tolist()
+            block = canvases[i][row.first_response : row.stop].tolist()
+            end = next((k for k, token in enumerate(block) if token in eos_ids), None)
+            if end is not None and eos_ids.intersection(new) and self.mask_id not in block[:end]:
+                stopped.append(i)
+        return stopped
+
+    def sync(self) -> None:
+        """Bring the rows' canvases and counters up to date on the host."""
+        canvases = self.canvas_T.cpu().split(self.lengths)
+        counters = (table.tolist() for table in (self.step_R, self.turn_R, self.post_R, self.margin_R))
+        for row, canvas, *counts in zip(self.rows, canvases, *counters, strict=True):
+            row.canvas, (row.step, row.turn, row.post, row.margin) = canvas, counts
+
+    def enter_block(self, i: int) -> None:
+        """Row i has moved to another block."""
+        row = self.rows[i]
+        self.step_R[i] = self.post_R[i] = 0
+        self.begin_R[i], self.limit_R[i] = row.begin, row.limit
+        self._set_quota(i)
+        self.pack = None

@@ -1,0 +1,82 @@
+"""Where an answer ends: rows that may stop early, and the text of an answer, cut at the first EOS and stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class StoppingPolicy:
+    """When a row stops, and where its answer is cut."""
+
+    early_stop: bool = False
+    stop_in_block: bool = False
+    """Also stop inside a block, when an EOS is written that has no mask before it."""
+    cut_at_eos: bool = False
+    """The published sampler returns nothing after the first EOS, early stop or not."""
+    keep_text_after_eos: bool = False
+    stop: tuple[str, ...] = ()
+    eos_ids: tuple[int, ...] = ()
+
+    def is_final(self, tokens: Sequence[int], mask_id: int, tokenizer: Any | None) -> bool:
+        """May a row stop after the finished blocks ``tokens``? Exact when nothing after the cut is ever read: the text
+        is cut at the first EOS (or stop string), everything up to it is final, and no mask stands before it."""
+        if not self.early_stop:
+            return False
+        end = through_eos(tokens, self.eos_ids)
+        if end is not None:
+            return mask_id not in tokens[:end]
+        if not self.stop or tokenizer is None or mask_id in tokens:
+            return False
+        text = tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return stop_is_final(text, self.stop)
+
+
+def through_eos(tokens: Sequence[int], eos_ids: Sequence[int]) -> int | None:
+    """Index just after the first EOS, or None."""
+    ends = set(eos_ids)
+    return next((i + 1 for i, token in enumerate(tokens) if token in ends), None)
+
+
+def first_stop(text: str, stop: Sequence[str]) -> int | None:
+    """Where the earliest stop string begins, or None. Empty strings never stop."""
+    starts = [at for s in stop if s and (at := text.find(s)) >= 0]
+    return min(starts) if starts else None
+
+
+def stop_is_final(text: str, stop: Sequence[str]) -> bool:
+    """Is a stop string complete in ``text``, and can nothing that follows move the cut to an earlier place?
+
+    An earlier cut would need another stop string that begins before this one and is still unfinished at the end.
+    """
+    cut = first_stop(text, stop)
+    if cut is None:
+        return False
+    return not any(
+        s.startswith(text[start:]) for s in stop if s for start in range(max(0, len(text) - len(s) + 1), cut)
+    )
+
+
+def response_text(
+    tokenizer: Any, tokens: Sequence[int], eos_ids: Sequence[int], stop: Sequence[str], keep_after_eos: bool
+) -> tuple[str, bool]:
+    """The text that is scored, and whether a stop string cut it.
+
+    ``keep_after_eos`` reproduces LLaDA's own evaluation (eval_llada.py), which reads on after EOS.
+    """
+    if not keep_after_eos:
+        end = through_eos(tokens, eos_ids)
+        tokens = tokens if end is None else tokens[: end - 1]
+    ids = list(tokens)
+    cut = None
+    if stop:
+        full = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        cut = first_stop(full, stop)
+    if cut is None:
+        return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False), False
+    text = full[:cut]
+    for special in tokenizer.all_special_tokens:
+        text = text.replace(special, "")
+    return text, True

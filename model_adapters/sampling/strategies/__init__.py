@@ -1,0 +1,173 @@
+"""Strategies: which open positions a forward writes, and when a block is finished. One file each.
+
+A strategy is registered under the kind ``strategy`` (see ``dare_bench.registry``), by us in
+``model_adapters/__init__.py`` and by third parties through the entry-point group ``dare_bench.plugins``; the decoding
+field ``strategy`` then selects it by name in every family. Families select their published ones by their own fields.
+
+Shape letters: N open positions, R rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
+
+from dare_bench.errors import DecodingError
+from dare_bench.model_adapters.fields import first_error
+from dare_bench.model_adapters.sampling.ranking import Ranked, rank
+from dare_bench.model_adapters.sampling.scores import SCORES, PositionScore
+from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
+from dare_bench.registry import registry
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The positions that are written, and for each row the smallest error of logits that would select others."""
+
+    written_N: Tensor
+    margin_R: Tensor
+
+
+@dataclass(frozen=True)
+class TurnOutcome:
+    """What a forward changed, for each row: ``step_R`` forwards of the block so far, at most ``limit_R``; ``masks_R``
+    masks left in the block; ``full_R`` whether it had none before; ``changed_R`` positions that changed;
+    ``deterministic_R``; ``post_R`` forwards so far of a block without masks."""
+
+    step_R: Tensor
+    limit_R: Tensor
+    masks_R: Tensor
+    full_R: Tensor
+    changed_R: Tensor
+    deterministic_R: Tensor
+    post_R: Tensor
+
+    @property
+    def stuck_R(self) -> Tensor:
+        """Without randomness an unchanged canvas gives the same forward again, forever."""
+        return self.deterministic_R & (self.changed_R == 0)
+
+
+class Strategy(BaseModel):
+    """One way of unmasking; its fields are its settings, and its docstring says how exact it is.
+
+    Most strategies rank positions by a score and write the best: they say how many in :meth:`count`. Others override
+    :meth:`select`. Instances are immutable and shared between rows.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    name: ClassVar[str]
+    source: ClassVar[str]
+    """Where the strategy is published."""
+    until_full: ClassVar[bool] = True
+    """Does a block end when no mask is left in it, rather than when its schedule is done?"""
+    parallel: ClassVar[bool] = False
+    """Does the number of positions that a forward writes depend on how confident the model is?"""
+    edits: ClassVar[bool] = False
+    """Are written tokens of the block open too?"""
+
+    steps: int | None = Field(default=None, ge=1)
+    """Forwards planned for a block; None: one for each of its tokens."""
+
+    @property
+    def score(self) -> PositionScore:
+        """By which positions are ranked."""
+        return SCORES["confidence"]
+
+    @property
+    def decision(self) -> Hashable:
+        """Rows that agree in this select positions together; to override where selecting reads ``steps``."""
+        return self.model_copy(update={"steps": None})
+
+    def planned(self, length: int) -> int:
+        """Forwards planned for a block of ``length`` tokens."""
+        return length if self.steps is None else self.steps
+
+    def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
+        """Positions that are due in each forward of a block of ``length`` tokens with ``masks`` masks, ``before`` more
+        standing before it, from step ``first`` on; empty where nothing is due by plan."""
+        return []
+
+    def most_forwards(self, length: int) -> int:
+        """Most forwards of a block, unless the model predicts the mask token itself."""
+        return length
+
+    def limit(self, length: int, schedule: Sequence[int]) -> int:
+        """Forwards after which a block ends, even if masks are left: only a model that keeps predicting the mask token
+        itself runs into it (the references would never end)."""
+        return self.planned(length) + 2 * length
+
+    def expected_forwards(self, length: int, tokens_per_forward: float | None = None) -> float:
+        """Forwards of a block, for estimates: as planned, or by a published mean of tokens written in a forward."""
+        planned = float(self.planned(length))
+        return min(planned, max(1.0, length / tokens_per_forward)) if self.parallel and tokens_per_forward else planned
+
+    def count(self, ranked: Ranked, at: OpenPositions) -> tuple[Tensor, Tensor]:
+        """How many of each row's best positions are written, int64 [R], and the margin of that, float64 [R]."""
+        raise NotImplementedError(f"{type(self).__name__} overrides neither count nor select")
+
+    def select(self, proposal: Proposal, at: OpenPositions) -> Selection:
+        """The positions that are written."""
+        ranked = rank(proposal.score_N, at.row_N, at.rows, proposal.sensitivity)
+        count_R, margin_R = self.count(ranked, at)
+        return Selection(ranked.rank_N < count_R[at.row_N], torch.where(ranked.count_R > 0, margin_R, float("inf")))
+
+    def finished(self, turn: TurnOutcome) -> Tensor:
+        """Rows whose block is finished, bool [R]."""
+        done_R = turn.step_R >= turn.limit_R
+        return done_R | (turn.masks_R == 0) | turn.stuck_R if self.until_full else done_R
+
+
+class WrappedStrategy(Strategy):
+    """A strategy that changes one thing about another; it overrides :meth:`select`."""
+
+    inner: Strategy
+
+    @property
+    def score(self) -> PositionScore:
+        return self.inner.score
+
+    @property
+    def decision(self) -> Hashable:
+        return type(self), self.inner.decision
+
+    def planned(self, length: int) -> int:
+        return self.inner.planned(length)
+
+    def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
+        return self.inner.schedule(masks, before, length, first)
+
+    def most_forwards(self, length: int) -> int:
+        return self.inner.most_forwards(length)
+
+    def limit(self, length: int, schedule: Sequence[int]) -> int:
+        return self.inner.limit(length, schedule)
+
+    def expected_forwards(self, length: int, tokens_per_forward: float | None = None) -> float:
+        return self.inner.expected_forwards(length, tokens_per_forward)
+
+    def finished(self, turn: TurnOutcome) -> Tensor:
+        return self.inner.finished(turn)
+
+
+def strategy_of(value: Any) -> Strategy:
+    """The registered strategy that ``NAME`` or ``{"name": NAME, field: value}`` means; raises DecodingError."""
+    if isinstance(value, Strategy):
+        return value
+    fields: dict[str, Any] = {"name": value} if isinstance(value, str) else {}
+    if isinstance(value, Mapping):
+        fields = {str(name): item for name, item in value.items()}
+    name = fields.pop("name", None)
+    if not isinstance(name, str):
+        raise DecodingError(f"strategy={value!r}: expected a name or {{'name': ..., field: value}}")
+    kind: type[Strategy] = registry().get("strategy", name).load()
+    try:
+        return kind(**fields)
+    except ValidationError as error:
+        raise DecodingError(f"strategy {name!r}: {first_error(error)}") from error

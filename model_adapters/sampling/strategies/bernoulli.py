@@ -1,0 +1,47 @@
+"""Each position on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from pydantic import Field
+from torch import Tensor
+
+from dare_bench.model_adapters.sampling.scores import SCORES, PositionScore
+from dare_bench.model_adapters.sampling.strategies import Selection, Strategy
+from dare_bench.model_adapters.sampling.strategies.quota import time_ratios
+from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
+
+
+class Bernoulli(Strategy):
+    """Every masked position is written with probability ``1 - s / t`` of the step, the rest in the last (Dream's
+    origin; exact). ``steps`` must be given."""
+
+    name = "bernoulli"
+    source = "Dream, DreamLM/Dream generation_utils.py, origin"
+
+    steps: int = Field(ge=1)
+    eps: float = Field(default=1e-3, gt=0, lt=1)
+    """The last time of the grid."""
+
+    @property
+    def score(self) -> PositionScore:
+        return SCORES["random"]
+
+    @property
+    def decision(self) -> Hashable:
+        return self
+
+    @property
+    def ratio_S(self) -> Tensor:
+        return time_ratios(self.steps, self.eps)
+
+    def most_forwards(self, length: int) -> int:
+        return self.steps
+
+    def limit(self, length: int, schedule: Sequence[int]) -> int:
+        return self.steps
+
+    def select(self, proposal: Proposal, at: OpenPositions) -> Selection:
+        ratio_S = self.ratio_S.to(proposal.score_N.device)
+        return Selection(proposal.score_N < ratio_S[at.step_R[at.row_N]], at.no_margin_R)

@@ -1,0 +1,37 @@
+"""A quota, and what earlier steps rejected, above a threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from dare_bench.model_adapters.sampling.margins import of_threshold
+from dare_bench.model_adapters.sampling.ranking import Ranked
+from dare_bench.model_adapters.sampling.strategies.threshold import Threshold
+from dare_bench.model_adapters.sampling.tokens import OpenPositions
+
+
+class Carry(Threshold):
+    """Of the best ``quota`` positions the first always, the others where they reach ``threshold``; what a step rejects
+    is added to the next one's quota, and forwards follow until the block is full (Fast-dLLM's Dream; approximate)."""
+
+    name = "carry"
+    source = "Fast-dLLM, arXiv 2505.22618, Dream generation_utils.py, confidence_threshold"
+
+    steps: int = Field(ge=1)
+
+    @property
+    def decision(self) -> Hashable:
+        return self
+
+    def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
+        return [masks // self.planned(length)] * self.limit(length, ())
+
+    def count(self, ranked: Ranked, at: OpenPositions) -> tuple[Tensor, Tensor]:
+        # All but what the later steps of the schedule are due.
+        most_R = ranked.count_R - at.quota_R * (self.steps - 1 - at.step_R).clamp(min=0)
+        count_R = torch.minimum(super().count(ranked, at)[0], most_R)
+        return count_R, of_threshold(ranked, self.threshold, torch.ones_like(count_R), most_R, count_R)

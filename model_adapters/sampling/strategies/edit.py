@@ -1,0 +1,70 @@
+"""Confident tokens are written, and written tokens are replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from dare_bench.model_adapters.sampling.margins import distance
+from dare_bench.model_adapters.sampling.ranking import Ranked, rank
+from dare_bench.model_adapters.sampling.strategies import Selection, Strategy, TurnOutcome
+from dare_bench.model_adapters.sampling.strategies.dynamic import take_above
+from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
+
+
+class Edit(Strategy):
+    """Masked positions whose confidence is above ``threshold`` (at least ``min_transfer``), and written ones whose
+    token changes to one above ``edit_threshold``. A block ends when a forward on it, full, edits nothing, or after
+    ``max_post_steps`` of them (LLaDA2.1; exact)."""
+
+    name = "edit"
+    source = "LLaDA2.1 generate"
+    parallel = True
+    edits = True
+
+    threshold: float = Field(ge=0, le=1)
+    edit_threshold: float = Field(ge=0, le=1)
+    max_post_steps: int = Field(default=16, ge=0)
+    min_transfer: int = Field(default=1, ge=1)
+
+    @property
+    def decision(self) -> Hashable:
+        return self.model_copy(update={"steps": None, "min_transfer": 1})
+
+    def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
+        return [self.min_transfer] * self.limit(length, ())
+
+    def most_forwards(self, length: int) -> int:
+        return length + self.max_post_steps
+
+    def limit(self, length: int, schedule: Sequence[int]) -> int:
+        return super().limit(length, schedule) + self.max_post_steps
+
+    def expected_forwards(self, length: int, tokens_per_forward: float | None = None) -> float:
+        most = float(length + 1 + self.max_post_steps)
+        return min(most, max(1.0, length / tokens_per_forward)) if tokens_per_forward else most
+
+    def count(self, ranked: Ranked, at: OpenPositions) -> tuple[Tensor, Tensor]:
+        return take_above(ranked, self.threshold, at.quota_R)
+
+    def select(self, proposal: Proposal, at: OpenPositions) -> Selection:
+        masked, sensitivity = at.masked_N.nonzero()[:, 0], proposal.sensitivity
+        ranked = rank(proposal.score_N[masked], at.row_N[masked], at.rows, sensitivity and sensitivity.only(masked))
+        count_R, margin_R = self.count(ranked, at)
+        other_N = ~at.masked_N & (proposal.token_N != at.current_N)
+        written_N = other_N & (proposal.score_N > self.edit_threshold)
+        written_N[masked] = ranked.rank_N < count_R[at.row_N[masked]]
+        margin_R = torch.where(ranked.count_R > 0, margin_R, float("inf"))
+        if sensitivity is not None:
+            gap_N = (proposal.score_N - self.edit_threshold).abs()
+            near_N = distance(gap_N, sensitivity.slope_N, sensitivity.rounding_N)[other_N]
+            margin_R = margin_R.scatter_reduce(0, at.row_N[other_N], near_N, "amin")
+        return Selection(written_N, margin_R)
+
+    def finished(self, turn: TurnOutcome) -> Tensor:
+        unedited_R = turn.full_R & (turn.changed_R == 0)
+        edited_out_R = (turn.masks_R == 0) & (turn.post_R >= self.max_post_steps)
+        return (turn.step_R >= turn.limit_R) | unedited_R | edited_out_R | turn.stuck_R

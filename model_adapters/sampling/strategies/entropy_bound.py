@@ -1,0 +1,33 @@
+"""As many positions as a bound on their entropies allows."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from torch import Tensor
+
+from dare_bench.model_adapters.sampling.margins import of_sums
+from dare_bench.model_adapters.sampling.ranking import Ranked
+from dare_bench.model_adapters.sampling.scores import NegativeEntropy, PositionScore
+from dare_bench.model_adapters.sampling.strategies import Strategy
+from dare_bench.model_adapters.sampling.tokens import OpenPositions
+
+_ENTROPY = NegativeEntropy()
+
+
+class EntropyBound(Strategy):
+    """From the lowest entropy on, while the entropies taken before sum to at most ``bound``, until the block is full
+    (SDAR's entropy_bounded; exact)."""
+
+    name = "entropy_bound"
+    source = "EB-Sampler, arXiv 2505.24857, as in SGLang's EBSampling"
+
+    bound: float = Field(ge=0)
+
+    @property
+    def score(self) -> PositionScore:
+        return _ENTROPY
+
+    def count(self, ranked: Ranked, at: OpenPositions) -> tuple[Tensor, Tensor]:
+        spent_RW = (-ranked.sorted_RW).nan_to_num(posinf=0.0).cumsum(1) + ranked.sorted_RW.nan_to_num(neginf=0.0)
+        count_R = ((spent_RW <= self.bound) & ranked.open_RW).sum(1)
+        return count_R, of_sums(ranked, spent_RW, self.bound, count_R)

@@ -1,0 +1,26 @@
+"""The first forward of a block writes its first token alone."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+
+from dare_bench.model_adapters.sampling.strategies import Selection, WrappedStrategy
+from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
+
+
+class FirstToken(WrappedStrategy):
+    """The first forward of a block, which fills the cache, writes the block's first token alone; the inner strategy
+    goes on from there (Fast-dLLM's Dream with a cache; approximate)."""
+
+    source: ClassVar[str] = "Fast-dLLM, arXiv 2505.22618, Dream generation_utils_block.py"
+
+    def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
+        return [1, *self.inner.schedule(masks - 1, 0, length, 1)]
+
+    def select(self, proposal: Proposal, at: OpenPositions) -> Selection:
+        chosen, opening_R = self.inner.select(proposal, at), at.step_R == 0
+        is_first_N = at.column_N == at.begin_R[at.row_N]
+        written_N = torch.where(opening_R[at.row_N], is_first_N, chosen.written_N)
+        return Selection(written_N, torch.where(opening_R, float("inf"), chosen.margin_R))

@@ -1,0 +1,101 @@
+"""A fixed number of positions in every forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from dare_bench.model_adapters.sampling.margins import of_swap
+from dare_bench.model_adapters.sampling.ranking import Ranked
+from dare_bench.model_adapters.sampling.scores import SCORES, DrawnOrder, PositionScore, RankBy
+from dare_bench.model_adapters.sampling.strategies import Strategy
+from dare_bench.model_adapters.sampling.tokens import OpenPositions
+
+
+def even_schedule(count: int, steps: int) -> list[int]:
+    """How many of ``count`` positions each step unmasks: ``count // steps``, the remainder to the first steps.
+
+    Source: ML-GSAI/LLaDA generate.py, get_num_transfer_tokens.
+    """
+    base, rest = divmod(count, steps)
+    return [base + (i < rest) for i in range(steps)]
+
+
+def time_ratios(steps: int, eps: float) -> Tensor:
+    """``1 - s / t`` of every step on the grid from 1 down to eps, 1 in the last: float32 [steps].
+
+    Float32 on purpose: other arithmetic truncates to other integers (Dream generation_utils.py, _sample).
+    """
+    t = torch.linspace(1, eps, steps + 1)
+    ratio = 1 - t[1:] / t[:-1]
+    ratio[-1] = 1.0
+    return ratio
+
+
+class Quota(Strategy):
+    """The masks of a block spread evenly over its steps (LLaDA's published sampler; exact)."""
+
+    name = "quota"
+    source = "LLaDA, ML-GSAI/LLaDA generate.py"
+    until_full = False
+
+    rank_by: RankBy = "confidence"
+
+    @property
+    def score(self) -> PositionScore:
+        return SCORES[self.rank_by]
+
+    def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
+        return even_schedule(masks, self.planned(length))[first:]
+
+    def most_forwards(self, length: int) -> int:
+        return min(self.planned(length), length)
+
+    def limit(self, length: int, schedule: Sequence[int]) -> int:
+        return len(schedule)
+
+    def count(self, ranked: Ranked, at: OpenPositions) -> tuple[Tensor, Tensor]:
+        count_R = torch.minimum(at.quota_R, ranked.count_R)
+        return count_R, of_swap(ranked, count_R)
+
+
+class BlockQuota(Quota):
+    """The block length spread evenly over the steps, until the block is full: a first block that holds prompt tokens
+    needs fewer (SDAR's low_confidence_static; exact)."""
+
+    name = "block_quota"
+    source = "SDAR, JetAstra/SDAR generate.py, low_confidence_static"
+    until_full = True
+
+    def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
+        return even_schedule(length, self.planned(length))[first:]
+
+    def limit(self, length: int, schedule: Sequence[int]) -> int:
+        return self.planned(length)
+
+
+class TimeQuota(Quota):
+    """Step i unmasks ``int(masks left * (1 - s / t))`` on a grid of times, the last one all (Dream; exact). The masks
+    of the prompt count too."""
+
+    name = "time_quota"
+    source = "Dream, DreamLM/Dream generation_utils.py"
+
+    order_temperature: float = Field(default=0.0, ge=0)
+    """Above 0, positions are drawn from softmax(score / this)."""
+    eps: float = Field(default=1e-3, gt=0, lt=1)
+    """The last time of the grid."""
+
+    @property
+    def score(self) -> PositionScore:
+        return DrawnOrder(super().score, self.order_temperature) if self.order_temperature > 0 else super().score
+
+    def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
+        quota, left = [], masks + before
+        for ratio in time_ratios(self.planned(length), self.eps)[first:]:
+            quota.append(int(torch.tensor(float(left)) * ratio))
+            left -= quota[-1]
+        return quota

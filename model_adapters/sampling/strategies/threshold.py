@@ -1,0 +1,34 @@
+"""All positions that reach a threshold, at least one."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from dare_bench.model_adapters.sampling.margins import of_threshold
+from dare_bench.model_adapters.sampling.ranking import Ranked
+from dare_bench.model_adapters.sampling.scores import SCORES, PositionScore, RankBy
+from dare_bench.model_adapters.sampling.strategies import Strategy
+from dare_bench.model_adapters.sampling.tokens import OpenPositions
+
+
+class Threshold(Strategy):
+    """The best position always, the others where the score is at least ``threshold``, until the block is full
+    (Fast-dLLM; approximate)."""
+
+    name = "threshold"
+    source = "Fast-dLLM, arXiv 2505.22618, get_transfer_index"
+    parallel = True
+
+    threshold: float = Field(ge=0, le=1)
+    rank_by: RankBy = "confidence"
+
+    @property
+    def score(self) -> PositionScore:
+        return SCORES[self.rank_by]
+
+    def count(self, ranked: Ranked, at: OpenPositions) -> tuple[Tensor, Tensor]:
+        over_RW = ranked.sorted_RW >= self.threshold
+        count_R = torch.minimum(over_RW.sum(1).clamp(min=1), ranked.count_R)
+        return count_R, of_threshold(ranked, self.threshold, torch.ones_like(count_R), ranked.count_R, count_R)

@@ -1,0 +1,193 @@
+"""Which token each open position would get, and with which confidence: logits -> tokens, confidences, scores.
+
+Works in chunks of positions, so that no vocabulary-wide float64 tensor of all positions is ever held.
+
+Shape letters: N open positions, R rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from dare_bench.diffusion.rng import Draw, uniform
+from dare_bench.errors import ModelOutputError
+from dare_bench.model_adapters.sampling.filters import keep
+from dare_bench.model_adapters.sampling.margins import Lead, Sensitivity, distance, of_tokens
+from dare_bench.model_adapters.sampling.scores import PositionScore
+
+CHUNK_ELEMENTS = 1 << 24
+
+
+@dataclass(frozen=True)
+class TokenPolicy:
+    """How a token is chosen at a position. Argmax at temperature 0 or top_k 1, else a draw."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    top_p_first: bool = False
+    confidence_of: Literal["plain", "tempered", "kept"] = "plain"
+    """The distribution a confidence is read from: softmax(logits) | at temperature | also after top-k and top-p."""
+    suppressed: tuple[int, ...] = ()
+    """Ids whose logits are -inf before a token is chosen."""
+    uncounted: tuple[int, ...] = ()
+    """Ids whose logits are -inf after the token is chosen, when its confidence is taken."""
+    confidence_float64: bool = False
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0 or self.top_k == 1
+
+
+@dataclass(frozen=True)
+class OpenPositions:
+    """The open positions of one forward. Those of a row stand together.
+
+    ``position_N`` counts from the first response token; ``masked_N`` is False where a written token may be replaced
+    (editing). Of all rows of the batch: the ``key_R`` of a row's random numbers, forwards of the block (``step_R``) and
+    of the row (``turn_R``) so far, positions due by schedule, first column of the block, and length of the canvas.
+    """
+
+    row_N: Tensor
+    column_N: Tensor
+    position_N: Tensor
+    current_N: Tensor
+    masked_N: Tensor
+    key_R: Tensor
+    step_R: Tensor
+    turn_R: Tensor
+    quota_R: Tensor
+    begin_R: Tensor
+    lengths: Sequence[int]
+
+    @property
+    def rows(self) -> int:
+        return len(self.key_R)
+
+    @property
+    def no_margin_R(self) -> Tensor:
+        """Of decisions that no error of logits changes: inf, float64 [R]."""
+        return torch.full((self.rows,), float("inf"), dtype=torch.float64, device=self.row_N.device)
+
+    def only(self, which_N: Tensor) -> OpenPositions:
+        names = ("row_N", "column_N", "position_N", "current_N", "masked_N")
+        return replace(self, **{name: getattr(self, name)[which_N] for name in names})
+
+    def uniform(self, draw: Draw, which: slice = slice(None)) -> Tensor:
+        """Uniform random numbers of this forward, float64 [N]."""
+        row_N = self.row_N[which]
+        return uniform(self.key_R[row_N], draw, self.turn_R[row_N], self.position_N[which])
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """For every open position: the token it would get, its confidence (float32 or float64), the score by which it is
+    ranked, and where margins are recorded how far it is from another token (else inf) and how its score moves."""
+
+    token_N: Tensor
+    confidence_N: Tensor
+    score_N: Tensor
+    margin_N: Tensor
+    sensitivity: Sensitivity | None = None
+
+
+def propose(
+    logits_NV: Tensor,
+    policy: TokenPolicy,
+    score: PositionScore,
+    at: OpenPositions,
+    *,
+    margins: bool = False,
+    noise: Any = None,
+) -> Proposal:
+    """What each open position would get.
+
+    Args:
+        margins: record how far tokens and scores are from changing.
+        noise: the published code's own random numbers, where they are replayed (``reference.TokenNoise``).
+
+    Raises:
+        ModelOutputError: NaN or infinite logits.
+    """
+    rows = max(1, CHUNK_ELEMENTS // logits_NV.shape[1])
+    parts = []
+    for i in range(0, max(1, logits_NV.shape[0]), rows):
+        cut = slice(i, i + rows)
+        uniform_N = None if policy.greedy or noise is not None else at.uniform(Draw.TOKEN, cut)
+        parts.append(_propose(logits_NV[cut], policy, score, margins, uniform_N, noise and noise.only(cut)))
+    if len(parts) == 1:
+        return parts[0]
+    tensors = (torch.cat([getattr(p, n) for p in parts]) for n in ("token_N", "confidence_N", "score_N", "margin_N"))
+    token_N, confidence_N, score_N, margin_N = tensors
+    known = Sensitivity.joined([part.sensitivity for part in parts if part.sensitivity is not None])
+    return Proposal(token_N, confidence_N, score_N, margin_N, known)
+
+
+def _propose(
+    logits_NV: Tensor, policy: TokenPolicy, score: PositionScore, margins: bool, uniform_N: Tensor | None, noise: Any
+) -> Proposal:
+    logits_NV = _without(logits_NV.float(), policy.suppressed)
+    best_N, token_N = logits_NV.max(-1)
+    check_finite(best_N)
+    tempered_NV = logits_NV / policy.temperature if policy.temperature > 0 else logits_NV
+    kept_NV = tempered_NV
+    if policy.temperature > 0 or policy.confidence_of == "kept":
+        kept_NV = keep(tempered_NV, policy.top_k, policy.top_p, policy.top_p_first)
+    margin_N = torch.full_like(best_N, float("inf"), dtype=torch.float64)
+    if policy.greedy:
+        margin_N = of_tokens(logits_NV, token_N) if margins else margin_N
+    elif noise is not None:  # the margin of a replayed draw is not known
+        token_N = noise.tokens(logits_NV, kept_NV, policy.temperature)
+    else:
+        assert uniform_N is not None
+        token_N, margin_N = inverse_cdf(kept_NV, uniform_N, 1.0)
+        margin_N = margin_N * policy.temperature
+    # The published code removes these from the softmax after the token was chosen: a removed token has confidence 0.
+    source_NV = {"plain": logits_NV, "tempered": tempered_NV, "kept": kept_NV}[policy.confidence_of]
+    dtype = torch.float64 if policy.confidence_float64 else torch.float32
+    probability_NV = torch.softmax(_without(source_NV, policy.uncounted), -1, dtype=dtype)
+    confidence_N = probability_NV.gather(1, token_N[:, None])[:, 0]
+    score_N = score.of(probability_NV, confidence_N)
+    if not margins:
+        return Proposal(token_N, confidence_N, score_N, margin_N)
+    tempered = policy.temperature > 0 and policy.confidence_of != "plain"
+    lead = Lead(probability_NV, token_N, policy.temperature if tempered else 1.0)
+    return Proposal(token_N, confidence_N, score_N, margin_N, score.sensitivity(lead, score_N))
+
+
+def inverse_cdf(logits_NV: Tensor, uniform_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """A draw from softmax(logits / T) by one uniform a position, and its margin: the error of logits that would move an
+    edge of the token's share onto the uniform."""
+    cdf = torch.softmax(logits_NV.double() / temperature, -1).cumsum(-1)
+    cdf /= cdf[:, -1:].clone()
+    token = torch.searchsorted(cdf, uniform_N[:, None], right=True).clamp_(max=cdf.shape[1] - 1)
+    upper = cdf.gather(1, token)
+    lower = torch.where(token > 0, cdf.gather(1, (token - 1).clamp(min=0)), 0.0)
+    above, below = (
+        distance(gap, 2 * edge * (1 - edge) / temperature, torch.zeros_like(edge))
+        for gap, edge in ((upper - uniform_N[:, None], upper), (uniform_N[:, None] - lower, lower))
+    )
+    return token[:, 0], torch.minimum(above, below)[:, 0]
+
+
+def _without(logits_NV: Tensor, ids: Sequence[int]) -> Tensor:
+    if not ids:
+        return logits_NV
+    logits_NV = logits_NV.clone()
+    logits_NV[:, list(ids)] = float("-inf")
+    return logits_NV
+
+
+def check_finite(best_N: Tensor) -> None:
+    """The largest logit of each position must be a number; a NaN anywhere in a row makes its maximum NaN."""
+    if not bool(torch.isfinite(best_N).all()):
+        bad = best_N[~torch.isfinite(best_N)][0].item()
+        raise ModelOutputError(
+            f"the network gave {bad} as its largest logit at {int((~torch.isfinite(best_N)).sum())} position(s); "
+            "logits must be finite: check the weights (dare-bench validate) and the dtype"
+        )

@@ -1,0 +1,143 @@
+"""What a report is made of, and how it is written: to a terminal by rich, or as markdown.
+
+Text that a model or a data set wrote goes into :class:`Verbatim` and nowhere else: there it is neither markup nor
+control characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dare_bench.runs.text import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_BESIDE = 10_000  # characters of a text that a terminal shows beside another; a file has all
+# What markdown or the HTML inside it would obey.
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|~])")
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    text: str
+    level: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bullets:
+    """``short``: what a terminal shows of the items, where that is less."""
+
+    items: Sequence[str]
+    short: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTable:
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Verbatim:
+    """Text as it is, under a few words that say what it is."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """Texts as they are, of two sides: in columns on a terminal, one below the other in a file. ``rows``: a few words
+    that say what it is, the first side's text, the second's."""
+
+    names: tuple[str, str]
+    rows: Sequence[tuple[str, str, str]]
+
+
+Element = Heading | Paragraph | Bullets | ReportTable | Verbatim | SideBySide
+
+
+def markdown(elements: Iterable[Element]) -> str:
+    """The report as GitHub's markdown, one blank line between elements."""
+    return "\n\n".join(map(_markdown, elements)) + "\n"
+
+
+def _markdown(element: Element) -> str:
+    match element:
+        case Heading(text, level):
+            return f"{'#' * level} {escaped(text)}"
+        case Paragraph(text):
+            return escaped(text)
+        case Bullets(items, _):
+            return "\n".join(f"- {escaped(item)}" for item in items)
+        case ReportTable(columns, rows):
+            lines = [columns, ["---"] * len(columns), *rows]
+            return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
+        case Verbatim(label, text):
+            fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", text))])
+            return f"{escaped(label)}\n\n{fence}text\n{visible(text)}\n{fence}"
+        case SideBySide(names, rows):
+            both = [
+                (f"{label} ({name})", text) for label, *texts in rows for name, text in zip(names, texts, strict=True)
+            ]
+            return "\n\n".join(_markdown(Verbatim(label, text)) for label, text in both)
+
+
+def escaped(text: str) -> str:
+    """Text on one line of markdown, none of it markup."""
+    return _SPECIAL.sub(r"\\\1", " ".join(visible(text).split()))
+
+
+def _cell(text: str) -> str:
+    return text if text == "---" else escaped(text)
+
+
+def show(elements: Iterable[Element], console: Console) -> None:
+    """Print the report. The console's markup is not read: make it with ``markup=False, highlight=False``."""
+    for element in elements:
+        _show(element, console)
+
+
+def _show(element: Element, console: Console) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    match element:
+        case Heading(text, level):
+            console.print()
+            console.print(Text(visible(text), "bold reverse" if level < 2 else "bold cyan"), soft_wrap=True)
+        case Paragraph(text):
+            console.print(Text(visible(text)), soft_wrap=not console.is_terminal)
+        case Bullets(items, short):
+            for item in items if short is None else short:
+                console.print(Padding(Text(f"- {visible(item)}"), (0, 0, 0, 2), expand=False))
+        case ReportTable(columns, rows):
+            from dare_bench.reports.tables import show_table
+
+            show_table([[*map(visible, line)] for line in (columns, *rows)], console)
+        case Verbatim(label, text):
+            console.print(Text(f"{visible(label)}:", "dim"), soft_wrap=True)
+            console.print(Padding(Text(visible(text)), (0, 0, 0, 4), expand=False))
+        case SideBySide(names, rows):
+            _show_beside(names, rows, console)
+
+
+def _show_beside(names: tuple[str, str], rows: Sequence[tuple[str, str, str]], console: Console) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim", show_edge=False)
+    for name in ("", *names):
+        table.add_column(Text(visible(name)), overflow="fold", ratio=1 if name else None)
+    for label, first, second in rows:
+        table.add_row(Text(visible(label), "dim"), Text(visible(first, _BESIDE)), Text(visible(second, _BESIDE)))
+    console.print(table)

@@ -1,0 +1,67 @@
+"""How many tokens a sweep's estimate takes for the rows of a training: as many as the training makes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dare_bench
+from dare_bench.costs import sweep as sweep_costs
+from dare_bench.costs.sizes import rows_of
+from dare_bench.errors import DataError
+from dare_bench.training.spec import TrainSpec, train_spec
+
+SAID = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "12+34="},
+    {"role": "assistant", "content": "46"},
+    {"role": "user", "content": "2+2="},
+]
+ANSWER = {"role": "assistant", "content": "4"}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A dialogue with two answers, so two examples."""
+    file = tmp_path / "chat.jsonl"
+    file.write_text(json.dumps({"messages": [*SAID, ANSWER]}) + "\n")
+    return file
+
+
+def asked(model: str, data: Path, **more: Any) -> TrainSpec:
+    return train_spec(method="sft", model=model, data=str(data), output_path="-", **{"max_steps": 2, **more})
+
+
+@pytest.mark.parametrize("model", ["tiny-llada-base", "tiny-dream-base", "tiny-sdar-base", "tiny-llada2-base"])
+def test_chat_rows_have_the_tokens_of_the_chat_template(
+    model: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = dare_bench.load(model, device="cpu").loaded
+    answers = [(SAID[:2], SAID[2]), (SAID, ANSWER)]
+    least = sum(len(loaded.encode(prompt)) + len(loaded.encode(turn["content"])) for prompt, turn in answers) / 2
+    seen = rows_of(asked(model, data), loaded)
+    assert seen.count == 2
+    assert least <= seen.tokens <= least + 2, "what a template puts behind an answer is at most a token or two"
+    content = sum(len(loaded.encode(turn["content"])) for turn in SAID)
+    assert seen.tokens > 2 * content
+    sweep = {"models": model, "train": {"method": "sft", "data": str(data), "max_steps": 2}}
+    for largest in (sweep_costs.SMALL, 0):  # above this size weights are not read
+        monkeypatch.setattr(sweep_costs, "SMALL", largest)
+        made = sweep_costs.SweepEstimates.of(sweep, tmp_path / "out")
+        assert f"rows of {seen.tokens:.0f} tokens (its tokenizer)" in made.costs[f"train/{model}-sft"].text
+
+
+def test_rows_that_the_training_leaves_out_or_refuses_are_no_rows(data: Path) -> None:
+    loaded = dare_bench.load("tiny-llada-base", device="cpu").loaded
+    long = asked("tiny-llada-base", data, max_length=60, max_steps=None, num_train_epochs=1)
+    with pytest.raises(DataError, match="1 of 2 rows are longer than 60 tokens"):
+        rows_of(long, loaded)
+    kept = rows_of(long.model_copy(update={"overlong": "drop"}), loaded)
+    assert (kept.count, kept.tokens < 60) == (1, True)
+
+
+def test_without_the_checkpoint_an_estimate_says_that_it_knows_no_template(data: Path) -> None:
+    assert rows_of(asked("tiny-llada-base", data)).source == "characters / 3.5, without the chat template"

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dare_bench.errors import DareError, DataError, UsageError
+from dare_bench.errors import DareError, DataError
+from dare_bench.harness.common.answering import sample_numbers
 from dare_bench.harness.opencompass.layout import Layout
 from dare_bench.harness.opencompass.prompts import Prompter, kind_of, split_shared
 
@@ -85,12 +86,7 @@ class DataSet:
 
     def _chosen(self, limit: int | float | None, wanted: Sequence[int] | None) -> list[int]:
         if wanted is not None:
-            places = sorted(set(wanted))
-            outside = [place for place in places if not 0 <= place < self.total]
-            if outside or not places:
-                seen = f"document {outside[0]}" if outside else "no document"
-                raise UsageError(f"--samples: {seen} for task {self.name!r}; it has documents 0 to {self.total - 1}")
-            return places
+            return sample_numbers(self.name, wanted, self.total)
         if limit is None:
             return list(range(self.total))
         return list(range(min(self.total, math.ceil(limit * self.total) if limit < 1 else int(limit))))

@@ -9,6 +9,7 @@ from typing import Any
 from dare_bench.config import RunSpec
 from dare_bench.errors import DataError, UsageError
 from dare_bench.harness.common import punkt
+from dare_bench.harness.common.answering import check_scope
 from dare_bench.harness.opencompass.catalog import ConfigCatalog, RequestedConfig
 from dare_bench.harness.opencompass.layout import Layout
 from dare_bench.harness.opencompass.programs import evaluator_name
@@ -21,8 +22,7 @@ _SENTENCES = {"IFEvaluator", "IFBenchEvaluator", "MultiIFEvaluator"}
 
 def check_flags(spec: RunSpec) -> None:
     """Refuse flags of lm-eval that mean nothing here."""
-    if spec.limit is not None and spec.samples is not None:
-        raise UsageError("--limit and --samples exclude each other: the one counts documents, the other names them")
+    check_scope(spec)
     if spec.num_fewshot is not None:
         raise UsageError(
             f"--num-fewshot {spec.num_fewshot}: an OpenCompass config fixes its own examples; name a sibling of it"
@@ -100,8 +100,5 @@ def check_data(spec: RunSpec, configs: Mapping[str, tuple[RequestedConfig, Mappi
 
 
 def _check_sentences(config: str, cfg: Mapping[str, Any]) -> None:
-    if evaluator_name(cfg) in _SENTENCES and not punkt.found():
-        raise UsageError(
-            f"config {config} needs nltk's sentence model punkt_tab, which is not installed; install it with:"
-            f" {punkt.INSTALL} (offline: unpack punkt_tab.zip into tokenizers/ of a folder that NLTK_DATA names)"
-        )
+    if evaluator_name(cfg) in _SENTENCES:
+        punkt.check(f"config {config}")

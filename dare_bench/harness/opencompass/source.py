@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any
 
 from dare_bench.config import RunSpec
-from dare_bench.errors import DareError, unknown
+from dare_bench.errors import unknown
+from dare_bench.harness.common.answering import answered, failure_rows, unanswered
 from dare_bench.harness.common.code_eval import CodeRunner
 from dare_bench.harness.common.hashing import documents_hash
 from dare_bench.harness.common.repeats import equal_repeats
@@ -155,28 +156,23 @@ class OpenCompassSource:
         Args:
             only: documents to ask and score, by task; tasks that it does not name are left whole.
         """
-        requests = [r for r in self.requests() if only is None or r.task not in only or r.doc_id in only[r.task]]
-        samples = list(answer(requests))
-        if len(samples) != len(requests):
-            raise DareError(f"{len(requests)} requests got {len(samples)} samples; one each is needed")
-        failures: dict[tuple[str, Any], str] = {}
-        for request, sample in zip(requests, samples, strict=True):
-            if sample.error is not None or sample.answer is None:
-                failures.setdefault((request.task, request.doc_id), sample.error or "no answer")
-        for sample in samples:
-            self.watch(sample)  # where nobody did while answers came
-        for request, sample in zip(requests, samples, strict=True):
+        pairs = answered(self.requests(), answer, only)
+        failures = unanswered(pairs)
+        for _, sample in pairs:
+            self.watch(sample)  # where it was not watched while answers came
+        for request, sample in pairs:
             if isinstance(sample.answer, Generation):
                 scorer, text = self._scorers[request.task], sample.answer.text or ""
                 if (why := scorer.refusal(int(request.doc_id), text)) is not None:
                     failures.setdefault((request.task, request.doc_id), why)
         kept: dict[str, dict[int, AnsweredDocuments]] = {name: {} for name in self._scorers}
-        for request, sample in zip(requests, samples, strict=True):
+        for request, sample in pairs:
             if (request.task, request.doc_id) not in failures:
                 repeats = kept[request.task].setdefault(request.repeat, {})
                 repeats.setdefault(int(request.doc_id), []).append((request, sample))
         try:
             folders = [self.spec.data_dir, *self._layout.folders, *self.spec.include_path]
+            requests = [request for request, _ in pairs]
             formulas = [name for name, scorer in self._scorers.items() if scorer.evaluation.compares_formulas]
             return score(lambda: self._result(kept, failures, requests), requests, folders, formulas=formulas)
         finally:
@@ -218,7 +214,7 @@ class OpenCompassSource:
             samples=found.samples,
             fingerprints={name: self._fingerprint(self._scorers[name], list(documents[name])) for name in kept},
             notes=list(dict.fromkeys(notes)),
-            failures=[{"task": task, "doc_id": doc, "error": error} for (task, doc), error in failures.items()],
+            failures=failure_rows(failures),
             extraction=found.extraction,
             execution=self._runner.facts(found.statuses) if found.statuses else None,
         )

@@ -31,8 +31,8 @@ _IMPORTED = (
 )
 """What is missing among these is imported by the command itself."""
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(list(_IMPORTED))
+forkserver = multiprocessing.get_context("forkserver")
+forkserver.set_forkserver_preload(list(_IMPORTED))
 
 
 def start(
@@ -49,7 +49,7 @@ def start(
     """
     given = dict(os.environ if env is None else env)
     arguments = (list(words), str(stdout), str(stderr), given, str(cwd or Path.cwd()), script)
-    process = _context.Process(target=_command, args=arguments)
+    process = forkserver.Process(target=_command, args=arguments)
     process.start()
     return process
 
@@ -81,6 +81,7 @@ def _command(words: list[str], stdout: str, stderr: str, env: dict[str, str], cw
     sys.stdout, sys.stderr = (os.fdopen(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))
     os.environ.clear()
     os.environ.update(env)
+    sys.path[:0] = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
     os.chdir(cwd)
     sys.argv = [str(script or "dare-bench"), *words]
     if script is None:

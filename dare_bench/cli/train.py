@@ -24,16 +24,16 @@ from dare_bench.registry import Entry, registry
 from dare_bench.training.spec import TrainSpec
 
 app = typer.Typer(
-    help="Train a checkpoint by a method, then evaluate it (dare-bench train METHOD --help lists the settings).",
+    help="Train a checkpoint, then evaluate it. dare-bench train METHOD --help lists the settings.",
     no_args_is_help=True,
 )
 
 _FLAGS = {"model": ("--model", "-m"), "output_path": ("--output-path", "-o")}
 _OWN = {
-    "eval_tasks": ("Tasks that checkpoints are evaluated on, by commas.", str),
-    "eval_suite": ("Suite that checkpoints are evaluated on (dare-bench ls suites).", str),
-    "eval_limit": ("First N documents of each task, or a share.", str),
-    "eval_args": ("k=v,k=v: any other setting of the evaluation (gen_length=..., repeats=...).", str),
+    "eval_tasks": ("Tasks on which checkpoints are evaluated, separated by commas.", str),
+    "eval_suite": ("Suite on which checkpoints are evaluated (dare-bench ls suites).", str),
+    "eval_limit": ("First N documents of each task, or a fraction of them.", str),
+    "eval_args": ("k=v,k=v: other settings of the evaluation (gen_length=..., repeats=...).", str),
 }
 """Flags that fill ``eval``."""
 _PANEL = {
@@ -79,13 +79,13 @@ def _command(entry: Entry, whole: bool) -> Callable[..., None]:
     order = ["model", "output_path", *[n for n in TrainSpec.model_fields if n not in _PANEL], *_PANEL]
     common = {n: TrainSpec.model_fields[n] for n in dict.fromkeys(order) if n not in ("method", "options", "eval")}
     if kind is not None:
-        rates = f"Highest learning rate (default: {kind.learning_rate:g}, with LoRA {kind.lora_learning_rate:g})."
+        rates = f"Peak learning rate (default: {kind.learning_rate:g}, with LoRA {kind.lora_learning_rate:g})."
         common["learning_rate"] = copy.copy(common["learning_rate"])
         common["learning_rate"].description = rates
     fields = [(name, field, _PANEL.get(name)) for name, field in common.items()]
     of_method = [(name, field, f"Settings of {entry.name}") for name, field in own.items()]
     parameters = [
-        parameter("config", str, "YAML file with these settings; flags win over it.", None, ("--config", "-C")),
+        parameter("config", str, "YAML file with these settings; options override it.", None, ("--config", "-C")),
         *[_of_field(*item) for item in fields],
         *[parameter(name, kind, text, "Evaluation") for name, (text, kind) in _OWN.items()],
         *[_of_field(*item) for item in of_method],

@@ -54,7 +54,7 @@ class Pool:
     ) -> None:
         self._workers = min(_WORKERS, os.cpu_count() or 1) if workers is None else workers
         if self._workers < 1:
-            raise UsageError(f"workers {workers} cannot be; give 1 or more")
+            raise UsageError(f"workers={workers} is not valid: it must be at least 1")
         self._limits, self._unsafe = checked(Limits(seconds=timeout, memory_mb=memory_mb)), unsafe
         self._waiting: queue.SimpleQueue[tuple[str, str, Future[Verdict]] | None] = queue.SimpleQueue()
         self._known: dict[bytes, Future[Verdict]] = {}
@@ -68,7 +68,7 @@ class Pool:
         key = _key(solution, tests)
         with self._lock:
             if self._closed:
-                raise UsageError("the pool is closed; make a new one")
+                raise UsageError("the pool is closed; create a new one")
             if key in self._known:
                 return self._known[key]
             future: Future[Verdict] = Future()

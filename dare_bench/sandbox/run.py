@@ -41,9 +41,9 @@ def run_at(level: Level, solution: str, tests: str, limits: Limits) -> Verdict:
 
 def checked(limits: Limits) -> Limits:
     if not 0 < limits.seconds < float("inf"):
-        raise UsageError(f"timeout {limits.seconds} s cannot be; give a positive number of seconds")
+        raise UsageError(f"timeout={limits.seconds} is not valid: it must be a positive number of seconds")
     if limits.memory_mb < _MIN_MEMORY_MB:
-        raise UsageError(f"memory_mb {limits.memory_mb} is too little; Python needs {_MIN_MEMORY_MB} or more")
+        raise UsageError(f"memory_mb={limits.memory_mb} is too small: Python needs at least {_MIN_MEMORY_MB}")
     return limits
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import command
 import pytest
 from require import need_package
 from safetensors.torch import load_file
@@ -42,7 +43,8 @@ def test_it_is_listed_and_shows_its_settings(installed):
 
 def test_it_trains_and_without_gamma_it_is_sft(installed, tmp_path):
     for name, words in (("focal", ["focal"]), ("zero", ["focal", "--gamma", "0"]), ("sft", ["sft"])):
-        run(installed, "train", *words, *ASKED, "-o", str(tmp_path / name))
+        done = command.run("train", *words, *ASKED, "-o", str(tmp_path / name), env=installed)
+        assert done.returncode == 0, done.stderr
     focal, zero, sft = (load_file(tmp_path / name / "model.safetensors") for name in ("focal", "zero", "sft"))
     assert all((zero[name] == sft[name]).all() for name in sft)
     assert any((focal[name] != sft[name]).any() for name in sft)

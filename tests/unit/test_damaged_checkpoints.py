@@ -157,7 +157,7 @@ FILES: dict[str, tuple[Damage, str]] = {
     },
     "a device by a link": (linked("added_tokens.json", "/dev/zero"), "added_tokens.json: it is a device, allowed"),
     **{
-        f"{name}: large": (large(name), f"{name}: it has 67,108,865 bytes, a text file there may have at most 67,108")
+        f"{name}: large": (large(name), f"{name}: it has 67,108,865 bytes, more than the limit of 67,108")
         for name in ("tokenizer.json", "added_tokens.json", "chat_template.jinja", "tokenizer.model")
     },
     "tokenizer: nested": (written("tokenizer_config.json", DEEP), "nested deeper than 64"),

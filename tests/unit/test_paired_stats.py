@@ -210,6 +210,7 @@ def _within(share: float, lo: float, hi: float) -> None:
     assert lo <= share <= hi, f"{share:.3f} is not between {lo} and {hi}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "replicates"), [(50, 2000), (200, 600), (1000, 250)])
 def test_coverage_for_right_and_wrong(n: int, replicates: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Documents of all difficulties, the second run better by five points on average: the answers of the two runs go
@@ -228,6 +229,7 @@ def test_coverage_for_right_and_wrong(n: int, replicates: int, monkeypatch: pyte
     _within(covered / replicates, 0.93, 0.97)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "replicates"), [(50, 800), (200, 400), (1000, 250)])
 def test_coverage_and_size_for_graded_values(n: int, replicates: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Means of four answers: most documents change a little. Half of the replicates have no difference to find."""
@@ -292,6 +294,7 @@ def _any(families: Sequence[Sequence[float]]) -> float:
     return float(np.mean([any(p is not None and p <= 0.05 for p in holm(family)) for family in families]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [10, 60, 200])
 def test_coverage_of_a_single_graded_score(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Student's t for ten documents, the bootstrap for more (:func:`dare_bench.analysis.intervals.interval`)."""

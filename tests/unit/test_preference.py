@@ -357,8 +357,8 @@ def test_answers_end_as_in_fine_tuning():
     ("options", "message"),
     [
         ({"noise": "band"}, "'counts'"),
-        ({"noise": "blocks"}, "attends without blocks"),
-        ({"block_length": 4}, "attends without blocks"),
+        ({"noise": "blocks"}, "no attention blocks"),
+        ({"block_length": 4}, "no attention blocks"),
         ({"noise": "coupled", "draws": 3}, "complementary pairs"),
         ({"noise": "even", "shared_noise": False}, "noise='even'"),
         ({"noise": "even", "fresh_noise": False}, "noise='even'"),

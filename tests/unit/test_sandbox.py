@@ -211,6 +211,7 @@ def humaneval() -> dict[str, tuple[str, str]]:
     }
 
 
+@pytest.mark.slow
 def test_reference_solutions_of_humaneval_pass(strongest: Level) -> None:
     pairs = humaneval()
     assert len(pairs) == 164

@@ -279,9 +279,9 @@ def test_a_canvas_ends_on_the_grid_of_blocks():
     ("options", "message"),
     [
         ({"drawz": 2}, "sft has no setting 'drawz'; closest: draws"),
-        ({"noise": "band"}, "no ELBO"),
+        ({"noise": "band"}, "not an ELBO"),
         ({"noise": "cosine"}, "noise"),
-        ({"block_length": 4}, "attends without blocks"),
+        ({"block_length": 4}, "no attention blocks"),
         ({"band": "0.3"}, "band"),
         ({"band": "0.8,0.3"}, "band=0.8,0.3"),
         ({"noise": "coupled", "draws": 3}, "complementary pairs"),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import toy_source
 import toy_tasks
+from command import forkserver
 from executor_jobs import alive, until
 from require import need_package
 from toy_model import ToyModel
@@ -63,8 +64,10 @@ def journalled(out: Path) -> dict[str, list[str]]:
     return found
 
 
-def test_any_number_of_shards_gives_the_same_run(tmp_path: Path) -> None:
+def test_any_number_of_shards_gives_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need_package("lm_eval")
+    # Workers that import nothing again; the test of killed workers starts them as users do.
+    monkeypatch.setattr("dare_bench.executors.devices.get_context", lambda _: forkserver)
     fields: dict[str, Any] = {
         "tasks": "dare_sudoku,dare_arithmetic,toy_choice",
         "limit": 6,

@@ -23,7 +23,7 @@ class Indices(list[int]):
         return value in self._members
 
 
-class Documents:
+class TaskDocuments:
     """Stands between lm-eval and a task's ``build_all_requests``: prompts are built once (few-shot examples are drawn
     in the order of the documents, so a second build over fewer documents would give other prompts), and later passes
     see the same instances, or those of chosen documents, with empty responses.

@@ -24,7 +24,7 @@ class AnsweringLM(LM):
     Args:
         model: whose tokenizer and facts these are.
         answer: one sample with an answer for each of lm-eval's instances, in their order. ``dare-bench eval`` gives
-            :class:`RecordedAnswers`, lm-eval's own command an engine's queue (:mod:`dare_bench.lm_eval`).
+            :class:`SampleLookup`, lm-eval's own command an engine's queue (:mod:`dare_bench.lm_eval`).
         template: the chat template's name, where ``--apply-chat-template`` names one.
     """
 
@@ -128,8 +128,8 @@ class AnsweringLM(LM):
         return template if isinstance(has, Mapping) else None
 
 
-class RecordedAnswers:
-    """Answers instances of :class:`~dare_bench.harness.lm_eval.documents.Documents` from finished samples.
+class SampleLookup:
+    """Answers instances of :class:`~dare_bench.harness.lm_eval.documents.TaskDocuments` from finished samples.
 
     Args:
         samples: by (task, document, index, repeat).

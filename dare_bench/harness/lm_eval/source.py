@@ -20,13 +20,13 @@ from dare_bench.errors import DareError, DataError, UsageError, unknown
 from dare_bench.harness.common.code_eval import CodeRunner, standing_in
 from dare_bench.harness.common.hashing import documents_hash
 from dare_bench.harness.common.local_data import LocalData, without_scripts
-from dare_bench.harness.common.repeats import Part, combine, equal_repeats
+from dare_bench.harness.common.repeats import RepeatResult, combine, equal_repeats
 from dare_bench.harness.common.requests import RequestBuilder, place
 from dare_bench.harness.common.result import HarnessResult
 from dare_bench.harness.common.scoring_process import check_scoring, score, unprotected
 from dare_bench.harness.lm_eval.code_scoring import CodeScoring, code_mark
 from dare_bench.harness.lm_eval.code_tasks import evaluating_tasks, refuse_unknown_code, sandboxed_tasks
-from dare_bench.harness.lm_eval.documents import Documents, without_tasks
+from dare_bench.harness.lm_eval.documents import TaskDocuments, without_tasks
 from dare_bench.harness.lm_eval.extraction import annotate, tally, unread
 from dare_bench.harness.lm_eval.ifeval_data import check_punkt
 from dare_bench.harness.lm_eval.scorers import is_mathematical
@@ -101,7 +101,7 @@ class LmEvalSource:
         self._runner = CodeRunner(spec)
         self._code = CodeScoring(self._runner, {})
         self._tasks: Any = None
-        self._documents: dict[str, Documents] = {}
+        self._documents: dict[str, TaskDocuments] = {}
         self._requests: list[Request] | None = None
 
     def requests(self) -> list[Request]:
@@ -189,10 +189,10 @@ class LmEvalSource:
         from dare_bench.harness.lm_eval.building import build_requests
         from dare_bench.harness.lm_eval.lm import AnsweringLM
         from dare_bench.harness.lm_eval.quiet_lm_eval import quiet
-        from dare_bench.harness.lm_eval.task_manager import Tasks
+        from dare_bench.harness.lm_eval.task_manager import LocalTaskManager
 
         with quiet(self.notes), without_scripts():
-            self._tasks = Tasks(self._index, self._data, code_mark(self._code_tasks))
+            self._tasks = LocalTaskManager(self._index, self._data, code_mark(self._code_tasks))
             with standing_in(self._runner) if self._code_tasks else contextlib.nullcontext():
                 loaded = self._tasks.load(self._names)["tasks"]
             refuse_unknown_code((n for n, t in loaded.items() if getattr(t, "UNSAFE_CODE", False)), self._code_tasks)
@@ -201,7 +201,7 @@ class LmEvalSource:
                 if name not in loaded:
                     raise unknown("task in --samples", name, loaded)
             repeats = self.spec.repeats
-            self._documents = {name: Documents(task, wanted.get(name), repeats) for name, task in loaded.items()}
+            self._documents = {name: TaskDocuments(task, wanted.get(name), repeats) for name, task in loaded.items()}
             self._code = CodeScoring(self._runner, {n: d for n, d in self._documents.items() if n in self._code_tasks})
             lm = AnsweringLM(self.model, list, self.spec.apply_chat_template)
             with self._named_errors():
@@ -212,9 +212,9 @@ class LmEvalSource:
         """``--samples`` as lm-eval takes it."""
         return {name: d.wanted for name, d in self._documents.items() if d.wanted is not None} or None
 
-    def _score(self, kept: Mapping[str, list[int] | None], samples: Mapping[Any, Sample], part: int) -> Part:
+    def _score(self, kept: Mapping[str, list[int] | None], samples: Mapping[Any, Sample], part: int) -> RepeatResult:
         """(results, rows by task) of one of the repeats, in plain JSON values."""
-        from dare_bench.harness.lm_eval.lm import AnsweringLM, RecordedAnswers
+        from dare_bench.harness.lm_eval.lm import AnsweringLM, SampleLookup
         from dare_bench.harness.lm_eval.quiet_lm_eval import quiet
 
         everything = self._tasks.load(self._names)
@@ -225,7 +225,7 @@ class LmEvalSource:
         try:
             self._tasks.show(without_tasks(everything, _dropped(kept)))
             with quiet(self.notes), limited(everything["tasks"], part=part) as watched:
-                lm = AnsweringLM(self.model, RecordedAnswers(samples, part), self.spec.apply_chat_template)
+                lm = AnsweringLM(self.model, SampleLookup(samples, part), self.spec.apply_chat_template)
                 found = _plain_json(self._lm_eval(lm, limit, chosen))
         finally:
             self._tasks.show(everything)

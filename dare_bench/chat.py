@@ -43,7 +43,9 @@ def render(messages: Sequence[Any], tokenizer: Any, **options: Any) -> str:
     given = options.get("chat_template") or getattr(tokenizer, "chat_template", None) or ""
     longest = max(map(len, given.values()), default=0) if isinstance(given, Mapping) else len(given)
     if longest > MAX_LENGTH:
-        raise PromptError(f"the chat template has {longest:,} characters, at most {MAX_LENGTH:,} are taken; {_REMEDY}")
+        raise PromptError(
+            f"the chat template has {longest:,} characters, more than the limit of {MAX_LENGTH:,}; {_REMEDY}"
+        )
     special = getattr(tokenizer, "special_tokens_map", None)
     if special is None:
         return str(tokenizer.apply_chat_template(list(messages), tokenize=False, **options))
@@ -52,7 +54,9 @@ def render(messages: Sequence[Any], tokenizer: Any, **options: Any) -> str:
     try:
         raw = json.dumps(request).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise PromptError(f"chat messages hold text, numbers, lists and mappings by text, but: {error}") from error
+        raise PromptError(
+            f"chat messages may contain text, numbers, lists, and mappings with text keys: {error}"
+        ) from error
     return _text(_worker.ask(raw))
 
 
@@ -63,7 +67,7 @@ def _text(answer: Mapping[str, str]) -> str:
         from jinja2 import TemplateError
 
         raise TemplateError(answer["refused"])
-    raise PromptError(f"the chat template does not take these messages: {answer['failed']}")
+    raise PromptError(f"the chat template refuses these messages: {answer['failed']}")
 
 
 class _Worker:
@@ -116,7 +120,7 @@ def _why(code: int) -> PromptError:
     if code == -signal.SIGALRM:
         return PromptError(f"the chat template was still rendering after {SECONDS:g} seconds; {_REMEDY}")
     if code == NO_MEMORY:
-        return PromptError(f"the chat template takes more than {MEMORY >> 20:,} MiB of memory; {_REMEDY}")
+        return PromptError(f"the chat template needs more than {MEMORY >> 20:,} MiB of memory; {_REMEDY}")
     return PromptError(f"the process that renders the chat template ended with exit code {code}; {_REMEDY}")
 
 

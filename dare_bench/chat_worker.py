@@ -57,7 +57,7 @@ def _answer(render: Any, request: dict[str, Any]) -> dict[str, str]:
     except Exception as error:  # whatever Python raises for what a template does
         return {"failed": f"{type(error).__name__}: {str(error)[:1000]}"}
     if len(text) > MAX_PROMPT:
-        return {"failed": f"the prompt has {len(text):,} characters, at most {MAX_PROMPT:,} are taken"}
+        return {"failed": f"the prompt has {len(text):,} characters, more than the limit of {MAX_PROMPT:,}"}
     return {"text": text}
 
 

@@ -30,53 +30,58 @@ class RunSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str = Field(description="Checkpoint: a folder, a hub id or a bundled name.")
-    adapter: str | None = Field(None, description="LoRA adapter on the model: a folder or a hub id.")
-    family: str | None = Field(None, description="Family, where config.json does not tell.")
+    adapter: str | None = Field(None, description="LoRA adapter for the model: a folder or a hub id.")
+    family: str | None = Field(None, description="Family, if config.json does not identify it.")
     model_args: dict[str, Any] = Field(
-        default_factory=dict, description="k=v,k=v for opening the model (mask_id, eos_id, ...)."
+        default_factory=dict, description="k=v,k=v for loading the model (mask_id, eos_id, ...)."
     )
     device: str | None = Field(None, description="cpu, cuda, cuda:1, ...")
     dtype: str | None = Field(None, description="float32, bfloat16, ...")
-    harness: str = Field("lm-eval", description="Who owns the tasks: lm-eval, opencompass.")
-    tasks: tuple[str, ...] = Field(description="Names, groups, globs, suites (dare, dare-smoke), by commas.")
-    num_fewshot: int | None = Field(None, ge=0, description="Examples in the prompt.")
+    harness: str = Field("lm-eval", description="Harness of the tasks: lm-eval or opencompass.")
+    tasks: tuple[str, ...] = Field(
+        description="Names, groups, globs or suites (dare, dare-smoke), separated by commas."
+    )
+    num_fewshot: int | None = Field(None, ge=0, description="Number of few-shot examples in the prompt.")
     decoding: dict[str, Any] = Field(
         default_factory=dict, description="k=v,k=v: any decoding field of the family (docs/python.md)."
     )
     likelihood: dict[str, Any] = Field(
-        default_factory=dict, description="k=v,k=v for likelihoods (mc_num, estimator, ...)."
+        default_factory=dict, description="k=v,k=v: fields of log-likelihoods (mc_num, estimator, ...)."
     )
-    limit: int | float | None = Field(None, description="First N documents of each task, or a share (0.1).")
+    limit: int | float | None = Field(None, description="First N documents of each task, or a fraction of them (0.1).")
     samples: dict[str, list[int]] | None = Field(
-        None, description='JSON or its file: {"task": [0, 5]} names documents.'
+        None, description='Documents by number, as JSON or a JSON file: {"task": [0, 5]}.'
     )
     seeds: tuple[int, int, int, int] = Field(
-        DEFAULT_SEEDS, description="One, or four: python,numpy,torch,fewshot. (default: 0,1234,1234,1234)"
+        DEFAULT_SEEDS, description="One seed, or four: python,numpy,torch,fewshot. (default: 0,1234,1234,1234)"
     )
     repeats: int = Field(
-        1, ge=1, le=MAX_REPEATS, description="Answers for each prompt (at most 10,000): their mean, and pass@k."
+        1, ge=1, le=MAX_REPEATS, description="Answers to each prompt (at most 10,000); reports their mean and pass@k."
     )
     apply_chat_template: bool | str = Field(
-        False, description="Prompts through the chat template, or its variant NAME (off: --no-apply-chat-template)."
+        False, description="Apply the chat template, or the template NAME (disable: --no-apply-chat-template)."
     )
-    fewshot_as_multiturn: bool = Field(True, description="Examples as turns of a chat.")
-    system_instruction: str | None = Field(None, description="A system message before every prompt.")
-    include_path: tuple[str, ...] = Field((), description="Folders with more task files, by commas.")
-    data_dir: str | None = Field(None, description="Local data sets (manifest.json).")
-    max_rows: int | None = Field(None, ge=1, description="Most rows at a time; changes no result.")
-    devices: int = Field(1, ge=1, description="Worker processes, one a GPU (on CPU: processes). (default: 1)")
-    executor: str | None = Field(None, description="Where shards are answered: devices, ray (docs/scale.md).")
+    fewshot_as_multiturn: bool = Field(True, description="Few-shot examples as chat turns.")
+    system_instruction: str | None = Field(None, description="System message for every prompt.")
+    include_path: tuple[str, ...] = Field((), description="Folders with additional task files, separated by commas.")
+    data_dir: str | None = Field(None, description="Folder of local data sets, with a manifest.json (docs/data.md).")
+    max_rows: int | None = Field(
+        None, ge=1, description="Maximum number of rows computed together; does not change results."
+    )
+    devices: int = Field(1, ge=1, description="Number of worker processes, one per GPU (or on CPU). (default: 1)")
+    executor: str | None = Field(None, description="Where shards run: devices or ray (docs/scale.md).")
     ray_address: str | None = Field(
-        None, description="Ray cluster, host:port. (default: RAY_ADDRESS, else one started here)"
+        None, description="Ray cluster, host:port. (default: RAY_ADDRESS, or a new local one)"
     )
-    output_path: str = Field("out", description="Where runs go. (default: out)")
-    fresh: bool = Field(False, description="A new run beside an existing one.")
+    output_path: str = Field("out", description="Folder for runs. (default: out)")
+    fresh: bool = Field(False, description="Start a new run next to an existing one.")
     log_samples: bool = Field(True, description="Write samples and unmasking traces. (default: on)")
     unsafe_no_sandbox: bool = Field(
-        False, description="Run generated code even where no sandbox works; the result says so."
+        False, description="Run generated code even if no sandbox works; the result records it."
     )
     recipe: str | None = Field(
-        None, description="A published score: checkpoint/entry, by commas (dare-bench ls recipes)."
+        None,
+        description="Settings of a published score: checkpoint/entry, separated by commas (dare-bench ls recipes).",
     )
     part_of: str | None = None
 
@@ -96,7 +101,7 @@ class RunSpec(BaseModel):
         if any(seed is None for seed in seeds):
             raise ValueError(
                 "expected one whole number, or four: python,numpy,torch,fewshot"
-                " (lm-eval's None is not taken: every run here is seeded)"
+                " (lm-eval's None is not accepted: every run is seeded)"
             )
         return seeds * 4 if len(seeds) == 1 else seeds
 
@@ -106,7 +111,7 @@ class RunSpec(BaseModel):
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (number and math.isfinite(value) and value > 0):
             raise ValueError(
-                "must be a count of documents (50) or a share of them (0.1), above 0; without it all are taken"
+                "must be a count of documents (50) or a share of them (0.1), above 0; omit it to use all documents"
             )
         return value
 
@@ -114,7 +119,7 @@ class RunSpec(BaseModel):
     @classmethod
     def _some(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if not value:
-            raise ValueError("no task named")
+            raise ValueError("no task given")
         return value
 
     @property
@@ -133,7 +138,7 @@ def one_line(error: ValidationError, what: str) -> str:
         # Where several types are allowed, pydantic names the one that it tried: "list[...]", "function-after[...]".
         name = _short(".".join(str(p) for p in item["loc"] if "[" not in str(p)))[1:-1] or what
         if item["type"] == "extra_forbidden":
-            parts.append(f"{name!r} is no field of {what}")
+            parts.append(f"{name!r} is not a field of {what}")
         elif not item["loc"]:  # what is wrong is how fields go together; the message names them
             parts.append(f"{what}: {item['msg'].removeprefix('Value error, ')}")
         else:
@@ -203,7 +208,7 @@ def check_names(fields: Mapping[str, Any]) -> None:
             **{f: f for f in RunSpec.model_fields},
         }
         near = ", ".join(shown[one] for one in closest(name, shown))
-        raise UsageError(text + (f"; closest: {near}" if near else "; docs/python.md names them"))
+        raise UsageError(text + (f"; closest: {near}" if near else "; docs/python.md lists them"))
 
 
 def run_spec(**fields: Any) -> RunSpec:
@@ -254,5 +259,5 @@ def _value(raw: str, shown: str) -> Any:
     try:
         return reading.parse_yaml(raw)
     except ValueError as error:
-        hint = "a text with special characters needs quotes"
+        hint = "text with special characters needs quotation marks"
         raise UsageError(f"cannot read {_short(shown)}: {error}; {hint}") from error

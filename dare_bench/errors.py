@@ -1,8 +1,8 @@
-"""Every error a user can meet: what happened, the value seen, what is allowed, what to do, in one line.
+"""All errors that users see. A message is one line: what happened, the value seen, what is allowed, what to do.
 
-The command line prints the message alone (``--debug`` adds the traceback) and leaves with ``exit_code``:
-0 fine, 1 the run failed, 2 usage, 3 regression, 4 incomplete (some samples failed), 130 interrupted and resumable
-(143 by SIGTERM, 129 by SIGHUP).
+The command line prints only the message (``--debug`` adds the traceback) and exits with ``exit_code``: 0 finished,
+1 failed, 2 usage error, 3 regression, 4 incomplete (some samples failed), 130 interrupted and resumable (143 by
+SIGTERM, 129 by SIGHUP).
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from collections.abc import Iterable
 
 
 class DareError(Exception):
-    """Base of all errors that are meant for a person. The message is one line."""
+    """Base class of all errors that are shown to users. The message is one line."""
 
     exit_code = 1
 
 
 class UsageError(DareError):
-    """The words of a call or command are off: an unknown name, a value out of range, fields that exclude each other."""
+    """A usage error: an unknown name, a value out of range, or arguments that exclude each other."""
 
     exit_code = 2
 
 
 class DecodingError(UsageError):
-    """A decoding field that the family does not have, or a value that cannot be (steps that blocks do not divide)."""
+    """A decoding field that the family does not have, or an invalid value (steps not divisible by the blocks)."""
 
 
 class PromptError(UsageError):
-    """A prompt that this model cannot take: longer than its context, without a tokenizer to read it, empty."""
+    """A prompt that the model cannot process: empty, longer than its context, or text without a tokenizer."""
 
 
 class UnknownNameError(UsageError):
-    """A task, model, family or field nobody knows; the message names the closest ones."""
+    """An unknown task, model, family or field; the message lists the closest names."""
 
 
 class CheckpointError(DareError):
-    """A checkpoint that cannot be opened: not there, another family, missing or truncated shards, wrong shapes."""
+    """A checkpoint that cannot be loaded: missing, of an unknown family, truncated or missing shards, wrong shapes."""
 
 
 class ModelOutputError(DareError):
-    """The network gave NaN or infinite logits."""
+    """The network returned NaN or infinite logits."""
 
 
 class MemoryLimitError(DareError):
@@ -53,15 +53,15 @@ class DataError(DareError):
 
 
 class TrainingError(DareError):
-    """Training that cannot go on: a loss that is no number, a folder that holds another training."""
+    """Training that cannot continue: a NaN or infinite loss, or an output folder of another training."""
 
 
 class RunError(DareError):
-    """A run directory that cannot be used: locked by another process, damaged, of another schema."""
+    """A run directory that cannot be used: locked by another process, damaged, or of another schema version."""
 
 
 class SaveError(DareError):
-    """Results could not be written (disk full, no permission). Never swallowed."""
+    """Results could not be written (disk full, no permission). This error is never ignored."""
 
 
 class IncompleteError(DareError):
@@ -80,35 +80,35 @@ _SYNONYMS = {
     "num_steps": ("steps", "denoising_steps", "max_steps"),
     "shots": ("num_fewshot",),
 }
-"""What other programs call settings that have another name here, or the one that comes nearest."""
+"""Names of settings in other programs, with the corresponding or most similar names here."""
 
 
 _NEAR = 0.6
-"""Similarity from which on a name is worth suggesting, 0 to 1."""
+"""Minimum similarity of a suggested name, from 0 to 1."""
 _WORD, _NEAR_WORD = 4, 0.8
-"""The same of one word of a name: letters from which on it counts, and its similarity."""
+"""Minimum length and minimum similarity of a single word of a name."""
 _FEW = 12
-"""Known names that fit into one line."""
+"""Maximum number of known names that a message lists."""
 
 
 def closest(name: str, known: Iterable[str], n: int = 3) -> list[str]:
-    """The ``n`` known names nearest to ``name``, best first; none if not even the best is near."""
+    """The ``n`` known names most similar to ``name``, best first; empty if none is similar enough."""
     names = sorted(set(known))
-    meant = [other for other in _SYNONYMS.get(name, ()) if other in names]
-    found = difflib.get_close_matches(name, names, n=n, cutoff=0.0)
+    synonyms = [other for other in _SYNONYMS.get(name, ()) if other in names]
+    matches = difflib.get_close_matches(name, names, n=n, cutoff=0.0)
     # difflib misses obvious prefixes of long names ("gsm" for "gsm8k_cot"): put those first.
     prefixed = sorted((k for k in names if k.startswith(name)), key=lambda k: (len(k), k))[:n]
     lower = name.lower()
-    near = meant or prefixed or difflib.get_close_matches(lower, {k.lower() for k in names}, n=1, cutoff=_NEAR)
+    near = synonyms or prefixed or difflib.get_close_matches(lower, {k.lower() for k in names}, n=1, cutoff=_NEAR)
     if not near and len(name) >= _WORD:  # "anatomi" for "lukaemon_mmlu_anatomy"
         words = {word for k in names for word in re.split(r"[\W_]+", k.lower()) if len(word) >= _WORD}
         near = difflib.get_close_matches(lower, words, n=1, cutoff=_NEAR_WORD)
-    return list(dict.fromkeys([*meant, *prefixed, *found]))[:n] if near else []
+    return list(dict.fromkeys([*synonyms, *prefixed, *matches]))[:n] if near else []
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """``; closest: a, b, c``, to put behind what is wrong with ``name``. Where no known name is near: all of
-    them, if they are few."""
+    """``; closest: a, b, c``, to append to an error message about ``name``. If no known name is similar, all known
+    names, provided that there are few."""
     names = sorted(set(known))
     if near := closest(name, names):
         return f"; closest: {', '.join(near)}"
@@ -116,7 +116,9 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
-    """An :class:`UnknownNameError` that names the three closest known names."""
+    """An :class:`UnknownNameError` that lists the three closest known names."""
     names = sorted(set(known))
-    hint = suggestion(name, names) or (f"; none of the {len(names):,} known is near" if names else "; none is known")
+    hint = suggestion(name, names) or (
+        f"; none of the {len(names):,} known names is similar" if names else "; no names are known"
+    )
     return UnknownNameError(f"unknown {kind} {name!r}{hint}")

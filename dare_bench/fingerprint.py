@@ -123,9 +123,9 @@ def content_hash(folder: str | Path) -> str:
     files = content_files(path.resolve())
     if not any(file.suffix == ".safetensors" for file in files):
         others = sorted(file.name for file in path.iterdir() if file.suffix in (".bin", ".pt"))
-        hint = f"; {others[0]} is a pickle, which is never loaded: convert it to safetensors" if others else ""
+        hint = f"; {others[0]} is a pickle file, which is never loaded; convert it to safetensors" if others else ""
         raise CheckpointError(
-            f"no *.safetensors file in {path}; a checkpoint has one or more, beside its config.json{hint}"
+            f"no *.safetensors file in {path}; a checkpoint needs at least one next to its config.json{hint}"
         )
     memory = _Remembered()
     try:

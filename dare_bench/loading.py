@@ -39,13 +39,13 @@ def locate(checkpoint: str | Path) -> Path:
         return _from_hub(name)
     if name in _LM_EVAL:
         raise CheckpointError(
-            f"no checkpoint {name!r}: model is the checkpoint itself, a folder, hub id or bundled name; where lm-eval"
-            f" has --model {name} --model-args pretrained=X, give --model X"
+            f"no checkpoint {name!r}: model is the checkpoint itself, a folder, hub id or bundled name; instead of"
+            f" lm-eval's --model {name} --model-args pretrained=X, use --model X"
         )
     near = suggestion(name, registry().names("checkpoint"))
     raise CheckpointError(
-        f"no checkpoint {name!r}: no such folder or bundled name{near}; the hub was not asked: its ids are owner/name;"
-        " dare-bench ls models lists what is bundled"
+        f"no checkpoint {name!r}: no such folder or bundled name{near}; not searched on the hub, whose"
+        " ids are owner/name; dare-bench ls models lists the bundled names"
     )
 
 
@@ -82,9 +82,11 @@ def base_and_adapter(checkpoint: str | Path, adapter: str | Path | None = None) 
         return (_base_of(path), str(checkpoint)) if is_adapter(path) else (str(checkpoint), None)
     folder = locate(adapter)
     if not (folder / ADAPTER).is_file():
-        raise CheckpointError(f"{adapter}: no {ADAPTER} in it; an adapter folder as peft writes it has one")
+        raise CheckpointError(f"{adapter}: no {ADAPTER} in it; give an adapter folder in peft's format")
     if is_adapter(path):
-        raise UsageError(f"{checkpoint} is an adapter too, of {_base_of(path)!r}; give the base model and one adapter")
+        raise UsageError(
+            f"{checkpoint} is itself an adapter, of {_base_of(path)!r}; give the base model and one adapter"
+        )
     return str(checkpoint), str(adapter)
 
 
@@ -100,10 +102,10 @@ def _base_of(path: Path) -> str:
         base = locate(name)
     except CheckpointError as error:
         raise CheckpointError(
-            f"{path}: its base model {name!r} is not here; give model=BASE and adapter={path}"
+            f"{path}: its base model {name!r} was not found; give model=BASE and adapter={path}"
         ) from error
     if is_adapter(base):
-        raise CheckpointError(f"{path}: its base model {name!r} is an adapter itself; merge that one first")
+        raise CheckpointError(f"{path}: its base model {name!r} is itself an adapter; merge that adapter first")
     return str(name)
 
 
@@ -121,7 +123,7 @@ def _from_hub(name: str) -> Path:
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
-            f"no checkpoint {name!r}: no such folder is here, and the hub was asked in vain ({reason})"
+            f"no checkpoint {name!r}: there is no such folder, and the hub did not return it ({reason})"
         ) from error
 
 
@@ -143,10 +145,10 @@ def family_of(path: Path, family: str | None = None) -> Entry:
     names = ", ".join(entry.name for entry in entries)
     if str(seen[1]).endswith(_AUTOREGRESSIVE):
         raise CheckpointError(
-            f"{what} is an autoregressive model by its name; these are not supported yet, only diffusion models of the"
-            f" families {names} (if it is one, --family NAME or family= says which)"
+            f"{what} seems to be an autoregressive model; supported are diffusion models of the"
+            f" families {names} (if it is one of them, give --family NAME, in Python family=)"
         )
-    raise CheckpointError(f"{what} is of no known family; --family NAME, in Python family=, says which: {names}")
+    raise CheckpointError(f"{what} is of an unknown family; give --family NAME, in Python family=, one of {names}")
 
 
 def _words(settings: dict[str, Any]) -> dict[str, Any]:

@@ -38,10 +38,12 @@ def merge(
     """
     out = Path(output_path)
     if there := next((name for name in ("config.json", ADAPTER, LINEAGE) if (out / name).exists()), None):
-        raise UsageError(f"{out} holds a model already ({there}); choose another output folder")
+        raise UsageError(f"{out} already contains a model ({there}); choose another output folder")
     base, named = base_and_adapter(adapter) if model is None else base_and_adapter(model, adapter)
     if named is None:
-        raise UsageError(f"{adapter} is no adapter folder: it has a config.json; give the base and an adapter")
+        raise UsageError(
+            f"{adapter} is not an adapter folder, because it has a config.json; give the base and an adapter"
+        )
     opened = load(base, adapter=named, dtype=dtype or _own_dtype(locate(base)), device=device, family=family)
     opened.loaded.merge_adapter()
     opened.save(out)

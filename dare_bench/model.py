@@ -158,7 +158,7 @@ class Model:
                 raise PromptError(f"prompt {int(sample.request.key) + 1} of {len(requests)}: {sample.error}")
             answers[sample.request.key] = sample.answer
         if len(answers) != len(requests):
-            raise DareError(f"{len(requests)} requests, {len(answers)} answers: a defect of the model's adapter")
+            raise DareError(f"{len(requests)} requests, {len(answers)} answers; this is a bug in the model's family")
         return [answers[request.key] for request in requests]
 
 

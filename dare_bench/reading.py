@@ -86,7 +86,7 @@ def check_folder(folder: Path, error: type[DareError], *, texts: frozenset[str])
         if not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
             what = f"it is {_kind(state.st_mode)}, allowed are regular files and folders"
         elif stat.S_ISREG(state.st_mode) and entry.suffix in texts and state.st_size > MAX_BYTES:
-            what = f"it has {state.st_size:,} bytes, a text file there may have at most {MAX_BYTES:,}"
+            what = f"it has {state.st_size:,} bytes, more than the limit of {MAX_BYTES:,} for a text file"
         else:
             continue
         raise error(f"cannot read {entry}: {what}; remove it, or fetch it again")
@@ -102,7 +102,7 @@ def read_bytes(path: str | Path, error: type[DareError], *, limit: int = MAX_BYT
     with open_regular(path, error) as file:
         raw = file.read(limit + 1)
     if len(raw) > limit:
-        raise error(f"cannot read {path}: it is larger than {limit:,} bytes, the most that such a file may have")
+        raise error(f"cannot read {path}: it is larger than the limit of {limit:,} bytes")
     return raw
 
 
@@ -169,7 +169,7 @@ def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise ValueError(f"key {twice!r} is written twice; keep one")
+        raise ValueError(f"duplicate key {twice!r}; keep one")
     return made
 
 
@@ -215,7 +215,7 @@ class _UniqueLoader(yaml.SafeLoader):
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         if len(node.value) > _DIGITS:  # Python refuses to print a number of thousands of digits
-            raise ValueError(f"line {node.start_mark.line + 1}: a whole number of more than {_DIGITS} digits")
+            raise ValueError(f"line {node.start_mark.line + 1}: a number of more than {_DIGITS} digits")
         return int(super().construct_yaml_int(node))
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -223,10 +223,10 @@ class _UniqueLoader(yaml.SafeLoader):
         for key_node, _ in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                raise ValueError(f"line {line}: a key is a {key_node.id}; a key is one word or number")
+                raise ValueError(f"line {line}: a key is a {key_node.id}; it must be a word or number")
             key = self.construct_object(key_node, deep=True)
             if key in seen:
-                raise ValueError(f"line {line}: key {key!r} is written twice; keep one")
+                raise ValueError(f"line {line}: duplicate key {key!r}; keep one")
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -289,7 +289,7 @@ def check_json_depth(path: str | Path, error: type[DareError]) -> None:
                 if len(brackets) > MAX_DEPTH or b"[]" in brackets or b"{}" in brackets:
                     raise error(f"{path}: nested deeper than {MAX_DEPTH} levels, or not JSON")
                 if len(tail) > MAX_LINE:
-                    raise error(f"{path}: a text is longer than {MAX_LINE:,} bytes")
+                    raise error(f"{path}: a string is longer than the limit of {MAX_LINE:,} bytes")
         except (OSError, EOFError, zlib.error) as found:
             raise error(f"{path}: cannot be read ({found})") from found
 
@@ -306,7 +306,7 @@ def read_lines(path: str | Path, error: type[DareError], start: int = 0) -> Iter
         while raw := file.readline(MAX_LINE + 1):
             number += 1
             if len(raw) > MAX_LINE:
-                raise error(f"{path}, line {number}: it is longer than {MAX_LINE:,} bytes, the most a line may have")
+                raise error(f"{path}, line {number}: it is longer than the limit of {MAX_LINE:,} bytes")
             if not raw.isspace():
                 yield number, place, raw
             place += len(raw)

@@ -188,7 +188,7 @@ def read(path: Path) -> RecipeFile:
         for name in variants.keys() & scores.keys():
             raise DataError(f"{name!r} is both a variant and a score; rename one")
         for name in shared["variants"].keys() & (variants.keys() | scores.keys()):
-            raise DataError(f"{name!r} is a variant of the shared files already; rename this one")
+            raise DataError(f"{name!r} is already a variant in the shared files; rename this one")
         parts = {**shared["variants"], **variants, **scores}
         raw["scores"] = {name: _entry(str(name), parts, defaults, shared) for name in scores}
         return RecipeFile.model_validate(raw)
@@ -207,7 +207,7 @@ def shared_facts(folder: Path) -> dict[str, dict[str, Any]]:
             if section not in sections:
                 raise DataError(f"{file}: {unknown('section', section, SHARED)}")
             for name in set(entries) & set(sections[section]):
-                raise DataError(f"{file}: {section} {name!r} stands in another file already")
+                raise DataError(f"{file}: {section} {name!r} is already defined in another file")
             sections[section].update(entries)
     return sections
 
@@ -242,7 +242,7 @@ def _entry(name: str, parts: Mapping[str, Any], defaults: Any, shared: dict[str,
 def _own(name: str, parts: Mapping[str, Any], seen: tuple[str, ...]) -> dict[str, Any]:
     """An entry or variant with all that it is ``like`` (a name or several, later ones win) under its own words."""
     if name in seen:
-        raise DataError(f"'like' goes round in a circle: {' -> '.join((*seen, name))}")
+        raise DataError(f"'like' is circular: {' -> '.join((*seen, name))}")
     if name not in parts:
         raise unknown("entry or variant", name, parts)
     own = parts[name]

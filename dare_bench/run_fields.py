@@ -11,20 +11,20 @@ from dare_bench.config import ALIASES, RunSpec, parse_pairs, read_yaml, run_spec
 from dare_bench.errors import UsageError, unknown
 
 DECODING: Mapping[str, tuple[type, str]] = {
-    "gen_length": (int, "Response tokens."),
+    "gen_length": (int, "Number of response tokens."),
     "steps": (int, "Denoising steps (SDAR: denoising_steps)."),
-    "block_length": (int, "Tokens of a block."),
-    "temperature": (float, "0 takes the likeliest token."),
-    "remasking": (str, "LLaDA: which positions are written: low_confidence, random."),
+    "block_length": (int, "Tokens per block."),
+    "temperature": (float, "Sampling temperature; 0 is greedy decoding."),
+    "remasking": (str, "LLaDA: how positions are chosen: low_confidence or random."),
     "cfg_scale": (float, "LLaDA: classifier-free guidance; 0 is off."),
-    "threshold": (float, "Write all positions this confident."),
-    "factor": (float, "LLaDA: write as many positions as this factor allows."),
-    "cache": (str, "none; exact (block-causal families, their default); prefix, dual: approximate."),
-    "logits_eos_inf": (bool, "LLaDA: never write EOS."),
-    "confidence_eos_eot_inf": (bool, "LLaDA: write EOS and EOT last."),
-    "early_stop": (bool, "Stop at EOS in a finished block; on where the text is cut there anyway."),
-    "text_after_eos": (str, "cut or keep."),
-    "rng": (str, "ours, or reference (the published code's own draws, slow)."),
+    "threshold": (float, "Unmask all positions with at least this confidence."),
+    "factor": (float, "LLaDA: Fast-dLLM's factor for parallel unmasking."),
+    "cache": (str, "none; exact (default of block-causal families); prefix or dual (approximate)."),
+    "logits_eos_inf": (bool, "LLaDA: suppress EOS."),
+    "confidence_eos_eot_inf": (bool, "LLaDA: unmask EOS and EOT last."),
+    "early_stop": (bool, "Stop at EOS in a finished block; on by default if the text is cut there."),
+    "text_after_eos": (str, "Text after the first EOS: cut or keep."),
+    "rng": (str, "Random numbers: ours, or reference (those of the published code; slow)."),
 }
 """Decoding fields that have a flag of their own: type and help text; all others go through ``--gen-kwargs``."""
 
@@ -102,7 +102,7 @@ def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
 def _names(value: Any) -> Any:
     """``--tasks``: names by commas, or a list of them."""
     if not isinstance(value, str) and not (isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)):
-        raise UsageError(f"tasks={value!r}: expected names by commas, or a list of names")
+        raise UsageError(f"tasks={value!r}: expected names separated by commas, or a list of names")
     return value
 
 

@@ -82,7 +82,7 @@ class Suite(_Strict):
         names = [entry.name for entry in self.entries]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"entry {twice[0]!r} is there twice; give each its own name")
+            raise ValueError(f"duplicate entry {twice[0]!r}; give each its own name")
         return self
 
     def specs(self, fields: Mapping[str, Any]) -> list[tuple[Entry, dict[str, Any]]]:
@@ -99,7 +99,7 @@ class Suite(_Strict):
         if "harness" in given:
             raise UsageError(
                 f"--harness {given['harness']} and the suite {self.name!r} exclude each other: each benchmark of a"
-                " suite names its harness; leave --harness out, or name the tasks with --tasks"
+                " suite has its own harness; omit --harness, or give task names with --tasks"
             )
         return [(entry, merged(entry.fields(), given)) for entry in self.entries]
 

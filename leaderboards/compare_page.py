@@ -138,16 +138,16 @@ def _deltas(
     site: Site, cells: Sequence[tuple[BoardCell | None, BoardCell | None]], place: dict[int, int]
 ) -> list[Delta] | str:
     """First minus second row in each task that a board ranks by."""
-    made = []
-    for one, two in cells:
-        assert one is not None and two is not None  # ranked rows have all of them
-        turn = place[id(one.entry)] < place[id(two.entry)]  # a pair has one page, the older run first
-        older, newer = (one, two) if turn else (two, one)
-        found = pair_page.difference(site, older.entry, newer.entry, one.score.task, one.score.key)
-        if isinstance(found, str):
-            return f"{one.score.task}: {found}"
-        made.append(replace(found, **_negated(found)) if turn else found)
-    return made
+    deltas = []
+    for first, second in cells:
+        assert first is not None and second is not None  # ranked rows have all of them
+        turn = place[id(first.entry)] < place[id(second.entry)]  # a pair has one page, the older run first
+        older, newer = (first, second) if turn else (second, first)
+        delta = pair_page.difference(site, older.entry, newer.entry, first.score.task, first.score.key)
+        if isinstance(delta, str):
+            return f"{first.score.task}: {delta}"
+        deltas.append(replace(delta, **_negated(delta)) if turn else delta)
+    return deltas
 
 
 def _gain(deltas: list[Delta] | str, ranking_p: float | None) -> Gain:
@@ -157,16 +157,16 @@ def _gain(deltas: list[Delta] | str, ranking_p: float | None) -> Gain:
     first = deltas[0]
     value, lo, hi, p = first.value, first.lo, first.hi, first.p
     if len(deltas) > 1:
-        value, made = mean_of([Interval(d.method, d.level, d.lo, d.hi, d.n) for d in deltas], [d.value for d in deltas])
-        lo, hi = (made.lo, made.hi) if made else (None, None)
+        value, mean = mean_of([Interval(d.method, d.level, d.lo, d.hi, d.n) for d in deltas], [d.value for d in deltas])
+        lo, hi = (mean.lo, mean.hi) if mean else (None, None)
         p = _p_of(value, lo, hi) if ranking_p is None else ranking_p
     gain = Gain(value, lo, hi, p, None, all(delta.share for delta in deltas), first.page)
     return gain if first.higher_is_better else replace(gain, **_negated(gain))
 
 
-def _negated(found: Delta | Gain) -> dict[str, Any]:
+def _negated(difference: Delta | Gain) -> dict[str, Any]:
     """Value and interval of the same difference seen from the other side."""
-    lo, hi, value = found.lo, found.hi, found.value or 0.0
+    lo, hi, value = difference.lo, difference.hi, difference.value or 0.0
     return {"value": -value, "lo": None if hi is None else -hi, "hi": None if lo is None else -lo}
 
 

@@ -71,8 +71,8 @@ def called(runs: Sequence[Run]) -> list[Name]:
     """What to call the runs' checkpoints among each other."""
     keys = [_checkpoint(run) for run in runs]
     lineages = [run.block.model.lineage if run.block else None for run in runs]
-    made = names(zip(keys, lineages, strict=True))
-    return [made[key] for key in keys]
+    named = names(zip(keys, lineages, strict=True))
+    return [named[key] for key in keys]
 
 
 def _checkpoint(run: Run) -> tuple[str, ...]:
@@ -85,11 +85,11 @@ def asked(run: Run) -> str:
     return one_line(", ".join(f"{name} {plain_value(value)}" for name, value in requested(run).items()), 120)
 
 
-def heading(found: Sequence[Name]) -> str:
+def heading(named: Sequence[Name]) -> str:
     """What a page of these runs is called."""
-    if len(found) > 2:
-        return f"{len(found)} runs compared"
-    first, second = (one_line(name.title, 80) for name in found)
+    if len(named) > 2:
+        return f"{len(named)} runs compared"
+    first, second = (one_line(name.title, 80) for name in named)
     return f"{second} against {first}" if first != second else f"{first}: two runs"
 
 
@@ -120,8 +120,13 @@ def documents(comparison: RunComparison) -> list[ShownDocuments]:
 
 
 def _documents(comparison: RunComparison, item: ScoreComparison, most: int) -> ShownDocuments:
-    found = list(_shown(comparison, item, most))
-    return ShownDocuments(item, comparison.title(item), [one for one in found if one is not None], found.count(None))
+    documents = list(_shown(comparison, item, most))
+    return ShownDocuments(
+        item,
+        comparison.title(item),
+        [document for document in documents if document is not None],
+        documents.count(None),
+    )
 
 
 def _shown(comparison: RunComparison, item: ScoreComparison, most: int) -> Iterator[ShownDocument | None]:
@@ -131,21 +136,21 @@ def _shown(comparison: RunComparison, item: ScoreComparison, most: int) -> Itera
     for way, flips in (("worse", item.worse[:worse]), ("better", item.better[:better])):
         for flip in flips:
             try:
-                one, two = comparison.documents(item, flip)
+                first, second = comparison.documents(item, flip)
             except (RunError, KeyError):
                 yield None
             else:
-                yield _changed(flip, way, item, document_view(one), document_view(two))
+                yield _changed(flip, way, item, document_view(first), document_view(second))
 
 
 def _changed(
-    flip: ChangedDocument, way: str, item: ScoreComparison, one: DocumentView, two: DocumentView
+    flip: ChangedDocument, way: str, item: ScoreComparison, first: DocumentView, second: DocumentView
 ) -> ShownDocument:
     _, _, filter_name = item.key.rpartition(",")
     # The prompt of the second run is shown only where it is another one.
-    prompts = [_cut(text) for text in dict.fromkeys([*one.prompts, *two.prompts])][:4]
-    sides = (_side(one, filter_name, flip.first), _side(two, filter_name, flip.second))
-    return ShownDocument(flip.task, flip.doc_id, way, prompts, _cut(one.target), sides)
+    prompts = [_cut(text) for text in dict.fromkeys([*first.prompts, *second.prompts])][:4]
+    sides = (_side(first, filter_name, flip.first), _side(second, filter_name, flip.second))
+    return ShownDocument(flip.task, flip.doc_id, way, prompts, _cut(first.target), sides)
 
 
 def _side(view: DocumentView, filter_name: str, value: float) -> ShownSide:
@@ -163,11 +168,11 @@ def _cut(text: str) -> str:
 
 def values(comparison: RunComparison, places: Sequence[str] | None = None) -> dict[str, Any]:
     """What ``compare.html.j2`` shows; ``places`` are the runs' pages, where there are any."""
-    found = called(comparison.runs)
+    named = called(comparison.runs)
     heads = [
         {
             "letter": letter(at),
-            "name": found[at],
+            "name": named[at],
             "asked": asked(run),
             "id": comparison.names[at],
             "page": places[at] if places else None,
@@ -176,7 +181,7 @@ def values(comparison: RunComparison, places: Sequence[str] | None = None) -> di
         for at, run in enumerate(comparison.runs)
     ]
     return {
-        "heading": heading(found),
+        "heading": heading(named),
         "heads": heads,
         "made": comparison,
         "items": [(comparison.title(item), item) for item in comparison.items],

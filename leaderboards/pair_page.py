@@ -60,10 +60,10 @@ def facts(site: Site, first: BoardEntry, second: BoardEntry) -> dict[str, Any]:
 
 def difference(site: Site, first: BoardEntry, second: BoardEntry, task: str, key: str) -> Delta | str:
     """The paired difference of one score of two runs; where they do not compare, why not."""
-    found = facts(site, first, second)
-    if "refused" in found:
-        return str(found["refused"])
-    item = found["items"].get(task)
+    pair = facts(site, first, second)
+    if "refused" in pair:
+        return str(pair["refused"])
+    item = pair["items"].get(task)
     if item is None or item["key"] != key:  # not a headline, or a task inside a group that both have
         made_from = [(entry.state, _samples(entry)) for entry in (first, second)]
         name = f"pair {first.slug} {second.slug} {task} {key}"
@@ -73,7 +73,7 @@ def difference(site: Site, first: BoardEntry, second: BoardEntry, task: str, key
     known = {
         name: item[name] for name in ("value", "lo", "hi", "p", "level", "method", "n", "share", "higher_is_better")
     }
-    return Delta(**known, page=found["place"], settings=tuple(item["settings"]))
+    return Delta(**known, page=pair["place"], settings=tuple(item["settings"]))
 
 
 def _one(first: BoardEntry, second: BoardEntry, task: str, key: str) -> dict[str, Any]:
@@ -103,17 +103,17 @@ def _samples(entry: BoardEntry) -> list[Any]:
 
 def _write(site: Site, first: BoardEntry, second: BoardEntry) -> Mapping[str, Any]:
     try:
-        made = compare([first.open(), second.open()], force=True)
+        comparison = compare([first.open(), second.open()], force=True)
     except (IncompleteError, RunError, UsageError) as error:  # the same every time, until a file changes
         return {"refused": _said(error, first, second)}
     where = place(first, second)
     root = "../" * where.count("/")
     # Two copies of one run go by the same id: the site's own names are told apart.
-    made.names = [first.slug, second.slug] if first.run_id == second.run_id else [first.run_id, second.run_id]
-    made.left_out = [_said(text, first, second) for text in made.left_out]
-    shown = comparing.values(made, [root + first.page, root + second.page])
+    comparison.names = [first.slug, second.slug] if first.run_id == second.run_id else [first.run_id, second.run_id]
+    comparison.left_out = [_said(text, first, second) for text in comparison.left_out]
+    shown = comparing.values(comparison, [root + first.page, root + second.page])
     site.page(where, "compare.html.j2", alone=False, **shown)
-    return {"items": {item.task: _record(item) for item in made.items}, "place": where}
+    return {"items": {item.task: _record(item) for item in comparison.items}, "place": where}
 
 
 def _record(item: ScoreComparison) -> dict[str, Any]:

@@ -69,11 +69,11 @@ def _differing(
     row: BoardRow, columns: Sequence[TaskColumn], current: Sequence[DatedScore | None]
 ) -> dict[QuestionDifference, list[str]]:
     """Columns whose task has another definition than now, and those where only the prompts asked are others."""
-    found: dict[QuestionDifference, list[str]] = {"definition": [], "prompts": []}
+    differing: dict[QuestionDifference, list[str]] = {"definition": [], "prompts": []}
     for column, cell, now in zip(columns, row.cells, current, strict=True):
         if cell is not None and (kind := question_difference(_dated(cell), now)) is not None:
-            found[kind].append(column.name)
-    return found
+            differing[kind].append(column.name)
+    return differing
 
 
 def _badges(
@@ -207,12 +207,12 @@ def pair_p(
     rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskColumn], site: Site
 ) -> dict[tuple[int, int], float]:
     """The p, not adjusted, of the test that ranks: of every two rows, by place, that answered the same documents."""
-    found: dict[tuple[int, int], float] = {}
+    p_values: dict[tuple[int, int], float] = {}
     for key, strata in _same_documents(rows, board, columns, site).items():
         values = [*strata.values()]
         facts = site.part(f"p of pairs {board.title} {key}", values, partial(_all_p, values))
-        found |= {(a, b): facts["p"][i][j] for i, a in enumerate(strata) for j, b in enumerate(strata) if i != j}
-    return found
+        p_values |= {(a, b): facts["p"][i][j] for i, a in enumerate(strata) for j, b in enumerate(strata) if i != j}
+    return p_values
 
 
 def _same_documents(
@@ -224,14 +224,14 @@ def _same_documents(
         cells = [cell for cell in _ranked_cells(row, board, columns) if cell is not None]
         values = [document_values(site, cell.entry, cell.score) for cell in cells]
         if all(values):
-            strata = [replace(one, weight=one.weight / len(cells)) for own in values for one in own]
-            groups[tuple((round(one.weight, 9), one.documents) for one in strata)][at] = strata
+            strata = [replace(stratum, weight=stratum.weight / len(cells)) for own in values for stratum in own]
+            groups[tuple((round(stratum.weight, 9), stratum.documents) for stratum in strata)][at] = strata
     return {key: strata for key, strata in groups.items() if len(strata) > 1}
 
 
 def _all_p(rows: Sequence[Sequence[Stratum]]) -> dict[str, list[list[float]]]:
     strata = [[row[at].values for row in rows] for at in range(len(rows[0]))]
-    return {"p": all_pairs(strata, [one.weight for one in rows[0]])}
+    return {"p": all_pairs(strata, [stratum.weight for stratum in rows[0]])}
 
 
 def _adjusted(rows: Sequence[Sequence[Stratum]]) -> dict[str, list[list[float | None]]]:

@@ -50,7 +50,7 @@ class NativeModel:
         self.family, self.tokenizer, self.spec, self.path = family, tokenizer, spec, path
         self.device = torch.device(spec.device)
         self._adapter, self._words = adapter, words_of(tokenizer)
-        self._samplers: dict[Decoding, tuple[ModelSpec, Sampler]] = {}
+        self._samplers: dict[str, tuple[ModelSpec, Sampler]] = {}
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -65,10 +65,11 @@ class NativeModel:
     def sampler(self, request: Request) -> tuple[ModelSpec, Sampler]:
         """How a generate request is decoded, and the spec with its special ids; raises DecodingError."""
         decoding = self.resolve(request.decoding) if request.resolved is None else request.resolved
-        if decoding not in self._samplers:
+        key = repr(decoding)
+        if key not in self._samplers:
             spec = self.family.with_ids(self.spec, decoding)
-            self._samplers[decoding] = spec, self.family.sampler(decoding, spec)
-        return self._samplers[decoding]
+            self._samplers[key] = spec, self.family.sampler(decoding, spec)
+        return self._samplers[key]
 
     def resolve_likelihood(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """All likelihood settings that hold; raises DecodingError."""

@@ -46,34 +46,36 @@ def family_and_depth(block: Block) -> tuple[str, int]:
 
 def _name(block: Block, details: Sequence[Details]) -> str:
     chain = trainings(block.model.lineage)
-    return made_from(chain, [list(one.values()) for one in details]) if chain else block.model.name
+    return made_from(chain, [list(training.values()) for training in details]) if chain else block.model.name
 
 
 def _details(block: Block) -> list[Details]:
     """By training: every detail as it would be told, by its name."""
-    return [_details_of(made) for made in trainings(block.model.lineage)]
+    return [_details_of(training) for training in trainings(block.model.lineage)]
 
 
-def _details_of(made: Mapping[str, Any]) -> Details:
-    step, steps = made.get("step"), made.get("steps")
-    told = {
-        "data": f"on {without_folders(str(made.get('data')))}",
+def _details_of(training: Mapping[str, Any]) -> Details:
+    step, steps = training.get("step"), training.get("steps")
+    texts = {
+        "data": f"on {without_folders(str(training.get('data')))}",
         "step": f"{steps} steps" if step == steps else f"step {step} of {steps}",
-        "seed": f"seed {made.get('seed')}",
+        "seed": f"seed {training.get('seed')}",
     }
-    others = {**(made.get("options") or {}), **(made.get("settings") or {})}
-    return told | {name: f"{name} {value}" for name, value in others.items() if value is not None and name not in told}
+    others = {**(training.get("options") or {}), **(training.get("settings") or {})}
+    return texts | {
+        name: f"{name} {value}" for name, value in others.items() if value is not None and name not in texts
+    }
 
 
 def _telling(several: Sequence[list[Details]]) -> list[list[Details]]:
     """Of each checkpoint's details as few as tell all of them apart, the first ones first."""
     places = dict.fromkeys((at, name) for chain in several for at, details in enumerate(chain) for name in details)
-    told: list[tuple[str | None, ...]] = [()] * len(several)
+    shown: list[tuple[str | None, ...]] = [()] * len(several)
     chosen: list[tuple[int, str]] = []
     for at, name in places:
-        more = [(*old, chain[at].get(name)) for old, chain in zip(told, several, strict=True)]
-        if len(set(more)) > len(set(told)):
-            told = more
+        more = [(*old, chain[at].get(name)) for old, chain in zip(shown, several, strict=True)]
+        if len(set(more)) > len(set(shown)):
+            shown = more
             chosen.append((at, name))
     return [
         [{n: details[n] for place, n in chosen if place == at and n in details} for at, details in enumerate(chain)]
@@ -96,27 +98,27 @@ def settings_texts(rows: Sequence[Sequence[Run]]) -> list[str]:
     known = [_settings(runs, row, [*asked], [*estimator]) for runs, row in zip(rows, blocks, strict=True)]
     texts = []
     for own in known:
-        told = []
+        own_texts = []
         for name, value in own.items():
             others = [other.get(name, _MISSING) for other in known]
             if value is not None and any(other is not _MISSING and other != value for other in others):
-                told.append(f"{name} {value}")
-        texts.append(", ".join(told))
+                own_texts.append(f"{name} {value}")
+        texts.append(", ".join(own_texts))
     return texts
 
 
 def _settings(runs: Sequence[Run], blocks: Sequence[Block], asked: list[str], estimator: list[str]) -> dict[str, Any]:
     first, tasks = blocks[0], [task for block in blocks for task in block.tasks.values()]
-    found = {name: _only([t.decoding[name] for t in tasks if name in t.decoding]) for name in asked}
-    found |= {name: _only([t.likelihood[name] for t in tasks if name in t.likelihood]) for name in estimator}
-    found |= {"dtype": first.model.dtype, **opened_with(runs[0].results)}
-    found |= {"harness": first.harness.name, "answers to each prompt": first.repeats}
-    found |= dict(zip(_SEEDS, first.seeds, strict=True))
+    settings = {name: _only([t.decoding[name] for t in tasks if name in t.decoding]) for name in asked}
+    settings |= {name: _only([t.likelihood[name] for t in tasks if name in t.likelihood]) for name in estimator}
+    settings |= {"dtype": first.model.dtype, **opened_with(runs[0].results)}
+    settings |= {"harness": first.harness.name, "answers to each prompt": first.repeats}
+    settings |= dict(zip(_SEEDS, first.seeds, strict=True))
     template = runs[0].results.get("chat_template_sha")
-    found["chat template"] = str(template)[:8] if template else "not applied"
+    settings["chat template"] = str(template)[:8] if template else "not applied"
     if template:
-        found["examples as turns"] = runs[0].results.get("fewshot_as_multiturn")
-    return {name: value for name, value in found.items() if value is not _MISSING}
+        settings["examples as turns"] = runs[0].results.get("fewshot_as_multiturn")
+    return {name: value for name, value in settings.items() if value is not _MISSING}
 
 
 def _only(values: Sequence[Any]) -> Any:

@@ -130,12 +130,12 @@ def _tasks(runs: Sequence[Run], tasks: Sequence[str] | None) -> list[str]:
 def _rows(runs: Sequence[Run], wanted: Sequence[str]) -> tuple[list[Answered], int]:
     """The rows, and how many scores were left out as doubles. A checkpoint stands before those trained from it."""
     place = _together(runs)
-    found: dict[int, list[Answered]] = {}
+    grouped: dict[int, list[Answered]] = {}
     doubles = 0
     newest = sorted(runs, key=lambda run: run.created, reverse=True)
     # The best of equal runs comes first and is kept: whole before partial, then the newest.
     for run in sorted(newest, key=lambda run: run.status != "complete"):
-        rows = found.setdefault(place[id(run)], [])
+        rows = grouped.setdefault(place[id(run)], [])
         for task in wanted:
             if (score := headline(run.scores(), task)) is None:
                 continue
@@ -147,10 +147,10 @@ def _rows(runs: Sequence[Run], wanted: Sequence[str]) -> tuple[list[Answered], i
                 rows.append(row := {})
             row[task] = (run, score)
     order = {id(run): at for at, run in enumerate(runs)}
-    made = [row for rows in found.values() for row in rows]
-    made.sort(key=lambda row: min(order[id(run)] for run, _ in row.values()))
-    families = {name: at for at, name in reversed([*enumerate(_family(row)[0] for row in made)])}
-    return sorted(made, key=lambda row: (families[_family(row)[0]], _family(row)[1])), doubles
+    sorted_rows = [row for rows in grouped.values() for row in rows]
+    sorted_rows.sort(key=lambda row: min(order[id(run)] for run, _ in row.values()))
+    families = {name: at for at, name in reversed([*enumerate(_family(row)[0] for row in sorted_rows)])}
+    return sorted(sorted_rows, key=lambda row: (families[_family(row)[0]], _family(row)[1])), doubles
 
 
 def _together(runs: Sequence[Run]) -> dict[int, int]:
@@ -178,12 +178,15 @@ def _family(own: Answered) -> tuple[str, int]:
 
 
 def _row(own: Answered, places: Sequence[tuple[str, str]]) -> ExportRow:
-    found = [own.get(task) for task, _ in places]
+    answered = [own.get(task) for task, _ in places]
     keys = [key for _, key in places]
     return ExportRow(
         "",
         "",
-        [ExportCell(one[1]) if one and one[1].key == key else None for one, key in zip(found, keys, strict=True)],
+        [
+            ExportCell(own_score[1]) if own_score and own_score[1].key == key else None
+            for own_score, key in zip(answered, keys, strict=True)
+        ],
     )
 
 
@@ -196,8 +199,8 @@ def _mark(grouped: Sequence[Answered], rows: Sequence[ExportRow], places: Sequen
             for run, cell in column
         ]
         now = present(asked)
-        for one, (run, cell) in zip(asked, column, strict=True):
-            cell.marks = (*_marks(one, now), *(("doubtful",) if _doubtful(run) else ()))
+        for dated, (run, cell) in zip(asked, column, strict=True):
+            cell.marks = (*_marks(dated, now), *(("doubtful",) if _doubtful(run) else ()))
 
 
 def _name(grouped: Sequence[Answered], rows: Sequence[ExportRow]) -> None:
@@ -274,8 +277,8 @@ def _notes(columns: Sequence[ExportColumn], rows: Sequence[ExportRow], doubles: 
     percent = "; shares in percent" if any(column.share for column in columns) else ""
     if len(metrics) == len(columns):  # else the columns' names say which metric
         alike = len({*metrics.values()}) == 1
-        told = [columns[0].key.removesuffix(",none")] if alike else [f"{task} {key}" for task, key in metrics.items()]
-        yield f"Score: {', '.join(told)}{percent}."
+        texts = [columns[0].key.removesuffix(",none")] if alike else [f"{task} {key}" for task, key in metrics.items()]
+        yield f"Score: {', '.join(texts)}{percent}."
     elif percent:
         yield "Shares in percent."
     if lower := [column.name for column in columns if column.lower]:

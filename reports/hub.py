@@ -78,7 +78,7 @@ def parse_datasets(words: Sequence[str]) -> dict[str, HubDataset]:
     Raises:
         UsageError: not of that form, or no id that the hub could have.
     """
-    found = {}
+    datasets = {}
     for word in words:
         task, sign, name = word.rpartition("=")
         identity, _, task_id = name.partition(":")
@@ -87,8 +87,8 @@ def parse_datasets(words: Sequence[str]) -> dict[str, HubDataset]:
                 f"--dataset {word!r}: expected TASK=ID or TASK=ID:TASK_ID with a data set's id on the hub,"
                 " as in gsm8k=openai/gsm8k:gsm8k"
             )
-        found[task] = HubDataset(identity, task_id or "default", named=bool(task_id))
-    return found
+        datasets[task] = HubDataset(identity, task_id or "default", named=bool(task_id))
+    return datasets
 
 
 def results_of(
@@ -110,7 +110,7 @@ def results_of(
     for task in given:
         if task not in known:
             raise unknown("task", task, known)
-    made, left_out = [], []
+    results, left_out = [], []
     for task in dict.fromkeys([*run.top_level(), *given]):
         score = run.headline(task)
         dataset = given.get(task) or _dataset_of(run, task)
@@ -126,8 +126,8 @@ def results_of(
         value = 100 * score.value if scale == "percent" and is_share(score) else score.value
         notes = visible("; ".join(_notes(run, block, score, dataset, partial, scale))).replace("\n", " ")
         shots = run.results.get("n-shot", {}).get(task)
-        made.append(HubResult(score, dataset, round(value, 4), _date(run.created), notes, shots))
-    return made, left_out
+        results.append(HubResult(score, dataset, round(value, 4), _date(run.created), notes, shots))
+    return results, left_out
 
 
 def is_id(text: str) -> bool:
@@ -145,8 +145,8 @@ def is_id(text: str) -> bool:
 def _dataset_of(run: Run, name: str) -> HubDataset | None:
     """The data set that a task was loaded from, by its own configuration; None where that is a file, code or another
     harness's name, or where the tasks of a group have several."""
-    found = {_dataset_in(run.results.get("configs", {}).get(task)) for task in members(run.results, name)}
-    return found.pop() if len(found) == 1 else None
+    datasets = {_dataset_in(run.results.get("configs", {}).get(task)) for task in members(run.results, name)}
+    return datasets.pop() if len(datasets) == 1 else None
 
 
 def _dataset_in(config: Any) -> HubDataset | None:
@@ -208,12 +208,14 @@ def _notes(
 
 def _settings(tasks: Sequence[TaskBlock], block: Block) -> Iterator[str]:
     """Decoding and likelihood settings on which all tasks agree; those that are off go without saying."""
-    for found in ([task.decoding for task in tasks], [task.likelihood for task in tasks]):
-        names = [name for name in (found[0] if found else {}) if name not in _UNTOLD]
-        shared = {name: found[0][name] for name in names if all(one.get(name) == found[0][name] for one in found)}
-        told = {n: v for n, v in shared.items() if n in block.decoding_requested or not _goes_without_saying(v)}
-        if told:
-            yield ", ".join(f"{name} {value}" for name, value in told.items())
+    for settings in ([task.decoding for task in tasks], [task.likelihood for task in tasks]):
+        names = [name for name in (settings[0] if settings else {}) if name not in _UNTOLD]
+        shared = {
+            name: settings[0][name] for name in names if all(own.get(name) == settings[0][name] for own in settings)
+        }
+        shown = {n: v for n, v in shared.items() if n in block.decoding_requested or not _goes_without_saying(v)}
+        if shown:
+            yield ", ".join(f"{name} {value}" for name, value in shown.items())
     yield f"seed {block.seeds[2]}" + (f", {block.repeats} answers to each prompt" if block.repeats > 1 else "")
 
 
@@ -249,9 +251,9 @@ def entry_file(result: HubResult, source_url: str | None = None) -> str:
     import yaml
     from huggingface_hub import eval_result_entries_to_yaml, parse_eval_result_entries
 
-    made = entry(result, source_url)
-    text = dumped(eval_result_entries_to_yaml([made]))
-    if parse_eval_result_entries(yaml.safe_load(text)) != [made]:
+    result_entry = entry(result, source_url)
+    text = dumped(eval_result_entries_to_yaml([result_entry]))
+    if parse_eval_result_entries(yaml.safe_load(text)) != [result_entry]:
         raise RunError(f"{result.score.task}: huggingface_hub does not read back what it wrote: {text[:200]!r}")
     return text
 

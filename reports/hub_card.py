@@ -85,20 +85,20 @@ def _merged(old: Any, model: str, results: Sequence[EvalResult], where: str) -> 
     from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
 
     if old is None or old == []:
-        found: list[dict[str, Any]] = []
+        models: list[dict[str, Any]] = []
     else:
         try:
             model_index_to_eval_results(old)
-            found = [{**one, "results": list(one["results"])} for one in old]
+            models = [{**result, "results": list(result["results"])} for result in old]
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise DataError(
                 f"{where}: its {KEY} is not what the hub reads ({type(error).__name__}: {error}); fix or remove it"
             ) from error
-    own = found[0] if len(found) == 1 else next((one for one in found if one["name"] == model), None)
+    own = models[0] if len(models) == 1 else next((result for result in models if result["name"] == model), None)
     if own is None:
-        found.append(own := {"name": model, "results": []})
+        models.append(own := {"name": model, "results": []})
     # One at a time: huggingface_hub joins results of one data set and keeps the first one's task and arguments only.
-    new = [part for one in results for part in eval_results_to_model_index(model, [one])[0]["results"]]
+    new = [part for result in results for part in eval_results_to_model_index(model, [result])[0]["results"]]
     replaced = {_identity(part, metric) for part in new for metric in part["metrics"]}
     kept = []
     for part in own["results"]:
@@ -106,7 +106,7 @@ def _merged(old: Any, model: str, results: Sequence[EvalResult], where: str) -> 
         if metrics:
             kept.append({**part, "metrics": metrics})
     own["results"] = [*kept, *new]
-    return found
+    return models
 
 
 def _identity(part: Mapping[str, Any], metric: Mapping[str, Any]) -> tuple[str, ...]:

@@ -38,18 +38,18 @@ def text(verdict: RegressionVerdict) -> str:
 
 
 def _cases(verdict: RegressionVerdict) -> Iterator[ElementTree.Element]:
-    for one in verdict.scores:
-        flips = _of(verdict, one.task, one.key)
-        line = flip_line if one.mode == "exact" else change_line
-        case = _case(one.task, one.key)
-        if one.red:
-            _fail(case, one.reason, [judged_line(one), *map(line, flips)])
-        elif not one.judged:
-            ElementTree.SubElement(case, "skipped", message=_clean(one.reason))
+    for score in verdict.scores:
+        flips = _of(verdict, score.task, score.key)
+        line = flip_line if score.mode == "exact" else change_line
+        case = _case(score.task, score.key)
+        if score.red:
+            _fail(case, score.reason, [judged_line(score), *map(line, flips)])
+        elif not score.judged:
+            ElementTree.SubElement(case, "skipped", message=_clean(score.reason))
         else:
-            _out(case, [judged_line(one), *map(line, flips)])
+            _out(case, [judged_line(score), *map(line, flips)])
         yield case
-    for task in dict.fromkeys(one.task for one in verdict.scores if one.mode == "exact"):
+    for task in dict.fromkeys(score.task for score in verdict.scores if score.mode == "exact"):
         case, flips = _case(task, "answers"), [flip for flip in verdict.flips if flip.task == task]
         if any(not flip.excused for flip in flips):
             red = counted(sum(not flip.excused for flip in flips), "document")

@@ -16,27 +16,27 @@ EXPLAINED = (
 )
 
 
-def elements(found: Sequence[PublishedComparison]) -> Iterator[Element]:
+def elements(comparisons: Sequence[PublishedComparison]) -> Iterator[Element]:
     """The report's section on published scores; nothing if no run was made by a recipe."""
-    if not found:
+    if not comparisons:
         return
     yield Heading("Published and reproduced")
     yield ReportTable(
         ("recipe", "published %", "reproduced %", "difference", "verdict"),
-        [_row(one) for one in found],
+        [_row(comparison) for comparison in comparisons],
     )
     yield Paragraph(EXPLAINED)
-    for one in found:
-        remarks = list(_remarks(one))
+    for comparison in comparisons:
+        remarks = list(_remarks(comparison))
         if remarks:
-            yield Heading(f"{one.recipe}: {one.run_id}", 3)
-            yield Bullets(remarks, list(_remarks(one, short=True)))
+            yield Heading(f"{comparison.recipe}: {comparison.run_id}", 3)
+            yield Bullets(remarks, list(_remarks(comparison, short=True)))
 
 
-def _row(one: PublishedComparison) -> tuple[str, ...]:
-    change = one.difference
+def _row(comparison: PublishedComparison) -> tuple[str, ...]:
+    change = comparison.difference
     difference = f"{percent(change.value, '+')} ({bounds(change.lo, change.hi, sign='+')})" if change else NONE
-    return one.recipe, _cell(one.published), _cell(one.reproduced), difference, one.verdict
+    return comparison.recipe, _cell(comparison.published), _cell(comparison.reproduced), difference, comparison.verdict
 
 
 def _cell(score: Bounded | None) -> str:
@@ -45,20 +45,20 @@ def _cell(score: Bounded | None) -> str:
     return f"{percent(score.value)} ({bounds(score.lo, score.hi)}) of {score.n or 'an unknown number'}"
 
 
-def _remarks(one: PublishedComparison, short: bool = False) -> Iterator[str]:
+def _remarks(comparison: PublishedComparison, short: bool = False) -> Iterator[str]:
     """``short``: of each doubt the first sentence, and where the rest is."""
-    if one.reason:
-        yield f"cannot tell: {one.reason}"
-    yield f"compared: {one.task} {one.metric}"
-    yield f"published as: {one.measures}" + (f" ({one.source})" if one.source else "")
-    if one.deviations:
-        yield "not the recipe's settings: " + "; ".join(one.deviations)
-    if one.settings == "unrecorded":
+    if comparison.reason:
+        yield f"cannot tell: {comparison.reason}"
+    yield f"compared: {comparison.task} {comparison.metric}"
+    yield f"published as: {comparison.measures}" + (f" ({comparison.source})" if comparison.source else "")
+    if comparison.deviations:
+        yield "not the recipe's settings: " + "; ".join(comparison.deviations)
+    if comparison.settings == "unrecorded":
         yield "its settings are recorded nowhere: the recipe has the closest that its authors ship or recommend"
-    elif one.missing:
-        yield "settings that no source records: " + ", ".join(one.missing)
-    told = [_SENTENCE.split(doubt, maxsplit=1)[0] if short else doubt for doubt in one.doubts]
-    yield from (f"doubt: {doubt}" for doubt in told)
-    if told != list(one.doubts):
-        yield f"more on these doubts: dare-bench ls recipes {one.recipe}"
-    yield from one.notes
+    elif comparison.missing:
+        yield "settings that no source records: " + ", ".join(comparison.missing)
+    doubts = [_SENTENCE.split(doubt, maxsplit=1)[0] if short else doubt for doubt in comparison.doubts]
+    yield from (f"doubt: {doubt}" for doubt in doubts)
+    if doubts != list(comparison.doubts):
+        yield f"more on these doubts: dare-bench ls recipes {comparison.recipe}"
+    yield from comparison.notes

@@ -108,7 +108,7 @@ IN_NAMESPACE = "FAULTS_IN_NAMESPACE"
 
 
 @dataclass
-class Row:
+class FaultRow:
     """A case's line of the table. ``moments``: rounds by how far the command was when the fault came."""
 
     command: str
@@ -131,7 +131,7 @@ HEAD = """| command | fault | rounds | the fault came (counted in finished sampl
 |---|---|---|---|---|"""
 
 
-class Bench:
+class FaultBench:
     """The folders of all rounds, and the unbroken run of each command."""
 
     def __init__(self, root: Path) -> None:
@@ -165,7 +165,7 @@ class Bench:
             self.unbroken("eval")
             shutil.copytree(self.root / "unbroken-eval" / "out", folder / "runs", copy_function=shutil.copy2)
 
-    def round(self, command: str, fault: str, number: int, rounds: int, seed: int, row: Row) -> list[str]:
+    def round(self, command: str, fault: str, number: int, rounds: int, seed: int, row: FaultRow) -> list[str]:
         """One round; returns what was wrong. A moment that came too late is drawn again, earlier, twice at most."""
         rng = random.Random(f"{seed} {command} {fault} {number}")
         share = (number + rng.random()) / rounds
@@ -176,7 +176,9 @@ class Bench:
         row.moments[moment] += 1
         return problems
 
-    def _attempt(self, row: Row, name: str, share: float, counted: bool, rng: random.Random) -> tuple[str, list[str]]:
+    def _attempt(
+        self, row: FaultRow, name: str, share: float, counted: bool, rng: random.Random
+    ) -> tuple[str, list[str]]:
         """How far the command was when the fault came, and what was wrong."""
         command, fault = row.command, row.fault
         wanted, units, seconds, taken = self.unbroken(command)
@@ -253,8 +255,8 @@ def main() -> None:
     why_not = namespace() if any(fault == "full disk" for _, fault in chosen) else ""
     warm()
     root = Path(tempfile.mkdtemp(prefix="faults-"))
-    rows: list[Row] = []
-    for row in make(Bench(root), chosen, asked.rounds, asked.seed, why_not):
+    rows: list[FaultRow] = []
+    for row in make(FaultBench(root), chosen, asked.rounds, asked.seed, why_not):
         rows.append(row)
         if asked.json is not None:
             asked.json.write_text(json.dumps([vars(row) for row in rows], indent=2) + "\n")
@@ -266,7 +268,7 @@ def main() -> None:
     shutil.rmtree(root)
 
 
-def _rewrite(file: Path, rows: list[Row]) -> None:
+def _rewrite(file: Path, rows: list[FaultRow]) -> None:
     """Put rows into the table of a Markdown file; those of cases that were not run stay."""
     head, _, rest = file.read_text().partition(HEAD)
     old, _, tail = rest.partition("\n\n")
@@ -275,12 +277,14 @@ def _rewrite(file: Path, rows: list[Row]) -> None:
     file.write_text("\n".join([f"{head}{HEAD}", *lines.values()]) + f"\n\n{tail}")
 
 
-def make(bench: Bench, chosen: list[tuple[str, str]], rounds: int | None, seed: int, why_not: str) -> Iterator[Row]:
+def make(
+    bench: FaultBench, chosen: list[tuple[str, str]], rounds: int | None, seed: int, why_not: str
+) -> Iterator[FaultRow]:
     """All rounds of the chosen cases, a line each."""
     todo = sum(rounds or ROUNDS[case] for case in chosen)
     done, began = 0, time.monotonic()
     for command, fault in chosen:
-        row = Row(command, fault, skipped=why_not if fault == "full disk" else "")
+        row = FaultRow(command, fault, skipped=why_not if fault == "full disk" else "")
         for number in range(0 if row.skipped else rounds or ROUNDS[command, fault]):
             problems = bench.round(command, fault, number, rounds or ROUNDS[command, fault], seed, row)
             row.rounds += 1

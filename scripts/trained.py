@@ -14,8 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from scipy.stats import binomtest
-
+from dare_bench.analysis.paired_tests import mcnemar
 from dare_bench.runs.reader import Run, find_runs
 
 DOCS, RUNS = Path("docs/trained"), Path("leaderboards/examples/trained")
@@ -37,7 +36,7 @@ class Against:
     @property
     def p(self) -> float:
         """McNemar's exact p, two-sided."""
-        return float(binomtest(self.won, self.won + self.lost).pvalue) if self.won + self.lost else 1.0
+        return mcnemar(self.won, self.lost)
 
 
 def solved(run: Run, task: str) -> dict[str, bool]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dare_bench.harness.opencompass.catalog import Catalogue
+from dare_bench.harness.opencompass.catalog import ConfigCatalog
 from dare_bench.harness.opencompass.layout import ROOT, Layout
 from dare_bench.harness.opencompass.quiet_opencompass import quiet
 
@@ -38,7 +38,7 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert asked == []
 
 
-def built(catalogue: Catalogue, layout: Layout, name: str) -> list[Any]:
+def built(catalogue: ConfigCatalog, layout: Layout, name: str) -> list[Any]:
     (wanted,) = catalogue.match([name])
     with quiet():
         return [layout.build(config) for config in catalogue.load(wanted)]

@@ -22,8 +22,8 @@ from run_factory import make_run
 from dare_bench import fingerprint
 from dare_bench.errors import DataError
 from dare_bench.runs.reader import Run
-from dare_bench.sweeps.doers import outputs_of
-from dare_bench.sweeps.graph import Node
+from dare_bench.sweeps.graph import SweepNode
+from dare_bench.sweeps.handlers import outputs_of
 from dare_bench.sweeps.job import perform
 from dare_bench.sweeps.record import Record
 
@@ -43,7 +43,7 @@ def play(payload: Mapping[str, Any]) -> str:
     return perform(payload, {"train": train, "eval": evaluate})
 
 
-def train(out: Path, node: Node, place: Mapping[str, Any], record: Record) -> dict[str, Any]:
+def train(out: Path, node: SweepNode, place: Mapping[str, Any], record: Record) -> dict[str, Any]:
     _begin(out, node)
     folder = node.place(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def train(out: Path, node: Node, place: Mapping[str, Any], record: Record) -> di
     return {"path": node.id, "content": fingerprint.content_hash(folder)}
 
 
-def evaluate(out: Path, node: Node, place: Mapping[str, Any], record: Record) -> dict[str, Any]:
+def evaluate(out: Path, node: SweepNode, place: Mapping[str, Any], record: Record) -> dict[str, Any]:
     _begin(out, node)
     checkpoint = node.of or node.asked["model"]
     weights = out / node.of / "model.safetensors" if node.of is not None else None
@@ -61,7 +61,7 @@ def evaluate(out: Path, node: Node, place: Mapping[str, Any], record: Record) ->
     return outputs_of([Run(made)])
 
 
-def _begin(out: Path, node: Node) -> None:
+def _begin(out: Path, node: SweepNode) -> None:
     handle = os.open(out.parent / "begun", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(handle, f"{node.id}\n".encode())
     os.close(handle)
@@ -77,7 +77,7 @@ def _begin(out: Path, node: Node) -> None:
         until(lambda: (out.parent / "go").exists())
 
 
-def _acts(out: Path, node: Node) -> str | None:
+def _acts(out: Path, node: SweepNode) -> str | None:
     file = out.parent / "acts.json"
     acts = json.loads(file.read_text()) if file.exists() else {}
     return next((what for word, what in acts.items() if word in node.id), None)

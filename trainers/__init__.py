@@ -1,4 +1,7 @@
-"""Trainer plugins: one registered name a method (see ``protocols.Trainer`` and ``method.py``)."""
+"""Training methods as plugins, one registered name each; ``dare_bench.training`` reads settings and rows for them.
+
+See ``protocols.Trainer`` and ``method.py``.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ if TYPE_CHECKING:
 def register(registry: Registry) -> None:
     """The methods by name. Imports no torch."""
     for name, target, about in (
-        ("sft", "sft:SFT", "supervised fine-tuning, as the family's authors do it"),
+        ("sft", "sft:SFT", "supervised fine-tuning with the loss of the family's authors"),
         ("dpo", "preference:DPO", "direct preference optimization on ELBO estimates"),
-        ("vrpo", "preference:VRPO", "DPO with less noise (LLaDA 1.5): many draws, shared with the reference"),
+        ("vrpo", "preference:VRPO", "DPO with lower variance (LLaDA 1.5): many draws, shared with the reference model"),
     ):
         registry.add("trainer", name, f"dare_bench.trainers.{target}", origin=__name__, about=about)

@@ -31,10 +31,10 @@ from dare_bench.diffusion.forward import Inputs
 from dare_bench.errors import TrainingError, UsageError, unknown
 from dare_bench.protocols import LoadedModel, Services
 from dare_bench.trainers.objective import Objective
-from dare_bench.trainers.progress import Progress
+from dare_bench.trainers.progress import TrainingProgress
 from dare_bench.trainers.reference import open_reference
 from dare_bench.trainers.resume import check_whole, damage_told, save_told
-from dare_bench.trainers.steps import Micro, Shape, Steps
+from dare_bench.trainers.steps import Micro, Steps, StepShape
 from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
@@ -58,7 +58,7 @@ def run(objective: Objective, spec: TrainSpec, model: LoadedModel, data: Tokens,
     """
     items = objective.items(data)
     arguments = training_arguments(spec, objective, model, out)
-    shape = Shape(spec.per_device_train_batch_size, spec.gradient_accumulation_steps, arguments.world_size)
+    shape = StepShape(spec.per_device_train_batch_size, spec.gradient_accumulation_steps, arguments.world_size)
     steps = spec.steps(len(items), shape.whole)
     arguments.max_steps = steps
     data_of_steps = Steps(
@@ -159,7 +159,7 @@ class Loop(Trainer):
             self.reference = open_reference(objective, spec, model, services, self.accelerator)
         self.remove_callback(PrinterCallback)
         self.add_callback(_Keep(self))
-        self.add_callback(Progress(steps.shape.whole))
+        self.add_callback(TrainingProgress(steps.shape.whole))
 
     def create_accelerator_and_postprocess(self) -> None:
         """accelerate takes FSDP for accelerators alone and would run DDP on CPU ranks without a word."""

@@ -15,7 +15,7 @@ from dare_bench.diffusion.canvas import response
 from dare_bench.diffusion.forward import Inputs
 from dare_bench.diffusion.laws import Law, Noise
 from dare_bench.errors import UsageError
-from dare_bench.trainers.steps import Item, Micro, Row
+from dare_bench.trainers.steps import Item, Micro, TrainingRow
 from dare_bench.training.rows import TokenRow, Tokens
 from dare_bench.types import ModelSpec
 
@@ -84,9 +84,9 @@ class Objective(ABC):
             raise UsageError("padding='eos_supervised' fills a canvas with EOS, of what length? give canvas_length")
         return [tuple(self._row(row) for row in rows) for rows in data.items]
 
-    def _row(self, row: TokenRow) -> Row:
+    def _row(self, row: TokenRow) -> TrainingRow:
         if row.cut:
-            return Row(row.prompt, row.answer, row.key, row.where)
+            return TrainingRow(row.prompt, row.answer, row.key, row.where)
         if (canvas := self.options.canvas_length) is not None and len(row.prompt) + canvas > self.spec.context_limit:
             fits = self.spec.context_limit - len(row.prompt)
             raise UsageError(
@@ -99,4 +99,4 @@ class Objective(ABC):
         if eos is None:
             raise UsageError("this checkpoint names no EOS id, so answers cannot be ended; give --model-args eos_id=")
         answer = response(row.answer, length, eos, padding, most)
-        return Row(row.prompt, tuple(answer), row.key, row.where)
+        return TrainingRow(row.prompt, tuple(answer), row.key, row.where)

@@ -20,7 +20,7 @@ class PaddingOptions(BaseModel):
     canvas_length: int | None = Field(
         None, ge=1, description="Response tokens of a row with eos_supervised (default: the task's own)."
     )
-    max_pads: int | None = Field(None, ge=0, description="At most so many learned EOS behind an answer.")
+    max_pads: int | None = Field(None, ge=0, description="Maximum number of supervised EOS tokens after an answer.")
 
     @model_validator(mode="after")
     def _consistent(self) -> PaddingOptions:

@@ -33,27 +33,36 @@ Unbiased = Literal["uniform", "even", "counts", "coupled", "blocks"]
 class DPOOptions(Options):
     """Settings of ``dpo``: one draw, and another one for the reference."""
 
-    beta: float = Field(0.1, gt=0, description="Strength of the pull to the reference, per nat of a response's ELBO.")
+    beta: float = Field(
+        0.1, gt=0, description="Strength of the KL penalty to the reference, per nat of a response's ELBO."
+    )
     draws: int = Field(1, ge=1, description="Noised copies of each answer: levels x 1 mask.")
     noise: Unbiased = Field("uniform", description="Noise law (docs/training.md).")
-    eps: float = Field(EPS, gt=0, lt=1, description="Lowest noise level of uniform and even.")
-    shared_noise: bool = Field(False, description="The reference sees the same noised copies as the policy.")
+    eps: float = Field(EPS, gt=0, lt=1, description="Lowest noise level of the laws uniform and even.")
+    shared_noise: bool = Field(False, description="Use the same noised copies for the reference and the policy.")
     fresh_noise: bool = Field(
-        True, description="New noise each epoch; false: a pair keeps its noise, and the reference is computed once."
+        True,
+        description="Draw new noise each epoch; if false, a pair keeps its noise, and the reference is computed once.",
     )
-    reference: str | None = Field(None, description="Checkpoint of the reference (default: what training starts from).")
-    label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="Share of pairs whose preference is taken as wrong.")
-    block_length: int | None = Field(None, ge=1, description="Blocks of a block-causal model (default: its own).")
+    reference: str | None = Field(
+        None, description="Checkpoint of the reference model (default: the starting checkpoint)."
+    )
+    label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="Assumed share of pairs with a wrong preference.")
+    block_length: int | None = Field(
+        None, ge=1, description="Block length of a block-causal model (default: the model's)."
+    )
 
 
 class VRPOOptions(DPOOptions):
     """Settings of ``vrpo``. ``counts`` spreads an answer's levels evenly (ML-GSAI/LLaDA's likelihood, DARE's VRPO); the
     paper's own independent levels are ``uniform``."""
 
-    beta: float = Field(0.2, gt=0, description="Strength of the pull to the reference, per nat of a response's ELBO.")
+    beta: float = Field(
+        0.2, gt=0, description="Strength of the KL penalty to the reference, per nat of a response's ELBO."
+    )
     draws: int = Field(8, ge=1, description="Noised copies of each answer: levels x 1 mask.")
     noise: Unbiased = Field("counts", description="Noise law (docs/training.md).")
-    shared_noise: bool = Field(True, description="The reference sees the same noised copies as the policy.")
+    shared_noise: bool = Field(True, description="Use the same noised copies for the reference and the policy.")
 
 
 class DPO(Method):
@@ -74,7 +83,7 @@ class DPO(Method):
         super().__init__(options, spec, canvas)
         if spec.block_length is None and (options.noise == "blocks" or options.block_length is not None):
             asked = "noise='blocks'" if options.noise == "blocks" else f"block_length={options.block_length}"
-            raise UsageError(f"{asked}: {spec.family} attends without blocks; leave it out")
+            raise UsageError(f"{asked}: {spec.family} has no attention blocks; omit it")
         if options.noise == "even" and not (options.shared_noise and options.fresh_noise):
             raise UsageError("noise='even' spreads levels over a whole step: it needs shared_noise and fresh_noise")
         _ = self.law  # says now what cannot be drawn
@@ -127,5 +136,5 @@ class VRPO(DPO):
     """DPO with estimates of low variance."""
 
     name = "vrpo"
-    about = "DPO with less noise (LLaDA 1.5): many draws, shared with the reference"
+    about = "DPO with lower variance (LLaDA 1.5): many draws, shared with the reference model"
     Options = VRPOOptions

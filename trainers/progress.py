@@ -15,7 +15,7 @@ _LEFT_OUT = frozenset({"epoch", "train_runtime", "train_samples_per_second", "tr
 LINE_EVERY = 5.0
 
 
-class Progress(TrainerCallback):
+class TrainingProgress(TrainerCallback):
     """Shows step, loss and figures, items per second, time left.
 
     Args:

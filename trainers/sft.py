@@ -32,15 +32,19 @@ class SFTOptions(Options):
 
     noise: LawName = Field("uniform", description="Noise law (docs/training.md); for LLaDA2 band.")
     draws: int = Field(1, ge=1, description="Noised copies of each row.")
-    eps: float = Field(EPS, gt=0, lt=1, description="Lowest noise level of uniform and even.")
-    band: tuple[float, float] = Field((0.3, 0.8), description="Lowest and highest noise level of band: low,high.")
+    eps: float = Field(EPS, gt=0, lt=1, description="Lowest noise level of the laws uniform and even.")
+    band: tuple[float, float] = Field(
+        (0.3, 0.8), description="Lowest and highest noise level of the law band: low,high."
+    )
     weight: Weighting = Field("elbo", description="Weight of a masked token: elbo is 1 / p, plain 1; for LLaDA2 plain.")
     normalise: Literal["row", "token", "mask"] = Field(
         "row",
         description="Divide by each row's learned tokens, by all learned, or by all masked tokens of a step; for SDAR "
         "token, for LLaDA2 mask.",
     )
-    block_length: int | None = Field(None, ge=1, description="Blocks of a block-causal model (default: its own).")
+    block_length: int | None = Field(
+        None, ge=1, description="Block length of a block-causal model (default: the model's)."
+    )
 
     @field_validator("band", mode="before")
     @classmethod
@@ -52,7 +56,7 @@ class SFT(Method):
     """Supervised fine-tuning."""
 
     name = "sft"
-    about = "supervised fine-tuning, as the family's authors do it"
+    about = "supervised fine-tuning with the loss of the family's authors"
     Options = SFTOptions
     learning_rate = 1e-5
     lora_learning_rate = 1e-4
@@ -60,9 +64,11 @@ class SFT(Method):
     def __init__(self, options: SFTOptions, spec: ModelSpec, canvas: int | None) -> None:
         super().__init__(options, spec, canvas)
         if options.noise == "band" and options.weight == "elbo":
-            raise UsageError("weight='elbo' with noise='band' is no ELBO: its levels do not cover 0 to 1; use 'plain'")
+            raise UsageError(
+                "weight='elbo' with noise='band' is not an ELBO: its levels do not cover 0 to 1; use weight='plain'"
+            )
         if options.block_length is not None and spec.block_length is None:
-            raise UsageError(f"block_length={options.block_length}: {spec.family} attends without blocks; leave it out")
+            raise UsageError(f"block_length={options.block_length}: {spec.family} has no attention blocks; omit it")
         _ = self.law  # says now what cannot be drawn
 
     @classmethod

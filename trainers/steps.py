@@ -4,7 +4,7 @@ Everything a step sees is a function of (seed, step) and of the rows: the order 
 token weighs are settled for the whole step before it is cut into micro-batches. So neither the cut, nor the number of
 processes, nor a resume changes the loss or its gradient.
 
-Shape letters: R copies of rows, T packed tokens of them, N masked tokens.
+StepShape letters: R copies of rows, T packed tokens of them, N masked tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dare_bench.types import ModelSpec
 
 
 @dataclass(frozen=True)
-class Row:
+class TrainingRow:
     """A training row as it is learned: prompt ids, response ids with their EOS, the row's key and name."""
 
     prompt: tuple[int, ...]
@@ -34,7 +34,7 @@ class Row:
     where: str
 
 
-Item = tuple[Row, ...]
+Item = tuple[TrainingRow, ...]
 """What must stay together in a micro-batch: a row, or the rows of a pair."""
 
 
@@ -99,7 +99,7 @@ class Micro:
 
 
 @dataclass(frozen=True)
-class Shape:
+class StepShape:
     """How a step is cut: ``items`` of one forward, ``accumulate`` forwards of a process, ``processes`` processes."""
 
     items: int
@@ -147,7 +147,7 @@ class Steps(Dataset[Micro]):
     law: Law
     weigh: Weigh
     steps: int
-    shape: Shape
+    shape: StepShape
     process: int
     seed: int
     fresh: bool = True
@@ -180,7 +180,9 @@ class Steps(Dataset[Micro]):
         lengths = noise.batch.lengths
         weight_of = weight_T.split(list(lengths))
         parts = []
-        for mine in deal([sum(lengths[i * size : (i + 1) * size]) for i in range(len(items))], self.shape.parts):
+        for mine in balanced_parts(
+            [sum(lengths[i * size : (i + 1) * size]) for i in range(len(items))], self.shape.parts
+        ):
             copies = [(n, c) for n, i in enumerate(mine) for c in range(i * size, (i + 1) * size)]
             copies.sort(key=lambda copy: -lengths[copy[1]])  # equal lengths side by side attend as one dense batch
             at = [c for _, c in copies]
@@ -232,11 +234,12 @@ def redraw(micro: Micro, law: Law) -> Micro:
     return replace(micro, keys=keys, noise=noise, weight_T=weights(noise, "elbo"))
 
 
-def deal(sizes: Sequence[int], hands: int) -> list[list[int]]:
-    """Deal cards, the largest first, to and fro over the hands, so that all get equally many and about equal sums."""
+def balanced_parts(sizes: Sequence[int], parts: int) -> list[list[int]]:
+    """Split places into parts of equal count and about equal total size: the largest first, to and fro over the
+    parts."""
     order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))
-    dealt: list[list[int]] = [[] for _ in range(hands)]
-    for place, card in enumerate(order):
-        turn, hand = divmod(place, hands)
-        dealt[hand if turn % 2 == 0 else hands - 1 - hand].append(card)
-    return dealt
+    split: list[list[int]] = [[] for _ in range(parts)]
+    for rank, place in enumerate(order):
+        turn, part = divmod(rank, parts)
+        split[part if turn % 2 == 0 else parts - 1 - part].append(place)
+    return split

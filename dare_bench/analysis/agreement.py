@@ -95,11 +95,13 @@ def agreement(
         RunError: a run has no results or no sample lines.
     """
     names = _tasks(first, second, tasks)
-    one, two = score_of(first, names[0], scores[0]), score_of(second, names[1], scores[1])
+    score, other_score = score_of(first, names[0], scores[0]), score_of(second, names[1], scores[1])
     left, right = _index(first, names[0]), _index(second, names[1])
-    pairs = [_pair(left.document(x), right.document(y), how, one, two) for x, y, how in match(left, right)]
+    pairs = [_pair(left.document(x), right.document(y), how, score, other_score) for x, y, how in match(left, right)]
     settings = differing_settings(first, second, *names)
-    return Agreement(first, second, one, two, pairs, len(left) - len(pairs), len(right) - len(pairs), settings)
+    return Agreement(
+        first, second, score, other_score, pairs, len(left) - len(pairs), len(right) - len(pairs), settings
+    )
 
 
 def _tasks(first: Run, second: Run, wanted: tuple[str | None, str | None]) -> tuple[str, str]:
@@ -125,10 +127,10 @@ def _index(run: Run, task: str) -> SampleIndex:
     return SampleIndex(task, run.require_samples(task), run.traces_file(task))
 
 
-def _pair(first: Document, second: Document, how: MatchedBy, one: Score, two: Score) -> DocumentPair:
+def _pair(first: Document, second: Document, how: MatchedBy, score: Score, other_score: Score) -> DocumentPair:
     a, b = document_view(first), document_view(second)
     same, basis = _same_answers(first, second, a, b)
-    return DocumentPair(side(first, a, one), side(second, b, two), how, a.prompts == b.prompts, same, basis)
+    return DocumentPair(side(first, a, score), side(second, b, other_score), how, a.prompts == b.prompts, same, basis)
 
 
 def side(document: Document, view: DocumentView, score: Score) -> DocumentSide:
@@ -179,13 +181,13 @@ def token_ids(document: Document) -> list[list[int | None]] | None:
 
     A position that no event wrote is None: it was given, or is still masked.
     """
-    found = []
+    answers = []
     for record in document.answers:
         trace = document.traces.get(str(record.get("trace_ref")))
         if trace is None:
             return None
-        found.append(_tokens(trace))
-    return found or None
+        answers.append(_tokens(trace))
+    return answers or None
 
 
 def _tokens(trace: Mapping[str, Any]) -> list[int | None]:

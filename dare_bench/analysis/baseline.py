@@ -168,7 +168,7 @@ def of_run(run: Run) -> Baseline:
 def _device(run: Run) -> str:
     """``cpu``, or the name of the GPU that answered; of older runs, that the results were written on."""
     assert run.block is not None
-    if devices := {one.parts["device"] for one in run.block.programs if "device" in one.parts}:
+    if devices := {program.parts["device"] for program in run.block.programs if "device" in program.parts}:
         return " and ".join(sorted(devices))
     on = str(run.results.get("config", {}).get("device") or ("cuda" if run.block.environment.gpu else "cpu"))
     return "cpu" if on.startswith("cpu") else run.block.environment.gpu or on
@@ -180,12 +180,12 @@ def _task(run: Run, task: str, scores: list[Score]) -> BaselineTask:
     run.require_samples(task)
     if run.edited(task) or run.traces_edited(task):
         raise RunError(f"sample lines of {task} in {run.path} were changed after the run; evaluate with --fresh")
-    if found := mismatched_scores(run, task):
-        raise RunError(f"{run.path}: {found[0]}; evaluate with --fresh")
+    if mismatches := mismatched_scores(run, task):
+        raise RunError(f"{run.path}: {mismatches[0]}; evaluate with --fresh")
     keys = [(score.metric, score.filter) for score in scores]
-    made = [(str(document.doc_id), _read(document, keys)) for document in run.documents(task)]
-    scored = any(isinstance(read.tokens, list) for _, read in made)
-    traced = all(read.tokens is not None for _, read in made)
+    documents = [(str(document.doc_id), _read(document, keys)) for document in run.documents(task)]
+    scored = any(isinstance(read.tokens, list) for _, read in documents)
+    traced = all(read.tokens is not None for _, read in documents)
     headline = run.headline(task)
     return BaselineTask(
         fingerprint=own.fingerprint,
@@ -202,7 +202,7 @@ def _task(run: Run, task: str, scores: list[Score]) -> BaselineTask:
             score.key: BaselineScore(value=_rounded(score.value), n=score.n, higher_is_better=score.higher_is_better)
             for score in scores
         },
-        documents={doc: read.row(traced) for doc, read in made},
+        documents={doc: read.row(traced) for doc, read in documents},
     )
 
 

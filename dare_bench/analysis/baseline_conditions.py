@@ -34,11 +34,11 @@ def unlike(old: Baseline, now: Baseline) -> list[Unlike]:
     if old.harness != now.harness:
         again = f"evaluate with --harness {old.harness}, or name a baseline of {now.harness}"
         return [Unlike("harness", old.harness, now.harness, again, renewable=False)]
-    found = list(_run(old, now))
+    differences = list(_run(old, now))
     for task, own in old.tasks.items():
         if task in now.tasks:
-            found += _task(task, own, now.tasks[task], old, now)
-    return [*found, *_settings(old, now, "decoding"), *_settings(old, now, "likelihood")]
+            differences += _task(task, own, now.tasks[task], old, now)
+    return [*differences, *_settings(old, now, "decoding"), *_settings(old, now, "likelihood")]
 
 
 def _run(old: Baseline, now: Baseline) -> Iterator[Unlike]:
@@ -74,7 +74,7 @@ def _settings(old: Baseline, now: Baseline, kind: Literal["decoding", "likelihoo
     ids = Decoding.id_fields if old.checkpoint.content_hash != now.checkpoint.content_hash else ()
     both = {task: (getattr(own, kind), getattr(now.tasks[task], kind)) for task, own in _shared(old, now)}
     sides = {task: pair for task, pair in both.items() if any(pair)}
-    for name in dict.fromkeys(name for pair in sides.values() for one in pair for name in one):
+    for name in dict.fromkeys(name for pair in sides.values() for settings in pair for name in settings):
         values = {task: (a.get(name), b.get(name)) for task, (a, b) in sides.items()}
         if name not in ids and any(a != b for a, b in values.values()):
             remedy = _remedy(old, now, kind, name, {task: a for task, (a, _) in values.items()})
@@ -93,13 +93,13 @@ def _remedy(old: Baseline, now: Baseline, kind: str, name: str, wanted: Mapping[
     values = {task: str(value) for task, value in wanted.items() if value is not None}
     if not values:
         return f"evaluate without {name}"
-    told = " and ".join(f"{value} in {task}" for task, value in values.items())
+    texts = " and ".join(f"{value} in {task}" for task, value in values.items())
     alike = len(set(values.values())) == 1 and len(values) == len(wanted)
     if kind == "decoding" and name in now.requested and name not in old.requested:
-        return f"evaluate without {name}: left to itself it is {told}"
+        return f"evaluate without {name}: left to itself it is {texts}"
     if alike:
         return f"evaluate with {flag} {name}={next(iter(values.values()))}"
-    return f"evaluate each task on its own, {name} being {told}"
+    return f"evaluate each task on its own, {name} being {texts}"
 
 
 def _documents(name: str, a: BaselineTask, b: BaselineTask, old: Baseline) -> Iterator[Unlike]:

@@ -219,16 +219,16 @@ def _pairings(
 def _shared(comparison: RunComparison, a: int, b: int) -> list[str]:
     """Tasks and groups of both runs, a group in place of its tasks if both have it."""
     first, second, names = comparison.runs[a], comparison.runs[b], comparison.names
-    found: dict[str, None] = {}
+    shared: dict[str, None] = {}
     for run, here, there in ((first, a, b), (second, b, a)):
         for name in run.top_level():
             parts = dict.fromkeys([name, *members(run.results, name)])
             both = [part for part in parts if _has(first, part) and _has(second, part)]
-            found |= dict.fromkeys([name] if name in both else both)
+            shared |= dict.fromkeys([name] if name in both else both)
             if not both:
                 comparison.left_out.append(f"{name}: {names[here]} has it, {names[there]} has not")
-    inside = {part for name in found for part in members(first.results, name) if part != name}
-    return [name for name in found if name not in inside]
+    inside = {part for name in shared for part in members(first.results, name) if part != name}
+    return [name for name in shared if name not in inside]
 
 
 def _has(run: Run, task: str) -> bool:
@@ -241,8 +241,8 @@ def _key(first: Run, second: Run, task: str, key: str | None) -> str | None:
     both = [score for score in first.scores() if score.task == task and score.key in theirs]
     if key is not None:
         return key if any(score.key == key for score in both) else None
-    found = headline(both, task)
-    return found.key if found else None
+    score = headline(both, task)
+    return score.key if score else None
 
 
 def _compared(runs: Sequence[Run], a: int, b: int, pairing: Pairing, level: float) -> ScoreComparison:
@@ -254,14 +254,14 @@ def _compared(runs: Sequence[Run], a: int, b: int, pairing: Pairing, level: floa
     ]
     sign = -1 if pairing.higher_is_better is False else 1
     whole = not (pairing.only_first or pairing.only_second)
-    one, two = pairing.scores
+    score, other_score = pairing.scores
     return ScoreComparison(
         first=a,
         second=b,
         task=pairing.task,
         key=pairing.key,
         higher_is_better=pairing.higher_is_better,
-        scores=(_interval(one, pairing.first, whole, level), _interval(two, pairing.second, whole, level)),
+        scores=(_interval(score, pairing.first, whole, level), _interval(other_score, pairing.second, whole, level)),
         values=(statistics.fmean(pairing.first), statistics.fmean(pairing.second)),
         difference=difference,
         smallest_drop=smallest_drop(pairing.first, pairing.second, level),
@@ -296,8 +296,8 @@ def _warnings(first: Run, second: Run, pairing: Pairing) -> Iterator[str]:
     """What weakens a comparison without forbidding it."""
     for run, failed in zip((first, second), pairing.failures, strict=True):
         if run.status != "complete" or failed:
-            told = f"{no_answer(failed)} left out" if failed else "not all of it is there"
-            yield f"{run.run_id} is {run.status}: {told}"
+            text = f"{no_answer(failed)} left out" if failed else "not all of it is there"
+            yield f"{run.run_id} is {run.status}: {text}"
     if pairing.only_first or pairing.only_second:
         yield (
             f"not the same documents: compared are the {len(pairing.ids)} that both have, {pairing.only_first} are only"
@@ -305,8 +305,8 @@ def _warnings(first: Run, second: Run, pairing: Pairing) -> Iterator[str]:
         )
     for run in (first, second):
         assert run.block is not None
-        if told := several(run.block.programs):
-            yield f"{run.run_id} was {told}"
+        if text := several(run.block.programs):
+            yield f"{run.run_id} was {text}"
         if run.results_edited:
             yield f"{run.run_id}: the file of results was changed after the run"
         for task in members(run.results, pairing.task):
@@ -341,9 +341,9 @@ def _warnings(first: Run, second: Run, pairing: Pairing) -> Iterator[str]:
 def _refusal(comparison: RunComparison) -> str:
     """One line on what was asked differently, and how to go on."""
     broken = [item for item in comparison.items if item.breaks]
-    one = broken[0]
-    where = f"{one.task} of {comparison.names[one.first]} and {comparison.names[one.second]}"
+    item = broken[0]
+    where = f"{item.task} of {comparison.names[item.first]} and {comparison.names[item.second]}"
     more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
     sound = list(dict.fromkeys(item.task for item in comparison.items if not item.breaks))
     others = f"; these compare: --task {','.join(sound[:3])}" if sound else ""
-    return f"not comparable: {where}: {'; '.join(one.breaks)}{more}{others}; --force compares all the same"
+    return f"not comparable: {where}: {'; '.join(item.breaks)}{more}{others}; --force compares all the same"

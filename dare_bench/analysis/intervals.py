@@ -134,14 +134,14 @@ def group_interval(intervals: Sequence[Interval], values: Sequence[float], weigh
     """The interval of a group's score, the mean of its tasks' by ``weights`` that sum to 1; None where a task has none.
     The module says which."""
     n = sum(part.n for part in intervals)
-    share, made = mean_of(intervals, values, weights)
-    if made is None or made.lo is None or made.hi is None:
+    share, mover = mean_of(intervals, values, weights)
+    if mover is None or mover.lo is None or mover.hi is None:
         return None
     if any(part.method != "Wilson" for part in intervals):
-        return replace(made, n=n)
+        return replace(mover, n=n)
     effective = 1 / math.fsum(weight * weight / part.n for weight, part in zip(weights, intervals, strict=True))
-    lo, hi = wilson_bounds(min(max(share, 0.0), 1.0), effective, made.level)
-    hull = Interval("Wilson over tasks and MOVER", made.level, min(lo, made.lo), max(hi, made.hi), n)
+    lo, hi = wilson_bounds(min(max(share, 0.0), 1.0), effective, mover.level)
+    hull = Interval("Wilson over tasks and MOVER", mover.level, min(lo, mover.lo), max(hi, mover.hi), n)
     return hull.within(0.0, 1.0)
 
 
@@ -168,7 +168,7 @@ def _bootstrap(columns: list[list[float]], level: float) -> tuple[float, float]:
         return np.mean(parts[0], axis=axis) if len(parts) == 1 else parts[0].sum(axis) / parts[1].sum(axis)
 
     with np.errstate(all="ignore"):
-        found = stats.bootstrap(
+        ends = stats.bootstrap(
             [np.asarray(column) for column in columns],
             statistic,
             paired=len(columns) > 1,
@@ -179,4 +179,4 @@ def _bootstrap(columns: list[list[float]], level: float) -> tuple[float, float]:
             method="BCa",
             rng=np.random.default_rng(0),
         ).confidence_interval
-    return float(found.low), float(found.high)
+    return float(ends.low), float(ends.high)

@@ -181,32 +181,35 @@ def _foreign(programs: Sequence[Program]) -> str:
     """Why the answers say nothing of the program that is running; empty where they do."""
     if not programs:
         return "which program answered was not recorded"
-    if found := several(programs):
-        return found
-    found = from_running(programs[0].parts)
-    return f"another program than this one answered ({found})" if found else ""
+    if difference := several(programs):
+        return difference
+    difference = from_running(programs[0].parts)
+    return f"another program than this one answered ({difference})" if difference else ""
 
 
-def refusal(run: Run, found: Sequence[Unlike]) -> str:
+def refusal(run: Run, differences: Sequence[Unlike]) -> str:
     """One line that names every difference."""
-    told = "; ".join(f"{one.what}: the baseline has {one.expected}, the run {one.seen}" for one in found)
-    todo = "; ".join(dict.fromkeys(one.remedy for one in found))
-    renew = ", or renew the baseline: --update" if all(one.renewable for one in found) else ""
-    return f"{run.path} was not asked what the baseline was. {told}. {todo}{renew}"
+    texts = "; ".join(
+        f"{difference.what}: the baseline has {difference.expected}, the run {difference.seen}"
+        for difference in differences
+    )
+    todo = "; ".join(dict.fromkeys(difference.remedy for difference in differences))
+    renew = ", or renew the baseline: --update" if all(difference.renewable for difference in differences) else ""
+    return f"{run.path} was not asked what the baseline was. {texts}. {todo}{renew}"
 
 
 def compare(name: str, old: Baseline, now: Baseline, smallest_effect: float = SMALLEST_EFFECT) -> RegressionVerdict:
     """Two baselines that were asked the same."""
     exact = [task for task in old.tasks if mode(old, now, task) == "exact"]
     flips = [flip for task in exact for flip in _flips(task, old.tasks[task], now.tasks[task])]
-    scores = [one for task in exact for one in _exact(task, old.tasks[task], now.tasks[task], flips)]
+    scores = [score for task in exact for score in _exact(task, old.tasks[task], now.tasks[task], flips)]
     scores += _paired(old, now, [task for task in old.tasks if task not in exact], smallest_effect)
     if not scores:
         raise RunError(f"there is nothing to judge: no task of the baseline has a score ({', '.join(old.tasks)})")
     documents = sum(old.tasks[task].n_docs for task in exact)
     reasons = [
         *_unexcused(flips, documents),
-        *(one.reason for one in scores if one.red and (one.mode == "paired" or math.isnan(one.after))),
+        *(score.reason for score in scores if score.red and (score.mode == "paired" or math.isnan(score.after))),
     ]
     groups = [
         (group, key, value, now.groups[group][key])
@@ -221,8 +224,8 @@ def compare(name: str, old: Baseline, now: Baseline, smallest_effect: float = SM
         for flip in _flips(task, own, now.tasks[task], [own.headline])
         if flip.values
     ]
-    told = [*notes(old, now), *_unjudged(old, scores)]
-    return RegressionVerdict(name, old, now, smallest_effect, scores, flips, reasons, changed, told, groups)
+    remarks = [*notes(old, now), *_unjudged(old, scores)]
+    return RegressionVerdict(name, old, now, smallest_effect, scores, flips, reasons, changed, remarks, groups)
 
 
 def mode(old: Baseline, now: Baseline, task: str) -> Mode:
@@ -364,9 +367,9 @@ def _lost(old: BaselineTask, now: BaselineTask, key: str) -> str:
 
 def _unjudged(old: Baseline, scores: Sequence[JudgedScore]) -> Iterator[str]:
     """Tasks whose headline nobody can judge, so that a look at them is not forgotten."""
-    for one in scores:
-        if not one.judged and one.key == old.tasks[one.task].headline:
-            yield f"{one.task} {one.key} is not judged, it is no mean over documents that both have"
+    for score in scores:
+        if not score.judged and score.key == old.tasks[score.task].headline:
+            yield f"{score.task} {score.key} is not judged, it is no mean over documents that both have"
 
 
 def _drop_p(difference: Difference | None, task: BaselineTask, key: str | None) -> float | None:

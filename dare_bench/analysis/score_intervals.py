@@ -24,23 +24,26 @@ def confidence_intervals(
     """
     rows = {**results.get("groups", {}), **results.get("results", {})}
     groups = {name for name, parts in results.get("group_subtasks", {}).items() if parts}
-    made: dict[str, dict[str, Interval]] = {name: {} for name in rows}
+    intervals: dict[str, dict[str, Interval]] = {name: {} for name in rows}
     for name in sorted(rows, key=lambda name: name in groups):  # groups need their tasks' intervals
         values = {} if name in groups else _values_by_key(samples.get(name, ()))
         for metric, filter_name, value in metric_keys(rows[name]):
             key = f"{metric},{filter_name}"
             if name in groups:
-                found = _of_tasks(results, rows, name, key, made)
+                estimate = _of_tasks(results, rows, name, key, intervals)
             else:
-                found = _of_documents(values.get(key, []), value, level)
+                estimate = _of_documents(values.get(key, []), value, level)
             stderr = stderr_of(rows[name], metric, filter_name)
-            if found is None and stderr is not None:
-                found = from_stderr(value, stderr, document_count(results, name), level)
-            if found is not None:
-                made[name][key] = found.within(*value_range(metric, value))
+            if estimate is None and stderr is not None:
+                estimate = from_stderr(value, stderr, document_count(results, name), level)
+            if estimate is not None:
+                intervals[name][key] = estimate.within(*value_range(metric, value))
     return {
-        name: {key: CI(method=one.method, level=one.level, lo=one.lo, hi=one.hi, n=one.n) for key, one in own.items()}
-        for name, own in made.items()
+        name: {
+            key: CI(method=estimate.method, level=estimate.level, lo=estimate.lo, hi=estimate.hi, n=estimate.n)
+            for key, estimate in own.items()
+        }
+        for name, own in intervals.items()
         if own
     }
 
@@ -50,14 +53,14 @@ def _of_tasks(
     rows: Mapping[str, Mapping[str, Any]],
     group: str,
     key: str,
-    made: Mapping[str, Mapping[str, Interval]],
+    intervals: Mapping[str, Mapping[str, Interval]],
 ) -> Interval | None:
     """A group's interval from those of its tasks, if its score is their mean and all have one."""
     weights = weights_of(results, rows, group, key)
-    if weights is None or not all(key in made.get(task, {}) for task in weights):
+    if weights is None or not all(key in intervals.get(task, {}) for task in weights):
         return None
     values = [float(rows[task][key]) for task in weights]
-    return group_interval([made[task][key] for task in weights], values, list(weights.values()))
+    return group_interval([intervals[task][key] for task in weights], values, list(weights.values()))
 
 
 def _values_by_key(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -1,4 +1,4 @@
-"""The ``dare-bench`` command. One file a verb; whatever is heavy is imported inside the verb's function."""
+"""The ``dare-bench`` command. There is one file per command; slow imports are inside the command's function."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dare_bench.version import __version__
 
 app = typer.Typer(
     name="dare-bench",
-    help="Evaluate diffusion language models: exact samplers, honest settings, durable runs.",
+    help="Evaluate and train diffusion language models: exact samplers, explicit settings, resumable runs.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -52,10 +52,10 @@ def _version(value: bool) -> None:
 @app.callback()
 def _top(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error; works behind any verb.")
+        bool, typer.Option("--debug", help="Show the traceback of an error; works with every command.")
     ] = False,
 ) -> None:
     State.debug = State.debug or debug

@@ -15,28 +15,34 @@ def compare(
     task: Annotated[
         str | None,
         typer.Option(
-            "--task", "-t", help="Tasks or groups, separated by commas; else all in common.", show_default=False
+            "--task", "-t", help="Tasks or groups, separated by commas (default: all common tasks).", show_default=False
         ),
     ] = None,
     score: Annotated[
         str | None,
-        typer.Option("--score", help="metric,filter to compare; else each task's headline.", show_default=False),
+        typer.Option(
+            "--score", help="metric,filter to compare (default: each task's headline score).", show_default=False
+        ),
     ] = None,
-    all_pairs: Annotated[bool, typer.Option("--all-pairs", help="Each run with each, not only with A.")] = False,
-    docs: Annotated[int, typer.Option("--docs", min=0, help="Documents to show that got worse, and better.")] = 2,
-    force: Annotated[bool, typer.Option("--force", help="Compare runs that were asked different things.")] = False,
+    all_pairs: Annotated[
+        bool, typer.Option("--all-pairs", help="Compare each run with each other, not only with A.")
+    ] = False,
+    docs: Annotated[
+        int, typer.Option("--docs", min=0, help="Number of documents to print that got worse, and better.")
+    ] = 2,
+    force: Annotated[bool, typer.Option("--force", help="Compare runs even if their tasks or prompts differ.")] = False,
     markdown: Annotated[
-        str | None, typer.Option("--markdown", help="Write the comparison as markdown, too.", show_default=False)
+        str | None, typer.Option("--markdown", help="Also write the comparison to a Markdown file.", show_default=False)
     ] = None,
     html: Annotated[
-        str | None, typer.Option("--html", help="Write the comparison as a page, too.", show_default=False)
+        str | None, typer.Option("--html", help="Also write the comparison to an HTML file.", show_default=False)
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Test whether one run is better than another, document by document: exact tests, intervals of the difference.
+    """Test whether runs differ, document by document.
 
-    Shows the documents that changed. Refuses to compare runs that were asked different things; warns where settings
-    differ. What each run scored, beside published scores, is what report shows.
+    Prints exact tests, intervals of the differences, and the documents that changed. Refuses runs with different tasks
+    or prompts; warns about other differences in settings.
 
     Example: dare-bench compare out/base out/tuned --docs 5
     """

@@ -1,4 +1,4 @@
-"""Progress of work that is counted, on stderr: a bar on a terminal, now and then a line off it."""
+"""Progress of countable work, on stderr: a bar on a terminal, otherwise a line from time to time."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from contextlib import contextmanager
 from dare_bench.cli.plain import tell
 
 LINE_EVERY = 10.0
-"""Seconds between lines; what is done sooner says nothing."""
-Told = Callable[[int, int], None]
+"""Seconds between lines; faster work prints none."""
+Count = Callable[[int, int], None]
 
 
 @contextmanager
-def counting(what: str, after: str) -> Iterator[Told]:
-    """Gives a function that is told (done, all) of ``what``; ``after`` is what goes on when all are done."""
+def counting(what: str, after: str) -> Iterator[Count]:
+    """Yields a function to call with (done, total) of ``what``; ``after`` describes the work when all are done."""
     with _bar(what, after) if sys.stderr.isatty() else _lines(what, after) as count:
         yield count
 
 
 @contextmanager
-def _lines(what: str, after: str) -> Iterator[Told]:
+def _lines(what: str, after: str) -> Iterator[Count]:
     shown_at = time.monotonic()
 
     def count(done: int, total: int) -> None:
@@ -35,7 +35,7 @@ def _lines(what: str, after: str) -> Iterator[Told]:
 
 
 @contextmanager
-def _bar(what: str, after: str) -> Iterator[Told]:
+def _bar(what: str, after: str) -> Iterator[Count]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -1,4 +1,4 @@
-"""``dare-bench doctor``: what this installation can do, and what is wrong with it."""
+"""``dare-bench doctor``: what this installation can do, and which problems it has."""
 
 from __future__ import annotations
 
@@ -31,20 +31,22 @@ class Finding:
 
 
 def doctor(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Look at this installation: versions, GPU, extras, links, caches, disk. Exit code 1 if something is bad."""
-    found: list[Finding] = []
+    """Check this installation.
+
+    Checks versions, GPU, extras, links, caches, sandbox and disk. Exit code 1 if something will not work."""
+    results: list[Finding] = []
     for finding in findings():
-        found.append(finding)
+        results.append(finding)
         if not json:
             say(f"{finding.level:<4}  {finding.name}: {finding.detail}")
     if json:
-        say_json([asdict(finding) for finding in found])
-    if any(finding.level == "bad" for finding in found):
+        say_json([asdict(finding) for finding in results])
+    if any(finding.level == "bad" for finding in results):
         raise typer.Exit(1)
 
 
 def findings() -> Iterator[Finding]:
-    """Everything there is to say, quick things first."""
+    """All findings, the fast checks first."""
     folder = PACKAGE
     yield Finding("dare-bench", "ok", f"{__version__} in {folder}")
     fine = sys.version_info >= (3, 11)
@@ -61,20 +63,20 @@ def findings() -> Iterator[Finding]:
 
 
 def links(folder: Path) -> Iterator[Finding]:
-    """The five folders inside the package: links in a checkout, real folders when installed. Archives that were
-    unpacked without link bits leave small text files in their place."""
+    """The five folders inside the package: symbolic links in a checkout, folders in an installation. Archives that were
+    unpacked without links contain small text files instead."""
     for name in LINKS:
         path = folder / name
         if path.is_dir():
             yield Finding(f"folder {name}", "ok", str(path.resolve()))
         else:
             what = "a text file where a link should be" if path.is_file() else "missing"
-            cure = "clone with git on a system with links, or install the wheel"
-            yield Finding(f"folder {name}", "bad", f"{path} is {what}; {cure}")
+            remedy = "clone with git on a system with links, or install the wheel"
+            yield Finding(f"folder {name}", "bad", f"{path} is {what}; {remedy}")
 
 
 def extras() -> Iterator[Finding]:
-    """Which extras are whole, by the package's own requirements."""
+    """Which extras are complete, by the package's own requirements."""
     from packaging.requirements import Requirement
 
     wanted: dict[str, list[str]] = {}
@@ -82,7 +84,9 @@ def extras() -> Iterator[Finding]:
         lines = requires("dare-bench") or []
     except PackageNotFoundError:
         yield Finding(
-            "packages", "note", "dare-bench is not installed here (it runs from a folder): nothing to compare"
+            "packages",
+            "note",
+            "dare-bench runs from a folder and is not installed, so its requirements cannot be checked",
         )
         return
     for line in lines:
@@ -97,8 +101,8 @@ def extras() -> Iterator[Finding]:
         if not missing:
             yield Finding(name, "ok", f"all {len(states)} requirements are installed")
         else:
-            cure = f"pip install 'dare-bench[{extra}]'" if extra else "pip install dare-bench"
-            yield Finding(name, "note" if extra else "bad", f"{', '.join(missing)}; {cure}")
+            remedy = f"pip install '.[{extra}]' in the clone" if extra else "pip install . in the clone"
+            yield Finding(name, "note" if extra else "bad", f"{', '.join(missing)}; {remedy}")
 
 
 def _state(name: str, fits: object) -> str:
@@ -110,7 +114,7 @@ def _state(name: str, fits: object) -> str:
 
 
 def cache() -> Finding:
-    """Where file hashes and the names of tasks are remembered."""
+    """The cache of file hashes and task names."""
     from dare_bench.fingerprint import cache_dir
 
     path = cache_dir()
@@ -120,9 +124,9 @@ def cache() -> Finding:
             pass
     except OSError as error:
         return Finding(
-            "cache", "note", f"{path}: {error.strerror}; set DARE_BENCH_CACHE, else checkpoints are hashed each time"
+            "cache", "note", f"{path}: {error.strerror}; set DARE_BENCH_CACHE, or checkpoints are hashed every time"
         )
-    return Finding("cache", "ok", f"{path} can be written")
+    return Finding("cache", "ok", f"{path} is writable")
 
 
 def disk(path: Path) -> Finding:
@@ -132,7 +136,7 @@ def disk(path: Path) -> Finding:
 
 
 def sandbox() -> Finding:
-    """What generated code would run in, by trying it."""
+    """The isolation level for generated code, found by trying."""
     from dare_bench.sandbox import InstallHint, isolation
     from dare_bench.sandbox.levels import why_none
 
@@ -140,12 +144,12 @@ def sandbox() -> Finding:
     if level == "bubblewrap":
         return Finding("sandbox", "ok", "bubblewrap")
     if level == "namespaces":
-        return Finding("sandbox", "ok", f"namespaces of our own ({why_none()}); apt-get install bubblewrap")
-    return Finding("sandbox", "note", f"none, generated code is not run ({why_none()}); {InstallHint}")
+        return Finding("sandbox", "ok", f"user namespaces ({why_none()}); apt-get install bubblewrap")
+    return Finding("sandbox", "note", f"none, so generated code is not run ({why_none()}); {InstallHint}")
 
 
 def scoring() -> Finding:
-    """What harness code that reads answers would run in, by trying it."""
+    """The isolation of harness code that reads answers, found by trying."""
     from dare_bench.sandbox import InstallHint
     from dare_bench.sandbox.forked import why_not_enclosed
 
@@ -157,7 +161,7 @@ def scoring() -> Finding:
 
 
 def accelerator() -> Iterator[Finding]:
-    """PyTorch and what it runs on. Imported last: it takes seconds."""
+    """PyTorch and its devices. Imported last because it takes seconds."""
     try:
         import torch
     except Exception as error:
@@ -168,4 +172,4 @@ def accelerator() -> Iterator[Finding]:
         names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
         yield Finding("gpu", "ok", f"{names} (CUDA {torch.version.cuda})")
     else:
-        yield Finding("gpu", "note", f"none that PyTorch can use; {torch.get_num_threads()} CPU threads")
+        yield Finding("gpu", "note", f"no GPU that PyTorch can use; {torch.get_num_threads()} CPU threads")

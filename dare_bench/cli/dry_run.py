@@ -1,4 +1,4 @@
-"""``eval --dry-run``: what a run would be and cost. A published score's checkpoint need not be on this machine."""
+"""``eval --dry-run``: the settings and cost of a run. The checkpoint of a recipe need not be on this machine."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 def show(fields: dict[str, Any], json: bool) -> None:
-    """Print the preview of one run, or of several behind one another; nothing is evaluated.
+    """Print the preview of one run or of several runs, without evaluating.
 
-    Raises: what the preview of a single run raises; of several, each says for itself why it cannot be made.
+    Raises: the errors of the preview of a single run; with several runs, errors are printed instead.
     """
     planned = plan(fields)
     if len(planned) == 1:
-        found = _shown(planned[0], json)
+        result = _shown(planned[0], json)
         if json:
-            say_json(found.plain())
+            say_json(result.plain())
         return
     records: list[dict[str, Any]] = []
     for one in planned:
@@ -33,7 +33,7 @@ def show(fields: dict[str, Any], json: bool) -> None:
         except (UsageError, DataError) as error:
             records.append({"name": one.name, "refused": str(error)})
             if not json:
-                say(f"cannot be run: {error}")
+                say(f"cannot run: {error}")
         if not json:
             say("")
     if json:
@@ -41,8 +41,8 @@ def show(fields: dict[str, Any], json: bool) -> None:
 
 
 def _shown(one: Planned, json: bool) -> Preview | RecipeEstimate:
-    """What the run would be with its checkpoint open; from facts alone where that is not on this machine. Printed as
-    soon as it is known, unless as JSON."""
+    """The preview of a run with its checkpoint, or an estimate from ``facts`` if the checkpoint is not on this machine.
+    Printed as soon as it is known, unless as JSON."""
     if one.recipe is not None and not _is_here(str(one.fields.get("model"))):
         from dare_bench.costs.recipe import estimate
 
@@ -53,19 +53,19 @@ def _shown(one: Planned, json: bool) -> Preview | RecipeEstimate:
     from dare_bench.cli.summary import print_preview, print_timing
     from dare_bench.engine.preview import TIMING_LIMIT, preview
 
-    def told(seen: Preview) -> None:
+    def on_preview(seen: Preview) -> None:
         if not json:
             print_preview(seen)
-        tell(f"timing a few samples, for at most {TIMING_LIMIT:.0f}s")
+        tell(f"timing a few samples for at most {TIMING_LIMIT:.0f}s")
 
-    found = preview(told=told, **one.fields)
+    result = preview(told=on_preview, **one.fields)
     if not json:
-        print_timing(found.timing)
-    return found
+        print_timing(result.timing)
+    return result
 
 
 def _is_here(model: str) -> bool:
-    """Can the checkpoint be opened without fetching gigabytes?"""
+    """Can the checkpoint be loaded without downloading it?"""
     from dare_bench.loading import here
 
     if here(model) is not None:
@@ -81,6 +81,6 @@ def _print_estimate(one: Planned, found: RecipeEstimate) -> None:
         if value not in (None, {}, (), [], ""):
             say(f"{name}: {','.join(value) if isinstance(value, tuple) else value}")
     model, known = one.fields["model"], one.recipe.file.model
-    facts = "its facts" if model == known else f"the facts of {known}"
-    say(f"the checkpoint {model} is not on this machine: from {facts} and the settings as given,")
+    facts = "its dimensions" if model == known else f"the dimensions of {known}"
+    say(f"the checkpoint {model} is not on this machine: from {facts} and the given settings,")
     say(found.text())

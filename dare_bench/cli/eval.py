@@ -19,7 +19,7 @@ _PANELS: Mapping[str | None, str] = {
     None: "model adapter config model_args family device dtype",
     "Tasks": "tasks recipe harness num_fewshot limit repeats samples include_path data_dir apply_chat_template "
     "fewshot_as_multiturn system_instruction",
-    "Decoding (what is not given is the task's or family's)": " ".join(["decoding", *DECODING, "likelihood"]),
+    "Decoding (defaults come from the task and the family)": " ".join(["decoding", *DECODING, "likelihood"]),
     "Run": "seeds max_rows devices executor ray_address output_path fresh log_samples unsafe_no_sandbox dry_run json",
 }
 """Where help shows a setting, and in which order."""
@@ -53,8 +53,8 @@ def evaluate(**given: Any) -> None:
     """Evaluate a checkpoint on tasks.
 
     The same command resumes an interrupted run, a larger --limit extends a run, and a finished run is printed again.
-    Exit codes: 0 fine, 1 failed, 2 usage error, 4 incomplete (samples failed, runs of a suite not made), 130
-    interrupted (143 by SIGTERM, 129 by SIGHUP).
+    Exit codes: 0 finished, 1 failed, 2 usage error, 4 incomplete (samples failed, or runs of a suite were not made),
+    130 interrupted (143 by SIGTERM, 129 by SIGHUP).
 
     Example: dare-bench eval --model tiny-llada --tasks dare_sudoku --limit 50
     """
@@ -98,10 +98,10 @@ def _parameters() -> Iterator[inspect.Parameter]:
         for name in names.split():
             flags, more = _FLAGS.get(name, ()), _MORE.get(name, {})
             if name == "config":
-                text = "YAML file with these settings; flags win over it."
+                text = "YAML file with these settings; options override it."
                 yield parameter(name, str, text, panel, ("--config", "-C"))
             elif name == "dry_run":
-                yield switch(name, "Show settings, cost and a prompt; evaluate nothing.", panel)
+                yield switch(name, "Print settings, estimated cost and one prompt, without evaluating.", panel)
             elif name == "json":
                 yield switch(name, "Print one JSON object instead of tables.", panel)
             elif name in DECODING:

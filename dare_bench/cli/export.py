@@ -1,4 +1,4 @@
-"""``dare-bench export``: models and results in other forms. The last line on stdout is the path of what was written."""
+"""``dare-bench export``: tables, Hub files, merged checkpoints. The last line on stdout is the path of the output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from dare_bench.cli import export_hub, export_table
 from dare_bench.cli.plain import say
 
-app = typer.Typer(help="Write models and results in other forms.", no_args_is_help=True)
+app = typer.Typer(help="Export results as tables or Hub files, and merge adapters.", no_args_is_help=True)
 app.command("table")(export_table.table)
 app.command("hub")(export_hub.hub)
 
@@ -20,20 +20,21 @@ def merge(
     output_path: Annotated[str, typer.Option("--output-path", "-o", help="Folder of the merged checkpoint.")],
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", help="Its base model (default: the one it names).", show_default=False),
+        typer.Option("--model", "-m", help="Base model (default: the one that the adapter names).", show_default=False),
     ] = None,
     dtype: Annotated[
         str | None,
-        typer.Option("--dtype", help="Of the merged weights (default: the base model's).", show_default=False),
+        typer.Option("--dtype", help="Dtype of the merged weights (default: the base model's).", show_default=False),
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="Where the sums are made.")] = "cpu",
+    device: Annotated[str, typer.Option("--device", help="Device on which the weights are merged.")] = "cpu",
     family: Annotated[
-        str | None, typer.Option("--family", help="Family, where config.json does not tell.", show_default=False)
+        str | None, typer.Option("--family", help="Family, if config.json does not identify it.", show_default=False)
     ] = None,
 ) -> None:
-    """Merge a LoRA adapter into its base model and write a checkpoint in the published layout.
+    """Merge a LoRA adapter into its base model.
 
-    The sums are rounded to the dtype of the merged weights; --dtype float32 keeps what the adapter computes.
+    Writes a checkpoint in the published format. The merged weights are rounded to their dtype; --dtype float32 avoids
+    this rounding.
 
     Example: dare-bench export merge --model tiny-llada-base --adapter out/lora -o out/merged
     """

@@ -29,39 +29,40 @@ def hub(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", help="Folder to write into (default: hub/<run>).", show_default=False),
+        typer.Option("--output", "-o", help="Output folder (default: hub/<run>).", show_default=False),
     ] = None,
     dataset: Annotated[
         list[str] | None,
         typer.Option(
             "--dataset",
             metavar="TASK=ID[:TASK_ID]",
-            help="A task's data set on the hub and the benchmark's name of the task in it; may be repeated.",
+            help="Data set of a task on the hub, and the task's name in that data set; can be repeated.",
             show_default=False,
         ),
     ] = None,
     source_url: Annotated[
-        str | None, typer.Option("--source-url", help="Where the run can be looked at.", show_default=False)
+        str | None, typer.Option("--source-url", help="Address at which the run can be viewed.", show_default=False)
     ] = None,
     readme: Annotated[
         str | None,
-        typer.Option("--readme", help="The checkpoint's model card, to which scores are added.", show_default=False),
+        typer.Option("--readme", help="Model card to which the scores are added.", show_default=False),
     ] = None,
-    scale: Annotated[HubScale, typer.Option("--scale", help="How shares are told.")] = HubScale.PERCENT,
+    scale: Annotated[HubScale, typer.Option("--scale", help="Unit of scores that are shares.")] = HubScale.PERCENT,
     allow_partial: Annotated[
-        bool, typer.Option("--allow-partial", help="Export limited or incomplete scores, too; their notes say so.")
+        bool, typer.Option("--allow-partial", help="Also export limited or incomplete scores; their notes say so.")
     ] = False,
     push: Annotated[bool, typer.Option("--push", help="Send the files to --repo-id, as a pull request.")] = False,
     repo_id: Annotated[
         str | None, typer.Option("--repo-id", help="The model's repository on the hub.", show_default=False)
     ] = None,
     no_pr: Annotated[
-        bool, typer.Option("--no-pr", help="With --push: commit directly, without a pull request to look at.")
+        bool, typer.Option("--no-pr", help="With --push: commit directly, without a pull request.")
     ] = False,
 ) -> None:
-    """Write a run's scores as .eval_results/*.yaml and as model-index in a model card; nothing is sent without --push.
+    """Write the scores of a run for the Hugging Face Hub.
 
-    A task's data set is the one that the run's configuration names, or --dataset; tasks without one are left out.
+    Writes .eval_results/*.yaml and model-index in a model card; nothing is sent without --push. The data set of a task
+    is taken from the run's configuration, or from --dataset; tasks without one are left out.
 
     Example: dare-bench export hub out/my-run -o hub --readme ckpt/README.md
     """
@@ -73,9 +74,9 @@ def hub(
     if push and repo_id is None:
         raise UsageError("--push needs --repo-id OWNER/NAME, the model's repository on the hub")
     if repo_id is not None and not is_id(repo_id):
-        raise UsageError(f"--repo-id {repo_id!r} is no name on the hub; expected OWNER/NAME")
+        raise UsageError(f"--repo-id {repo_id!r} is not a repository name; expected OWNER/NAME")
     if no_pr and not push:
-        raise UsageError("--no-pr says how --push commits; add --push or leave it out")
+        raise UsageError("--no-pr needs --push; add it, or omit --no-pr")
     opened = _one(run)
     results, left_out = results_of(
         opened, parse_datasets(dataset or ()), scale=scale.value, allow_partial=allow_partial
@@ -108,7 +109,7 @@ def hub(
         for path in sent:
             tell(f"  {path}")
     if readme is None:
-        tell(f"{CARD} holds the scores alone and is not pushed; give the repository's own with --readme FILE")
+        tell(f"{CARD} contains only the scores and is not pushed; give the repository's own card with --readme FILE")
     say(folder)
 
 
@@ -131,7 +132,7 @@ def _read(card: Path, asked: str | None) -> str:
         return read_text(card, DataError, limit=MAX_SOURCE)
     if asked is None:
         return ""
-    raise DataError(f"no model card at {card}; give the path of a README.md, or leave --readme out")
+    raise DataError(f"no model card at {card}; give the path of a README.md, or omit --readme")
 
 
 def _tell_of(results: list[HubResult], folder: Path) -> None:

@@ -27,25 +27,33 @@ class Intervals(StrEnum):
 
 
 def table(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run directories, or folders of them.")],
-    format: Annotated[Format, typer.Option("--format", "-f", help="How it is written.")] = Format.MARKDOWN,
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run directories, or folders that contain them.")],
+    format: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.MARKDOWN,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", help="File to write (default: print it).", show_default=False)
+        str | None,
+        typer.Option("--output", "-o", help="Output file (default: print to the terminal).", show_default=False),
     ] = None,
     tasks: Annotated[
         str | None,
-        typer.Option("--tasks", "-t", help="Tasks, by commas, in the order of the columns.", show_default=False),
+        typer.Option(
+            "--tasks", "-t", help="Tasks in the order of the columns, separated by commas.", show_default=False
+        ),
     ] = None,
     interval: Annotated[
-        Intervals, typer.Option("--interval", help="Beside each value: nothing, ± half the width, or lo and hi.")
+        Intervals, typer.Option("--interval", help="Interval next to each value: none, ± half its width, or both ends.")
     ] = Intervals.PM,
-    fingerprints: Annotated[bool, typer.Option("--fingerprints", help="A column of settings fingerprints.")] = False,
-    caption: Annotated[str | None, typer.Option("--caption", help="Text above the table.", show_default=False)] = None,
+    fingerprints: Annotated[
+        bool, typer.Option("--fingerprints", help="Add a column of settings fingerprints.")
+    ] = False,
+    caption: Annotated[
+        str | None, typer.Option("--caption", help="Caption above the table.", show_default=False)
+    ] = None,
 ) -> None:
-    """Write runs as a table: checkpoints down, tasks across, best scores in bold, doubtful ones marked.
+    """Write runs as a table.
 
-    Bold are the best of a column and what its interval does not separate from it. CSV has plain numbers, always with
-    the interval's ends and the settings fingerprint.
+    The table has one row per checkpoint and one column per task; partial scores are marked. Bold marks the best score
+    of a column and all scores whose intervals overlap its interval. CSV has plain numbers, both ends of the interval,
+    and the settings fingerprint.
 
     Example: dare-bench export table leaderboards/examples/trained --format latex -o table.tex
     """
@@ -57,7 +65,7 @@ def table(
 
     wanted = [name for name in map(str.strip, tasks.split(",")) if name] if tasks is not None else None
     if wanted == []:
-        raise UsageError("--tasks names no task; name some, as in --tasks gsm8k,humaneval, or leave it out")
+        raise UsageError("--tasks is empty; give names, as in --tasks gsm8k,humaneval, or omit it")
     opened = list({run.path.resolve(): run for run in open_runs(runs)}.values())
     for run in opened:
         if not run.scores():

@@ -23,15 +23,15 @@ INTERRUPTED = 130
 
 
 class State:
-    """What holds for the whole process."""
+    """State of the whole process."""
 
     debug = False
     resume = ""
-    """Said behind "interrupted": how to go on. Verbs that can be resumed set it."""
+    """Printed after "interrupted": how to resume. Set by commands that can be resumed."""
 
 
 class Stopped(KeyboardInterrupt):
-    """SIGTERM or SIGHUP arrived. It unwinds the program exactly as Ctrl-C does."""
+    """SIGTERM or SIGHUP arrived. It unwinds the program as Ctrl-C does."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -42,7 +42,7 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
 def guarded(verb: Verb) -> Verb:
-    """A verb whose errors become one line on stderr and the error's exit code."""
+    """A command whose errors become one line on stderr and the error's exit code."""
 
     @functools.wraps(verb)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -51,7 +51,7 @@ def guarded(verb: Verb) -> Verb:
                 with _stoppable():
                     result = verb(*args, **kwargs)
             except typer.Exit:
-                sys.stdout.flush()  # at the interpreter's end its errors would be noise
+                sys.stdout.flush()  # an error at interpreter exit would only print a traceback
                 raise
             sys.stdout.flush()
             return result
@@ -66,13 +66,15 @@ def guarded(verb: Verb) -> Verb:
         except Exception as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 _leave(f"error: {save_error(error.filename or 'a file', error)}", SaveError.exit_code)
-            _leave(f"error: {type(error).__name__}: {error}; this is a defect: add --debug for the traceback", 1)
+            _leave(
+                f"error: {type(error).__name__}: {error}; this is a bug in dare-bench: add --debug for the traceback", 1
+            )
 
     return run  # type: ignore[return-value]
 
 
 def _leave(text: str, code: int) -> NoReturn:
-    """Say in one line why the program ends, and end it. Called while the exception is handled."""
+    """Print in one line why the program ends, and exit. Called while the exception is handled."""
     if State.debug:
         traceback.print_exc()
     tell(" ".join(text.split()))
@@ -80,11 +82,11 @@ def _leave(text: str, code: int) -> NoReturn:
 
 
 class _Stream:
-    """stdout or stderr whose reader may go away (``| head``, a closed terminal): what nobody reads is dropped, and the
-    work goes on to its end and its exit code. ``needed``: any other failure to write, a full disk, ends the work.
+    """stdout or stderr whose reader may close it (``| head``, a closed terminal): further output is dropped, and the
+    work continues to its end and its exit code. ``needed``: any other write error, such as a full disk, ends the work.
 
     Raises:
-        SaveError: the stream is needed, and cannot be written for another reason than a closed pipe.
+        SaveError: the stream is needed, and writing fails for another reason than a closed pipe.
     """
 
     def __init__(self, stream: TextIO, needed: bool) -> None:
@@ -116,7 +118,7 @@ class _Stream:
 
 @contextlib.contextmanager
 def streams() -> Iterator[None]:
-    """The three standard streams as a command needs them: open, and indifferent to readers that go away."""
+    """Make the three standard streams open and tolerant of closed readers."""
     _open_streams()
     with (
         contextlib.redirect_stdout(_Stream(sys.stdout, needed=True)),
@@ -127,12 +129,12 @@ def streams() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[None]:
-    """SIGTERM and SIGHUP as :class:`Stopped`, while a verb works: before it nothing has begun that had to be ended."""
+    """SIGTERM and SIGHUP raise :class:`Stopped` while a command runs; before that, there is nothing to clean up."""
     before = {}
     if threading.current_thread() is threading.main_thread():
-        # What the caller ignores (nohup: SIGHUP) stays ignored.
-        heard = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
-        before = {number: signal.signal(number, _stop_in(os.getpid())) for number in heard}
+        # Signals that the caller ignores (nohup: SIGHUP) stay ignored.
+        handled = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+        before = {number: signal.signal(number, _stop_in(os.getpid())) for number in handled}
     try:
         yield
     finally:
@@ -141,8 +143,8 @@ def _stoppable() -> Iterator[None]:
 
 
 def _stop_in(process: int) -> Callable[[int, Any], None]:
-    """The handler: the first signal unwinds the program, the second ends it at once. A child that was forked with this
-    handler is ended at once, as a program without one."""
+    """The handler: the first signal unwinds the program, the second ends it at once. A forked child with this handler
+    ends at once, like a program without a handler."""
 
     def stop(number: int, _: Any) -> None:
         signal.signal(number, signal.SIG_DFL)
@@ -154,8 +156,8 @@ def _stop_in(process: int) -> Callable[[int, Any], None]:
 
 
 def _open_streams() -> None:
-    """Open ``/dev/null`` for each standard stream that is closed (``2>&-``): the next file to be opened, a journal
-    perhaps, would take its number and whatever a library prints there."""
+    """Open ``/dev/null`` for each closed standard stream (``2>&-``). Otherwise the next opened file, such as a journal,
+    would get its file descriptor, and with it the output of libraries."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             lowest = os.open(os.devnull, os.O_RDWR)

@@ -1,4 +1,4 @@
-"""``dare-bench leaderboard``: build a static board from runs, and look at it."""
+"""``dare-bench leaderboard``: build a static site from runs, and serve it on this machine."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ import typer
 from dare_bench.cli.plain import say, say_json, tell
 from dare_bench.runs.text import counted
 
-app = typer.Typer(help="Build a static board from run directories, and serve it here.", no_args_is_help=True)
+app = typer.Typer(help="Build a leaderboard site from runs, or serve it.", no_args_is_help=True)
 
 
 @app.command()
 def build(
-    runs: Annotated[list[str], typer.Argument(metavar="RUNS...", help="Run directories, or folders that hold them.")],
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUNS...", help="Run directories, or folders that contain them.")
+    ],
     out: Annotated[str, typer.Option("--out", "-o", help="Folder of the site.")] = "site",
     board: Annotated[
         list[str] | None,
-        typer.Option("--board", help="A board's name or its YAML file (default: default); give several for several."),
+        typer.Option(
+            "--board", help="Name or YAML file of a board; can be repeated (default: the board named default)."
+        ),
     ] = None,
-    samples: Annotated[bool, typer.Option("--samples/--no-samples", help="Make pages of all documents.")] = True,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON record of what was built.")] = False,
+    samples: Annotated[bool, typer.Option("--samples/--no-samples", help="Make a page for every document.")] = True,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON record of the build.")] = False,
 ) -> None:
-    """Build the site. It is plain files: open index.html, no server needed."""
+    """Build the site as static files: open index.html, no server is needed."""
     from dare_bench.cli.counting import counting
     from dare_bench.leaderboards.builder import build as build_site
 
@@ -48,9 +52,9 @@ def build(
 @app.command()
 def serve(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder of the site.")] = "site",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8000,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 chooses a free one.")] = 8000,
 ) -> None:
-    """Serve a site on this machine alone (127.0.0.1) until Ctrl-C."""
+    """Serve a site on this machine only (127.0.0.1) until Ctrl-C."""
     from functools import partial
     from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
@@ -62,7 +66,7 @@ def serve(
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     except OSError as error:
-        raise UsageError(f"cannot listen on port {port}: {error.strerror}; give another with --port") from error
+        raise UsageError(f"cannot listen on port {port}: {error.strerror}; choose another with --port") from error
     with server:
         say(f"http://127.0.0.1:{server.server_port}/")
         try:

@@ -1,4 +1,4 @@
-"""``dare-bench ls``: what there is. Names only: nothing is opened and no torch is imported."""
+"""``dare-bench ls``: lists of names. No model is loaded and torch is not imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dare_bench.cli.ls_suites import suites
 from dare_bench.cli.plain import say, say_json
 from dare_bench.errors import CheckpointError
 
-app = typer.Typer(help="List models, tasks, suites, recipes, trainers or runs.", no_args_is_help=True)
+app = typer.Typer(help="List models, strategies, tasks, suites, recipes, trainers or runs.", no_args_is_help=True)
 app.command()(recipes)
 app.command()(suites)
 
@@ -22,7 +22,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command()
 def models(json: _Json = False) -> None:
-    """Bundled checkpoints and the families that can be opened."""
+    """List bundled checkpoints and supported families."""
     from dare_bench.registry import registry
 
     bundled = [_checkpoint(entry.name, Path(entry.target)) for entry in registry().entries("checkpoint")]
@@ -33,9 +33,9 @@ def models(json: _Json = False) -> None:
     if json:
         say_json({"checkpoints": bundled, "families": families})
         return
-    say("checkpoints (open one by its name):")
+    say("bundled checkpoints (use the name as --model):")
     _columns([[c["name"], c["architecture"], f"{c['mb']:.1f} MB", c["path"]] for c in bundled] or [["none"]])
-    say("families (a folder or hub id with this model_type/architecture):")
+    say("families (recognized by model_type/architecture in config.json):")
     _columns(
         [[f["name"], ", ".join("/".join(match) for match in f["matches"]) or f"--family {f['name']}"] for f in families]
         or [["none"]]
@@ -61,19 +61,24 @@ def _checkpoint(name: str, path: Path) -> dict[str, Any]:
 @app.command()
 def tasks(
     pattern: Annotated[
-        str | None, typer.Argument(help="A glob (mmlu_*) or a part of the name.", show_default=False)
+        str | None, typer.Argument(help="A glob (mmlu_*) or part of a name.", show_default=False)
     ] = None,
     include_path: Annotated[
-        str | None, typer.Option("--include-path", help="Folders with more task files, by commas.", show_default=False)
+        str | None,
+        typer.Option(
+            "--include-path", help="Folders with additional task files, separated by commas.", show_default=False
+        ),
     ] = None,
-    harness: Annotated[str, typer.Option("--harness", help="Whose tasks: lm-eval or opencompass.")] = "lm-eval",
+    harness: Annotated[
+        str, typer.Option("--harness", help="Harness of the tasks: lm-eval or opencompass.")
+    ] = "lm-eval",
     data_dir: Annotated[
         str | None,
-        typer.Option("--data-dir", help="Only what this folder has the data of (lm-eval).", show_default=False),
+        typer.Option("--data-dir", help="Only tasks whose data are in this folder (lm-eval).", show_default=False),
     ] = None,
     json: _Json = False,
 ) -> None:
-    """Tasks, groups and tags for --tasks."""
+    """List tasks, groups and tags for --tasks."""
     from fnmatch import fnmatch
 
     from dare_bench.errors import UsageError, unknown
@@ -82,7 +87,7 @@ def tasks(
     folders = [part for part in (include_path or "").split(",") if part]
     if harness == "opencompass":
         if data_dir is not None:
-            raise UsageError("--data-dir lists lm-eval's tasks; leave it or --harness opencompass out")
+            raise UsageError("--data-dir works only for lm-eval's tasks; omit it, or omit --harness opencompass")
         from dare_bench.cli.ls_opencompass import list_configs
 
         list_configs(pattern, folders, json)
@@ -112,10 +117,10 @@ def tasks(
 
 @app.command()
 def runs(
-    root: Annotated[str, typer.Argument(metavar="DIR", help="Folder to look in.")] = "out",
+    root: Annotated[str, typer.Argument(metavar="DIR", help="Folder to search.")] = "out",
     json: _Json = False,
 ) -> None:
-    """Run directories and their scores."""
+    """List run directories with their scores."""
     from dare_bench.cli.ls_runs import list_runs
 
     list_runs(root, json)
@@ -123,7 +128,7 @@ def runs(
 
 @app.command()
 def trainers(json: _Json = False) -> None:
-    """Training methods for dare-bench train, and where each comes from."""
+    """List training methods and where each is defined."""
     from dare_bench.registry import registry
 
     names = [
@@ -138,7 +143,7 @@ def trainers(json: _Json = False) -> None:
 
 @app.command()
 def strategies(json: _Json = False) -> None:
-    """Decoding strategies for --gen-kwargs strategy=NAME, with their fields and sources. Imports torch."""
+    """List decoding strategies with their fields and sources."""
     from dare_bench.registry import registry
 
     rows: list[dict[str, Any]] = []
@@ -149,11 +154,11 @@ def strategies(json: _Json = False) -> None:
     if json:
         say_json(rows)
         return
-    say('fields go into --gen-kwargs \'{"strategy": {"name": NAME, FIELD: VALUE}}\'; docs: sampling/README.md')
+    say('use a strategy with --gen-kwargs \'{"strategy": {"name": NAME, FIELD: VALUE}}\'; docs: sampling/README.md')
     _columns([[row["name"], ", ".join(row["fields"]), row["source"]] for row in rows])
 
 
 def _columns(rows: list[list[str]]) -> None:
-    """Plain columns: thousands of names, at once."""
+    """Text in columns, fast for thousands of names."""
     widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
     say("\n".join("  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip() for row in rows))

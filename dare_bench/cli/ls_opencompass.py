@@ -14,9 +14,9 @@ def list_configs(pattern: str | None, include_path: list[str], json: bool) -> No
         UnknownNameError: no name fits; the message names the three closest.
     """
     from dare_bench.errors import unknown
-    from dare_bench.harness.opencompass.catalog import KIND, Catalogue
+    from dare_bench.harness.opencompass.catalog import KIND, ConfigCatalog
 
-    catalogue = Catalogue(include_path)
+    catalogue = ConfigCatalog(include_path)
     found = [catalogue.entries[name] for name in catalogue.names()]
     if pattern is not None:
         wanted = pattern if set("*?[") & set(pattern) else f"*{pattern}*"

@@ -1,4 +1,4 @@
-"""``dare-bench ls recipes``: published scores, with what is known of how they were taken. Nothing is opened."""
+"""``dare-bench ls recipes``: published scores and their known settings. No model is loaded."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ if TYPE_CHECKING:
 
 def recipes(
     checkpoint: Annotated[
-        str | None, typer.Argument(help="A checkpoint (llada-8b-instruct) or one recipe of it.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="A checkpoint (llada-8b-instruct) or one of its recipes (llada-8b-instruct/gsm8k).", show_default=False
+        ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON: all that the files say.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the complete recipe files as JSON.")] = False,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="All scores by source, and those without a recipe.")
+        bool, typer.Option("--markdown", help="Print all scores by source, including those without a recipe.")
     ] = False,
 ) -> None:
-    """Published scores that eval --recipe runs again."""
+    """List published scores whose settings eval --recipe can run."""
     from dare_bench.recipes import find
     from dare_bench.registry import registry
 
     if markdown:
         if checkpoint is not None or json:
-            raise UsageError("--markdown prints all scores by their sources; leave the checkpoint and --json out")
+            raise UsageError("--markdown prints all scores by source; omit the checkpoint and --json")
         from dare_bench.recipe_table import markdown as document
 
         say(document().rstrip("\n"))
@@ -70,7 +73,7 @@ def _row(recipe: Recipe) -> list[str]:
 
 
 def _details(recipe: Recipe) -> None:
-    """What stands in the way of believing one number."""
+    """Source, test set, missing settings and doubts of one score."""
     entry = recipe.entry
     say(f"  source: {entry.published.source.text()}")
     say(f"  test set: {entry.published.test_set.id}, {entry.published.test_set.documents or 'unknown'} documents")

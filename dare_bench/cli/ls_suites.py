@@ -1,4 +1,4 @@
-"""``dare-bench ls suites``: many benchmarks under one word. Nothing is opened."""
+"""``dare-bench ls suites``: many benchmarks under one name. No model is loaded."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dare_bench.cli.plain import say, say_json
 
 
 def suites(
-    name: Annotated[str | None, typer.Argument(help="One suite (dare).", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of one suite (dare).", show_default=False)] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Suites, and what each of their benchmarks runs."""
+    """List suites and what each of their benchmarks runs."""
     from dare_bench.registry import registry
     from dare_bench.suites import load
 
-    found = [load(one) for one in (registry().names("suite") if name is None else [name])]
+    listed = [load(one) for one in (registry().names("suite") if name is None else [name])]
     if json:
-        say_json([suite.model_dump(mode="json") for suite in found])
+        say_json([suite.model_dump(mode="json") for suite in listed])
         return
-    for number, suite in enumerate(found):
+    for number, suite in enumerate(listed):
         say(f"{chr(10) if number else ''}{suite.name}: {suite.about.strip()}")
         rows = [
             (entry.name, f"{entry.harness}:{','.join(entry.tasks)}", str(entry.documents or ""), ", ".join(entry.needs))

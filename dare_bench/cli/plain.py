@@ -1,4 +1,4 @@
-"""What verbs print with: what a run, a model or a data set wrote arrives at the terminal as text, never as a command.
+"""Output of commands: text from runs, models and data sets is printed with its control characters escaped.
 
 Tables and text go through :func:`plain_console`, lines through :func:`say` and :func:`tell`, JSON through
 :func:`say_json`.
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PLAIN_WIDTH = 200
-"""Columns of a table that goes to a file or pipe, where rich would take 80."""
+"""Width in columns of a table that goes to a file or pipe (rich's default is 80)."""
 
 
 def plain_console(width: int = PLAIN_WIDTH) -> Console:
-    """A console on stdout that prints text as it is: no markup in it, no colours but those asked for, and no character
-    that a terminal obeys. ``width`` is that of a file or a pipe."""
+    """A console on stdout without markup, with only the requested colors, and with control characters escaped.
+    ``width`` applies to a file or a pipe."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
@@ -38,7 +38,7 @@ def plain_console(width: int = PLAIN_WIDTH) -> Console:
 def plain_table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[str] = (), whole: Collection[str] = ()
 ) -> Table:
-    """A table without lines; long cells fold, except in the columns ``whole``."""
+    """A table without lines; long cells wrap, except in the columns ``whole``."""
     from rich.table import Table
     from rich.text import Text
 

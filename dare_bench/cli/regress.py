@@ -18,28 +18,33 @@ _REGRESSION = 3
 
 def regress(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
-    baseline: Annotated[str, typer.Option("--baseline", "-b", metavar="FILE", help="The baseline to hold it against.")],
+    baseline: Annotated[str, typer.Option("--baseline", "-b", metavar="FILE", help="The baseline to check against.")],
     smallest_effect: Annotated[
-        float, typer.Option("--smallest-effect", min=0.0, help="Smaller drops are no regression (0.01: one point).")
+        float,
+        typer.Option(
+            "--smallest-effect", min=0.0, help="Smaller drops are not a regression (0.01: one percentage point)."
+        ),
     ] = 0.01,
     update: Annotated[
-        bool, typer.Option("--update", help="Make or renew the baseline from RUN; shows the difference first.")
+        bool, typer.Option("--update", help="Create or replace the baseline with RUN, after printing the changes.")
     ] = False,
     junit: Annotated[
-        str | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML, too.", show_default=False)
+        str | None, typer.Option("--junit", metavar="FILE", help="Also write a JUnit XML file.", show_default=False)
     ] = None,
     markdown: Annotated[
-        str | None, typer.Option("--markdown", metavar="FILE", help="Write markdown, too.", show_default=False)
+        str | None, typer.Option("--markdown", metavar="FILE", help="Also write a Markdown file.", show_default=False)
     ] = None,
     any_program: Annotated[
-        bool, typer.Option("--any-program", help="Judge also answers that another program than this one made.")
+        bool, typer.Option("--any-program", help="Also judge answers of another program version.")
     ] = False,
-    docs: Annotated[int, typer.Option("--docs", min=0, help="Documents that differ to show here.")] = 20,
+    docs: Annotated[int, typer.Option("--docs", min=0, help="Number of differing documents to print.")] = 20,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Has a score dropped? Answers must be the same where that is promised, else a paired test decides.
+    """Check a run against a baseline.
 
-    Exit codes: 0 fine, 3 a regression, 4 the run is incomplete, 2 the run was asked otherwise than the baseline, 1 it
+    Answers must be identical where that is guaranteed; otherwise a paired test decides.
+
+    Exit codes: 0 no regression, 3 regression, 4 the run is incomplete, 2 other settings than the baseline, 1 it
     cannot be judged (no run, a folder of runs, edited results or samples, no samples, answers of another program, no
     score that could be judged).
 
@@ -52,7 +57,9 @@ def regress(
     from dare_bench.runs.reader import Run
 
     if update and (json or junit is not None or markdown is not None):
-        raise UsageError("--update shows the difference and judges nothing; leave --junit, --markdown and --json out")
+        raise UsageError(
+            "--update only prints the changes and writes the baseline; omit --junit, --markdown and --json"
+        )
     opened = Run(place(run))
     if update:
         _update(opened, Path(baseline), smallest_effect, docs, any_program)

@@ -16,34 +16,34 @@ if TYPE_CHECKING:
 
 
 def report(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run directories, or folders of them.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run directories, or folders that contain them.")],
     agreement: Annotated[
-        bool, typer.Option("--agreement", help="Two runs of one checkpoint: same tokens, same scores?")
+        bool, typer.Option("--agreement", help="Compare two runs of one checkpoint: same prompts, tokens, scores?")
     ] = False,
     task: Annotated[
         str | None,
         typer.Option(
-            "--task", help="With --agreement: the task, FIRST=SECOND if its names differ.", show_default=False
+            "--task", help="With --agreement: the task; FIRST=SECOND if the names differ.", show_default=False
         ),
     ] = None,
     score: Annotated[
         str | None,
         typer.Option(
             "--score",
-            help="With --agreement: metric,filter to compare, FIRST=SECOND if they differ.",
+            help="With --agreement: metric,filter to compare; FIRST=SECOND if they differ.",
             show_default=False,
         ),
     ] = None,
-    docs: Annotated[int, typer.Option("--docs", min=0, help="With --agreement: documents to show here.")] = 10,
+    docs: Annotated[int, typer.Option("--docs", min=0, help="With --agreement: number of documents to print.")] = 10,
     markdown: Annotated[
-        str | None, typer.Option("--markdown", help="Write the report as markdown, too.", show_default=False)
+        str | None, typer.Option("--markdown", help="Also write the report to a Markdown file.", show_default=False)
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what runs scored, beside the published scores where a run was made by a recipe; it tests nothing.
+    """Print scores of runs next to the published scores.
 
-    Whether one run is better than another is what compare tests. Where two runs have the same task, this says whether
-    its prompts or its scorer changed between them; --agreement follows two runs of one checkpoint token by token.
+    A run has a published score if it was made with eval --recipe. If two runs have the same task, say whether its
+    prompts or scorer changed. To test for a difference, use compare.
 
     Example: dare-bench report out/my-run --markdown report.md
     """
@@ -59,7 +59,7 @@ def report(
 
         compared = compare(opened[0], opened[1], _two(task), _two(score))
     elif task is not None or score is not None:
-        raise UsageError("--task and --score say what --agreement compares; add --agreement or leave them out")
+        raise UsageError("--task and --score need --agreement; add it, or omit them")
     else:
         opened = list({run.path.resolve(): run for run in opened}.values())  # one named by itself and in its folder
     if markdown is not None:

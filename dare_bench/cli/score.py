@@ -13,7 +13,7 @@ from dare_bench.cli.runs import open_runs, place
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dare_bench.engine.rescore import Compared, Rescored
+    from dare_bench.engine.rescore import Rescored, RescoredValue
     from dare_bench.runs.reader import Run
 
 _CHANGED, _INCOMPLETE, _FAILED = 3, 4, 1
@@ -21,36 +21,40 @@ _NUMBERS = ("recorded", "again")
 
 
 def score(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or a folder of them (a suite).")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or a folder of runs (a suite).")],
     task: Annotated[str | None, typer.Option("--task", help="Only this task.", show_default=False)] = None,
     data_dir: Annotated[
         str | None,
-        typer.Option("--data-dir", help="Where data sets are, if not where the run had them.", show_default=False),
+        typer.Option("--data-dir", help="Folder of the data sets, if it has moved since the run.", show_default=False),
     ] = None,
     include_path: Annotated[
         list[str] | None,
         typer.Option(
-            "--include-path", help="Folder of the run's tasks; a recorded one is not used.", show_default=False
+            "--include-path", help="Folder of the run's task files; the recorded path is not used.", show_default=False
         ),
     ] = None,
     output_path: Annotated[
         str | None,
-        typer.Option("--output-path", "-o", help="Write the re-scored run into this folder.", show_default=False),
+        typer.Option("--output-path", "-o", help="Also write the re-scored run to this folder.", show_default=False),
     ] = None,
-    docs: Annotated[int, typer.Option("--docs", min=0, help="Documents that differ to show.")] = 10,
+    docs: Annotated[int, typer.Option("--docs", min=0, help="Number of differing documents to print.")] = 10,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Score the recorded answers of a run again, with the tasks and scorers of today; no model is opened.
+    """Score the recorded answers of a run again.
+
+    Uses the installed tasks and scorers; the model is not loaded.
 
     Exit codes: 0 the same scores, 3 scores or documents' values changed, 4 the run is incomplete, 1 it cannot be scored
-    again (its prompts are others now, its samples file is not there), 2 usage error.
+    again (its prompts changed, or its samples file is missing), 2 usage error.
 
     Example: dare-bench score out/my-run
     """
     from dare_bench.errors import UsageError
 
     if task is not None and output_path is not None:
-        raise UsageError("--task with --output-path: a run is written whole; leave one of them out")
+        raise UsageError(
+            "--task and --output-path exclude each other, because a run is written whole; omit one of them"
+        )
     from dare_bench.engine.rescore import refuse_inside
 
     runs = open_runs(run)
@@ -108,8 +112,8 @@ def _record(done: Rescored, written: Run | None) -> dict[str, Any]:
         "documents": done.counted,
         "edited": done.edited,
         "changes": done.changes,
-        "scores": [{**_without(asdict(one), "doc_id"), "same": one.same} for one in done.scores],
-        "differing": [asdict(one) for one in done.documents],
+        "scores": [{**_without(asdict(score), "doc_id"), "same": score.same} for score in done.scores],
+        "differing": [asdict(score) for score in done.documents],
         "written": str(written.path) if written is not None else None,
     }
 
@@ -119,7 +123,10 @@ def _without(record: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _show(console: Console, done: Rescored, most: int) -> None:
-    rows = [(one.task, one.metric, one.filter, *_two_scores(one), "" if one.same else "changed") for one in done.scores]
+    rows = [
+        (score.task, score.metric, score.filter, *_two_scores(score), "" if score.same else "changed")
+        for score in done.scores
+    ]
     console.print(plain_table(("task", "metric", "filter", "recorded", "again", ""), rows, right=_NUMBERS))
     if done.documents:
         _show_documents(console, done.documents, most)
@@ -127,11 +134,11 @@ def _show(console: Console, done: Rescored, most: int) -> None:
         _say(console, f"note: {change}")
 
 
-def _show_documents(console: Console, documents: list[Compared], most: int) -> None:
+def _show_documents(console: Console, documents: list[RescoredValue], most: int) -> None:
     console.print()
     rows = [
-        (one.task, str(one.doc_id), one.metric, one.filter, _number(one.recorded), _number(one.again))
-        for one in documents[:most]
+        (value.task, str(value.doc_id), value.metric, value.filter, _number(value.recorded), _number(value.again))
+        for value in documents[:most]
     ]
     if most:
         console.print(plain_table(("task", "document", "metric", "filter", "recorded", "again"), rows, right=_NUMBERS))
@@ -139,16 +146,18 @@ def _show_documents(console: Console, documents: list[Compared], most: int) -> N
         _say(console, f"{len(documents) - most} more values differ; --docs {len(documents)} shows all")
 
 
-def _two_scores(one: Compared) -> tuple[str, str]:
+def _two_scores(score: RescoredValue) -> tuple[str, str]:
     """A score as recorded and again: as every verb shows scores, or more precisely where that hides the change."""
     from dare_bench.formatting import score_text
     from dare_bench.runs.scores import are_shares
 
-    values = [value for value in (one.recorded, one.again) if isinstance(value, int | float)]
-    share = are_shares(one.metric, *values)
-    shown = [score_text(value, share) if isinstance(value, int | float) else "—" for value in (one.recorded, one.again)]
-    if not one.same and shown[0] == shown[1]:
-        return _number(one.recorded), _number(one.again)
+    values = [value for value in (score.recorded, score.again) if isinstance(value, int | float)]
+    share = are_shares(score.metric, *values)
+    shown = [
+        score_text(value, share) if isinstance(value, int | float) else "—" for value in (score.recorded, score.again)
+    ]
+    if not score.same and shown[0] == shown[1]:
+        return _number(score.recorded), _number(score.again)
     return shown[0], shown[1]
 
 
@@ -172,8 +181,10 @@ def _verdict(record: dict[str, Any]) -> str:
     if record["same"]:
         text = f"the same: {counted(len(record['scores']), 'score')}, values of {of}"
     else:
-        scores = [f"{one['task']} {one['metric']},{one['filter']}" for one in record["scores"] if not one["same"]]
-        differing = dict.fromkeys((one["task"], one["doc_id"]) for one in record["differing"])
+        scores = [
+            f"{score['task']} {score['metric']},{score['filter']}" for score in record["scores"] if not score["same"]
+        ]
+        differing = dict.fromkeys((score["task"], score["doc_id"]) for score in record["differing"])
         names = ", ".join(f"{task} {doc}" for task, doc in list(differing)[:3])
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
         text = f"CHANGED: {len(scores)} of {counted(len(record['scores']), 'score')}" + (

@@ -1,4 +1,4 @@
-"""What ``eval`` does for a suite or for several recipes: run after run with one model, then all scores together."""
+"""``eval`` of a suite or of several recipes: one run after another with one model, then all scores together."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def make(planned: Sequence[Planned], json: bool) -> None:
     outcomes: list[Outcome] = []
     for number, outcome in enumerate(evaluate_all(_announced(planned)), start=1):
         outcomes.append(outcome)
-        said = outcome.reason if outcome.run is None else outcome.run.results_file
-        tell(f"[{number}/{len(planned)}] {outcome.planned.name}: {said}")
+        result = outcome.reason if outcome.run is None else outcome.run.results_file
+        tell(f"[{number}/{len(planned)}] {outcome.planned.name}: {result}")
     if json:
         say_json([_record(outcome) for outcome in outcomes])
     else:
@@ -41,7 +41,7 @@ def _announced(planned: Sequence[Planned]) -> Sequence[Planned]:
 
 
 def _why(outcome: Outcome) -> str | None:
-    """Why there is no run, with what the suite knows about the task."""
+    """Why there is no run, with the suite's note on the task."""
     if outcome.reason is None:
         return None
     return f"{outcome.reason} ({outcome.planned.note})" if outcome.planned.note else outcome.reason

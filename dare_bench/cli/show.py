@@ -25,11 +25,13 @@ _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 def show(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
-    doc: Annotated[str | None, typer.Option("--doc", help="Document id; without it the first one.")] = None,
-    task: Annotated[str | None, typer.Option("--task", help="Task, where the run has several.")] = None,
+    doc: Annotated[str | None, typer.Option("--doc", help="Document id (default: the first document).")] = None,
+    task: Annotated[str | None, typer.Option("--task", help="Task, if the run has several.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show one document of a run: answer, score, the unmasking order in colour, and last the exact prompt."""
+    """Show one document of a run.
+
+    Prints the answer, the score, the unmasking order in color, and the exact prompt."""
     from dare_bench.analysis.document_view import document_view
     from dare_bench.runs.reader import Run
 

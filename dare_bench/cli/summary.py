@@ -14,7 +14,7 @@ from dare_bench.types import TIER_MEANING, Decoding
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dare_bench.engine.preview import Preview, Timing
+    from dare_bench.engine.preview import Preview, RunTiming
     from dare_bench.runs.reader import Run
     from dare_bench.runs.schema import Block
     from dare_bench.runs.scores import Score
@@ -128,7 +128,7 @@ def _print_scores(console: Console, run: Run) -> None:
     names = ("task", "metric", "filter", "value", "95 % interval", "n", *extracted, "tier")
     console.print(plain_table(names, rows, right=_NUMBERS, whole=("value",)))
     if extracted:
-        console.print("extracted: the share of answers from which the harness could read a value", style="dim")
+        console.print("extracted: the share of answers in which the harness found a value", style="dim")
     for tier in sorted(tiers):
         console.print(f"{tier}: {TIER_MEANING[tier]}", style="dim")
 
@@ -144,7 +144,7 @@ def _print_settings(
             shown = {name: value for name, value in values.items() if name not in Decoding.hidden}
             asked = " ".join(f"{name}={value}" for name, value in shown.items() if name in names)
             others = " ".join(f"{name}={value}" for name, value in shown.items() if name not in names)
-            text = f"{asked} given; by task and model: {others}" if asked else others
+            text = f"requested: {asked}; defaults: {others}" if asked else others
             groups.setdefault(text, []).append(task)
     for text, tasks in groups.items():
         shown_tasks = ", ".join(tasks[:4]) + (f" and {len(tasks) - 4} more" if len(tasks) > 4 else "")
@@ -189,7 +189,9 @@ def print_preview(seen: Preview) -> None:
     spec = {name: value for name, value in seen.spec.items() if value not in (None, {}, [])}
     for name, value in spec.items():
         console.print(f"{name}: {value}", soft_wrap=True)
-    console.print(f"run: {seen.run_path}{' (exists: would resume or extend)' if seen.exists else ''}", soft_wrap=True)
+    console.print(
+        f"run: {seen.run_path}{' (exists; would be resumed or extended)' if seen.exists else ''}", soft_wrap=True
+    )
     console.print(f"content: {seen.model['content_hash']}", soft_wrap=True)
     _print_settings(console, "decoding", seen.decoding, seen.spec["decoding"])
     _print_settings(console, "likelihood", seen.likelihood, seen.spec["likelihood"])
@@ -200,12 +202,12 @@ def print_preview(seen: Preview) -> None:
     console.print(visible(seen.prompt), soft_wrap=True)
 
 
-def print_timing(timing: Timing) -> None:
+def print_timing(timing: RunTiming) -> None:
     """How long a run would take here."""
     from dare_bench.engine.progress import duration
 
     if timing.seconds is None:
-        say("time: not known, no forward pass could be timed")
+        say("time: unknown, no forward pass could be timed")
         return
     whole = f"{counted(timing.samples, 'sample')} answered" if timing.samples else "no sample finished"
     passes = f"{timing.forwards:,} forward passes in {timing.took:.1f}s, {whole}"

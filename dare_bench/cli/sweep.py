@@ -20,18 +20,25 @@ if TYPE_CHECKING:
 def sweep(
     file: Annotated[str, typer.Argument(metavar="FILE.yaml", help="The sweep (docs/sweeps.md).")],
     output_path: Annotated[
-        str, typer.Option("--output-path", "-o", help="Folder of the sweep; the same command goes on in it.")
+        str, typer.Option("--output-path", "-o", help="Folder of the sweep; the same command resumes in it.")
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the graph and what it would cost.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the graph with estimated costs, without running it.")
+    ] = False,
     only_failed: Annotated[
-        bool, typer.Option("--only-failed", help="Do failed nodes, and what depends on them, alone.")
+        bool, typer.Option("--only-failed", help="Run only failed nodes and the nodes that depend on them.")
     ] = False,
     executor: Annotated[
         str | None,
-        typer.Option("--executor", help="Where nodes are done: local, devices, ray.", show_default=False),
+        typer.Option("--executor", help="Where nodes run: local, devices or ray.", show_default=False),
     ] = None,
     devices: Annotated[
-        int, typer.Option("--devices", min=1, help="Nodes at a time, each on a device of its own (on CPU: processes).")
+        int,
+        typer.Option(
+            "--devices",
+            min=1,
+            help="Number of nodes that run at the same time, each on its own device (or CPU process).",
+        ),
     ] = 1,
     device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, ...", show_default=False)] = None,
     ray_address: Annotated[
@@ -40,10 +47,10 @@ def sweep(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Train, evaluate and show a grid of models, methods and settings.
+    """Train and evaluate a grid of models and settings.
 
-    The same command goes on wherever it was stopped: a node that is done is not done again. What fails keeps only what
-    depends on it from being done.
+    Builds one board of all evaluations. The same command resumes: finished nodes are not run again. A node that fails
+    blocks only the nodes that depend on it.
 
     Exit codes: 0 all nodes are done, 1 failed, 2 usage error, 4 some nodes are not done, 130
     interrupted (143 by SIGTERM, 129 by SIGHUP).
@@ -56,7 +63,7 @@ def sweep(
     from dare_bench.leaderboards.builder import build
     from dare_bench.sweeps.run import sweep as work
 
-    State.resume = "; run the same command to go on"
+    State.resume = "; run the same command to resume"
     place = executor or ("devices" if devices > 1 else "local")
     found = work(
         file,
@@ -140,7 +147,7 @@ def _table(found: SweepResult) -> None:
         if node.status == "failed":
             say(f"  log: {found.path / 'nodes' / node.id / 'log.txt'}")
     for name in found.unnamed:
-        tell(f"not in the file any more: {name}")
+        tell(f"no longer in the file: {name}")
 
 
 def _scores(node: Record) -> str:

@@ -24,16 +24,16 @@ from dare_bench.registry import Entry, registry
 from dare_bench.training.spec import TrainSpec
 
 app = typer.Typer(
-    help="Train a checkpoint by a method, then evaluate it (dare-bench train METHOD --help lists the settings).",
+    help="Train a checkpoint, then evaluate it. dare-bench train METHOD --help lists the settings.",
     no_args_is_help=True,
 )
 
 _FLAGS = {"model": ("--model", "-m"), "output_path": ("--output-path", "-o")}
 _OWN = {
-    "eval_tasks": ("Tasks that checkpoints are evaluated on, by commas.", str),
-    "eval_suite": ("Suite that checkpoints are evaluated on (dare-bench ls suites).", str),
-    "eval_limit": ("First N documents of each task, or a share.", str),
-    "eval_args": ("k=v,k=v: any other setting of the evaluation (gen_length=..., repeats=...).", str),
+    "eval_tasks": ("Tasks on which checkpoints are evaluated, separated by commas.", str),
+    "eval_suite": ("Suite on which checkpoints are evaluated (dare-bench ls suites).", str),
+    "eval_limit": ("First N documents of each task, or a fraction of them.", str),
+    "eval_args": ("k=v,k=v: other settings of the evaluation (gen_length=..., repeats=...).", str),
 }
 """Flags that fill ``eval``."""
 _PANEL = {
@@ -79,13 +79,13 @@ def _command(entry: Entry, whole: bool) -> Callable[..., None]:
     order = ["model", "output_path", *[n for n in TrainSpec.model_fields if n not in _PANEL], *_PANEL]
     common = {n: TrainSpec.model_fields[n] for n in dict.fromkeys(order) if n not in ("method", "options", "eval")}
     if kind is not None:
-        rates = f"Highest learning rate (default: {kind.learning_rate:g}, with LoRA {kind.lora_learning_rate:g})."
+        rates = f"Peak learning rate (default: {kind.learning_rate:g}, with LoRA {kind.lora_learning_rate:g})."
         common["learning_rate"] = copy.copy(common["learning_rate"])
         common["learning_rate"].description = rates
     fields = [(name, field, _PANEL.get(name)) for name, field in common.items()]
     of_method = [(name, field, f"Settings of {entry.name}") for name, field in own.items()]
     parameters = [
-        parameter("config", str, "YAML file with these settings; flags win over it.", None, ("--config", "-C")),
+        parameter("config", str, "YAML file with these settings; options override it.", None, ("--config", "-C")),
         *[_of_field(*item) for item in fields],
         *[parameter(name, kind, text, "Evaluation") for name, (text, kind) in _OWN.items()],
         *[_of_field(*item) for item in of_method],
@@ -129,13 +129,13 @@ def _train(method: str, own: Mapping[str, FieldInfo], flags: dict[str, Any], jso
         raise incomplete(trained.runs, trained.not_run)
 
 
-def _once(found: Mapping[str, Any], config: str | None) -> None:
+def _once(from_file: Mapping[str, Any], config: str | None) -> None:
     """What a file may write by itself or within a mapping stands in one of the two places."""
     for name, prefix in (("options", ""), ("eval", "eval_")):
-        inner = found.get(name)
+        inner = from_file.get(name)
         if inner is not None and not isinstance(inner, dict):
             raise UsageError(f"{config}: {name}={inner!r} is no mapping; write {name}: {{setting: value}}")
-        twice = next((key for key in inner or () if f"{prefix}{key}" in found), None)
+        twice = next((key for key in inner or () if f"{prefix}{key}" in from_file), None)
         if twice is not None:
             raise UsageError(f"{config}: {prefix}{twice} and {twice} within {name} are the same setting; keep one")
 
@@ -148,17 +148,17 @@ def settings(method: str, own: Mapping[str, FieldInfo], flags: Mapping[str, Any]
     """
     given = dict(flags)
     config = given.pop("config", None)
-    found = read_yaml(config) if config is not None else {}
-    if found.pop("method", method) != method:
+    from_file = read_yaml(config) if config is not None else {}
+    if from_file.pop("method", method) != method:
         raise UsageError(f"{config}: method is another than {method!r}, which the command names; leave one of them out")
     known = [*TrainSpec.model_fields, *own, *_OWN]
-    for name in found:
+    for name in from_file:
         if name not in known:
             raise UsageError(f"{config}: unknown setting {name!r}{suggestion(name, known)}")
     if {"data", "task"} & given.keys():
-        found = {name: value for name, value in found.items() if name not in ("data", "task")}
-    _once(found, config)
-    fields = {"method": method, **found, **given}
+        from_file = {name: value for name, value in from_file.items() if name not in ("data", "task")}
+    _once(from_file, config)
+    fields = {"method": method, **from_file, **given}
     evaluation = dict(fields.pop("eval", None) or {})
     for name in _OWN:
         value = fields.pop(name, None)

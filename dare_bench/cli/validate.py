@@ -1,4 +1,4 @@
-"""``dare-bench validate``: is this checkpoint whole, and does it answer the same whatever the batch?"""
+"""``dare-bench validate``: is this checkpoint complete, and are its answers independent of the batch?"""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from dare_bench.cli.plain import say, say_json
 def validate(
     checkpoint: Annotated[str, typer.Argument(help="A folder, a hub id or a bundled name.")],
     model_args: Annotated[
-        str | None, typer.Option("--model-args", "-a", help="k=v,k=v for opening the model.", show_default=False)
+        str | None, typer.Option("--model-args", "-a", help="k=v,k=v for loading the model.", show_default=False)
     ] = None,
-    family: Annotated[str | None, typer.Option("--family", help="Family, where config.json does not tell.")] = None,
+    family: Annotated[str | None, typer.Option("--family", help="Family, if config.json does not identify it.")] = None,
     device: Annotated[
-        str, typer.Option("--device", help="Where to check it; the tokens are exact in float32.")
+        str, typer.Option("--device", help="Device for the checks; tokens are compared in float32.")
     ] = "cpu",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check a checkpoint: keys, mask id, tokenizer, save and open again, batch invariance; measure bfloat16 flips.
+    """Check that a checkpoint is complete and decodes correctly.
 
-    Exit code 1 on failure."""
+    Checks keys, mask id, tokenizer, saving and loading, and batch invariance, and measures flips in bfloat16. Exit
+    code 1 if a check fails.
+    """
     from dataclasses import asdict
 
     from dare_bench.config import parse_pairs

@@ -1,7 +1,8 @@
-"""Help and usage errors of the command line: option names whole at any width, an error in one line."""
+"""Help and usage errors of the command line: option names whole at any width, errors of one line."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,7 @@ _Error: Any = typer.BadParameter.__base__  # UsageError of click, wherever this 
 
 
 class Command(TyperCommand):
-    """A verb whose help lists options below the titles of their panels."""
+    """A command whose help groups options under headings."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}
@@ -31,31 +32,43 @@ class Command(TyperCommand):
 
 
 def run(app: typer.Typer, words: Sequence[str]) -> None:
-    """Run the verb that ``words`` name, and exit with its code."""
+    """Run the command that ``words`` name, and exit with its exit code."""
     try:
         sys.exit(app(args=list(words), prog_name="dare-bench", standalone_mode=False) or 0)
     except _Error as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
         else:
-            tell(f"error: {_said(error)}")
+            tell(f"error: {_message(error)}")
         sys.exit(error.exit_code)
 
 
-def _said(error: Any) -> str:
-    """What a usage error says, in one line."""
-    text = " ".join(str(error.format_message()).split()).removesuffix(".").replace("Input should be", "must be")
+_WORDING = (
+    (r"Input should be", "must be"),
+    (r"^Got unexpected extra arguments?(?:\(s\))? \((.*)\)", r"unexpected argument \1"),
+    (r"^No such command (.*)\. Did you mean (.*)\?$", r"unknown command \1; closest: \2"),
+    (r"^No such command", "unknown command"),
+    (r"^Missing", "missing"),
+)
+"""Messages of pydantic and click, and ours instead of them."""
+
+
+def _message(error: Any) -> str:
+    """The message of a usage error, in one line."""
+    text = " ".join(str(error.format_message()).split()).removesuffix(".")
+    for pattern, wording in _WORDING:
+        text = re.sub(pattern, wording, text)
     if error.ctx is None:
         return text
-    found = getattr(error.__cause__, "errors", None)  # pydantic reads the values of options, and leaves them unsaid
-    if found is not None and getattr(error, "param", None) is not None:
+    errors = getattr(error.__cause__, "errors", None)  # pydantic parses the values of options; typer omits its reasons
+    if errors is not None and getattr(error, "param", None) is not None:
         from dare_bench.config import not_valid, reason
 
-        first = found()[0]
+        first = errors()[0]
         text = not_valid(error.param.opts[0], first["input"], reason(first))
     named = getattr(error, "option_name", None)
     if type(error).__name__ == "NoSuchOption" and named is not None:
         flags = {flag[2:].replace("-", "_"): flag for param in error.ctx.command.params for flag in param.opts}
         near = ", ".join(flags[name] for name in closest(named.lstrip("-").replace("-", "_"), flags))
-        text = f"no option {named!r}" + (f"; closest: {near}" if near else "")
+        text = f"unknown option {named!r}" + (f"; closest: {near}" if near else "")
     return f"{text}; see {error.ctx.command_path} --help"

@@ -13,7 +13,7 @@ from dare_bench.loading import family_of, here
 from dare_bench.protocols import LoadedModel
 from dare_bench.reading import existing
 from dare_bench.registry import registry
-from dare_bench.training.rows import Example, Kind, Pair
+from dare_bench.training.rows import Example, Kind, PreferencePair
 from dare_bench.training.spec import TrainSpec
 from dare_bench.training.tokens import tokenise
 
@@ -122,6 +122,6 @@ def rows_of(spec: TrainSpec, model: LoadedModel | None = None) -> TrainingRows:
 def _characters(row: Any) -> float:
     """Characters of one of an item's rows."""
     said = len(row.prompt) if isinstance(row.prompt, str) else sum(len(turn["content"]) for turn in row.prompt)
-    if isinstance(row, Pair):
+    if isinstance(row, PreferencePair):
         return said + (len(row.chosen) + len(row.rejected)) / 2
     return said + len(row.answer if isinstance(row, Example) else row.truth)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dare_bench.costs.recipe import GPUS, UTILIZATION, estimate
+from dare_bench.costs.recipe import UTILIZATION, estimate
 from dare_bench.costs.sizes import CheckpointSize, TrainingRows, rows_of, size_of, tokenizing
-from dare_bench.costs.training import batch_of, copies_of, operations, steps_of
+from dare_bench.costs.training import GPU, WorkCost, rows_trained_on, training_cost
 from dare_bench.engine.plan import plan
 from dare_bench.engine.preview import preview
 from dare_bench.engine.progress import duration
 from dare_bench.errors import DareError
 from dare_bench.loading import load
-from dare_bench.sweeps.graph import Node, graph, settle
+from dare_bench.sweeps.graph import SweepNode, graph, settle
 from dare_bench.sweeps.known import refuse_unknown
 from dare_bench.sweeps.record import Record, names, read
 from dare_bench.sweeps.run import chosen
@@ -24,18 +24,6 @@ from dare_bench.training.spec import TrainSpec, train_spec
 
 SMALL = 100_000_000
 """Parameters up to which a checkpoint is opened for an estimate, and timed on a few samples."""
-GPU = GPUS["H100"]
-
-
-@dataclass(frozen=True)
-class NodeCost:
-    """``forwards``: passes of rows, at most; ``flop``: operations; ``seconds``: on this machine; ``text`` says all that
-    is known and on what it stands. What is not known is None."""
-
-    text: str
-    forwards: int | None = None
-    flop: float | None = None
-    seconds: float | None = None
 
 
 @dataclass
@@ -44,10 +32,10 @@ class SweepEstimates:
 
     name: str
     out: Path
-    nodes: list[Node]
+    nodes: list[SweepNode]
     records: dict[str, Record]
     done: set[str]
-    costs: dict[str, NodeCost] = field(default_factory=dict)
+    costs: dict[str, WorkCost] = field(default_factory=dict)
 
     @classmethod
     def of(cls, source: str | Path | Mapping[str, Any], output_path: str | Path) -> SweepEstimates:
@@ -99,45 +87,45 @@ class SweepEstimates:
     def _fill(self) -> None:
         self._sizes: dict[str, CheckpointSize] = {}
         self._read: dict[str, TrainingRows] = {}
-        self._evals: dict[str, NodeCost] = {}
+        self._evals: dict[str, WorkCost] = {}
         for kind in ("eval", "train", "board"):  # evaluations first: they time the networks
             for node in self.nodes:
                 if node.kind == kind:
                     self.costs[node.id] = self._cost(node)
 
-    def _cost(self, node: Node) -> NodeCost:
+    def _cost(self, node: SweepNode) -> WorkCost:
         if node.id in self.done:
-            return NodeCost("done", seconds=0.0)
+            return WorkCost("done", seconds=0.0)
         if node.kind == "board":
-            return NodeCost("seconds", seconds=0.0)
+            return WorkCost("seconds", seconds=0.0)
         try:
             return self._train(node) if node.kind == "train" else self._eval(node)
         except DareError as error:
-            return NodeCost(f"cannot be estimated: {error}")
+            return WorkCost(f"cannot be estimated: {error}")
 
     # -- evaluations ---------------------------------------------------------------------------------------------
 
-    def _base(self, node: Node) -> dict[str, Any]:
+    def _base(self, node: SweepNode) -> dict[str, Any]:
         """How the checkpoint is opened that a node starts from: a trained one is as large as its base."""
         start = next(n for n in self.nodes if n.id == node.of) if node.of is not None else node
         return {name: start.asked[name] for name in _OPENING if name in start.asked}
 
-    def _fields(self, node: Node) -> dict[str, Any]:
+    def _fields(self, node: SweepNode) -> dict[str, Any]:
         return {**{k: v for k, v in node.asked.items() if k not in _OPENING}, **self._base(node)}
 
-    def _eval(self, node: Node) -> NodeCost:
+    def _eval(self, node: SweepNode) -> WorkCost:
         fields = self._fields(node)
         took = [self.records[n.id].cost.get("seconds") for n in self.nodes if n.kind == "eval" and n.id in self.done
                 and self._fields(n) == fields]  # fmt: skip
         if known := [seconds for seconds in took if seconds]:
             seconds = sum(known) / len(known)
-            return NodeCost(f"{duration(seconds)} (as measured here)", seconds=seconds)
+            return WorkCost(f"{duration(seconds)} (as measured here)", seconds=seconds)
         mark = repr(sorted(fields.items(), key=str))
         if mark not in self._evals:
             self._evals[mark] = self._evaluation(fields)
         return self._evals[mark]
 
-    def _evaluation(self, fields: dict[str, Any]) -> NodeCost:
+    def _evaluation(self, fields: dict[str, Any]) -> WorkCost:
         size = self._size(fields)
         if _small(size):
             return self._timed(fields, size)
@@ -149,12 +137,12 @@ class SweepEstimates:
             seen = estimate(one.recipe, one.fields).expected
             forwards, hours = forwards + seen.forwards, hours + seen.hours
         if unknown:
-            return NodeCost(
+            return WorkCost(
                 f"not known without opening the checkpoint (dare-bench eval --dry-run times it): {unknown[0]}"
             )
-        return NodeCost(f"{forwards:,} forwards, {hours:,.1f} GPU hours (from the recipe's facts)", forwards)
+        return WorkCost(f"{forwards:,} forwards, {hours:,.1f} GPU hours (from the recipe's facts)", forwards)
 
-    def _timed(self, fields: dict[str, Any], size: CheckpointSize) -> NodeCost:
+    def _timed(self, fields: dict[str, Any], size: CheckpointSize) -> WorkCost:
         forwards, seconds, requests, refused = 0, 0.0, 0, []
         for one in plan(fields):
             try:
@@ -165,38 +153,19 @@ class SweepEstimates:
             forwards, seconds = forwards + seen.forwards, seconds + (seen.timing.seconds or 0.0)
             requests += sum(seen.requests.values())
         if refused and not requests:
-            return NodeCost(f"cannot be run: {refused[0]}")
+            return WorkCost(f"cannot be run: {refused[0]}")
         if forwards:
             size.seconds_per_forward = seconds / forwards
         also = f"; {len(refused)} cannot be run: {refused[0]}" if refused else ""
         most = f"{requests:,} requests, at most {forwards:,} forwards"
         text = f"{most}, {duration(seconds)} (from samples answered now){also}"
-        return NodeCost(text, forwards, seconds=seconds)
+        return WorkCost(text, forwards, seconds=seconds)
 
     # -- trainings -----------------------------------------------------------------------------------------------
 
-    def _train(self, node: Node) -> NodeCost:
+    def _train(self, node: SweepNode) -> WorkCost:
         spec = train_spec(**node.asked, output_path="-")
-        size, rows = self._size(node.asked), self._rows(spec)
-        batch, steps = batch_of(spec), steps_of(spec, rows)
-        copies = copies_of(spec, rows, size)
-        tokens = steps * batch * copies * rows.tokens
-        text = f"{steps:,} steps of {batch} rows of {rows.tokens:.0f} tokens ({rows.source})"
-        if size.active is None:
-            return NodeCost(f"{text}; the checkpoint is not on this machine, so no operations")
-        flop = tokens * size.active * operations(spec)
-        text += f", {round(tokens):,} tokens through {round(size.active):,} parameters, {_si(flop)}FLOP"
-        if (rate := self._measured(spec)) is not None:
-            seconds, source = steps * batch * rate, "as measured here"
-        elif size.seconds_per_forward is not None:
-            seconds, source = (
-                steps * batch * copies * operations(spec) / 2 * size.seconds_per_forward,
-                "by forwards here",
-            )
-        else:
-            hours = flop / (GPU.tflops * 1e12 * UTILIZATION) / 3600
-            return NodeCost(f"{text}, {hours:,.2f} GPU hours", flop=flop)
-        return NodeCost(f"{text}, {duration(seconds)} ({source})", flop=flop, seconds=seconds)
+        return training_cost(spec, self._rows(spec), self._size(node.asked), self._measured(spec))
 
     def _measured(self, spec: TrainSpec) -> float | None:
         """Seconds for each row of a step, by the trainings of this checkpoint that are done in this folder."""
@@ -205,7 +174,7 @@ class SweepEstimates:
             took = self.records[node.id].cost.get("seconds")
             if node.kind == "train" and node.id in self.done and node.asked["model"] == spec.model and took:
                 other = train_spec(**node.asked, output_path="-")
-                rates.append(took / (steps_of(other, self._rows(other)) * batch_of(other)))
+                rates.append(took / rows_trained_on(other, self._rows(other)))
         return sum(rates) / len(rates) if rates else None
 
     def _rows(self, spec: TrainSpec) -> TrainingRows:
@@ -232,12 +201,3 @@ def _small(size: CheckpointSize) -> bool:
 
 
 _OPENING = ("model", "adapter", "family", "model_args", "dtype")
-
-
-def _si(value: float) -> str:
-    """``1.3 G``: three digits and a prefix."""
-    names: Sequence[str] = ("", "k", "M", "G", "T", "P", "E")
-    at = 0
-    while value >= 1000 and at < len(names) - 1:
-        value, at = value / 1000, at + 1
-    return f"{value:.3g} {names[at]}"

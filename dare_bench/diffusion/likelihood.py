@@ -28,7 +28,7 @@ EXACT_LIMIT = 7
 
 
 @dataclass(frozen=True)
-class Draws:
+class MaskDraws:
     """Masks to evaluate, over n consecutive tokens of context + target.
 
     ``round_size`` groups draws that share one random offset; 0 marks a sum without randomness. ``start`` is the place
@@ -49,7 +49,7 @@ class Draws:
         return self.masks_Mn if self.scored_Mn is None else self.scored_Mn
 
 
-def enumerate_masks(n: int) -> Draws:
+def enumerate_masks(n: int) -> MaskDraws:
     """Every non-empty mask of n tokens with its exact weight 1 / (k C(n, k)); raises DecodingError for long targets."""
     if n > EXACT_LIMIT:
         raise DecodingError(
@@ -60,7 +60,7 @@ def enumerate_masks(n: int) -> Draws:
     masks = (codes[:, None] >> torch.arange(n)) & 1 == 1
     sizes = masks.sum(1).tolist()
     weights = torch.tensor([1.0 / (k * comb(n, k)) for k in sizes], dtype=torch.float64)
-    return Draws(masks, weights, 0, "exact")
+    return MaskDraws(masks, weights, 0, "exact")
 
 
 def stratified_counts(n: int, size: int, generator: torch.Generator) -> Tensor:
@@ -86,7 +86,7 @@ def check_rounds(mc_num: int, batch_size: int) -> None:
         )
 
 
-def reference_masks(n: int, mc_num: int, batch_size: int, generator: torch.Generator) -> Draws:
+def reference_masks(n: int, mc_num: int, batch_size: int, generator: torch.Generator) -> MaskDraws:
     """The published Monte Carlo law with its own draws: ``mc_num / batch_size`` rounds of ``batch_size`` masks.
 
     Source: ML-GSAI/LLaDA get_log_likelihood.py. ``mc_num % batch_size`` must be 0 (DecodingError).
@@ -101,7 +101,7 @@ def reference_masks(n: int, mc_num: int, batch_size: int, generator: torch.Gener
         counts_all.append(counts)
     counts_M = torch.cat(counts_all)
     weights = (n / counts_M.double()) / mc_num
-    return Draws(torch.cat(rounds), weights, batch_size, "reference")
+    return MaskDraws(torch.cat(rounds), weights, batch_size, "reference")
 
 
 def bernoulli_masks(
@@ -112,7 +112,7 @@ def bernoulli_masks(
     batch_size: int,
     eps: float,
     generator: torch.Generator,
-) -> Draws:
+) -> MaskDraws:
     """Dream's Monte Carlo law with its own draws: levels t spread over each round, every token masked on its own with
     probability p = (1 - eps) t + eps, losses over p.
 
@@ -130,15 +130,15 @@ def bernoulli_masks(
         masks.append(masked[:, span.start : span.stop])
         levels.append(p_M.double())
     weights_M = 1.0 / torch.cat(levels) / (rounds * batch_size)
-    return Draws(torch.cat(masks), weights_M, batch_size, "reference", span.start - context)
+    return MaskDraws(torch.cat(masks), weights_M, batch_size, "reference", span.start - context)
 
 
-def chain_masks(n: int, backwards: bool = False, start: int = 0) -> Draws:
+def chain_masks(n: int, backwards: bool = False, start: int = 0) -> MaskDraws:
     """The chain rule in one order, n masks: draw j hides the tokens from j on (``backwards``: up to j) and scores token
     j alone. Source: DreamLM/Dream eval/eval.py, _eval_target_nll_ar."""
     every = torch.ones((n, n), dtype=torch.bool)
     masks = every.tril() if backwards else every.triu()
-    return Draws(masks, torch.ones(n, dtype=torch.float64), 0, "reference", start, torch.eye(n, dtype=torch.bool))
+    return MaskDraws(masks, torch.ones(n, dtype=torch.float64), 0, "reference", start, torch.eye(n, dtype=torch.bool))
 
 
 def block_spans(context: int, target: int, block_length: int) -> list[range]:
@@ -149,7 +149,7 @@ def block_spans(context: int, target: int, block_length: int) -> list[range]:
     return [range(low, high) for low, high in pairwise(edges)]
 
 
-def enumerate_blocks(spans: Sequence[range], block_length: int) -> list[Draws]:
+def enumerate_blocks(spans: Sequence[range], block_length: int) -> list[MaskDraws]:
     """Every non-empty mask of every block; raises DecodingError where a block holds too many target tokens."""
     most = max(map(len, spans))
     if most > EXACT_LIMIT:
@@ -178,7 +178,7 @@ def level_counts(levels: Tensor, size: int | Tensor) -> Tensor:
     return ((levels * size).floor().long() + 1).clamp(max=size)
 
 
-def block_masks(spans: Sequence[range], mc_num: int, key: int) -> list[Draws]:
+def block_masks(spans: Sequence[range], mc_num: int, key: int) -> list[MaskDraws]:
     """``mc_num`` draws of every block: k of its s tokens masked, weight s / k.
 
     Draws are counter-based: masks depend on (key, draw, place in the target) and the number of blocks, nothing else.
@@ -191,11 +191,11 @@ def block_masks(spans: Sequence[range], mc_num: int, key: int) -> list[Draws]:
         counts_N = level_counts(levels_NB[:, b], s)
         lots_Ns = uniform(key_, Draw.MASK, torch.arange(mc_num)[:, None], torch.arange(span.start, span.stop))
         masks_Ns = lots_Ns.argsort(1).argsort(1) < counts_N[:, None]
-        parts.append(Draws(masks_Ns, s / counts_N.double() / mc_num, mc_num, "reference", span.start))
+        parts.append(MaskDraws(masks_Ns, s / counts_N.double() / mc_num, mc_num, "reference", span.start))
     return parts
 
 
-def draw(n: int, settings: dict[str, Any], seed: int) -> Draws:
+def draw(n: int, settings: dict[str, Any], seed: int) -> MaskDraws:
     """The masks for a target of n tokens. ``auto``: exact up to 7 tokens, else the reference's draws.
 
     ``seed`` starts a generator of this target's own, so values do not depend on order or batch; targets of one document
@@ -208,7 +208,7 @@ def draw(n: int, settings: dict[str, Any], seed: int) -> Draws:
     return reference_masks(n, settings["mc_num"], settings["batch_size"], generator)
 
 
-def combine(draws: Draws, loss_M: Tensor) -> tuple[float, float]:
+def combine(draws: MaskDraws, loss_M: Tensor) -> tuple[float, float]:
     """(log-likelihood, standard error) in nats from the summed masked losses of each draw, [M].
 
     The error comes from the spread of round means where there are several rounds (draws inside a round share their
@@ -227,7 +227,7 @@ def combine(draws: Draws, loss_M: Tensor) -> tuple[float, float]:
     return value, float(means.std()) / sqrt(len(means))
 
 
-def combine_blocks(parts: Sequence[Draws], losses: Sequence[Tensor]) -> tuple[float, float]:
+def combine_blocks(parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> tuple[float, float]:
     """(log-likelihood, standard error) in nats from the summed masked losses of each block's draws, [M] a block.
 
     Draws stand in the order of their noise level, so the error comes from successive differences: what the even grid

@@ -24,7 +24,7 @@ from dare_bench.engine.opening import Opener, apart
 from dare_bench.engine.plan import Planned, plan
 from dare_bench.engine.progress import watcher
 from dare_bench.engine.queue import Queue
-from dare_bench.engine.rundir import Done, RunFolder, choose, latest_with_prefix, read_done
+from dare_bench.engine.rundir import CommitMarker, RunFolder, choose, latest_with_prefix, read_done
 from dare_bench.engine.scope import Scope, joined
 from dare_bench.engine.sharding import Shards, sharded
 from dare_bench.errors import DataError, UsageError
@@ -235,7 +235,7 @@ class _Evaluation:
                 piece = _piece(self.model.tokenizer)
                 block = results.write(folder, results.Written(spec, about, requests, journal, harness, piece))
             totals = {task: entry.n_total for task, entry in block.tasks.items()}
-            place.commit(Done(block.status, ident.asked(self.spec, self.content), scope, totals))
+            place.commit(CommitMarker(block.status, ident.asked(self.spec, self.content), scope, totals))
         return Run(folder)
 
     def _warn(self, journal: Journal, requests: Sequence[Request]) -> None:
@@ -249,7 +249,13 @@ class _Evaluation:
                 log.warning("another program made %d of the answers (%s); --fresh makes all anew", one.requests, found)
 
     def _queue(
-        self, journal: Journal, prepare: Any, requests: Sequence[Request], scope: Scope, done: Done | None, watch: Any
+        self,
+        journal: Journal,
+        prepare: Any,
+        requests: Sequence[Request],
+        scope: Scope,
+        done: CommitMarker | None,
+        watch: Any,
     ) -> Queue:
         """The queue of this session; notes in the journal that it began, if there is anything to compute."""
         sessions = journal.records("session")

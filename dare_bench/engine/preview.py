@@ -28,7 +28,7 @@ TIMING_LIMIT = 20.0
 
 
 @dataclass(frozen=True)
-class Timing:
+class RunTiming:
     """How long the run would take (``seconds``), from ``samples`` answered whole among ``forwards`` passes in ``took``
     seconds; None where nothing was timed."""
 
@@ -51,7 +51,7 @@ class Preview:
     likelihood: dict[str, dict[str, Any]]
     requests: dict[str, int]
     forwards: int
-    timing: Timing
+    timing: RunTiming
     prompt: str
 
     def plain(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def preview(model: Any = None, *, told: Callable[[Preview], None] = lambda _: No
         likelihood=likelihood,
         requests=dict(Counter(request.task for request in requests)),
         forwards=sum(forwards),
-        timing=Timing(),
+        timing=RunTiming(),
         prompt=rendered(opened, requests[0]) if requests else "",
     )
     told(seen)
@@ -101,12 +101,12 @@ class _TimeUp(Exception):
     """The timing reached its limit."""
 
 
-def timed(model: LoadedModel, requests: Sequence[Request], forwards: Sequence[int], max_rows: int | None) -> Timing:
+def timed(model: LoadedModel, requests: Sequence[Request], forwards: Sequence[int], max_rows: int | None) -> RunTiming:
     """A short, a middling and a long request are answered now, for at most :data:`TIMING_LIMIT` seconds, and all others
     are taken to need as many seconds a forward pass. Rows that stop early make it less, longer prompts more."""
     by_cost = sorted(range(len(requests)), key=lambda i: (forwards[i], size(requests[i])))
     if not by_cost:
-        return Timing()
+        return RunTiming()
     picks = {requests[i].key: i for i in {by_cost[round(share * (len(by_cost) - 1))] for share in (0.0, 0.5, 1.0)}}
     begin = time.perf_counter()
 
@@ -127,7 +127,7 @@ def timed(model: LoadedModel, requests: Sequence[Request], forwards: Sequence[in
     # to the others. Those that the limit cut off are taken to need their bound.
     done = bound + max(0, stats.row_forwards - passes)
     seconds = took * sum(forwards) / done if done and stats.row_forwards else None
-    return Timing(seconds, samples, stats.row_forwards, took)
+    return RunTiming(seconds, samples, stats.row_forwards, took)
 
 
 def rendered(model: LoadedModel, request: Request) -> str:

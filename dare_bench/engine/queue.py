@@ -58,7 +58,7 @@ class Silent:
 
 
 @dataclass(slots=True)
-class Failure:
+class FailedRequest:
     """A request without an answer, and the one-line reason."""
 
     task: str
@@ -73,7 +73,9 @@ Prepare = Callable[[Request], Request]
 class Elsewhere(Protocol):
     """Answers requests in other processes, into the same journal."""
 
-    def __call__(self, prepared: Sequence[Request], work: Mapping[str, int], watcher: Watcher) -> dict[str, Failure]:
+    def __call__(
+        self, prepared: Sequence[Request], work: Mapping[str, int], watcher: Watcher
+    ) -> dict[str, FailedRequest]:
         """Answer them all (``work``: forward passes by key); returns those that failed, by key."""
         ...
 
@@ -115,7 +117,7 @@ class Queue:
         self.stats = LoopStats(watch=self.watcher.forward)
         self.seconds: dict[str, float] = {"generate": 0.0, "score": 0.0}
         self.computed = 0
-        self.failures: dict[str, Failure] = {}
+        self.failures: dict[str, FailedRequest] = {}
         self._answered: dict[str, None] = {}
         self._last_cost = 0.0
         self._clock = ("generate", time.perf_counter())
@@ -221,7 +223,7 @@ class Queue:
             request = originals[key]
             if sample.answer is None:
                 error = sample.error or "no answer and no reason given"
-                self.failures[key] = Failure(request.task, request.doc_id, error)
+                self.failures[key] = FailedRequest(request.task, request.doc_id, error)
                 self.journal.append(failure_record(request, error))
             else:
                 self.journal.append(to_record(request, sample.answer, program))

@@ -34,7 +34,7 @@ TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class RescoredValue:
     """One number or value, as the run says it and as it is now; None: there is none.
 
     A score of a task or group, or with ``doc_id`` what one document has contributed to it.
@@ -64,8 +64,8 @@ class Rescored:
 
     run: Run
     spec: RunSpec
-    scores: list[Compared]
-    documents: list[Compared]
+    scores: list[RescoredValue]
+    documents: list[RescoredValue]
     counted: int
     edited: dict[str, bool | None]
     harness: Any
@@ -105,7 +105,7 @@ def rescore(
     source = source_class(spec, RecordedModel(run, block, spec.apply_chat_template))
     found = source.run(answers)
     _refuse_new_failures(run, block, [failure for failure in found.failures if failure["task"] in tasks])
-    counted, documents, targets = 0, list[Compared](), list[str]()
+    counted, documents, targets = 0, list[RescoredValue](), list[str]()
     for name in tasks:
         compared = _Documents(run, name, found.samples.get(name, ()))
         documents += compared.differing
@@ -238,7 +238,7 @@ def _definitions(block: Block, now: Mapping[str, str], tasks: Sequence[str]) -> 
             )
 
 
-def _scores(run: Run, results: Mapping[str, Any], tasks: Sequence[str] | None) -> Iterator[Compared]:
+def _scores(run: Run, results: Mapping[str, Any], tasks: Sequence[str] | None) -> Iterator[RescoredValue]:
     """Every score that either has; of these tasks alone, if given."""
     before, after = _table(run.results), _table(plain(results))
     for name in dict.fromkeys([*before, *after]):
@@ -247,7 +247,7 @@ def _scores(run: Run, results: Mapping[str, Any], tasks: Sequence[str] | None) -
         old, new = before.get(name, {}), after.get(name, {})
         for metric, filter_name in dict.fromkeys([*old, *new]):
             place = (metric, filter_name)
-            yield Compared(name, metric, filter_name, old.get(place), new.get(place))
+            yield RescoredValue(name, metric, filter_name, old.get(place), new.get(place))
 
 
 def _table(results: Mapping[str, Any]) -> dict[str, dict[tuple[str, str], float]]:
@@ -260,7 +260,7 @@ class _Documents:
 
     def __init__(self, run: Run, task: str, rows: Sequence[Mapping[str, Any]]) -> None:
         self._task = task
-        self.differing: list[Compared] = []
+        self.differing: list[RescoredValue] = []
         again: dict[tuple[str, str], Mapping[str, Any]] = {_line(row): row for row in rows}
         seen: dict[str, None] = {}
         targets: dict[str, None] = {}
@@ -284,7 +284,7 @@ class _Documents:
             old, new = before.get(metric), plain(now.get(metric))
             if not _same(old, new):
                 doc, filter_name = str(row["doc_id"]), str(row.get("filter", "none"))
-                self.differing.append(Compared(self._task, metric, filter_name, old, new, doc))
+                self.differing.append(RescoredValue(self._task, metric, filter_name, old, new, doc))
 
 
 def _line(row: Mapping[str, Any]) -> tuple[str, str]:

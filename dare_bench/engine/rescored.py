@@ -13,7 +13,7 @@ from dare_bench.analysis.score_intervals import confidence_intervals
 from dare_bench.engine.environment import command
 from dare_bench.engine.rescore import Rescored
 from dare_bench.engine.results import task_hash
-from dare_bench.engine.rundir import Done, RunFolder
+from dare_bench.engine.rundir import CommitMarker, RunFolder
 from dare_bench.engine.scope import Scope
 from dare_bench.errors import RunError
 from dare_bench.program import installed
@@ -51,7 +51,7 @@ def write_rescored(done: Rescored, out: Path) -> Run:
         write_results(folder, date, _results(done), block)
         scope = Scope.of(done.spec.limit, done.spec.samples)
         totals = {task: entry.n_total for task, entry in block.tasks.items()}
-        place.commit(Done(block.status, "", scope, totals))
+        place.commit(CommitMarker(block.status, "", scope, totals))
     return Run(folder)
 
 

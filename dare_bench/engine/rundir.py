@@ -20,7 +20,7 @@ from dare_bench.runs.writer import LOCK, atomic_write_json, ensure_folder, held,
 
 
 @dataclass(frozen=True)
-class Done:
+class CommitMarker:
     """The commit marker: the run's results are on disk and whole. ``totals``: documents each task has, where known."""
 
     status: str
@@ -47,14 +47,14 @@ class _DoneFile(_Strict):
     totals: dict[Name, Count | None]
 
 
-def read_done(folder: Path) -> Done | None:
+def read_done(folder: Path) -> CommitMarker | None:
     """The commit marker of a run directory; None if it is not there (or not readable: it is then made anew)."""
     file = own_file(folder, DONE_FILE)
     if file is None:
         return None
     try:
         found = _DoneFile.model_validate(read_json(file, RunError))
-        return Done(found.status, found.asked, Scope.of(**found.scope.model_dump()), found.totals)
+        return CommitMarker(found.status, found.asked, Scope.of(**found.scope.model_dump()), found.totals)
     except (RunError, UsageError, ValidationError):
         return None
 
@@ -167,7 +167,7 @@ class RunFolder:
         except OSError as error:
             raise save_error(self.path / DONE_FILE, error) from error
 
-    def commit(self, done: Done) -> None:
+    def commit(self, done: CommitMarker) -> None:
         """Write the commit marker: the last thing that happens to a run."""
         atomic_write_json(
             self.path / DONE_FILE,

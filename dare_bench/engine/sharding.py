@@ -23,7 +23,7 @@ from dare_bench.engine import identity as ident
 from dare_bench.engine.environment import environment
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.opening import Opener
-from dare_bench.engine.queue import Failure, Queue, Watcher, size, together
+from dare_bench.engine.queue import FailedRequest, Queue, Watcher, size, together
 from dare_bench.errors import RunError, UsageError
 from dare_bench.executors import executor
 from dare_bench.protocols import Job, LoadedModel
@@ -87,7 +87,9 @@ class Shards:
         self.spec, self.content, self.model = spec, _content(spec, content), model
         self.journal, self.session = journal, session
 
-    def __call__(self, prepared: Sequence[Request], work: Mapping[str, int], watcher: Watcher) -> dict[str, Failure]:
+    def __call__(
+        self, prepared: Sequence[Request], work: Mapping[str, int], watcher: Watcher
+    ) -> dict[str, FailedRequest]:
         """Answer all requests; returns the failed ones.
 
         Raises:
@@ -105,7 +107,7 @@ class Shards:
             Job(f"shard {i} of {len(shares)}", Shard(*told, i, tuple(share), around))
             for i, share in enumerate(shares, 1)
         ]
-        failures: dict[str, Failure] = {}
+        failures: dict[str, FailedRequest] = {}
         errors: list[Exception] = []
         begin = time.perf_counter()
         journal.sync()
@@ -149,7 +151,7 @@ def deal(requests: Sequence[Request], work: Mapping[str, int], shards: int) -> l
     return shares
 
 
-def answer(shard: Shard) -> dict[str, Failure]:
+def answer(shard: Shard) -> dict[str, FailedRequest]:
     """In a worker: answer a shard into a journal file of its own; returns the failed requests.
 
     Raises:

@@ -34,7 +34,7 @@ def stderr_of(metrics: Mapping[str, Any], metric: str, filter_name: str) -> floa
 def members(results: Mapping[str, Any], name: str) -> list[str]:
     """The tasks of a group, at any depth; a task alone is its own member."""
     subtasks = results.get("group_subtasks", {})
-    found: list[str] = []
+    tasks: list[str] = []
     seen: set[str] = set()
     waiting = [name]
     while waiting:
@@ -45,8 +45,8 @@ def members(results: Mapping[str, Any], name: str) -> list[str]:
         children = list(subtasks.get(at) or ())
         waiting += children
         if not children:
-            found.append(at)
-    return found
+            tasks.append(at)
+    return tasks
 
 
 def value_range(metric: str, *values: float) -> tuple[float, float]:
@@ -79,14 +79,14 @@ def weights_of(
             break
     else:
         return None
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     for part, share in zip(parts, shares, strict=True):
         inner = weights_of(results, rows, part, key)
         if inner is None:
             return None
         for task, weight in inner.items():
-            found[task] = found.get(task, 0.0) + share * weight
-    return found
+            weights[task] = weights.get(task, 0.0) + share * weight
+    return weights
 
 
 def document_count(results: Mapping[str, Any], name: str) -> int:

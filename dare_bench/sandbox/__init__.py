@@ -5,8 +5,7 @@ docs/sandbox.md.
 """
 
 from dare_bench.sandbox.levels import isolation
-from dare_bench.sandbox.pool import Pool
-from dare_bench.sandbox.run import run_tests
+from dare_bench.sandbox.pool import Pool, run_tests
 from dare_bench.sandbox.verdict import InstallHint, Level, Limits, Status, Verdict
 
 __all__ = ["InstallHint", "Level", "Limits", "Pool", "Status", "Verdict", "isolation", "run_tests"]

@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import Final
 
-from dare_bench.sandbox.run import Run
+from dare_bench.sandbox.run import SandboxRun
 from dare_bench.sandbox.verdict import Level, Limits
 
 _PROBE_SECONDS = 20.0
@@ -76,5 +76,5 @@ def _fault(level: Level) -> str | None:
         return f"needs Linux, this is {sys.platform}"
     if level == "bubblewrap" and shutil.which("bwrap") is None:
         return "bwrap is not installed"
-    verdict = Run(level, _PROBE, _PROBE_TESTS, Limits(seconds=_PROBE_SECONDS)).execute()
+    verdict = SandboxRun(level, _PROBE, _PROBE_TESTS, Limits(seconds=_PROBE_SECONDS)).execute()
     return None if verdict.status == "passed" else " ".join(verdict.stdout_tail.split())

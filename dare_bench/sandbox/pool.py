@@ -1,4 +1,4 @@
-"""Many runs at once, in threads of its own, while the caller does something else."""
+"""One run, or many at once in threads of their own while the caller does something else."""
 
 from __future__ import annotations
 
@@ -13,10 +13,32 @@ from typing import Self
 
 from dare_bench.errors import UsageError
 from dare_bench.sandbox import levels
-from dare_bench.sandbox.run import Run, checked
+from dare_bench.sandbox.run import SandboxRun, checked, run_at
 from dare_bench.sandbox.verdict import MEMORY_MB, InstallHint, Limits, Verdict
 
 _WORKERS = 4
+
+
+def run_tests(
+    solution: str, tests: str, timeout: float = 10.0, *, memory_mb: int = MEMORY_MB, unsafe: bool = False
+) -> Verdict:
+    """Run ``solution``, then ``tests`` in its names, isolated.
+
+    Args:
+        solution: Python source that a model wrote.
+        tests: Python source; it passes by running to its end.
+        timeout: seconds of wall time, the start of the sandbox not counted.
+        memory_mb: address space of each process, and memory of all together.
+        unsafe: where no isolation works, run with limits and the caller's own rights instead of refusing.
+
+    Raises:
+        UsageError: a timeout that is not positive, or less memory than Python starts with.
+    """
+    limits = checked(Limits(seconds=timeout, memory_mb=memory_mb))
+    level = levels.isolation()
+    if level == "none" and not unsafe:
+        return Verdict("refused", "none", f"no isolation works here ({levels.why_none()}); {InstallHint}", 0.0)
+    return run_at(level, solution, tests, limits)
 
 
 class Pool:
@@ -32,12 +54,12 @@ class Pool:
     ) -> None:
         self._workers = min(_WORKERS, os.cpu_count() or 1) if workers is None else workers
         if self._workers < 1:
-            raise UsageError(f"workers {workers} cannot be; give 1 or more")
+            raise UsageError(f"workers={workers} is not valid: it must be at least 1")
         self._limits, self._unsafe = checked(Limits(seconds=timeout, memory_mb=memory_mb)), unsafe
         self._waiting: queue.SimpleQueue[tuple[str, str, Future[Verdict]] | None] = queue.SimpleQueue()
         self._known: dict[bytes, Future[Verdict]] = {}
         self._lock = threading.Lock()
-        self._running: set[Run] = set()
+        self._running: set[SandboxRun] = set()
         self._threads: list[threading.Thread] = []
         self._closed = False
 
@@ -46,7 +68,7 @@ class Pool:
         key = _key(solution, tests)
         with self._lock:
             if self._closed:
-                raise UsageError("the pool is closed; make a new one")
+                raise UsageError("the pool is closed; create a new one")
             if key in self._known:
                 return self._known[key]
             future: Future[Verdict] = Future()
@@ -102,7 +124,7 @@ class Pool:
             text = f"no isolation works here ({levels.why_none()}); {InstallHint}"
             return Verdict("refused", "none", text, 0.0)
         for last in (False, True):
-            run = Run(level, solution, tests, self._limits)
+            run = SandboxRun(level, solution, tests, self._limits)
             with self._lock:
                 self._running.add(run)
                 if self._closed:

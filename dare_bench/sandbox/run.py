@@ -20,7 +20,7 @@ from dare_bench.errors import UsageError
 from dare_bench.sandbox import filter as calls
 from dare_bench.sandbox.command import ENVIRONMENT, command, other_user, worker
 from dare_bench.sandbox.processes import children, memory_over
-from dare_bench.sandbox.verdict import MEMORY_MB, InstallHint, Level, Limits, Status, Verdict
+from dare_bench.sandbox.verdict import Level, Limits, Status, Verdict
 
 _START_SECONDS = 30.0  # a busy machine starts slowly; the clock of the code runs only once it is there
 _LOOK_SECONDS = 0.05  # between looks at memory
@@ -32,45 +32,22 @@ _OUTCOMES: dict[str, Status] = {"passed": "passed", "failed": "failed"}
 _PIECE = 1 << 16
 
 
-def run_tests(
-    solution: str, tests: str, timeout: float = 10.0, *, memory_mb: int = MEMORY_MB, unsafe: bool = False
-) -> Verdict:
-    """Run ``solution``, then ``tests`` in its names, isolated.
-
-    Args:
-        solution: Python source that a model wrote.
-        tests: Python source; it passes by running to its end.
-        timeout: seconds of wall time, the start of the sandbox not counted.
-        memory_mb: address space of each process, and memory of all together.
-        unsafe: where no isolation works, run with limits and the caller's own rights instead of refusing.
-
-    Raises:
-        UsageError: a timeout that is not positive, or less memory than Python starts with.
-    """
-    from dare_bench.sandbox.levels import isolation, why_none
-
-    limits = checked(Limits(seconds=timeout, memory_mb=memory_mb))
-    level = isolation()
-    if level == "none" and not unsafe:
-        return Verdict("refused", "none", f"no isolation works here ({why_none()}); {InstallHint}", 0.0)
-    return run_at(level, solution, tests, limits)
-
-
 def run_at(level: Level, solution: str, tests: str, limits: Limits) -> Verdict:
-    """The same at a given level. A sandbox that does not start is started once more before it counts as refused."""
-    verdict = Run(level, solution, tests, limits).execute()
-    return Run(level, solution, tests, limits).execute() if verdict.status == "refused" else verdict
+    """Run ``solution``, then ``tests`` in its names, at an isolation level. A sandbox that does not start is started
+    once more before it counts as refused."""
+    verdict = SandboxRun(level, solution, tests, limits).execute()
+    return SandboxRun(level, solution, tests, limits).execute() if verdict.status == "refused" else verdict
 
 
 def checked(limits: Limits) -> Limits:
     if not 0 < limits.seconds < float("inf"):
-        raise UsageError(f"timeout {limits.seconds} s cannot be; give a positive number of seconds")
+        raise UsageError(f"timeout={limits.seconds} is not valid: it must be a positive number of seconds")
     if limits.memory_mb < _MIN_MEMORY_MB:
-        raise UsageError(f"memory_mb {limits.memory_mb} is too little; Python needs {_MIN_MEMORY_MB} or more")
+        raise UsageError(f"memory_mb={limits.memory_mb} is too small: Python needs at least {_MIN_MEMORY_MB}")
     return limits
 
 
-class Run:
+class SandboxRun:
     """One solution against its tests; ``execute`` once. ``stop`` ends it from another thread.
 
     Two sandboxes that share nothing but a socket and the pipe for output: one runs the solution, the other the tests

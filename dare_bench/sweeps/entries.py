@@ -15,7 +15,7 @@ from dare_bench.errors import UsageError, suggestion
 from dare_bench.registry import registry
 from dare_bench.run_fields import run_fields
 from dare_bench.sweeps.grid import Named, bounded, expand
-from dare_bench.sweeps.spec import Checkpoint, SweepSpec
+from dare_bench.sweeps.spec import SweepModel, SweepSpec
 from dare_bench.training.spec import TrainSpec, train_spec
 from dare_bench.types import Decoding
 
@@ -32,17 +32,17 @@ _NESTED = ("gen_kwargs", "decoding", "likelihood_args", "likelihood")
 
 
 @dataclass(frozen=True)
-class Training:
-    """One point of a training grid. ``told`` are the settings that name it, ``where`` its place in the file."""
+class PlannedTraining:
+    """One point of a training grid. ``settings`` are those that name it, ``where`` its place in the file."""
 
-    base: Checkpoint
+    base: SweepModel
     spec: TrainSpec
-    told: dict[str, Any]
+    settings: dict[str, Any]
     where: str
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class PlannedEvaluation:
     """One evaluation: fields for ``engine.plan`` without the model, and the models it is for (empty: all)."""
 
     fields: dict[str, Any]
@@ -51,23 +51,23 @@ class Evaluation:
     models: tuple[str, ...] = field(default=())
 
 
-def trainings(spec: SweepSpec) -> list[Training]:
+def trainings(spec: SweepSpec) -> list[PlannedTraining]:
     """Every training: each model with each point of each grid. Equal ones from two mappings are one.
 
     Raises:
         UsageError: a setting that nobody knows or a value that cannot be, with its place in the file.
     """
-    found: dict[str, Training] = {}
+    planned: dict[str, PlannedTraining] = {}
     for number, mapping in enumerate(spec.train):
         where = f"train[{number}]"
         for point in _points(mapping, where):
             for base in _chosen(spec, point.pop("models", None), where):
-                made = _training(base, point, where)
-                bounded(len(found) + 1, where, "trainings")
-                twin = found.setdefault(_mark(made), made)
-                if twin is not made:
+                training = _training(base, point, where)
+                bounded(len(planned) + 1, where, "trainings")
+                twin = planned.setdefault(_mark(training), training)
+                if twin is not training:
                     log.info("%s and %s name the same training of %s; it is done once", twin.where, where, base.name)
-    return list(found.values())
+    return list(planned.values())
 
 
 def _points(mapping: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
@@ -82,7 +82,7 @@ def _points(mapping: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
         known = ", ".join(registry().names("trainer"))
         raise UsageError(f"{where}: no method named; give method, one of {known}")
     flat = {name: value for name, value in {**mapping, **own}.items() if name != "options"}
-    found = []
+    points = []
     for start in expand({"method": flat.pop("method")}, where):
         method = start["method"]
         try:
@@ -94,12 +94,12 @@ def _points(mapping: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
                 near = suggestion(name, [*TrainSpec.model_fields, *settings])
                 raise UsageError(f"{where}.{name}: neither a training setting nor one of {method}{near}")
         lists = _lists({**TrainSpec.model_fields, **settings}) | {"models"}
-        found += [{"method": method, **point} for point in expand(flat, where, lists)]
-        bounded(len(found), where)
-    return found
+        points += [{"method": method, **point} for point in expand(flat, where, lists)]
+        bounded(len(points), where)
+    return points
 
 
-def _training(base: Checkpoint, point: Mapping[str, Any], where: str) -> Training:
+def _training(base: SweepModel, point: Mapping[str, Any], where: str) -> PlannedTraining:
     given = {name: value for name, value in point.items() if value is not None}
     common = {name: value for name, value in given.items() if name in TrainSpec.model_fields}
     options = {name: value for name, value in given.items() if name not in common}
@@ -108,28 +108,28 @@ def _training(base: Checkpoint, point: Mapping[str, Any], where: str) -> Trainin
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
     defaults = {name: item.default for name, item in TrainSpec.model_fields.items()}
-    told = {name: getattr(spec, name) for name in TrainSpec.model_fields if name in common}
-    told = {name: value for name, value in told.items() if value != defaults[name] and name not in HOW | _ELSEWHERE}
-    return Training(base, spec, {**told, **dict(sorted(options.items())), "seed": spec.seed}, where)
+    settings = {name: getattr(spec, name) for name in TrainSpec.model_fields if name in common}
+    settings = {k: v for k, v in settings.items() if v != defaults[k] and k not in HOW | _ELSEWHERE}
+    return PlannedTraining(base, spec, {**settings, **dict(sorted(options.items())), "seed": spec.seed}, where)
 
 
 HOW = frozenset({"device", "report_to", "logging_steps", "save_steps", "save_total_limit"})
-"""How a training is done and told of: with others of these it is the same training, by the same name."""
+"""How a training is done and reported: with others of these it is the same training, by the same name."""
 _ELSEWHERE = frozenset({"method", "data", "task", "seed"})
 """Settings that a training's name has in another place."""
 
 
-def _mark(made: Training) -> str:
-    return fingerprint.digest([made.base.name, made.spec.model_dump(mode="json")], 32)
+def _mark(training: PlannedTraining) -> str:
+    return fingerprint.digest([training.base.name, training.spec.model_dump(mode="json")], 32)
 
 
-def evaluations(spec: SweepSpec) -> list[Evaluation]:
+def evaluations(spec: SweepSpec) -> list[PlannedEvaluation]:
     """Every evaluation; a list where one value belongs (``gen_kwargs: {steps: [16, 32]}``) is a grid axis, too.
 
     Raises:
         UsageError: no task, a field that nobody knows, a value that cannot be, with its place in the file.
     """
-    found = []
+    planned = []
     for number, mapping in enumerate(spec.eval):
         where = f"eval[{number}]" if len(spec.eval) > 1 else "eval"
         lists = _lists(RunSpec.model_fields) | {"models", "suite", "recipe", "samples"}
@@ -139,9 +139,9 @@ def evaluations(spec: SweepSpec) -> list[Evaluation]:
             name = point.pop("name", None)
             fields = _evaluation(point, where)
             names = (models,) if isinstance(models, str) else tuple(models or ())
-            found.append(Evaluation(fields, where, str(name) if name is not None else None, names))
-        bounded(len(found), where, "evaluations")
-    return found
+            planned.append(PlannedEvaluation(fields, where, str(name) if name is not None else None, names))
+        bounded(len(planned), where, "evaluations")
+    return planned
 
 
 def _evaluation(point: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -161,24 +161,24 @@ def _evaluation(point: Mapping[str, Any], where: str) -> dict[str, Any]:
                 raise UsageError(f"unknown setting {name!r}{near} (decoding fields stand in gen_kwargs)")
         if not fields.get("tasks") and not fields.get("recipe"):
             raise UsageError("nothing to evaluate: give tasks, suite or recipe")
-        for one in plan({**fields, "model": "-"}):
-            run_spec(**one.fields)
+        for run in plan({**fields, "model": "-"}):
+            run_spec(**run.fields)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
     return fields
 
 
-def _chosen(spec: SweepSpec, names: Any, where: str) -> Sequence[Checkpoint]:
+def _chosen(spec: SweepSpec, names: Any, where: str) -> Sequence[SweepModel]:
     """The checkpoints that an entry is for: those it names, or all."""
     if names is None:
         return spec.models
     wanted = [names] if isinstance(names, str) else names
     if not isinstance(wanted, list | tuple) or not all(isinstance(name, str) for name in wanted):
         raise UsageError(f"{where}.models={names!r}: expected names of this sweep's models")
-    known = {name: one for one in spec.models for name in (one.model, one.name)}
+    known = {name: model for model in spec.models for name in (model.model, model.name)}
     for name in wanted:
         if name not in known:
-            have = ", ".join(one.name for one in spec.models)
+            have = ", ".join(model.name for model in spec.models)
             raise UsageError(f"{where}.models: {name!r} is none of this sweep's models ({have})")
     return list({known[name].name: known[name] for name in wanted}.values())
 

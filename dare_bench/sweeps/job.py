@@ -10,14 +10,15 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from dare_bench.sweeps import record as records
-from dare_bench.sweeps.graph import Node
-from dare_bench.sweeps.record import Attempt, Record, folder, inputs_of, mark_of, read, told, write
+from dare_bench.sweeps.graph import SweepNode
+from dare_bench.sweeps.handlers import HANDLERS, Handler
+from dare_bench.sweeps.record import Attempt, error_text, folder, inputs_of, mark_of, read, write
 
 LOG = "log.txt"
 UNCHANGED = "unchanged"
@@ -25,32 +26,26 @@ UNCHANGED = "unchanged"
 _LOGGERS = ("", "dare_bench", "transformers", "lm_eval", "opencompass")
 """Loggers whose lines belong to the node that is being done; some of them do not hand theirs on to the root."""
 
-Doer = Callable[[Path, Node, Mapping[str, Any], Record], dict[str, Any]]
-"""Does a node: (OUT, node, settings of the place: ``device``) -> outputs. What it raises is the node's failure; what it
-has put into the record's outputs and cost by then is kept."""
 
-
-def payload(out: Path, node: Node, device: str | None) -> dict[str, Any]:
+def payload(out: Path, node: SweepNode, device: str | None) -> dict[str, Any]:
     """A node as plain data for another process."""
     return {"out": str(out), "node": node.plain(), "place": {"device": device}}
 
 
 def work(given: Mapping[str, Any]) -> str:
     """Train or evaluate: the function of every job. Returns the node's status."""
-    from dare_bench.sweeps.doers import DOERS
-
     try:
-        return perform(given, DOERS)
+        return perform(given, HANDLERS)
     finally:
-        _let_go()
+        _free_memory()
 
 
-def perform(given: Mapping[str, Any], doers: Mapping[str, Doer]) -> str:
-    """Do a node by the doer of its kind, unless it is done and was made from what it would be made from now.
+def perform(given: Mapping[str, Any], handlers: Mapping[str, Handler]) -> str:
+    """Do a node by the handler of its kind, unless it is done and was made from what it would be made from now.
 
-    Raises: what the doer raises, once it is in the node's file and log.
+    Raises: what the handler raises, once it is in the node's file and log.
     """
-    out, node = Path(given["out"]), Node.read(given["node"])
+    out, node = Path(given["out"]), SweepNode.read(given["node"])
     if records.is_done(out, node):
         return UNCHANGED
     record = read(out, node)
@@ -66,10 +61,10 @@ def perform(given: Mapping[str, Any], doers: Mapping[str, Doer]) -> str:
                 _set_aside(node.place(out))
             record.inputs, record.mark, record.outputs, record.cost = inputs, mark, {}, {}
             write(out, record)
-            record.outputs |= doers[node.kind](out, node, given["place"], record)
+            record.outputs |= handlers[node.kind](out, node, given["place"], record)
             record.status = "done"
         except Exception as error:
-            record.status, record.error = "failed", told(error)
+            record.status, record.error = "failed", error_text(error)
             traceback.print_exc()
             raise
         finally:
@@ -114,7 +109,7 @@ def _captured(file: Path) -> Iterator[None]:
                 logger.handlers, logger.level, logger.propagate = handlers, level, propagate
 
 
-def _let_go() -> None:
+def _free_memory() -> None:
     """Give a node's memory back before the next one in this process."""
     gc.collect()
     torch = sys.modules.get("torch")

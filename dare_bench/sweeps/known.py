@@ -12,13 +12,13 @@ from dare_bench.engine.plan import plan
 from dare_bench.errors import CheckpointError, DareError, UnknownNameError, UsageError
 from dare_bench.loading import here
 from dare_bench.registry import registry
-from dare_bench.sweeps.graph import Node
+from dare_bench.sweeps.graph import SweepNode
 
 _BOARDS = "dare_bench.leaderboards.board"
 """Reached by name, as the builder is: boards stand on runs alone."""
 
 
-def refuse_unknown(nodes: Iterable[Node], todo: Collection[str]) -> None:
+def refuse_unknown(nodes: Iterable[SweepNode], todo: Collection[str]) -> None:
     """Refuse what nobody knows: a model that is neither bundled, nor a folder, nor written as a hub id (hubs are not
     asked), a task, a board. What else a node may fail at is its own failure, and keeps no other from being done.
 
@@ -51,8 +51,8 @@ def _training_task(name: str | None) -> None:
 
 
 def _tasks(asked: dict[str, Any]) -> None:
-    for one in plan({"model": "-", **asked}):
-        spec = run_spec(**one.fields)
+    for run in plan({"model": "-", **asked}):
+        spec = run_spec(**run.fields)
         try:
             check(registry().get("harness", spec.harness).load(), spec)
         except UnknownNameError:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench import fingerprint
-from dare_bench.sweeps.entries import Evaluation, Training
+from dare_bench.sweeps.entries import PlannedEvaluation, PlannedTraining
 
 LONGEST = 120
 """Characters of one part of a node's name; what is longer is cut and ends in a hash."""
@@ -27,60 +27,64 @@ _NO_IDENTITY = frozenset(
 """Evaluation settings that do not name a node: they change no run's identity, or are told otherwise."""
 
 
-def train_key(one: Training) -> str:
+def train_key(training: PlannedTraining) -> str:
     """A training by all its settings."""
-    data = one.spec.task if one.spec.task is not None else f"{_source(one)}-{fingerprint.digest(one.spec.data, 4)}"
-    return f"train/{label([one.base.name, one.spec.method, data], one.told)}"
+    spec = training.spec
+    data = spec.task if spec.task is not None else f"{_source(training)}-{fingerprint.digest(spec.data, 4)}"
+    return f"train/{label([training.base.name, spec.method, data], training.settings)}"
 
 
-def train_names(made: Sequence[Training], bases: Collection[str]) -> dict[str, str]:
+def train_names(planned: Sequence[PlannedTraining], bases: Collection[str]) -> dict[str, str]:
     """Key -> name of every training: base, method, the data where they vary, and the settings that vary among the
     trainings of one method and data. ``bases``: names that checkpoints have already."""
-    alike: dict[tuple[str, str], list[Training]] = defaultdict(list)
-    for one in made:
-        alike[one.spec.method, _source(one)].append(one)
+    alike: dict[tuple[str, str], list[PlannedTraining]] = defaultdict(list)
+    for training in planned:
+        alike[training.spec.method, _source(training)].append(training)
     wanted = {}
     for (method, source), trainings in alike.items():
-        shown = varying([one.told for one in trainings])
-        for one in trainings:
-            words = [one.base.name, method, *([source] if len({source for _, source in alike}) > 1 else [])]
-            wanted[train_key(one)] = f"train/{label(words, _only(one.told, shown))}"
+        shown = varying([training.settings for training in trainings])
+        for training in trainings:
+            words = [training.base.name, method, *([source] if len({source for _, source in alike}) > 1 else [])]
+            wanted[train_key(training)] = f"train/{label(words, _only(training.settings, shown))}"
     return apart(wanted, [f"train/{name}" for name in bases])
 
 
-def _source(one: Training) -> str:
-    return one.spec.task if one.spec.task is not None else Path(one.spec.data or "").stem
+def _source(training: PlannedTraining) -> str:
+    return training.spec.task if training.spec.task is not None else Path(training.spec.data or "").stem
 
 
-def eval_key(one: Evaluation) -> str:
+def eval_key(evaluation: PlannedEvaluation) -> str:
     """An evaluation by the name that was given, or by its tasks and all its settings."""
-    return label([one.name], {}) if one.name else label(["+".join(_tasks(one))], _settings(one))
+    if evaluation.name:
+        return label([evaluation.name], {})
+    return label(["+".join(_tasks(evaluation))], _settings(evaluation))
 
 
-def eval_names(asked: Sequence[Evaluation]) -> dict[str, str]:
+def eval_names(planned: Sequence[PlannedEvaluation]) -> dict[str, str]:
     """Key -> name of every evaluation: the one given, or its tasks, and the settings that vary among evaluations of the
     same tasks."""
-    alike: dict[str, list[Evaluation]] = defaultdict(list)
-    for one in asked:
-        tasks = _tasks(one)
+    alike: dict[str, list[PlannedEvaluation]] = defaultdict(list)
+    for evaluation in planned:
+        tasks = _tasks(evaluation)
         many = len(tasks) > SPELLED
-        alike[one.name or (f"{tasks[0]}+{len(tasks) - 1}-more" if many else "+".join(tasks))].append(one)
+        alike[evaluation.name or (f"{tasks[0]}+{len(tasks) - 1}-more" if many else "+".join(tasks))].append(evaluation)
     wanted = {}
     for words, evaluations in alike.items():
-        shown = varying([_settings(one) for one in evaluations])
-        for one in evaluations:
-            wanted[eval_key(one)] = label([words], {} if one.name else _only(_settings(one), shown))
+        shown = varying([_settings(evaluation) for evaluation in evaluations])
+        for evaluation in evaluations:
+            varied = {} if evaluation.name else _only(_settings(evaluation), shown)
+            wanted[eval_key(evaluation)] = label([words], varied)
     return apart(wanted)
 
 
-def _tasks(one: Evaluation) -> list[str]:
-    return str(one.fields.get("tasks") or one.fields.get("recipe")).split(",")
+def _tasks(evaluation: PlannedEvaluation) -> list[str]:
+    return str(evaluation.fields.get("tasks") or evaluation.fields.get("recipe")).split(",")
 
 
-def _settings(one: Evaluation) -> dict[str, Any]:
+def _settings(evaluation: PlannedEvaluation) -> dict[str, Any]:
     """The settings that name an evaluation, those of nested mappings beside the others."""
     flat: dict[str, Any] = {}
-    for key, value in one.fields.items():
+    for key, value in evaluation.fields.items():
         if key not in _NO_IDENTITY:
             flat |= value if isinstance(value, Mapping) else {key: value}
     return flat
@@ -88,8 +92,8 @@ def _settings(one: Evaluation) -> dict[str, Any]:
 
 def varying(settings: Sequence[Mapping[str, Any]]) -> frozenset[str]:
     """The settings that do not have one value everywhere; one that is not given is a value, too."""
-    names = {name for one in settings for name in one}
-    return frozenset(name for name in names if len({repr(one.get(name)) for one in settings}) > 1)
+    names = {name for point in settings for name in point}
+    return frozenset(name for name in names if len({repr(point.get(name)) for point in settings}) > 1)
 
 
 def _only(settings: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:

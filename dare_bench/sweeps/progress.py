@@ -9,17 +9,17 @@ from pathlib import Path
 
 from dare_bench.engine.progress import duration
 from dare_bench.errors import DareError
-from dare_bench.sweeps.graph import Node
+from dare_bench.sweeps.graph import SweepNode
 from dare_bench.sweeps.record import Record, read
 
 LOOK_EVERY = 0.5
 """Seconds between looks at the nodes' files: executors tell what ends, and not what begins."""
 
 
-class Progress:
+class SweepProgress:
     """Counts and tells. Time left: for each kind, the mean seconds of those measured in this folder, per worker."""
 
-    def __init__(self, out: Path, nodes: Sequence[Node], todo: Collection[str], show: bool, workers: int) -> None:
+    def __init__(self, out: Path, nodes: Sequence[SweepNode], todo: Collection[str], show: bool, workers: int) -> None:
         self.out, self.workers = out, workers
         self.stream = sys.stderr if show else None  # a node's own stderr goes into its log
         self.left = {node.id: node for node in nodes if node.id in todo}
@@ -84,7 +84,7 @@ class Progress:
                         continue
                     try:
                         record = read(self.out, node)
-                    except DareError:  # told where it matters
+                    except DareError:  # reported where the node is read
                         continue
                     if record.status == "running":
                         self._begun.add(node.id)

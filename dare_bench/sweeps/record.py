@@ -18,7 +18,7 @@ from dare_bench.reading import existing, open_regular, read_json, read_text
 from dare_bench.runs.reader import Run
 from dare_bench.runs.writer import atomic_write_json
 from dare_bench.sweeps.entries import HOW
-from dare_bench.sweeps.graph import Node
+from dare_bench.sweeps.graph import SweepNode
 from dare_bench.training.files import find_files
 
 Status = Literal["pending", "running", "done", "failed", "skipped"]
@@ -63,7 +63,7 @@ def folder(out: Path, name: str) -> Path:
     return out / "nodes" / name
 
 
-def read(out: Path, node: Node) -> Record:
+def read(out: Path, node: SweepNode) -> Record:
     """A node's record, a fresh one where there is none.
 
     Raises:
@@ -101,11 +101,11 @@ def names(out: Path) -> dict[str, str]:
     Raises:
         RunError: a file is damaged.
     """
-    found = {name: read_file(folder(out, name) / "node.json") for name in known(out)}
-    return {one.key or one.id: name for name, one in found.items() if one is not None and one.id == name}
+    records = {name: read_file(folder(out, name) / "node.json") for name in known(out)}
+    return {record.key or record.id: name for name, record in records.items() if record and record.id == name}
 
 
-def inputs_of(out: Path, node: Node) -> dict[str, Any]:
+def inputs_of(out: Path, node: SweepNode) -> dict[str, Any]:
     """What a node is made from: contents of checkpoints and data, never paths.
 
     Raises:
@@ -113,29 +113,29 @@ def inputs_of(out: Path, node: Node) -> dict[str, Any]:
     """
     if node.kind == "train":
         asked = node.asked
-        found: dict[str, Any] = {"base": content(asked["model"])}
+        inputs: dict[str, Any] = {"base": content(asked["model"])}
         if "adapter" in asked:
-            found["adapter"] = content(asked["adapter"])
+            inputs["adapter"] = content(asked["adapter"])
         if "data" in asked:
-            found["data"] = _data(asked["data"], asked.get("split", "train"))
+            inputs["data"] = _data(asked["data"], asked.get("split", "train"))
         if (reference := (asked.get("options") or {}).get("reference")) is not None:
-            found["reference"] = content(reference)
-        return found
+            inputs["reference"] = content(reference)
+        return inputs
     if node.kind == "eval":
         if node.of is None:
-            found = {"checkpoint": content(node.asked["model"])}
-            return {**found, "adapter": content(node.asked["adapter"])} if "adapter" in node.asked else found
+            inputs = {"checkpoint": content(node.asked["model"])}
+            return {**inputs, "adapter": content(node.asked["adapter"])} if "adapter" in node.asked else inputs
         return {"checkpoint": _trained(out, node.of)}
     return {"runs": {name: _outputs(out, name).get("content") for name in node.after}}
 
 
-def mark_of(node: Node, inputs: dict[str, Any]) -> str:
+def mark_of(node: SweepNode, inputs: dict[str, Any]) -> str:
     """A hash over what a node is and what it is made from: with another one, it is done again."""
     asked = {name: value for name, value in node.asked.items() if node.kind != "train" or name not in HOW}
     return fingerprint.digest([asked, inputs], 32)
 
 
-def is_done(out: Path, node: Node) -> bool:
+def is_done(out: Path, node: SweepNode) -> bool:
     """Is the node done, from what it would be made from now, with its result still there?
 
     What cannot be looked at any more (data that was moved away after a training) counts as unchanged.
@@ -161,10 +161,10 @@ def run_content(run: Run) -> str:
 
 
 def _trained(out: Path, name: str) -> str:
-    found = _outputs(out, name).get("content")
-    if not found:
+    trained = _outputs(out, name).get("content")
+    if not trained:
         raise CheckpointError(f"{name} has no checkpoint yet; run the sweep without --only-failed to train it")
-    return str(found)
+    return str(trained)
 
 
 def _outputs(out: Path, name: str) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _file(file: Path, size: int, moment: int) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _there(out: Path, node: Node, record: Record) -> bool:
+def _there(out: Path, node: SweepNode, record: Record) -> bool:
     """Are the files that the record tells of as they were?"""
     try:
         if node.kind == "train":
@@ -198,7 +198,7 @@ def _there(out: Path, node: Node, record: Record) -> bool:
     return (node.place(out) / "index.html").is_file()
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """An exception in one line."""
     text = " ".join(str(error).split())
     return text if isinstance(error, DareError) else f"{type(error).__name__}: {text}"

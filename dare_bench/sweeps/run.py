@@ -15,12 +15,12 @@ from dare_bench.protocols import Done, Job
 from dare_bench.runs.reader import Run
 from dare_bench.runs.writer import held, remove_leftovers
 from dare_bench.sweeps import record as records
-from dare_bench.sweeps.doers import BUILDER, Builder, board
-from dare_bench.sweeps.graph import BOARD, Node, graph, settle
+from dare_bench.sweeps.graph import BOARD, SweepNode, graph, settle
+from dare_bench.sweeps.handlers import BUILDER, Builder, board
 from dare_bench.sweeps.job import UNCHANGED, payload, perform, work
 from dare_bench.sweeps.known import refuse_unknown
-from dare_bench.sweeps.progress import Progress
-from dare_bench.sweeps.record import Record, is_done, read, told, write
+from dare_bench.sweeps.progress import SweepProgress
+from dare_bench.sweeps.record import Record, error_text, is_done, read, write
 from dare_bench.sweeps.spec import read_spec
 
 
@@ -87,7 +87,7 @@ def sweep(
     """
     spec = read_spec(source)
     out = Path(output_path).absolute()
-    nodes = graph(spec)  # what cannot be is told before anything is written
+    nodes = graph(spec)  # an impossible sweep is refused before anything is written
     settled = settle(nodes, records.names(out))
     refuse_unknown(settled, chosen(out, settled, only_failed))
     with held(out, f"{out} is in use by another sweep; wait for it, or choose another --output-path"):
@@ -96,7 +96,7 @@ def sweep(
         unnamed = tuple(name for name in records.known(out) if name not in {node.id for node in nodes})
         _settle_stopped(out, nodes)
         todo = chosen(out, nodes, only_failed)
-        view = Progress(out, nodes, todo, progress, 1)
+        view = SweepProgress(out, nodes, todo, progress, 1)
         view.begin(unnamed)
         try:
             jobs = _jobs(out, [node for node in nodes if node.id in todo and node.kind != BOARD], device)
@@ -114,12 +114,12 @@ def sweep(
     return result(out, nodes, unnamed)
 
 
-def result(out: Path, nodes: Sequence[Node], unnamed: Sequence[str] = ()) -> SweepResult:
+def result(out: Path, nodes: Sequence[SweepNode], unnamed: Sequence[str] = ()) -> SweepResult:
     """What the folder says of these nodes."""
     return SweepResult(out, tuple(read(out, node) for node in nodes), tuple(unnamed))
 
 
-def chosen(out: Path, nodes: Sequence[Node], only_failed: bool = False) -> set[str]:
+def chosen(out: Path, nodes: Sequence[SweepNode], only_failed: bool = False) -> set[str]:
     """The ids of the nodes to be done now: those that are not done, and what depends on them."""
     after = {node.id: node.after for node in nodes}
     fresh = {node.id for node in nodes if not is_done(out, node)}
@@ -132,27 +132,27 @@ def chosen(out: Path, nodes: Sequence[Node], only_failed: bool = False) -> set[s
     return todo | (needed & fresh)
 
 
-def _jobs(out: Path, nodes: Sequence[Node], device: str | None) -> list[Job]:
+def _jobs(out: Path, nodes: Sequence[SweepNode], device: str | None) -> list[Job]:
     """A job for each of these nodes, after those of them that it needs."""
     names = {node.id for node in nodes}
     return [Job(n.id, payload(out, n, device), tuple(name for name in n.after if name in names)) for n in nodes]
 
 
-def _note(out: Path, nodes: Sequence[Node], done: Done) -> Record:
+def _note(out: Path, nodes: Sequence[SweepNode], done: Done) -> Record:
     """What became of a job, in its node's file: a job whose worker died could not write it itself."""
     record = read(out, next(node for node in nodes if node.id == done.name))
     if done.skipped is not None:
         record.status, record.error = "skipped", f"{done.skipped} did not succeed"
         write(out, record)
     elif done.error is not None and record.status != "failed":
-        record.status, record.error = "failed", told(done.error)
+        record.status, record.error = "failed", error_text(done.error)
         if record.attempts and record.attempts[-1].seconds is None:
             record.attempts[-1].error = record.error
         write(out, record)
     return record
 
 
-def _board(out: Path, node: Node, builder: Builder | str) -> Record:
+def _board(out: Path, node: SweepNode, builder: Builder | str) -> Record:
     """Build the board here, from the evaluations that there are; a failure is the node's."""
     if not any((out / "runs").glob("*/results_*.json")):
         record = read(out, node)
@@ -164,7 +164,7 @@ def _board(out: Path, node: Node, builder: Builder | str) -> Record:
     return read(out, node)
 
 
-def _settle_stopped(out: Path, nodes: Sequence[Node]) -> None:
+def _settle_stopped(out: Path, nodes: Sequence[SweepNode]) -> None:
     """Give every node a file; one that says "running" though nobody runs it was interrupted."""
     for node in nodes:
         record = read(out, node)
@@ -177,6 +177,6 @@ def _settle_stopped(out: Path, nodes: Sequence[Node]) -> None:
             write(out, record)
 
 
-def _stream(found: Iterator[Done]) -> Generator[Done, None, None]:
+def _stream(results: Iterator[Done]) -> Generator[Done, None, None]:
     """The executor's iterator as a generator: closing it closes that one."""
-    yield from found
+    yield from results

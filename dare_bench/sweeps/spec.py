@@ -17,7 +17,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
-class Checkpoint(_Strict):
+class SweepModel(_Strict):
     """One of ``models``. ``name`` is what nodes are called by; it is made from ``model`` where it is not given."""
 
     model: str = Field(min_length=1)
@@ -28,10 +28,10 @@ class Checkpoint(_Strict):
     dtype: str | None = None
 
     @model_validator(mode="after")
-    def _named(self) -> Checkpoint:
-        made = fingerprint.model_name(self.model).split("/")[-1]
-        made += f"-{fingerprint.model_name(self.adapter)}" if self.adapter and not self.name else ""
-        object.__setattr__(self, "name", _part(self.name or made))
+    def _named(self) -> SweepModel:
+        name = fingerprint.model_name(self.model).split("/")[-1]
+        name += f"-{fingerprint.model_name(self.adapter)}" if self.adapter and not self.name else ""
+        object.__setattr__(self, "name", _part(self.name or name))
         return self
 
     def opening(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class SweepSpec(_Strict):
     """
 
     name: str = Field("sweep", min_length=1)
-    models: tuple[Checkpoint, ...]
+    models: tuple[SweepModel, ...]
     train: tuple[dict[str, Any], ...] = ()
     eval: tuple[dict[str, Any], ...] = ()
     base: bool = True
@@ -93,10 +93,10 @@ class SweepSpec(_Strict):
 
     @field_validator("models")
     @classmethod
-    def _distinct(cls, value: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
+    def _distinct(cls, value: tuple[SweepModel, ...]) -> tuple[SweepModel, ...]:
         if not value:
             raise ValueError("no model is named; give names, folders or hub ids (dare-bench ls models)")
-        names = [one.name for one in value]
+        names = [model.name for model in value]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two are called {twice[0]!r}; give one a name of its own ({{model: ..., name: ...}})")
         return value
@@ -118,16 +118,16 @@ def read_spec(source: str | Path | Mapping[str, Any] | SweepSpec) -> SweepSpec:
     """
     if isinstance(source, SweepSpec):
         return source
-    found = _dashed(source) if isinstance(source, Mapping) else read_yaml(source)
+    fields = _dashed(source) if isinstance(source, Mapping) else read_yaml(source)
     where = "" if isinstance(source, Mapping) else f"{source}: "
-    unknown = [name for name in found if name not in SweepSpec.model_fields]
+    unknown = [name for name in fields if name not in SweepSpec.model_fields]
     if unknown:
         near = suggestion(unknown[0], SweepSpec.model_fields)
         raise UsageError(f"{where}unknown setting {unknown[0]!r} of a sweep{near}")
-    if where and "name" not in found:
-        found["name"] = Path(str(source)).stem
+    if where and "name" not in fields:
+        fields["name"] = Path(str(source)).stem
     try:
-        return SweepSpec.model_validate(found)
+        return SweepSpec.model_validate(fields)
     except ValidationError as error:
         raise UsageError(f"{where}{one_line(error, 'a sweep')}") from error
 

@@ -1,1 +1,2 @@
-"""Training as the rest of the program sees it: what is asked for, rows to learn from, the driver around a trainer."""
+"""The core's side of training: settings, rows, and the driver that hands both to a method; ``trainers`` has the methods
+(plugins that know neither engine nor files)."""

@@ -13,7 +13,7 @@ from typing import Any
 from dare_bench.errors import DataError, UsageError
 from dare_bench.training import turns
 from dare_bench.training.files import shown
-from dare_bench.training.rows import Example, Item, Kind, Pair, Question
+from dare_bench.training.rows import Example, Item, Kind, PreferencePair, RewardPrompt
 from dare_bench.training.turns import Malformed, column, text
 from dare_bench.types import Message
 
@@ -21,7 +21,7 @@ Columns = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Shape:
+class RowFormat:
     """Rows of one make: the columns they must have (``a.b`` is field b of column a), and how one is read."""
 
     name: str
@@ -86,7 +86,7 @@ def _preferring(prompt_name: str | None) -> Callable[[Columns, str], list[Item]]
         prompt, (chosen, rejected) = turns.prompt_and_answers(row, prompt_name, ("chosen", "rejected"))
         if chosen == rejected:
             raise Malformed(f"chosen and rejected answers are the same ({shown(chosen)}); expected different ones")
-        return [Pair(prompt, chosen, rejected, where)]
+        return [PreferencePair(prompt, chosen, rejected, where)]
 
     return read
 
@@ -100,7 +100,7 @@ def _dare_rl(row: Columns, where: str) -> list[Item]:
         truth = str(truth)
     task = extra.get("task")
     return [
-        Question(
+        RewardPrompt(
             turns.prompt(column(row, "prompt"), "prompt"),
             text(truth, "reward_model.ground_truth"),
             text(column(row, "data_source") if task is None else task, "extra_info.task"),
@@ -118,21 +118,23 @@ def _inner(row: Columns, name: str) -> Columns:
 
 
 _TRL = "TRL, prompt-completion"
-SHAPES: tuple[Shape, ...] = (
-    Shape("chat", "examples", ("messages",), _chat, "OpenAI fine-tuning; TRL, conversational"),
-    Shape("ShareGPT", "examples", ("conversations",), _sharegpt, "FastChat, LLaMA-Factory"),
-    Shape("prompt and completion", "examples", ("prompt", "completion"), _answered("completion"), _TRL),
-    Shape("prompt and response", "examples", ("prompt", "response"), _answered("response"), "verl"),
-    Shape("prompt and answer", "examples", ("prompt", "answer"), _answered("answer"), "our own tasks"),
-    Shape("instruction", "examples", ("instruction", "output"), _alpaca, "Stanford Alpaca"),
-    Shape("question and answer", "examples", ("question", "answer"), _question, "GSM8K"),
-    Shape("DARE SFT", "examples", ("extra_info.question", "extra_info.answer"), _dare_sft, "DARE, dLLMSFTDataset"),
-    Shape("preference", "pairs", ("prompt", "chosen", "rejected"), _preferring("prompt"), "TRL, DARE, UltraFeedback"),
-    Shape("preference without prompt", "pairs", ("chosen", "rejected"), _preferring(None), "TRL, implicit prompt"),
-    Shape("DARE RL", "prompts", ("prompt", "reward_model.ground_truth"), _dare_rl, "DARE and verl, RLHFDataset"),
+ROW_FORMATS: tuple[RowFormat, ...] = (
+    RowFormat("chat", "examples", ("messages",), _chat, "OpenAI fine-tuning; TRL, conversational"),
+    RowFormat("ShareGPT", "examples", ("conversations",), _sharegpt, "FastChat, LLaMA-Factory"),
+    RowFormat("prompt and completion", "examples", ("prompt", "completion"), _answered("completion"), _TRL),
+    RowFormat("prompt and response", "examples", ("prompt", "response"), _answered("response"), "verl"),
+    RowFormat("prompt and answer", "examples", ("prompt", "answer"), _answered("answer"), "our own tasks"),
+    RowFormat("instruction", "examples", ("instruction", "output"), _alpaca, "Stanford Alpaca"),
+    RowFormat("question and answer", "examples", ("question", "answer"), _question, "GSM8K"),
+    RowFormat("DARE SFT", "examples", ("extra_info.question", "extra_info.answer"), _dare_sft, "DARE, dLLMSFTDataset"),
+    RowFormat(
+        "preference", "pairs", ("prompt", "chosen", "rejected"), _preferring("prompt"), "TRL, DARE, UltraFeedback"
+    ),
+    RowFormat("preference without prompt", "pairs", ("chosen", "rejected"), _preferring(None), "TRL, implicit prompt"),
+    RowFormat("DARE RL", "prompts", ("prompt", "reward_model.ground_truth"), _dare_rl, "DARE and verl, RLHFDataset"),
 )
 
-KEEP = frozenset(need.partition(".")[0] for shape in SHAPES for need in shape.needs) | {"input", "data_source"}
+KEEP = frozenset(need.partition(".")[0] for shape in ROW_FORMATS for need in shape.needs) | {"input", "data_source"}
 KEEP |= {"extra_info"}
 """Columns that some shape reads."""
 
@@ -144,7 +146,7 @@ LEARNS: Mapping[Kind, str] = {
 """What rows of a kind are, in words."""
 
 
-def shape_of(columns: frozenset[str], kind: Kind, where: str, readers: Callable[[Kind], str]) -> Shape:
+def format_of(columns: frozenset[str], kind: Kind, where: str, readers: Callable[[Kind], str]) -> RowFormat:
     """The shape of a file for a method that reads ``kind``.
 
     Args:
@@ -155,7 +157,7 @@ def shape_of(columns: frozenset[str], kind: Kind, where: str, readers: Callable[
         UsageError: rows of another kind, or columns of two shapes.
         DataError: columns of no shape.
     """
-    matching = [shape for shape in SHAPES if columns.issuperset(shape.needs)]
+    matching = [shape for shape in ROW_FORMATS if columns.issuperset(shape.needs)]
     fitting = [shape for shape in matching if shape.kind == kind]
     fitting = [s for s in fitting if not any(set(s.needs) < set(other.needs) for other in fitting)]
     if len(fitting) == 1:
@@ -174,4 +176,4 @@ def shape_of(columns: frozenset[str], kind: Kind, where: str, readers: Callable[
 
 
 def _wanted(kind: Kind) -> str:
-    return " or ".join(f"({', '.join(s.needs)})" for s in SHAPES if s.kind == kind)
+    return " or ".join(f"({', '.join(s.needs)})" for s in ROW_FORMATS if s.kind == kind)

@@ -12,9 +12,9 @@ from typing import Any
 
 from dare_bench.errors import DataError, UsageError
 from dare_bench.registry import registry
-from dare_bench.training.columns import KEEP, Shape, shape_of
-from dare_bench.training.files import Row, Table, find_files, open_file, open_hub
-from dare_bench.training.rows import Data, Example, Item, Kind, Pair, Question, digest
+from dare_bench.training.columns import KEEP, RowFormat, format_of
+from dare_bench.training.files import FileRow, RowTable, find_files, open_file, open_hub
+from dare_bench.training.rows import Data, Example, Item, Kind, PreferencePair, RewardPrompt, digest
 from dare_bench.training.spec import TrainSpec
 from dare_bench.training.turns import Malformed
 
@@ -50,30 +50,30 @@ class _Reader:
 
     def __init__(self, kind: Kind) -> None:
         self.kind: Kind = kind
-        self.seen = self.bad = 0
+        self.count = self.bad = 0
         self.named: list[str] = []
 
-    def read(self, tables: Iterator[Table], most: int | None) -> list[Item]:
+    def read(self, tables: Iterator[RowTable], most: int | None) -> list[Item]:
         """Rows of the first ``most`` rows of all tables together; raises DataError when any is malformed."""
-        found: list[Item] = []
+        items: list[Item] = []
         for table in tables:
-            shape = shape_of(table.columns, self.kind, table.name, readers) if table.columns else None
-            for row in islice(table.rows, None if most is None else most - self.seen):
-                self.seen += 1
-                found += self._items(row, shape)
-            if self.seen == most:
+            row_format = format_of(table.columns, self.kind, table.name, readers) if table.columns else None
+            for row in islice(table.rows, None if most is None else most - self.count):
+                self.count += 1
+                items += self._items(row, row_format)
+            if self.count == most:
                 break
         if self.bad:
             raise DataError(self._complaint())
-        return found
+        return items
 
-    def _items(self, row: Row, shape: Shape | None) -> list[Item]:
+    def _items(self, row: FileRow, row_format: RowFormat | None) -> list[Item]:
         try:
             if row.value is None:
                 raise Malformed(row.problem)
-            if shape is None:  # the first row that can be read has no columns
+            if row_format is None:  # the first row that can be read has no columns
                 raise Malformed("an object without columns")
-            return shape.read(row.value, row.where)
+            return row_format.read(row.value, row.where)
         except Malformed as error:
             self.bad += 1
             if self.bad <= NAMED:
@@ -82,7 +82,7 @@ class _Reader:
 
     def _complaint(self) -> str:
         more = f"; and {self.bad - NAMED} more" if self.bad > NAMED else ""
-        return f"{'; '.join(self.named)}{more} ({self.bad} of {self.seen} rows malformed; fix or remove them)"
+        return f"{'; '.join(self.named)}{more} ({self.bad} of {self.count} rows malformed; fix or remove them)"
 
 
 def readers(kind: Kind) -> str:
@@ -103,8 +103,8 @@ def _of_task(spec: TrainSpec, kind: Kind) -> Data:
     make = getattr(source, "pairs" if kind == "pairs" else "rows", None)
     if make is None:
         raise UsageError(f"{spec.task} makes no preference pairs; give another --task, or --data")
-    made = make(source.default if spec.rows is None else spec.rows, spec.seed)
-    rows = tuple(_task_row(row, kind, spec.task, f"{spec.task}:{i}") for i, row in enumerate(made, 1))
+    documents = make(source.default if spec.rows is None else spec.rows, spec.seed)
+    rows = tuple(_task_row(row, kind, spec.task, f"{spec.task}:{i}") for i, row in enumerate(documents, 1))
     if not rows:
         raise DataError(f"{spec.task} made no rows")
     return Data(kind, rows, digest(rows), spec.task, source.canvas)
@@ -114,5 +114,5 @@ def _task_row(row: dict[str, Any], kind: Kind, task: str, where: str) -> Item:
     if kind == "examples":
         return Example(row["prompt"], row["answer"], where)
     if kind == "pairs":
-        return Pair(row["prompt"], row["chosen"], row["rejected"], where)
-    return Question(row["prompt"], row["answer"], task, where, row.get("doc", {}))
+        return PreferencePair(row["prompt"], row["chosen"], row["rejected"], where)
+    return RewardPrompt(row["prompt"], row["answer"], task, where, row.get("doc", {}))

@@ -1,7 +1,7 @@
 """Where training rows lie: JSONL, JSON and parquet files, folders of them, Hugging Face data sets. One row at a time.
 
-A row that cannot be read is no exception here but a :class:`Row` with its ``problem``: the reader of a file counts all
-of them and names the first.
+A row that cannot be read is no exception here but a :class:`FileRow` with its ``problem``: the reader of a file counts
+all of them and names the first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARQUET_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FileRow:
     """One row: its columns, or why it has none."""
 
     where: str
@@ -41,13 +41,13 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class RowTable:
     """The rows of one file. ``columns`` also has the fields inside columns (``extra_info.question``); it is empty
     where no row can be read."""
 
     name: str
     columns: frozenset[str]
-    rows: Iterator[Row]
+    rows: Iterator[FileRow]
 
 
 def shown(value: Any, most: int = 60) -> str:
@@ -81,10 +81,10 @@ def find_files(data: str, split: str) -> list[Path]:
     if glob.has_magic(data):
         pattern = os.path.expanduser(data)  # noqa: PTH111 - Path.glob takes no absolute pattern
         matching = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207
-        found = sorted(file for file in matching if file.name.endswith(SUFFIXES) and file.is_file())
-        if not found:
+        files = sorted(file for file in matching if file.name.endswith(SUFFIXES) and file.is_file())
+        if not files:
             raise UsageError(f"no training file matches {data!r}; allowed are {', '.join(SUFFIXES)}")
-        return found
+        return files
     if place is not None or not HUB_ID.fullmatch(data) or data.endswith(SUFFIXES):
         what = "is not there" if place is None else "is neither a file nor a folder"
         raise UsageError(f"{data} {what}; give a file ({', '.join(SUFFIXES)}), a folder of them or a hub id")
@@ -112,23 +112,23 @@ def _says(name: str, split: str) -> bool:
     return re.search(rf"(?<![A-Za-z0-9]){re.escape(split)}(?![A-Za-z])", name) is not None
 
 
-def open_file(file: Path, keep: frozenset[str]) -> Table:
+def open_file(file: Path, keep: frozenset[str]) -> RowTable:
     """A file as a table. Of a parquet file only the columns in ``keep`` are read."""
     if file.name.endswith(".parquet"):
         return _parquet(file, keep)
     return _peeked(str(file), _json_rows(file))
 
 
-def _peeked(name: str, rows: Iterable[Row]) -> Table:
+def _peeked(name: str, rows: Iterable[FileRow]) -> RowTable:
     """A table whose columns are those of its first row that can be read."""
     source = iter(rows)
-    held: list[Row] = []
+    read: list[FileRow] = []
     for row in source:
-        held.append(row)
+        read.append(row)
         if row.value is not None:
             break
-    first = held[-1].value if held else None
-    return Table(name, frozenset(_names(first or {})), chain(held, source))
+    first = read[-1].value if read else None
+    return RowTable(name, frozenset(_names(first or {})), chain(read, source))
 
 
 def _names(value: dict[str, Any], prefix: str = "") -> Iterator[str]:
@@ -144,7 +144,7 @@ def _names(value: dict[str, Any], prefix: str = "") -> Iterator[str]:
 _DECODER = json.JSONDecoder(object_pairs_hook=unique_object)
 
 
-def _json_rows(file: Path) -> Iterator[Row]:
+def _json_rows(file: Path) -> Iterator[FileRow]:
     """The objects of a file of JSON lines or of one JSON array, each with the line it begins in."""
     number = 0
     try:
@@ -173,18 +173,18 @@ def _whole(file: Path, line: bytes, stream: IO[bytes]) -> bytes:
     return raw
 
 
-def _json_row(where: str, line: bytes) -> Row:
+def _json_row(where: str, line: bytes) -> FileRow:
     try:
         return _checked(where, json.loads(line.decode(), object_pairs_hook=unique_object))
     except (ValueError, RecursionError) as error:
-        return Row(where, None, _why(error))
+        return FileRow(where, None, _why(error))
 
 
-def _checked(where: str, value: Any) -> Row:
+def _checked(where: str, value: Any) -> FileRow:
     check_nesting(value)
     if isinstance(value, dict):
-        return Row(where, value)
-    return Row(where, None, f"a row is an object of columns, this is a {type(value).__name__} ({shown(value)})")
+        return FileRow(where, value)
+    return FileRow(where, None, f"a row is an object of columns, this is a {type(value).__name__} ({shown(value)})")
 
 
 def _why(error: ValueError | RecursionError) -> str:
@@ -198,7 +198,7 @@ def _why(error: ValueError | RecursionError) -> str:
     return f"not valid JSON ({error})"
 
 
-def _array_rows(name: str, raw: bytes) -> Iterator[Row]:
+def _array_rows(name: str, raw: bytes) -> Iterator[FileRow]:
     """The objects of one JSON array. What breaks it ends it: what follows cannot be told apart."""
     at, line, seen = 0, 1, 0
     try:
@@ -209,7 +209,7 @@ def _array_rows(name: str, raw: bytes) -> Iterator[Row]:
             line, seen = line + text.count("\n", seen, at), at
             if text[at : at + 1] == "]":
                 if text[at + 1 :].strip():
-                    yield Row(f"{name}:{line}", None, "something follows the array's end")
+                    yield FileRow(f"{name}:{line}", None, "something follows the array's end")
                 return
             value, at = _DECODER.raw_decode(text, at)
             yield _checked(f"{name}:{line}", value)
@@ -218,9 +218,9 @@ def _array_rows(name: str, raw: bytes) -> Iterator[Row]:
                 raise json.JSONDecodeError("Expecting ',' or ']'", text, at)
             at += text[at] == ","
     except UnicodeDecodeError as error:
-        yield Row(f"{name}:{1 + raw.count(10, 0, error.start)}", None, _why(error))
+        yield FileRow(f"{name}:{1 + raw.count(10, 0, error.start)}", None, _why(error))
     except (ValueError, RecursionError) as error:
-        yield Row(f"{name}:{line}", None, _why(error))
+        yield FileRow(f"{name}:{line}", None, _why(error))
 
 
 def _skip(text: str, at: int) -> int:
@@ -242,7 +242,7 @@ def _need(module: str, what: str) -> Any:
         raise UsageError(f"{what} needs {package}; install it with: pip install 'dare-bench[train]'") from error
 
 
-def _parquet(file: Path, keep: frozenset[str]) -> Table:
+def _parquet(file: Path, keep: frozenset[str]) -> RowTable:
     parquet = _need("pyarrow.parquet", f"{file}: a parquet file")
     try:
         source = parquet.ParquetFile(file)
@@ -253,19 +253,19 @@ def _parquet(file: Path, keep: frozenset[str]) -> Table:
     if twice:
         raise DataError(f"{file}: column {twice[0]!r} is there twice; keep one")
     rows = _parquet_rows(file, source, [name for name in names if name in keep])
-    return Table(str(file), frozenset(schema_names(source.schema_arrow)), rows)
+    return RowTable(str(file), frozenset(schema_names(source.schema_arrow)), rows)
 
 
-def _parquet_rows(file: Path, source: Any, columns: list[str]) -> Iterator[Row]:
+def _parquet_rows(file: Path, source: Any, columns: list[str]) -> Iterator[FileRow]:
     start = 1
     try:
         for batch in source.iter_batches(batch_size=PARQUET_ROWS, columns=columns):
             for i in range(batch.num_rows):
                 where = f"{file}:row {start + i}"
                 try:
-                    yield Row(where, batch.slice(i, 1).to_pylist()[0])
+                    yield FileRow(where, batch.slice(i, 1).to_pylist()[0])
                 except UnicodeDecodeError as error:
-                    yield Row(where, None, _why(error))
+                    yield FileRow(where, None, _why(error))
             start += batch.num_rows
     except (OSError, ValueError) as error:
         raise DataError(f"{file}:row {start}: cannot be read on ({reason(error)})") from error
@@ -280,7 +280,7 @@ def schema_names(schema: Any) -> Iterator[str]:
             yield f"{field.name}.{part.name}"
 
 
-def open_hub(name: str, split: str) -> Table:
+def open_hub(name: str, split: str) -> RowTable:
     """A data set of the Hugging Face hub, ``owner/name`` or ``owner/name:config``, through the ``datasets`` library.
 
     Raises:
@@ -291,11 +291,11 @@ def open_hub(name: str, split: str) -> Table:
     hub_id, _, config = name.partition(":")
     try:
         with without_scripts():
-            found = datasets.load_dataset(hub_id, config or None, split=split)
+            dataset = datasets.load_dataset(hub_id, config or None, split=split)
     except Exception as error:  # the library raises a dozen kinds, depending on how far it came
         raise DataError(
             f"{name}: no such file or folder, and not to be had from the hub ({reason(error)}); "
             "check the name and the network, or give a local file"
         ) from error
-    rows = (Row(f"{name}[{split}]:row {i}", dict(row)) for i, row in enumerate(found, 1))
-    return Table(f"{name}[{split}]", frozenset(schema_names(found.features.arrow_schema)), rows)
+    rows = (FileRow(f"{name}[{split}]:row {i}", dict(row)) for i, row in enumerate(dataset, 1))
+    return RowTable(f"{name}[{split}]", frozenset(schema_names(dataset.features.arrow_schema)), rows)

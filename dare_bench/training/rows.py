@@ -24,7 +24,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PreferencePair:
     """A prompt and two answers, the first preferred."""
 
     prompt: Prompt
@@ -34,7 +34,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RewardPrompt:
     """A prompt whose answers are rewarded: what is right, by which task's rule, and what else the row says."""
 
     prompt: Prompt
@@ -44,7 +44,7 @@ class Question:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-Item = Example | Pair | Question
+Item = Example | PreferencePair | RewardPrompt
 
 
 def content(row: Item) -> str:

@@ -12,7 +12,7 @@ from dare_bench.errors import DareError, DataError, UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.training.files import reason
 from dare_bench.training.processes import first_process
-from dare_bench.training.rows import Data, Example, Item, Pair, TokenRow, Tokens, content, digest
+from dare_bench.training.rows import Data, Example, Item, PreferencePair, TokenRow, Tokens, content, digest
 from dare_bench.training.spec import TrainSpec
 from dare_bench.types import Prompt
 
@@ -40,19 +40,19 @@ def tokenise(data: Data, model: LoadedModel, spec: TrainSpec) -> Tokens:
     kept: list[Item] = []
     items: list[tuple[TokenRow, ...]] = []
     long: list[str] = []
-    seen: Counter[str] = Counter()
+    repeats: Counter[str] = Counter()
     for row in data.rows:
         said = content(row)
-        made = encoder.rows(row, seeds.key("training row", said, seen[said]))
-        seen[said] += 1
-        over = [r for r in made if _length(r) > limit]
+        token_rows = encoder.rows(row, seeds.key("training row", said, repeats[said]))
+        repeats[said] += 1
+        over = [r for r in token_rows if _length(r) > limit]
         if over:
             long.append(f"{row.where} ({max(map(_length, over))} tokens)")
             if spec.overlong == "drop":
                 continue
             if spec.overlong == "truncate":
-                made = _distinct(tuple(_cut(r, limit) for r in made))
-        items.append(made)
+                token_rows = _distinct(tuple(_cut(r, limit) for r in token_rows))
+        items.append(token_rows)
         kept.append(row)
     _settle(long, len(data.rows), limit, spec.overlong)
     if not items:
@@ -76,10 +76,12 @@ def _cut(row: TokenRow, limit: int) -> TokenRow:
     return row if len(row.answer) <= room else TokenRow(row.prompt, row.answer[:room], row.where, row.key, cut=True)
 
 
-def _distinct(made: tuple[TokenRow, ...]) -> tuple[TokenRow, ...]:
-    if len(made) == 2 and made[0].answer == made[1].answer:
-        raise DataError(f"{made[0].where}: cut to fit, both answers are the same; give overlong=drop or more length")
-    return made
+def _distinct(token_rows: tuple[TokenRow, ...]) -> tuple[TokenRow, ...]:
+    if len(token_rows) == 2 and token_rows[0].answer == token_rows[1].answer:
+        raise DataError(
+            f"{token_rows[0].where}: cut to fit, both answers are the same; give overlong=drop or more length"
+        )
+    return token_rows
 
 
 def _settle(long: list[str], total: int, limit: int, overlong: str) -> None:
@@ -112,7 +114,7 @@ class _Encoder:
         answers: tuple[str, ...] = ()
         if isinstance(row, Example):
             answers = (row.answer,)
-        elif isinstance(row, Pair):
+        elif isinstance(row, PreferencePair):
             answers = (row.chosen, row.rejected)
         if not answers:
             return (TokenRow(prompt, (), row.where, key),)

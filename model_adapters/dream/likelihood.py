@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dare_bench.diffusion.likelihood import Draws, bernoulli_masks, chain_masks, enumerate_masks
+from dare_bench.diffusion.likelihood import MaskDraws, bernoulli_masks, chain_masks, enumerate_masks
 from dare_bench.errors import DecodingError, PromptError
 from dare_bench.model_adapters.scoring.laws import LikelihoodLaw, one_of
 from dare_bench.types import ModelSpec
@@ -82,7 +82,9 @@ class DreamLaw(LikelihoodLaw):
             )
         return [spec.eos_ids[0]], 1
 
-    def draws(self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0) -> list[Draws]:
+    def draws(
+        self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0
+    ) -> list[MaskDraws]:
         if settings["estimator"] == "exact":
             if target <= visible:
                 raise PromptError(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dare_bench.diffusion.plan import Cached, Plan
 from dare_bench.model_adapters.backbone.cache import KVStore
-from dare_bench.model_adapters.sampling.pages import Page, PagePool
+from dare_bench.model_adapters.sampling.pages import CachePage, PagePool
 
 if TYPE_CHECKING:
     from dare_bench.model_adapters.sampling.state import RowState
@@ -131,7 +131,7 @@ class Pack:
     editable_T: Tensor | None
     shift_T: Tensor
     fresh: bool
-    commits: list[tuple[RowState, list[Page]]] = field(default_factory=list)
+    commits: list[tuple[RowState, list[CachePage]]] = field(default_factory=list)
 
 
 class Packer:
@@ -188,12 +188,12 @@ class Packer:
 
     def _cached(
         self, order: Sequence[int], spans: Sequence[tuple[int, int]]
-    ) -> tuple[Cached | None, list[tuple[RowState, list[Page]]]]:
+    ) -> tuple[Cached | None, list[tuple[RowState, list[CachePage]]]]:
         """Reads of every row and writes of those that commit; fresh slots are taken here."""
         if self.pool is None or self.store is None or not any(row.cache.used for row in self.rows):
             return None, []
         at, to, place = [], [], 0
-        commits: list[tuple[RowState, list[Page]]] = []
+        commits: list[tuple[RowState, list[CachePage]]] = []
         for i in order:
             row, (start, stop) = self.rows[i], spans[i]
             low, high = row.cache.writes(row)
@@ -215,7 +215,7 @@ class Packer:
         return cached, commits
 
     @staticmethod
-    def _slots(pool: PagePool, row: RowState, low: int, high: int) -> tuple[Tensor, list[Page]]:
+    def _slots(pool: PagePool, row: RowState, low: int, high: int) -> tuple[Tensor, list[CachePage]]:
         """Slots of the columns to write. Shared caches commit new pages; approximate ones overwrite their own."""
         if row.cache.shared:
             length = row.sampler.block_length

@@ -81,14 +81,13 @@ class _Loop:
             yield from self.pull()
             if not self.active:
                 return
-            batch = self.batch = self.batch or BatchState(
-                self.active, self.mask_id, self.device, self.store, self.pool
-            )  # fmt: skip
-            finished = self.turn(batch)
+            if self.batch is None:
+                self.batch = BatchState(self.active, self.mask_id, self.device, self.store, self.pool)
+            finished = self.turn(self.batch)
             if finished is None:
-                self.halve(batch)
+                self.halve(self.batch)
             elif finished:
-                yield from self.refill(batch, finished)
+                yield from self.refill(self.batch, finished)
 
     def turn(self, batch: BatchState) -> list[int] | None:
         """One forward for all rows, and what it decides. Returns the rows whose block is finished; None where memory

@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 @dataclass(eq=False)
-class Page:
+class CachePage:
     """Slots of the columns of a block. ``key`` None: private."""
 
     slots: list[int]
@@ -29,7 +29,7 @@ class Page:
 class RowPages:
     """The pages that a row reads, and their slots by column: int64 [columns]."""
 
-    pages: list[Page] = field(default_factory=list)
+    pages: list[CachePage] = field(default_factory=list)
     slots: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
     promised: tuple[bytes, ...] = ()
     """Keys that this row's next forward will commit; rows that want them wait for it."""
@@ -38,7 +38,7 @@ class RowPages:
     def columns(self) -> int:
         return len(self.slots)
 
-    def add(self, pages: Sequence[Page]) -> None:
+    def add(self, pages: Sequence[CachePage]) -> None:
         self.pages.extend(pages)
         more = torch.tensor([s for page in pages for s in page.slots], dtype=torch.long)
         self.slots = torch.cat([self.slots, more])
@@ -60,13 +60,13 @@ class PagePool:
     def __init__(self, slots: int, grow: Callable[[int], None]) -> None:
         self._grow, self._slots = grow, slots
         self._free = list(range(slots - 1, 0, -1))
-        self._shared: dict[bytes, Page] = {}
-        self._idle: OrderedDict[bytes, Page] = OrderedDict()
+        self._shared: dict[bytes, CachePage] = {}
+        self._idle: OrderedDict[bytes, CachePage] = OrderedDict()
         self._promised: set[bytes] = set()
         self.hits = 0
         """Columns that were read instead of computed."""
 
-    def take(self, count: int) -> Page:
+    def take(self, count: int) -> CachePage:
         """A private page of ``count`` slots; idle shared pages go first, then the store grows."""
         while len(self._free) < count and self._idle:
             key, page = self._idle.popitem(last=False)
@@ -77,7 +77,7 @@ class PagePool:
             self._grow(total)
             self._free[:0] = range(total - 1, self._slots - 1, -1)
             self._slots = total
-        return Page([self._free.pop() for _ in range(count)])
+        return CachePage([self._free.pop() for _ in range(count)])
 
     def admit(self, row_pages: RowPages, prompt: Sequence[int], length: int) -> bool:
         """Let a new row read the committed pages of its prompt. False: another row is about to commit the next one,
@@ -97,7 +97,7 @@ class PagePool:
         self._promised.update(row_pages.promised)
         return True
 
-    def commit(self, row_pages: RowPages, pages: Sequence[Page], tokens: Sequence[int], length: int) -> None:
+    def commit(self, row_pages: RowPages, pages: Sequence[CachePage], tokens: Sequence[int], length: int) -> None:
         """Pages whose keys and values are written now belong to the row, and may be shared. ``tokens`` are theirs."""
         keys = chain(tokens, length, (row_pages.pages[-1].key or b"") if row_pages.pages else b"")
         for page, key in zip(pages, keys, strict=True):
@@ -123,7 +123,7 @@ class PagePool:
                 self._free.extend(page.slots)
         row_pages.pages, row_pages.slots = [], row_pages.slots[:0]
 
-    def give_back(self, pages: Sequence[Page]) -> None:
+    def give_back(self, pages: Sequence[CachePage]) -> None:
         """Private pages that were never written."""
         for page in pages:
             self._free.extend(page.slots)

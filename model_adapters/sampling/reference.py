@@ -84,7 +84,8 @@ def replayed_noise(
     active = at.row_N.unique_consecutive().tolist()
     idle = [i for i, row in enumerate(rows) if row.sampler.decision == decision and i not in active]
     drawn = [draw(rows[i], vocab, int(at.quota_R[i])) for i in [*active, *idle]][: len(active)]
-    tokens, orders = ([noise for noise in parts if noise is not None] for parts in zip(*drawn, strict=True))
+    tokens = [token_nV for token_nV, _ in drawn if token_nV is not None]
+    orders = [order_n for _, order_n in drawn if order_n is not None]
     return torch.cat(tokens).to(device) if tokens else None, torch.cat(orders).to(device) if orders else None
 
 

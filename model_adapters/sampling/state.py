@@ -295,9 +295,8 @@ class BatchState:
         changed_R = torch.bincount(at.row_N[current_N != at.current_N], minlength=rows)
         full_R = torch.bincount(at.row_N[at.masked_N], minlength=rows) == 0
         self.post_R += full_R.long()
-        outcome = TurnOutcome(
-            self.step_R, self.limit_R, masks_R, full_R, changed_R, self.deterministic_R, self.post_R
-        )  # fmt: skip
+        counters = self.step_R, self.limit_R, masks_R, full_R, changed_R
+        outcome = TurnOutcome(*counters, self.deterministic_R, self.post_R)
         done_R = self.kinds[0].strategy.finished(outcome)
         for i, sampler in enumerate(self.kinds[1:], 1):
             done_R = torch.where(self.kind_R == i, sampler.strategy.finished(outcome), done_R)

@@ -97,9 +97,14 @@ class Proposal:
 
 
 def propose(
-    logits_NV: Tensor, policy: TokenPolicy, score: PositionScore, at: OpenPositions, *, margins: bool = False,
+    logits_NV: Tensor,
+    policy: TokenPolicy,
+    score: PositionScore,
+    at: OpenPositions,
+    *,
+    margins: bool = False,
     noise: Any = None,
-) -> Proposal:  # fmt: skip
+) -> Proposal:
     """What each open position would get.
 
     Args:

@@ -13,7 +13,7 @@ import torch
 
 from dare_bench.diffusion.plan import Cached, Plan
 from dare_bench.model_adapters.sampling.loop import new_cache
-from dare_bench.model_adapters.sampling.pages import Page
+from dare_bench.model_adapters.sampling.pages import CachePage
 from dare_bench.model_adapters.scoring.pairs import ScoredPair
 from dare_bench.types import LoopStats
 
@@ -55,7 +55,7 @@ class CleanPrefixes:
         pairs = sorted(pairs, key=lambda pair: (pair.clean - pair.pages.columns, pair.pages.columns))
         length = pairs[0].block_length
         assert length is not None
-        new_pages: list[list[Page]] = [
+        new_pages: list[list[CachePage]] = [
             [self.pool.take(length) for _ in range(pair.pages.columns, pair.clean, length)] for pair in pairs
         ]
         tokens = torch.tensor([t for pair in pairs for t in pair.whole[pair.pages.columns : pair.clean]])

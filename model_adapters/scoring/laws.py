@@ -13,8 +13,8 @@ from torch import Tensor
 
 from dare_bench.diffusion.likelihood import (
     EXACT_LIMIT,
-    Draws,
     Estimator,
+    MaskDraws,
     block_masks,
     block_spans,
     check_rounds,
@@ -81,7 +81,9 @@ class LikelihoodLaw(ABC):
         return [], 0
 
     @abstractmethod
-    def draws(self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0) -> list[Draws]:
+    def draws(
+        self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0
+    ) -> list[MaskDraws]:
         """The masks, one set for each part of the sum (a block each where the family has blocks).
 
         The last ``visible`` tokens of the target stay visible. ``settings["estimator"]`` is ``exact`` or ``reference``.
@@ -102,7 +104,7 @@ class LikelihoodLaw(ABC):
         """Columns that the unconditional half of a guided pair hides."""
         return range(context)
 
-    def combine(self, parts: Sequence[Draws], losses: Sequence[Tensor]) -> tuple[float, float]:
+    def combine(self, parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> tuple[float, float]:
         """(log-likelihood, standard error) in nats from the losses of each part's draws."""
         return combine(parts[0], losses[0])
 
@@ -126,7 +128,9 @@ class WholeTarget(LikelihoodLaw):
     def check(self, settings: Mapping[str, Any]) -> None:
         check_rounds(settings["mc_num"], settings["batch_size"])
 
-    def draws(self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0) -> list[Draws]:
+    def draws(
+        self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0
+    ) -> list[MaskDraws]:
         return [draw(target, dict(settings), seed)]
 
     def passes(self, context: int, target: int, settings: Mapping[str, Any]) -> int:
@@ -158,7 +162,9 @@ class Blockwise(LikelihoodLaw):
     def longest(self, context: int, target: int, settings: Mapping[str, Any]) -> int:
         return max(map(len, block_spans(context, target, settings["block_length"])))
 
-    def draws(self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0) -> list[Draws]:
+    def draws(
+        self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0
+    ) -> list[MaskDraws]:
         spans = block_spans(context, target, settings["block_length"])
         if settings["estimator"] == "exact":
             return enumerate_blocks(spans, settings["block_length"])
@@ -171,5 +177,5 @@ class Blockwise(LikelihoodLaw):
             return clean + sum((1 << len(span)) - 1 for span in spans)
         return clean + int(settings["mc_num"]) * len(spans)
 
-    def combine(self, parts: Sequence[Draws], losses: Sequence[Tensor]) -> tuple[float, float]:
+    def combine(self, parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> tuple[float, float]:
         return combine_blocks(parts, losses)

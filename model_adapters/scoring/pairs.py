@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dare_bench.diffusion.likelihood import Draws
+from dare_bench.diffusion.likelihood import MaskDraws
 from dare_bench.errors import PromptError
 from dare_bench.model_adapters.sampling.pages import RowPages, chain
 from dare_bench.model_adapters.scoring.laws import LikelihoodLaw
@@ -30,7 +30,7 @@ class ScoredPair:
     ending: int
     law: LikelihoodLaw
     settings: dict[str, Any]
-    parts: list[Draws]
+    parts: list[MaskDraws]
     losses: list[Tensor] = field(init=False)
     pages: RowPages = field(default_factory=RowPages)
     """The clean blocks before the target's last one, in the cache."""
@@ -58,7 +58,7 @@ class ScoredPair:
         """Columns whose keys and values the masked blocks read: all full blocks before the target's last."""
         return 0 if self.block_length is None else (len(self.whole) - 1) // self.block_length * self.block_length
 
-    def window(self, part: Draws) -> tuple[int, int]:
+    def window(self, part: MaskDraws) -> tuple[int, int]:
         """The columns that a canvas of this part holds."""
         if self.block_length is None:
             return 0, len(self.whole)

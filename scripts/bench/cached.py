@@ -46,7 +46,7 @@ Tokens = list[list[int]]
 
 
 @dataclass(frozen=True)
-class Size:
+class CacheSize:
     """Network and answer; the default is 7 M parameters."""
 
     width: int = 256
@@ -61,7 +61,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Case:
+class CacheCase:
     """``k`` tokens a step on our side; the plain block-causal sampler takes the same, the plain LLaDA sampler one."""
 
     kind: Literal["exact", "dual"]
@@ -72,24 +72,24 @@ class Case:
 
 
 CASES = (
-    Case("exact", 1, 64, 1),
-    Case("exact", 1, 192, 1, target=4),
-    Case("exact", 8, 192, 1, target=8),
-    Case("exact", 1, 512, 1),
-    Case("exact", 8, 512, 4),
-    Case("exact", 1, 64, 4),
-    Case("exact", 1, 192, 4),
-    Case("exact", 8, 64, 4),
-    Case("exact", 8, 192, 4),
-    Case("dual", 1, 64, 4, target=8),
-    Case("dual", 1, 192, 4, target=8),
-    Case("dual", 8, 64, 4, target=8),
+    CacheCase("exact", 1, 64, 1),
+    CacheCase("exact", 1, 192, 1, target=4),
+    CacheCase("exact", 8, 192, 1, target=8),
+    CacheCase("exact", 1, 512, 1),
+    CacheCase("exact", 8, 512, 4),
+    CacheCase("exact", 1, 64, 4),
+    CacheCase("exact", 1, 192, 4),
+    CacheCase("exact", 8, 64, 4),
+    CacheCase("exact", 8, 192, 4),
+    CacheCase("dual", 1, 64, 4, target=8),
+    CacheCase("dual", 1, 192, 4, target=8),
+    CacheCase("dual", 8, 64, 4, target=8),
 )
 """Without a target where the floor is near: a prompt is computed once on either side, so fewer steps gain less."""
-QUICK = (Case("exact", 2, 32, 4), Case("dual", 2, 32, 4))
+QUICK = (CacheCase("exact", 2, 32, 4), CacheCase("dual", 2, 32, 4))
 
 
-def build(kind: str, size: Size) -> NativeModel:
+def build(kind: str, size: CacheSize) -> NativeModel:
     """A random network of the kind's family, seeded; the mask token is never the best."""
     torch.manual_seed(1)
     shared: dict[str, Any] = {"vocab_size": size.vocab, "mask_token_id": size.mask_id}
@@ -122,7 +122,7 @@ def build(kind: str, size: Size) -> NativeModel:
     return NativeModel(SDAR if kind == "exact" else LLADA, network.eval(), None, spec, Path())
 
 
-def fields(case: Case, size: Size) -> dict[str, Any]:
+def fields(case: CacheCase, size: CacheSize) -> dict[str, Any]:
     """Our decoding fields."""
     if case.kind == "exact":
         how = {"remasking_strategy": "low_confidence_static", "denoising_steps": BLOCK // case.k}
@@ -130,7 +130,7 @@ def fields(case: Case, size: Size) -> dict[str, Any]:
     return {"gen_length": size.gen, "block_length": BLOCK, "steps": size.gen // case.k, "cache": "dual"}
 
 
-def ours(model: NativeModel, case: Case, size: Size, prompts: Tokens) -> Callable[[], Tokens]:
+def ours(model: NativeModel, case: CacheCase, size: CacheSize, prompts: Tokens) -> Callable[[], Tokens]:
     decoding = fields(case, size)
 
     def run() -> Tokens:
@@ -141,7 +141,7 @@ def ours(model: NativeModel, case: Case, size: Size, prompts: Tokens) -> Callabl
     return run
 
 
-def plain(model: NativeModel, case: Case, size: Size, prompts: Tokens) -> Callable[[], Tokens]:
+def plain(model: NativeModel, case: CacheCase, size: CacheSize, prompts: Tokens) -> Callable[[], Tokens]:
     def logits_of(x: Tensor) -> Tensor:
         block = BLOCK if case.kind == "exact" else None
         return model.network(x, plan=Plan.rows(*x.shape, block_length=block)).logits
@@ -156,11 +156,11 @@ def agreement(left: Tokens, right: Tokens) -> float:
     return sum(a == b for a, b in pairs) / len(pairs)
 
 
-def compare(model: NativeModel, case: Case, size: Size, runs: int) -> Timing:
+def compare(model: NativeModel, case: CacheCase, size: CacheSize, runs: int) -> Timing:
     """Alternate both samplers; fails where an exact cache changed a token."""
     rng = random.Random(case.prompt)
     prompts = [[rng.randrange(size.mask_id) for _ in range(case.prompt)] for _ in range(case.rows)]
-    short = Size(**{**vars(size), "gen": BLOCK})
+    short = CacheSize(**{**vars(size), "gen": BLOCK})
     for make in (plain, ours):  # warm up on one block
         make(model, case, short, prompts)()
     timing = alternate(plain(model, case, size, prompts), ours(model, case, size, prompts), runs)
@@ -170,7 +170,7 @@ def compare(model: NativeModel, case: Case, size: Size, runs: int) -> Timing:
     return timing
 
 
-def line(case: Case, size: Size, timing: Timing, alone: Timing | None) -> str:
+def line(case: CacheCase, size: CacheSize, timing: Timing, alone: Timing | None) -> str:
     """One row of the table. ``alone`` is the same case at batch 1."""
     made = case.rows * size.gen
     before, after = (made / statistics.median(seconds) for seconds in (timing.slow, timing.fast))
@@ -187,7 +187,7 @@ def line(case: Case, size: Size, timing: Timing, alone: Timing | None) -> str:
 
 def main() -> None:
     args = options(__doc__)
-    size = Size(width=32, layers=2, ff_width=64, vocab=64, gen=32) if args.quick else Size()
+    size = CacheSize(width=32, layers=2, ff_width=64, vocab=64, gen=32) if args.quick else CacheSize()
     models = {kind: build(kind, size) for kind in ("exact", "dual")}
     for kind, what in (("exact", "block-causal, exact cache"), ("dual", "full attention, dual cache (approximate)")):
         print(f"{kind}: {models[kind].spec.parameters / 1e6:.1f} M random parameters, {what}", flush=True)

@@ -61,7 +61,7 @@ Result = tuple[float, list[Tensor]]
 
 
 @dataclass(frozen=True)
-class Case:
+class UpdateCase:
     """``vocab`` None: the bundled checkpoint; else its shape with random weights and that many words."""
 
     model: str
@@ -69,7 +69,12 @@ class Case:
     vocab: int | None = None
 
 
-CASES = (Case("tiny-llada", 16), Case("tiny-dream", 16), Case("tiny-sdar", 16), Case("tiny-llada", 8, 32768))
+CASES = (
+    UpdateCase("tiny-llada", 16),
+    UpdateCase("tiny-dream", 16),
+    UpdateCase("tiny-sdar", 16),
+    UpdateCase("tiny-llada", 8, 32768),
+)
 QUICK = tuple(replace(case, rows=4, vocab=case.vocab and 2048) for case in CASES)
 
 
@@ -90,7 +95,7 @@ def length(rng: random.Random, median: float, low: int, high: int) -> int:
             return found
 
 
-def noised(case: Case, seed: int, shorter: int) -> Noised:
+def noised(case: UpdateCase, seed: int, shorter: int) -> Noised:
     rng = random.Random(seed)
     rows = []
     for _ in range(case.rows):
@@ -148,7 +153,7 @@ class LogitsPeak(TorchDispatchMode):
         return out
 
 
-def build(case: Case) -> tuple[Any, ModelSpec]:
+def build(case: UpdateCase) -> tuple[Any, ModelSpec]:
     """The network, in float32, and its spec."""
     loaded = dare_bench.load(case.model, device="cpu", dtype="float32").loaded
     if case.vocab is None:
@@ -188,7 +193,7 @@ def logits_peak(network: Any, update: Callable[[Noised], Result], data: Noised) 
     return seen.peak
 
 
-def check(case: Case, network: Any, spec: ModelSpec, shorter: int) -> float:
+def check(case: UpdateCase, network: Any, spec: ModelSpec, shorter: int) -> float:
     """How far apart both sides are with float64 weights, on shorter rows; SystemExit where that is too far."""
     exact, data = copy.deepcopy(network).double(), noised(case, 0, 4 * shorter)
     found = difference(*(updates(exact, spec, loss_of)(data) for loss_of in (packed, padded)))
@@ -197,7 +202,7 @@ def check(case: Case, network: Any, spec: ModelSpec, shorter: int) -> float:
     return found
 
 
-def compare(case: Case, runs: int, shorter: int) -> Iterator[str]:
+def compare(case: UpdateCase, runs: int, shorter: int) -> Iterator[str]:
     """The lines of a case; SystemExit where both sides do not compute the same."""
     network, spec = build(case)
     exact = check(case, network, spec, shorter)

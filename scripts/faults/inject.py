@@ -211,5 +211,5 @@ def _expect(running: Running, code: int, wanted: int | None, *said: str) -> list
     problems = [] if fits else [f"exit code {code}, expected {wanted}: {last}"]
     problems += ["a traceback was shown"] if "Traceback" in text else []
     problems += [f"its last line does not say {part!r}: {last}" for part in said if part not in last.lower()]
-    problems += ["it says that this is a defect: " + last] if "this is a defect" in text else []
+    problems += ["it says that this is a bug: " + last] if "this is a bug" in text else []
     return problems

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from textwrap import fill
 
-from data import TASKS
+from data import source
 from families import FAMILIES
-from recipe import Recipe
+from recipe import TinyRecipe
 
 METRICS = {
     "exact_match": "right",
@@ -35,13 +35,13 @@ def bullet(text: str) -> str:
 def lengths(tasks: list[str]) -> str:
     """Which canvas goes with which task."""
     names = [name.removeprefix("dare_").rstrip("0123456789") for name in tasks]
-    canvases = [f"{TASKS[task].gen_length} for {name}" for task, name in zip(tasks, names, strict=True)]
+    canvases = [f"{source(task).canvas} for {name}" for task, name in zip(tasks, names, strict=True)]
     said = ", ".join(canvases).replace(" for", " tokens for", 1)
     text = f"Use each task's own `gen_length`, the canvas it was trained on: {said}. With another length it does worse."
     return fill(text, 120)
 
 
-def sizes(recipe: Recipe) -> str:
+def sizes(recipe: TinyRecipe) -> str:
     """The network's sizes."""
     kv = "" if recipe.kv_heads == recipe.heads else f" over {recipe.kv_heads} of keys and values"
     text = (
@@ -62,7 +62,7 @@ def sizes(recipe: Recipe) -> str:
 def write_card(
     folder: Path,
     recipe_name: str,
-    recipe: Recipe,
+    recipe: TinyRecipe,
     parameters: int,
     step: int,
     minutes: float,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from recipe import CONTEXT, Recipe
+from recipe import CONTEXT, TinyRecipe
 from tokenizer import EOS, Special, build
 
 from dare_bench.model_adapters.dream.network import DreamConfig
@@ -19,7 +19,7 @@ def _ids(special: Special) -> tuple[int, dict[str, int]]:
     return tokenizer.get_vocab_size(), {name: tokenizer.token_to_id(name) for name in special.tokens}
 
 
-def llada(recipe: Recipe, special: Special) -> LLaDAConfig:
+def llada(recipe: TinyRecipe, special: Special) -> LLaDAConfig:
     vocab, ids = _ids(special)
     return LLaDAConfig(
         architectures=["LLaDAModelLM"],
@@ -51,7 +51,7 @@ def llada(recipe: Recipe, special: Special) -> LLaDAConfig:
     )
 
 
-def _qwen(recipe: Recipe, special: Special) -> dict[str, Any]:
+def _qwen(recipe: TinyRecipe, special: Special) -> dict[str, Any]:
     """Fields that Dream, SDAR and LLaDA2 name alike."""
     vocab, ids = _ids(special)
     return {
@@ -73,13 +73,13 @@ def _qwen(recipe: Recipe, special: Special) -> dict[str, Any]:
     }
 
 
-def dream(recipe: Recipe, special: Special) -> DreamConfig:
+def dream(recipe: TinyRecipe, special: Special) -> DreamConfig:
     """The published config's bos is its eos, not the tokenizer's bos."""
     same = _qwen(recipe, special)
     return DreamConfig(architectures=["DreamModel"], bos_token_id=same["eos_token_id"], use_mrope=False, **same)
 
 
-def sdar(recipe: Recipe, special: Special) -> SDARConfig:
+def sdar(recipe: TinyRecipe, special: Special) -> SDARConfig:
     same = _qwen(recipe, special)
     return SDARConfig(
         architectures=["SDARForCausalLM"],
@@ -91,7 +91,7 @@ def sdar(recipe: Recipe, special: Special) -> SDARConfig:
     )
 
 
-def llada2(recipe: Recipe, special: Special) -> LLaDA2MoeConfig:
+def llada2(recipe: TinyRecipe, special: Special) -> LLaDA2MoeConfig:
     """Beside the published fields ``block_size``, which no published LLaDA2 has: theirs is always 32."""
     moe = recipe.experts
     assert moe is not None, "an LLaDA2 recipe needs experts"

@@ -16,7 +16,7 @@ from dare_bench.model_adapters.sdar.network import SDARForCausalLM
 
 
 @dataclass(frozen=True)
-class Family:
+class TinyFamily:
     """``article``, ``owner``, ``sampler`` and ``objective`` are words for the card; ``decoding`` is that sampler.
     ``bos`` and ``stop`` are the tokens of a published generation_config.json, where generation reads one."""
 
@@ -39,7 +39,7 @@ TWO_COPIES = (
 )
 
 FAMILIES = {
-    "llada": Family(
+    "llada": TinyFamily(
         article="A LLaDA",
         owner="LLaDA's",
         special=tokenizer.LLADA,
@@ -48,7 +48,7 @@ FAMILIES = {
         sampler="the deterministic low-confidence sampler",
         objective=(f"LLaDA's supervised loss: {LEVEL}cross-entropy divided by t and by the length of the response.",),
     ),
-    "dream": Family(
+    "dream": TinyFamily(
         article="A Dream",
         owner="Dream's",
         special=tokenizer.DREAM,
@@ -62,7 +62,7 @@ FAMILIES = {
             "The head is shifted, as in every Dream: the state at the token before predicts a token.",
         ),
     ),
-    "sdar": Family(
+    "sdar": TinyFamily(
         article="An SDAR",
         owner="SDAR's",
         special=tokenizer.SDAR,
@@ -77,7 +77,7 @@ FAMILIES = {
         bos=tokenizer.EOS,
         stop=("<|im_end|>", tokenizer.EOS),
     ),
-    "llada2": Family(
+    "llada2": TinyFamily(
         article="A LLaDA2",
         owner="LLaDA2's",
         special=tokenizer.LLADA2,

@@ -23,7 +23,7 @@ class RecipeExperts:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TinyRecipe:
     """One training run. ``rows`` says how many rows of each task stand in every batch; ``snapshots`` maps the names of
     checkpoints to the step after which they are taken (the last one is the end of the run)."""
 
@@ -58,19 +58,19 @@ class Recipe:
 
 
 RECIPES = {
-    "tiny-llada": Recipe(
+    "tiny-llada": TinyRecipe(
         rows={"dare_sudoku": 48, "dare_arithmetic": 128, "dare_countdown3": 80},
         snapshots={"tiny-llada-base": 700, "tiny-llada": 3600},
         scored=("dare_sudoku", "dare_arithmetic", "dare_countdown3"),
     ),
-    "tiny-dream": Recipe(
+    "tiny-dream": TinyRecipe(
         family="dream",
         rows={"dare_sudoku": 48, "dare_arithmetic": 96, "dare_countdown3": 24},
         snapshots={"tiny-dream-base": 700, "tiny-dream": 3000},
         kv_heads=2,
         scored=("dare_sudoku", "dare_arithmetic", "dare_countdown3"),
     ),
-    "tiny-sdar": Recipe(
+    "tiny-sdar": TinyRecipe(
         family="sdar",
         rows={"dare_sudoku": 40, "dare_arithmetic": 128},
         snapshots={"tiny-sdar-base": 400, "tiny-sdar": 3000},
@@ -78,7 +78,7 @@ RECIPES = {
         block_length=4,
         scored=("dare_sudoku", "dare_arithmetic"),
     ),
-    "tiny-llada2": Recipe(
+    "tiny-llada2": TinyRecipe(
         family="llada2",
         rows={"dare_sudoku": 40, "dare_arithmetic": 96},
         snapshots={"tiny-llada2-base": 350, "tiny-llada2": 2000},
@@ -90,7 +90,7 @@ RECIPES = {
 }
 
 
-def smoke(recipe: Recipe, name: str) -> Recipe:
+def smoke(recipe: TinyRecipe, name: str) -> TinyRecipe:
     """The recipe shrunk to a few steps of a few rows, for tests."""
     return replace(
         recipe,

@@ -22,8 +22,8 @@ import torch
 from balance import balanced_routers
 from card import write_card
 from data import write_rows
-from families import FAMILIES, Family
-from recipe import RECIPES, Recipe
+from families import FAMILIES, TinyFamily
+from recipe import RECIPES, TinyRecipe
 from tokenizer import save
 
 import dare_bench
@@ -31,7 +31,7 @@ import dare_bench
 PUBLISHED = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 
 
-def initialize(recipe: Recipe, family: Family, folder: Path) -> None:
+def initialize(recipe: TinyRecipe, family: TinyFamily, folder: Path) -> None:
     """An untrained checkpoint in the family's published layout, a function of the recipe's seed."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(recipe.seed)
@@ -40,7 +40,7 @@ def initialize(recipe: Recipe, family: Family, folder: Path) -> None:
     save(family.special, folder)
 
 
-def train(recipe: Recipe, start: Path, data: Path, out: Path) -> None:
+def train(recipe: TinyRecipe, start: Path, data: Path, out: Path) -> None:
     """Train by ``sft`` with the family's own loss."""
     balanced = balanced_routers(recipe.experts.balance_rate) if recipe.experts else contextlib.nullcontext()
     with balanced:
@@ -61,7 +61,7 @@ def train(recipe: Recipe, start: Path, data: Path, out: Path) -> None:
         )
 
 
-def publish(source: Path, family: Family, folder: Path) -> Any:
+def publish(source: Path, family: TinyFamily, folder: Path) -> Any:
     """Write a trained checkpoint as bfloat16; return it, opened in float32."""
     dare_bench.load(str(source), dtype="bfloat16").save(folder)
     model = dare_bench.load(str(folder), dtype="float32")
@@ -78,7 +78,7 @@ def publish(source: Path, family: Family, folder: Path) -> Any:
     return model
 
 
-def scores(folder: Path, recipe: Recipe, family: Family, out: Path) -> dict[str, dict[str, float]]:
+def scores(folder: Path, recipe: TinyRecipe, family: TinyFamily, out: Path) -> dict[str, dict[str, float]]:
     """What the checkpoint scores on the recipe's tasks: task -> metric -> mean."""
     run = dare_bench.evaluate(
         model=str(folder),

@@ -79,8 +79,8 @@ CASES: dict[str, tuple[tuple[Any, ...], int, str]] = {
     "a temperature that is a word": (("eval", "-C", "warm.yaml"), 2, "warm.yaml: temperature='hot': expected a number"),
     "steps that are broken": (("eval", "-C", "steps.yaml"), 2, "steps.yaml: steps=2.5: expected a whole number"),
     "too many steps": (("eval", "-C", "many_steps.yaml"), 2, "steps=1000000000 must be at most 65,536"),
-    "a hexadecimal number of 5,000 digits": (("eval", "-C", "hex.yaml"), 2, "a whole number of more than 64 digits"),
-    "a sexagesimal number": (("eval", "-C", "sixty.yaml"), 2, "a whole number of more than 64 digits"),
+    "a hexadecimal number of 5,000 digits": (("eval", "-C", "hex.yaml"), 2, "a number of more than 64 digits"),
+    "a sexagesimal number": (("eval", "-C", "sixty.yaml"), 2, "a number of more than 64 digits"),
     "a device as a checkpoint": (("validate", "/dev/zero"), 1, ""),
     "an answer too long": ((*EVAL, "--gen-length", "1000000000"), 2, "gen_length=1000000000 must be at most 65,536"),
     "rows that are a word": (("eval", "-C", "rows.yaml"), 2, "rows.yaml: max_rows='many': expected a number of rows"),
@@ -145,7 +145,7 @@ def said(words: tuple[Any, ...], capsys: pytest.CaptureFixture[str]) -> tuple[in
     with pytest.raises(SystemExit) as stop:
         main([str(word) for word in words])
     err = capsys.readouterr().err
-    assert "this is a defect" not in err
+    assert "this is a bug" not in err
     return int(stop.value.code or 0), (err.splitlines() or [""])[-1]
 
 

@@ -101,7 +101,7 @@ def test_hub_writes_and_sends_nothing(run: Path, tmp_path: Path, capsys: Out, no
     assert score is not None and file.name == f"gsm8k-{score.fingerprint[:8]}.yaml"
     assert yaml.safe_load(file.read_text())[0]["value"] == 75.0
     assert f"would open a pull request with:\n  .eval_results/{file.name}\n" in err
-    assert "README.md holds the scores alone and is not pushed" in err
+    assert "README.md contains only the scores and is not pushed" in err
     assert yaml.safe_load((folder / "README.md").read_text().split("---\n")[1])["model-index"][0]["name"] == "ckpt"
 
 
@@ -157,11 +157,11 @@ def test_hub_refusals(run: Path, tmp_path: Path, capsys: Out) -> None:
     deep.write_text(f"---\na: {'[' * 1500}{']' * 1500}\n---\n")
     for words, code, why in (
         (["--push"], 2, "--push needs --repo-id"),
-        (["--no-pr"], 2, "--no-pr says how --push commits"),
-        (["--repo-id", "a/b/c"], 2, "is no name on the hub"),
+        (["--no-pr"], 2, "--no-pr needs --push"),
+        (["--repo-id", "a/b/c"], 2, "'a/b/c' is not a repository name"),
         (["--readme", str(tmp_path / "none.md")], 1, "no model card at"),
         (["--readme", "/dev/zero"], 1, "it is a device, not a regular file"),
-        (["--readme", str(large)], 1, "it is larger than 1,048,576 bytes"),
+        (["--readme", str(large)], 1, "it is larger than the limit of 1,048,576 bytes"),
         (["--readme", str(deep)], 1, "its front matter cannot be read: nested deeper than 64 levels"),
         (["--dataset", "gsm8k"], 2, "expected TASK=ID"),
     ):

@@ -110,7 +110,7 @@ def wrong(name: str, verb: str, code: int | str, out: str, err: str) -> str | No
     """What a verb did that it must not do; None if nothing."""
     if not isinstance(code, int):
         return code
-    if "this is a defect" in err or "Traceback" in err:
+    if "this is a bug" in err or "Traceback" in err:
         return f"crashes: {err[-300:]}"
     if found := HARMFUL.search(out + err):
         at = (out + err).index(found[0])

@@ -64,9 +64,9 @@ def test_a_dry_run_of_a_recipe_counts_the_flags_beside_it(capsys: pytest.Capture
     short = ("--gen-length", "32", "--steps", "32", "--repeats", "4")
     code, out, _ = call(capsys, *dry, *short)
     assert code == 0 and f"{1319 * 4 * 32:,} forward passes" in out
-    assert "from its facts and the settings as given" in out
+    assert "from its dimensions and the given settings" in out
     code, out, _ = call(capsys, *dry, "--model", "org/another")
-    assert code == 0 and "from the facts of GSAI-ML/LLaDA-8B-Instruct" in out and "org/another is not known" in out
+    assert code == 0 and "from the dimensions of GSAI-ML/LLaDA-8B-Instruct" in out and "org/another is not known" in out
     code, _, err = call(capsys, *dry, "--gen-length", "33")
     assert code != 0 and "gen_length=33 is not divisible by block_length=8" in err
     code, out, _ = call(capsys, "eval", "--recipe", "sdar-8b-chat/olympiadbench", "--dry-run")

@@ -12,7 +12,7 @@ from require import need_package
 from dare_bench.cli import main
 from dare_bench.costs.sweep import SweepEstimates
 from dare_bench.errors import UsageError
-from dare_bench.sweeps.graph import Node
+from dare_bench.sweeps.graph import SweepNode
 from dare_bench.sweeps.known import refuse_unknown
 
 need_package("lm_eval")
@@ -50,8 +50,8 @@ def test_a_name_nobody_knows_is_a_usage_error(
 def test_hub_ids_are_not_asked_for_and_what_is_done_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dare_bench.loading._from_hub", lambda name: pytest.fail(f"{name} was fetched"))
     nodes = [
-        Node("eval/a/b", "eval", {"model": "owner/name", "tasks": "dare_sudoku"}),
-        Node("eval/c/b", "eval", {"model": "gone", "tasks": "dare_sudoku"}),
+        SweepNode("eval/a/b", "eval", {"model": "owner/name", "tasks": "dare_sudoku"}),
+        SweepNode("eval/c/b", "eval", {"model": "gone", "tasks": "dare_sudoku"}),
     ]
     refuse_unknown(nodes, {"eval/a/b"})
     with pytest.raises(UsageError, match="eval/c/b: no checkpoint 'gone'"):

@@ -84,11 +84,11 @@ def test_logits_are_counted_while_they_live(script):
 
 def test_a_changed_token_voids_the_comparison(script, monkeypatch):
     cached = script("cached")
-    size = cached.Size(width=32, layers=1, ff_width=32, vocab=64, gen=16)
+    size = cached.CacheSize(width=32, layers=1, ff_width=32, vocab=64, gen=16)
     wrong = [[0] * size.gen]
     monkeypatch.setattr(cached, "ours", lambda *_: lambda: wrong)
     with pytest.raises(SystemExit, match="of the tokens are the plain sampler's"):
-        cached.compare(cached.build("exact", size), cached.Case("exact", 1, 16, 4), size, 1)
+        cached.compare(cached.build("exact", size), cached.CacheCase("exact", 1, 16, 4), size, 1)
 
 
 def test_a_block_is_packed_twice(script, monkeypatch):
@@ -96,8 +96,8 @@ def test_a_block_is_packed_twice(script, monkeypatch):
     cached, made = script("cached"), []
     pack = Packer.pack
     monkeypatch.setattr(Packer, "pack", lambda self: made.append(1) or pack(self))
-    size = cached.Size(width=32, layers=1, ff_width=32, vocab=64, gen=32)
-    cached.compare(cached.build("exact", size), cached.Case("exact", 2, 16, 4), size, 1)
+    size = cached.CacheSize(width=32, layers=1, ff_width=32, vocab=64, gen=32)
+    cached.compare(cached.build("exact", size), cached.CacheCase("exact", 2, 16, 4), size, 1)
     warm_up, blocks = 1, size.gen // cached.BLOCK
     assert len(made) == 2 * (warm_up + blocks)
 

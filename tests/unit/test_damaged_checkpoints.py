@@ -112,7 +112,7 @@ FILES: dict[str, tuple[Damage, str]] = {
     "header: a list": (written(WEIGHTS, framed(b"[]")), "expected a JSON object"),
     "header: no UTF-8": (written(WEIGHTS, framed(b'{"\xff": 1}')), "not UTF-8"),
     "header: longer than the file": (written(WEIGHTS, (1 << 62).to_bytes(8, "little") + b"{}"), "not a safetensors"),
-    "header: written twice": (twice, "is written twice"),
+    "header: written twice": (twice, "duplicate key"),
     "header: begins before the data": (held(data_offsets=[-1, 5]), "data_offsets=[-1, 5]"),
     "header: ends before it begins": (held(data_offsets=[9, 5]), "begins and ends"),
     "header: one offset": (held(data_offsets=[9]), "begins and ends"),
@@ -157,7 +157,7 @@ FILES: dict[str, tuple[Damage, str]] = {
     },
     "a device by a link": (linked("added_tokens.json", "/dev/zero"), "added_tokens.json: it is a device, allowed"),
     **{
-        f"{name}: large": (large(name), f"{name}: it has 67,108,865 bytes, a text file there may have at most 67,108")
+        f"{name}: large": (large(name), f"{name}: it has 67,108,865 bytes, more than the limit of 67,108")
         for name in ("tokenizer.json", "added_tokens.json", "chat_template.jinja", "tokenizer.model")
     },
     "tokenizer: nested": (written("tokenizer_config.json", DEEP), "nested deeper than 64"),

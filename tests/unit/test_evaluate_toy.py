@@ -15,7 +15,7 @@ from toy_model import ToyModel
 from toy_source import ToySource
 
 from dare_bench.engine.evaluate import evaluate
-from dare_bench.engine.preview import Preview, Timing, preview
+from dare_bench.engine.preview import Preview, RunTiming, preview
 from dare_bench.engine.rundir import RunFolder, read_done
 from dare_bench.errors import DecodingError, RunError, SaveError, UnknownNameError, UsageError
 from dare_bench.runs.reader import Run
@@ -261,8 +261,8 @@ def test_wrong_words_are_refused_before_anything_is_made(tmp_path: Path) -> None
         ({"batch_size": 4}, "unknown run setting 'batch_size'; give max_rows=4"),
         ({"task": "toygen"}, "unknown run setting 'task'; give tasks='toygen'"),
         ({"gen_lenght": 3}, "unknown run setting 'gen_lenght'; closest: decoding={'gen_length': ...}"),
-        ({"zzz": 3}, "unknown run setting 'zzz'; docs/python.md names them"),
-        ({}, "no task named; give --tasks name,name, in Python tasks='name,name'"),
+        ({"zzz": 3}, "unknown run setting 'zzz'; docs/python.md lists them"),
+        ({}, "in Python tasks='name,name'"),
     ],
 )
 def test_a_wrong_keyword_is_told_with_the_right_one(fields: dict[str, Any], said: str) -> None:
@@ -338,7 +338,7 @@ def test_dry_run_writes_nothing(tmp_path: Path) -> None:
 
     asked = {"model": model, "tasks": "toygen,toychoice", "harness": "toy", "limit": 4, "output_path": str(tmp_path)}
     seen = preview(**asked, told=told)
-    assert [replace(seen, timing=Timing())] == first
+    assert [replace(seen, timing=RunTiming())] == first
     assert seen.requests == {"toygen": 4, "toychoice": 12}
     assert seen.forwards == 4 * 32 + 12 * 128
     timing = seen.timing

@@ -130,8 +130,8 @@ def test_rows_take_the_place_of_their_cases_in_the_table(holds: Any, tmp_path: P
         del sys.modules["faults_script"]
     file = tmp_path / "reliability.md"
     file.write_text(f"# Title\n\n{script.HEAD}\n\nBelow.\n")
-    script._rewrite(file, [script.Row("eval", "SIGKILL", 5), script.Row("train", "SIGKILL", 2)])
-    script._rewrite(file, [script.Row("eval", "SIGKILL", 9, failures=["one"])])
+    script._rewrite(file, [script.FaultRow("eval", "SIGKILL", 5), script.FaultRow("train", "SIGKILL", 2)])
+    script._rewrite(file, [script.FaultRow("eval", "SIGKILL", 9, failures=["one"])])
     rows = [line for line in file.read_text().splitlines() if line.startswith("| `")]
     assert rows == ["| `eval` | SIGKILL | 9 |  | 1 |", "| `train` | SIGKILL | 2 |  | 0 |"]
     assert file.read_text().startswith("# Title\n\n") and file.read_text().endswith("\n\nBelow.\n")

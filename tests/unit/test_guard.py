@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from dare_bench.harness.common.worker_process import Guard, ItemError, ItemTimeout
+from dare_bench.harness.common.worker_process import ItemError, ItemTimeout, WorkerProcess
 
 seen: list[int] = []
 
@@ -55,11 +55,11 @@ def guard() -> Any:
         "sleep": time.sleep,
         "remember": lambda value: seen.append(value) or list(seen),
     }
-    with Guard(functions, 2.0) as made:
+    with WorkerProcess(functions, 2.0) as made:
         yield made
 
 
-def test_values_come_back_and_the_worker_is_kept(guard: Guard) -> None:
+def test_values_come_back_and_the_worker_is_kept(guard: WorkerProcess) -> None:
     value = {"a": [1, 2.5, None], "ü": ["x", True]}
     assert guard.call("echo", value) == value
     assert guard.call("echo", "x" * 3_000_000) == "x" * 3_000_000
@@ -67,7 +67,7 @@ def test_values_come_back_and_the_worker_is_kept(guard: Guard) -> None:
     assert guard.call("remember", 1) == [1] and guard.call("remember", 2) == [1, 2] and seen == []
 
 
-def test_a_call_costs_under_a_millisecond(guard: Guard) -> None:
+def test_a_call_costs_under_a_millisecond(guard: WorkerProcess) -> None:
     guard.call("echo", 0)
     times = []
     for _ in range(300):
@@ -77,7 +77,7 @@ def test_a_call_costs_under_a_millisecond(guard: Guard) -> None:
     assert min(times) < 1e-3  # the others wait for programs that have their turns
 
 
-def test_a_c_call_without_end_is_ended(guard: Guard) -> None:
+def test_a_c_call_without_end_is_ended(guard: WorkerProcess) -> None:
     before = guard.call("pid")
     start = time.monotonic()
     with pytest.raises(ItemTimeout, match=r"within 0\.5 s"):
@@ -95,7 +95,7 @@ def test_what_the_call_had_started_is_ended_with_it(tmp_path: Path) -> None:
         place.write_text(str(child.pid))
         child.wait()
 
-    with Guard({"parent": parent}, 10) as guard:
+    with WorkerProcess({"parent": parent}, 10) as guard:
         with pytest.raises(ItemTimeout):
             guard.call("parent", seconds=1)
         assert gone(int(place.read_text()))
@@ -113,7 +113,7 @@ def test_what_the_call_had_started_is_ended_with_it(tmp_path: Path) -> None:
     ],
 )
 def test_a_call_that_fails_is_one_error_and_the_next_call_works(call: Any, message: str, died: bool) -> None:
-    with Guard({"call": call, "echo": echo}, 5) as guard:
+    with WorkerProcess({"call": call, "echo": echo}, 5) as guard:
         with pytest.raises(ItemError, match=message) as caught:
             guard.call("call")
         assert caught.value.died is died and "\n" not in str(caught.value)
@@ -124,7 +124,7 @@ def test_endless_recursion_is_an_error() -> None:
     def deeper(n: int) -> int:
         return deeper(n + 1) + 1
 
-    with Guard({"deeper": deeper, "echo": echo}, 5) as guard:
+    with WorkerProcess({"deeper": deeper, "echo": echo}, 5) as guard:
         with pytest.raises(ItemError, match="RecursionError"):
             guard.call("deeper", 0)
         assert guard.call("echo", 1) == 1
@@ -140,7 +140,7 @@ def test_a_worker_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
         subprocess.run(["sh", "-c", "echo child"], check=True)
         assert sys.stdin.read() == ""
 
-    with Guard({"noise": noise}, 10) as guard:
+    with WorkerProcess({"noise": noise}, 10) as guard:
         assert guard.call("noise") is None
     assert capfd.readouterr() == ("", "")
 
@@ -162,7 +162,7 @@ def test_handlers_timers_and_alarms_of_a_scorer_work_in_a_worker() -> None:
 
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
-        with Guard({"alarmed": alarmed}, 10) as guard:
+        with WorkerProcess({"alarmed": alarmed}, 10) as guard:
             said: list[str] = []
             thread = threading.Thread(target=lambda: said.append(guard.call("alarmed")))
             thread.start()
@@ -187,7 +187,7 @@ def test_threads_of_torch_and_locks_that_are_held_do_not_stop_a_fork() -> None:
         thread.start()
     try:
         for number in range(20):
-            with Guard({"noise": lambda n: print(n) or logging.error("n") or n}, 10) as guard:
+            with WorkerProcess({"noise": lambda n: print(n) or logging.error("n") or n}, 10) as guard:
                 assert guard.call("noise", number) == number
     finally:
         stop.set()
@@ -195,7 +195,7 @@ def test_threads_of_torch_and_locks_that_are_held_do_not_stop_a_fork() -> None:
             thread.join()
 
 
-def test_calls_from_several_threads_take_turns(guard: Guard) -> None:
+def test_calls_from_several_threads_take_turns(guard: WorkerProcess) -> None:
     found: dict[int, Any] = {}
     threads = [threading.Thread(target=lambda n=n: found.update({n: guard.call("echo", n)})) for n in range(16)]
     for thread in threads:
@@ -205,7 +205,7 @@ def test_calls_from_several_threads_take_turns(guard: Guard) -> None:
     assert found == {n: n for n in range(16)}
 
 
-def test_a_worker_keeps_no_file_or_lock_of_its_parent(tmp_path: Path, guard: Guard) -> None:
+def test_a_worker_keeps_no_file_or_lock_of_its_parent(tmp_path: Path, guard: WorkerProcess) -> None:
     with (tmp_path / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         guard.call("echo", 1)
@@ -213,7 +213,7 @@ def test_a_worker_keeps_no_file_or_lock_of_its_parent(tmp_path: Path, guard: Gua
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_ctrl_c_while_waiting_ends_the_worker(guard: Guard) -> None:
+def test_ctrl_c_while_waiting_ends_the_worker(guard: WorkerProcess) -> None:
     # A test run started in the background hands on a SIGINT that is ignored; a terminal's is not.
     was = signal.signal(signal.SIGINT, signal.default_int_handler)
     before = guard.call("pid")
@@ -227,7 +227,7 @@ def test_ctrl_c_while_waiting_ends_the_worker(guard: Guard) -> None:
     assert guard.call("echo", "after") == "after"
 
 
-def test_closing_ends_the_worker_and_a_dead_one_is_replaced_between_calls(guard: Guard) -> None:
+def test_closing_ends_the_worker_and_a_dead_one_is_replaced_between_calls(guard: WorkerProcess) -> None:
     first = guard.call("pid")
     os.kill(first, signal.SIGKILL)
     assert gone(first)
@@ -239,8 +239,8 @@ def test_closing_ends_the_worker_and_a_dead_one_is_replaced_between_calls(guard:
 
 PARENT = """
 import os, sys, time
-from dare_bench.harness.common.worker_process import Guard
-guard = Guard({"pid": os.getpid}, 1)
+from dare_bench.harness.common.worker_process import WorkerProcess
+guard = WorkerProcess({"pid": os.getpid}, 1)
 print(guard.call("pid"), flush=True)
 time.sleep(60 if sys.argv[1] != "leave" else 0)
 """
@@ -266,11 +266,11 @@ def test_a_busy_worker_of_a_killed_parent_has_a_bound() -> None:
         used = resource.getrusage(resource.RUSAGE_SELF)
         return resource.getrlimit(resource.RLIMIT_CPU)[0], used.ru_utime + used.ru_stime
 
-    with Guard({"bounds": bounds}, 3) as guard:
+    with WorkerProcess({"bounds": bounds}, 3) as guard:
         bound, used = guard.call("bounds")
     assert 12 < bound - used < 30
 
 
 def test_a_limit_is_positive() -> None:
     with pytest.raises(ValueError, match="seconds is 0"):
-        Guard({}, 0)
+        WorkerProcess({}, 0)

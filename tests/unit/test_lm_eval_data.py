@@ -19,7 +19,7 @@ from dare_bench.harness.common.local_data import LocalData
 from dare_bench.harness.lm_eval.ifeval_data import check_punkt
 from dare_bench.harness.lm_eval.task_index import TaskIndex
 from dare_bench.harness.opencompass import manifest_rows as bench
-from dare_bench.harness.opencompass.manifest_rows import Bench
+from dare_bench.harness.opencompass.manifest_rows import ManifestRows
 from dare_bench.reading import check_json_depth
 
 SMALL = {"dataset_path": "toys/sums", "dataset_name": "small"}
@@ -109,7 +109,7 @@ def change(folder: Path, **keys: object) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("reader", [LocalData, Bench])
+@pytest.mark.parametrize("reader", [LocalData, ManifestRows])
 @pytest.mark.parametrize(
     "key",
     [
@@ -135,7 +135,7 @@ def test_a_split_is_a_name(tmp_path: Path) -> None:
         LocalData(folder)
 
 
-@pytest.mark.parametrize("reader", [LocalData, Bench])
+@pytest.mark.parametrize("reader", [LocalData, ManifestRows])
 @pytest.mark.parametrize(
     "name",
     [
@@ -167,9 +167,9 @@ def test_what_is_no_file_of_the_folder_is_not_read(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"test\.jsonl: a link leads out of the data folder, to .*secret\.jsonl"):
         LocalData(folder).redirect(SMALL)
     with pytest.raises(DataError, match="a link leads out of the data folder"):
-        Bench(folder).rows(["toys/sums"], "test", "small")
+        ManifestRows(folder).rows(["toys/sums"], "test", "small")
     with pytest.raises(DataError, match="a link leads out of the data folder"):
-        Bench(folder).key()
+        ManifestRows(folder).key()
     file.unlink()
     os.mkfifo(file)
     with pytest.raises(DataError, match=r"test\.jsonl: not a regular file"):
@@ -197,7 +197,7 @@ def test_rows_that_cannot_be_read_are_one_line(tmp_path: Path, content: bytes) -
     (folder / "sums" / "small" / name).write_bytes(content)
     change(folder, lm_eval={"dataset_kwargs": {"data_files": {"test": f"sums/{{config}}/{name}"}}})
     with pytest.raises(DataError, match=r"test\.jsonl.*(nested deeper|cannot be read)") as error:
-        Bench(folder).rows(["toys/sums"], "test", "small")
+        ManifestRows(folder).rows(["toys/sums"], "test", "small")
     assert "\n" not in str(error.value)
 
 
@@ -218,7 +218,7 @@ def test_a_small_file_of_too_much_data_is_refused(
     else:
         (folder / name).write_bytes(gzip.compress(f'{{"text": "{row}"}}\n'.encode() * 4000))
     assert (folder / name).stat().st_size < 100_000
-    rows = Bench(folder).rows
+    rows = ManifestRows(folder).rows
     if fits:
         assert len(rows(["toys/sums"], "a", "small") or ()) == 4000 - (loader == "csv")
     else:

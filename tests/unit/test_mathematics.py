@@ -13,7 +13,7 @@ import pytest
 from require import need_package
 
 from dare_bench.errors import DataError
-from dare_bench.harness.common.worker_process import Guard, ItemTimeout
+from dare_bench.harness.common.worker_process import ItemTimeout, WorkerProcess
 from dare_bench.harness.lm_eval.scorers import FORMULA_SCORERS, is_mathematical
 from dare_bench.harness.lm_eval.scoring_limits import limited
 from dare_bench.harness.opencompass.evaluation import FORMULA_EVALUATORS
@@ -43,7 +43,7 @@ def states(gold: str, answer: str) -> bool:
 def test_comparing_ends_in_any_thread() -> None:
     """math-verify alone works in no thread but the first: it sets an alarm."""
     found: list[bool] = []
-    with Guard({"states": states}, seconds=20) as guard:
+    with WorkerProcess({"states": states}, seconds=20) as guard:
         thread = threading.Thread(target=lambda: found.append(guard.call("states", "$2$", "$1+1$")))
         thread.start()
         thread.join(40)
@@ -52,7 +52,7 @@ def test_comparing_ends_in_any_thread() -> None:
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_comparing_ends(name: str) -> None:
-    with Guard({"states": states}, seconds=20) as guard:
+    with WorkerProcess({"states": states}, seconds=20) as guard:
         start = time.monotonic()
         with pytest.raises(ItemTimeout):
             guard.call("states", "$7$", ENDLESS[name], seconds=0.7)

@@ -67,7 +67,10 @@ def edit(folder, name="tokenizer_config.json", **fields):
     ("damage", "says"),
     [
         (lambda file: file.write_bytes(b"a b\n\xff"), r"merges\.txt: it is not UTF-8 text \(byte 4\)"),
-        (lambda file: os.truncate(file, MAX_BYTES + 1), r"merges\.txt: it is larger than 67,108,864 bytes"),
+        (
+            lambda file: os.truncate(file, MAX_BYTES + 1),
+            r"merges\.txt: it is larger than the limit of 67,108,864 bytes",
+        ),
     ],
 )
 def test_merges_that_cannot_be_read_are_refused(folder, damage, says):

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from dare_bench.cli import app
 from dare_bench.errors import DareError, DataError, UnknownNameError, UsageError
 from dare_bench.harness.opencompass.answers import first_stated_number
-from dare_bench.harness.opencompass.catalog import OURS, Catalogue, Wanted, opencompass_folder
+from dare_bench.harness.opencompass.catalog import OURS, ConfigCatalog, RequestedConfig, opencompass_folder
 from dare_bench.harness.opencompass.programs import runs_code
 from dare_bench.harness.opencompass.refusals import evaluates, why_not
 
@@ -65,11 +65,11 @@ mine_datasets = [%s]
 
 
 @pytest.fixture(scope="module")
-def catalogue() -> Catalogue:
-    return Catalogue()
+def catalogue() -> ConfigCatalog:
+    return ConfigCatalog()
 
 
-def named(catalogue: Catalogue, name: str) -> list[dict[str, object]]:
+def named(catalogue: ConfigCatalog, name: str) -> list[dict[str, object]]:
     (wanted,) = catalogue.match([name])
     return catalogue.load(wanted)
 
@@ -91,7 +91,7 @@ def test_listing_names_imports_neither_opencompass_nor_torch() -> None:
     assert "  gsm8k_gen\n" in ran.stdout
 
 
-def test_every_name_is_a_config_that_defines_data_sets(catalogue: Catalogue) -> None:
+def test_every_name_is_a_config_that_defines_data_sets(catalogue: ConfigCatalog) -> None:
     names = catalogue.names()
     assert names == sorted(set(names))
     assert {*OUR_FIVE, *OF_DARE} <= set(names)
@@ -100,7 +100,7 @@ def test_every_name_is_a_config_that_defines_data_sets(catalogue: Catalogue) -> 
     assert all(entry.path.is_file() for entry in catalogue.entries.values())
 
 
-def test_names_globs_and_paths_are_found_in_order_and_once(catalogue: Catalogue) -> None:
+def test_names_globs_and_paths_are_found_in_order_and_once(catalogue: ConfigCatalog) -> None:
     found = catalogue.match(["gsm8k_gen", "ARC_c_g*", "gsm8k_gen", "gsm8k/gsm8k_gen", "mmlu_gen:*anatomy"])
     assert [(wanted.name, wanted.only) for wanted in found] == [
         ("gsm8k_gen", None),
@@ -109,10 +109,10 @@ def test_names_globs_and_paths_are_found_in_order_and_once(catalogue: Catalogue)
         ("mmlu_gen", "*anatomy"),
     ]
     path = opencompass_folder() / "gsm8k" / "gsm8k_gen.py"
-    assert catalogue.match([str(path)]) == [Wanted("gsm8k_gen", path)]
+    assert catalogue.match([str(path)]) == [RequestedConfig("gsm8k_gen", path)]
 
 
-def test_an_unknown_name_says_the_three_closest(catalogue: Catalogue) -> None:
+def test_an_unknown_name_says_the_three_closest(catalogue: ConfigCatalog) -> None:
     with pytest.raises(UnknownNameError, match=r"unknown OpenCompass config 'gsm8k_gn'; closest: gsm8k_gen, .+, .+"):
         catalogue.match(["gsm8k_gn"])
     with pytest.raises(UnknownNameError, match="none of the"):
@@ -121,7 +121,7 @@ def test_an_unknown_name_says_the_three_closest(catalogue: Catalogue) -> None:
         catalogue.match(["nowhere/config.py"])
 
 
-def test_a_stem_that_two_files_share_names_both_and_takes_a_folder(catalogue: Catalogue) -> None:
+def test_a_stem_that_two_files_share_names_both_and_takes_a_folder(catalogue: ConfigCatalog) -> None:
     with pytest.raises(UnknownNameError) as raised:
         catalogue.match(["mgsm_gen"])
     for part in ("PMMEval/mgsm_gen.py", "mgsm/mgsm_gen.py", "say which: PMMEval/mgsm_gen or mgsm/mgsm_gen"):
@@ -134,14 +134,14 @@ def test_a_folder_of_the_user_comes_before_opencompass_and_the_last_folder_first
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         written(tmp_path / name, "gsm8k_gen", f"made('{name}', MATHVerifyEvaluator)")
-    mine = Catalogue([tmp_path / "one", tmp_path / "two"])
+    mine = ConfigCatalog([tmp_path / "one", tmp_path / "two"])
     assert [config["abbr"] for config in named(mine, "gsm8k_gen")] == ["two"]
     assert mine.entries["ARC_c_gen"].origin == "opencompass"
     with pytest.raises(UsageError, match="no such folder"):
-        Catalogue([tmp_path / "three"])
+        ConfigCatalog([tmp_path / "three"])
 
 
-def test_data_sets_are_chosen_by_abbr(catalogue: Catalogue) -> None:
+def test_data_sets_are_chosen_by_abbr(catalogue: ConfigCatalog) -> None:
     assert len(named(catalogue, "mmlu_gen_a484b3")) == 57
     (one,) = named(catalogue, "mmlu_gen_a484b3:lukaemon_mmlu_anatomy")
     assert one["name"] == "anatomy"
@@ -168,7 +168,7 @@ def test_data_sets_are_chosen_by_abbr(catalogue: Catalogue) -> None:
 def test_a_config_that_cannot_be_loaded_is_one_line(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "broken_gen.py"
     path.write_text(text)
-    catalogue = Catalogue()
+    catalogue = ConfigCatalog()
     with pytest.raises(DataError, match=said) as raised:
         named(catalogue, str(path))
     assert "broken_gen" in str(raised.value)
@@ -178,11 +178,11 @@ def test_a_config_that_cannot_be_loaded_is_one_line(tmp_path: Path, text: str, s
 def test_a_data_set_listed_twice_is_taken_once_and_one_without_abbr_gets_opencompass_s(tmp_path: Path) -> None:
     path = tmp_path / "twice_gen.py"
     path.write_text("a_datasets = [dict(path='x/y', name='z')]\nb_datasets = [*a_datasets, dict(abbr='b', path='q')]")
-    assert [config["abbr"] for config in named(Catalogue(), str(path))] == ["x_y_z", "b"]
+    assert [config["abbr"] for config in named(ConfigCatalog(), str(path))] == ["x_y_z", "b"]
 
 
 @pytest.mark.parametrize("name", OUR_FIVE)
-def test_ours_load_and_can_be_run(catalogue: Catalogue, name: str) -> None:
+def test_ours_load_and_can_be_run(catalogue: ConfigCatalog, name: str) -> None:
     assert catalogue.entries[name].origin == OURS
     (config,) = named(catalogue, name)
     assert why_not(config) is None
@@ -193,7 +193,7 @@ def test_ours_load_in_opencompass_s_own_command_line() -> None:
     from opencompass.cli.main import parse_args
     from opencompass.utils.run import get_config_from_arg
 
-    folder = str(Path(Catalogue().entries["gsm8k_gen_base"].path).parents[1])
+    folder = str(Path(ConfigCatalog().entries["gsm8k_gen_base"].path).parents[1])
     before, sys.argv = sys.argv, ["opencompass", "--config-dir", folder, "--datasets", *OUR_FIVE, "--hf-path", "none"]
     try:
         config = get_config_from_arg(parse_args())
@@ -202,7 +202,7 @@ def test_ours_load_in_opencompass_s_own_command_line() -> None:
     assert len(config["datasets"]) == 5
 
 
-def test_gpqa_reads_the_stated_letter_and_shows_five_answers(catalogue: Catalogue) -> None:
+def test_gpqa_reads_the_stated_letter_and_shows_five_answers(catalogue: ConfigCatalog) -> None:
     (config,) = named(catalogue, "gpqa_fewshot_gen")
     prompt = config["infer_cfg"]["prompt_template"]["template"]["round"][0]["prompt"]
     assert [line[-2] for line in prompt.splitlines() if line.startswith("The correct answer is")] == list("DABAC")
@@ -246,7 +246,7 @@ def test_a_base_model_s_first_answer_counts(text: str, number: str) -> None:
         ("nq_gen_0356ec", r"NaturalQuestionDataset runs Python's eval on the rows of its data file"),
     ],
 )
-def test_what_cannot_be_run_says_why_and_what_to_take(catalogue: Catalogue, name: str, said: str) -> None:
+def test_what_cannot_be_run_says_why_and_what_to_take(catalogue: ConfigCatalog, name: str, said: str) -> None:
     (wanted,) = catalogue.match([name])
     reason = why_not(catalogue.load(wanted)[0], wanted.path)
     assert reason is not None
@@ -259,7 +259,7 @@ def test_what_cannot_be_run_says_why_and_what_to_take(catalogue: Catalogue, name
 @pytest.mark.parametrize(
     "name", [*OF_DARE, "ARC_c_ppl", "hellaswag_ppl", "ceval_gen", "IFEval_gen", "humaneval_plus_gen"]
 )
-def test_what_the_suite_needs_can_be_run(catalogue: Catalogue, name: str) -> None:
+def test_what_the_suite_needs_can_be_run(catalogue: ConfigCatalog, name: str) -> None:
     assert [why_not(config) for config in named(catalogue, name)] == [None] * len(named(catalogue, name))
 
 
@@ -267,7 +267,7 @@ def test_a_user_s_judge_is_refused_without_running_the_user_s_other_files(tmp_pa
     judged = written(tmp_path, "mine_judged", "made('judged', GenericLLMEvaluator)")
     other = written(tmp_path, "mine_gen", "made('ruled', MATHVerifyEvaluator)")
     other.write_text(f"open({str(tmp_path / 'was_run')!r}, 'w').close()\n{other.read_text()}")
-    (config,) = named(Catalogue([tmp_path]), "mine_judged")
+    (config,) = named(ConfigCatalog([tmp_path]), "mine_judged")
     assert "asks a second language model" in str(why_not(config, judged))
     assert "instead" not in str(why_not(config, judged)) and not (tmp_path / "was_run").exists()
     ours = {**config, "path": "./data/gpqa/", "name": "gpqa_diamond.csv"}

@@ -19,7 +19,7 @@ from opencompass_data import BENCH, bench, built, offline, row_of
 from require import need_package
 
 from dare_bench.errors import DataError
-from dare_bench.harness.opencompass.catalog import Catalogue
+from dare_bench.harness.opencompass.catalog import ConfigCatalog
 from dare_bench.harness.opencompass.layout import ROOT, lay_out
 
 need_package("opencompass")
@@ -32,8 +32,8 @@ def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 @pytest.fixture(scope="module")
-def catalogue() -> Catalogue:
-    return Catalogue()
+def catalogue() -> ConfigCatalog:
+    return ConfigCatalog()
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def catalogue() -> Catalogue:
     ],
 )
 def test_rows_of_the_bench_arrive_in_opencompass_s_columns(
-    catalogue: Catalogue, name: str, rows: int, column: str, of: str, field: str
+    catalogue: ConfigCatalog, name: str, rows: int, column: str, of: str, field: str
 ) -> None:
     (found,) = built(catalogue, lay_out(BENCH), name)
     assert len(found.test) == rows
     assert found.test[0][column] == row_of(of)[field]
 
 
-def test_choices_and_answers_keep_their_order(catalogue: Catalogue) -> None:
+def test_choices_and_answers_keep_their_order(catalogue: ConfigCatalog) -> None:
     layout = lay_out(BENCH)
     (mmlu,) = built(catalogue, layout, "mmlu_gen_a484b3:*anatomy")
     row = row_of("mmlu/anatomy/test.jsonl")
@@ -70,7 +70,7 @@ def test_choices_and_answers_keep_their_order(catalogue: Catalogue) -> None:
     assert (len(gsm.train), gsm.test[0]["answer"]) == (8, row_of("gsm8k/test.jsonl")["answer"])
 
 
-def test_hellaswag_text_is_what_lm_eval_s_task_makes_of_it(catalogue: Catalogue) -> None:
+def test_hellaswag_text_is_what_lm_eval_s_task_makes_of_it(catalogue: ConfigCatalog) -> None:
     lm_eval = need_package("lm_eval.tasks.hellaswag.utils")
     (found,) = built(catalogue, lay_out(BENCH), "hellaswag_gen_6faab5")
     assert len(found.test) == 4
@@ -91,7 +91,9 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
-def test_it_is_written_once_outside_the_folder_and_only_what_is_asked_for(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_it_is_written_once_outside_the_folder_and_only_what_is_asked_for(
+    tmp_path: Path, catalogue: ConfigCatalog
+) -> None:
     folder = tmp_path / "bench"
     shutil.copytree(BENCH, folder)
     before = contents(folder)
@@ -109,7 +111,7 @@ def test_it_is_written_once_outside_the_folder_and_only_what_is_asked_for(tmp_pa
     assert again.notes == layout.notes == ["data set openai/gsm8k is local and not whole: a few rows for tests"]
 
 
-def test_other_content_is_another_layout_and_a_changed_file_an_error(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_other_content_is_another_layout_and_a_changed_file_an_error(tmp_path: Path, catalogue: ConfigCatalog) -> None:
     folder = tmp_path / "bench"
     shutil.copytree(BENCH, folder)
     first = lay_out(folder)
@@ -134,7 +136,7 @@ def test_other_content_is_another_layout_and_a_changed_file_an_error(tmp_path: P
 
 def _count(folder: str, waiting: Any, counts: Any) -> None:
     waiting.wait()
-    found = built(Catalogue(), lay_out(folder), "mmlu_gen_a484b3:*anatomy")
+    found = built(ConfigCatalog(), lay_out(folder), "mmlu_gen_a484b3:*anatomy")
     counts.put(len(found[0].test))
 
 
@@ -152,7 +154,7 @@ def test_two_processes_may_write_at_once(tmp_path: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_written_costs_only_time(
-    tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, catalogue: ConfigCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DARE_BENCH_CACHE", str(tmp_path / "file" / "cache"))
@@ -161,7 +163,7 @@ def test_a_cache_that_cannot_be_written_costs_only_time(
     assert len(found.test) == 4
 
 
-def test_nothing_is_downloaded_and_the_error_says_both_ways(catalogue: Catalogue) -> None:
+def test_nothing_is_downloaded_and_the_error_says_both_ways(catalogue: ConfigCatalog) -> None:
     with pytest.raises(DataError) as raised:
         built(catalogue, lay_out(None), "gsm8k_gen")
     said = str(raised.value)
@@ -173,7 +175,7 @@ def test_nothing_is_downloaded_and_the_error_says_both_ways(catalogue: Catalogue
         built(catalogue, lay_out(BENCH), "mmlu_gen_a484b3:*clinical_knowledge")
 
 
-def test_gpqa_says_where_its_gated_file_goes_and_reads_it_there(catalogue: Catalogue) -> None:
+def test_gpqa_says_where_its_gated_file_goes_and_reads_it_there(catalogue: ConfigCatalog) -> None:
     with pytest.raises(DataError) as raised:
         built(catalogue, lay_out(BENCH), "gpqa_fewshot_gen")
     for part in ("gated", "accept its terms", "./data/gpqa/gpqa_diamond.csv"):
@@ -188,7 +190,7 @@ def test_gpqa_says_where_its_gated_file_goes_and_reads_it_there(catalogue: Catal
 
 
 def test_a_cache_of_the_user_s_own_is_used_and_the_manifest_comes_first(
-    tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, catalogue: ConfigCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "own" / "data" / "gsm8k"
     own.mkdir(parents=True)
@@ -203,7 +205,7 @@ def test_a_cache_of_the_user_s_own_is_used_and_the_manifest_comes_first(
     assert (os.environ[ROOT], os.environ["DATASET_SOURCE"]) == (str(tmp_path / "own"), "ModelScope")
 
 
-def test_data_beside_the_user_is_found_as_opencompass_finds_it(catalogue: Catalogue) -> None:
+def test_data_beside_the_user_is_found_as_opencompass_finds_it(catalogue: ConfigCatalog) -> None:
     place = Path("data/gsm8k")
     place.mkdir(parents=True)
     for split in ("train", "test"):
@@ -212,7 +214,7 @@ def test_data_beside_the_user_is_found_as_opencompass_finds_it(catalogue: Catalo
     assert found.test[0]["question"] == "here"
 
 
-def test_rows_without_the_hub_s_columns_are_one_line(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_rows_without_the_hub_s_columns_are_one_line(tmp_path: Path, catalogue: ConfigCatalog) -> None:
     folder = bench(tmp_path, "mbpp_plus", "evalplus/mbppplus", test=[{"task_id": 1}])
     with pytest.raises(
         DataError, match=r"rows of evalplus/mbppplus are not in the hub's columns \(KeyError: 'prompt'\)"
@@ -248,5 +250,5 @@ WHOLE_ROWS: Mapping[str, int] = {
 
 @pytest.mark.skipif(WHOLE is None, reason="DARE_BENCH_DATA names no folder of whole data sets")
 @pytest.mark.parametrize(("name", "rows"), WHOLE_ROWS.items())
-def test_whole_data_sets_have_their_published_sizes(catalogue: Catalogue, name: str, rows: int) -> None:
+def test_whole_data_sets_have_their_published_sizes(catalogue: ConfigCatalog, name: str, rows: int) -> None:
     assert sum(len(found.test) for found in built(catalogue, lay_out(WHOLE), name)) == rows

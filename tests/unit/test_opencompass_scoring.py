@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -405,3 +406,27 @@ def test_the_tests_are_part_of_the_fingerprint(coding: Path) -> None:
     path.write_text(path.read_text().replace("candidate(-1)", "candidate(0 - 1)"))
     after = fingerprint()
     assert before.split(":")[0] == after.split(":")[0] and before != after
+
+
+def test_the_programs_are_those_that_the_fingerprint_names() -> None:
+    """Other programs need another PROGRAMS_VERSION: change both together."""
+    from opencompass.datasets import MBPPEvaluator
+
+    from dare_bench.harness.opencompass.programs import PROGRAMS_VERSION, CodeSet
+
+    human = CodeSet({"eval_cfg": {"evaluator": {"type": "HumanEvalEvaluator"}}, "reader_cfg": {}}, None)
+    row = {"prompt": "def add(a, b):\n", "test": "def check(f):\n    assert f(1, 2) == 3\n", "entry_point": "add"}
+    reader = {"output_column": "test_list"}
+    mbpp = CodeSet({"eval_cfg": {"evaluator": {"type": MBPPEvaluator}}, "reader_cfg": reader}, None)
+    document = {
+        "test_list": "assert add(1, 2) == 3",
+        "test_imports": ["import math"],
+        "test_setup_code": "",
+        "code": "def add(a, b): return a + b",
+    }
+    programs = [
+        human.program(human.read("    return a + b\n"), row),
+        mbpp.program(mbpp.read("```python\ndef add(a, b):\n    return a + b\n```"), document),
+    ]
+    digest = hashlib.sha256(json.dumps(programs).encode()).hexdigest()[:16]
+    assert (digest, PROGRAMS_VERSION) == ("0e07c4860aa639a9", "6eeccc72814a0722")

@@ -12,7 +12,7 @@ from opencompass_data import bench, built, offline
 from require import need_package
 
 from dare_bench.errors import DataError
-from dare_bench.harness.opencompass.catalog import Catalogue
+from dare_bench.harness.opencompass.catalog import ConfigCatalog
 from dare_bench.harness.opencompass.layout import lay_out
 
 need_package("opencompass")
@@ -24,8 +24,8 @@ def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 @pytest.fixture(scope="module")
-def catalogue() -> Catalogue:
-    return Catalogue()
+def catalogue() -> ConfigCatalog:
+    return ConfigCatalog()
 
 
 def mbpp_rows(numbers: range, text: str) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ def mbpp_rows(numbers: range, text: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_mbpp_is_cut_where_opencompass_cuts_it(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_mbpp_is_cut_where_opencompass_cuts_it(tmp_path: Path, catalogue: ConfigCatalog) -> None:
     parts = {"train": range(15, 17), "prompt": range(1, 11), "validation": range(13, 15), "test": range(11, 13)}
     whole = {split: mbpp_rows(numbers, "text") for split, numbers in parts.items()}
     folder = bench(tmp_path / "a", "mbpp", "google-research-datasets/mbpp:full", **whole)
@@ -51,7 +51,7 @@ def test_mbpp_is_cut_where_opencompass_cuts_it(tmp_path: Path, catalogue: Catalo
     assert found.test[0]["text"] == "task 11"
 
 
-def test_half_of_mbpp_is_an_error_and_no_smaller_data_set(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_half_of_mbpp_is_an_error_and_no_smaller_data_set(tmp_path: Path, catalogue: ConfigCatalog) -> None:
     rows = mbpp_rows(range(11, 13), "text")
     folder = bench(tmp_path, "mbpp", "google-research-datasets/mbpp:full", test=rows)
     with pytest.raises(
@@ -60,14 +60,14 @@ def test_half_of_mbpp_is_an_error_and_no_smaller_data_set(tmp_path: Path, catalo
         built(catalogue, lay_out(folder), "mbpp_gen")
 
 
-def test_mbpp_plus_has_the_column_that_its_configs_ask_for(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_mbpp_plus_has_the_column_that_its_configs_ask_for(tmp_path: Path, catalogue: ConfigCatalog) -> None:
     rows = [{**row, "test": "assert True"} for row in mbpp_rows(range(2, 4), "prompt")]
     (found,) = built(catalogue, lay_out(bench(tmp_path, "mbpp_plus", "evalplus/mbppplus", test=rows)), "mbpp_plus_gen")
     assert [row["text"] for row in found.test] == ["task 2", "task 3"]
     assert found.test[0]["test"] == "assert True"
 
 
-def test_mmlu_pro_is_read_by_category_with_its_shots(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_mmlu_pro_is_read_by_category_with_its_shots(tmp_path: Path, catalogue: ConfigCatalog) -> None:
     row = {"question": "?", "options": ["x", "y"], "answer": "B", "answer_index": 1, "cot_content": "", "src": "s"}
     rows = [{"question_id": n, "category": "law" if n % 2 else "math", **row} for n in range(5)]
     folder = bench(tmp_path, "mmlu_pro", "TIGER-Lab/MMLU-Pro", test=rows, validation=rows[:2])
@@ -75,7 +75,7 @@ def test_mmlu_pro_is_read_by_category_with_its_shots(tmp_path: Path, catalogue: 
     assert [row["question_id"] for row in found.test] == [1, 3]
 
 
-def test_ceval_tests_on_its_validation_split(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_ceval_tests_on_its_validation_split(tmp_path: Path, catalogue: ConfigCatalog) -> None:
     def rows(count: int) -> list[dict[str, Any]]:
         row = {"question": "何？", "A": "a,", "B": 'b"', "C": "c\n", "D": "d", "answer": "C", "explanation": ""}
         return [{"id": number, **row} for number in range(count)]
@@ -87,7 +87,7 @@ def test_ceval_tests_on_its_validation_split(tmp_path: Path, catalogue: Catalogu
     assert [found.test[0][letter] for letter in "ABCD"] == ["a,", 'b"', "c\n", "d"]
 
 
-def test_aime_and_olympiad_rows(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_aime_and_olympiad_rows(tmp_path: Path, catalogue: ConfigCatalog) -> None:
     hub = [{"ID": "2024-I-1", "Problem": "p", "Solution": "s", "Answer": 33}]
     layout = lay_out(bench(tmp_path / "a", "aime24", "Maxwell-Jia/AIME_2024", train=hub))
     (found,) = built(catalogue, layout, "aime2024_gen")
@@ -116,7 +116,7 @@ def test_aime_and_olympiad_rows(tmp_path: Path, catalogue: Catalogue) -> None:
         built(catalogue, layout, "OlympiadBench_0shot_gen_be8b13:*physics_en*")
 
 
-def test_math_500_serves_both_loaders_and_humaneval_may_be_compressed(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_math_500_serves_both_loaders_and_humaneval_may_be_compressed(tmp_path: Path, catalogue: ConfigCatalog) -> None:
     rows = [{"problem": "p", "solution": "so \\boxed{7}", "answer": "7", "subject": "Algebra", "level": 1}]
     layout = lay_out(bench(tmp_path / "a", "math500", "HuggingFaceH4/MATH-500", test=rows))
     for name, solution in (("math_500_gen", "so \\boxed{7}"), ("math_prm800k_500_0shot_cot_gen", "7")):

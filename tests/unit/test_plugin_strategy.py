@@ -128,6 +128,22 @@ def test_our_own_strategies_are_selected_by_name_too() -> None:
     assert (by_name.tokens, by_name.nfe) == (by_field.tokens, by_field.nfe)
 
 
+def test_registered_names_are_the_classes_own_and_sources_are_given() -> None:
+    entries = registry().entries("strategy")
+    assert len(entries) >= 11
+    for entry in entries:
+        kind = entry.load()
+        assert kind.name == entry.name and kind.source and kind.__doc__
+
+
+def test_random_order_of_a_strategy_is_not_deterministic() -> None:
+    loaded = golden.model().loaded
+    for rank_by, deterministic in (("confidence", True), ("random", False)):
+        decoding = loaded.resolve({"strategy": {"name": "quota", "rank_by": rank_by}})
+        assert decoding.deterministic is deterministic
+        assert loaded.family.tier(loaded.family.sampler(decoding, loaded.spec)) == "A"
+
+
 def test_what_is_recorded_without_it_is_what_always_was() -> None:
     for family in golden.FAMILIES:
         assert "strategy" not in golden.model(family).loaded.resolve({}).model_dump()

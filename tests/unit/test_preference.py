@@ -17,7 +17,7 @@ from dare_bench.diffusion.laws import Copies, Law, draw, weights
 from dare_bench.errors import UsageError
 from dare_bench.trainers.preference import DPO, VRPO
 from dare_bench.trainers.reference import Reference
-from dare_bench.trainers.steps import Shape, Steps, redraw
+from dare_bench.trainers.steps import Steps, StepShape, redraw
 
 PAIRS = [
     [([0, 1], [2, 3, 4]), ([0, 1], [2, 2])],
@@ -34,7 +34,7 @@ def method(kind=VRPO, spec=SPEC, **options):
 
 
 def steps(dpo, pairs=PAIRS, shape=None, count=1, seed=0):
-    shape = shape or Shape(len(pairs))
+    shape = shape or StepShape(len(pairs))
     items = dpo.items(tokens("pairs", *pairs))
     return Steps(items, dpo.law, dpo.weigh, count, shape, 0, seed, dpo.fresh_noise)
 
@@ -282,7 +282,7 @@ def test_the_loss_and_its_gradients_do_not_depend_on_the_cut(options):
     policy, before = Table(1), Table(2)
     dpo = method(draws=2, **options)
     found = []
-    for shape in (Shape(4), Shape(2, 2), Shape(1, 4), Shape(1, 2, 2)):
+    for shape in (StepShape(4), StepShape(2, 2), StepShape(1, 4), StepShape(1, 2, 2)):
         parts = steps(dpo, shape=shape).step(0)
         assert len(parts) == shape.parts
         told = [dpo.loss(part, policy.losses, reference_of(before, dpo)) for part in parts]
@@ -300,7 +300,7 @@ def test_the_loss_and_its_gradients_do_not_depend_on_the_cut(options):
 
 def test_kept_noise_asks_the_reference_once_for_each_pair():
     policy, before, dpo = Table(1), Table(2), method(draws=2, fresh_noise=False)
-    data, other = steps(dpo, shape=Shape(2), count=8), reference_of(before, dpo, keep=True)
+    data, other = steps(dpo, shape=StepShape(2), count=8), reference_of(before, dpo, keep=True)
     told = []
     for n in range(8):
         micro = data.step(n)[0]
@@ -357,8 +357,8 @@ def test_answers_end_as_in_fine_tuning():
     ("options", "message"),
     [
         ({"noise": "band"}, "'counts'"),
-        ({"noise": "blocks"}, "attends without blocks"),
-        ({"block_length": 4}, "attends without blocks"),
+        ({"noise": "blocks"}, "no attention blocks"),
+        ({"block_length": 4}, "no attention blocks"),
         ({"noise": "coupled", "draws": 3}, "complementary pairs"),
         ({"noise": "even", "shared_noise": False}, "noise='even'"),
         ({"noise": "even", "fresh_noise": False}, "noise='even'"),

@@ -15,7 +15,7 @@ from dare_bench.loading import load
 from dare_bench.protocols import AdapterSettings
 from dare_bench.trainers.preference import DPO, VRPO
 from dare_bench.trainers.reference import open_reference
-from dare_bench.trainers.steps import Shape, Steps
+from dare_bench.trainers.steps import Steps, StepShape
 from dare_bench.training.rows import TokenRow, Tokens
 from dare_bench.training.spec import train_spec
 
@@ -84,7 +84,7 @@ def method(model, kind=VRPO, **options):
 
 
 def step_of(dpo, pairs_=None, number=0):
-    data = Steps(dpo.items(pairs_ or pairs()), dpo.law, dpo.weigh, 4, Shape(4), 0, 0, dpo.fresh_noise)
+    data = Steps(dpo.items(pairs_ or pairs()), dpo.law, dpo.weigh, 4, StepShape(4), 0, 0, dpo.fresh_noise)
     return data.step(number)[0]
 
 
@@ -141,7 +141,7 @@ def test_the_loss_and_its_gradients_do_not_depend_on_the_cut(family):
     dpo = method(model, draws=4, noise="coupled")
     reference = open_reference(dpo, spec(peft="lora"), model, bench, cpu())
     found = []
-    for shape in (Shape(4), Shape(2, 2), Shape(1, 2, 2)):
+    for shape in (StepShape(4), StepShape(2, 2), StepShape(1, 2, 2)):
         model.network.zero_grad()
         parts = Steps(dpo.items(pairs()), dpo.law, dpo.weigh, 1, shape, 0, 0).step(0)
         total = 0.0

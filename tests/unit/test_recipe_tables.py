@@ -272,5 +272,5 @@ def test_ls_recipes_prints_the_document_and_nothing_beside_it():
     app = typer.Typer()
     app.command()(command)
     assert CliRunner().invoke(app, ["--markdown"], catch_exceptions=False).stdout == markdown()
-    with pytest.raises(UsageError, match="leave the checkpoint and --json out"):
+    with pytest.raises(UsageError, match="omit the checkpoint and --json"):
         CliRunner().invoke(app, ["llada-1.5", "--markdown"], catch_exceptions=False)

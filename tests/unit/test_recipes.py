@@ -130,9 +130,9 @@ def shots_of(config):
 
 def test_shots_are_those_of_the_opencompass_configs():
     need_package("opencompass")
-    from dare_bench.harness.opencompass.catalog import Catalogue
+    from dare_bench.harness.opencompass.catalog import ConfigCatalog
 
-    catalogue = Catalogue()
+    catalogue = ConfigCatalog()
     stated = {r.entry.run.tasks: r.entry.run.shots for r in RUNNABLE if r.entry.run.harness == "opencompass"}
     assert len(stated) > 15 and {0, 3, 4, 5, 10} == set(stated.values())
     for (task,), shots in stated.items():

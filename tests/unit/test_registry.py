@@ -56,8 +56,8 @@ def test_plugins_register_and_a_broken_one_is_a_warning(monkeypatch):
         ("stpes", ["steps", "eps"], "unknown x 'stpes'; closest: steps, eps"),
         ("STEPS", ["steps", "eps"], "unknown x 'STEPS'; closest: steps, eps"),
         ("qq", ["steps", "eps"], "unknown x 'qq'; known: eps, steps"),
-        ("qq", [f"name_{at}" for at in range(2000)], "unknown x 'qq'; none of the 2,000 known is near"),
-        ("qq", [], "unknown x 'qq'; none is known"),
+        ("qq", [f"name_{at}" for at in range(2000)], "unknown x 'qq'; none of the 2,000 known names is similar"),
+        ("qq", [], "unknown x 'qq'; no names are known"),
     ],
 )
 def test_what_is_not_near_is_not_suggested(name: str, known: list[str], said: str) -> None:

@@ -205,7 +205,11 @@ def test_answers_known_of_each_repeat_are_joined() -> None:
     ],
 )
 def test_which_decodings_draw(family: str, fields: dict[str, Any], deterministic: bool) -> None:
-    assert golden.model(family).loaded.resolve(fields).deterministic is deterministic
+    """A decoding is deterministic exactly where the family's sampler draws no random number."""
+    loaded = golden.model(family).loaded
+    decoding = loaded.resolve(fields)
+    assert decoding.deterministic is deterministic
+    assert loaded.family.sampler(decoding, loaded.spec).draws is not deterministic
 
 
 def test_equal_repeats_are_told_once_a_task() -> None:

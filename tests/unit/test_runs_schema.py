@@ -71,7 +71,7 @@ def test_version_1_is_read() -> None:
         ({"schema_version": True}, "whole number"),
         ({"status": "fine"}, "status='fine'"),
         ({"tasks": {"t": {}}}, "tasks.t.fingerprint"),
-        ({"surprise": 1}, "'surprise' is no field"),
+        ({"surprise": 1}, "'surprise' is not a field"),
     ],
 )
 def test_what_is_refused_is_named(change: dict[str, Any], words: str) -> None:

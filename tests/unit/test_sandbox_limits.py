@@ -18,7 +18,7 @@ from sandboxes import MEMORY_MB, QUICK, assert_nothing_left, attack, level, noth
 
 import dare_bench
 from dare_bench.sandbox.processes import below, children
-from dare_bench.sandbox.run import Run
+from dare_bench.sandbox.run import SandboxRun
 from dare_bench.sandbox.verdict import Level
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -183,7 +183,7 @@ def test_tests_are_bound_as_well(level: Level, code: str) -> None:
 
 
 def test_a_bomb_next_door_takes_no_processes(level: Level) -> None:
-    bomb = Run(level, "import os, time\ntry:\n    while os.fork(): pass\nfinally: time.sleep(60)", "", QUICK)
+    bomb = SandboxRun(level, "import os, time\ntry:\n    while os.fork(): pass\nfinally: time.sleep(60)", "", QUICK)
     thread = threading.Thread(target=bomb.execute)
     thread.start()
     try:

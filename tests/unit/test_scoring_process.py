@@ -27,7 +27,7 @@ from dare_bench.errors import DataError, UsageError
 from dare_bench.harness.common import scoring_process
 from dare_bench.harness.common.result import HarnessResult
 from dare_bench.harness.common.scoring_process import check_scoring, score, worker
-from dare_bench.harness.common.worker_process import Guard, ItemError, ItemTimeout
+from dare_bench.harness.common.worker_process import ItemError, ItemTimeout, WorkerProcess
 from dare_bench.harness.lm_eval.scoring_limits import Answers, AnswerTimeout, limited
 from dare_bench.harness.lm_eval.source import LmEvalSource
 from dare_bench.sandbox.forked import why_not_enclosed
@@ -61,7 +61,7 @@ OURS = os.getpid()
 @pytest.mark.parametrize("attempt", REACHES.values(), ids=REACHES)
 def test_what_can_be_reached_with_our_rights_is_out_of_reach(attempt: Callable[[Path], Any], here: Path) -> None:
     functions = {"attempt": lambda: str(attempt(here))}
-    with Guard(functions, 30) as guard:
+    with WorkerProcess(functions, 30) as guard:
         guard.call("attempt")  # it does reach: or the rest would prove nothing
     (here / "out").unlink(missing_ok=True)
     with worker(functions) as guard, pytest.raises(ItemError) as caught:
@@ -73,7 +73,7 @@ def test_what_can_be_reached_with_our_rights_is_out_of_reach(attempt: Callable[[
 def test_the_network_is_out_of_reach(here: Path) -> None:
     port = int((here / "port").read_text())
     functions = {"connect": lambda: socket.create_connection(("127.0.0.1", port), timeout=5).close()}
-    with Guard(functions, 30) as guard:
+    with WorkerProcess(functions, 30) as guard:
         guard.call("connect")
     with worker(functions) as guard, pytest.raises(ItemError, match=r"ConnectionRefused|unreachable"):
         guard.call("connect")
@@ -383,7 +383,10 @@ def test_an_answer_that_opencompass_code_evaluates(tmp_path: Path) -> None:
     with worker({"parse": lambda: str(evaluator.parse_formula(answer))}) as guard, contextlib.suppress(ItemError):
         guard.call("parse")
     assert not place.exists()
-    with Guard({"parse": lambda: str(evaluator.parse_formula(answer))}, 60) as guard, contextlib.suppress(ItemError):
+    with (
+        WorkerProcess({"parse": lambda: str(evaluator.parse_formula(answer))}, 60) as guard,
+        contextlib.suppress(ItemError),
+    ):
         guard.call("parse")
     assert place.exists()  # as it was when scoring had our rights
 

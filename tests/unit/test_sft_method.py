@@ -16,7 +16,7 @@ from dare_bench.errors import UsageError
 from dare_bench.loading import load
 from dare_bench.model_adapters.sdar.network import SDARConfig, SDARForCausalLM
 from dare_bench.trainers.sft import SFT
-from dare_bench.trainers.steps import Shape, Steps
+from dare_bench.trainers.steps import Steps, StepShape
 
 ROWS = [([0, 1], [2, 3, 4]), ([1], [0, 4, 4, 2])]
 FAMILIES = ("llada", "dream", "sdar", "llada2")
@@ -34,7 +34,7 @@ def steps(sft, rows, shape, count=1, seed=0):
 
 def whole(sft, rows):
     """One micro-batch that is the step, its rows in the order given."""
-    micro = steps(sft, rows, Shape(len(rows))).step(0)[0]
+    micro = steps(sft, rows, StepShape(len(rows))).step(0)[0]
     micro = micro.take(sorted(range(len(rows)), key=lambda i: micro.items[i][0].where))
     order = micro.item_R.argsort().tolist()
     return replace(micro, noise=micro.noise.take(order), item_R=micro.item_R[order], role_R=micro.role_R[order])
@@ -75,7 +75,7 @@ def test_uniform_logits_cost_log_v(noise, normalise):
     def losses(given):
         return torch.full((len(given.at_N),), math.log(V), dtype=torch.float64)
 
-    data = steps(sft, rows, Shape(32), 120)
+    data = steps(sft, rows, StepShape(32), 120)
     each = torch.stack([sft.loss(data.step(n)[0], losses, None)[0] for n in range(120)])
     error = float(each.std()) / math.sqrt(120)
     assert error < 0.02 * math.log(V)
@@ -172,7 +172,7 @@ def test_cart_stands_in_place_of_the_level():
 def test_the_plain_mean_is_over_all_hidden_tokens_of_a_step():
     sft = method(noise="band", weight="plain", normalise="mask")
     rows = [([0], [1] * (1 + i % 9)) for i in range(8)]
-    parts = steps(sft, rows, Shape(2, 4)).step(0)
+    parts = steps(sft, rows, StepShape(2, 4)).step(0)
     hidden_tokens = sum(int(part.noise.masked_T.sum()) for part in parts)
     for part in parts:
         assert torch.allclose(part.weight_N, torch.tensor(1 / hidden_tokens).double())
@@ -203,7 +203,7 @@ def check_cuts(loaded, sft):
         return network(**given.arguments()).nll
 
     found = []
-    for shape in (Shape(8), Shape(4, 2), Shape(2, 4), Shape(1, 8), Shape(2, 2, 2)):
+    for shape in (StepShape(8), StepShape(4, 2), StepShape(2, 4), StepShape(1, 8), StepShape(2, 2, 2)):
         network.zero_grad()
         parts = steps(sft, rows, shape).step(0)
         assert len(parts) == shape.parts
@@ -279,9 +279,9 @@ def test_a_canvas_ends_on_the_grid_of_blocks():
     ("options", "message"),
     [
         ({"drawz": 2}, "sft has no setting 'drawz'; closest: draws"),
-        ({"noise": "band"}, "no ELBO"),
+        ({"noise": "band"}, "not an ELBO"),
         ({"noise": "cosine"}, "noise"),
-        ({"block_length": 4}, "attends without blocks"),
+        ({"block_length": 4}, "no attention blocks"),
         ({"band": "0.3"}, "band"),
         ({"band": "0.8,0.3"}, "band=0.8,0.3"),
         ({"noise": "coupled", "draws": 3}, "complementary pairs"),

@@ -22,7 +22,7 @@ from dare_bench.config import run_spec
 from dare_bench.engine import sharding
 from dare_bench.engine.evaluate import evaluate
 from dare_bench.engine.journal import Journal, unpack
-from dare_bench.engine.queue import Failure
+from dare_bench.engine.queue import FailedRequest
 from dare_bench.engine.sharding import Shard, answer, deal
 from dare_bench.errors import RunError, UnknownNameError, UsageError
 from dare_bench.fingerprint import content_hash
@@ -173,7 +173,7 @@ def test_failures_and_errors_of_shards_come_back(tmp_path: Path, monkeypatch: py
 
         def run(self, function: Any, jobs: Any) -> Any:
             for number, job in enumerate(jobs):
-                failed = {r.key: Failure(r.task, r.doc_id, "no luck") for r in job.payload.requests[:number]}
+                failed = {r.key: FailedRequest(r.task, r.doc_id, "no luck") for r in job.payload.requests[:number]}
                 kept = tuple(r for r in job.payload.requests if r.key not in failed)
                 value = function(Shard(**{n: getattr(job.payload, n) for n in Shard.__slots__} | {"requests": kept}))
                 yield Done(job.name, {**value, **failed}, error=self.error if number else None)

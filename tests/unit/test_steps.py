@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dare_bench.diffusion.laws import Law, weights
-from dare_bench.trainers.steps import Order, Row, Shape, Steps, deal, redraw
+from dare_bench.trainers.steps import Order, Steps, StepShape, TrainingRow, balanced_parts, redraw
 
 LAWS = [Law("uniform", 2), Law("even", 2), Law("counts", 3), Law("coupled", 2), Law("blocks", 2, block_length=2)]
-CUTS = [Shape(8), Shape(2, 4), Shape(1, 8), Shape(4, 1, 2), Shape(2, 2, 2), Shape(1, 1, 8)]
+CUTS = [StepShape(8), StepShape(2, 4), StepShape(1, 8), StepShape(4, 1, 2), StepShape(2, 2, 2), StepShape(1, 1, 8)]
 
 
 def row(i, role=0):
     """Rows of many lengths; those of one pair share the prompt."""
-    return Row((i,) * (i % 4), tuple(range(1 + (i * 7 + role * 3) % 5)), 1000 * i + role, f"row {i}")
+    return TrainingRow((i,) * (i % 4), tuple(range(1 + (i * 7 + role * 3) % 5)), 1000 * i + role, f"row {i}")
 
 
 ROWS = [(row(i),) for i in range(11)]
@@ -67,10 +67,10 @@ def test_every_cut_gives_the_same_copies_masks_and_weights(law, items):
 
 
 def test_a_step_is_a_function_of_its_number():
-    whole = steps(shape=Shape(2, 2))
+    whole = steps(shape=StepShape(2, 2))
     in_order = [copies(whole[i]) for i in range(len(whole))]
     assert len(whole) == 12
-    assert copies(steps(shape=Shape(2, 2))[9]) == in_order[9], "a resumed training begins anywhere"
+    assert copies(steps(shape=StepShape(2, 2))[9]) == in_order[9], "a resumed training begins anywhere"
     assert len({str(part) for part in in_order}) == 12
 
 
@@ -96,7 +96,7 @@ def by_row(n, **fields):
 
 
 def test_noise_is_new_in_each_epoch_unless_it_is_kept():
-    items = [(Row((), tuple(range(20)), i, ""),) for i in range(8)]
+    items = [(TrainingRow((), tuple(range(20)), i, ""),) for i in range(8)]
     fresh, kept = (by_row(2, items=items, law=Law("uniform", 2), fresh=fresh) for fresh in (True, False))
     for key in range(8):
         assert len(set(fresh[key])) == 4
@@ -144,8 +144,8 @@ def test_sums_are_by_item_and_role():
 
 def test_the_answers_of_a_pair_are_hidden_independently_even_when_they_are_alike():
     """Same key, same text: the role alone tells them apart."""
-    same = Row((1,), tuple(range(30)), 7, "")
-    micro = steps([(same, same)], Law("uniform", 2), Shape(1)).step(0)[0]
+    same = TrainingRow((1,), tuple(range(30)), 7, "")
+    micro = steps([(same, same)], Law("uniform", 2), StepShape(1)).step(0)[0]
     masks = [copy[2] for copy in copies(micro)]
     assert len(set(masks)) == 4
 
@@ -153,18 +153,21 @@ def test_the_answers_of_a_pair_are_hidden_independently_even_when_they_are_alike
 def test_pairs_that_share_an_answer_have_names_of_their_own():
     one, other = row(1), row(2)
     pairs = [(one, other), (one, row(3)), (one, row(4))]
-    micro = steps(pairs, shape=Shape(3), fresh=False).step(0)[0]
+    micro = steps(pairs, shape=StepShape(3), fresh=False).step(0)[0]
     assert len(set(micro.keys)) == 3
 
 
 @pytest.mark.parametrize("law", [law for law in LAWS if law.name != "even"], ids=lambda law: law.name)
 def test_another_policys_own_noise_is_independent_and_the_same_in_every_cut(law):
-    items = [(Row((1,), tuple(range(20 + i)), 2 * i, ""), Row((1,), tuple(range(25)), 2 * i + 1, "")) for i in range(8)]
+    items = [
+        (TrainingRow((1,), tuple(range(20 + i)), 2 * i, ""), TrainingRow((1,), tuple(range(25)), 2 * i + 1, ""))
+        for i in range(8)
+    ]
     whole = redraw(steps(items, law).step(0)[0], law)
     wanted = Counter(copies(whole))
     first = steps(items, law).step(0)[0]
     assert not set(whole.keys) & set(first.keys)
-    parts = [redraw(part, law) for part in of_step(0, Shape(2, 2, 2), items=items, law=law)]
+    parts = [redraw(part, law) for part in of_step(0, StepShape(2, 2, 2), items=items, law=law)]
     assert Counter(copy for part in parts for copy in copies(part)) == wanted
     assert torch.equal(whole.weight_T, weights(whole.noise, "elbo"))
     agree = [a[2] == b[2] for a, b in zip(copies(first), copies(whole), strict=True)]
@@ -181,7 +184,7 @@ def test_levels_of_a_whole_step_are_not_drawn_again_for_a_part():
 def test_dealing_gives_everyone_as_many_and_about_as_much(given_):
     some, hands = given_
     sizes = (some * hands)[: len(some) * hands]
-    dealt = deal(sizes, hands)
+    dealt = balanced_parts(sizes, hands)
     assert sorted(card for hand in dealt for card in hand) == list(range(len(sizes)))
     assert {len(hand) for hand in dealt} == {len(some)}
     sums = [sum(sizes[card] for card in hand) for hand in dealt]

@@ -126,10 +126,10 @@ def test_merging_does_not_write_into_the_suite() -> None:
     [
         ("entries: []", "entries"),
         ("entries: [{name: a, harness: x, tasks: []}]", "tasks"),
-        ("entries: [{name: a, harness: x, tasks: t, shots: 3}]", "'entries.0.shots' is no field of a suite"),
+        ("entries: [{name: a, harness: x, tasks: t, shots: 3}]", "'entries.0.shots' is not a field of a suite"),
         ("entries: [{name: a, harness: x, tasks: t, repeats: 0}]", "repeats=0"),
         ("entries: [{name: a, harness: x, tasks: t, needs: gpu}]", "needs.0='gpu'"),
-        ("entries: [{name: a, harness: x, tasks: t}, {name: a, harness: x, tasks: u}]", "entry 'a' is there twice"),
+        ("entries: [{name: a, harness: x, tasks: t}, {name: a, harness: x, tasks: u}]", "duplicate entry 'a'"),
     ],
 )
 def test_a_file_that_is_no_suite(tmp_path: Path, text: str, says: str) -> None:
@@ -163,9 +163,9 @@ def test_tasks_of_lm_eval_exist(suite: Suite) -> None:
 
 def test_configs_of_opencompass_exist_load_and_are_judged_by_rules(suite: Suite) -> None:
     need_package("opencompass")
-    from dare_bench.harness.opencompass.catalog import Catalogue
+    from dare_bench.harness.opencompass.catalog import ConfigCatalog
 
-    catalogue = Catalogue()
+    catalogue = ConfigCatalog()
     for word in (task for entry in suite.entries if entry.harness == "opencompass" for task in entry.tasks):
         (wanted,) = catalogue.match([word])
         for dataset in catalogue.load(wanted):

@@ -17,7 +17,7 @@ from dare_bench.tasks.dare_countdown import utils as countdown_utils
 from dare_bench.tasks.dare_sudoku import generate as sudoku
 from dare_bench.tasks.dare_sudoku import utils as sudoku_utils
 from dare_bench.training.data import read_data
-from dare_bench.training.rows import Example, Pair, Question
+from dare_bench.training.rows import Example, PreferencePair, RewardPrompt
 from dare_bench.training.spec import TrainSpec
 
 UTILS: dict[str, Any] = {
@@ -126,9 +126,9 @@ def test_read_data_takes_a_task():
     assert data.hash == read_data(asked("dare_sudoku", rows=30, seed=4), "examples").hash
     assert data.hash != read_data(asked("dare_sudoku", rows=30, seed=5), "examples").hash
     pair = read_data(asked("dare_arithmetic", rows=3), "pairs").rows[0]
-    assert isinstance(pair, Pair) and pair.chosen != pair.rejected
+    assert isinstance(pair, PreferencePair) and pair.chosen != pair.rejected
     question = read_data(asked("dare_countdown3", rows=3), "prompts").rows[0]
-    assert isinstance(question, Question) and question.task == "dare_countdown3" and "target" in question.extra
+    assert isinstance(question, RewardPrompt) and question.task == "dare_countdown3" and "target" in question.extra
     assert len(read_data(asked("dare_arithmetic"), "examples").rows) == 14_566
 
 

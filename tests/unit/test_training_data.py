@@ -14,8 +14,8 @@ from require import need_package
 from training_samples import lines, read
 
 from dare_bench.errors import DataError, UsageError
-from dare_bench.training.columns import SHAPES
-from dare_bench.training.rows import Example, Kind, Pair, Question, content
+from dare_bench.training.columns import ROW_FORMATS
+from dare_bench.training.rows import Example, Kind, PreferencePair, RewardPrompt, content
 
 SAMPLES = samples.FOLDER
 
@@ -106,11 +106,11 @@ def test_dare_parquet():
     ]
     assert sft[1].where.endswith("dare_sft.parquet:row 2")
     pair = read(SAMPLES / "dare_dpo.parquet", "pairs").rows[0]
-    assert pair == Pair((user("Capital of France?"),), "Paris.", "Lyon.", pair.where)
+    assert pair == PreferencePair((user("Capital of France?"),), "Paris.", "Lyon.", pair.where)
     rl = read(SAMPLES / "dare_rl.parquet", "prompts").rows
     extra = {"split": "train", "index": 0, "puzzle": "1.3."}
-    assert rl[0] == Question((user("Solve 1.3."),), "1234", "sudoku", rl[0].where, extra)
-    assert isinstance(rl[1], Question) and rl[1].extra["numbers"] == "[2, 5]" and rl[1].task == "countdown"
+    assert rl[0] == RewardPrompt((user("Solve 1.3."),), "1234", "sudoku", rl[0].where, extra)
+    assert isinstance(rl[1], RewardPrompt) and rl[1].extra["numbers"] == "[2, 5]" and rl[1].task == "countdown"
 
 
 def test_committed_parquet_files_are_what_the_maker_makes():
@@ -139,8 +139,8 @@ MALFORMED = {
     "list": (b'["a", "b"]', r"a row is an object of columns, this is a list \(\['a', 'b'\]\)"),
     "null": (b"null", r"this is a NoneType"),
     "utf-8": (b'{"messages": "\xff"}', r"not UTF-8: byte 0xff at 14"),
-    "twice": (b'{"messages": 1, "messages": 2}', r"key 'messages' is written twice"),
-    "twice-inside": (b'{"messages": [{"role": "user", "role": "user"}]}', r"key 'role' is written twice"),
+    "twice": (b'{"messages": 1, "messages": 2}', r"duplicate key 'messages'"),
+    "twice-inside": (b'{"messages": [{"role": "user", "role": "user"}]}', r"duplicate key 'role'"),
     "deep": (b"[" * 100_000, r"not valid JSON \(nested too deeply\)"),
     "number": (b'{"messages": 1' + b"0" * 5000 + b"}", r"not valid JSON"),
     "missing": (b'{"text": "x"}', r"no 'messages'; expected it, as in the file's first row \(it has \['text'\]\)"),
@@ -289,8 +289,8 @@ def test_columns_that_mean_nothing_or_two_things(tmp_path):
 
 
 def test_every_shape_says_where_it_comes_from():
-    assert len({shape.name for shape in SHAPES}) == len(SHAPES)
-    assert all(shape.source and shape.needs for shape in SHAPES)
+    assert len({shape.name for shape in ROW_FORMATS}) == len(ROW_FORMATS)
+    assert all(shape.source and shape.needs for shape in ROW_FORMATS)
 
 
 def test_reading_imports_no_torch():

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from dare_bench.trainers.progress import Progress
+from dare_bench.trainers.progress import TrainingProgress
 
 LOGS = {"loss": 0.5, "grad_norm": 1.0, "learning_rate": 1e-5, "rewards/margins": 0.25, "epoch": 1.0}
 
@@ -17,7 +17,7 @@ LOGS = {"loss": 0.5, "grad_norm": 1.0, "learning_rate": 1e-5, "rewards/margins":
 def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool) -> str:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     state = SimpleNamespace(global_step=0, max_steps=4, is_world_process_zero=True)
-    progress = Progress(8)
+    progress = TrainingProgress(8)
     progress.on_train_begin(None, state, None)
     for step in range(1, 5):
         state.global_step = step

@@ -13,7 +13,7 @@ from toy_model import EOS, MASK, ToyModel
 import dare_bench
 from dare_bench.errors import DataError, UsageError
 from dare_bench.training import run
-from dare_bench.training.rows import Data, Example, Item, Pair, Question, digest
+from dare_bench.training.rows import Data, Example, Item, PreferencePair, RewardPrompt, digest
 from dare_bench.training.spec import TrainSpec
 from dare_bench.training.tokens import histogram, percentile, tokenise, turn_end
 
@@ -41,11 +41,11 @@ def test_raw_text_stays_as_it_is_and_messages_get_the_assistants_header():
 
 
 def test_pairs_are_two_rows_and_questions_a_prompt_alone():
-    made = tokenise(data(Pair("q", "good", "bad", "f:1"), kind="pairs"), ToyModel(), spec())
+    made = tokenise(data(PreferencePair("q", "good", "bad", "f:1"), kind="pairs"), ToyModel(), spec())
     ((chosen, rejected),) = made.items
     assert (bytes(chosen.answer), bytes(rejected.answer)) == (b"good", b"bad")
     assert chosen.prompt == rejected.prompt and chosen.key != rejected.key
-    ((asked,),) = tokenise(data(Question("q", "1", "t", "f:1"), kind="prompts"), ToyModel(), spec()).items
+    ((asked,),) = tokenise(data(RewardPrompt("q", "1", "t", "f:1"), kind="prompts"), ToyModel(), spec()).items
     assert (asked.prompt, asked.answer) == (tuple(b"q"), ())
 
 
@@ -86,7 +86,7 @@ def test_an_answer_ends_as_the_familys_template_ends_a_turn(name):
 
     ((raw,),) = tokenise(data(example("Hi?", "Yes.")), model, spec()).items
     assert tokenizer.decode(list(raw.answer)) == "Yes."
-    (pair,) = tokenise(data(Pair(HI, "a", "b", "f:1"), kind="pairs"), model, spec()).items
+    (pair,) = tokenise(data(PreferencePair(HI, "a", "b", "f:1"), kind="pairs"), model, spec()).items
     assert [side.answer[1:] for side in pair] == [row.answer[len(row.answer) - (eos != end) :]] * 2
 
 
@@ -150,13 +150,13 @@ def test_long_answers_can_be_cut_and_it_is_said(caplog):
     assert made.hash == data(*LONG).hash
     with pytest.raises(DataError, match=r"f:1: its prompt of 2 tokens leaves no room"):
         tokenise(data(*LONG), ToyModel(), spec(max_length=3, overlong="truncate"))
-    pair = Pair("q", "same then a", "same then b", "f:1")
+    pair = PreferencePair("q", "same then a", "same then b", "f:1")
     with pytest.raises(DataError, match="f:1: cut to fit, both answers are the same"):
         tokenise(data(pair, kind="pairs"), ToyModel(), spec(max_length=6, overlong="truncate"))
 
 
 def test_a_pair_is_as_long_as_its_longer_answer():
-    pair = Pair("q", "a", "bbbb", "f:1")
+    pair = PreferencePair("q", "a", "bbbb", "f:1")
     with pytest.raises(DataError, match=r"f:1 \(6 tokens\)"):
         tokenise(data(pair, kind="pairs"), ToyModel(), spec(max_length=5))
 
@@ -203,7 +203,7 @@ def test_the_histogram_is_logged_a_line_at_a_time(caplog, monkeypatch):
 def test_the_histogram_of_one_row_and_of_pairs():
     text = histogram(tokenise(data(example("p", "aa")), ToyModel(), spec()))
     assert text.splitlines()[-2].split() == ["3", "#" * 40, "1"]
-    text = histogram(tokenise(data(Pair("q", "a", "bbbb", "f:1"), kind="pairs"), ToyModel(), spec()))
+    text = histogram(tokenise(data(PreferencePair("q", "a", "bbbb", "f:1"), kind="pairs"), ToyModel(), spec()))
     assert [line.split()[0] for line in text.splitlines()[2:6]] == ["prompt", "chosen", "rejected", "row"]
 
 

@@ -22,13 +22,14 @@ from typing import Any
 from dare_bench import sandbox
 from dare_bench.config import RunSpec
 from dare_bench.errors import DareError, UsageError
+from dare_bench.harness.common.replaced import replaced
 
 TIMEOUT = 20.0
 """Seconds of wall time for one program: four times what the slowest reference solution of HumanEval and MBPP takes on a
 busy core (MBPP's task 123: 5 s). A limit that a right answer may miss when the machine is busy makes scores drift."""
 HEAVY_TIMEOUT = 240.0
 """The same for EvalPlus's tests (the slowest: MBPP+'s 255, whose results are large to hand over, with 61 s)."""
-Pair = tuple[str, str]
+TestedSolution = tuple[str, str]
 """(solution, tests): two Python texts."""
 
 
@@ -127,7 +128,7 @@ class _Call:
     runner: CodeRunner | None
     adapt: Callable[[str], str] = str
     timeout: float = TIMEOUT
-    pairs: list[Pair] = field(default_factory=list)
+    pairs: list[TestedSolution] = field(default_factory=list)
 
 
 _now: ContextVar[_Call | None] = ContextVar("code_eval", default=None)
@@ -136,7 +137,7 @@ _now: ContextVar[_Call | None] = ContextVar("code_eval", default=None)
 @contextmanager
 def calls(
     runner: CodeRunner | None, *, adapt: Callable[[str], str] = str, timeout: float = TIMEOUT
-) -> Iterator[list[Pair]]:
+) -> Iterator[list[TestedSolution]]:
     """Say what calls of :class:`CodeEval` mean within the block.
 
     Args:
@@ -246,12 +247,8 @@ def standing_in(runner: CodeRunner) -> Iterator[None]:
         # lm-eval marks the modules it keeps with the time of their file.
         if hasattr(module, "__mtime__") and any(_is_original(value) for value in list(vars(module).values())):
             del sys.modules[name]
-    evaluate.load = ours
-    try:
-        with calls(runner):
-            yield
-    finally:
-        evaluate.load = load
+    with replaced(evaluate, load=ours), calls(runner):
+        yield
 
 
 def _is_original(value: Any) -> bool:

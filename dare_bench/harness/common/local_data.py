@@ -37,6 +37,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_va
 
 from dare_bench.config import one_line
 from dare_bench.errors import DataError
+from dare_bench.harness.common.replaced import replaced
 from dare_bench.reading import check_json_depth, open_regular, read_json
 
 ENVIRONMENT = "DARE_BENCH_DATA"
@@ -101,7 +102,7 @@ class _Listed(BaseModel):
     sha256: str | None = None
 
 
-class Entry(BaseModel):
+class ManifestEntry(BaseModel):
     """A data set as the manifest describes it."""
 
     name: str = "?"
@@ -261,12 +262,8 @@ def without_scripts() -> Iterator[None]:
             " or Parquet files and name them in a manifest (--data-dir)"
         )
 
-    plain: Any = load.resolve_trust_remote_code
-    load.resolve_trust_remote_code = refuse
-    try:
+    with replaced(load, resolve_trust_remote_code=refuse):
         yield
-    finally:
-        load.resolve_trust_remote_code = plain
 
 
 def _sha256(path: Path) -> str:
@@ -278,7 +275,7 @@ def _sha256(path: Path) -> str:
     return _checked[key]
 
 
-def entries(folder: Path, *kinds: str) -> Iterator[Entry]:
+def entries(folder: Path, *kinds: str) -> Iterator[ManifestEntry]:
     """The entries of the folder's manifest that have one of the keys ``kinds``.
 
     Raises:
@@ -294,7 +291,7 @@ def entries(folder: Path, *kinds: str) -> Iterator[Entry]:
         if not isinstance(raw, dict) or not any(kind in raw for kind in kinds):
             continue
         try:
-            yield Entry.model_validate(raw)
+            yield ManifestEntry.model_validate(raw)
         except ValidationError as error:
             what = f"entry {str(raw.get('name', '?'))[:80]!r}"
             raise DataError(f"{place}: {what} is malformed: {one_line(error, what)[:800]}; correct it") from error

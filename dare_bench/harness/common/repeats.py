@@ -19,7 +19,7 @@ from dare_bench.types import Request
 
 Row = dict[str, Any]
 """One of lm-eval's result rows (by "metric,filter"), or one of its logged samples."""
-Part = tuple[Mapping[str, Any], Mapping[str, Sequence[Mapping[str, Any]]]]
+RepeatResult = tuple[Mapping[str, Any], Mapping[str, Sequence[Mapping[str, Any]]]]
 """(results, samples) of one repeat, as lm-eval has them, in plain JSON values."""
 Groups = Callable[[Mapping[str, Mapping[str, Any]]], Mapping[str, Mapping[str, Any]]]
 """Rows of the groups from the rows of the tasks."""
@@ -30,7 +30,7 @@ _RIGHT_OR_WRONG = re.compile(
 which scores a run has must not depend on its answers."""
 
 
-def combine(parts: Sequence[Part], groups: Groups | None = None) -> tuple[dict[str, Any], dict[str, list[Row]]]:
+def combine(parts: Sequence[RepeatResult], groups: Groups | None = None) -> tuple[dict[str, Any], dict[str, list[Row]]]:
     """One result from those of all repeats.
 
     A document's row holds the mean over repeats in each metric's key, and an entry for each repeat in ``resps`` and
@@ -165,7 +165,7 @@ def _joined(repeats: Sequence[Mapping[str, Any]]) -> Row:
     return row
 
 
-def _mean_groups(parts: Sequence[Part]) -> dict[str, Row]:
+def _mean_groups(parts: Sequence[RepeatResult]) -> dict[str, Row]:
     """Groups as the mean over the parts of what the harness reported; their standard errors are not known."""
     names = [name for name in parts[0][0].get("group_subtasks", {}) if name not in parts[0][1]]
     made: dict[str, Row] = {}

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from dare_bench.config import RunSpec, one_line
 from dare_bench.errors import DareError, DataError, UsageError
 from dare_bench.harness.common.result import HarnessResult
-from dare_bench.harness.common.worker_process import Guard, ItemError, ItemTimeout
+from dare_bench.harness.common.worker_process import ItemError, ItemTimeout, WorkerProcess
 from dare_bench.sandbox import InstallHint
 from dare_bench.sandbox.forked import Room, is_enclosed, why_not_enclosed
 from dare_bench.types import Request
@@ -60,7 +60,7 @@ def unprotected() -> list[str]:
     return [] if why is None else [f"answers were scored with the user's own rights: no sandbox works here ({why})"]
 
 
-def worker(functions: Mapping[str, Callable[..., Any]], folders: Iterable[str | None] = ()) -> Guard:
+def worker(functions: Mapping[str, Callable[..., Any]], folders: Iterable[str | None] = ()) -> WorkerProcess:
     """A guard for harness code that sees answers, each call within :data:`ITEM_SECONDS` unless it says otherwise.
 
     In a sandbox, where one works and this is not in one already; elsewhere with our own rights (:func:`check_scoring`
@@ -70,7 +70,7 @@ def worker(functions: Mapping[str, Callable[..., Any]], folders: Iterable[str | 
         folders: data and task folders that the functions may read.
     """
     sandbox = _room(folders) if not is_enclosed() and why_not_enclosed() is None else None
-    return Guard(functions, ITEM_SECONDS, sandbox=sandbox)
+    return WorkerProcess(functions, ITEM_SECONDS, sandbox=sandbox)
 
 
 def score(

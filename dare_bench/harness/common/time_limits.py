@@ -3,8 +3,8 @@
 A regular expression may take for ever on one text, and so may the comparison of two formulas. Ordinary code is ended by
 a signal, for which Python, ``re`` and ``regex`` look while they work: it costs nothing and counts processor time, so
 that a busy machine changes no score. Code that compares formulas may stay in one long C call and runs under
-:class:`~dare_bench.harness.common.worker_process.Guard`, in a process that can be killed. All of it works in the
-scoring process (:mod:`~dare_bench.harness.common.scoring_process`); signals need its main thread.
+:class:`~dare_bench.harness.common.worker_process.WorkerProcess`, in a process that can be killed. All of it works in
+the scoring process (:mod:`~dare_bench.harness.common.scoring_process`); signals need its main thread.
 """
 
 from __future__ import annotations

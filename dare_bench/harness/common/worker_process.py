@@ -62,7 +62,7 @@ class ItemError(DareError):
         self.kind, self.died = kind, died
 
 
-class Guard:
+class WorkerProcess:
     """Calls ``functions`` by name in a worker process, each call within ``seconds``.
 
     The worker is forked at the first call, so that it sees what the functions see by then, and keeps what it learns

@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from dare_bench.harness.common.code_eval import HEAVY_TIMEOUT, TIMEOUT, CodeRunner, Pair, calls
+from dare_bench.harness.common.code_eval import HEAVY_TIMEOUT, TIMEOUT, CodeRunner, TestedSolution, calls
 from dare_bench.harness.common.code_tests import asked, setup
 from dare_bench.harness.common.scoring_process import worker
-from dare_bench.harness.lm_eval.documents import Documents
+from dare_bench.harness.lm_eval.documents import TaskDocuments
 from dare_bench.types import Generation, Request, Sample
 
 log = logging.getLogger(__name__)
@@ -27,10 +27,10 @@ class CodeScoring:
     own tests (see :func:`adapted`).
     """
 
-    def __init__(self, runner: CodeRunner, documents: Mapping[str, Documents]) -> None:
+    def __init__(self, runner: CodeRunner, documents: Mapping[str, TaskDocuments]) -> None:
         self._runner, self._documents = runner, documents
         self._scorers = {name: found.task.process_results for name, found in documents.items()}
-        self._pairs: dict[str, dict[str, list[Pair]]] = {}
+        self._pairs: dict[str, dict[str, list[TestedSolution]]] = {}
         self._changes: dict[str, None] = {}
         for name, found in documents.items():
             found.task.process_results = self._wrapped(name)
@@ -56,7 +56,7 @@ class CodeScoring:
         except Exception as error:  # the scoring pass meets it again, and says it
             log.debug("tests of %s could not be started yet: %s", request.key, error)
 
-    def _start(self, request: Request, text: str) -> dict[str, list[Pair]]:
+    def _start(self, request: Request, text: str) -> dict[str, list[TestedSolution]]:
         """The pairs that the answer is scored by, for each filter; their tests are started."""
         asked, changes = self._worker.call("asked", request, text)
         self._changes |= {f"task {request.task!r}: {change}": None for change in changes}
@@ -65,12 +65,12 @@ class CodeScoring:
             self._runner.prepare(solution, tests, seconds(self._documents[request.task].task))
         return found
 
-    def _asked(self, request: Request, text: str) -> tuple[dict[str, list[Pair]], list[str]]:
+    def _asked(self, request: Request, text: str) -> tuple[dict[str, list[TestedSolution]], list[str]]:
         """What filters and scorer make of an answer, and how its tests were adapted. Runs in the scoring process."""
         documents = self._documents[request.task]
         instance = documents.instance(request)
         instance.resps = [text]
-        found: dict[str, list[Pair]] = {}
+        found: dict[str, list[TestedSolution]] = {}
         said: dict[str, None] = {}
 
         def adapt(tests: str) -> str:
@@ -110,7 +110,7 @@ class CodeScoring:
                 for answer, request in zip(answers, own, strict=True):
                     answer |= self._verdict(task, self._pairs.get(request.key, {}).get(row["filter"], ()))
 
-    def _verdict(self, task: str, pairs: Iterable[Pair]) -> dict[str, Any]:
+    def _verdict(self, task: str, pairs: Iterable[TestedSolution]) -> dict[str, Any]:
         timeout = seconds(self._documents[task].task)
         found = [self._runner.verdict(*pair, timeout) for pair in pairs]
         if not found:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from dare_bench.errors import UsageError
+from dare_bench.harness.common.answering import sample_numbers
 from dare_bench.harness.common.requests import place
 from dare_bench.types import Request
 
@@ -23,7 +23,7 @@ class Indices(list[int]):
         return value in self._members
 
 
-class Documents:
+class TaskDocuments:
     """Stands between lm-eval and a task's ``build_all_requests``: prompts are built once (few-shot examples are drawn
     in the order of the documents, so a second build over fewer documents would give other prompts), and later passes
     see the same instances, or those of chosen documents, with empty responses.
@@ -40,20 +40,12 @@ class Documents:
         self.task, self._repeats = task, repeats
         self.name: str = task.task_name
         # lm-eval reads the documents in the data set's order but takes the numbers in the order given.
-        self.wanted = Indices(sorted(set(wanted))) if wanted is not None else None
-        if self.wanted is not None:
-            self._check(self.wanted)
+        self.wanted = Indices(sample_numbers(self.name, wanted, len(task.eval_docs))) if wanted is not None else None
         self._built: list[tuple[int, Any]] = []
         self._by_place: dict[tuple[int, int], Any] = {}
         self._chosen: Indices | None = None
         self._original = task.build_all_requests
         task.build_all_requests = self._build
-
-    def _check(self, wanted: Sequence[int]) -> None:
-        total = len(self.task.eval_docs)
-        if not wanted or wanted[0] < 0 or wanted[-1] >= total:
-            seen = "no document" if not wanted else f"document {wanted[0] if wanted[0] < 0 else wanted[-1]}"
-            raise UsageError(f"--samples: {seen} for task {self.name!r}; it has documents 0 to {total - 1}")
 
     def _build(self, *, limit: int | None = None, samples: Sequence[int] | None = None, **named: Any) -> None:
         """lm-eval's call: build, or hand out again what was built."""

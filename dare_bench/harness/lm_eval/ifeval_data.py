@@ -16,12 +16,8 @@ def check_punkt(entries: Iterable[TaskEntry]) -> None:
     Raises:
         UsageError: it is not there, or nltk is not; the message has the command that installs it.
     """
-    asking = [entry.name for entry in entries if _asks(entry)]
-    if asking and not punkt.found():
-        raise UsageError(
-            f"task {asking[0]!r} needs nltk's sentence model punkt_tab, which is not installed; install it with:"
-            f" {punkt.INSTALL} (offline: unpack punkt_tab.zip into tokenizers/ of a folder that NLTK_DATA names)"
-        )
+    if asking := next((entry.name for entry in entries if _asks(entry)), None):
+        punkt.check(f"task {asking!r}")
 
 
 def _asks(entry: TaskEntry) -> bool:

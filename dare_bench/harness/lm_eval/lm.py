@@ -24,15 +24,19 @@ class AnsweringLM(LM):
     Args:
         model: whose tokenizer and facts these are.
         answer: one sample with an answer for each of lm-eval's instances, in their order. ``dare-bench eval`` gives
-            :class:`RecordedAnswers`, lm-eval's own command an engine's queue (:mod:`dare_bench.lm_eval`).
+            :class:`SampleLookup`, lm-eval's own command the engine's queue (:mod:`dare_bench.lm_eval`). None: prompts
+            are rendered only.
         template: the chat template's name, where ``--apply-chat-template`` names one.
     """
 
     def __init__(
-        self, model: LoadedModel, answer: Callable[[Sequence[Any]], list[Sample]], template: bool | str = False
+        self,
+        model: LoadedModel,
+        answer: Callable[[Sequence[Any]], list[Sample]] | None = None,
+        template: bool | str = False,
     ) -> None:
         super().__init__()
-        self.model, self._answer = model, answer
+        self.model, self._answer = model, answer or _no_answers
         self._template = template if isinstance(template, str) else None
         self.notes: list[str] = []
 
@@ -128,8 +132,12 @@ class AnsweringLM(LM):
         return template if isinstance(has, Mapping) else None
 
 
-class RecordedAnswers:
-    """Answers instances of :class:`~dare_bench.harness.lm_eval.documents.Documents` from finished samples.
+def _no_answers(instances: Sequence[Any]) -> list[Sample]:
+    raise AssertionError("this model renders prompts only")
+
+
+class SampleLookup:
+    """Answers instances of :class:`~dare_bench.harness.lm_eval.documents.TaskDocuments` from finished samples.
 
     Args:
         samples: by (task, document, index, repeat).

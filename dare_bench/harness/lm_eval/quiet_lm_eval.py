@@ -9,7 +9,9 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-_LIMIT = 12
+from dare_bench.harness.common.log_notes import NotesHandler, no_progress_bars, wants_details
+from dare_bench.harness.common.replaced import replaced
+
 # These only repeat what the user asked for, or what we note ourselves.
 _ECHOES = (
     "generation_kwargs:",
@@ -19,21 +21,6 @@ _ECHOES = (
     "is defined, but ",
     "Custom kwargs can be passed",
 )
-
-
-class _ToNotes(logging.Handler):
-    def __init__(self, notes: list[str]) -> None:
-        super().__init__(logging.WARNING)
-        self._notes, self._seen = notes, 0
-
-    def emit(self, record: logging.LogRecord) -> None:
-        first = record.getMessage().strip().split("\n")[0][:200]
-        note = f"lm-eval: {first}"
-        if any(echo in first for echo in _ECHOES) or note in self._notes:
-            return
-        self._seen += 1
-        if self._seen <= _LIMIT:
-            self._notes.append(note)
 
 
 def learn_facts() -> None:
@@ -68,31 +55,28 @@ def quiet(notes: list[str]) -> Iterator[None]:
 
     With the logger ``dare_bench`` at DEBUG it talks as always.
     """
-    if logging.getLogger("dare_bench").isEnabledFor(logging.DEBUG):
+    if wants_details():
         yield
         return
-    import datasets
     import lm_eval.api.task as task_module
     from lm_eval import evaluator
 
-    logger, handler = logging.getLogger("lm_eval"), _ToNotes(notes)
-    level, propagate, bar = logger.level, logger.propagate, task_module.tqdm
-    hidden = datasets.are_progress_bars_disabled()
-    commit, environment = evaluator.get_git_commit_hash, evaluator.add_env_info
+    logger, handler = logging.getLogger("lm_eval"), NotesHandler("lm-eval", notes, _ECHOES)
+    level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING)
-    logger.propagate = False
-    task_module.tqdm = functools.partial(bar, disable=True)
-    datasets.disable_progress_bars()
-    evaluator.get_git_commit_hash = _commit
-    evaluator.add_env_info = lambda storage: storage.update(_environment())
     try:
-        yield
+        with (
+            no_progress_bars(),
+            replaced(logger, propagate=False),
+            replaced(task_module, tqdm=functools.partial(task_module.tqdm, disable=True)),
+            replaced(
+                evaluator,
+                get_git_commit_hash=_commit,
+                add_env_info=lambda storage: storage.update(_environment()),
+            ),
+        ):
+            yield
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-        logger.propagate = propagate
-        task_module.tqdm = bar
-        evaluator.get_git_commit_hash, evaluator.add_env_info = commit, environment
-        if not hidden:
-            datasets.enable_progress_bars()

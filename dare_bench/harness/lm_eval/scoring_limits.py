@@ -12,18 +12,18 @@ from typing import Any
 from dare_bench.errors import DataError
 from dare_bench.harness.common.scoring_process import ITEM_SECONDS
 from dare_bench.harness.common.time_limits import ANSWER_SECONDS, Answers, AnswerTimeout, within
-from dare_bench.harness.common.worker_process import Guard, ItemError, ItemTimeout
+from dare_bench.harness.common.worker_process import ItemError, ItemTimeout, WorkerProcess
 from dare_bench.harness.lm_eval.scorers import is_mathematical
 
 
 @contextlib.contextmanager
 def limited(
     tasks: Mapping[str, Any], seconds: float = ITEM_SECONDS, *, answer_seconds: float = ANSWER_SECONDS, part: int = 0
-) -> Iterator[Limited]:
+) -> Iterator[LimitedScoring]:
     """Within it the answers to ``tasks`` (lm-eval's, by name) are read and scored within limits: ``answer_seconds`` for
     each in a filter and in an ordinary scorer, ``seconds`` in a worker process where formulas are compared. An answer
-    that takes longer, or kills the worker, counts as wrong; see :class:`Limited`. ``part``: which of ``--repeats`` is
-    scored, for the notes.
+    that takes longer, or kills the worker, counts as wrong; see :class:`LimitedScoring`. ``part``: which of
+    ``--repeats`` is scored, for the notes.
 
     Raises:
         DataError: a filter does not end for an empty answer; at the end, if a task's scorer failed with an error of its
@@ -35,8 +35,8 @@ def limited(
     ensembles = [(name, ensemble) for name, task in tasks.items() for ensemble in getattr(task, "_filters", ())]
     filters = [ensemble.filters for _, ensemble in ensembles]
     formulas = {name: originals[name] for name, task in tasks.items() if is_mathematical(task)}
-    with Guard(formulas, seconds) as guard:
-        watched = Limited(tasks, originals, guard, formulas, answer_seconds, part)
+    with WorkerProcess(formulas, seconds) as guard:
+        watched = LimitedScoring(tasks, originals, guard, formulas, answer_seconds, part)
         try:
             for name, task in tasks.items():
                 task.process_results = functools.partial(watched.score, name)
@@ -69,14 +69,14 @@ class _Filter:
                 self._lose(docs[answers.give_up()])
 
 
-class Limited:
+class LimitedScoring:
     """Scores within limits and remembers which answers had no verdict of their own."""
 
     def __init__(
         self,
         tasks: Mapping[str, Any],
         originals: Mapping[str, Callable[..., Any]],
-        guard: Guard,
+        guard: WorkerProcess,
         formulas: Iterable[str],
         answer_seconds: float,
         part: int,

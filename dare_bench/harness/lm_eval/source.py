@@ -16,17 +16,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dare_bench.config import RunSpec
-from dare_bench.errors import DareError, DataError, UsageError, unknown
+from dare_bench.errors import DareError, DataError, unknown
+from dare_bench.harness.common.answering import Failures, answered, check_scope, failure_rows, unanswered
 from dare_bench.harness.common.code_eval import CodeRunner, standing_in
 from dare_bench.harness.common.hashing import documents_hash
 from dare_bench.harness.common.local_data import LocalData, without_scripts
-from dare_bench.harness.common.repeats import Part, combine, equal_repeats
+from dare_bench.harness.common.repeats import RepeatResult, combine, equal_repeats
 from dare_bench.harness.common.requests import RequestBuilder, place
 from dare_bench.harness.common.result import HarnessResult
 from dare_bench.harness.common.scoring_process import check_scoring, score, unprotected
 from dare_bench.harness.lm_eval.code_scoring import CodeScoring, code_mark
 from dare_bench.harness.lm_eval.code_tasks import evaluating_tasks, refuse_unknown_code, sandboxed_tasks
-from dare_bench.harness.lm_eval.documents import Documents, without_tasks
+from dare_bench.harness.lm_eval.documents import TaskDocuments, without_tasks
 from dare_bench.harness.lm_eval.extraction import annotate, tally, unread
 from dare_bench.harness.lm_eval.ifeval_data import check_punkt
 from dare_bench.harness.lm_eval.scorers import is_mathematical
@@ -66,8 +67,7 @@ class LmEvalSource:
                 a task that asks for the probability of a text without a prompt.
             DataError: an include path or data folder that is not there.
         """
-        if spec.limit is not None and spec.samples is not None:
-            raise UsageError("--limit and --samples exclude each other: the one counts documents, the other names them")
+        check_scope(spec)
         index = TaskIndex(spec.include_path)
         leaves = index.leaves(index.match(spec.tasks))
         CodeRunner.check(spec, sandboxed_tasks(leaves))
@@ -101,7 +101,7 @@ class LmEvalSource:
         self._runner = CodeRunner(spec)
         self._code = CodeScoring(self._runner, {})
         self._tasks: Any = None
-        self._documents: dict[str, Documents] = {}
+        self._documents: dict[str, TaskDocuments] = {}
         self._requests: list[Request] | None = None
 
     def requests(self) -> list[Request]:
@@ -133,33 +133,27 @@ class LmEvalSource:
         Args:
             only: documents to ask and score, by task; tasks that it does not name are left whole.
         """
-        requests = [r for r in self.requests() if only is None or r.task not in only or r.doc_id in only[r.task]]
         from dare_bench.harness.lm_eval.quiet_lm_eval import learn_facts
 
         try:
-            samples = list(answer(requests))
-            if len(samples) != len(requests):
-                raise DareError(f"{len(requests)} requests got {len(samples)} samples; one each is needed")
-            by_key = {request.key: sample for request, sample in zip(requests, samples, strict=True)}
-            failures = self._failures(by_key)
+            pairs = answered(self.requests(), answer, only)
+            samples = {request.key: sample for request, sample in pairs}
+            failures = self._failures(pairs)
             learn_facts()
             folders = [*self.spec.include_path, self.spec.data_dir]
             formulas = [name for name, task in self._tasks.load(self._names)["tasks"].items() if is_mathematical(task)]
-            return score(lambda: self._scored(by_key, failures, only), requests, folders, formulas=formulas)
+            requests = [request for request, _ in pairs]
+            return score(lambda: self._scored(samples, failures, only), requests, folders, formulas=formulas)
         finally:
             self._code.close()
             self._runner.close()
 
-    def _failures(self, samples: Mapping[str, Sample]) -> dict[tuple[str, Any], str]:
-        """By task and document, why it cannot be scored. Waits for the tests of generated code."""
-        requests = [request for request in self.requests() if request.key in samples]
-        failures: dict[tuple[str, Any], str] = {}
-        for request in requests:
-            sample = samples[request.key]
-            self.watch(sample)  # where nobody did while answers came
-            if sample.error is not None or sample.answer is None:
-                failures.setdefault((request.task, request.doc_id), sample.error or "no answer")
-        for request in requests:
+    def _failures(self, pairs: Sequence[tuple[Request, Sample]]) -> Failures:
+        """The documents without an answer, or with code that could not be run. Waits for generated code."""
+        for _, sample in pairs:
+            self.watch(sample)  # where it was not watched while answers came
+        failures = unanswered(pairs)
+        for request, _ in pairs:
             if (why := self._code.refusal(request)) is not None:
                 failures.setdefault((request.task, request.doc_id), why)
         return failures
@@ -189,10 +183,10 @@ class LmEvalSource:
         from dare_bench.harness.lm_eval.building import build_requests
         from dare_bench.harness.lm_eval.lm import AnsweringLM
         from dare_bench.harness.lm_eval.quiet_lm_eval import quiet
-        from dare_bench.harness.lm_eval.task_manager import Tasks
+        from dare_bench.harness.lm_eval.task_manager import LocalTaskManager
 
         with quiet(self.notes), without_scripts():
-            self._tasks = Tasks(self._index, self._data, code_mark(self._code_tasks))
+            self._tasks = LocalTaskManager(self._index, self._data, code_mark(self._code_tasks))
             with standing_in(self._runner) if self._code_tasks else contextlib.nullcontext():
                 loaded = self._tasks.load(self._names)["tasks"]
             refuse_unknown_code((n for n, t in loaded.items() if getattr(t, "UNSAFE_CODE", False)), self._code_tasks)
@@ -201,9 +195,9 @@ class LmEvalSource:
                 if name not in loaded:
                     raise unknown("task in --samples", name, loaded)
             repeats = self.spec.repeats
-            self._documents = {name: Documents(task, wanted.get(name), repeats) for name, task in loaded.items()}
+            self._documents = {name: TaskDocuments(task, wanted.get(name), repeats) for name, task in loaded.items()}
             self._code = CodeScoring(self._runner, {n: d for n, d in self._documents.items() if n in self._code_tasks})
-            lm = AnsweringLM(self.model, list, self.spec.apply_chat_template)
+            lm = AnsweringLM(self.model, template=self.spec.apply_chat_template)
             with self._named_errors():
                 build_requests(loaded, self.spec, lm, self._wanted())
             self.notes += lm.notes
@@ -212,9 +206,9 @@ class LmEvalSource:
         """``--samples`` as lm-eval takes it."""
         return {name: d.wanted for name, d in self._documents.items() if d.wanted is not None} or None
 
-    def _score(self, kept: Mapping[str, list[int] | None], samples: Mapping[Any, Sample], part: int) -> Part:
+    def _score(self, kept: Mapping[str, list[int] | None], samples: Mapping[Any, Sample], part: int) -> RepeatResult:
         """(results, rows by task) of one of the repeats, in plain JSON values."""
-        from dare_bench.harness.lm_eval.lm import AnsweringLM, RecordedAnswers
+        from dare_bench.harness.lm_eval.lm import AnsweringLM, SampleLookup
         from dare_bench.harness.lm_eval.quiet_lm_eval import quiet
 
         everything = self._tasks.load(self._names)
@@ -225,7 +219,7 @@ class LmEvalSource:
         try:
             self._tasks.show(without_tasks(everything, _dropped(kept)))
             with quiet(self.notes), limited(everything["tasks"], part=part) as watched:
-                lm = AnsweringLM(self.model, RecordedAnswers(samples, part), self.spec.apply_chat_template)
+                lm = AnsweringLM(self.model, SampleLookup(samples, part), self.spec.apply_chat_template)
                 found = _plain_json(self._lm_eval(lm, limit, chosen))
         finally:
             self._tasks.show(everything)
@@ -287,7 +281,7 @@ class LmEvalSource:
         from dare_bench.harness.lm_eval.quiet_lm_eval import quiet
 
         spec = self.spec
-        template = AnsweringLM(self.model, list).chat_template(spec.apply_chat_template)
+        template = AnsweringLM(self.model).chat_template(spec.apply_chat_template)
         results["config"] |= {
             "model": "dare",
             "model_args": {
@@ -318,7 +312,7 @@ class LmEvalSource:
             samples=samples,
             fingerprints=prints,
             notes=list(dict.fromkeys(notes)),
-            failures=[{"task": task, "doc_id": doc, "error": error} for (task, doc), error in failures.items()],
+            failures=failure_rows(failures),
             extraction=tally(samples),
             execution=self._code.execution(samples),
         )

@@ -89,7 +89,7 @@ class _Factory(TaskFactory):
         )
 
 
-class Tasks(TaskManager):
+class LocalTaskManager(TaskManager):
     """A task manager that builds what is asked for once, and hands out the same objects again.
 
     Args:

@@ -1,8 +1,8 @@
 """Names of OpenCompass's data-set configs, the files behind them and the data sets those files define.
 
 A config is a Python file below ``opencompass/configs/datasets``; its name is the file's stem (``gsm8k_gen``). Names are
-found by reading the files' text: a second at most, and OpenCompass is not imported. :meth:`Catalogue.load` runs a file
-(it is Python) through mmengine, as OpenCompass does; that imports OpenCompass's data sets, about eight seconds.
+found by reading the files' text: a second at most, and OpenCompass is not imported. :meth:`ConfigCatalog.load` runs a
+file (it is Python) through mmengine, as OpenCompass does; that imports OpenCompass's data sets, about eight seconds.
 
 Where one name stands in several places: ``--include-path`` before OpenCompass, OpenCompass before ours (ours are only
 those that it lacks).
@@ -50,7 +50,7 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedConfig:
     """A config that a user asked for. ``only``: a glob over the ``abbr`` of its data sets, None for all."""
 
     name: str
@@ -90,7 +90,7 @@ def _scan(root: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
-class Catalogue:
+class ConfigCatalog:
     """All configs of this run.
 
     Raises:
@@ -139,7 +139,7 @@ class Catalogue:
         """Sorted names."""
         return sorted(self.entries)
 
-    def match(self, patterns: Iterable[str]) -> list[Wanted]:
+    def match(self, patterns: Iterable[str]) -> list[RequestedConfig]:
         """Configs for what a user wrote, in the order given, without repeats: a name, ``folder/name``, a glob over
         names, the path of a config file; each may end in ``:GLOB``, which takes only the data sets whose ``abbr`` fits.
 
@@ -147,10 +147,10 @@ class Catalogue:
             UnknownNameError: no such config (the three closest are named), or several of that name (their paths are).
             UsageError: a path that is not there.
         """
-        found: list[Wanted] = []
+        found: list[RequestedConfig] = []
         for pattern in patterns:
             name, _, only = pattern.partition(":")
-            found += [Wanted(config.name, config.path, only or None) for config in self._configs(name)]
+            found += [RequestedConfig(config.name, config.path, only or None) for config in self._configs(name)]
         return list(dict.fromkeys(found))
 
     def is_path(self, word: str) -> bool:
@@ -183,7 +183,7 @@ class Catalogue:
                 return same
         raise unknown(KIND, name, self.entries)
 
-    def load(self, wanted: Wanted) -> list[dict[str, Any]]:
+    def load(self, wanted: RequestedConfig) -> list[dict[str, Any]]:
         """The data-set configurations of ``wanted``, as OpenCompass's own ``build_dataset_from_cfg`` takes them.
 
         A data set that the file lists under two keys is taken once.
@@ -216,8 +216,12 @@ def config_files(beside: Path) -> list[Path]:
     return [*(_scan(beside) if theirs else ()), *_scan(_OUR_FOLDER)]
 
 
-def load_file(wanted: Wanted) -> dict[str, dict[str, Any]]:
-    """{abbr: data-set configuration} of one file, whatever its ``only``; raises DataError as :meth:`Catalogue.load`."""
+def load_file(wanted: RequestedConfig) -> dict[str, dict[str, Any]]:
+    """{abbr: data-set configuration} of one file, whatever its ``only``.
+
+    Raises:
+        DataError: as :meth:`ConfigCatalog.load`.
+    """
     from mmengine.config import Config as Reader
 
     found: dict[str, dict[str, Any]] = {}

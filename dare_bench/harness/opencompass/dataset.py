@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dare_bench.errors import DareError, DataError, UsageError
+from dare_bench.errors import DareError, DataError
+from dare_bench.harness.common.answering import sample_numbers
 from dare_bench.harness.opencompass.layout import Layout
 from dare_bench.harness.opencompass.prompts import Prompter, kind_of, split_shared
 
@@ -19,7 +20,7 @@ _REPEATS = ("n", "num_repeats")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class DataSetQuestion:
     """What a request is built from, with the attributes of lm-eval's ``Instance`` that ``RequestBuilder`` reads."""
 
     task_name: str
@@ -30,7 +31,7 @@ class Question:
 
 
 @contextlib.contextmanager
-def told(config: str, abbr: str, doing: str) -> Iterator[None]:
+def naming_errors(config: str, abbr: str, doing: str) -> Iterator[None]:
     """An error of OpenCompass's in one line that names config and data set."""
     try:
         yield
@@ -78,37 +79,32 @@ class DataSet:
         plain = {key: value for key, value in cfg.items() if key not in (*_REPEATS, "k")}
         self.built = layout.build(copy.deepcopy(plain))
         self.test = self.built.test
-        with told(config, self.name, "preparing prompts"):
+        with naming_errors(config, self.name, "preparing prompts"):
             self.prompter = Prompter(cfg, self.built, chat=chat, system=system)
         self.total = len(self.test)
         self.documents = self._chosen(limit, wanted)
 
     def _chosen(self, limit: int | float | None, wanted: Sequence[int] | None) -> list[int]:
         if wanted is not None:
-            places = sorted(set(wanted))
-            outside = [place for place in places if not 0 <= place < self.total]
-            if outside or not places:
-                seen = f"document {outside[0]}" if outside else "no document"
-                raise UsageError(f"--samples: {seen} for task {self.name!r}; it has documents 0 to {self.total - 1}")
-            return places
+            return sample_numbers(self.name, wanted, self.total)
         if limit is None:
             return list(range(self.total))
         return list(range(min(self.total, math.ceil(limit * self.total) if limit < 1 else int(limit))))
 
     @cached_property
-    def questions(self) -> dict[int, list[Question]]:
+    def questions(self) -> dict[int, list[DataSetQuestion]]:
         """The questions of each document asked: one, or one for each label."""
-        with told(self.config, self.name, "rendering prompts"):
+        with naming_errors(self.config, self.name, "rendering prompts"):
             return {place: list(self._questions(place)) for place in self.documents}
 
-    def _questions(self, place: int) -> Iterator[Question]:
+    def _questions(self, place: int) -> Iterator[DataSetQuestion]:
         if self.kind == "gen":
             args = (self.prompter.prompt(place), self.words)
-            yield Question(self.name, place, 0, "generate_until", args)
+            yield DataSetQuestion(self.name, place, 0, "generate_until", args)
             return
         context, rests = split_shared(self.prompter.texts(place))
         for idx, rest in enumerate(rests):
-            yield Question(self.name, place, idx, "loglikelihood", (context, rest))
+            yield DataSetQuestion(self.name, place, idx, "loglikelihood", (context, rest))
 
     @cached_property
     def words(self) -> dict[str, Any]:

@@ -25,8 +25,8 @@ from typing import Any
 from dare_bench.errors import DareError, DataError
 from dare_bench.fingerprint import cache_dir
 from dare_bench.harness.common.local_data import ENVIRONMENT, without_scripts
-from dare_bench.harness.opencompass.manifest_rows import Bench
-from dare_bench.harness.opencompass.shapes import SHAPES, remarks, write
+from dare_bench.harness.opencompass.manifest_rows import ManifestRows
+from dare_bench.harness.opencompass.shapes import LOCAL_FORMATS, remarks, write
 
 ROOT = "COMPASS_DATA_CACHE"
 _SOURCE = "DATASET_SOURCE"
@@ -46,7 +46,7 @@ class Layout:
 
     root: Path | None
     """The folder that stands for ``COMPASS_DATA_CACHE``: loaders read ``root/data/...``. None: the current folder."""
-    bench: Bench | None = None
+    bench: ManifestRows | None = None
     """The manifest's data sets, None without ``--data-dir``."""
     notes: list[str] = field(default_factory=list)
     """Remarks on data that was used: subsets, substitutes."""
@@ -131,11 +131,11 @@ class Layout:
     def _prepare(self, config: Mapping[str, Any]) -> bool:
         """Writes the entry of ``data/`` that the data set reads, if the manifest has it; True if it is there."""
         name = _entry(config)
-        if name not in SHAPES or self.bench is None or self.root is None:
+        if name not in LOCAL_FORMATS or self.bench is None or self.root is None:
             return False
         target = self.root / "data" / name
         if name not in self._ready:
-            for ids in SHAPES[name].ids:
+            for ids in LOCAL_FORMATS[name].ids:
                 self.bench.check(*ids)
             if not target.exists():
                 _make(name, self.bench, target)
@@ -156,8 +156,8 @@ class Layout:
         if name in self._ready and self.root is not None and (self.root / "data" / name).exists():
             part = "--tasks 'CONFIG:ABBR', in place of --recipe where that was given, runs only the data sets ABBR"
             ways.insert(0, f"{self._folder} has another part of data/{name}: {part}")
-        elif name in SHAPES:
-            ids = " or ".join(hub_id for group in SHAPES[name].ids for hub_id in group)
+        elif name in LOCAL_FORMATS:
+            ids = " or ".join(hub_id for group in LOCAL_FORMATS[name].ids for hub_id in group)
             given = f"{self._folder} lacks it" if self.bench else "--data-dir DIR"
             ways.insert(0, f"{given}: a manifest entry for {ids}, with the splits and configs it reads, would serve")
         return f"{start}; {'; or '.join(ways)}"
@@ -179,7 +179,7 @@ def lay_out(data_dir: str | Path | None) -> Layout:
     if not chosen:
         own = os.environ.get(ROOT)
         return Layout(Path(own) if own else None)
-    bench = Bench(chosen)
+    bench = ManifestRows(chosen)
     return Layout(_root(f"{bench.key()}-v{_VERSION}"), bench)
 
 
@@ -197,7 +197,7 @@ def _root(key: str) -> Path:
     return root.absolute()
 
 
-def _make(name: str, bench: Bench, target: Path) -> None:
+def _make(name: str, bench: ManifestRows, target: Path) -> None:
     """Writes beside ``target`` and renames: a reader never sees half a data set, and of two writers one wins."""
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as folder:
         made = Path(folder, name)
@@ -246,7 +246,7 @@ def _is_known(config: Mapping[str, Any]) -> bool:
 
     if os.environ.get(_SOURCE) or not _entry(config):
         return False
-    return str(config.get("path", "")) in DATASETS_MAPPING or _entry(config) in (*SHAPES, *_BY_NAME)
+    return str(config.get("path", "")) in DATASETS_MAPPING or _entry(config) in (*LOCAL_FORMATS, *_BY_NAME)
 
 
 def _is_there(place: Path, config: Mapping[str, Any]) -> bool:

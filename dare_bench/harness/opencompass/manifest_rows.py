@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from dare_bench.errors import DataError
 from dare_bench.fingerprint import digest
-from dare_bench.harness.common.local_data import Entry, LocalData, LocalSet, _sha256, entries
+from dare_bench.harness.common.local_data import LocalData, LocalSet, ManifestEntry, _sha256, entries
 from dare_bench.reading import open_regular, parse_json
 
 Row = dict[str, Any]
@@ -26,7 +26,7 @@ MAX_DATA = 256 << 20
 """Largest data file, decompressed."""
 
 
-class Bench(LocalData):
+class ManifestRows(LocalData):
     """The data sets of one folder, by hub id: ``"openai/gsm8k:main"``, or ``"cais/mmlu"`` with a config for each call.
 
     Raises:
@@ -102,7 +102,7 @@ class Bench(LocalData):
         ]
 
 
-def _all_splits(entry: Entry) -> dict[str, str | list[str]]:
+def _all_splits(entry: ManifestEntry) -> dict[str, str | list[str]]:
     """The data files of an entry by split, with the splits of its ``files`` added."""
     how = entry.lm_eval.dataset_kwargs if entry.lm_eval else entry.load
     splits = dict(how.data_files) if how else {}

@@ -17,7 +17,7 @@ from dare_bench.harness.common.code_eval import HEAVY_TIMEOUT, TIMEOUT
 from dare_bench.harness.common.code_tests import asked, setup
 from dare_bench.harness.common.local_data import without_scripts
 from dare_bench.harness.opencompass import comparison
-from dare_bench.harness.opencompass.manifest_rows import Bench
+from dare_bench.harness.opencompass.manifest_rows import ManifestRows
 
 PROGRAMS_VERSION = "6eeccc72814a0722"
 """Part of the fingerprint of a task whose programs are put together here. Change it when other programs are run."""
@@ -30,7 +30,7 @@ _MBPP = {"MBPPEvaluator": "score", "MBPPEvaluator2": "score", "MBPPPassKEvaluato
 _MBPP_PLUS = ("mbpp_plus_pass@1", "evalplus/mbppplus")
 
 
-class Program(NamedTuple):
+class TestProgram(NamedTuple):
     """What is run: ``tests`` follow ``solution`` in its names, ``timeout`` seconds at most."""
 
     solution: str
@@ -57,7 +57,7 @@ class CodeSet:
         DataError: the plus tests are neither in the data set's rows, nor in the data folder, nor on the hub.
     """
 
-    def __init__(self, cfg: Mapping[str, Any], bench: Bench | None) -> None:
+    def __init__(self, cfg: Mapping[str, Any], bench: ManifestRows | None) -> None:
         self.name, self._bench, self._cfg = evaluator_name(cfg), bench, cfg
         evaluator = cfg["eval_cfg"]["evaluator"]
         plus = evaluator.get("metric") == "MBPPPlus"
@@ -69,10 +69,10 @@ class CodeSet:
         """The code in an answer that is postprocessed already."""
         return answer if self.name in _HUMANEVAL else str(self._mbpp._process_answer(answer))
 
-    def program(self, code: str, row: Mapping[str, Any]) -> Program:
+    def program(self, code: str, row: Mapping[str, Any]) -> TestProgram:
         """The program of the code in one answer to the document ``row``."""
         start = row["prompt"] if self.name in _HUMANEVAL else ""
-        return Program(start + code, self.tests(row), TIMEOUT if self._plus is None else HEAVY_TIMEOUT)
+        return TestProgram(start + code, self.tests(row), TIMEOUT if self._plus is None else HEAVY_TIMEOUT)
 
     def tests(self, row: Mapping[str, Any]) -> str:
         """The tests of a document, behind what the document wants run before them. OpenCompass leaves that out, and

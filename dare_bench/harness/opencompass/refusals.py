@@ -17,7 +17,7 @@ from typing import Any
 
 from dare_bench.errors import DareError
 from dare_bench.harness.common.evaluating_code import EVALUATES
-from dare_bench.harness.opencompass.catalog import Wanted, config_files, load_file
+from dare_bench.harness.opencompass.catalog import RequestedConfig, config_files, load_file
 from dare_bench.harness.opencompass.programs import runs_code
 
 INFERENCERS = ("GenInferencer", "PPLInferencer")
@@ -78,7 +78,7 @@ def why_not(config: Mapping[str, Any], file: Path | None = None) -> str | None:
     """One line that says why a data set cannot be run, None if it can.
 
     Args:
-        config: a data-set configuration, as :meth:`~dare_bench.harness.opencompass.catalog.Catalogue.load` gives it.
+        config: a data-set configuration, as :meth:`.catalog.ConfigCatalog.load` gives it.
         file: the config file it comes from; where given, the line names another config of the same data that can be
             run: one of OpenCompass's beside it, or one of ours.
     """
@@ -221,7 +221,7 @@ def instead(config: Mapping[str, Any], file: Path) -> str | None:
         config_files(file.parent), key=lambda path: (path.stem.startswith("deprecated"), len(path.stem))
     ):
         try:
-            found = load_file(Wanted(near.stem, near)).values()
+            found = load_file(RequestedConfig(near.stem, near)).values()
         except DareError:
             continue
         if any(_same_data(one, config) and _reason(one) is None for one in found):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dare_bench.harness.opencompass.dataset import DataSet
-from dare_bench.harness.opencompass.scorer import Scored, Scorer, perplexities
+from dare_bench.harness.opencompass.scorer import RepeatScores, Scorer, perplexities
 from dare_bench.types import Generation, Likelihood, Request, Sample
 
 Row = dict[str, Any]
@@ -22,7 +22,7 @@ Status = Callable[[Mapping[str, Any], Any, Any, str | None], str | None]
 """(configuration, response, what was read, why the response ended) -> extraction status."""
 
 
-def metric_row(data: DataSet, scored: Scored, count: int) -> Row:
+def metric_row(data: DataSet, scored: RepeatScores, count: int) -> Row:
     """A task's row of the results."""
     row: Row = {"name": data.name, "alias": data.name, "sample_len": count}
     for metric, total in scored.totals.items():
@@ -38,14 +38,14 @@ def higher_is_better(metrics: Iterable[str]) -> dict[str, bool | None]:
 
 
 def lines(
-    scorer: Scorer, scored: Scored, answered: Mapping[int, Sequence[tuple[Request, Sample]]], status: Status
+    scorer: Scorer, scored: RepeatScores, answered: Mapping[int, Sequence[tuple[Request, Sample]]], status: Status
 ) -> list[Row]:
     """A logged sample for each document of one repeat."""
     return [_line(scorer, scored, document, pairs, status) for document, pairs in answered.items()]
 
 
 def _line(
-    scorer: Scorer, scored: Scored, document: int, pairs: Sequence[tuple[Request, Sample]], status: Status
+    scorer: Scorer, scored: RepeatScores, document: int, pairs: Sequence[tuple[Request, Sample]], status: Status
 ) -> Row:
     data = scorer.data
     doc, target = plain(data.row(document)), scorer.target(document)
@@ -72,7 +72,9 @@ def _line(
     }
 
 
-def _generated(scorer: Scorer, scored: Scored, document: int, pair: tuple[Request, Sample], status: Status) -> Row:
+def _generated(
+    scorer: Scorer, scored: RepeatScores, document: int, pair: tuple[Request, Sample], status: Status
+) -> Row:
     request, answer = pair[0], pair[1].answer
     assert isinstance(answer, Generation)
     text, read = answer.text or "", scored.extracted.get(document)

@@ -9,14 +9,14 @@ from dare_bench.harness.common.extraction_status import count
 from dare_bench.harness.common.repeats import combine
 from dare_bench.harness.opencompass import result_rows as shapes
 from dare_bench.harness.opencompass.extraction_rules import of_opencompass
-from dare_bench.harness.opencompass.scorer import Answer, Scored, Scorer
+from dare_bench.harness.opencompass.scorer import Answer, RepeatScores, Scorer
 from dare_bench.types import Generation, Likelihood, Request, Sample
 
-Pairs = Mapping[int, Sequence[tuple[Request, Sample]]]
+AnsweredDocuments = Mapping[int, Sequence[tuple[Request, Sample]]]
 """By document: the requests of one repeat with their samples."""
 
 
-class Results:
+class ResultTables:
     """Collects what the tasks came to; the attributes are those of ``HarnessResult``."""
 
     def __init__(self, version: str) -> None:
@@ -29,7 +29,7 @@ class Results:
         self.notes: list[str] = []
         self._version = version
 
-    def add(self, scorer: Scorer, repeats: Mapping[int, Pairs]) -> None:
+    def add(self, scorer: Scorer, repeats: Mapping[int, AnsweredDocuments]) -> None:
         """Score a task: each repeat on its own, then all together."""
         data, name = scorer.data, scorer.data.name
         scored = [scorer.score({d: _answer(pairs) for d, pairs in answered.items()}) for answered in repeats.values()]
@@ -53,7 +53,7 @@ class Results:
         self.samples[name] = samples[name]
         self._count(scorer, samples[name])
 
-    def _part(self, scorer: Scorer, scored: Scored, answered: Pairs) -> Any:
+    def _part(self, scorer: Scorer, scored: RepeatScores, answered: AnsweredDocuments) -> Any:
         """One repeat in the form that ``combine`` takes."""
         name = scorer.data.name
         results = {

@@ -11,12 +11,12 @@ from typing import Any
 from dare_bench.errors import DataError
 from dare_bench.harness.common.code_eval import CodeRunner
 from dare_bench.harness.common.scoring_process import ITEM_SECONDS
-from dare_bench.harness.common.worker_process import Guard, ItemError, ItemTimeout
+from dare_bench.harness.common.worker_process import ItemError, ItemTimeout, WorkerProcess
 from dare_bench.harness.opencompass.dataset import DataSet
 from dare_bench.harness.opencompass.details import as_share, by_document, mean, numbers, unclear
-from dare_bench.harness.opencompass.evaluation import Evaluation
-from dare_bench.harness.opencompass.manifest_rows import Bench
-from dare_bench.harness.opencompass.programs import CodeSet, Program, runs_code
+from dare_bench.harness.opencompass.evaluation import DataSetEvaluator
+from dare_bench.harness.opencompass.manifest_rows import ManifestRows
+from dare_bench.harness.opencompass.programs import CodeSet, TestProgram, runs_code
 from dare_bench.types import Likelihood
 
 Answer = str | Sequence[Likelihood]
@@ -24,7 +24,7 @@ Answer = str | Sequence[Likelihood]
 
 
 @dataclass
-class Scored:
+class RepeatScores:
     """One repeat's scores: ``totals`` and each document's ``values`` as shares from 0 to 1, by metric; ``raw`` holds
     OpenCompass's own numbers; by document what was read out of its answer and, where code ran or a comparison was cut
     short, the verdict."""
@@ -50,16 +50,16 @@ class Scorer:
         self,
         data: DataSet,
         runner: CodeRunner | None,
-        bench: Bench | None,
+        bench: ManifestRows | None,
         *,
         read: Callable[[int, str], Any] | None = None,
         seconds: float = ITEM_SECONDS,
     ) -> None:
         self.data, self._runner, self._seconds = data, runner, seconds
         self._read_elsewhere = read or self.read_program
-        self.evaluation = Evaluation(data)
+        self.evaluation = DataSetEvaluator(data)
         self._code = CodeSet(data.cfg, bench) if runs_code(data.cfg) else None
-        self._programs: dict[tuple[int, str], tuple[str, Program]] = {}
+        self._programs: dict[tuple[int, str], tuple[str, TestProgram]] = {}
         self._late: Counter[str] = Counter()
         self._errors: list[str] = []
         self._unclear: dict[str, str] = {}
@@ -81,7 +81,7 @@ class Scorer:
         why = self._runner.refusal(*self._program(document, text)[1])
         return None if why is None else f"its code was not run: {why}"
 
-    def score(self, answers: Mapping[int, Answer]) -> Scored:
+    def score(self, answers: Mapping[int, Answer]) -> RepeatScores:
         """The scores of one answer to each document.
 
         Raises:
@@ -89,11 +89,11 @@ class Scorer:
         """
         documents = list(answers)
         if not documents:
-            return Scored()
+            return RepeatScores()
         if self._code is not None:
             return self._run(answers)
         predictions = [self._read(answer) for answer in answers.values()]
-        scored = Scored(extracted=dict(zip(documents, predictions, strict=True)))
+        scored = RepeatScores(extracted=dict(zip(documents, predictions, strict=True)))
         if self.evaluation.compares_formulas:
             self._one_by_one(documents, predictions, scored)
         else:
@@ -108,7 +108,7 @@ class Scorer:
         label = self.data.labels[costs.index(min(costs))]
         return self.evaluation.extract(label) if isinstance(label, str) else label
 
-    def _at_once(self, documents: list[int], predictions: list[Any], scored: Scored) -> None:
+    def _at_once(self, documents: list[int], predictions: list[Any], scored: RepeatScores) -> None:
         result = self.evaluation.evaluate(documents, predictions)
 
         def single(place: int) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class Scorer:
         scored.raw = {name: value for name, value in result.items() if name != "details"}
         self._take(documents, numbers(result), values, scored)
 
-    def _one_by_one(self, documents: list[int], predictions: list[Any], scored: Scored) -> None:
+    def _one_by_one(self, documents: list[int], predictions: list[Any], scored: RepeatScores) -> None:
         """Comparisons of formulas, each within its limit: the score is the mean over documents by definition."""
         rows: list[dict[str, float]] = []
         for document, prediction in zip(documents, predictions, strict=True):
@@ -139,7 +139,7 @@ class Scorer:
         self._take(documents, totals, values, scored)
 
     @cached_property
-    def _guard(self) -> Guard:
+    def _guard(self) -> WorkerProcess:
         import math_verify  # noqa: F401  (inherited by the worker and by what OpenCompass forks there)
 
         _ = self.evaluation.references, self.data.questions
@@ -147,10 +147,10 @@ class Scorer:
         def evaluate(document: int, prediction: Any) -> dict[str, float]:
             return numbers(self.evaluation.evaluate([document], [prediction]))
 
-        return Guard({"evaluate": evaluate}, self._seconds)
+        return WorkerProcess({"evaluate": evaluate}, self._seconds)
 
     def _take(
-        self, documents: list[int], totals: Mapping[str, float], values: Mapping[str, list[float]], scored: Scored
+        self, documents: list[int], totals: Mapping[str, float], values: Mapping[str, list[float]], scored: RepeatScores
     ) -> None:
         for name, total in totals.items():
             found = values.get(name)
@@ -163,7 +163,7 @@ class Scorer:
                 scored.values[name] = {d: share * value for d, value in zip(documents, found, strict=True)}
                 scored.totals[name] = mean(list(scored.values[name].values()))
 
-    def _program(self, document: int, text: str) -> tuple[str, Program]:
+    def _program(self, document: int, text: str) -> tuple[str, TestProgram]:
         """The code in an answer, and what is run."""
         key = (document, text)
         if key not in self._programs:
@@ -182,9 +182,9 @@ class Scorer:
         finally:
             self.evaluation.lost = known
 
-    def _run(self, answers: Mapping[int, Answer]) -> Scored:
+    def _run(self, answers: Mapping[int, Answer]) -> RepeatScores:
         assert self._code is not None and self._runner is not None
-        scored, passed = Scored(), {}
+        scored, passed = RepeatScores(), {}
         for document, answer in answers.items():
             self.watch(document, str(answer))
         for document, answer in answers.items():

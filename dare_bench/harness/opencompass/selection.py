@@ -9,7 +9,8 @@ from typing import Any
 from dare_bench.config import RunSpec
 from dare_bench.errors import DataError, UsageError
 from dare_bench.harness.common import punkt
-from dare_bench.harness.opencompass.catalog import Catalogue, Wanted
+from dare_bench.harness.common.answering import check_scope
+from dare_bench.harness.opencompass.catalog import ConfigCatalog, RequestedConfig
 from dare_bench.harness.opencompass.layout import Layout
 from dare_bench.harness.opencompass.programs import evaluator_name
 from dare_bench.harness.opencompass.prompts import kind_of
@@ -21,8 +22,7 @@ _SENTENCES = {"IFEvaluator", "IFBenchEvaluator", "MultiIFEvaluator"}
 
 def check_flags(spec: RunSpec) -> None:
     """Refuse flags of lm-eval that mean nothing here."""
-    if spec.limit is not None and spec.samples is not None:
-        raise UsageError("--limit and --samples exclude each other: the one counts documents, the other names them")
+    check_scope(spec)
     if spec.num_fewshot is not None:
         raise UsageError(
             f"--num-fewshot {spec.num_fewshot}: an OpenCompass config fixes its own examples; name a sibling of it"
@@ -41,10 +41,10 @@ def check_flags(spec: RunSpec) -> None:
         )
 
 
-def configs_of(spec: RunSpec) -> dict[str, tuple[Wanted, dict[str, Any]]]:
+def configs_of(spec: RunSpec) -> dict[str, tuple[RequestedConfig, dict[str, Any]]]:
     """By task: the config that it comes from, and its configuration. Refuses what cannot be run here."""
-    catalogue = Catalogue(spec.include_path)
-    found: dict[str, tuple[Wanted, dict[str, Any]]] = {}
+    catalogue = ConfigCatalog(spec.include_path)
+    found: dict[str, tuple[RequestedConfig, dict[str, Any]]] = {}
     for wanted in catalogue.match(spec.tasks):
         for cfg in catalogue.load(wanted):
             name = str(cfg["abbr"])
@@ -64,10 +64,10 @@ def configs_of(spec: RunSpec) -> dict[str, tuple[Wanted, dict[str, Any]]]:
     return found
 
 
-def groups_of(configs: Mapping[str, tuple[Wanted, Mapping[str, Any]]]) -> dict[str, list[str]]:
+def groups_of(configs: Mapping[str, tuple[RequestedConfig, Mapping[str, Any]]]) -> dict[str, list[str]]:
     """The data sets of each config that has several in this run, under ``CONFIG``, ``CONFIG:ABBR`` or, where several
     words name parts of one config, ``CONFIG:ABBR+ABBR``."""
-    words: dict[Path, dict[Wanted, list[str]]] = {}
+    words: dict[Path, dict[RequestedConfig, list[str]]] = {}
     for name, (wanted, _) in configs.items():
         words.setdefault(wanted.path, {}).setdefault(wanted, []).append(name)
     groups: dict[str, list[str]] = {}
@@ -78,7 +78,7 @@ def groups_of(configs: Mapping[str, tuple[Wanted, Mapping[str, Any]]]) -> dict[s
     return {group: names for group, names in groups.items() if len(names) > 1}
 
 
-def check_data(spec: RunSpec, configs: Mapping[str, tuple[Wanted, Mapping[str, Any]]], layout: Layout) -> None:
+def check_data(spec: RunSpec, configs: Mapping[str, tuple[RequestedConfig, Mapping[str, Any]]], layout: Layout) -> None:
     """Refuse data sets of which no file is there, before a model is opened. Nothing is built, so a file that only the
     data set's loader knows of is missed until then.
 
@@ -100,8 +100,5 @@ def check_data(spec: RunSpec, configs: Mapping[str, tuple[Wanted, Mapping[str, A
 
 
 def _check_sentences(config: str, cfg: Mapping[str, Any]) -> None:
-    if evaluator_name(cfg) in _SENTENCES and not punkt.found():
-        raise UsageError(
-            f"config {config} needs nltk's sentence model punkt_tab, which is not installed; install it with:"
-            f" {punkt.INSTALL} (offline: unpack punkt_tab.zip into tokenizers/ of a folder that NLTK_DATA names)"
-        )
+    if evaluator_name(cfg) in _SENTENCES:
+        punkt.check(f"config {config}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dare_bench.errors import DataError
-from dare_bench.harness.opencompass.manifest_rows import Bench, Row
+from dare_bench.harness.opencompass.manifest_rows import ManifestRows, Row
 
 MMLU = ("cais/mmlu", "hails/mmlu_no_train")
 CEVAL = ("ceval/ceval-exam",)
@@ -42,11 +42,11 @@ _TAGS = re.compile(r"\[.*?\]")
 
 
 @dataclass(frozen=True)
-class Shape:
+class LocalFormat:
     """One entry of ``data/``: the hub ids it is made of, and the function that writes what a manifest has of it."""
 
     ids: tuple[tuple[str, ...], ...]
-    write: Callable[[Bench, Path], None]
+    write: Callable[[ManifestRows, Path], None]
 
 
 def _lines(path: Path, rows: Iterable[Row] | None) -> None:
@@ -67,12 +67,12 @@ def _table(path: Path, rows: Iterable[Sequence[object]]) -> None:
         csv.writer(file).writerows(rows)
 
 
-def _copy(ids: tuple[str, ...], split: str, name: str) -> Shape:
+def _copy(ids: tuple[str, ...], split: str, name: str) -> LocalFormat:
     """A shape whose rows are used unchanged."""
-    return Shape((ids,), lambda bench, out: _lines(out / name, bench.rows(ids, split)))
+    return LocalFormat((ids,), lambda bench, out: _lines(out / name, bench.rows(ids, split)))
 
 
-def _mmlu(bench: Bench, out: Path) -> None:
+def _mmlu(bench: ManifestRows, out: Path) -> None:
     for subject in bench.configs(*MMLU):
         for folder, split in (("dev", "dev"), ("val", "validation"), ("test", "test")):
             if rows := bench.rows(MMLU, split, subject):
@@ -80,7 +80,7 @@ def _mmlu(bench: Bench, out: Path) -> None:
                 _table(out / folder / f"{subject}_{folder}.csv", table)
 
 
-def _ceval(bench: Bench, out: Path) -> None:
+def _ceval(bench: ManifestRows, out: Path) -> None:
     choices = ["id", "question", "A", "B", "C", "D"]
     heads = {"dev": [*choices, "answer", "explanation"], "val": [*choices, "answer"], "test": choices}
     for subject in bench.configs(*CEVAL):
@@ -90,7 +90,7 @@ def _ceval(bench: Bench, out: Path) -> None:
                 _table(out / "formal_ceval" / split / f"{subject}_{split}.csv", table)
 
 
-def _mmlu_pro(bench: Bench, out: Path) -> None:
+def _mmlu_pro(bench: ManifestRows, out: Path) -> None:
     for split in ("test", "validation"):
         _lines(out / f"{split}.jsonl", bench.rows(MMLU_PRO, split))
 
@@ -107,7 +107,7 @@ def _hellaswag_row(row: Row) -> Row:
     return {"query": _untagged(context), "choices": endings, "gold": int(row["label"])}
 
 
-def _hellaswag(bench: Bench, out: Path) -> None:
+def _hellaswag(bench: ManifestRows, out: Path) -> None:
     if (rows := bench.rows(HELLASWAG, "validation")) is not None:
         _lines(out / "hellaswag.jsonl", map(_hellaswag_row, rows))
     # The pool of the 10-shot configs: already in OpenCompass's columns, because no hub split is that pool.
@@ -120,14 +120,14 @@ def _arc_row(row: Row) -> Row:
     return {"id": row["id"], "question": {"stem": row["question"], "choices": options}, "answerKey": row["answerKey"]}
 
 
-def _arc(bench: Bench, out: Path) -> None:
+def _arc(bench: ManifestRows, out: Path) -> None:
     for ids, folder, stem in ((ARC_C, "ARC-c", "ARC-Challenge"), (ARC_E, "ARC-e", "ARC-Easy")):
         for split, name in (("validation", "Dev"), ("test", "Test")):
             if (rows := bench.rows(ids, split)) is not None:
                 _lines(out / folder / f"{stem}-{name}.jsonl", map(_arc_row, rows))
 
 
-def _gsm8k(bench: Bench, out: Path) -> None:
+def _gsm8k(bench: ManifestRows, out: Path) -> None:
     for split in ("train", "test"):
         _lines(out / f"{split}.jsonl", bench.rows(GSM8K, split))
 
@@ -136,7 +136,7 @@ def _numbered(rows: Iterable[Row]) -> dict[str, Row]:
     return {str(number): row for number, row in enumerate(rows)}
 
 
-def _math(bench: Bench, out: Path) -> None:
+def _math(bench: ManifestRows, out: Path) -> None:
     problems = [row for subject in bench.configs(*MATH) for row in bench.rows(MATH, "test", subject) or ()]
     if problems:
         _whole(out / "math.json", _numbered(problems))
@@ -145,7 +145,7 @@ def _math(bench: Bench, out: Path) -> None:
         _lines(out / "test_prm800k_500.jsonl", rows)  # CustomDataset
 
 
-def _mbpp(bench: Bench, out: Path) -> None:
+def _mbpp(bench: ManifestRows, out: Path) -> None:
     # The loaders cut by position: [:10] shots and [10:510] test, sanitized [:7] and [7:264]. So all splits or nothing.
     for ids, name in ((MBPP, "mbpp"), (MBPP_SANITIZED, "sanitized-mbpp")):
         parts = [bench.rows(ids, split) for split in ("prompt", "test", "validation", "train")]
@@ -154,32 +154,32 @@ def _mbpp(bench: Bench, out: Path) -> None:
             _lines(out / f"{name}.jsonl", sorted(rows, key=lambda row: int(row["task_id"])))
 
 
-def _mbpp_plus(bench: Bench, out: Path) -> None:
+def _mbpp_plus(bench: ManifestRows, out: Path) -> None:
     if (rows := bench.rows(MBPP_PLUS, "test")) is not None:
         # Its configs ask for MBPP's column name.
         _lines(out / "mbpp_plus.jsonl", ({**row, "text": row["prompt"]} for row in rows))
 
 
-def _bbh(bench: Bench, out: Path) -> None:
+def _bbh(bench: ManifestRows, out: Path) -> None:
     for task in bench.configs(*BBH):
         if (rows := bench.rows(BBH, "test", task)) is not None:
             _whole(out / "data" / f"{task}.json", {"examples": rows})
 
 
-def _aime_2024(bench: Bench, out: Path) -> None:
+def _aime_2024(bench: ManifestRows, out: Path) -> None:
     rows = bench.rows(AIME_2024, "opencompass")  # OpenCompass's own wording, where the manifest has it
     if rows is None and (hub := bench.rows(AIME_2024, "train")) is not None:
         rows = [{"origin_prompt": row["Problem"], "gold_answer": str(row["Answer"])} for row in hub]
     _lines(out, rows)
 
 
-def _aime_2025(bench: Bench, out: Path) -> None:
+def _aime_2025(bench: ManifestRows, out: Path) -> None:
     if (rows := bench.rows(AIME_2025, "test")) is not None:
         pairs = ({"question": row.get("problem", row.get("question")), "answer": str(row["answer"])} for row in rows)
         _lines(out / "aime2025.jsonl", pairs)
 
 
-def _olympiad(bench: Bench, out: Path) -> None:
+def _olympiad(bench: ManifestRows, out: Path) -> None:
     rows = bench.rows(OLYMPIAD, "train")
     if rows is not None:
         # What the subset's name says; some copies of the data leave these columns out.
@@ -187,51 +187,51 @@ def _olympiad(bench: Bench, out: Path) -> None:
         _whole(out / "OE_TO_maths_en_COMP.json", [{**same, **row} for row in rows])
 
 
-def _triviaqa(bench: Bench, out: Path) -> None:
+def _triviaqa(bench: ManifestRows, out: Path) -> None:
     for split in ("train", "validation"):
         if (rows := bench.rows(TRIVIAQA, split)) is not None:
             pairs = ({"question": row["question"], "answer": row["answer"]["aliases"]} for row in rows)
             _lines(out / f"triviaqa-{split}.jsonl", pairs)
 
 
-SHAPES: dict[str, Shape] = {
-    "ARC": Shape((ARC_C, ARC_E), _arc),
-    "BBH": Shape((BBH,), _bbh),
-    "OlympiadBench": Shape((OLYMPIAD,), _olympiad),
-    "aime.jsonl": Shape((AIME_2024,), _aime_2024),
-    "aime2025": Shape((AIME_2025,), _aime_2025),
-    "ceval": Shape((CEVAL,), _ceval),
-    "gsm8k": Shape((GSM8K,), _gsm8k),
-    "hellaswag": Shape((HELLASWAG,), _hellaswag),
+LOCAL_FORMATS: dict[str, LocalFormat] = {
+    "ARC": LocalFormat((ARC_C, ARC_E), _arc),
+    "BBH": LocalFormat((BBH,), _bbh),
+    "OlympiadBench": LocalFormat((OLYMPIAD,), _olympiad),
+    "aime.jsonl": LocalFormat((AIME_2024,), _aime_2024),
+    "aime2025": LocalFormat((AIME_2025,), _aime_2025),
+    "ceval": LocalFormat((CEVAL,), _ceval),
+    "gsm8k": LocalFormat((GSM8K,), _gsm8k),
+    "hellaswag": LocalFormat((HELLASWAG,), _hellaswag),
     "humaneval": _copy(HUMANEVAL, "test", "human-eval-v2-20210705.jsonl"),
     "ifeval": _copy(IFEVAL, "train", "input_data.jsonl"),
-    "math": Shape((MATH, MATH_500), _math),
-    "mbpp": Shape((MBPP, MBPP_SANITIZED), _mbpp),
-    "mbpp_plus": Shape((MBPP_PLUS,), _mbpp_plus),
-    "mmlu": Shape((MMLU,), _mmlu),
-    "mmlu_pro": Shape((MMLU_PRO,), _mmlu_pro),
-    "triviaqa": Shape((TRIVIAQA,), _triviaqa),
+    "math": LocalFormat((MATH, MATH_500), _math),
+    "mbpp": LocalFormat((MBPP, MBPP_SANITIZED), _mbpp),
+    "mbpp_plus": LocalFormat((MBPP_PLUS,), _mbpp_plus),
+    "mmlu": LocalFormat((MMLU,), _mmlu),
+    "mmlu_pro": LocalFormat((MMLU_PRO,), _mmlu_pro),
+    "triviaqa": LocalFormat((TRIVIAQA,), _triviaqa),
 }
 """By the first part of the path below ``data/``."""
 
 
-def write(name: str, bench: Bench, out: Path) -> None:
+def write(name: str, bench: ManifestRows, out: Path) -> None:
     """Writes ``data/<name>`` at ``out``; nothing where the manifest has none of its data sets.
 
     Raises:
         DataError: a file is missing or changed, or its rows lack a column.
     """
     try:
-        SHAPES[name].write(bench, out)
+        LOCAL_FORMATS[name].write(bench, out)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        ids = ", ".join(hub_id for group in SHAPES[name].ids for hub_id in group)
+        ids = ", ".join(hub_id for group in LOCAL_FORMATS[name].ids for hub_id in group)
         raise DataError(
             f"{bench.folder}: rows of {ids} are not in the hub's columns ({type(error).__name__}: {error});"
             f" OpenCompass's data/{name} cannot be made from them"
         ) from error
 
 
-def remarks(local: str, bench: Bench) -> list[str]:
+def remarks(local: str, bench: ManifestRows) -> list[str]:
     """What a reader of the scores should know of the data behind a path such as ``data/aime.jsonl``."""
     if local == "data/aime.jsonl" and bench.has(*AIME_2024) and bench.rows(AIME_2024, "opencompass") is None:
         return ["AIME 2024 has the wording of its hub data set, which differs a little from OpenCompass's own file"]

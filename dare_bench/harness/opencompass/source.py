@@ -16,22 +16,23 @@ from functools import partial
 from typing import Any
 
 from dare_bench.config import RunSpec
-from dare_bench.errors import DareError, unknown
+from dare_bench.errors import unknown
+from dare_bench.harness.common.answering import answered, failure_rows, unanswered
 from dare_bench.harness.common.code_eval import CodeRunner
 from dare_bench.harness.common.hashing import documents_hash
 from dare_bench.harness.common.repeats import equal_repeats
 from dare_bench.harness.common.requests import RequestBuilder
 from dare_bench.harness.common.result import HarnessResult
 from dare_bench.harness.common.scoring_process import check_scoring, score, unprotected, worker
-from dare_bench.harness.opencompass.catalog import Catalogue
+from dare_bench.harness.opencompass.catalog import ConfigCatalog
 from dare_bench.harness.opencompass.config_definition import definition
-from dare_bench.harness.opencompass.dataset import DataSet, Question
+from dare_bench.harness.opencompass.dataset import DataSet, DataSetQuestion
 from dare_bench.harness.opencompass.layout import lay_out
 from dare_bench.harness.opencompass.programs import runs_code
 from dare_bench.harness.opencompass.quiet_opencompass import quiet
 from dare_bench.harness.opencompass.refusals import evaluating
 from dare_bench.harness.opencompass.result_rows import shown
-from dare_bench.harness.opencompass.result_tables import Results
+from dare_bench.harness.opencompass.result_tables import ResultTables
 from dare_bench.harness.opencompass.scorer import Scorer
 from dare_bench.harness.opencompass.selection import check_data, check_flags, configs_of, groups_of
 from dare_bench.protocols import Answer, LoadedModel
@@ -40,7 +41,7 @@ from dare_bench.types import Generation, Request, Sample
 log = logging.getLogger(__name__)
 
 
-Pairs = dict[int, list[tuple[Request, Sample]]]
+AnsweredDocuments = dict[int, list[tuple[Request, Sample]]]
 """By document: the requests of one repeat with their samples."""
 
 
@@ -75,12 +76,12 @@ class OpenCompassSource:
     @staticmethod
     def knows(task: str, spec: RunSpec) -> bool:
         """Is that the name of a config?"""
-        return task.partition(":")[0] in Catalogue().entries
+        return task.partition(":")[0] in ConfigCatalog().entries
 
     @staticmethod
     def paths(spec: RunSpec) -> list[str]:
         """The words of ``tasks`` that are no names, but config files."""
-        catalogue = Catalogue(spec.include_path)
+        catalogue = ConfigCatalog(spec.include_path)
         return [word for word in spec.tasks if catalogue.is_path(word)]
 
     def __init__(self, spec: RunSpec, model: LoadedModel) -> None:
@@ -155,28 +156,23 @@ class OpenCompassSource:
         Args:
             only: documents to ask and score, by task; tasks that it does not name are left whole.
         """
-        requests = [r for r in self.requests() if only is None or r.task not in only or r.doc_id in only[r.task]]
-        samples = list(answer(requests))
-        if len(samples) != len(requests):
-            raise DareError(f"{len(requests)} requests got {len(samples)} samples; one each is needed")
-        failures: dict[tuple[str, Any], str] = {}
-        for request, sample in zip(requests, samples, strict=True):
-            if sample.error is not None or sample.answer is None:
-                failures.setdefault((request.task, request.doc_id), sample.error or "no answer")
-        for sample in samples:
-            self.watch(sample)  # where nobody did while answers came
-        for request, sample in zip(requests, samples, strict=True):
+        pairs = answered(self.requests(), answer, only)
+        failures = unanswered(pairs)
+        for _, sample in pairs:
+            self.watch(sample)  # where it was not watched while answers came
+        for request, sample in pairs:
             if isinstance(sample.answer, Generation):
                 scorer, text = self._scorers[request.task], sample.answer.text or ""
                 if (why := scorer.refusal(int(request.doc_id), text)) is not None:
                     failures.setdefault((request.task, request.doc_id), why)
-        kept: dict[str, dict[int, Pairs]] = {name: {} for name in self._scorers}
-        for request, sample in zip(requests, samples, strict=True):
+        kept: dict[str, dict[int, AnsweredDocuments]] = {name: {} for name in self._scorers}
+        for request, sample in pairs:
             if (request.task, request.doc_id) not in failures:
                 repeats = kept[request.task].setdefault(request.repeat, {})
                 repeats.setdefault(int(request.doc_id), []).append((request, sample))
         try:
             folders = [self.spec.data_dir, *self._layout.folders, *self.spec.include_path]
+            requests = [request for request, _ in pairs]
             formulas = [name for name, scorer in self._scorers.items() if scorer.evaluation.compares_formulas]
             return score(lambda: self._result(kept, failures, requests), requests, folders, formulas=formulas)
         finally:
@@ -184,7 +180,10 @@ class OpenCompassSource:
             self._runner.close()
 
     def _result(
-        self, kept: Mapping[str, Mapping[int, Pairs]], failures: Mapping[tuple[str, Any], str], asked: list[Request]
+        self,
+        kept: Mapping[str, Mapping[int, AnsweredDocuments]],
+        failures: Mapping[tuple[str, Any], str],
+        asked: list[Request],
     ) -> HarnessResult:
         """Runs OpenCompass's code on answers, so only ever in the scoring process."""
         self._runner.look_up_only()
@@ -192,9 +191,12 @@ class OpenCompassSource:
             return self._scored(kept, failures, asked)
 
     def _scored(
-        self, kept: Mapping[str, Mapping[int, Pairs]], failures: Mapping[tuple[str, Any], str], asked: list[Request]
+        self,
+        kept: Mapping[str, Mapping[int, AnsweredDocuments]],
+        failures: Mapping[tuple[str, Any], str],
+        asked: list[Request],
     ) -> HarnessResult:
-        found = Results(self.version)
+        found = ResultTables(self.version)
         for name, repeats in kept.items():
             found.add(self._scorers[name], repeats)
         found.add_groups(groups_of(self._configs))
@@ -212,7 +214,7 @@ class OpenCompassSource:
             samples=found.samples,
             fingerprints={name: self._fingerprint(self._scorers[name], list(documents[name])) for name in kept},
             notes=list(dict.fromkeys(notes)),
-            failures=[{"task": task, "doc_id": doc, "error": error} for (task, doc), error in failures.items()],
+            failures=failure_rows(failures),
             extraction=found.extraction,
             execution=self._runner.facts(found.statuses) if found.statuses else None,
         )
@@ -253,7 +255,7 @@ class OpenCompassSource:
             numpy.random.set_state(states[1])
 
 
-def _asked(question: Question) -> str:
+def _asked(question: DataSetQuestion) -> str:
     """A question's text, for the fingerprint; an answer's settings are not part of the task."""
     args = question.args[:1] if question.request_type == "generate_until" else question.args
     return "\x1f".join(map(shown, args))

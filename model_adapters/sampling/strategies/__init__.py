@@ -9,7 +9,6 @@ Shape letters: N open positions, R rows.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -54,7 +53,7 @@ class TurnOutcome:
         return self.deterministic_R & (self.changed_R == 0)
 
 
-class Strategy(BaseModel, ABC):
+class Strategy(BaseModel):
     """One way of unmasking; its fields are its settings, and its docstring says how exact it is.
 
     Most strategies rank positions by a score and write the best: they say how many in :meth:`count`. Others override
@@ -83,7 +82,7 @@ class Strategy(BaseModel, ABC):
 
     @property
     def decision(self) -> Hashable:
-        """Rows that agree in this select positions by the same tensor operations."""
+        """Rows that agree in this select positions together; to override where selecting reads ``steps``."""
         return self.model_copy(update={"steps": None})
 
     def planned(self, length: int) -> int:
@@ -109,9 +108,9 @@ class Strategy(BaseModel, ABC):
         planned = float(self.planned(length))
         return min(planned, max(1.0, length / tokens_per_forward)) if self.parallel and tokens_per_forward else planned
 
-    @abstractmethod
     def count(self, ranked: Ranked, at: OpenPositions) -> tuple[Tensor, Tensor]:
         """How many of each row's best positions are written, int64 [R], and the margin of that, float64 [R]."""
+        raise NotImplementedError(f"{type(self).__name__} overrides neither count nor select")
 
     def select(self, proposal: Proposal, at: OpenPositions) -> Selection:
         """The positions that are written."""
@@ -126,7 +125,7 @@ class Strategy(BaseModel, ABC):
 
 
 class WrappedStrategy(Strategy):
-    """A strategy that changes one thing about another."""
+    """A strategy that changes one thing about another; it overrides :meth:`select`."""
 
     inner: Strategy
 
@@ -152,9 +151,6 @@ class WrappedStrategy(Strategy):
 
     def expected_forwards(self, length: int, tokens_per_forward: float | None = None) -> float:
         return self.inner.expected_forwards(length, tokens_per_forward)
-
-    def count(self, ranked: Ranked, at: OpenPositions) -> tuple[Tensor, Tensor]:
-        return self.inner.count(ranked, at)
 
     def finished(self, turn: TurnOutcome) -> Tensor:
         return self.inner.finished(turn)

@@ -7,7 +7,6 @@ from collections.abc import Hashable, Sequence
 from pydantic import Field
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.ranking import Ranked
 from dare_bench.model_adapters.sampling.scores import SCORES, PositionScore
 from dare_bench.model_adapters.sampling.strategies import Selection, Strategy
 from dare_bench.model_adapters.sampling.strategies.quota import time_ratios
@@ -42,9 +41,6 @@ class Bernoulli(Strategy):
 
     def limit(self, length: int, schedule: Sequence[int]) -> int:
         return self.steps
-
-    def count(self, ranked: Ranked, at: OpenPositions) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError("every position decides by itself")
 
     def select(self, proposal: Proposal, at: OpenPositions) -> Selection:
         ratio_S = self.ratio_S.to(proposal.score_N.device)

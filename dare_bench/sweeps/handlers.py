@@ -1,4 +1,4 @@
-"""What doing a node means: a training, the evaluations of a checkpoint, the board."""
+"""How each kind of node is done: a training, the evaluations of a checkpoint, the board."""
 
 from __future__ import annotations
 
@@ -16,29 +16,31 @@ from dare_bench.reading import read_json
 from dare_bench.runs.reader import Run
 from dare_bench.runs.text import no_answer
 from dare_bench.runs.writer import atomic_write_json
-from dare_bench.sweeps.graph import Node
-from dare_bench.sweeps.job import Doer
+from dare_bench.sweeps.graph import SweepNode
 from dare_bench.sweeps.record import Record, run_content
 
+Handler = Callable[[Path, SweepNode, Mapping[str, Any], Record], dict[str, Any]]
+"""Does a node: (OUT, node, settings of the place: ``device``) -> outputs. What it raises is the node's failure; what it
+has put into the record's outputs and cost by then is kept."""
 Builder = Callable[..., Any]
 """Builds a site: (runs, out, board=name or file)."""
 BUILDER = "dare_bench.leaderboards.builder:build"
 """Reached by name, as everything that the core does not import: boards stand on runs alone."""
 
 
-def train(out: Path, node: Node, place: Mapping[str, Any], record: Record) -> dict[str, Any]:
+def train(out: Path, node: SweepNode, place: Mapping[str, Any], record: Record) -> dict[str, Any]:
     """Train, or go on from the last checkpoint in the folder."""
     from dare_bench.training.run import train as work
 
-    _count_from_here()
+    _reset_peak_memory()
     folder = node.place(out)
     fields = {**node.asked, **_given(place)}
     trained = work(output_path=str(folder), **{**fields, **fields.pop("options", {})})
-    record.cost |= {**_facts(), **_steps(folder)}
+    record.cost |= {**_gpu_facts(), **_steps(folder)}
     return {"path": node.id, "content": fingerprint.content_hash(trained.path)}
 
 
-def evaluate(out: Path, node: Node, place: Mapping[str, Any], record: Record) -> dict[str, Any]:
+def evaluate(out: Path, node: SweepNode, place: Mapping[str, Any], record: Record) -> dict[str, Any]:
     """Make all runs that the evaluation stands for (a suite stands for many); those that are finished are only read.
 
     Raises:
@@ -51,17 +53,17 @@ def evaluate(out: Path, node: Node, place: Mapping[str, Any], record: Record) ->
     runs = [outcome.run for outcome in outcomes if outcome.run is not None]
     record.outputs |= outputs_of(runs)
     record.cost |= _cost(runs)
-    _complain(outcomes)
+    _raise_failures(outcomes)
     return record.outputs
 
 
-DOERS: Mapping[str, Doer] = {"train": train, "eval": evaluate}
+HANDLERS: Mapping[str, Handler] = {"train": train, "eval": evaluate}
 
 
-def board(builder: Builder | str) -> Doer:
-    """The doer of a board by a site builder, or by the name ``module:attribute`` of one."""
+def board(builder: Builder | str) -> Handler:
+    """The handler of a board by a site builder, or by the name ``module:attribute`` of one."""
 
-    def build(out: Path, node: Node, place: Mapping[str, Any], record: Record) -> dict[str, Any]:
+    def build(out: Path, node: SweepNode, place: Mapping[str, Any], record: Record) -> dict[str, Any]:
         make = builder
         if isinstance(make, str):
             module, _, attribute = make.partition(":")
@@ -83,17 +85,17 @@ def _given(place: Mapping[str, Any]) -> dict[str, Any]:
 def outputs_of(runs: Sequence[Run]) -> dict[str, Any]:
     """What a node's file says of its runs: their scores, and a hash of all they hold."""
     content = fingerprint.digest([run_content(run) for run in runs], 32)
-    return {"runs": [_told(run) for run in runs], "content": content}
+    return {"runs": [_run_summary(run) for run in runs], "content": content}
 
 
-def _told(run: Run) -> dict[str, Any]:
+def _run_summary(run: Run) -> dict[str, Any]:
     heads = [score for task in run.top_level() if (score := run.headline(task)) is not None]
     scores = [{"task": s.task, "metric": s.key, "value": s.value, "lo": s.lo, "hi": s.hi, "n": s.n} for s in heads]
     results = f"runs/{run.path.name}/{run.results_file.name}" if run.results_file is not None else None
     return {"id": run.path.name, "results": results, "status": run.status, "scores": scores}
 
 
-def _complain(outcomes: list[Outcome]) -> None:
+def _raise_failures(outcomes: list[Outcome]) -> None:
     refused = [outcome for outcome in outcomes if outcome.run is None]
     if refused:
         first = refused[0]
@@ -126,12 +128,12 @@ def _steps(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _count_from_here() -> None:
+def _reset_peak_memory() -> None:
     if _cuda() is not None:
         _cuda().reset_peak_memory_stats()
 
 
-def _facts() -> dict[str, Any]:
+def _gpu_facts() -> dict[str, Any]:
     cuda = _cuda()
     if cuda is None:
         return {}

@@ -1,0 +1,51 @@
+"""What a harness logs becomes notes of the run, and its progress bars are off."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+
+_MOST = 12
+
+
+class NotesHandler(logging.Handler):
+    """Appends the first line of each warning to ``notes``, once each, up to a dozen.
+
+    Args:
+        harness: stands before each note.
+        notes: None drops the warnings.
+        ignored: a warning with one of these texts is dropped.
+    """
+
+    def __init__(self, harness: str, notes: list[str] | None, ignored: Sequence[str] = ()) -> None:
+        super().__init__(logging.WARNING)
+        self._harness, self._notes, self._ignored, self._left = harness, notes, ignored, _MOST
+
+    def emit(self, record: logging.LogRecord) -> None:
+        first = record.getMessage().strip().split("\n")[0][:200]
+        note = f"{self._harness}: {first}"
+        if self._notes is None or not first or note in self._notes or any(text in first for text in self._ignored):
+            return
+        if self._left:
+            self._left -= 1
+            self._notes.append(note)
+
+
+@contextlib.contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Within it the datasets library draws none."""
+    import datasets
+
+    hidden = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not hidden:
+            datasets.enable_progress_bars()
+
+
+def wants_details() -> bool:
+    """Is the logger ``dare_bench`` at DEBUG? A harness then logs and draws as always."""
+    return logging.getLogger("dare_bench").isEnabledFor(logging.DEBUG)

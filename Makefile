@@ -42,7 +42,7 @@ check: venv
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-cache
 	@$(PYTEST)
 
 bench: venv

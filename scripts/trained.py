@@ -14,8 +14,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from dare_bench.analysis.paired_tests import mcnemar
 from dare_bench.runs.reader import Run, find_runs
-from dare_bench.stats.paired import mcnemar
 
 DOCS, RUNS = Path("docs/trained"), Path("leaderboards/examples/trained")
 BEGIN, END = "<!-- table: made by scripts/trained.py -->", "<!-- end of table -->"

@@ -112,7 +112,7 @@ FILES: dict[str, tuple[Damage, str]] = {
     "header: a list": (written(WEIGHTS, framed(b"[]")), "expected a JSON object"),
     "header: no UTF-8": (written(WEIGHTS, framed(b'{"\xff": 1}')), "not UTF-8"),
     "header: longer than the file": (written(WEIGHTS, (1 << 62).to_bytes(8, "little") + b"{}"), "not a safetensors"),
-    "header: written twice": (twice, "is written twice"),
+    "header: written twice": (twice, "duplicate key"),
     "header: begins before the data": (held(data_offsets=[-1, 5]), "data_offsets=[-1, 5]"),
     "header: ends before it begins": (held(data_offsets=[9, 5]), "begins and ends"),
     "header: one offset": (held(data_offsets=[9]), "begins and ends"),

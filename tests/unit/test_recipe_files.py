@@ -93,10 +93,10 @@ def test_doubts_are_added_up_unless_only_some_are_wanted(tmp_path, own, like, ta
         ("tasks: toy}", "tusks: toy}", "scores.a.run.tusks"),
         ("layers: 2", "layers: 0", "facts.layers=0"),
         ("  b:", "  long:", "'long' is both a variant and a score"),
-        ("  long: {", "  wide: {", "'wide' a variant in the shared files; rename this one"),
+        ("  long: {", "  wide: {", "'wide' is already a variant in the shared files; rename this one"),
         ("scores:", "scores: 3\nmore:", "'scores' must be a mapping, found int"),
         ("run: {tasks: toy}}", "run: null}", "without 'run', 'doubts' must say why"),
-        ("family: llada", "family: llada\nfamily: dream", "key 'family' is written twice"),
+        ("family: llada", "family: llada\nfamily: dream", "duplicate key 'family'"),
     ],
 )
 def test_a_malformed_file_is_one_line_that_names_file_and_entry(tmp_path, old, new, said):

@@ -13,7 +13,13 @@ from dare_bench.errors import ModelOutputError
 from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.reference import topk_choice
 from dare_bench.model_adapters.sampling.scores import SCORES
-from dare_bench.model_adapters.sampling.stopping import first_stop, response_text, stop_is_final, through_eos
+from dare_bench.model_adapters.sampling.stopping import (
+    StoppingPolicy,
+    first_stop,
+    response_text,
+    stop_is_final,
+    through_eos,
+)
 from dare_bench.model_adapters.sampling.strategies.carry import Carry
 from dare_bench.model_adapters.sampling.strategies.dynamic import Dynamic
 from dare_bench.model_adapters.sampling.strategies.factor import Factor
@@ -171,6 +177,15 @@ def test_text_is_cut_at_eos_then_at_stop_strings():
     assert response_text(Letters(), [1, 3, 4, 0], [0], ("Q:", "\n\n"), False) == ("a", True)
     assert response_text(Letters(), [1, 2, 0, 5, 4, 1], [0], ("Q:",), True) == ("abc", True)
     assert response_text(Letters(), [0, 1], [0], ("x",), False) == ("", False)
+
+
+def test_a_row_stops_at_an_eos_only_once_all_before_it_is_written():
+    eos, mask = 8, 9
+    policy = StoppingPolicy(early_stop=True, eos_ids=(eos,))
+    assert policy.is_final([1, eos, mask], mask, None)
+    assert not policy.is_final([1, mask, eos], mask, None)
+    assert not policy.is_final([1, 2], mask, None)
+    assert not StoppingPolicy(early_stop=False, eos_ids=(eos,)).is_final([1, eos], mask, None)
 
 
 def test_stop_strings():

@@ -129,7 +129,7 @@ def test_merging_does_not_write_into_the_suite() -> None:
         ("entries: [{name: a, harness: x, tasks: t, shots: 3}]", "'entries.0.shots' is not a field of a suite"),
         ("entries: [{name: a, harness: x, tasks: t, repeats: 0}]", "repeats=0"),
         ("entries: [{name: a, harness: x, tasks: t, needs: gpu}]", "needs.0='gpu'"),
-        ("entries: [{name: a, harness: x, tasks: t}, {name: a, harness: x, tasks: u}]", "entry 'a' is there twice"),
+        ("entries: [{name: a, harness: x, tasks: t}, {name: a, harness: x, tasks: u}]", "duplicate entry 'a'"),
     ],
 )
 def test_a_file_that_is_no_suite(tmp_path: Path, text: str, says: str) -> None:

@@ -115,9 +115,9 @@ TOKENIZERS: dict[str, Callable[[Path, str], Any]] = {
 
 
 def by_lm_eval(tokenizer: Any) -> str:
-    from dare_bench.harness.lm_eval.lm import Asker
+    from dare_bench.harness.lm_eval.lm import AnsweringLM
 
-    return Asker(SimpleNamespace(tokenizer=tokenizer)).apply_chat_template(MESSAGES)  # type: ignore[arg-type]
+    return AnsweringLM(SimpleNamespace(tokenizer=tokenizer)).apply_chat_template(MESSAGES)  # type: ignore[arg-type]
 
 
 WAYS: dict[str, Callable[[Any], Any]] = {

@@ -37,6 +37,10 @@ class ToyDecoding(Decoding):
     cfg_scale: float = 0.0
     remasking: str = "low_confidence"
 
+    @property
+    def deterministic(self) -> bool:
+        return super().deterministic and self.remasking != "random"
+
 
 class ToyTokenizer:
     """Bytes; the chat template writes ``[role]content``."""

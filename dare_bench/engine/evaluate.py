@@ -149,7 +149,7 @@ def settled(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) -> tupl
         )
     if "tasks" not in given:
         raise UsageError(
-            "no task named; give --tasks name,name, in Python tasks='name,name' (dare-bench ls tasks lists them)"
+            "no task given; use --tasks name,name, in Python tasks='name,name' (dare-bench ls tasks lists them)"
         )
     whole = run_spec(**given)
     if whole.data_dir is None and (found := os.environ.get("DARE_BENCH_DATA")):

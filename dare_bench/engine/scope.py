@@ -21,7 +21,7 @@ class Scope:
     @classmethod
     def of(cls, limit: int | float | None, samples: Mapping[str, Iterable[int]] | None) -> Scope:
         if limit is not None and samples is not None:
-            raise UsageError("--limit and --samples exclude each other; --samples names the documents by itself")
+            raise UsageError("--limit and --samples exclude each other; omit one of them")
         if limit is not None and limit >= 1:
             limit = int(limit)  # lm-eval reads 2.0 as two documents
         named = {task: tuple(sorted(set(ids))) for task, ids in samples.items()} if samples is not None else None

@@ -23,63 +23,69 @@ class TrainSpec(BaseModel):
     method: str
     model: str = Field(description="Checkpoint to start from: a folder, a hub id or a bundled name.")
     adapter: str | None = Field(
-        None, description="LoRA folder to go on training (with --peft lora; rank and targets are its own)."
+        None, description="LoRA folder to continue training (with --peft lora; it determines rank and targets)."
     )
     data: str | None = Field(
-        None, description="Training data: a JSONL or parquet file, a folder, a pattern or a hub id."
+        None, description="Training data: a JSONL or parquet file, a folder, a glob pattern or a hub id."
     )
     task: str | None = Field(None, description="Training data: our own task's training split (dare_sudoku, ...).")
-    output_path: str = Field(description="Folder of the trained checkpoint; the same command resumes in it.")
+    output_path: str = Field(description="Output folder of the trained checkpoint; the same command resumes in it.")
 
     split: str = Field("train", description="Split of a hub data set.")
     rows: int | None = Field(None, ge=1, description="First N rows of the data.")
-    max_length: int | None = Field(None, ge=2, description="Most tokens of a row (default: the model's context).")
+    max_length: int | None = Field(
+        None, ge=2, description="Maximum number of tokens of a row (default: the model's context length)."
+    )
     overlong: Literal["error", "drop", "truncate"] = Field(
-        "error", description="Rows beyond max_length: an error, left out (and counted), or their answer cut."
+        "error", description="Rows longer than max_length: stop with an error, drop the row, or truncate its answer."
     )
 
-    family: str | None = Field(None, description="Family, where config.json does not tell.")
-    model_args: dict[str, Any] = Field(default_factory=dict, description="k=v,k=v for opening the model.")
-    device: str | None = Field(None, description="cpu, cuda, cuda:1, ... (default: CUDA where there is one).")
+    family: str | None = Field(None, description="Family, if config.json does not identify it.")
+    model_args: dict[str, Any] = Field(default_factory=dict, description="k=v,k=v for loading the model.")
+    device: str | None = Field(None, description="cpu, cuda, cuda:1, ... (default: CUDA if available).")
     dtype: str | None = Field(
-        None, description="Dtype of the weights (default: float32; of a base under LoRA, on a GPU the checkpoint's)."
+        None, description="Dtype of the weights (default: float32; the checkpoint's for a LoRA base on a GPU)."
     )
 
     peft: Literal["lora"] | None = Field(None, description="Train an adapter instead of the weights.")
     lora_r: int = Field(32, ge=1, le=8192, description="Rank of the adapter.")
-    lora_alpha: float = Field(16.0, gt=0, description="The adapter's part is scaled by alpha / r.")
+    lora_alpha: float = Field(16.0, gt=0, description="The adapter's update is scaled by alpha / r.")
     lora_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout before the adapter.")
     lora_targets: tuple[str, ...] = Field(
         ("attention", "mlp"),
-        description="Groups (attention, mlp, router, experts, head) or module names, by commas.",
+        description="Groups (attention, mlp, router, experts, head) or module names, separated by commas.",
     )
 
-    max_steps: int | None = Field(None, ge=1, description="Optimizer steps; wins over num_train_epochs.")
+    max_steps: int | None = Field(None, ge=1, description="Number of optimizer steps; overrides num_train_epochs.")
     num_train_epochs: float = Field(3.0, gt=0, description="Passes over the data.")
-    per_device_train_batch_size: int = Field(8, ge=1, description="Rows (pairs) of a forward on one device.")
-    gradient_accumulation_steps: int = Field(1, ge=1, description="Forwards of an optimizer step.")
-    learning_rate: float | None = Field(None, gt=0, description="Highest learning rate (default: the method's).")
+    per_device_train_batch_size: int = Field(8, ge=1, description="Rows (or pairs) per forward pass and device.")
+    gradient_accumulation_steps: int = Field(1, ge=1, description="Forward passes per optimizer step.")
+    learning_rate: float | None = Field(None, gt=0, description="Peak learning rate (default: the method's).")
     lr_scheduler_type: str = Field("cosine", description="linear, cosine, constant_with_warmup, ...")
-    warmup_steps: float = Field(0.1, ge=0, description="Steps of warm-up; below 1, their share of all steps.")
+    warmup_steps: float = Field(0.1, ge=0, description="Number of warm-up steps; below 1, a fraction of all steps.")
     weight_decay: float = Field(0.01, ge=0, description="AdamW's weight decay.")
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's beta1.")
     adam_beta2: float = Field(0.95, ge=0, lt=1, description="AdamW's beta2.")
     adam_epsilon: float = Field(1e-8, gt=0, description="AdamW's epsilon.")
-    max_grad_norm: float = Field(1.0, ge=0, description="Gradients are clipped to this norm; 0: not.")
-    gradient_checkpointing: bool = Field(False, description="Compute activations twice instead of keeping them.")
-    bf16: bool = Field(False, description="Compute in bfloat16 beside float32 weights.")
-    fsdp: bool = Field(False, description="Shard the model over the processes (FSDP2).")
-    seed: int = Field(0, ge=0, lt=2**32, description="Of noise, order of rows, new adapters and our own tasks' rows.")
-
-    logging_steps: int = Field(10, ge=1, description="Loss and figures every N steps.")
-    report_to: tuple[str, ...] = Field(
-        ("tensorboard",), description="Trackers that are used where installed: tensorboard, wandb, trackio; none."
+    max_grad_norm: float = Field(1.0, ge=0, description="Gradient clipping norm; 0 disables clipping.")
+    gradient_checkpointing: bool = Field(
+        False, description="Recompute activations in the backward pass to save memory."
     )
-    save_steps: int = Field(500, ge=1, description="A checkpoint every N steps.")
+    bf16: bool = Field(False, description="Compute in bfloat16 with float32 weights.")
+    fsdp: bool = Field(False, description="Shard the model over the processes (FSDP2).")
+    seed: int = Field(0, ge=0, lt=2**32, description="Seed of noise, row order, new adapters and generated rows.")
+
+    logging_steps: int = Field(10, ge=1, description="Log every N steps.")
+    report_to: tuple[str, ...] = Field(
+        ("tensorboard",), description="Trackers, used if installed: tensorboard, wandb, trackio; or none."
+    )
+    save_steps: int = Field(500, ge=1, description="Save a checkpoint every N steps.")
     save_total_limit: int | None = Field(None, ge=1, description="Keep the last N checkpoint-*/ (default: all).")
 
-    eval_every: int | None = Field(None, ge=1, description="Evaluate (and save) every N steps; the end always.")
-    eval_on_start: bool = Field(False, description="Evaluate the checkpoint that training starts from, too.")
+    eval_every: int | None = Field(
+        None, ge=1, description="Evaluate and save every N steps; the final checkpoint is always evaluated."
+    )
+    eval_on_start: bool = Field(False, description="Also evaluate the starting checkpoint.")
     eval: dict[str, Any] = Field(
         default_factory=dict, description="What is evaluated: fields of an evaluation (tasks, limit, gen_kwargs, ...)."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dare_bench.cli.plain import say, say_json, tell
-from dare_bench.engine.plan import Planned, plan
+from dare_bench.engine.plan import PlannedRun, plan
 from dare_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def show(fields: dict[str, Any], json: bool) -> None:
         say_json(records)
 
 
-def _shown(one: Planned, json: bool) -> Preview | RecipeEstimate:
+def _shown(one: PlannedRun, json: bool) -> Preview | RecipeEstimate:
     """The preview of a run with its checkpoint, or an estimate from ``facts`` if the checkpoint is not on this machine.
     Printed as soon as it is known, unless as JSON."""
     if one.recipe is not None and not _is_here(str(one.fields.get("model"))):
@@ -58,7 +58,7 @@ def _shown(one: Planned, json: bool) -> Preview | RecipeEstimate:
             print_preview(seen)
         tell(f"timing a few samples for at most {TIMING_LIMIT:.0f}s")
 
-    result = preview(told=on_preview, **one.fields)
+    result = preview(on_ready=on_preview, **one.fields)
     if not json:
         print_timing(result.timing)
     return result
@@ -75,7 +75,7 @@ def _is_here(model: str) -> bool:
     return isinstance(try_to_load_from_cache(model, "config.json"), str)
 
 
-def _print_estimate(one: Planned, found: RecipeEstimate) -> None:
+def _print_estimate(one: PlannedRun, found: RecipeEstimate) -> None:
     assert one.recipe is not None
     for name, value in one.fields.items():
         if value not in (None, {}, (), [], ""):

@@ -8,11 +8,11 @@ from typing import Any
 from dare_bench.cli.plain import say_json, tell
 from dare_bench.cli.summary import incomplete
 from dare_bench.engine.evaluate import Outcome, evaluate_all
-from dare_bench.engine.plan import Planned
+from dare_bench.engine.plan import PlannedRun
 from dare_bench.runs.text import counted
 
 
-def make(planned: Sequence[Planned], json: bool) -> None:
+def make(planned: Sequence[PlannedRun], json: bool) -> None:
     """Make the runs and print them.
 
     Raises:
@@ -34,7 +34,7 @@ def make(planned: Sequence[Planned], json: bool) -> None:
         raise incomplete(made, [outcome.reason for outcome in outcomes if outcome.reason is not None])
 
 
-def _announced(planned: Sequence[Planned]) -> Sequence[Planned]:
+def _announced(planned: Sequence[PlannedRun]) -> Sequence[PlannedRun]:
     names = ", ".join(one.name for one in planned)
     tell(f"{counted(len(planned), 'run')}: {names}")
     return planned

@@ -1,4 +1,4 @@
-"""Which program answered which request of a run: noted in the journal by whoever answers, told in the results."""
+"""Which program answered which request of a run: recorded in the journal and in the results."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _joined(found: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
     return {name: " and ".join(values) or None for name, values in seen.items()}
 
 
-def told(programs: Sequence[Program]) -> Iterator[str]:
+def warnings(programs: Sequence[Program]) -> Iterator[str]:
     """What a reader of the results must know of who answered."""
     if found := program.several(programs):
         yield f"{found}; --fresh answers all by one"

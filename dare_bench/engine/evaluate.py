@@ -20,8 +20,8 @@ from dare_bench.engine import identity as ident
 from dare_bench.engine.environment import command
 from dare_bench.engine.hints import check
 from dare_bench.engine.journal import Journal
-from dare_bench.engine.opening import Opener, apart
-from dare_bench.engine.plan import Planned, plan
+from dare_bench.engine.opening import Opener, split_adapter
+from dare_bench.engine.plan import PlannedRun, plan
 from dare_bench.engine.progress import watcher
 from dare_bench.engine.queue import Queue
 from dare_bench.engine.rundir import CommitMarker, RunFolder, choose, latest_with_prefix, read_done
@@ -62,51 +62,51 @@ def evaluate(
         CheckpointError, DataError, RunError, MemoryLimitError, SaveError: what the message says. What was answered
             until then is kept, and the same call goes on from there.
     """
-    spec, opened = settled(spec, model, fields)
-    return _one(spec, Opener(opened), progress)
+    spec, opened = resolve_spec(spec, model, fields)
+    return _evaluate_spec(spec, Opener(opened), progress)
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What became of one of several runs: the run, or the one-line reason why there is none."""
 
-    planned: Planned
+    planned: PlannedRun
     run: Run | None
     reason: str | None = None
 
 
-def evaluate_all(planned: Sequence[Planned], *, progress: bool = True) -> Iterator[Outcome]:
+def evaluate_all(planned: Sequence[PlannedRun], *, progress: bool = True) -> Iterator[Outcome]:
     """Make several runs, one after another, with each checkpoint opened once.
 
-    A run whose words or data are refused before anything is computed (a gated data set, a missing file) does not keep
-    the others from being made; its outcome says why.
+    A run whose settings or data are refused before anything is computed (a gated data set, a missing file) does not stop
+    the others; its outcome says why.
 
     Raises:
         CheckpointError, RunError, MemoryLimitError, SaveError: what concerns all of them ends all of them.
     """
     opener = Opener()
-    for one in planned:
+    for run in planned:
         try:
-            yield Outcome(one, _one(settled(None, None, one.fields)[0], opener, progress))
+            yield Outcome(run, _evaluate_spec(resolve_spec(None, None, run.fields)[0], opener, progress))
         except (UsageError, DataError) as error:
-            yield Outcome(one, None, str(error))
+            yield Outcome(run, None, str(error))
 
 
-def _one(spec: RunSpec, opener: Opener, progress: bool) -> Run:
+def _evaluate_spec(spec: RunSpec, opener: Opener, progress: bool) -> Run:
     source_class = registry().get("harness", spec.harness).load()
     check(source_class, spec)
     scope = Scope.of(spec.limit, spec.samples)
     content = opener.content(spec)
-    if not spec.fresh and (run := finished(spec, content, scope)) is not None:
+    if not spec.fresh and (run := find_finished(spec, content, scope)) is not None:
         return run
     model, path = opener.loaded(spec), opener.path(spec)
     return _Evaluation(spec, model, path, content, source_class, progress).run(scope)
 
 
-def finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:
-    """The finished run that holds what is asked, found without opening the model; None if there is none."""
+def find_finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:
+    """The finished run that answers this command, looked up without opening the model; None if there is none."""
     prefix = fingerprint.readable_prefix(spec.model, spec.harness, sorted(set(spec.tasks)), spec.adapter)
-    signature = ident.asked(spec, content)
+    signature = ident.request_signature(spec, content)
     for folder in latest_with_prefix(Path(spec.output_path), prefix):
         done = read_done(folder)
         if done is None or done.status != "complete" or done.asked != signature:
@@ -114,17 +114,17 @@ def finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:
         if done.scope == scope:
             log.info("the run is finished; nothing to do (dare-bench eval --fresh makes a new run beside it)")
         elif done.scope.covers(scope, done.totals):
-            log.warning("the run holds more than was asked: %s; --fresh makes a new one beside it", done.scope.text())
+            log.warning("the run holds more than requested: %s; --fresh starts a new run", done.scope.text())
         else:
             continue
         run = Run(folder)
-        for text in answering.told(run.block.programs) if run.block is not None else ():
+        for text in answering.warnings(run.block.programs) if run.block is not None else ():
             log.warning("%s", text)
         return run
     return None
 
 
-def settled(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) -> tuple[RunSpec, Any]:
+def resolve_spec(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) -> tuple[RunSpec, Any]:
     """The whole spec, and the open model if one was given."""
     given = dict(fields)
     check_names(given)
@@ -156,7 +156,7 @@ def settled(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) -> tupl
         whole = whole.model_copy(update={"data_dir": found})
     Scope.of(whole.limit, whole.samples)
     sharded(whole, opened)
-    return apart(whole, opened), opened
+    return split_adapter(whole, opened), opened
 
 
 def _single(given: dict[str, Any]) -> dict[str, Any]:
@@ -220,7 +220,7 @@ class _Evaluation:
             about = {**place.begin(self._about()), "decoding": settings[0], "likelihood": settings[1]}
             done = read_done(folder)
             if done is not None and (whole := joined(done.scope, scope, done.totals)) != scope:
-                log.warning("the run holds more than was asked: %s; --fresh makes a new one beside it", whole.text())
+                log.warning("the run holds more than requested: %s; --fresh starts a new run", whole.text())
                 scope, spec = whole, spec.model_copy(update=whole.plain())
                 source = self.source_class(spec, self.model)
                 requests = source.requests()
@@ -235,7 +235,7 @@ class _Evaluation:
                 piece = _piece(self.model.tokenizer)
                 block = results.write(folder, results.Written(spec, about, requests, journal, harness, piece))
             totals = {task: entry.n_total for task, entry in block.tasks.items()}
-            place.commit(CommitMarker(block.status, ident.asked(self.spec, self.content), scope, totals))
+            place.commit(CommitMarker(block.status, ident.request_signature(self.spec, self.content), scope, totals))
         return Run(folder)
 
     def _warn(self, journal: Journal, requests: Sequence[Request]) -> None:
@@ -287,9 +287,7 @@ class _Evaluation:
             watcher=watcher(self.progress),
             watch=watch,
             session=len(sessions),
-            elsewhere=Shards(self.spec, self.content, self.model, journal, len(sessions))
-            if sharded(self.spec)
-            else None,
+            remote=Shards(self.spec, self.content, self.model, journal, len(sessions)) if sharded(self.spec) else None,
         )
 
     def _about(self) -> dict[str, Any]:

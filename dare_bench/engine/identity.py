@@ -113,7 +113,7 @@ def identity(
     }
 
 
-def asked(spec: RunSpec, content: str) -> str:
+def request_signature(spec: RunSpec, content: str) -> str:
     """The signature of a command: what was asked, of which model, data files, task files and program."""
     fields = spec.model_dump(mode="json", exclude={*_NAMES, *_SCOPE, *_WHERE})
     fields["tasks"] = sorted(set(spec.tasks))

@@ -17,9 +17,9 @@ from dare_bench.protocols import LoadedModel
 from dare_bench.reading import existing
 
 
-def apart(spec: RunSpec, given: Any = None) -> RunSpec:
-    """The spec with base model and adapter told apart, so that a model is the same however it is named: by its base and
-    ``adapter``, by ``adapter`` among the ``model_args``, or by the adapter's folder, which names its base.
+def split_adapter(spec: RunSpec, given: Any = None) -> RunSpec:
+    """The spec with base model and adapter as separate fields, however the model is named: by its base and ``adapter``,
+    by ``adapter`` among the ``model_args``, or by the adapter's folder, which names its base.
 
     Args:
         given: a model that is open already; what it was opened from holds.

@@ -1,4 +1,4 @@
-"""From one wish to the runs that fulfil it: a suite's word and a recipe's name stand for settings of many runs."""
+"""The runs that a command asks for: a suite or a recipe stands for the settings of many runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger("dare_bench")
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRun:
     """One run to be made: its name among the others, the fields of its :class:`~dare_bench.config.RunSpec`, and what a
     suite says of it."""
 
@@ -24,7 +24,7 @@ class Planned:
     recipe: recipes.Recipe | None = field(default=None, compare=False)
 
 
-def plan(fields: Mapping[str, Any]) -> list[Planned]:
+def plan(fields: Mapping[str, Any]) -> list[PlannedRun]:
     """The runs that ``fields`` ask for: one, unless ``tasks`` names a suite or ``recipe`` several published scores.
 
     What the user gives wins over suite and recipe.
@@ -40,19 +40,19 @@ def plan(fields: Mapping[str, Any]) -> list[Planned]:
     tasks = [part.strip() for part in words.split(",") if part.strip()] if isinstance(words, str) else list(words)
     named = {word: suite for word in tasks if (suite := suites.find(word)) is not None}
     if not named:
-        return [Planned("", given)]
+        return [PlannedRun("", given)]
     planned = [
-        Planned(entry.name, {**made, "part_of": suite.name}, entry.note)
+        PlannedRun(entry.name, {**made, "part_of": suite.name}, entry.note)
         for suite in named.values()
         for entry, made in suite.specs(given)
     ]
     rest = [word for word in tasks if word not in named]
     if rest:
-        planned.append(Planned(",".join(rest), {**given, "tasks": tuple(rest)}))
+        planned.append(PlannedRun(",".join(rest), {**given, "tasks": tuple(rest)}))
     return planned
 
 
-def _recipes(given: Mapping[str, Any]) -> list[Planned]:
+def _recipes(given: Mapping[str, Any]) -> list[PlannedRun]:
     if "tasks" in given or "harness" in given:
         raise UsageError("--recipe names tasks and harness by itself; leave --tasks and --harness out")
     names = [name.strip() for name in str(given["recipe"]).split(",") if name.strip()]
@@ -66,6 +66,6 @@ def _recipes(given: Mapping[str, Any]) -> list[Planned]:
         if recipe.entry.run is None:
             log.warning("%s cannot be run and is left out: %s", recipe.name, recipe.entry.doubts[0])
     return [
-        Planned(recipe.name, suites.merged(recipe.fields(), {**given, "recipe": recipe.name}), recipe=recipe)
+        PlannedRun(recipe.name, suites.merged(recipe.fields(), {**given, "recipe": recipe.name}), recipe=recipe)
         for recipe in able
     ]

@@ -13,7 +13,7 @@ from typing import Any
 
 from dare_bench import fingerprint
 from dare_bench.engine import identity as ident
-from dare_bench.engine.evaluate import preparer, settled
+from dare_bench.engine.evaluate import preparer, resolve_spec
 from dare_bench.engine.hints import check
 from dare_bench.engine.opening import Opener
 from dare_bench.engine.queue import size
@@ -58,15 +58,15 @@ class Preview:
         return {**dataclasses.asdict(self), "run_path": str(self.run_path)}
 
 
-def preview(model: Any = None, *, told: Callable[[Preview], None] = lambda _: None, **fields: Any) -> Preview:
+def preview(model: Any = None, *, on_ready: Callable[[Preview], None] = lambda _: None, **fields: Any) -> Preview:
     """See what :func:`~dare_bench.engine.evaluate.evaluate` would do with the same arguments.
 
     Args:
-        told: given the preview without its timing, before samples are timed.
+        on_ready: called with the preview without its timing, before samples are timed.
 
     Raises: the errors that ``evaluate`` raises before it computes.
     """
-    spec, opened = settled(None, model, fields)
+    spec, opened = resolve_spec(None, model, fields)
     Scope.of(spec.limit, spec.samples)
     source_class = registry().get("harness", spec.harness).load()
     check(source_class, spec)
@@ -93,7 +93,7 @@ def preview(model: Any = None, *, told: Callable[[Preview], None] = lambda _: No
         timing=RunTiming(),
         prompt=rendered(opened, requests[0]) if requests else "",
     )
-    told(seen)
+    on_ready(seen)
     return dataclasses.replace(seen, timing=timed(opened, requests, forwards, spec.max_rows))
 
 

@@ -70,7 +70,7 @@ Prepare = Callable[[Request], Request]
 """Adds the engine's own decoding fields to a request, for the model's eyes; the key stays as it is."""
 
 
-class Elsewhere(Protocol):
+class RemoteWorkers(Protocol):
     """Answers requests in other processes, into the same journal."""
 
     def __call__(
@@ -92,7 +92,7 @@ class Queue:
         watch: given every generated sample as soon as it is there, so that scoring can begin while others are computed.
         session: the number of this session in the run, for the cost records.
         writer: the shard that this queue is, for the cost records; None where the run is not sharded.
-        elsewhere: who computes what is missing, in other processes; None computes it here.
+        remote: who computes what is missing, in other processes; None computes it here.
         around: the versions and hardware to note beside the answers; None: those of this process.
     """
 
@@ -107,11 +107,11 @@ class Queue:
         watch: Callable[[Sample], None] | None = None,
         session: int = 0,
         writer: str | None = None,
-        elsewhere: Elsewhere | None = None,
+        remote: RemoteWorkers | None = None,
         around: Environment | None = None,
     ) -> None:
         self.around = around
-        self.watch, self.writer, self.elsewhere = watch, writer, elsewhere
+        self.watch, self.writer, self.remote = watch, writer, remote
         self.model, self.journal, self.prepare = model, journal, prepare
         self.max_rows, self.watcher, self.session = max_rows, watcher or Silent(), session
         self.stats = LoopStats(watch=self.watcher.forward)
@@ -171,20 +171,20 @@ class Queue:
         originals = {request.key: request for request in missing}
         if not missing:
             return
-        if self.elsewhere is not None:
-            self._fetch(self.elsewhere, prepared, originals, work)
+        if self.remote is not None:
+            self._fetch(self.remote, prepared, originals, work)
         else:
             self._compute(prepared, originals, work)
 
     def _fetch(
         self,
-        elsewhere: Elsewhere,
+        remote: RemoteWorkers,
         prepared: Mapping[str, Request],
         originals: Mapping[str, Request],
         work: Mapping[str, int],
     ) -> None:
         """Have requests answered in other processes."""
-        self.failures |= elsewhere(list(prepared.values()), work, self.watcher)
+        self.failures |= remote(list(prepared.values()), work, self.watcher)
         self.computed += sum(key in self.journal for key in originals)
         for key, request in originals.items() if self.watch is not None else ():
             if request.kind == "generate" and key in self.journal:
@@ -196,7 +196,7 @@ class Queue:
         mark = note(self.journal, self.model, self.session, self.around or environment())
         try:
             for kind, compute in (("generate", self.model.generate), ("score", self.model.score)):
-                todo = ordered((r for r in prepared.values() if r.kind == kind), work)
+                todo = longest_first((r for r in prepared.values() if r.kind == kind), work)
                 if todo:
                     self._clock = (kind, time.perf_counter())
                     rows = compute(iter(todo), max_rows=self.max_rows, stats=self.stats)
@@ -255,7 +255,7 @@ class Queue:
         self.journal.append({**record, "peak_memory_mb": round(peak_memory_mb(), 1)})
 
 
-def together(requests: Iterable[Request]) -> list[list[Request]]:
+def group_by_document(requests: Iterable[Request]) -> list[list[Request]]:
     """Requests of one document, which can share what its choices have in common."""
     groups: dict[tuple[str, str, int], list[Request]] = {}
     for request in requests:
@@ -263,13 +263,13 @@ def together(requests: Iterable[Request]) -> list[list[Request]]:
     return list(groups.values())
 
 
-def ordered(requests: Iterable[Request], work: Mapping[str, int]) -> list[Request]:
+def longest_first(requests: Iterable[Request], work: Mapping[str, int]) -> list[Request]:
     """Longest work first; requests of one document stay together."""
 
     def cost(group: list[Request]) -> tuple[int, int]:
         return max(work[r.key] for r in group), max(size(r) for r in group)
 
-    return [request for group in sorted(together(requests), key=cost, reverse=True) for request in group]
+    return [request for group in sorted(group_by_document(requests), key=cost, reverse=True) for request in group]
 
 
 def size(request: Request) -> int:

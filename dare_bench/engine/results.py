@@ -202,7 +202,7 @@ def _block(
         failures=failures,
         resumed_from=[schema.Resumed(date=s["date"], samples=s["held"]) for s in sessions[1:]],
         events=list(_events(done.journal)),
-        notes=list(dict.fromkeys([*done.harness.notes, *answering.told(programs)])),
+        notes=list(dict.fromkeys([*done.harness.notes, *answering.warnings(programs)])),
     )
 
 

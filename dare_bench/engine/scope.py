@@ -68,22 +68,23 @@ class Scope:
         return here is None or (there is not None and there <= here)
 
 
-def joined(held: Scope, asked: Scope, totals: Mapping[str, int | None]) -> Scope:
-    """What a finished run that holds ``held`` shall hold when ``asked`` is asked for: never less than before.
+def joined(existing: Scope, requested: Scope, totals: Mapping[str, int | None]) -> Scope:
+    """What a finished run that holds ``existing`` shall hold when ``requested`` is asked for: never less than before.
 
     Raises:
         UsageError: neither contains the other, and they have no common form.
     """
-    if held.covers(asked, totals):
-        return held
-    if asked.covers(held, totals):
-        return asked
-    if held.samples is not None and asked.samples is not None:
+    if existing.covers(requested, totals):
+        return existing
+    if requested.covers(existing, totals):
+        return requested
+    if existing.samples is not None and requested.samples is not None:
         union: dict[str, tuple[int, ...]] = {}
-        for task in held.samples.keys() & asked.samples.keys():  # a task named in only one of them takes all there
-            union[task] = tuple(sorted({*held.samples[task], *asked.samples[task]}))
+        # A task that only one of them names is covered whole by the other.
+        for task in existing.samples.keys() & requested.samples.keys():
+            union[task] = tuple(sorted({*existing.samples[task], *requested.samples[task]}))
         return Scope(None, union)
     raise UsageError(
-        f"this run holds {held.text()}, which neither contains nor is contained in {asked.text()}; "
+        f"this run holds {existing.text()}, which neither contains nor is contained in {requested.text()}; "
         "add --fresh for a run of its own"
     )

@@ -23,7 +23,7 @@ from dare_bench.engine import identity as ident
 from dare_bench.engine.environment import environment
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.opening import Opener
-from dare_bench.engine.queue import FailedRequest, Queue, Watcher, size, together
+from dare_bench.engine.queue import FailedRequest, Queue, Watcher, group_by_document, size
 from dare_bench.errors import RunError, UsageError
 from dare_bench.executors import executor
 from dare_bench.protocols import Job, LoadedModel
@@ -73,7 +73,7 @@ def _content(spec: RunSpec, content: str) -> tuple[str, str | None]:
 
 
 class Shards:
-    """Answers requests in an executor's workers (``queue.Elsewhere``).
+    """Answers requests in an executor's workers (``queue.RemoteWorkers``).
 
     Args:
         spec: names the checkpoint, which every worker opens for itself, and the executor.
@@ -140,7 +140,7 @@ def deal(requests: Sequence[Request], work: Mapping[str, int], shards: int) -> l
     def cost(group: Sequence[Request]) -> tuple[int, int]:
         return sum(work[r.key] for r in group), sum(size(r) for r in group)
 
-    groups = sorted(together(requests), key=cost, reverse=True)
+    groups = sorted(group_by_document(requests), key=cost, reverse=True)
     shares: list[list[Request]] = [[] for _ in range(min(shards, len(groups)))]
     loads = [(0, 0) for _ in shares]
     for group in groups:

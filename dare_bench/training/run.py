@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from dare_bench import fingerprint
-from dare_bench.engine.evaluate import evaluate_all, settled
+from dare_bench.engine.evaluate import evaluate_all, resolve_spec
 from dare_bench.engine.hints import check
 from dare_bench.engine.opening import open_checkpoint
 from dare_bench.engine.plan import plan
@@ -181,7 +181,7 @@ class _Services:
         refused: list[Exception] = []
         for one in planned:
             try:
-                spec = settled(None, None, {**one.fields, "limit": 1, "samples": None})[0]
+                spec = resolve_spec(None, None, {**one.fields, "limit": 1, "samples": None})[0]
                 source = registry().get("harness", spec.harness).load()
                 check(source, spec)
                 source(spec, model).requests()

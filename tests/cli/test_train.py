@@ -250,11 +250,11 @@ def test_a_wrong_evaluation_is_refused_before_anything_is_trained(tmp_path):
 
 
 def test_of_several_evaluations_one_that_can_be_made_is_enough(tmp_path, monkeypatch):
-    from dare_bench.engine.plan import Planned
+    from dare_bench.engine.plan import PlannedRun
     from dare_bench.training import run
 
     def planned(*names):
-        return lambda fields: [Planned(name, {**fields, "tasks": name}) for name in names]
+        return lambda fields: [PlannedRun(name, {**fields, "tasks": name}) for name in names]
 
     monkeypatch.setattr(run, "plan", planned("dare_sudokoo", "dare_nothing"))
     with pytest.raises(UsageError, match="dare_sudokoo"):

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from dare_bench import fingerprint
 from dare_bench.config import run_spec
 from dare_bench.engine import identity as ident
-from dare_bench.engine.evaluate import settled
-from dare_bench.engine.opening import Opener, apart
+from dare_bench.engine.evaluate import resolve_spec
+from dare_bench.engine.opening import Opener, split_adapter
 from dare_bench.errors import UsageError
 from dare_bench.loading import load, locate
 from dare_bench.protocols import AdapterSettings
@@ -32,11 +32,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def identity(opened: Any = None, **fields: Any) -> tuple[str, dict[str, Any], str]:
-    spec, opened = settled(None, opened, {"tasks": "dare_sudoku", **fields})
+    spec, opened = resolve_spec(None, opened, {"tasks": "dare_sudoku", **fields})
     opener = Opener(opened)
     content = opener.content(spec)
     name = fingerprint.readable_prefix(spec.model, spec.harness, spec.tasks, spec.adapter)
-    return name, ident.identity(spec, opener.loaded(spec), content, {}, {}), ident.asked(spec, content)
+    return name, ident.identity(spec, opener.loaded(spec), content, {}, {}), ident.request_signature(spec, content)
 
 
 def test_a_run_is_the_same_however_the_model_is_named(folder: Path) -> None:
@@ -126,8 +126,8 @@ def test_two_adapters_for_one_run_are_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match="two adapters are named"):
         identity(model="tiny-llada-base", adapter=str(folder), model_args={"adapter": "other"})
     with pytest.raises(UsageError, match="the model is open already"):
-        apart(run_spec(model="m", adapter=str(folder), tasks="t"), load("tiny-llada-base"))
-    assert apart(run_spec(model="m", tasks="t"), load(folder)).adapter == str(folder)
+        split_adapter(run_spec(model="m", adapter=str(folder), tasks="t"), load("tiny-llada-base"))
+    assert split_adapter(run_spec(model="m", tasks="t"), load(folder)).adapter == str(folder)
 
 
 def test_adapters_of_a_training_are_told_apart() -> None:

@@ -262,7 +262,7 @@ def test_wrong_words_are_refused_before_anything_is_made(tmp_path: Path) -> None
         ({"task": "toygen"}, "unknown run setting 'task'; give tasks='toygen'"),
         ({"gen_lenght": 3}, "unknown run setting 'gen_lenght'; closest: decoding={'gen_length': ...}"),
         ({"zzz": 3}, "unknown run setting 'zzz'; docs/python.md lists them"),
-        ({}, "in Python tasks='name,name'"),
+        ({}, "no task given"),
     ],
 )
 def test_a_wrong_keyword_is_told_with_the_right_one(fields: dict[str, Any], said: str) -> None:
@@ -337,7 +337,7 @@ def test_dry_run_writes_nothing(tmp_path: Path) -> None:
         first.append(early)
 
     asked = {"model": model, "tasks": "toygen,toychoice", "harness": "toy", "limit": 4, "output_path": str(tmp_path)}
-    seen = preview(**asked, told=told)
+    seen = preview(**asked, on_ready=told)
     assert [replace(seen, timing=RunTiming())] == first
     assert seen.requests == {"toygen": 4, "toychoice": 12}
     assert seen.forwards == 4 * 32 + 12 * 128

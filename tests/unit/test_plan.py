@@ -10,7 +10,7 @@ from toy_model import ToyModel
 
 from dare_bench.engine.evaluate import evaluate_all
 from dare_bench.engine.opening import Opener
-from dare_bench.engine.plan import Planned, plan
+from dare_bench.engine.plan import PlannedRun, plan
 from dare_bench.errors import UnknownNameError, UsageError
 
 toy_source.register()
@@ -18,7 +18,7 @@ toy_source.register()
 
 def test_plain_tasks_are_one_run_as_given() -> None:
     fields = {"model": "m", "tasks": "gsm8k,dare_sudoku", "limit": None}
-    assert plan(fields) == [Planned("", {"model": "m", "tasks": "gsm8k,dare_sudoku"})]
+    assert plan(fields) == [PlannedRun("", {"model": "m", "tasks": "gsm8k,dare_sudoku"})]
 
 
 def test_a_suite_is_a_run_for_each_entry_and_other_tasks_one_more() -> None:
@@ -73,7 +73,7 @@ def test_runs_share_one_open_model_and_one_refusal_stops_no_other(
     monkeypatch.setattr("dare_bench.engine.opening.open_checkpoint", load)
     monkeypatch.setattr(Opener, "content", lambda self, spec: "toy content")
     base = {"model": "toy", "harness": "toy", "limit": 3, "output_path": str(tmp_path)}
-    planned = [Planned(name, {**base, "tasks": name}) for name in ("toygen", "nothing", "toycode", "toychoice")]
+    planned = [PlannedRun(name, {**base, "tasks": name}) for name in ("toygen", "nothing", "toycode", "toychoice")]
     outcomes = list(evaluate_all(planned, progress=False))
     assert opened == ["toy"]
     assert [outcome.run is not None for outcome in outcomes] == [True, False, False, True]

@@ -15,7 +15,7 @@ from toy_model import ToyModel
 
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.meters import last_costs
-from dare_bench.engine.queue import Queue, ordered
+from dare_bench.engine.queue import Queue, longest_first
 from dare_bench.errors import RunError, SaveError
 from dare_bench.types import Generation, Request, Sample
 
@@ -130,11 +130,11 @@ def test_the_model_sees_added_fields_and_the_harness_its_own_request(tmp_path: P
 
 def test_long_work_first_and_documents_stay_together() -> None:
     work = {r.key: (100 if r.key == "s/1/1" else 1) for r in MIXED}
-    order = [r.key for r in ordered(MIXED, work)]
+    order = [r.key for r in longest_first(MIXED, work)]
     assert order[:2] == ["s/1/0", "s/1/1"]
     assert sorted(order) == sorted(r.key for r in MIXED)
     long = {r.key: int(r.doc_id) for r in MIXED[:7]}
-    assert [r.doc_id for r in ordered(MIXED[:7], long)] == [6, 5, 4, 3, 2, 1, 0]
+    assert [r.doc_id for r in longest_first(MIXED[:7], long)] == [6, 5, 4, 3, 2, 1, 0]
 
 
 def test_a_sample_that_never_comes_back_is_named(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from dare_bench import sandbox
 from dare_bench.config import run_spec
 from dare_bench.errors import UsageError
 from dare_bench.harness.common.code_eval import HEAVY_TIMEOUT, TIMEOUT
-from dare_bench.harness.lm_eval.code_scoring import adapted, asked
+from dare_bench.harness.common.code_tests import built_ins_line
+from dare_bench.harness.lm_eval.code_scoring import adapted
 from dare_bench.harness.lm_eval.code_tasks import CodeTaskError
 from dare_bench.harness.lm_eval.source import LmEvalSource
 from dare_bench.sandbox import Pool, Verdict
@@ -206,9 +207,9 @@ def test_what_runs_beside_lm_evals_tests_is_noted(paper: type[Paper]) -> None:
 def test_a_document_that_asks_for_a_built_in_name_says_so() -> None:
     own = {"code": "def sum(a, b):\n    return a\ndef max(a):\n    return a", "test_list": ["assert sum(1, 2) == 3"]}
     assert adapted(own, "assert sum(1, 2) == 3")[0] == "global sum\nassert sum(1, 2) == 3"
-    assert asked({**own, "test_list": "assert sum(1, 2) == 3\nassert max(1) == 1"}) == "global sum, max\n"
+    assert built_ins_line({**own, "test_list": "assert sum(1, 2) == 3\nassert max(1) == 1"}) == "global sum, max\n"
     for none in ({"code": "def f(): pass", "test_list": ["assert f() is max(1)"]}, {"code": None}, {}, None):
-        assert asked(none) == ""
+        assert built_ins_line(none) == ""
 
 
 def test_code_tasks_are_refused_before_a_model_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

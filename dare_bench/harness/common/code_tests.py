@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def setup(doc: Any) -> str:
+def setup_code(doc: Any) -> str:
     """What a document (a row of MBPP or MBPP+) wants run before its tests; mostly nothing."""
     if not isinstance(doc, Mapping):
         return ""
@@ -16,7 +16,7 @@ def setup(doc: Any) -> str:
     return "\n".join(line for line in lines if isinstance(line, str) and line.strip())
 
 
-def asked(doc: Any) -> str:
+def built_ins_line(doc: Any) -> str:
     """The line that says which built-in name a document (MBPP's 126: ``sum``) wants defined; mostly nothing. In tests
     all other names of built-ins are Python's own, whatever a solution defines."""
     if not isinstance(doc, Mapping):

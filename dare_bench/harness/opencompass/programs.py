@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dare_bench.errors import DataError
 from dare_bench.harness.common.code_eval import HEAVY_TIMEOUT, TIMEOUT
-from dare_bench.harness.common.code_tests import asked, setup
+from dare_bench.harness.common.code_tests import built_ins_line, setup_code
 from dare_bench.harness.common.local_data import without_scripts
 from dare_bench.harness.opencompass import comparison
 from dare_bench.harness.opencompass.manifest_rows import ManifestRows
@@ -77,8 +77,8 @@ class CodeSet:
     def tests(self, row: Mapping[str, Any]) -> str:
         """The tests of a document, behind what the document wants run before them. OpenCompass leaves that out, and
         some reference solutions of MBPP fail for it."""
-        before = setup(row)
-        return asked(row) + (f"{before}\n" if before else "") + self._tests(row)
+        before = setup_code(row)
+        return built_ins_line(row) + (f"{before}\n" if before else "") + self._tests(row)
 
     def _tests(self, row: Mapping[str, Any]) -> str:
         if self.name in _HUMANEVAL:

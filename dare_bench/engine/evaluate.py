@@ -78,8 +78,8 @@ class Outcome:
 def evaluate_all(planned: Sequence[PlannedRun], *, progress: bool = True) -> Iterator[Outcome]:
     """Make several runs, one after another, with each checkpoint opened once.
 
-    A run whose settings or data are refused before anything is computed (a gated data set, a missing file) does not stop
-    the others; its outcome says why.
+    Where settings or data of a run are refused before anything is computed (a gated data set, a missing file), its
+    outcome says why, and the others go on.
 
     Raises:
         CheckpointError, RunError, MemoryLimitError, SaveError: what concerns all of them ends all of them.

@@ -96,7 +96,7 @@ def test_interrupt_leaves_with_130_and_says_how_to_go_on(toy: ToyModel, capsys: 
         (("--limit", "many"), 2, "limit='many'"),
         (("--limit", "inf"), 2, "limit=inf"),
         (("--limit", "nan"), 2, "limit=nan"),
-        (("--seed", "None"), 2, "lm-eval's None is not taken"),
+        (("--seed", "None"), 2, "lm-eval's None is not"),
         (("--seed", "0,None,1,2"), 2, "expected one whole number, or four"),
         (("--samples", "[1"), 2, "--samples"),
         (("--seed", "1,2"), 2, "seeds"),

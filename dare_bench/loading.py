@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, UsageError, suggestion
 from dare_bench.reading import existing, read_json
-from dare_bench.registry import Entry, registry
+from dare_bench.registry import Registration, registry
 
 if TYPE_CHECKING:
     from dare_bench.model import Model
@@ -127,7 +127,7 @@ def _from_hub(name: str) -> Path:
         ) from error
 
 
-def family_of(path: Path, family: str | None = None) -> Entry:
+def family_of(path: Path, family: str | None = None) -> Registration:
     """The family's registry entry, by ``family`` or by config.json's (model_type, architectures[0]).
 
     Raises:

@@ -58,7 +58,7 @@ class TestSet(_Strict):
     )
 
 
-class Published(_Strict):
+class PublishedScore(_Strict):
     """A score as it was published."""
 
     value: float
@@ -75,7 +75,7 @@ class Published(_Strict):
     hardware: str | None = Field(default=None, description="null: not recorded")
 
     @model_validator(mode="after")
-    def _in_range(self) -> Published:
+    def _in_range(self) -> PublishedScore:
         most = 100 if self.unit == "percent" else 1
         if not 0 <= self.value <= most:
             raise ValueError(f"value={self.value} must lie between 0 and {most} in unit {self.unit!r}")
@@ -86,7 +86,7 @@ class Published(_Strict):
         return self.value / 100 if self.unit == "percent" else self.value
 
 
-class Run(_Strict):
+class RecipeRun(_Strict):
     """The evaluation that stands for the score: RunSpec fields, and what the cost model needs to know of the task."""
 
     harness: str = Field(min_length=1)
@@ -118,7 +118,7 @@ class Run(_Strict):
         return {} if value is None else value
 
 
-class Score(_Strict):
+class RecipeScore(_Strict):
     """Which score of the run stands against the published one: results[task]["metric,filter"]."""
 
     task: str = Field(min_length=1)
@@ -126,18 +126,18 @@ class Score(_Strict):
     filter: str = "none"
 
 
-class Entry(_Strict):
+class RecipeEntry(_Strict):
     """One published score. Without ``run`` it cannot be run; the first of ``doubts`` then says why."""
 
-    published: Published
-    run: Run | None = None
-    score: Score | None = None
+    published: PublishedScore
+    run: RecipeRun | None = None
+    score: RecipeScore | None = None
     settings: Recorded
     missing: tuple[str, ...] = Field(default=(), description="what is not recorded anywhere")
     doubts: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def _whole(self) -> Entry:
+    def _whole(self) -> RecipeEntry:
         if (self.settings == "recorded") == bool(self.missing):
             raise ValueError(f"settings={self.settings!r} with {len(self.missing)} missing; only 'recorded' has none")
         if self.run is None and not self.doubts:
@@ -147,7 +147,7 @@ class Entry(_Strict):
         return self
 
 
-class Experts(_Strict):
+class ExpertFacts(_Strict):
     """A mixture of experts: of ``count`` experts of width ``ff`` a token uses ``active``, beside shared ones of width
     ``shared_ff`` in all."""
 
@@ -168,7 +168,7 @@ class Facts(_Strict):
     head_dim: int | None = Field(default=None, ge=1)
     ff: int | None = Field(default=None, ge=1, description="width of the plain MLPs; null: there are none")
     vocab: int | None = Field(default=None, ge=1)
-    experts: Experts | None = None
+    experts: ExpertFacts | None = None
     attention: Literal["bidirectional", "block-causal"]
     block_length: int | None = Field(default=None, ge=1, description="of block-causal attention")
     tokens_per_forward: float | None = Field(
@@ -203,4 +203,4 @@ class RecipeFile(_Strict):
     family: str = Field(min_length=1)
     about: str = ""
     facts: Facts
-    scores: dict[str, Entry] = Field(min_length=1)
+    scores: dict[str, RecipeEntry] = Field(min_length=1)

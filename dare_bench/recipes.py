@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from dare_bench.config import DEFAULT_SEEDS, RunSpec, one_line, read_yaml
 from dare_bench.errors import DataError, UsageError, unknown
-from dare_bench.recipe_schema import Entry, RecipeFile
+from dare_bench.recipe_schema import RecipeEntry, RecipeFile
 from dare_bench.registry import registry
 from dare_bench.types import Decoding
 
@@ -30,7 +30,7 @@ class Recipe:
 
     name: str
     file: RecipeFile
-    entry: Entry
+    entry: RecipeEntry
 
     @property
     def entry_name(self) -> str:

@@ -40,7 +40,7 @@ GROUP = "dare_bench.plugins"
 
 
 @dataclass(frozen=True)
-class Entry:
+class Registration:
     """A name and where to find what it stands for. ``about`` holds plain facts (never objects)."""
 
     kind: Kind
@@ -59,7 +59,7 @@ class Registry:
     """Names by kind. ``add`` refuses duplicates; ``get`` names the closest when it finds nothing."""
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[str, str], Entry] = {}
+        self._entries: dict[tuple[str, str], Registration] = {}
 
     def add(self, kind: Kind, name: str, target: str, *, origin: str, **about: Any) -> None:
         """Register ``name``. ``origin`` says who does (a module or distribution), for the duplicate's message.
@@ -69,7 +69,7 @@ class Registry:
         """
         if kind not in get_args(Kind):
             raise UsageError(f"{origin} registers {name!r} as {kind!r}; kinds are {', '.join(get_args(Kind))}")
-        entry = Entry(kind, name, target, origin, about)
+        entry = Registration(kind, name, target, origin, about)
         seen = self._entries.get((kind, name))
         if seen is not None and seen != entry:
             raise UsageError(
@@ -77,7 +77,7 @@ class Registry:
             )
         self._entries[kind, name] = entry
 
-    def get(self, kind: Kind, name: str) -> Entry:
+    def get(self, kind: Kind, name: str) -> Registration:
         """The entry of that name; raises UnknownNameError with the closest names."""
         try:
             return self._entries[kind, name]
@@ -87,7 +87,7 @@ class Registry:
     def names(self, kind: Kind) -> list[str]:
         return sorted(name for k, name in self._entries if k == kind)
 
-    def entries(self, kind: Kind) -> list[Entry]:
+    def entries(self, kind: Kind) -> list[Registration]:
         return [self._entries[kind, name] for name in self.names(kind)]
 
 

@@ -27,7 +27,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Entry(_Strict):
+class SuiteEntry(_Strict):
     """One benchmark of a suite: one run.
 
     ``tasks`` are words as ``--tasks`` takes them for that harness (OpenCompass: ``CONFIG`` or ``CONFIG:ABBR``). What is
@@ -75,7 +75,7 @@ class Suite(_Strict):
 
     name: str
     about: str = ""
-    entries: tuple[Entry, ...] = Field(min_length=1)
+    entries: tuple[SuiteEntry, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _distinct(self) -> Suite:
@@ -85,7 +85,7 @@ class Suite(_Strict):
             raise ValueError(f"duplicate entry {twice[0]!r}; give each its own name")
         return self
 
-    def specs(self, fields: Mapping[str, Any]) -> list[tuple[Entry, dict[str, Any]]]:
+    def specs(self, fields: Mapping[str, Any]) -> list[tuple[SuiteEntry, dict[str, Any]]]:
         """RunSpec fields for each entry, in order, with the user's ``fields`` on top.
 
         A field that is None counts as not given. ``decoding`` and ``likelihood`` are merged name by name, all else is

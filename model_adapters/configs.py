@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from transformers import PreTrainedConfig
 
 from dare_bench.errors import CheckpointError
-from dare_bench.model_adapters.backbone import Arch, Names
+from dare_bench.model_adapters.backbone import Arch, WeightNames
 from dare_bench.model_adapters.tokens import one_line
 
 Count = Annotated[int, Field(ge=1, le=2**40, description="a whole number of at least 1")]
@@ -125,7 +125,7 @@ def head_dim(config: Any, name: str) -> int:
     return int(width // heads)
 
 
-def arch_from(config: Any, name: str, names: Names, **switches: Any) -> Arch:
+def arch_from(config: Any, name: str, names: WeightNames, **switches: Any) -> Arch:
     """The architecture of a config that uses transformers' usual field names; ``switches`` are what the family adds. A
     ``partial_rotary_factor`` is the share of a head's channels that is rotated.
 

@@ -20,7 +20,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "router": ("router",),
     "experts": ("experts",),
 }
-"""The fields of ``Names`` that a group stands for in one layer."""
+"""The fields of ``WeightNames`` that a group stands for in one layer."""
 GROUPS = (*PARTS, "head")
 FUSED = ("gate_up_proj", "down_proj")
 """Tensors of a layer's stacked experts."""

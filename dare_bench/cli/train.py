@@ -20,7 +20,7 @@ from dare_bench.cli.plain import log_to_stderr, say, say_json
 from dare_bench.cli.words import Command
 from dare_bench.config import parse_pairs, read_yaml
 from dare_bench.errors import UsageError, suggestion
-from dare_bench.registry import Entry, registry
+from dare_bench.registry import Registration, registry
 from dare_bench.training.spec import TrainSpec
 
 app = typer.Typer(
@@ -64,7 +64,7 @@ def fill(named: str | None) -> None:
         )
 
 
-def _command(entry: Entry, whole: bool) -> Callable[..., None]:
+def _command(entry: Registration, whole: bool) -> Callable[..., None]:
     """The function that typer reads: its parameters are the settings."""
     kind = entry.load() if whole else None
     own = dict(kind.Options.model_fields) if kind is not None else {}

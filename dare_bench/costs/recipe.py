@@ -14,7 +14,7 @@ from math import ceil
 from typing import Any
 
 from dare_bench.errors import UsageError, unknown
-from dare_bench.recipe_schema import Facts, Run, TestSet
+from dare_bench.recipe_schema import Facts, RecipeRun, TestSet
 from dare_bench.recipes import Recipe, plain
 from dare_bench.registry import registry
 from dare_bench.suites import merged
@@ -141,7 +141,7 @@ def estimate(recipe: Recipe, given: Mapping[str, Any] | None = None, gpu: str = 
     )
 
 
-def _settings(recipe: Recipe, fields: Mapping[str, Any], notes: list[str]) -> tuple[Run, Any]:
+def _settings(recipe: Recipe, fields: Mapping[str, Any], notes: list[str]) -> tuple[RecipeRun, Any]:
     """The recipe's run with the settings of ``fields``, what nobody set filled in by the family's own rule; and the
     family's sampler (None for likelihoods)."""
     run, file = recipe.entry.run, recipe.file
@@ -205,7 +205,7 @@ def _documents(name: str, test_set: TestSet, fields: Mapping[str, Any], notes: l
     return min(test_set.documents, int(limit) if limit >= 1 else ceil(limit * test_set.documents))
 
 
-def _prompt(run: Run, test_set: TestSet, notes: list[str]) -> float:
+def _prompt(run: RecipeRun, test_set: TestSet, notes: list[str]) -> float:
     """Mean prompt tokens: the question, worked examples as long as a question and its answer, the task's words."""
     known = test_set.prompt_tokens is not None and test_set.tokens == "data"
     question = test_set.prompt_tokens or 200
@@ -253,7 +253,7 @@ def _generation_notes(facts: Facts, sampler: Any, answer: float) -> list[str]:
     return notes
 
 
-def _likelihood(run: Run, test_set: TestSet, prompt: float, notes: list[str]) -> Iterator[Pass]:
+def _likelihood(run: RecipeRun, test_set: TestSet, prompt: float, notes: list[str]) -> Iterator[Pass]:
     """The passes of one choice: every draw over context and target."""
     target = test_set.answer_tokens or 1
     draws = int(run.likelihood["mc_num"])

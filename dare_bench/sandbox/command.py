@@ -57,7 +57,7 @@ def command(
     return [*_bubblewrap(entries, filter_fd), *program(channel, limits, free_user() if is_root() else 0)]
 
 
-def _bubblewrap(entries: Sequence[view.Entry], filter_fd: int) -> list[str]:
+def _bubblewrap(entries: Sequence[view.ViewEntry], filter_fd: int) -> list[str]:
     """Root makes no user namespace: its processes would still be root's, whom the limit of processes does not bind.
     It keeps just what the worker needs to become another user, which ends these rights too."""
     words = [shutil.which("bwrap") or "bwrap", "--die-with-parent", "--new-session", "--hostname", "sandbox"]

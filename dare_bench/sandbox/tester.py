@@ -64,11 +64,11 @@ def run(tests: str, ask: Callable[..., Any]) -> None:
     asked = first.removeprefix("global ").replace(",", " ").split() if first.startswith("global ") else []
     module = ModuleType("tests")
     sys.modules["tests"] = module  # pickle, dataclasses and typing look there
-    vars(module)["__builtins__"] = Names(ask, asked)
+    vars(module)["__builtins__"] = SolutionNames(ask, asked)
     exec(compile(tests, "<tests>", "exec", dont_inherit=True), vars(module))
 
 
-class Names(dict):  # type: ignore[type-arg]  # there is no Any at run time
+class SolutionNames(dict):  # type: ignore[type-arg]  # there is no Any at run time
     """The built-in names as tests see them; Python looks there for what is not among the tests' own names."""
 
     def __init__(self, ask: Callable[..., Any], asked: list[str]) -> None:

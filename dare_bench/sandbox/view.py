@@ -32,7 +32,7 @@ PACKAGES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ViewEntry:
     """``bind``: read-only, from the same path outside. ``device``: a device file. ``link``: a symbolic link to
     ``value``. ``tmp``: an empty file system of ``value`` MB that can be written. ``mask``: an empty one that cannot."""
 
@@ -42,19 +42,19 @@ class Entry:
 
 
 @functools.cache
-def tree(tmp_mb: int) -> tuple[Entry, ...]:
+def tree(tmp_mb: int) -> tuple[ViewEntry, ...]:
     """All entries for generated code, parents first."""
     entries = _machine(tmp_mb)
     for folder in (*_hidden_packages(), *packages_folders()):
-        if _covered(folder, entries) and Entry("mask", folder) not in entries:
-            entries.append(Entry("mask", folder))
+        if _covered(folder, entries) and ViewEntry("mask", folder) not in entries:
+            entries.append(ViewEntry("mask", folder))
     for folder in packages_folders():
         found = (Path(folder, name) for name in PACKAGES)
-        entries += [Entry("bind", str(path)) for path in found if path.exists()]
+        entries += [ViewEntry("bind", str(path)) for path in found if path.exists()]
     return tuple(entries)
 
 
-def tree_with(folders: Iterable[str], scratch: Iterable[str], tmp_mb: int) -> tuple[Entry, ...]:
+def tree_with(folders: Iterable[str], scratch: Iterable[str], tmp_mb: int) -> tuple[ViewEntry, ...]:
     """All entries for harness code: the machine's, ``folders`` and the folders of installed and imported packages,
     read-only, and empty folders in the place of ``scratch``, for caches that are written to."""
     entries = _machine(tmp_mb)
@@ -66,22 +66,22 @@ def tree_with(folders: Iterable[str], scratch: Iterable[str], tmp_mb: int) -> tu
     wanted = {*packages, *folders, *(path for path in imported if path and not path.startswith(known))}
     for path in sorted({os.path.realpath(path) for path in wanted if Path(path).exists()}):
         if not _covered(path, entries):  # a folder sorts before what is in it
-            entries.append(Entry("bind", path))
+            entries.append(ViewEntry("bind", path))
     for path in sorted({os.path.realpath(path) for path in scratch}):
         if Path(path).is_dir() or not _covered(path, entries):  # nothing can be made inside what is read-only
-            entries.append(Entry("tmp", path, str(tmp_mb)))
+            entries.append(ViewEntry("tmp", path, str(tmp_mb)))
     return tuple(entries)
 
 
-def _machine(tmp_mb: int) -> list[Entry]:
+def _machine(tmp_mb: int) -> list[ViewEntry]:
     """The system's programs and libraries, this Python's own, devices, and empty folders to write to."""
-    entries = [Entry("tmp", "/tmp", str(tmp_mb)), Entry("tmp", "/dev/shm", str(_SHARED_MEMORY_MB))]
-    entries += [Entry("device", f"/dev/{name}") for name in _DEVICES if Path("/dev", name).exists()]
+    entries = [ViewEntry("tmp", "/tmp", str(tmp_mb)), ViewEntry("tmp", "/dev/shm", str(_SHARED_MEMORY_MB))]
+    entries += [ViewEntry("device", f"/dev/{name}") for name in _DEVICES if Path("/dev", name).exists()]
     for path in map(Path, (*_SYSTEM, *_python_folders())):
         if path.is_symlink():
-            entries.append(Entry("link", str(path), str(path.readlink())))
+            entries.append(ViewEntry("link", str(path), str(path.readlink())))
         elif path.exists() and not _covered(str(path), entries):
-            entries.append(Entry("bind", str(path)))
+            entries.append(ViewEntry("bind", str(path)))
     return entries
 
 
@@ -112,5 +112,5 @@ def _hidden_packages() -> Iterator[str]:
             yield os.path.realpath(path)
 
 
-def _covered(path: str, entries: list[Entry]) -> bool:
+def _covered(path: str, entries: list[ViewEntry]) -> bool:
     return any(Path(path).is_relative_to(entry.path) for entry in entries if entry.kind == "bind")

@@ -7,7 +7,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Names:
+class WeightNames:
     """Published module names. The network is built under them, so checkpoints, peft and FSDP see what they know.
 
     The first four are paths from the model, the others from one layer. ``qkv`` stands in for ``q, k, v`` where they are
@@ -85,7 +85,7 @@ class MoE:
 class Arch:
     """Sizes and switches of a pre-norm transformer with rotary positions and a SwiGLU feed-forward."""
 
-    names: Names
+    names: WeightNames
     layers: int
     width: int
     heads: int

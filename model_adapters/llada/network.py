@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
 
 from dare_bench.errors import CheckpointError
-from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork, Names
+from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork, WeightNames
 from dare_bench.model_adapters.configs import Count, Layers, Positive, Share, refuse
 
-NAMES = Names(
+NAMES = WeightNames(
     embed="model.transformer.wte",
     layers="model.transformer.blocks",
     final_norm="model.transformer.ln_f",

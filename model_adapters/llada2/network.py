@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
-from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork, MoE, Names
+from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork, MoE, WeightNames
 from dare_bench.model_adapters.backbone.moe import stack_experts
 from dare_bench.model_adapters.configs import (
     Count,
@@ -28,7 +28,7 @@ from dare_bench.model_adapters.configs import (
 BLOCK_LENGTH = 32
 """The block length that LLaDA2.x was trained with; its config does not name it. A config that has ``block_size`` was
 trained with that."""
-NAMES = Names(
+NAMES = WeightNames(
     embed="model.word_embeddings",
     layers="model.layers",
     final_norm="model.norm",

@@ -12,7 +12,7 @@ from typing import Any
 from transformers import AutoModel, AutoModelForCausalLM
 
 from dare_bench.errors import CheckpointError
-from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, MoE, Names
+from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, MoE, WeightNames
 from dare_bench.model_adapters.backbone.moe import stack_experts
 from dare_bench.model_adapters.configs import (
     Count,
@@ -27,7 +27,7 @@ from dare_bench.model_adapters.configs import (
     require_routing,
 )
 
-NAMES = Names(
+NAMES = WeightNames(
     **QWEN_NAMES,
     q_norm="self_attn.q_norm",
     k_norm="self_attn.k_norm",

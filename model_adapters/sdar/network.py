@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
-from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, MoE, Names
+from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, MoE, WeightNames
 from dare_bench.model_adapters.backbone.moe import stack_experts
 from dare_bench.model_adapters.configs import (
     Count,
@@ -24,7 +24,7 @@ from dare_bench.model_adapters.configs import (
 
 BLOCK_LENGTH = 4
 """What the 30B-A3B config leaves out; every SDAR-Chat was trained with it."""
-NAMES = Names(**QWEN_NAMES, q_norm="self_attn.q_norm", k_norm="self_attn.k_norm")
+NAMES = WeightNames(**QWEN_NAMES, q_norm="self_attn.q_norm", k_norm="self_attn.k_norm")
 
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),

@@ -12,7 +12,7 @@ from dare_bench import suites
 from dare_bench.config import RunSpec, run_spec
 from dare_bench.errors import UnknownNameError, UsageError
 from dare_bench.harness.lm_eval.task_index import TaskIndex
-from dare_bench.suites import Entry, Suite
+from dare_bench.suites import Suite, SuiteEntry
 
 ISSUE = (
     "mmlu mmlu-pro hellaswag arc-c gsm8k math math-500 gpqa aime24 aime25 olympiadbench humaneval mbpp"
@@ -76,7 +76,7 @@ def test_a_word_that_is_no_suite_may_be_a_task() -> None:
 
 
 def _one(**entry: Any) -> Suite:
-    return Suite(name="s", entries=(Entry(**{"name": "a", "harness": "lm-eval", "tasks": "t", **entry}),))
+    return Suite(name="s", entries=(SuiteEntry(**{"name": "a", "harness": "lm-eval", "tasks": "t", **entry}),))
 
 
 def _fields(suite: Suite, **given: Any) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def test_a_file_is_named_by_itself(tmp_path: Path) -> None:
 
 
 def test_all_that_an_entry_sets_is_a_setting_of_a_run() -> None:
-    full = Entry(
+    full = SuiteEntry(
         name="a", harness="h", tasks=("t",), num_fewshot=1, repeats=2, apply_chat_template=True, limit=1,
         decoding={"gen_length": 1}, likelihood={"mc_num": 1},
     )  # fmt: skip

@@ -15,7 +15,7 @@ _VALUE: TypeAdapter[Any] = TypeAdapter(
 )
 
 
-class Verdict(StrictModel):
+class SandboxVerdict(StrictModel):
     """What came of running one answer's code against its tests."""
 
     status: Name
@@ -47,7 +47,7 @@ class GenerateAnswer(LineModel):
     repeat: Count = 0
     extraction: Name | None = Field(default=None, description="matched, no_match, ambiguous or truncated")
     extracted: str | None = Field(default=None, description="what the harness read out of the answer")
-    verdict: Verdict | None = None
+    verdict: SandboxVerdict | None = None
 
 
 class ScoreAnswer(LineModel):

@@ -1,12 +1,13 @@
-"""What both harnesses do around answering: which documents, and which of them have no answer."""
+"""What both harnesses do around answering: which documents, which of them have no answer, errors of their code."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dare_bench.config import RunSpec
-from dare_bench.errors import DareError, UsageError
+from dare_bench.errors import DareError, DataError, UsageError
 from dare_bench.protocols import Answer
 from dare_bench.types import Request, Sample
 
@@ -64,3 +65,15 @@ def unanswered(pairs: Sequence[tuple[Request, Sample]]) -> Failures:
 def failure_rows(failures: Mapping[tuple[str, Any], str]) -> list[dict[str, Any]]:
     """As :class:`~dare_bench.harness.common.result.HarnessResult` has them."""
     return [{"task": task, "doc_id": doc, "error": error} for (task, doc), error in failures.items()]
+
+
+@contextlib.contextmanager
+def harness_errors(where: str) -> Iterator[None]:
+    """Inside, an exception of a harness's code becomes a DataError of one line that begins with ``where``."""
+    try:
+        yield
+    except DareError:
+        raise
+    except Exception as error:
+        first = str(error).strip().split("\n")[0][:300]
+        raise DataError(f"{where}: {type(error).__name__}: {first}") from error

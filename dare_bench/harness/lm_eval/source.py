@@ -12,12 +12,19 @@ import contextlib
 import importlib.metadata
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dare_bench.config import RunSpec
-from dare_bench.errors import DareError, DataError, unknown
-from dare_bench.harness.common.answering import Failures, answered, check_scope, failure_rows, unanswered
+from dare_bench.errors import unknown
+from dare_bench.harness.common.answering import (
+    Failures,
+    answered,
+    check_scope,
+    failure_rows,
+    harness_errors,
+    unanswered,
+)
 from dare_bench.harness.common.code_eval import CodeRunner, standing_in
 from dare_bench.harness.common.hashing import documents_hash
 from dare_bench.harness.common.local_data import LocalData, without_scripts
@@ -198,7 +205,7 @@ class LmEvalSource:
             self._documents = {name: TaskDocuments(task, wanted.get(name), repeats) for name, task in loaded.items()}
             self._code = CodeScoring(self._runner, {n: d for n, d in self._documents.items() if n in self._code_tasks})
             lm = AnsweringLM(self.model, template=self.spec.apply_chat_template)
-            with self._named_errors():
+            with harness_errors(f"lm-eval stopped at {', '.join(self._names)}"):
                 build_requests(loaded, self.spec, lm, self._wanted())
             self.notes += lm.notes
 
@@ -240,7 +247,7 @@ class LmEvalSource:
         from lm_eval import simple_evaluate
 
         spec = self.spec
-        with self._named_errors():
+        with harness_errors(f"lm-eval stopped at {', '.join(self._names)}"):
             return simple_evaluate(
                 model=lm,
                 tasks=list(self._names),
@@ -257,17 +264,6 @@ class LmEvalSource:
                 confirm_run_unsafe_code=bool(self._code_tasks),
                 **dict(zip(SEED_NAMES, spec.seeds, strict=True)),
             )
-
-    @contextlib.contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        """An error of lm-eval's in one line that names the tasks."""
-        try:
-            yield
-        except DareError:
-            raise
-        except Exception as error:
-            first = str(error).strip().split("\n")[0][:300]
-            raise DataError(f"lm-eval stopped at {', '.join(self._names)}: {type(error).__name__}: {first}") from error
 
     def _result(
         self,

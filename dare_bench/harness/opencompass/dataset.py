@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dare_bench.errors import DareError, DataError
-from dare_bench.harness.common.answering import sample_numbers
+from dare_bench.harness.common.answering import harness_errors, sample_numbers
 from dare_bench.harness.opencompass.layout import Layout
 from dare_bench.harness.opencompass.prompts import Prompter, kind_of, split_shared
 
@@ -30,18 +29,9 @@ class DataSetQuestion:
     args: tuple[Any, ...]
 
 
-@contextlib.contextmanager
-def naming_errors(config: str, abbr: str, doing: str) -> Iterator[None]:
-    """An error of OpenCompass's in one line that names config and data set."""
-    try:
-        yield
-    except DareError:
-        raise
-    except Exception as error:
-        first = str(error).strip().split("\n")[0][:300]
-        raise DataError(
-            f"OpenCompass config {config}, data set {abbr!r}, {doing}: {type(error).__name__}: {first}"
-        ) from error
+def config_errors(config: str, name: str, doing: str) -> contextlib.AbstractContextManager[None]:
+    """Errors of OpenCompass's code name the config, the data set, and what was being done."""
+    return harness_errors(f"OpenCompass config {config}, data set {name!r}, {doing}")
 
 
 class DataSet:
@@ -79,7 +69,7 @@ class DataSet:
         plain = {key: value for key, value in cfg.items() if key not in (*_REPEATS, "k")}
         self.built = layout.build(copy.deepcopy(plain))
         self.test = self.built.test
-        with naming_errors(config, self.name, "preparing prompts"):
+        with config_errors(config, self.name, "preparing prompts"):
             self.prompter = Prompter(cfg, self.built, chat=chat, system=system)
         self.total = len(self.test)
         self.documents = self._chosen(limit, wanted)
@@ -94,7 +84,7 @@ class DataSet:
     @cached_property
     def questions(self) -> dict[int, list[DataSetQuestion]]:
         """The questions of each document asked: one, or one for each label."""
-        with naming_errors(self.config, self.name, "rendering prompts"):
+        with config_errors(self.config, self.name, "rendering prompts"):
             return {place: list(self._questions(place)) for place in self.documents}
 
     def _questions(self, place: int) -> Iterator[DataSetQuestion]:

@@ -17,7 +17,7 @@ from dare_bench.errors import DataError
 from dare_bench.harness.common.formulas import holds_algebra
 from dare_bench.harness.common.time_limits import ANSWER_SECONDS, Answers, AnswerTimeout, within
 from dare_bench.harness.opencompass.catalog import opencompass_folder
-from dare_bench.harness.opencompass.dataset import DataSet, naming_errors
+from dare_bench.harness.opencompass.dataset import DataSet, config_errors
 from dare_bench.harness.opencompass.details import numbers
 
 FORMULA_EVALUATORS = frozenset(
@@ -68,7 +68,7 @@ class DataSetEvaluator:
         def refer(row: dict[str, Any]) -> dict[str, Any]:
             return {**row, column: post(row[column])}
 
-        with naming_errors(self._data.config, self._data.name, "postprocessing its references"):
+        with config_errors(self._data.config, self._data.name, "postprocessing its references"):
             return rows.map(refer, load_from_cache_file=False)
 
     @cached_property
@@ -131,7 +131,7 @@ class DataSetEvaluator:
             DataError: the evaluator stops or reports an error.
         """
         data, answers = self._data, Answers(predictions, math.inf if self.compares_formulas else ANSWER_SECONDS)
-        with naming_errors(data.config, data.name, f"scoring with {self.kind.__name__}"):
+        with config_errors(data.config, data.name, f"scoring with {self.kind.__name__}"):
             while (result := self._within_limits(documents, answers)) is None:
                 predictions[:] = answers
         if "error" in result and not numbers(result):

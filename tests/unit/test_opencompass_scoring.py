@@ -109,7 +109,8 @@ def test_a_small_total_without_values_is_read_by_its_name(metric: str, share: fl
 
 MODULE = """
 import re
-from opencompass.openicl.icl_evaluator import BaseEvaluator  # (a stand-in for what uses sympy)
+import sympy  # what marks an evaluator as one that compares formulas
+from opencompass.openicl.icl_evaluator import BaseEvaluator
 
 class Slow(BaseEvaluator):
     def score(self, predictions, references):
@@ -166,7 +167,7 @@ def test_a_comparison_that_hangs_or_dies_counts_as_wrong_and_is_flagged(slow: di
 
 def test_a_total_that_may_be_a_share_or_a_percentage_is_noted(slow: dict[str, Any], tmp_path: Path) -> None:
     whole = '{"mean_reward": 0.5 if len(predictions) > 1 else 0.0, "accuracy": 0.5 if len(predictions) > 1 else 0.0}'
-    text = MODULE.replace(" (a stand-in for what uses sympy)", "").replace("sympy", "")
+    text = MODULE.replace("import sympy", "")
     text = text.replace(
         '"accuracy": 100.0 * sum(map(str.__eq__, predictions, references)) / len(predictions)', whole[1:-1]
     )
@@ -199,7 +200,7 @@ def test_an_answer_that_ordinary_code_does_not_end_for_reads_as_empty(
 ) -> None:
     """A postprocessor and an evaluator with a regular expression that backtracks for ever."""
     monkeypatch.setattr("dare_bench.harness.opencompass.evaluation.ANSWER_SECONDS", 0.5)
-    (tmp_path / "busy_module.py").write_text(MODULE.replace("sympy", "nothing"))
+    (tmp_path / "busy_module.py").write_text(MODULE.replace("import sympy", ""))
     (tmp_path / "configs" / "slow_gen.py").write_text(
         CONFIG.replace("slow_module", "busy_module").replace("Slow", "Busy")
     )

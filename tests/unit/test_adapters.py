@@ -351,7 +351,7 @@ def test_damaged_adapters_are_refused(folder: Path) -> None:
         load(folder)
     file.rename(folder / "adapter_model.bin")
     for opening in (lambda: load(folder), lambda: fingerprint.content_hash(folder)):
-        with pytest.raises(CheckpointError, match=r"adapter_model\.bin is a pickle, which is never loaded"):
+        with pytest.raises(CheckpointError, match=r"adapter_model\.bin is a pickle"):
             opening()
 
 

@@ -96,7 +96,7 @@ def test_merge_takes_base_and_dtype_from_the_adapter(adapter: Path, tmp_path: Pa
 def test_merge_refuses_in_one_line(adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in (
         (["--model", "tiny-dream-base", "--adapter", str(adapter)], "does not fit the model"),
-        (["--adapter", "tiny-llada"], "is no adapter folder"),
+        (["--adapter", "tiny-llada"], "not an adapter folder"),
         (["--adapter", str(tmp_path / "gone")], "no checkpoint"),
     ):
         assert run("export", "merge", *words, "-o", str(tmp_path / "out")) in (1, 2)

@@ -1,6 +1,6 @@
 """A training method: its name and settings around an objective (``objective.py``); the loop is ``loop.py``.
 
-A method of your own is one class and one line of registration: docs/training.md has a whole one.
+A method of your own is one class and one line of registration: docs/example-plugin has a whole one.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def evaluate(**given: Any) -> None:
     """Evaluate a checkpoint on tasks.
 
     The same command resumes an interrupted run, a larger --limit extends a run, and a finished run is printed again.
-    Exit codes: 0 finished, 1 failed, 2 usage error, 4 incomplete (samples failed, or runs of a suite were not made),
+    Exit codes: 0 finished, 1 failed, 2 usage error, 4 incomplete (samples failed, or runs of a suite are missing),
     130 interrupted (143 by SIGTERM, 129 by SIGHUP).
 
     Example: dare-bench eval --model tiny-llada --tasks dare_sudoku --limit 50

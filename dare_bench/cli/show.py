@@ -132,7 +132,7 @@ def _print_answer(console: Console, answer: AnswerView, several: bool) -> None:
         if ran := record.get("verdict"):
             _say(console, f"its tests: {ran['status']} ({ran['level']}, {ran.get('seconds', 0.0):.1f} s)", "dim")
     if answer.order is not None:
-        _heading(console, f"unmasking order (small figures: the step that wrote the token, 1 to {answer.order.steps})")
+        _heading(console, f"unmasking order (superscripts: the step that wrote the token, 1 to {answer.order.steps})")
         console.print(coloured(answer.order), soft_wrap=True)
 
 

@@ -155,7 +155,7 @@ def _cost(block: Block) -> str:
     from dare_bench.engine.progress import duration
 
     cost = block.cost
-    parts = [f"{cost.requests} requests", f"{cost.nfe} row forwards (NFE)", duration(cost.seconds)]
+    parts = [f"{cost.requests} requests", f"{cost.nfe} forward passes (NFE)", duration(cost.seconds)]
     if cost.tokens_to_eos:
         parts.append(f"{cost.tokens_to_eos} tokens to the first EOS")
     if cost.tokens_per_s is not None:
@@ -163,7 +163,7 @@ def _cost(block: Block) -> str:
     if cost.tpf is not None:
         parts.append(f"{cost.tpf:.2f} tokens/forward")
     if cost.occupancy is not None:
-        parts.append(f"{cost.occupancy:.0%} of slots used")
+        parts.append(f"{cost.occupancy:.0%} batch occupancy")
     if cost.peak_memory_mb is not None:
         parts.append(f"{cost.peak_memory_mb:.0f} MiB")
     return ", ".join(parts)

@@ -171,7 +171,7 @@ class BatchState:
         self.shifted = any(sampler.attention.predicts_next for sampler in samplers)
         self.guided = any(sampler.attention.cfg_scale > 0 for sampler in samplers)
         self.carried = any(sampler.reference.count == "carry" for sampler in samplers)
-        self.stopping = [i for i, s in enumerate(samplers) if s.stopping.stop_in_block and s.stopping.eos_ids]
+        self.stopped_in_block = [i for i, s in enumerate(samplers) if s.stopping.stop_in_block and s.stopping.eos_ids]
         self.margins = any(sampler.record_margin for sampler in samplers)
         if self.margins:
             self._watch_ends(samplers)
@@ -265,11 +265,12 @@ class BatchState:
         """Rows whose answer ends at an EOS that has no mask before it: no later choice changes it, unless it edits."""
         never = self.canvas_T.shape[0]
         ends_T = torch.isin(self.canvas_T, self.eos_V) & self.response_T
-        first_R = [
+        masks_T = (self.canvas_T == self.mask_id) & self.response_T
+        first_end_R, first_mask_R = (
             torch.full_like(self.key_R, never).scatter_reduce_(0, self.row_T[here_T], self.place_T[here_T], "amin")
-            for here_T in (ends_T, (self.canvas_T == self.mask_id) & self.response_T)
-        ]
-        return self.cut_R & (first_R[0] < first_R[1])
+            for here_T in (ends_T, masks_T)
+        )
+        return self.cut_R & (first_end_R < first_mask_R)
 
     def _record(self, at: OpenPositions, decision: Decision) -> None:
         where = decision.written_N & (decision.token_N != self.mask_id)
@@ -285,7 +286,7 @@ class BatchState:
         rows = len(self.rows)
         if self.pack is not None and self.pack.fresh:
             self.pack = None
-            for row in self.rows:
+            for row in self.rows:  # windows of cached blocks ask whether the row is at its first step
                 row.step = max(row.step, 1)
         self.step_R += 1
         self.turn_R += 1
@@ -295,21 +296,28 @@ class BatchState:
         changed_R = torch.bincount(at.row_N[current_N != at.current_N], minlength=rows)
         full_R = torch.bincount(at.row_N[at.masked_N], minlength=rows) == 0
         self.post_R += full_R.long()
-        counters = self.step_R, self.limit_R, masks_R, full_R, changed_R
-        outcome = TurnOutcome(*counters, self.deterministic_R, self.post_R)
+        outcome = TurnOutcome(
+            step_R=self.step_R,
+            limit_R=self.limit_R,
+            masks_R=masks_R,
+            full_R=full_R,
+            changed_R=changed_R,
+            deterministic_R=self.deterministic_R,
+            post_R=self.post_R,
+        )
         done_R = self.kinds[0].strategy.finished(outcome)
         for i, sampler in enumerate(self.kinds[1:], 1):
             done_R = torch.where(self.kind_R == i, sampler.strategy.finished(outcome), done_R)
         if self.carried:
             reference.count_rejected(self.rows, self.step_R, masks_R)
         done = done_R.nonzero()[:, 0].tolist()
-        return sorted({*done, *self._stopped(at, decision)}) if self.stopping else done
+        return sorted({*done, *self._stopped(at, decision)}) if self.stopped_in_block else done
 
     def _stopped(self, at: OpenPositions, decision: Decision) -> list[int]:
         """Rows that have just written an EOS with no mask before it (LLaDA2 generate, eos_early_stop)."""
         stopped = []
         canvases = self.canvas_T.split(self.lengths)
-        for i in self.stopping:
+        for i in self.stopped_in_block:
             row = self.rows[i]
             eos_ids = set(row.sampler.stopping.eos_ids)
             new = decision.token_N[decision.written_N & (at.row_N == i)].tolist()

@@ -31,7 +31,7 @@ class Carry(Threshold):
         return [masks // self.planned(length)] * self.limit(length, ())
 
     def count(self, ranked: Ranked, at: OpenPositions) -> tuple[Tensor, Tensor]:
-        # All but what the later steps of the schedule are due.
+        # Everything except what later steps are scheduled to write.
         most_R = ranked.count_R - at.quota_R * (self.steps - 1 - at.step_R).clamp(min=0)
         count_R = torch.minimum(super().count(ranked, at)[0], most_R)
         return count_R, of_threshold(ranked, self.threshold, torch.ones_like(count_R), most_R, count_R)

@@ -17,8 +17,8 @@ from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
 
 class Edit(Strategy):
     """Masked positions whose confidence is above ``threshold`` (at least ``min_transfer``), and written ones whose
-    token changes to one above ``edit_threshold``. A block ends when a forward on it, full, edits nothing, or after
-    ``max_post_steps`` of them (LLaDA2.1; exact)."""
+    token changes to one above ``edit_threshold``. A block ends when a forward on it without masks edits nothing, or after
+    ``max_post_steps`` forwards without masks (LLaDA2.1; exact)."""
 
     name = "edit"
     source = "LLaDA2.1 generate"
@@ -32,6 +32,7 @@ class Edit(Strategy):
 
     @property
     def decision(self) -> Hashable:
+        # ``min_transfer`` reaches ``select`` as the quota of each row.
         return self.model_copy(update={"steps": None, "min_transfer": 1})
 
     def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:

@@ -16,10 +16,10 @@ _ENTROPY = NegativeEntropy()
 
 class EntropyBound(Strategy):
     """From the lowest entropy on, while the entropies taken before sum to at most ``bound``, until the block is full
-    (SDAR's entropy_bounded; exact)."""
+    (what SDAR calls ``entropy_bounded``; exact)."""
 
     name = "entropy_bound"
-    source = "EB-Sampler, arXiv 2505.24857, as in SGLang's EBSampling"
+    source = "EB-Sampler, arXiv 2505.24857, as in SDAR's entropy_bounded and SGLang's EBSampling"
 
     bound: float = Field(ge=0)
 

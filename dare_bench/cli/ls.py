@@ -154,9 +154,8 @@ def strategies(json: _Json = False) -> None:
     if json:
         say_json(rows)
         return
-    say(
-        'use a strategy with --gen-kwargs \'{"strategy": {"name": NAME, FIELD: VALUE}}\'; docs: model_adapters/sampling/README.md'
-    )
+    say('use a strategy with --gen-kwargs \'{"strategy": {"name": NAME, FIELD: VALUE}}\'')
+    say("documentation: model_adapters/sampling/README.md")
     _columns([[row["name"], ", ".join(row["fields"]), row["source"]] for row in rows])
 
 

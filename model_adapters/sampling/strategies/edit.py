@@ -17,8 +17,8 @@ from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
 
 class Edit(Strategy):
     """Masked positions whose confidence is above ``threshold`` (at least ``min_transfer``), and written ones whose
-    token changes to one above ``edit_threshold``. A block ends when a forward on it without masks edits nothing, or after
-    ``max_post_steps`` forwards without masks (LLaDA2.1; exact)."""
+    token changes to one above ``edit_threshold``. A block without masks ends when a forward on it edits nothing, or
+    after ``max_post_steps`` forwards (LLaDA2.1; exact)."""
 
     name = "edit"
     source = "LLaDA2.1 generate"

@@ -129,7 +129,7 @@ def test_a_run_whose_reader_goes_away_is_finished_and_its_exit_code_kept(
         ("ls models | true", 0, "", ""),
         ("eval --tasks x 2>&-", 2, "", ""),
         ("ls models >&-", 0, "", ""),
-        ("ls models <&- | head -1", 0, "checkpoints", ""),
+        ("ls models <&- | head -1", 0, "bundled checkpoints", ""),
     ],
 )
 def test_streams_that_are_closed_or_full(words: str, code: int, out: str, err: str) -> None:

@@ -82,7 +82,7 @@ def test_words_that_do_not_fit(tmp_path: Path) -> None:
     run = str(make_run(tmp_path, "a"))
     with pytest.raises(UsageError, match="--agreement compares two runs, found 1"):
         report([run], agreement=True)
-    with pytest.raises(UsageError, match="add --agreement"):
+    with pytest.raises(UsageError, match="need --agreement"):
         report([run], task="dare_sudoku")
     with pytest.raises(RunError, match="there is no folder"):
         report([str(tmp_path / "nowhere")])

@@ -146,7 +146,7 @@ def test_boards_are_declared_in_yaml(tmp_path: Path) -> None:
         ("title: x\ntasks: []\n", "at least one task"),
         ("title: x\ntasks: [a, a]\n", "once"),
         ("title: x\ntasks: [a]\nrank_by: b\n", "allowed: mean, none, a"),
-        ("title: x\ntitle: y\n", "written twice"),
+        ("title: x\ntitle: y\n", "duplicate key 'title'"),
     ],
 )
 def test_a_board_that_is_off_is_said_in_one_line(tmp_path: Path, text: str, words: str) -> None:

@@ -32,6 +32,7 @@ def _becomes_another(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_answers_of_two_programs_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("WARNING", "dare_bench")
     go(tmp_path, limit=2)
     one = go(tmp_path, limit=3).block
     assert one is not None and [p.requests for p in one.programs] == [12] and not one.notes and not caplog.messages

@@ -121,7 +121,9 @@ def test_dense_and_moe_sdar_are_one_family_with_two_networks():
 @pytest.mark.parametrize("family", KEYS)
 def test_an_unknown_architecture_names_what_was_seen(family, tmp_path):
     source = changed(made(tmp_path / "a", family), architectures=["OtherLM"])
-    with pytest.raises(CheckpointError, match=r"architecture='OtherLM' unknown family; .*--family NAME.*dream"):
+    with pytest.raises(
+        CheckpointError, match=r"architecture='OtherLM' is of an unknown family; .*--family NAME.*dream"
+    ):
         load(source)
     mine = golden.model(family).spec.family
     assert load(source, family=mine).spec.family == mine

@@ -261,7 +261,7 @@ def test_words_of_other_samplers(make: Make) -> None:
     assert source.requests()[0].decoding == {"gen_length": 256, "temperature": 0.7, "stop": []}
     notes = [note for note in source.run(answer_with(ToyModel())).notes if "top_" in note]
     assert notes == ["task 'toy_sampled' sets top_p=0.95, which this model's family does not have: left out"]
-    with pytest.raises(DecodingError, match="'top_p' is no field"):
+    with pytest.raises(DecodingError, match="'top_p' is not a field"):
         make("toy_add", decoding={"top_p": 0.95})
 
 

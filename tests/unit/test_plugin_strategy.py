@@ -12,7 +12,7 @@ import pytest
 
 from dare_bench.errors import DecodingError
 from dare_bench.loading import load
-from dare_bench.registry import registry
+from dare_bench.registry import load_plugins, registry
 from dare_bench.runs.reader import find_runs
 
 PLUGIN = '''
@@ -77,9 +77,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plugin(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plugin in this process."""
     monkeypatch.syspath_prepend(str(site))
-    registry.cache_clear()
-    yield
-    registry.cache_clear()
+    monkeypatch.setattr(registry(), "_entries", dict(registry()._entries))
+    load_plugins(registry())
 
 
 def run(site: Path, *words: str) -> str:

@@ -170,7 +170,7 @@ def test_pool_runs_in_order_and_remembers(strongest: Level) -> None:
         assert all(verdict.level == strongest for verdict in verdicts)
     with pytest.raises(UsageError, match="closed"):
         pool.submit(ADD, "")
-    with pytest.raises(UsageError, match="workers 0"):
+    with pytest.raises(UsageError, match="workers=0"):
         Pool(0)
 
 
@@ -246,5 +246,5 @@ def test_doctor_says_which_level_works(level: Level, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(levels, "_found", (level, ("bubblewrap: bwrap is not installed",)))
     found = sandbox()
-    assert found.level == ("note" if level == "none" else "ok") and found.detail.startswith(level)
+    assert found.level == ("note" if level == "none" else "ok") and level in found.detail.partition("(")[0]
     assert ("apt-get install bubblewrap" in found.detail) == (level != "bubblewrap")

@@ -21,7 +21,7 @@ from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
 from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.stopping import StoppingPolicy
-from dare_bench.model_adapters.sampling.strategies import Strategy, strategy_of
+from dare_bench.model_adapters.sampling.strategies import Strategy, WrappedStrategy, strategy_of
 from dare_bench.model_adapters.sampling.strategies.quota import BlockQuota, Quota
 from dare_bench.model_adapters.scoring.laws import Blockwise, LikelihoodLaw, WholeTarget
 from dare_bench.types import Decoding, ModelSpec, Tier
@@ -139,6 +139,7 @@ class Family(ABC):
         block_length: int,
         reference: ReferencePolicy,
         *,
+        around: type[WrappedStrategy] | None = None,
         early_stop: bool = False,
         approximate: bool = False,
         stopping: Mapping[str, Any] | None = None,
@@ -146,13 +147,20 @@ class Family(ABC):
     ) -> Sampler:
         """The sampler of these pieces and of the fields that mean the same in every family.
 
-        A strategy that the user names takes the place of the family's own, and is no published sampler's.
+        A strategy that the user names takes the place of the family's own, and is no published sampler's. ``around``
+        is what the family puts around either of them.
+
+        Raises:
+            DecodingError: a strategy that edits, inside one that cannot.
         """
         chosen = decoding.strategy
+        if around is not None and chosen is not None and chosen.edits:
+            raise DecodingError(f"strategy {chosen.name!r} writes over tokens; {self.name} cannot do so with a cache")
+        inner = chosen or strategy
         return Sampler(
             decoding.gen_length,
             block_length,
-            chosen or strategy,
+            inner if around is None else around(inner=inner),
             reference=replace(
                 reference, replay=decoding.rng == "reference", count="turns" if chosen else reference.count
             ),

@@ -4,7 +4,7 @@ Everything a step sees is a function of (seed, step) and of the rows: the order 
 token weighs are settled for the whole step before it is cut into micro-batches. So neither the cut, nor the number of
 processes, nor a resume changes the loss or its gradient.
 
-StepShape letters: R copies of rows, T packed tokens of them, N masked tokens.
+Shape letters: R copies of rows, T packed tokens of them, N masked tokens.
 """
 
 from __future__ import annotations

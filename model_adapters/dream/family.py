@@ -134,6 +134,7 @@ class Dream(Family):
             self._strategy(d, block_length, cached),
             block_length,
             ReferencePolicy(noise="origin" if d.alg == "origin" else "masked", count=count),
+            around=FirstToken if cached else None,
             early_stop=bool(d.early_stop),  # the published sampler never stops early
             approximate=cached or by_threshold,
             tokens=TokenPolicy(
@@ -159,7 +160,7 @@ class Dream(Family):
             strategy = TimeQuota(steps=steps, rank_by=RANKED_BY[d.alg], order_temperature=d.alg_temp or 0.0, eps=d.eps)
             if not d.alg_temp and (d.top_k or (d.top_p or 1.0) < 1):
                 strategy = PublishedTies(inner=strategy, tie_score=0.0 if d.alg == "entropy" else 1.0)
-        return FirstToken(inner=strategy) if cached else strategy
+        return strategy
 
 
 FAMILY = Dream()

@@ -10,7 +10,7 @@ from pathlib import Path
 import golden
 import pytest
 
-from dare_bench.errors import DecodingError
+from dare_bench.errors import DareError, DecodingError
 from dare_bench.loading import load
 from dare_bench.registry import load_plugins, registry
 from dare_bench.runs.reader import find_runs
@@ -42,8 +42,8 @@ class Ascending(Strategy):
     def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
         due: list[int] = []
         while sum(due) < masks:
-            due.append(min(masks - sum(due), int(self.first * self.growth ** len(due))))
-        return due[first:]
+            due.append(min(masks - sum(due), int(self.first * self.growth ** (first + len(due)))))
+        return due
 
     def most_forwards(self, length: int) -> int:
         return len(self.schedule(length, 0, length))
@@ -161,3 +161,18 @@ def test_what_is_recorded_without_it_is_what_always_was() -> None:
 def test_wrong_strategies_are_one_line(fields: dict, says: str) -> None:
     with pytest.raises(DecodingError if "unknown" not in says else Exception, match=says):
         load("tiny-llada", device="cpu").loaded.resolve(fields)
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_dream_with_a_cache_opens_each_block_by_its_first_token(cache: str) -> None:
+    """Later forwards of a cached block cannot see what predicts its first token, whatever the strategy is."""
+    settings = {"gen_length": 8, "block_length": 4, "cache": cache, "trajectory": True}
+    answer = golden.model("dream").generate([[5, 6, 7]], strategy={"name": "quota", "rank_by": "random"}, **settings)[0]
+    by_step: dict[int, list[int]] = {}
+    for event in answer.trajectory:
+        by_step.setdefault(event.step, []).append(event.position)
+    written = [by_step[step] for step in sorted(by_step)]
+    assert written[0] == [0] and written[4] == [4], "a block of 4 takes 4 forwards"
+    with pytest.raises(DareError, match="writes over tokens"):
+        edit = {"name": "edit", "threshold": 0.5, "edit_threshold": 0.5}
+        golden.model("dream").generate([[5, 6, 7]], strategy=edit, **settings)

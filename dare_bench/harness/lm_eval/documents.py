@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from dare_bench.harness.common.answering import sample_numbers
@@ -112,7 +113,7 @@ class TaskDocuments:
                 target = self.task.doc_to_target(instance.doc) if instance.idx == 0 else ""
                 yield doc_id, "\x1f".join(map(str, asked)), str(target)
 
-    @property
+    @cached_property
     def wants_greedy(self) -> bool:
         """Does the task's scoring read ``is_greedy``? It costs a forward pass for each token of a target."""
         output = getattr(self.task, "OUTPUT_TYPE", None)

@@ -90,8 +90,8 @@ class Strategy(BaseModel):
         return length if self.steps is None else self.steps
 
     def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
-        """Positions that are due in each forward of a block of ``length`` tokens with ``masks`` masks, ``before`` more
-        standing before it, from step ``first`` on; empty where nothing is due by plan."""
+        """Positions that are due in each forward from step ``first`` on, in a block of ``length`` tokens that has
+        ``masks`` masks left (``before`` more stand before it); empty where nothing is due by plan."""
         return []
 
     def most_forwards(self, length: int) -> int:

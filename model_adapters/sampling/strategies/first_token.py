@@ -19,6 +19,9 @@ class FirstToken(WrappedStrategy):
     def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
         return [1, *self.inner.schedule(masks - 1, 0, length, 1)]
 
+    def most_forwards(self, length: int) -> int:
+        return max(self.inner.most_forwards(length), len(self.schedule(length, 0, length)))
+
     def select(self, proposal: Proposal, at: OpenPositions) -> Selection:
         chosen, opening_R = self.inner.select(proposal, at), at.step_R == 0
         is_first_N = at.column_N == at.begin_R[at.row_N]

@@ -49,7 +49,7 @@ class Quota(Strategy):
         return SCORES[self.rank_by]
 
     def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
-        return even_schedule(masks, self.planned(length))[first:]
+        return even_schedule(masks, max(1, self.planned(length) - first))
 
     def most_forwards(self, length: int) -> int:
         return min(self.planned(length), length)

@@ -193,14 +193,13 @@ def _paired(
 ) -> dict[int, dict[int, float]]:
     """The p of the paired test of every two rows that answered the same documents, adjusted for each row by Holm's
     method over all its comparisons."""
-    adjusted: dict[int, dict[int, float]] = {}
-    for key, strata in _same_documents(rows, board, columns, site).items():
-        # Kept with the site: a rebuild without a change needs no statistics.
-        values = [*strata.values()]
-        facts = site.part(f"pairs {board.title} {key}", values, partial(_adjusted, values))
-        for place, row_p in zip(strata, facts["p"], strict=True):
-            adjusted[place] = dict(zip((other for other in strata if other != place), row_p, strict=True))
-    return adjusted
+    by_row: dict[int, dict[int, float]] = defaultdict(dict)
+    for (row, other), p in pair_p(rows, board, columns, site).items():
+        by_row[row][other] = p
+    return {
+        row: {other: p for other, p in zip(others, holm([*others.values()]), strict=True) if p is not None}
+        for row, others in by_row.items()
+    }
 
 
 def pair_p(
@@ -209,6 +208,7 @@ def pair_p(
     """The p, not adjusted, of the test that ranks: of every two rows, by place, that answered the same documents."""
     p_values: dict[tuple[int, int], float] = {}
     for key, strata in _same_documents(rows, board, columns, site).items():
+        # Kept with the site: a rebuild without a change needs no statistics.
         values = [*strata.values()]
         facts = site.part(f"p of pairs {board.title} {key}", values, partial(_all_p, values))
         p_values |= {(a, b): facts["p"][i][j] for i, a in enumerate(strata) for j, b in enumerate(strata) if i != j}
@@ -232,11 +232,6 @@ def _same_documents(
 def _all_p(rows: Sequence[Sequence[Stratum]]) -> dict[str, list[list[float]]]:
     strata = [[row[at].values for row in rows] for at in range(len(rows[0]))]
     return {"p": all_pairs(strata, [stratum.weight for stratum in rows[0]])}
-
-
-def _adjusted(rows: Sequence[Sequence[Stratum]]) -> dict[str, list[list[float | None]]]:
-    """Of each row the adjusted p of its comparisons with the others, in order."""
-    return {"p": [holm([*own[:at], *own[at + 1 :]]) for at, own in enumerate(_all_p(rows)["p"])]}
 
 
 def _sign(row: BoardRow) -> int:

@@ -78,10 +78,26 @@ class MethodKeywords(TypedDict, total=False):
     aggregation: Literal["sequence", "token", "transition"]
     importance_cap: float | None
     score_after_eos: bool
+    sync_ref_model: bool
+    ref_model_sync_steps: int
+    ref_model_mixup_alpha: float
     p_mask_prompt: float
     level: tuple[float, float] | str
     normalized: bool
     num_mc: int
+    negative: Literal["mix", "eubo", "elbo", "zero"]
+    eubo_beta: float
+    mix_weight: float
+    mask_block_length: int
+    sample_train_steps: int
+    confidence_weights: bool
+    tree_branch_factor: int
+    tree_contraction_factor: int
+    distillation: float
+    distillation_growth: float
+    distillation_temperature: float
+    distillation_cooling: float
+    distillation_steps: int | None
 
 
 class TrainKeywords(MethodKeywords, total=False):

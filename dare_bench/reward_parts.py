@@ -13,7 +13,7 @@ from dare_bench.errors import UsageError
 from dare_bench.types import Prompt, Reward
 
 MAX_TEXT = 50_000
-"""Characters of an answer that rewards read: the last ones. It bounds the time for hostile text."""
+"""Characters of an answer that rewards read. It bounds the time for hostile text."""
 OPEN, CLOSE = "<answer>", "</answer>"
 
 

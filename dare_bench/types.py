@@ -36,7 +36,8 @@ class Event(NamedTuple):
 
     ``step`` counts the row's forward passes from 0 (or from ``Request.start_turn``); ``position`` counts from the first
     response token (positions of masks inside the prompt are negative); ``confidence`` is the token's probability as the
-    family's sampler ranks it. In a model that edits, a position can be set several times.
+    family's sampler ranks it. In a model that edits, a position can be set several times. A remask has the mask id as
+    its token, and the confidence with which the removed token was written.
 
     ``logprob`` is the natural logarithm, in nats and not rounded, of the token's probability in the distribution that
     it was drawn from: at temperature, after top-k and top-p, without suppressed ids. It is 0.0 for a greedy choice
@@ -64,7 +65,11 @@ class Request:
     blocks) with the mask id where a position is open; the rest is open, too. Decoding starts in the first block that
     has masks, after ``start_step`` forwards of that block. A row that goes on from the canvas, ``start_step`` and
     ``start_turn`` of an earlier row with the same seed gives that row's tokens, also where they are drawn. Inside a
-    block, an approximate cache is computed anew, and the tokens may differ.
+    block, an approximate cache is computed anew, and the tokens may differ; a strategy that masks tokens again refuses
+    to go on there, since a canvas does not hold their confidences.
+
+    With ``end_turn`` a row ends after that forward, wherever it is: its ``tokens`` and ``end_step`` are the canvas and
+    the ``start_step`` of a request that goes on.
     """
 
     key: str
@@ -83,6 +88,8 @@ class Request:
     """Forwards that the first block with masks already had."""
     start_turn: int | None = None
     """Forwards that the row already had; random numbers and events are counted from here. None: ``start_step``."""
+    end_turn: int | None = None
+    """Forwards, counted as in ``start_turn``, after which the row ends though masks are left. None: it is finished."""
     resolved: Decoding | None = field(default=None, compare=False, repr=False)
     """All resolved values of ``decoding``, if it has been resolved already."""
 
@@ -94,7 +101,7 @@ class Generation:
     ``tokens`` is the response only, raw, at most ``gen_length`` long (with ``early_stop`` it ends with the first EOS);
     ``text`` is cut at the first EOS, then at the first stop string; None without a tokenizer. ``nfe`` counts the
     forwards this row took part in (CFG counts 2), ``reference_nfe`` those that the published sampler counts (of a row
-    that started from a given canvas: ``nfe``).
+    that started from a given canvas, or that ``Request.end_turn`` ended: ``nfe``).
     """
 
     tokens: list[int]
@@ -116,6 +123,11 @@ class Generation:
     predictions: list[list[int]] | None = None
     """For each forward the response, ``gen_length`` tokens, if all masks took their proposed tokens in it: the mask id
     where the forward computed no logits (behind the block)."""
+    prediction_texts: list[str] | None = None
+    """The text of each of ``predictions``, cut as ``text`` is; None without a tokenizer."""
+    end_step: int | None = None
+    """Of a row that ``Request.end_turn`` ended: the forwards that its first block with masks had. ``tokens`` is then
+    the whole canvas after the prompt, in whole blocks, with masks. None: the row is finished."""
 
 
 @dataclass(slots=True)
@@ -146,13 +158,15 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class RewardPrompt:
-    """A prompt whose answers get a reward: the reference answer, the name of the reward, and further fields."""
+    """A prompt whose answers get a reward: the reference answer, the name of the reward, and further fields. ``key`` is
+    the counter-based key of the answer's random numbers, for rewards that draw some; 0 outside of a rollout."""
 
     prompt: Prompt
     truth: str
     task: str
     where: str
     extra: Mapping[str, Any] = field(default_factory=dict)
+    key: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +249,8 @@ class Capabilities:
     """Does the decoding field ``predictions`` record the response that each forward predicts?"""
     canvas: bool = False
     """May a request start from a given canvas?"""
+    end_turn: bool = False
+    """May a request end a row after a given forward?"""
     likelihood: bool = False
     row_keyed_randomness: bool = False
     weight_update: bool = False

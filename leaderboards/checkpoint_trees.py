@@ -125,14 +125,17 @@ def tasks_of(root: CheckpointNode, columns: Sequence[str]) -> list[str]:
 
 
 def usual_settings(root: CheckpointNode, task: str) -> str:
-    """The settings fingerprint under which most checkpoints of a tree have a score of a task; newer ones win a tie."""
+    """The settings fingerprint under which most checkpoints of a tree have a score of a task; of several, the one with
+    most sample lines, which comparisons need, then the newest."""
     counts: Counter[str] = Counter()
+    logged: Counter[str] = Counter()
     newest: dict[str, str] = {}
     for node in (root, *root.below()):
-        for fingerprint, created in {own.score.fingerprint: own.entry.created for own in node.scored(task)}.items():
+        for fingerprint, entry in {own.score.fingerprint: own.entry for own in node.scored(task)}.items():
             counts[fingerprint] += 1
-            newest[fingerprint] = max(newest.get(fingerprint, ""), created)
-    return max(counts, key=lambda fingerprint: (counts[fingerprint], newest[fingerprint]), default="")
+            logged[fingerprint] += task in entry.files
+            newest[fingerprint] = max(newest.get(fingerprint, ""), entry.created)
+    return max(counts, key=lambda name: (counts[name], logged[name], newest[name]), default="")
 
 
 def representative(node: CheckpointNode, task: str, fingerprint: str) -> CheckpointScore | None:

@@ -17,14 +17,14 @@ from dare_bench.leaderboards.board_rows import BoardCell, BoardRow
 from dare_bench.leaderboards.checkpoint_changes import CheckpointChange, any_change, changes_of, judged
 from dare_bench.leaderboards.context import BoardView, Context
 from dare_bench.leaderboards.pair_page import LEVEL, Delta
-from dare_bench.leaderboards.rendering import HERE, Link, render
+from dare_bench.leaderboards.rendering import Link
 from dare_bench.leaderboards.site import Site
-from dare_bench.runs.writer import atomic_write_bytes, atomic_write_text
+from dare_bench.leaderboards.standalone import write_page
 
 PLACE = "compare/index.html"
 TOP = 8
 """Maximum number of rows of a board that are compared with each other, in 28 pairs."""
-ASSETS = ("theme.js", "site.css", "site.js", "charts.css", "compare.css")
+ASSETS = ("charts.css", "compare.css")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +94,7 @@ def write_standalone(comparison: RunComparison, path: str | Path) -> Path:
     Raises:
         SaveError: the page or one of its files could not be written.
     """
-    path = Path(path)
-    folder = path.with_name(f"{path.stem}_files")
-    for name in ASSETS:
-        atomic_write_bytes(folder / "static" / name, (HERE / "static" / name).read_bytes(), durable=False)
-    values = comparing.values(comparison)
-    page = render("compare.html.j2", f"{folder.name}/", place=path.name, navigation=(), alone=True, **values)
-    atomic_write_text(path, page, durable=False)
-    return path
+    return write_page(path, "compare.html.j2", ASSETS, alone=True, **comparing.values(comparison))
 
 
 def _best(view: BoardView) -> list[BoardRow]:

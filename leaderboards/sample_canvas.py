@@ -6,6 +6,7 @@ is made of numbers. ``static/slider.js`` reads the canvas at each step from the 
 - ``<b class="s3 c9" data-s=12 data-c=.98>text</b>`` a token, written in step 12 (color 3 of 0 to 9) with confidence
   .98 (color 9); ``never``, without numbers: a position that nothing was written to;
 - ``data-w='[[2,"text",.5],[7,null,null]]'`` what stood there before: written in step 2, masked again in step 7;
+- ``data-v=+.012 data-u=3`` the token's weight in an update, and the color of it (-5 to 5); none where it is 0;
 - ``data-f="5:.99 6:.98"`` on a fold: step and confidence of each of the equal tokens that it stands for.
 """
 
@@ -50,12 +51,13 @@ def canvas(order: Unmasking, most: int) -> Markup:
 def _token(piece: Piece, states: int) -> str:
     body, after = _short(piece.text) if len(piece.text) <= 40 else _body(piece.text)
     past = f' data-w="{_past(piece.past[:states])}"' if piece.past else ""
+    more = f" data-v={_signed(piece.weight)} data-u={piece.weight_level}{past}" if piece.weight else past
     if piece.step is None:
-        return f"<b class=never{past}>{body}</b>{after}"
+        return f"<b class=never{more}>{body}</b>{after}"
     if piece.confidence is None:
-        return f"<b class=s{piece.level} data-s={piece.step}{past}>{body}</b>{after}"
+        return f"<b class=s{piece.level} data-s={piece.step}{more}>{body}</b>{after}"
     sure = _brief(piece.confidence)
-    return f'<b class="s{piece.level} c{piece.sure}" data-s={piece.step} data-c={sure}{past}>{body}</b>{after}'
+    return f'<b class="s{piece.level} c{piece.sure}" data-s={piece.step} data-c={sure}{more}>{body}</b>{after}'
 
 
 def _body(text: str) -> tuple[str, str]:
@@ -81,6 +83,11 @@ def _brief(value: float) -> str:
     """A confidence in few characters: ".98", "1", "-3.21"."""
     text = f"{value:.2f}" if abs(value) < 1000 else f"{value:.2e}"
     return {"1.00": "1", "0.00": "0", "-0.00": "0"}.get(text) or (text[1:] if text.startswith("0.") else text)
+
+
+def _signed(weight: float) -> str:
+    """A weight in few characters: "+.012", "−1.2e-05"."""
+    return f"{weight:+.2g}".replace("-", "−", 1 if weight < 0 else 0).replace("0.", ".", 1)
 
 
 def _fold(fold: Fold) -> str:

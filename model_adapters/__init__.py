@@ -37,6 +37,7 @@ STRATEGIES: tuple[str, ...] = (
     "edit:Edit",
     "ascending:Ascending",
     "eoser:Eoser",
+    "rcr:Rcr",
 )
 """Module and class of each strategy; it is registered under the name of its class in snake case."""
 

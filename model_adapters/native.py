@@ -19,10 +19,10 @@ from dare_bench.model_adapters.sampling.loop import denoise
 from dare_bench.model_adapters.sampling.reference import published_forwards
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
-from dare_bench.model_adapters.sampling.stopping import response_text, through_eos
+from dare_bench.model_adapters.sampling.stopping import StoppingPolicy, response_text, through_eos
 from dare_bench.model_adapters.saving import save_checkpoint
 from dare_bench.model_adapters.scoring.score import score_pairs
-from dare_bench.model_adapters.starting import start_of
+from dare_bench.model_adapters.starting import end_of, start_of
 from dare_bench.model_adapters.weights import holds, into
 from dare_bench.protocols import AdapterSettings
 from dare_bench.types import Capabilities, Decoding, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
@@ -37,7 +37,13 @@ class NativeModel:
     """Implements :class:`dare_bench.protocols.LoadedModel`. Open one with :func:`dare_bench.load`."""
 
     capabilities = Capabilities(
-        trajectory=True, logprobs=True, predictions=True, canvas=True, likelihood=True, row_keyed_randomness=True
+        trajectory=True,
+        logprobs=True,
+        predictions=True,
+        canvas=True,
+        end_turn=True,
+        likelihood=True,
+        row_keyed_randomness=True,
     )
     weights_version = 0
     """Which weights the network holds: whoever changes them counts this up, and answers record it."""
@@ -118,6 +124,7 @@ class NativeModel:
             given=start.given,
             start_step=start.step,
             start_turn=start.turn,
+            end_turn=end_of(request, start, sampler),
             weights_version=self.weights_version,
         )
 
@@ -162,14 +169,16 @@ class NativeModel:
         tokens = row.response()
         end = through_eos(tokens, stopping.eos_ids)
         masks = [i for i, token in enumerate(tokens) if token == row.mask_id]
-        if end is not None and (stopping.cut_at_eos or (stopping.early_stop and (not masks or masks[0] >= end))):
+        if row.cut:
+            tokens = row.canvas[len(row.prompt) :].tolist()
+        elif end is not None and (stopping.cut_at_eos or (stopping.early_stop and (not masks or masks[0] >= end))):
             tokens = tokens[:end]
         elif row.stopped:
             tokens = tokens[: row.stop - len(row.prompt)]  # the rest was never decoded
-        text, cut = None, False
+        text, cut, texts = None, False, None
         if self.tokenizer is not None:
-            keep = stopping.keep_text_after_eos
-            text, cut = response_text(self.tokenizer, tokens, stopping.eos_ids, stopping.stop, keep)
+            text, cut = self._text(tokens, stopping)
+            texts = [self._text(predicted, stopping)[0] for predicted in row.predictions]
         return Generation(
             tokens=tokens,
             text=text,
@@ -185,7 +194,13 @@ class NativeModel:
             trajectory=row.events if sampler.record_trajectory else None,
             weights_version=row.weights_version,
             predictions=row.predictions if sampler.record_predictions else None,
+            prediction_texts=texts if sampler.record_predictions else None,
+            end_step=row.step if row.cut else None,
         )
+
+    def _text(self, tokens: Sequence[int], stopping: StoppingPolicy) -> tuple[str, bool]:
+        keep = stopping.keep_text_after_eos
+        return response_text(self.tokenizer, tokens, stopping.eos_ids, stopping.stop, keep)
 
     # -- likelihood and logits -----------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Where a row starts: at its first block, or from a canvas that the request gives."""
+"""Where a row starts (at its first block, or from a canvas that the request gives) and where it ends."""
 
 from __future__ import annotations
 
@@ -49,12 +49,38 @@ def start_of(request: Request, prompt: int, spec: ModelSpec, sampler: Sampler) -
     return Start(given, request.start_step, turn)
 
 
+def end_of(request: Request, start: Start, sampler: Sampler) -> int | None:
+    """The forward of the row after which a request ends it; None: the row is finished first.
+
+    Raises:
+        DecodingError: a turn that cannot be, or a way of decoding that cannot be continued from the canvas.
+    """
+    turn = request.end_turn
+    if turn is None:
+        return None
+    if as_id(turn) is None or turn <= start.turn:
+        raise DecodingError(f"end_turn={one_line(turn)} must be a whole number above start_turn={start.turn}")
+    if sampler.replays or sampler.strategy.edits:
+        reason = (
+            "rng='reference', whose random numbers cannot be continued; use rng='ours'"
+            if sampler.replays
+            else "a strategy that edits: a canvas does not say which of its tokens are still edited; turn editing off"
+        )
+        raise DecodingError(f"end_turn={turn} with {reason}")
+    return turn
+
+
 def _check_step(step: int, given: list[int], spec: ModelSpec, sampler: Sampler) -> None:
     """Raise DecodingError for a step that the block does not have."""
     strategy, length = sampler.strategy, sampler.block_length
     limit = strategy.limit(length, strategy.schedule(length, 0, length))
     if step >= max(limit, 1):
         raise DecodingError(f"start_step={step} must be less than the {limit} forwards of a block")
+    if step and strategy.remasks:
+        raise DecodingError(
+            f"start_step={step} with strategy {strategy.name!r}: it masks tokens again by the confidence with which "
+            "they were written, which a canvas does not hold; use start_step=0, and the given tokens stay"
+        )
     first = next((i for i, token in enumerate(given) if token == spec.mask_id), len(given))
     attention = sampler.attention
     if step and attention.predicts_next and attention.cache.approximate and first % length == 0:

@@ -55,8 +55,8 @@ def elements(agreement: Agreement, most: int | None = None) -> Iterator[Element]
 
 
 def _task_name(run: Run, score: Score) -> str:
-    assert run.block is not None
-    return f"{run.block.harness.name} {run.block.harness.version}: {score.task}"
+    harness = run.require_block().harness
+    return f"{harness.name} {harness.version}: {score.task}"
 
 
 def _counts(agreement: Agreement) -> Iterator[tuple[str, str]]:

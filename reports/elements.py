@@ -79,8 +79,8 @@ def _markdown(element: Element) -> str:
         case Bullets(items, _):
             return "\n".join(f"- {escaped(item)}" for item in items)
         case ReportTable(columns, rows):
-            lines = [columns, ["---"] * len(columns), *rows]
-            return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
+            head, *body = ([escaped(cell) for cell in line] for line in (columns, *rows))
+            return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *body])
         case Verbatim(label, text):
             fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", text))])
             return f"{escaped(label)}\n\n{fence}text\n{visible(text)}\n{fence}"
@@ -95,10 +95,6 @@ def _markdown(element: Element) -> str:
 def escaped(text: str) -> str:
     """Text on one line of Markdown, without markup."""
     return _SPECIAL.sub(r"\\\1", " ".join(visible(text).split()))
-
-
-def _cell(text: str) -> str:
-    return text if text == "---" else escaped(text)
 
 
 def show(elements: Iterable[Element], console: Console) -> None:

@@ -43,7 +43,11 @@ def checkpoint_names(blocks: Sequence[Block]) -> dict[Checkpoint, str]:
         for key, details in zip(keys, _distinguishing(chains), strict=True):
             names[key] = _name(by_checkpoint[key], details)
     counts = Counter(names.values())
-    return {key: name if counts[name] == 1 else f"{name} [{_short_hash(key)}]" for key, name in names.items()}
+    for key, name in names.items():
+        if counts[name] > 1:
+            content = f"{key.name}{key.content}{key.adapter or None}".encode()
+            names[key] = f"{name} [{hashlib.blake2b(content, digest_size=4).hexdigest()}]"
+    return names
 
 
 def family_and_depth(block: Block) -> tuple[str, int]:
@@ -85,11 +89,6 @@ def _distinguishing(chains: Sequence[list[Details]]) -> list[list[Details]]:
         [{n: details[n] for place, n in chosen if place == at and n in details} for at, details in enumerate(chain)]
         for chain in chains
     ]
-
-
-def _short_hash(key: Checkpoint) -> str:
-    text = f"{key.name}{key.content}{key.adapter or None}"
-    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
 def settings_texts(rows: Sequence[Sequence[Run]]) -> list[str]:

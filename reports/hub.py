@@ -28,7 +28,7 @@ from dare_bench.runs.text import no_answer, visible
 from dare_bench.types import Decoding
 
 if TYPE_CHECKING:
-    from huggingface_hub import EvalResult, EvalResultEntry
+    from huggingface_hub import EvalResult
 
 HubScale = Literal["percent", "fraction"]
 FOLDER = ".eval_results"
@@ -170,12 +170,11 @@ def _dataset_in(config: Any) -> HubDataset | None:
 
 def _partial(run: Run, score: Score) -> Iterator[str]:
     """Why a score is not over all documents of the task."""
-    assert run.block is not None
     if score.limited:
         yield f"limited to {score.n} of {score.n_total or 'more'} documents"
     if failed := run.failed_documents(score.task):
         yield f"{no_answer(failed)} left out"
-    elif run.status == "running" or (run.status == "incomplete" and not run.block.failures):
+    elif run.status == "running" or (run.status == "incomplete" and not run.require_block().failures):
         yield f"the run is {'not finished' if run.status == 'running' else 'incomplete'}"
 
 
@@ -231,11 +230,12 @@ def _date(created: str) -> str:
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def entry(result: HubResult, source_url: str | None = None) -> EvalResultEntry:
-    """The score as huggingface_hub's record for ``.eval_results``."""
-    from huggingface_hub import EvalResultEntry
+def entry_file(result: HubResult, source_url: str | None = None) -> str:
+    """The text of a score's ``.eval_results`` file, verified by huggingface_hub's parser."""
+    import yaml
+    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml, parse_eval_result_entries
 
-    return EvalResultEntry(
+    entry = EvalResultEntry(
         dataset_id=result.dataset.id,
         task_id=result.dataset.task_id,
         value=result.value,
@@ -244,16 +244,8 @@ def entry(result: HubResult, source_url: str | None = None) -> EvalResultEntry:
         source_url=source_url,
         notes=result.notes,
     )
-
-
-def entry_file(result: HubResult, source_url: str | None = None) -> str:
-    """The text of a score's ``.eval_results`` file, verified by huggingface_hub's parser."""
-    import yaml
-    from huggingface_hub import eval_result_entries_to_yaml, parse_eval_result_entries
-
-    result_entry = entry(result, source_url)
-    text = dumped(eval_result_entries_to_yaml([result_entry]))
-    if parse_eval_result_entries(yaml.safe_load(text)) != [result_entry]:
+    text = dumped(eval_result_entries_to_yaml([entry]))
+    if parse_eval_result_entries(yaml.safe_load(text)) != [entry]:
         raise RunError(f"{result.score.task}: huggingface_hub cannot parse its own output: {text[:200]!r}")
     return text
 

@@ -101,7 +101,9 @@ def score_table(runs: Sequence[Run], tasks: Sequence[str] | None = None) -> Scor
         raise RunError(f"none of the {len(runs)} runs has a score yet; finish one by running its command again")
     selected = _tasks(scored, tasks)
     grouped, duplicates = _grouped(scored, selected)
-    names = _names(grouped)
+    blocks = [_block(row) for row in grouped]
+    by_checkpoint = checkpoint_names(blocks)
+    names = [by_checkpoint[weights_of(block)] for block in blocks]
     rows = [ExportRow(*texts, []) for texts in zip(names, _settings(grouped, names), strict=True)]
     columns = []
     for task in selected:
@@ -150,8 +152,10 @@ def _grouped(runs: Sequence[Run], tasks: Sequence[str]) -> tuple[list[RowScores]
     order = {id(run): at for at, run in enumerate(runs)}
     sorted_rows = [row for rows in grouped.values() for row in rows]
     sorted_rows.sort(key=lambda row: min(order[id(run)] for run, _ in row.values()))
-    families = {name: at for at, name in reversed([*enumerate(_family(row)[0] for row in sorted_rows)])}
-    return sorted(sorted_rows, key=lambda row: (families[_family(row)[0]], _family(row)[1])), duplicates
+    placed = [(*family_and_depth(_block(row)), row) for row in sorted_rows]
+    families = list(dict.fromkeys(family for family, _, _ in placed))
+    placed.sort(key=lambda place: (families.index(place[0]), place[1]))
+    return [row for _, _, row in placed], duplicates
 
 
 def _row_groups(runs: Sequence[Run]) -> dict[int, int]:
@@ -169,19 +173,7 @@ def _row_groups(runs: Sequence[Run]) -> dict[int, int]:
 
 def _block(row: RowScores) -> Block:
     """The block of one of its runs, which all have the same checkpoint."""
-    block = next(iter(row.values()))[0].block
-    assert block is not None
-    return block
-
-
-def _family(row: RowScores) -> tuple[str, int]:
-    return family_and_depth(_block(row))
-
-
-def _names(grouped: Sequence[RowScores]) -> list[str]:
-    blocks = [_block(row) for row in grouped]
-    names = checkpoint_names(blocks)
-    return [names[weights_of(block)] for block in blocks]
+    return next(iter(row.values()))[0].require_block()
 
 
 def _settings(grouped: Sequence[RowScores], names: Sequence[str]) -> list[str]:
@@ -196,7 +188,6 @@ def _settings(grouped: Sequence[RowScores], names: Sequence[str]) -> list[str]:
 
 
 def _cells(grouped: Sequence[RowScores], task: str, key: str) -> list[ExportCell | None]:
-    """The cells of one column, with their marks."""
     answers = [answer if (answer := row.get(task)) and answer[1].key == key else None for row in grouped]
     dated = [answer and _dated(*answer) for answer in answers]
     reference = current(filter(None, dated))

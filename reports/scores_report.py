@@ -57,8 +57,7 @@ def _overview(runs: Sequence[Run]) -> Iterator[Element]:
     columns = _columns([labels for _, _, labels in rows], [score.key for _, score, _ in rows])
     if rows:
         run, first = rows[0][0], rows[0][2]
-        assert run.block is not None
-        common = {"model": first["model"], "harness": run.block.harness.name}
+        common = {"model": first["model"], "harness": run.require_block().harness.name}
         if texts := [text for name, text in common.items() if name not in columns]:
             yield Paragraph(f"All: {' under '.join(texts)}.")
     yield _table(columns, [(run, score, [labels[name] for name in columns]) for run, score, labels in rows])
@@ -79,12 +78,11 @@ def _headlines(run: Run) -> Iterator[Score]:
 
 
 def _labels(run: Run, task: str, name: str) -> dict[str, str]:
-    """The labels of a row of the overview, by column."""
-    assert run.block is not None
+    harness = run.require_block().harness.name
     return {
         "run": name,
         "model": run.model,
-        "harness": _SHORT.get(run.block.harness.name, run.block.harness.name),
+        "harness": _SHORT.get(harness, harness),
         "config": config_of(run, task) or task,
         "task": task,
     }
@@ -122,8 +120,7 @@ def _repeats(run: Run) -> Iterator[str]:
 
 def _limitations(run: Run) -> Iterator[str]:
     """Notes that belong to every score of the run: failed documents, execution of generated code."""
-    assert run.block is not None
-    block = run.block
+    block = run.require_block()
     if block.failures:
         first = block.failures[0]
         where = f"{first.task} {first.doc_id}: {first.error}"

@@ -30,15 +30,15 @@ from enumerated_sampler import (
     EnumeratedSampler,
     Order,
     SmallNetwork,
+    log_probabilities,
     log_probability_gradients,
 )
 from torch import Tensor
 
 from dare_bench.registry import registry
 from dare_bench.seeds import key
-from dare_bench.trainers.rl.estimators import Completion
+from dare_bench.trainers.rl.estimators import BoundedUnits, Completion, Units
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
-from dare_bench.trainers.rl.surrogate import unit_weights
 
 PAGE = Path(__file__).parents[1] / "docs" / "algorithms.md"
 PARTS = ("<!-- parts: made by scripts/gradient_card.py -->", "<!-- end of parts -->")
@@ -62,16 +62,20 @@ def algorithms() -> dict[str, type[PolicyGradient]]:
 def parts_row(kind: type[PolicyGradient]) -> list[str]:
     """The cells of an algorithm."""
     o: Any = kind.Options()
-    high = o.epsilon if o.epsilon_high is None else o.epsilon_high
-    clip = f"{o.epsilon:g}" if high == o.epsilon else f"{o.epsilon:g}, {high:g}"
+    clip, penalty = "no ratio", "none"
+    if kind.has_ratio:
+        high = o.epsilon if o.epsilon_high is None else o.epsilon_high
+        clip = f"{o.epsilon:g}" if high == o.epsilon else f"{o.epsilon:g}, {high:g}"
+        clip += f", dual {o.dual_clip:g}" if o.dual_clip else ""
+        penalty = f"{o.beta:g} {kind.kl}" if o.beta else "none"
     return [
         f"`{kind.name}`",
         kind.estimator,
         kind.unit,
         o.advantage.replace("_", " "),
-        clip + (f", dual {o.dual_clip:g}" if o.dual_clip else ""),
-        f"{o.beta:g} {kind.kl}" if o.beta else "none",
-        o.aggregation,
+        clip,
+        penalty,
+        getattr(o, "aggregation", "token"),
         f"{o.num_generations} x {o.num_iterations}",
         f"{o.temperature:g}",
         f"{kind.learning_rate:g}",
@@ -99,12 +103,15 @@ def table(rows: list[list[str]]) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """An algorithm with settings; ``draws``: of its noise. ``replays``: does it look at the order of the answer?"""
+    """An algorithm with settings; ``draws``: of its noise. ``replays``: does it look at the order of the answer?
+    ``order``: the only one that it samples in. ``summed``: is its value a sum over tokens, not a mean?"""
 
     algorithm: str
     options: tuple[tuple[str, Any], ...] = ()
     draws: int = 1
     replays: bool = False
+    order: Order | None = None
+    summed: bool = False
 
     @property
     def label(self) -> str:
@@ -118,6 +125,12 @@ ROWS = (
     Row("coupled_grpo", (), 1 << 15),
     Row("espo", (("num_mc", 1),), 1 << 15),
     Row("espo", (("num_mc", 2),), 1 << 15),
+    Row("just_grpo", replays=True, order="left_to_right"),
+    Row("bgpo", (("num_mc", 2),), 1 << 15),
+    Row("bgpo", (("num_mc", 4),), 1 << 15),
+    Row("ebpo", (("num_mc", 2),), 1 << 15, summed=True),
+    Row("spg", (("p_mask_prompt", 0.0),), 1 << 13),
+    Row("spg", (("p_mask_prompt", 0.0), ("negative", "elbo")), 1 << 13),
 )
 
 
@@ -142,32 +155,59 @@ class Noise:
     looks: float
 
 
-@cache
-def noise(row: Row, set_at: tuple[int, ...], scored: int = LENGTH) -> Noise:
-    """The algorithm's own looks, units and weights at an answer with the given order, of which ``scored`` tokens count.
-    Values are multiplied by the length: the algorithms take means over an answer's tokens, the policy gradient a sum.
-    """
+def method_of(row: Row) -> Any:
+    """The algorithm of a row."""
     kind = algorithms()[row.algorithm]
     method = kind(kind.settle(dict(row.options), SPEC), SPEC, LENGTH)
     method.seed = 0
-    chunk = min(row.draws, 256)
+    return method
+
+
+def columns_of(units: Units) -> Tensor:
+    """The column of each scored token (see :class:`Noise`), int64 [N]."""
+    hidden_RL = (units.looks.seen_T == MASK).view(len(units.looks), -1).long()
+    prompt_R = hidden_RL[:, : len(PROMPT)] @ 2 ** torch.arange(len(PROMPT))
+    answer_R = hidden_RL[:, len(PROMPT) :] @ 2 ** torch.arange(LENGTH)
+    at_N = units.looks.batch.column_T[units.looks.at_N] - len(PROMPT)
+    return (prompt_R * 2**LENGTH + answer_R)[units.looks.look_N] * LENGTH + at_N
+
+
+def by_draw(units: Units, coefficient_N: Tensor, draws: int) -> Tensor:
+    """The coefficients of each draw of the noise, [D, C]."""
+    c_DC = torch.zeros(draws, COLUMNS).double()
+    c_DC.index_put_((units.sample_R[units.looks.look_N], columns_of(units)), coefficient_N, accumulate=True)
+    return c_DC
+
+
+@cache
+def noise(row: Row, set_at: tuple[int, ...], scored: int = LENGTH) -> Noise:
+    """The algorithm's own looks, units and weights at an answer with the given order, of which ``scored`` tokens count.
+    Means over an answer's tokens are multiplied by the length, since the policy gradient is a sum over them.
+    """
+    method, chunk = method_of(row), min(row.draws, 256)
     total_C, square_CC, looks = torch.zeros(COLUMNS).double(), torch.zeros(COLUMNS, COLUMNS).double(), 0
     for rollout in range(row.draws // chunk):
-        keys = [key("card", rollout, i) for i in range(chunk)]
-        units = method.units([Completion(PROMPT, (0,) * LENGTH, scored, k, set_at) for k in keys], 0, rollout)
-        weight_U = unit_weights(method.options.aggregation, units.sample_U, units.transition_U, 1, scored)
-        hidden_RL = (units.looks.seen_T == MASK).view(len(units.looks), -1).long()
-        prompt_R = hidden_RL[:, : len(PROMPT)] @ 2 ** torch.arange(len(PROMPT))
-        answer_R = hidden_RL[:, len(PROMPT) :] @ 2 ** torch.arange(LENGTH)
-        at_N = units.looks.batch.column_T[units.looks.at_N] - len(PROMPT)
-        column_N = ((prompt_R * 2**LENGTH + answer_R)[units.looks.look_N]) * LENGTH + at_N
-        c_DC = torch.zeros(chunk, COLUMNS).double()
-        value_N = units.coefficient_N * weight_U[units.unit_N] * LENGTH
-        c_DC.index_put_((units.sample_R[units.looks.look_N], column_N), value_N, accumulate=True)
+        units = drawn(method, set_at, scored, rollout, chunk)
+        weight_U = method.step_weights(units, torch.full((chunk,), scored), 1, scored)
+        value_N = units.coefficient_N * weight_U[units.unit_N] * (1 if row.summed else LENGTH)
+        c_DC = by_draw(units, value_N, chunk)
         total_C += c_DC.sum(0)
         square_CC += c_DC.T @ c_DC
         looks += len(units.looks)
     return Noise(total_C / row.draws, square_CC / row.draws, looks / row.draws)
+
+
+@cache
+def all_draws(row: Row, scored: int) -> BoundedUnits:
+    """All draws of an algorithm whose coefficients depend on the answer's probabilities."""
+    return drawn(method_of(row), (0,) * LENGTH, scored, 0, row.draws)  # type: ignore[return-value]
+
+
+def drawn(method: Any, set_at: tuple[int, ...], scored: int, rollout: int, count: int) -> Units:
+    """The units of an answer, once for each of ``count`` keys."""
+    keys = [key("card", rollout, i) for i in range(count)]
+    units: Units = method.units([Completion(PROMPT, (0,) * LENGTH, scored, k, set_at) for k in keys], 0, rollout)
+    return units
 
 
 @dataclass(frozen=True)
@@ -198,6 +238,9 @@ class Policy:
         at_L = torch.arange(LENGTH)
         selected = gradient[:, canvas_YH[..., None], at_L, answer_YL[:, None]]  # [prompt bits, Y, H, L, P]
         self.gradient_YCP = selected.transpose(0, 1).reshape(len(ANSWERS), COLUMNS, -1)
+        log_p = torch.stack([log_probabilities(self.network, hidden) for hidden in range(2 ** len(PROMPT))]).detach()
+        selected = log_p[:, canvas_YH[..., None], at_L, answer_YL[:, None]]
+        self.log_p_YC = selected.transpose(0, 1).reshape(len(ANSWERS), COLUMNS)
 
     def length(self, answer: tuple[int, ...]) -> int:
         """Tokens through the first EOS, or all."""
@@ -215,14 +258,38 @@ class Policy:
         advantage_Y = torch.tensor([self.reward[answer] - baseline for answer in ANSWERS], dtype=torch.float64)
         mean_P, square, looks = torch.zeros(self.gradient_YCP.shape[-1]).double(), 0.0, 0.0
         for (order, scored), chance_Y in sorted(alike.items()):
-            of = noise(row, order, scored)
-            mean_P += torch.einsum("y,c,ycp->p", chance_Y * advantage_Y, of.mean_C, self.gradient_YCP)
-            used = (of.mean_C != 0).nonzero()[:, 0]
-            g_YcP = self.gradient_YCP[:, used]
-            norm_Y = torch.einsum("ycp,cd,ydp->y", g_YcP, of.square_CC[used][:, used], g_YcP)
-            square += float((chance_Y * advantage_Y**2 * norm_Y).sum())
-            looks += float(chance_Y.sum()) * of.looks
+            part = self._linear if algorithms()[row.algorithm].has_ratio else self._bounded
+            of = part(row, order, scored, chance_Y, advantage_Y)
+            mean_P, square, looks = mean_P + of[0], square + of[1], looks + of[2]
         return mean_P, square, looks
+
+    def _linear(
+        self, row: Row, order: tuple[int, ...], scored: int, chance_Y: Tensor, advantage_Y: Tensor
+    ) -> tuple[Tensor, float, float]:
+        """The share of the answers with one order and length in :meth:`expected`."""
+        of = noise(row, order, scored)
+        mean_P = torch.einsum("y,c,ycp->p", chance_Y * advantage_Y, of.mean_C, self.gradient_YCP)
+        used = (of.mean_C != 0).nonzero()[:, 0]
+        g_YcP = self.gradient_YCP[:, used]
+        norm_Y = torch.einsum("ycp,cd,ydp->y", g_YcP, of.square_CC[used][:, used], g_YcP)
+        return mean_P, float((chance_Y * advantage_Y**2 * norm_Y).sum()), float(chance_Y.sum()) * of.looks
+
+    def _bounded(
+        self, row: Row, order: tuple[int, ...], scored: int, chance_Y: Tensor, advantage_Y: Tensor
+    ) -> tuple[Tensor, float, float]:
+        """The same for an algorithm whose coefficients depend on the advantage's sign and on the probabilities."""
+        method, units = method_of(row), all_draws(row, scored)
+        column_N, mean_P, square = columns_of(units), torch.zeros(self.gradient_YCP.shape[-1]).double(), 0.0
+        for y, (chance, advantage) in enumerate(zip(chance_Y.tolist(), advantage_Y.tolist(), strict=True)):
+            if not chance:
+                continue
+            nll_N = (-self.log_p_YC[y, column_N]).requires_grad_()
+            value_U = units.values(nll_N) if advantage > 0 else method.negative_values(units, nll_N)
+            (slope_N,) = torch.autograd.grad(value_U.sum(), nll_N)
+            g_DP = by_draw(units, -slope_N * LENGTH, row.draws) @ self.gradient_YCP[y]
+            mean_P += chance * advantage * g_DP.mean(0)
+            square += chance * advantage**2 * float(g_DP.square().sum(1).mean())
+        return mean_P, square, float(chance_Y.sum()) * len(units.looks) / row.draws
 
     def figures(self, row: Row, sampler: EnumeratedSampler) -> Figures:
         """The algorithm's expected gradient against the exact one."""
@@ -244,7 +311,7 @@ def figures(rows: Sequence[Row] = ROWS, ends: bool = False) -> dict[tuple[Order,
     result: dict[tuple[Order, int, Row], list[Figures]] = {}
     for order, quota in SAMPLERS:
         samplers = [EnumeratedSampler(policy.network, order, quota) for policy in policies]
-        for row in rows:
+        for row in (row for row in rows if row.order in (None, order)):
             each = [policy.figures(row, sampler) for policy, sampler in zip(policies, samplers, strict=True)]
             result[order, quota, row] = each
     return result

@@ -1,7 +1,7 @@
-"""Convert the sweep of docs/trained to the committed files: reduced runs, loss curves, and the table with its tests.
+"""Convert the sweep of a page to the committed files: the sweep without weights, curves, and the table with its tests.
 
     dare-bench sweep docs/trained/sweep.yaml --output-path out/trained --devices 2
-    python scripts/trained.py out/trained
+    python scripts/trained.py docs/trained out/trained
 
 Significance is McNemar's exact test over the held-out documents, each trained checkpoint against its base.
 """
@@ -11,37 +11,41 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dare_bench.analysis.paired_tests import mcnemar
 from dare_bench.runs.reader import Run, find_runs
+from dare_bench.runs.run_files import file_digest
 
-DOCS, RUNS = Path("docs/trained"), Path("leaderboards/examples/trained")
+RUNS = Path("leaderboards/examples")
+"""The folder of committed runs; each page has one of its own name there."""
 BEGIN, END = "<!-- table: made by scripts/trained.py -->", "<!-- end of table -->"
-COPIED = ("run.json", "done.json", "results_*.json", "samples_*.jsonl")
+OF_RUN = ("run.json", "done.json", "results_*.json")
 """Files of a run that boards and comparisons read; journals and unmasking traces are left out."""
+OF_TRAINING = ("lineage.json", "train.json", "trainer_state.json")
+METRICS = {"loss": "loss", "rewards/margins": "reward_margin", "reward": "reward", "accuracy": "accuracy",
+           "entropy": "entropy", "completion_length": "completion_length"}  # fmt: skip
+"""Logged metrics, by their columns in ``curves.csv``."""
 
 
 @dataclass(frozen=True)
 class Against:
-    """A trained checkpoint and its base on one task: documents solved by each, and by only one of them."""
+    """A trained checkpoint and its base on one task: the shares that they solve, and the documents that only one of
+    them solves (None: the runs were committed without samples)."""
 
-    base: int
-    trained: int
-    lost: int
-    won: int
+    base: float
+    trained: float
     documents: int
+    lost: int | None = None
+    won: int | None = None
 
     @property
-    def p(self) -> float:
+    def p(self) -> float | None:
         """McNemar's exact p, two-sided."""
-        return mcnemar(self.won, self.lost)
-
-
-def solved(run: Run, task: str) -> dict[str, bool]:
-    """Whether each document was solved."""
-    return {str(line["doc_id"]): line["exact_match"] == 1.0 for line in run.samples(task)}
+        return None if self.won is None or self.lost is None else mcnemar(self.won, self.lost)
 
 
 def against(base: Run, trained: Run, task: str) -> Against:
@@ -50,28 +54,53 @@ def against(base: Run, trained: Run, task: str) -> Against:
     Raises:
         ValueError: the runs have different documents.
     """
-    left, right = solved(base, task), solved(trained, task)
+    shares = [run.results["results"][task]["exact_match,none"] for run in (base, trained)]
+    documents = base.results["n-samples"][task]["effective"]
+    if base.samples_file(task) is None or trained.samples_file(task) is None:
+        return Against(*shares, documents)
+    left, right = (
+        {str(line["doc_id"]): line["exact_match"] == 1.0 for line in run.samples(task)} for run in (base, trained)
+    )
     if left.keys() != right.keys():
         raise ValueError(f"{base.run_id} and {trained.run_id} have different documents of {task}")
     lost = sum(left[doc] and not right[doc] for doc in left)
     won = sum(right[doc] and not left[doc] for doc in left)
-    return Against(sum(left.values()), sum(right.values()), lost, won, len(left))
+    return Against(*shares, documents, lost, won)
 
 
 Group = tuple[str, str, str, str]
-"""Base, method, data, task that is evaluated."""
+"""Base, method, data, task that is evaluated (with decoding settings that are not the defaults)."""
+
+
+def evaluated(run: Run) -> tuple[str, str]:
+    """The task of a run, alone and with its decoding."""
+    (task,) = run.tasks
+    decoding = [f"{name}={value}" for name, value in run.block.decoding_requested.items()]
+    return task, ", ".join([task, *decoding])
+
+
+def method_of(lineage: dict[str, Any]) -> str:
+    """The method of a training with what sets it apart."""
+    control = " with random rewards" if lineage["options"].get("reward", {}).get("random") else ""
+    return lineage["method"] + (f" + {lineage['peft']}" if lineage["peft"] else "") + control
+
+
+def is_shown(run: Run) -> bool:
+    """Is the task of this run the one that was trained, or a base's?"""
+    lineage = run.block.model.lineage
+    return lineage is None or any(task.startswith(lineage["data"]) for task in run.tasks)
 
 
 def groups(runs: list[Run]) -> dict[Group, list[Against]]:
     """Every trained checkpoint against its base, with all seeds in one group."""
-    bases = {(run.block.model.name, task): run for run in runs if run.block.model.lineage is None for task in run.tasks}
+    bases = {(run.block.model.name, evaluated(run)[1]): run for run in runs if run.block.model.lineage is None}
     result: dict[Group, list[Against]] = {}
     for run in runs:
-        lineage = run.block.model.lineage
-        if lineage is not None and (task := lineage["data"]) in run.tasks:
-            method = lineage["method"] + (f" + {lineage['peft']}" if lineage["peft"] else "")
-            comparison = against(bases[lineage["base"], task], run, task)
-            result.setdefault((lineage["base"], method, task, task), []).append(comparison)
+        if (lineage := run.block.model.lineage) is not None:
+            task, shown = evaluated(run)
+            comparison = against(bases[lineage["base"], shown], run, task)
+            group = (lineage["base"], method_of(lineage), lineage["data"], shown)
+            result.setdefault(group, []).append(comparison)
     return dict(sorted(result.items()))
 
 
@@ -82,61 +111,109 @@ def table(results: dict[Group, list[Against]]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for (base, method, data, task), seeds in results.items():
-        n = seeds[0].documents
-        shares = ", ".join(f"{100 * seed.trained / n:.1f}" for seed in seeds)
-        largest_p = max(seed.p for seed in seeds)
-        start = f"{100 * seeds[0].base / n:.1f}% of {n}"
-        lines.append(f"| `{base}` | {method} | `{data}` | `{task}` | {start} | {shares}% | {largest_p:.1g} |")
+        shares = ", ".join(f"{100 * seed.trained:.1f}" for seed in seeds)
+        tests = [seed.p for seed in seeds if seed.p is not None]
+        largest_p = f"{max(tests):.1g}" if tests else ""
+        start = f"{100 * seeds[0].base:.1f}% of {seeds[0].documents}"
+        lines.append(f"| `{base}` | {method} | `{data}` | `{task}` | {start} | {shares}% | {largest_p} |")
     return "\n".join(lines)
 
 
-def copy_runs(runs: list[Run], folder: Path, out: Path) -> None:
-    """Copy the files of the runs, without absolute paths."""
+def copied(out: Path) -> Iterator[Path]:
+    """The files of a sweep that are committed: of nodes, of trainings without weights, and of the shown runs with
+    samples of the default decoding alone, to keep them small."""
+    yield out / "sweep.json"
+    yield from (out / "nodes").rglob("node.json")
+    yield from (file for name in OF_TRAINING for file in (out / "train").glob(f"*/{name}"))
+    for run in find_runs(out / "runs"):
+        if is_shown(run):
+            patterns = OF_RUN if run.block.decoding_requested else (*OF_RUN, "samples_*.jsonl")
+            yield from (file for pattern in patterns for file in run.path.glob(pattern))
+
+
+def copy(out: Path, folder: Path) -> None:
+    """Copy a sweep, without absolute paths."""
     shutil.rmtree(folder, ignore_errors=True)
-    places = {str(out.resolve()): "out/trained", f"{Path.cwd().resolve()}/": ""}
-    for run in runs:
-        (folder / run.path.name).mkdir(parents=True)
-        for file in (file for pattern in COPIED for file in run.path.glob(pattern)):
-            text = file.read_text()
-            for place, name in places.items():
-                text = text.replace(place, name)
-            (folder / run.path.name / file.name).write_text(text)
+    places = {str(out.resolve()): f"out/{out.name}", f"{out.resolve().parents[1]}/": "", f"{Path.cwd().resolve()}/": ""}
+    for file in copied(out):
+        text = file.read_text()
+        for place, name in places.items():
+            text = text.replace(place, name)
+        target = folder / file.relative_to(out)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    for run in find_runs(out / "runs"):
+        if is_shown(run) and run.results_edited is False:  # the copy differs by its paths alone
+            own = folder / run.path.relative_to(out)
+            done = json.loads((own / "done.json").read_text())
+            done["results_sha256"] = file_digest(own / run.results_file.name)
+            (own / "done.json").write_text(json.dumps(done, indent=2) + "\n")
 
 
-def curves(trained: Path) -> list[tuple[str, int, float, float | None]]:
-    """Training, step, loss and reward margin of every log line."""
-    points = []
+@dataclass(frozen=True)
+class Curve:
+    """The logged metrics of one training: (step, value) by metric."""
+
+    base: str
+    method: str
+    data: str
+    seed: int
+    points: dict[str, list[tuple[int, float]]]
+
+    @property
+    def name(self) -> str:
+        """As in ``curves.csv``."""
+        return f"{self.base} {self.method} {self.data} {self.seed}"
+
+
+def curves(trained: Path) -> list[Curve]:
+    """The curves of all trainings."""
+    result = []
     for state in sorted(trained.glob("*/trainer_state.json")):
         lineage = json.loads((state.parent / "lineage.json").read_text())
-        name = f"{lineage['base']} {lineage['method']} {lineage['peft'] or 'full'} {lineage['data']} {lineage['seed']}"
-        for line in json.loads(state.read_text())["log_history"]:
-            if "loss" in line:
-                points.append((name, line["step"], line["loss"], line.get("rewards/margins")))
-    return points
+        points: dict[str, list[tuple[int, float]]] = {}
+        for entry in json.loads(state.read_text())["log_history"]:
+            for metric in METRICS.keys() & entry.keys():
+                points.setdefault(metric, []).append((entry["step"], entry[metric]))
+        result.append(Curve(lineage["base"], method_of(lineage), lineage["data"], lineage["seed"], points))
+    return result
 
 
-def draw(lines: list[tuple[str, int, float, float | None]], file: Path) -> None:
-    """Plot the loss of every training over its steps, with one panel per base and data set."""
+def write_curves(lines: list[Curve], file: Path) -> None:
+    """One line for each training and logged step; columns that no training has are left out."""
+    metrics = [metric for metric in METRICS if any(metric in line.points for line in lines)]
+    rows = [",".join(["training", "step", *(METRICS[metric] for metric in metrics)])]
+    for line in lines:
+        values = {metric: dict(line.points.get(metric, ())) for metric in metrics}
+        for step in sorted({step for of_metric in values.values() for step in of_metric}):
+            shown = (f"{values[metric][step]:.6g}" if step in values[metric] else "" for metric in metrics)
+            rows.append(",".join([line.name, str(step), *shown]))
+    file.write_text("\n".join(rows) + "\n")
+
+
+def draw(lines: list[Curve], file: Path) -> None:
+    """Plot a curve of every training over its steps (accuracy where it is logged, else the loss), with one panel per
+    base, data set and kind of method."""
     import matplotlib
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "trained"
     from matplotlib import pyplot
 
-    panels: dict[str, dict[str, list[tuple[int, float]]]] = {}
-    for name, step, loss, _ in lines:
-        base, method, peft, data, seed = name.split()
-        panel = f"{base}, {data}" + (" (pairs)" if method == "vrpo" else "")
-        panels.setdefault(panel, {}).setdefault(f"{method} {peft}/{seed}", []).append((step, loss))
+    panels: dict[str, list[Curve]] = {}
+    for line in lines:
+        kind = " (pairs)" if line.method == "vrpo" else " (control)" if "random" in line.method else ""
+        panels.setdefault(f"{line.base}, {line.data}{kind}", []).append(line)
     figure, axes = pyplot.subplots(2, -(-len(panels) // 2), figsize=(11, 5.2), layout="constrained")
     for axis, (title, trainings) in zip(axes.flat, sorted(panels.items()), strict=False):
-        for name, points in sorted(trainings.items()):
-            label = name.split("/")[0] if name.endswith("/0") else None
-            color = "C1" if "lora" in name else "C0"
-            axis.plot(*zip(*points, strict=True), color=color, linewidth=1, label=label)
+        metric = "accuracy" if "accuracy" in trainings[0].points else "loss"
+        colors = {method: f"C{i}" for i, method in enumerate(sorted({line.method for line in trainings}))}
+        for line in sorted(trainings, key=lambda line: (line.method, line.seed)):
+            label = line.method if line.seed == 0 else None
+            axis.plot(*zip(*line.points[metric], strict=True), color=colors[line.method], linewidth=1, label=label)
         axis.set_title(title, fontsize=9)
         axis.set_xlabel("step", fontsize=8)
-        axis.set_ylabel("loss", fontsize=8)
+        axis.set_ylabel(metric, fontsize=8)
         axis.legend(fontsize=7)
     for axis in list(axes.flat)[len(panels) :]:
         axis.remove()
@@ -144,22 +221,17 @@ def draw(lines: list[tuple[str, int, float, float | None]], file: Path) -> None:
 
 
 def main() -> None:
-    """Copy the runs, plot the curves, and update the table in the page."""
-    out = Path(sys.argv[1])
-    lineages = [(run, run.block.model.lineage) for run in find_runs(out / "runs")]
-    runs = [run for run, lineage in lineages if lineage is None or lineage["data"] in run.tasks]
-    copy_runs(runs, RUNS, out)
+    """Copy the sweep, plot the curves, and update the table in the page."""
+    page, out = Path(sys.argv[1]), Path(sys.argv[2])
+    copy(out, RUNS / page.name)
     lines = curves(out / "train")
-    rows = [
-        f"{name},{step},{loss:.6g},{'' if margin is None else f'{margin:.6g}'}" for name, step, loss, margin in lines
-    ]
-    (DOCS / "curves.csv").write_text("\n".join(["training,step,loss,reward_margin", *rows]) + "\n")
-    draw(lines, DOCS / "curves.svg")
-    page = DOCS / "README.md"
-    before, _, rest = page.read_text().partition(BEGIN)
+    write_curves(lines, page / "curves.csv")
+    draw(lines, page / "curves.svg")
+    shown = table(groups(find_runs(RUNS / page.name)))
+    before, _, rest = (page / "README.md").read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n{table(groups(runs))}\n{END}{after}")
-    print(table(groups(runs)))
+    (page / "README.md").write_text(f"{before}{BEGIN}\n{shown}\n{END}{after}")
+    print(shown)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Every test runs on one thread, so that two workers share two cores and float results do not depend on the machine."""
 
 import gc
+import itertools
 import os
+import shutil
 import sys
 
 import pytest
@@ -17,9 +19,19 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
+# Runs, checkpoints and journals are flushed to the disk thousands of times. In memory that takes no time, and a process
+# that is killed loses as much or as little. Small shared memory (64 MB in many containers) is left alone.
+if sys.platform == "linux" and os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > 2 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 # Hundreds of processes import the same modules: they are compiled once, also where Python is told to keep no bytecode.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# Half a minute and more each, on one core.
+LONG = (
+    *("test_hostile_runs", "test_train", "test_train_rl", "test_regress", "test_real_run", "test_site_pages"),
+    *("test_board_page", "test_sample_pages", "test_ray_cluster", "test_sharding", "test_rescore", "test_model_class"),
+    *("test_limits", "test_attacks", "test_tiny", "test_family_layouts", "test_plugin_strategy"),
+)
 gc.disable()  # until all tests are collected: imports and test items are no garbage, and looking for some takes seconds
 
 
@@ -28,3 +40,22 @@ def pytest_runtestloop() -> None:
     """What is imported by now stays: collecting garbage need not look at it."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files come first in each worker's share, so that short ones are left to help with at the end.
+
+    xdist gives each worker as many tests as the others, in their order, and lets one that is done take half of what
+    another has not begun.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    long: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    for number, stem in enumerate(LONG):
+        long[number % workers] += [item for item in items if item.path.stem == stem]
+    rest = (item for item in items if item.path.stem not in LONG)
+    size = len(items) // workers
+    items[:] = [
+        *(item for first in long for item in (*first, *itertools.islice(rest, max(0, size - len(first))))),
+        *rest,
+    ]

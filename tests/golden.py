@@ -20,6 +20,7 @@ from torch import Tensor
 from dare_bench.loading import load
 from dare_bench.model import Model
 from dare_bench.model_adapters.sampling.stopping import through_eos
+from dare_bench.types import Generation, Request
 
 PARITY = Path(__file__).parent / "parity"
 FOLDER = PARITY / "llada"
@@ -87,3 +88,20 @@ def draws(case: dict[str, Any]) -> bool:
     if args.get("remasking") == "random" or args.get("alg") == "origin" or args.get("alg_temp"):
         return True
     return args.get("temperature", 0) > 0 and args.get("top_k") != 1
+
+
+def answers(family: str, requests: list[Request], rows: int = 8) -> dict[str, Generation]:
+    """The answers to requests by their keys; fails on a refused one."""
+    result = {}
+    for sample in model(family).loaded.generate(iter(requests), max_rows=rows):
+        assert isinstance(sample.answer, Generation), sample.error
+        result[sample.request.key] = sample.answer
+    assert len(result) == len(requests)
+    return result
+
+
+def error(family: str, request: Request) -> str:
+    """Why a request has no answer."""
+    (sample,) = model(family).loaded.generate([request])
+    assert sample.answer is None and sample.error is not None
+    return sample.error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from itertools import product
 from typing import Any
 
@@ -63,6 +64,28 @@ def accumulated(
     for looks, index_N in parts:
         torch.dot(losses(method.inputs(looks)).double(), weight_N[index_N]).backward()
     return float(loss.detach()), metrics
+
+
+def divided(method: Any, table: Table, step: Step, count: int, reference: Any = None) -> tuple[float, Tensor, Any]:
+    """The loss of a step in ``count`` forwards, its gradient over all parameters, and its metrics."""
+    table.zero_grad()
+    loss, metrics = accumulated(method, step, table.losses, count, reference)
+    gradient = torch.cat([p.grad.flatten() for p in table.parameters()])  # type: ignore[union-attr]
+    return loss, gradient, metrics
+
+
+def gradient_of(table: Table, value: Tensor) -> Tensor:
+    """The gradient of a value over all parameters."""
+    return torch.cat([part.flatten() for part in torch.autograd.grad(value, list(table.parameters()))])
+
+
+def moved(table: Table, by: float = 0.05) -> Table:
+    """A copy a little way off, always in the same direction."""
+    other, direction = deepcopy(table), Table(9)
+    with torch.no_grad():
+        for own, theirs in zip(other.parameters(), direction.parameters(), strict=True):
+            own += by * theirs
+    return other
 
 
 def masks(length: int) -> Iterator[tuple[Tensor, float]]:

@@ -4,8 +4,7 @@ processes, trackers and resume; this module adds the data of a step, the loss, a
 A step's loss is settled first: one weight for each scored token of the whole step, the derivative of the objective's
 loss (see ``objective.py``). Then the weighted sum of token losses is minimized, divided into forwards in any way.
 
-A checkpoint is complete when it contains ``lineage.json``, which is written last. The same command resumes from the
-last complete one; incomplete folders are removed.
+The same command resumes from the last complete checkpoint (see ``checkpoints.py``).
 """
 
 from __future__ import annotations
@@ -13,10 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import os
 import random
-import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -30,19 +26,26 @@ from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin, ga
 from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
-from transformers.integrations import get_available_reporting_integrations
-from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from dare_bench.diffusion.lockstep import Lockstep
 from dare_bench.diffusion.looks import Looks
-from dare_bench.errors import TrainingError, UsageError, unknown
+from dare_bench.errors import TrainingError
 from dare_bench.protocols import LoadedModel, Services
 from dare_bench.seeds import key
+from dare_bench.trainers.arguments import tensorboard_folder, training_arguments
+from dare_bench.trainers.checkpoints import (
+    LINEAGE,
+    check_complete,
+    checkpoints,
+    reading_checkpoint,
+    remove,
+    remove_incomplete,
+    writing_checkpoint,
+)
 from dare_bench.trainers.objective import Objective, add_metrics, averages
 from dare_bench.trainers.phases import PhaseCost, Phases
 from dare_bench.trainers.progress import TrainingProgress
 from dare_bench.trainers.reference import open_reference
-from dare_bench.trainers.resume import check_complete, reading_checkpoint, writing_checkpoint
 from dare_bench.trainers.steps import Step, StepShape, StepSource, forwards
 from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
@@ -50,13 +53,6 @@ from dare_bench.training.spec import TrainSpec
 from dare_bench.types import LoopStats, Request, Reward, RewardPrompt, Sample
 
 log = logging.getLogger("dare_bench")
-
-LINEAGE = "lineage.json"
-_FOLDER = re.compile(r"checkpoint-(\d+)$")
-SCHEDULES = (
-    "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt",
-)  # fmt: skip
-"""Schedules of transformers that need no further settings."""
 
 
 def run(objective: Objective, spec: TrainSpec, model: LoadedModel, data: Tokens, out: Path, services: Services) -> Path:
@@ -67,7 +63,7 @@ def run(objective: Objective, spec: TrainSpec, model: LoadedModel, data: Tokens,
         SaveError: a checkpoint could not be written.
     """
     spec = spec.with_defaults(objective)
-    arguments = training_arguments(spec, objective, model, out)
+    arguments = training_arguments(spec, model, out)
     shape = StepShape(spec.rows_per_forward, spec.gradient_accumulation_steps, arguments.world_size)
     source = objective.source(data, shape, spec.seed, arguments.process_index)
     arguments.max_steps = steps = spec.steps(source.rows, shape.items_per_step)
@@ -75,7 +71,7 @@ def run(objective: Objective, spec: TrainSpec, model: LoadedModel, data: Tokens,
         loop = Loop(objective, spec, model, source, shape, services, arguments)
     source.attach(loop)
     if first_process():
-        log.info("%s; %d optimizer steps", source.describe(), steps)
+        log.info("%s; this training makes %d", source.describe(), steps)
     if (last := loop.last_checkpoint_after_cleanup(out)) is not None:
         check_complete(last)
         with reading_checkpoint(last):
@@ -100,53 +96,6 @@ def run(objective: Objective, spec: TrainSpec, model: LoadedModel, data: Tokens,
     assert model.network is not None
     model.network.eval()
     return out
-
-
-def training_arguments(spec: TrainSpec, objective: Objective, model: LoadedModel, out: Path) -> TrainingArguments:
-    """The settings of ``transformers.Trainer``; raises UsageError for a value that it does not know."""
-    if (schedule := str(spec.lr_scheduler_type)) not in SCHEDULES:
-        raise unknown("lr_scheduler_type", schedule, SCHEDULES)
-    if spec.fsdp and int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        raise UsageError("fsdp shards a model over several processes, and this is one; start more with torchrun")
-    same = (
-        "learning_rate",
-        "lr_scheduler_type",
-        "warmup_steps",
-        "weight_decay",
-        "adam_beta1",
-        "adam_beta2",
-        "adam_epsilon",
-    )
-    arguments = TrainingArguments(
-        output_dir=str(out),
-        **{name: getattr(spec, name) for name in (*same, "max_grad_norm", "seed", "bf16", "logging_steps", "run_name")},
-        max_steps=spec.max_steps or 1,
-        per_device_train_batch_size=spec.rows_per_forward,
-        logging_first_step=True,
-        logging_nan_inf_filter=False,  # a loss that is not finite ends the training
-        save_strategy="no",  # Loop decides
-        report_to=trackers(spec.report_to),
-        use_cpu=torch.device(model.spec.device).type == "cpu",
-        remove_unused_columns=False,
-        dataloader_pin_memory=False,
-        disable_tqdm=True,
-        ddp_timeout=7 * 24 * 3600,  # the other processes wait while the first one evaluates
-        ddp_find_unused_parameters=False,
-        **({"fsdp": True, "fsdp_config": {"version": 2}} if spec.fsdp else {}),
-    )
-    arguments._n_gpu = min(arguments.n_gpu, 1)  # several GPUs are several processes, never DataParallel
-    return arguments
-
-
-def trackers(requested: tuple[str, ...]) -> list[str]:
-    """The requested trackers that are installed; raises UsageError for one that transformers does not know."""
-    installed = get_available_reporting_integrations()
-    for name in requested:
-        if name != "none" and name not in INTEGRATION_TO_CALLBACK:
-            raise unknown("tracker", name, [*INTEGRATION_TO_CALLBACK, "none"])
-        if name != "none" and name not in installed and first_process():
-            log.warning("%s is not installed: no metrics are sent to it", name)
-    return [name for name in requested if name in installed]
 
 
 class Loop(Trainer):
@@ -352,6 +301,15 @@ class Loop(Trainer):
         with self.phases.measure("reward"):
             return self.services.rewards(prompts, texts, self.objective.options.reward)
 
+    def forwards(self, request: Request) -> int:
+        """Upper bound of the forwards of a request."""
+        return self.loaded.forwards(request)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the training."""
+        return self.args.max_steps
+
     def gather(self, value: Any) -> list[Any]:
         """The values of all processes, in order."""
         return list(gather_object([value]))
@@ -427,9 +385,7 @@ class Loop(Trainer):
         complete = list(checkpoints(out).values())
         self.accelerator.wait_for_everyone()
         if self.is_world_process_zero():
-            for folder in out.glob("checkpoint-*"):
-                if _FOLDER.search(folder.name) and folder not in complete:
-                    shutil.rmtree(folder)
+            remove_incomplete(out)
         self.accelerator.wait_for_everyone()
         return complete[-1] if complete else None
 
@@ -466,30 +422,6 @@ class _SaveAndLogCallback(TrainerCallback):
         control.should_save = self.loop.is_save_due(state.global_step)
         control.should_log |= state.global_step == state.max_steps
         return control
-
-
-@contextlib.contextmanager
-def tensorboard_folder(folder: Path) -> Iterator[None]:
-    """TensorBoard's callback reads its folder from the environment; its default ``runs/`` holds our evaluations."""
-    before = os.environ.get("TENSORBOARD_LOGGING_DIR")
-    os.environ["TENSORBOARD_LOGGING_DIR"] = before or str(folder)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TENSORBOARD_LOGGING_DIR"]
-
-
-def checkpoints(out: Path) -> dict[int, Path]:
-    """The complete checkpoints in ``out`` by step, in order."""
-    folders = {int(match[1]): path for path in out.glob("checkpoint-*") if (match := _FOLDER.search(path.name))}
-    return {step: folders[step] for step in sorted(folders) if (folders[step] / LINEAGE).is_file()}
-
-
-def remove(checkpoint: Path) -> None:
-    """Remove a checkpoint, ``lineage.json`` first: what a kill leaves must not count as complete."""
-    (checkpoint / LINEAGE).unlink()
-    shutil.rmtree(checkpoint)
 
 
 @contextlib.contextmanager

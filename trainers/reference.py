@@ -32,10 +32,13 @@ class Reference:
             each process, over its items). A cached value is computed from its item alone, so that it does not depend
             on the other items of its first forward: a resumed training computes the same.
         adapter_off: it is the network in training with its adapter off.
+        network: the reference's own network, unless it is that.
     """
 
-    def __init__(self, losses: Losses, keep: bool = False, adapter_off: bool = False) -> None:
-        self.losses, self.adapter_off = losses, adapter_off
+    def __init__(
+        self, losses: Losses, keep: bool = False, adapter_off: bool = False, network: Any | None = None
+    ) -> None:
+        self.losses, self.adapter_off, self.network = losses, adapter_off, network
         self.cache: dict[int, Tensor] | None = {} if keep else None
 
     def __call__(self, step: Step) -> Tensor:
@@ -76,7 +79,7 @@ def open_reference(
 
     # Forwards of a sharded network are collective: what one process has cached, another may still have to compute.
     keep = not objective.fresh_noise and not (adapter_off and spec.fsdp)
-    return Reference(losses, keep, adapter_off)
+    return Reference(losses, keep, adapter_off, None if adapter_off else network)
 
 
 def _check(other: LoadedModel, model: LoadedModel, name: str | None) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -146,13 +146,7 @@ def of_run(run: Run) -> Baseline:
     for score in run.scores():
         scores.setdefault(score.task, []).append(score)
     return Baseline(
-        checkpoint=BaselineCheckpoint(
-            name=model.name,
-            family=model.family,
-            content_hash=model.content_hash,
-            adapter_hash=model.adapter_hash,
-            dtype=model.dtype,
-        ),
+        checkpoint=BaselineCheckpoint(**model.model_dump(include=set(BaselineCheckpoint.model_fields))),
         harness=block.harness.name,
         harness_version=block.harness.version,
         device=_device(run),
@@ -176,16 +170,15 @@ def of_run(run: Run) -> Baseline:
 
 def _device(run: Run) -> str:
     """``cpu``, or the name of the GPU that generated the answers (older runs: on which the results were written)."""
-    assert run.block is not None
-    if devices := {program.parts["device"] for program in run.block.programs if "device" in program.parts}:
+    block = run.require_block()
+    if devices := {program.parts["device"] for program in block.programs if "device" in program.parts}:
         return " and ".join(sorted(devices))
-    device = str(run.results.get("config", {}).get("device") or ("cuda" if run.block.environment.gpu else "cpu"))
-    return "cpu" if device.startswith("cpu") else run.block.environment.gpu or device
+    device = str(run.results.get("config", {}).get("device") or ("cuda" if block.environment.gpu else "cpu"))
+    return "cpu" if device.startswith("cpu") else block.environment.gpu or device
 
 
 def _task(run: Run, task: str, scores: list[Score]) -> BaselineTask:
-    assert run.block is not None
-    block = run.block.tasks[task]
+    block = run.require_block().tasks[task]
     run.require_samples(task)
     if run.edited(task) or run.traces_edited(task):
         raise RunError(f"sample lines of {task} in {run.path} were changed after the run; evaluate with --fresh")
@@ -303,10 +296,6 @@ def text(baseline: Baseline) -> str:
         task["documents"] = f"\x00{at}"
     result = json.dumps(record, indent=1, ensure_ascii=False)
     for at, documents in enumerate(rows):
-        result = result.replace(json.dumps(f"\x00{at}"), _lines(documents), 1)
+        lines = (f"    {json.dumps(doc)}: {json.dumps(row, separators=(',', ':'))}" for doc, row in documents.items())
+        result = result.replace(json.dumps(f"\x00{at}"), "{\n" + ",\n".join(lines) + "\n   }", 1)
     return result + "\n"
-
-
-def _lines(documents: Mapping[str, Any]) -> str:
-    lines = (f"    {json.dumps(doc)}: {json.dumps(row, separators=(',', ':'))}" for doc, row in documents.items())
-    return "{\n" + ",\n".join(lines) + "\n   }"

@@ -304,9 +304,9 @@ def _warnings(first: Run, second: Run, pairing: Pairing) -> Iterator[str]:
         )
     environments = []
     for run in (first, second):
-        assert run.block is not None
-        environments.append(run.block.environment.model_dump())
-        if text := several(run.block.programs):
+        block = run.require_block()
+        environments.append(block.environment.model_dump())
+        if text := several(block.programs):
             yield f"{run.run_id} was {text}"
         if run.results_edited:
             yield f"{run.run_id}: the results file was changed after the run"
@@ -334,7 +334,6 @@ def _warnings(first: Run, second: Run, pairing: Pairing) -> Iterator[str]:
 
 
 def _refusal(comparison: RunComparison) -> str:
-    """The error message for runs that are not comparable."""
     broken = [item for item in comparison.items if item.breaks]
     item = broken[0]
     where = f"{item.task} of {comparison.names[item.first]} and {comparison.names[item.second]}"

@@ -60,9 +60,12 @@ def trainings(lineage: LineageRecord | None) -> list[LineageRecord]:
 
 
 def training_settings(training: LineageRecord) -> dict[str, Any]:
-    """The settings and options of one training."""
+    """The settings and options of one training; the entries of a mapping stand one by one, as ``reward random``."""
     parts = (training.get("settings"), training.get("options"))
-    return {name: value for part in parts if isinstance(part, dict) for name, value in part.items()}
+    result: dict[str, Any] = {}
+    for name, value in (pair for part in parts if isinstance(part, dict) for pair in part.items()):
+        result |= {f"{name} {inner}": v for inner, v in value.items()} if isinstance(value, dict) else {name: value}
+    return result
 
 
 def base_of(training: LineageRecord) -> str:

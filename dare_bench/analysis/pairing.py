@@ -199,8 +199,7 @@ def score_of(run: Run, task: str, key: str | None) -> Score:
 
 def require_same_harness(first: Run, second: Run) -> None:
     """Raises UsageError if the runs have different harnesses: their documents cannot be paired by number."""
-    assert first.block is not None and second.block is not None
-    names = first.block.harness.name, second.block.harness.name
+    names = first.require_block().harness.name, second.require_block().harness.name
     if names[0] != names[1]:
         raise UsageError(
             f"the runs have different harnesses ({names[0]} and {names[1]}), which prompt and score differently;"

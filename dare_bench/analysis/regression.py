@@ -182,7 +182,6 @@ def _program_difference(programs: Sequence[Program]) -> str:
 
 
 def _refusal(run: Run, differences: Sequence[Mismatch]) -> str:
-    """The error message that names every mismatch."""
     texts = "; ".join(f"{item.name}: the baseline has {item.expected}, the run {item.seen}" for item in differences)
     remedies = "; ".join(dict.fromkeys(item.remedy for item in differences))
     renew = ", or renew the baseline: --update" if all(item.renewable for item in differences) else ""

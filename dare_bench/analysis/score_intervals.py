@@ -29,10 +29,12 @@ def confidence_intervals(
         values = {} if name in groups else _values_by_key(samples.get(name, ()))
         for metric, filter_name, value in metric_keys(rows[name]):
             key = f"{metric},{filter_name}"
-            if name in groups:
-                estimate = _of_tasks(results, rows, name, key, intervals)
-            else:
+            estimate = None
+            if name not in groups:
                 estimate = _of_documents(values.get(key, []), value, level)
+            elif (weights := weights_of(results, rows, name, key)) and all(key in intervals[task] for task in weights):
+                parts = [intervals[task][key] for task in weights]
+                estimate = group_interval(parts, [float(rows[task][key]) for task in weights], list(weights.values()))
             stderr = stderr_of(rows[name], metric, filter_name)
             if estimate is None and stderr is not None:
                 estimate = from_stderr(value, stderr, document_count(results, name), level)
@@ -43,21 +45,6 @@ def confidence_intervals(
         for name, by_key in intervals.items()
         if by_key
     }
-
-
-def _of_tasks(
-    results: Mapping[str, Any],
-    rows: Mapping[str, Mapping[str, Any]],
-    group: str,
-    key: str,
-    intervals: Mapping[str, Mapping[str, Interval]],
-) -> Interval | None:
-    """A group's interval from those of its tasks, if its score is their mean and all have one."""
-    weights = weights_of(results, rows, group, key)
-    if weights is None or not all(key in intervals.get(task, {}) for task in weights):
-        return None
-    values = [float(rows[task][key]) for task in weights]
-    return group_interval([intervals[task][key] for task in weights], values, list(weights.values()))
 
 
 def _values_by_key(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:

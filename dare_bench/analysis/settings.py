@@ -79,8 +79,8 @@ def config_of(run: Run, task: str) -> str:
 def answers_each(run: Run, name: str) -> int:
     """The number of answers to each prompt of a task or group, counted: ``--repeats`` does not apply to likelihoods,
     and a task may request several answers itself."""
-    assert run.block is not None
-    tasks = [run.block.tasks[task] for task in members(run.results, name) if task in run.block.tasks]
+    known = run.require_block().tasks
+    tasks = [known[task] for task in members(run.results, name) if task in known]
     counts = [task.requests // task.n_docs for task in tasks if task.decoding and not task.likelihood and task.n_docs]
     return max([1, *counts])
 
@@ -121,8 +121,8 @@ def differing_settings(first: Run, second: Run, task: str, task_second: str) -> 
 
 
 def _settings(run: Run, name: str) -> Iterator[tuple[str, Any]]:
-    assert run.block is not None
-    block, task = run.block, run.block.tasks[name]
+    block = run.require_block()
+    task = block.tasks[name]
     yield "checkpoint", block.model.content_hash
     yield "adapter", block.model.adapter_hash
     yield "family", block.model.family

@@ -20,7 +20,6 @@ from dare_bench.analysis.settings import (
     shown,
 )
 from dare_bench.runs.reader import Run
-from dare_bench.runs.schema import TaskBlock
 
 _MANY_GROUPS = 3
 # lm-eval's hash of the document itself is left out: a column that no prompt shows changes it.
@@ -45,7 +44,7 @@ class TaskChange:
 def task_change(first: Run, second: Run, task: str, names: tuple[str, str] | None = None) -> TaskChange:
     """Compare the task of that name in both runs, by fingerprint, then document by document."""
     names = names or (first.run_id, second.run_id)
-    prints = [_block(run, task).fingerprint.partition(":") for run in (first, second)]
+    prints = [run.require_block().tasks[task].fingerprint.partition(":") for run in (first, second)]
     definitions, documents = [parts[0] for parts in prints], [parts[2] for parts in prints]
     breaks, notes = [], []
     counts: dict[str, int] = {}
@@ -58,7 +57,7 @@ def task_change(first: Run, second: Run, task: str, names: tuple[str, str] | Non
             "the task's prompts, filters or scorer changed between these runs: their scores aren't comparable"
             f" (definition {definitions[0]} and {definitions[1]})"
         )
-        versions = [run.block.harness.version for run in (first, second) if run.block]
+        versions = [run.require_block().harness.version for run in (first, second)]
         if versions[0] != versions[1]:
             notes.append(f"the harness's version changed too: {versions[0]} and {versions[1]}")
     if documents[0] != documents[1]:
@@ -77,11 +76,6 @@ def task_change(first: Run, second: Run, task: str, names: tuple[str, str] | Non
     return TaskChange(*names, tuple(breaks), tuple(notes), counts)
 
 
-def _block(run: Run, task: str) -> TaskBlock:
-    assert run.block is not None
-    return run.block.tasks[task]
-
-
 def _document_counts(first: Run, second: Run, task: str) -> dict[str, int]:
     """The number of documents that only one run has, that both have, and those whose prompt or target differs."""
     a, b = (
@@ -95,7 +89,7 @@ def _document_counts(first: Run, second: Run, task: str) -> dict[str, int]:
 
 def _document_texts(counts: dict[str, int], first: Run, second: Run, task: str) -> Iterator[str]:
     if not counts["both"]:
-        numbers = f"{_block(first, task).n_docs} and {_block(second, task).n_docs}"
+        numbers = " and ".join(str(run.require_block().tasks[task].n_docs) for run in (first, second))
         yield f"the documents or prompts differ ({numbers} documents): their scores aren't comparable"
         return
     differ = [f"{name} in {counts[key]}" for key, name in _HASHES.items() if counts[key]]
@@ -131,8 +125,7 @@ def task_variants(runs: Sequence[Run]) -> list[TaskVariants]:
     tasks: dict[tuple[str, str], list[Run]] = {}
     for run in {run.path.resolve(): run for run in runs}.values():
         for task in run.tasks:
-            assert run.block is not None  # a run without results has no tasks
-            tasks.setdefault((run.block.harness.name, task), []).append(run)
+            tasks.setdefault((run.require_block().harness.name, task), []).append(run)
     return [
         _variants(task, harness, sorted(runs_of_task, key=lambda run: names[id(run)]), names)
         for (harness, task), runs_of_task in tasks.items()
@@ -143,10 +136,10 @@ def task_variants(runs: Sequence[Run]) -> list[TaskVariants]:
 def _variants(task: str, harness: str, runs: list[Run], names: dict[int, str]) -> TaskVariants:
     by_fingerprint: dict[str, list[Run]] = {}
     for run in runs:
-        by_fingerprint.setdefault(_block(run, task).fingerprint, []).append(run)
+        by_fingerprint.setdefault(run.require_block().tasks[task].fingerprint, []).append(run)
     groups: list[list[list[Run]]] = []
     # Most documents first: a document that a group's first run lacks, the others lack too.
-    for same in sorted(by_fingerprint.values(), key=lambda same: -_block(same[0], task).n_docs):
+    for same in sorted(by_fingerprint.values(), key=lambda same: -same[0].require_block().tasks[task].n_docs):
         for group in groups:
             if not any(task_change(other[0], same[0], task).breaks for other in group):
                 group.append(same)

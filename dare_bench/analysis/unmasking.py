@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
 LEVELS = 10
 """Number of colors from first to last step, and from lowest to highest confidence."""
+WEIGHT_LEVELS = 5
+"""Number of colors of positive weights, and of negative ones."""
 LAST_STEP = 1_000_000
 """Upper bound of forward passes; events beyond it are damaged."""
 
@@ -27,7 +30,8 @@ class Piece(NamedTuple):
 
     ``step`` is the forward pass (from 1) that wrote the final token, None if none did; ``level`` is its color out of
     :data:`LEVELS`, ``sure`` that of its confidence; ``writes`` counts the writes to the position (more than one only
-    where tokens are masked again or edited), and ``past`` are its earlier states.
+    where tokens are masked again or edited), and ``past`` are its earlier states. ``weight`` is the token's weight in
+    an update of reinforcement learning and ``weight_level`` its color (see :func:`with_weights`).
     """
 
     text: str
@@ -37,6 +41,8 @@ class Piece(NamedTuple):
     writes: int
     sure: int = 0
     past: tuple[Write, ...] = ()
+    weight: float | None = None
+    weight_level: int = 0
 
 
 class Unmasking(NamedTuple):
@@ -102,6 +108,22 @@ def unmasking(trace: Mapping[str, Any]) -> Unmasking:
     return Unmasking(pieces, last, remasked, prompt_changes, edited, (lo, hi))
 
 
+def with_weights(order: Unmasking, weights: Sequence[float], heaviest: float) -> Unmasking:
+    """The response with the weight of each token in an update. The color of a weight is its sign times a level of 1 to
+    :data:`WEIGHT_LEVELS`, by its share of ``heaviest``, the largest absolute weight; 0 for a weight of 0."""
+    pieces = [
+        piece._replace(weight=weight, weight_level=_weight_level(weight, heaviest))
+        for piece, weight in zip(order.pieces, weights, strict=True)
+    ]
+    return order._replace(pieces=pieces)
+
+
+def _weight_level(weight: float, heaviest: float) -> int:
+    if not weight:
+        return 0
+    return int(math.copysign(min(WEIGHT_LEVELS, 1 + int(WEIGHT_LEVELS * abs(weight) / heaviest)), weight))
+
+
 _State = tuple[int, int | None, float | None]
 """(step, token or None for a mask, confidence)."""
 
@@ -155,9 +177,9 @@ class Fold:
 
 def folded(pieces: list[Piece], longest: int = 3) -> list[Piece | Fold]:
     """The pieces, with more than ``longest`` equal special tokens in a row folded after the first. Tokens with earlier
-    states are not folded."""
+    states, or with a weight, are not folded."""
     result: list[Piece | Fold] = []
-    for (text, changed), group in groupby(pieces, key=lambda piece: (piece.text, bool(piece.past))):
+    for (text, changed), group in groupby(pieces, key=lambda piece: (piece.text, bool(piece.past or piece.weight))):
         first, *rest = group
         special = text.startswith(("<", "[")) and text.endswith((">", "]")) and not changed
         if len(rest) < longest or not special:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dare_bench.cli.flags import of_field, parameter, switch, takes
 from dare_bench.cli.guard import State
-from dare_bench.cli.plain import echo_json, log_to_stderr
+from dare_bench.cli.plain import echo_error, echo_json, log_to_stderr
 from dare_bench.config import RunSpec
 from dare_bench.run_fields import DECODING, run_fields
+from dare_bench.runs.text import counted
+
+if TYPE_CHECKING:
+    from dare_bench.engine.plan import PlannedRun
 
 _PANELS: Mapping[str | None, str] = {
     None: "model adapter config model_args family device dtype",
@@ -72,9 +76,7 @@ def evaluate(**options: Any) -> None:
 
     planned = plan(fields)
     if len(planned) > 1:
-        from dare_bench.cli.several import evaluate_several
-
-        evaluate_several(planned, json)
+        _evaluate_several(planned, json)
         return
     from dare_bench.cli.summary import incomplete, print_run, record
     from dare_bench.engine.evaluate import evaluate as evaluate_run
@@ -86,6 +88,39 @@ def evaluate(**options: Any) -> None:
         print_run(run)
     if run.status != "complete":
         raise incomplete([run])
+
+
+def _evaluate_several(planned: Sequence[PlannedRun], json: bool) -> None:
+    """Evaluate a suite or several recipes, one run after another with one model, then print all scores together.
+
+    Raises:
+        IncompleteError: a run was refused, or samples failed.
+    """
+    from dare_bench.cli.summary import incomplete, print_runs, record
+    from dare_bench.engine.evaluate import evaluate_all
+
+    echo_error(f"{counted(len(planned), 'run')}: {', '.join(run.name for run in planned)}")
+    outcomes = []
+    for number, outcome in enumerate(evaluate_all(planned), start=1):
+        outcomes.append(outcome)
+        result = outcome.reason if outcome.run is None else outcome.run.results_file
+        echo_error(f"[{number}/{len(planned)}] {outcome.planned.name}: {result}")
+    runs = [outcome.run for outcome in outcomes if outcome.run is not None]
+    reasons = [outcome.reason for outcome in outcomes if outcome.reason is not None]
+    if json:
+        echo_json(
+            [
+                {"name": o.planned.name, "run": record(o.run) if o.run is not None else None, "not_run": o.reason}
+                for o in outcomes
+            ]
+        )
+    else:
+        noted = [
+            f"{o.reason} ({o.planned.note})" if o.reason is not None and o.planned.note else o.reason for o in outcomes
+        ]
+        print_runs([(o.planned.name, o.run, reason) for o, reason in zip(outcomes, noted, strict=True)])
+    if reasons or any(run.status != "complete" for run in runs):
+        raise incomplete(runs, reasons)
 
 
 def _parameters() -> Iterator[inspect.Parameter]:

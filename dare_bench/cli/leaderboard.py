@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dare_bench.cli.plain import echo, echo_error, echo_json
+from dare_bench.errors import UsageError
 from dare_bench.runs.text import counted
 
 app = typer.Typer(help="Build a leaderboard site from runs, or serve it.", no_args_is_help=True)
+LINE_EVERY = 10.0
+"""Seconds between lines of progress; faster work prints none."""
+Count = Callable[[int, int], None]
 
 
 @app.command()
@@ -27,7 +35,6 @@ def build(
     json: Annotated[bool, typer.Option("--json", help="Print a JSON record of the build.")] = False,
 ) -> None:
     """Build the site as static files: open index.html, no server is needed."""
-    from dare_bench.cli.counting import counting
     from dare_bench.leaderboards.builder import build as build_site
 
     with counting("runs", "boards and comparisons") as progress:
@@ -50,8 +57,6 @@ def serve(
     from functools import partial
     from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
-    from dare_bench.errors import UsageError
-
     if not (Path(folder) / "index.html").is_file():
         raise UsageError(f"no index.html in {folder}; build it with: dare-bench leaderboard build RUNS -o {folder}")
     handler = partial(SimpleHTTPRequestHandler, directory=folder)
@@ -65,3 +70,39 @@ def serve(
             server.serve_forever()
         except KeyboardInterrupt:
             echo_error("stopped")
+
+
+@contextmanager
+def counting(noun: str, next_phase: str) -> Iterator[Count]:
+    """Progress on stderr: a bar on a terminal, otherwise a line from time to time.
+
+    Yields a function to call with the number of ``noun`` that are done and their total. ``next_phase`` names the work
+    that follows when all are done."""
+    if sys.stderr.isatty():
+        with _bar(noun, next_phase) as count:
+            yield count
+        return
+    shown_at = time.monotonic()
+
+    def count_lines(done: int, total: int) -> None:
+        nonlocal shown_at
+        if time.monotonic() - shown_at >= LINE_EVERY:
+            shown_at = time.monotonic()
+            echo_error(f"{done}/{total} {noun}{f'; {next_phase}' if done == total else ''}")
+
+    yield count_lines
+
+
+@contextmanager
+def _bar(noun: str, next_phase: str) -> Iterator[Count]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(noun, total=None)
+
+        def count(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, description=next_phase if done == total else noun)
+
+        yield count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from fnmatch import fnmatch
 from itertools import groupby
 from pathlib import Path
@@ -10,20 +11,78 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dare_bench.checkpoint_files import read_config
-from dare_bench.cli.ls_recipes import recipes
-from dare_bench.cli.ls_runs import runs
-from dare_bench.cli.plain import echo, echo_columns, echo_error, echo_json
+from dare_bench.cli.plain import echo, echo_columns, echo_error, echo_json, plain_console, plain_table
+from dare_bench.cli.runs import MAKE_ONE
 from dare_bench.errors import CheckpointError, UsageError, unknown
+from dare_bench.registry import Kind, registry
 
 if TYPE_CHECKING:
-    from dare_bench.registry import Kind
+    from dare_bench.recipes import Recipe
+    from dare_bench.runs.reader import Run
 
 app = typer.Typer(
     help="List models, strategies, tasks, suites, recipes, trainers, rewards or runs.", no_args_is_help=True
 )
-app.command()(recipes)
-
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def recipes(
+    checkpoint: Annotated[
+        str | None,
+        typer.Argument(help="A checkpoint (llada-8b-instruct) or one of its recipes (llada-8b-instruct/gsm8k)."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the complete recipe files as JSON.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print all scores by source, including those without a recipe.")
+    ] = False,
+) -> None:
+    """List published scores whose settings eval --recipe can run."""
+    from dare_bench.recipes import find
+
+    if markdown:
+        if checkpoint is not None or json:
+            raise UsageError("--markdown prints all scores by source; omit the checkpoint and --json")
+        from dare_bench.recipe_table import markdown as document
+
+        echo(document().rstrip("\n"))
+        return
+    names = registry().names("recipe") if checkpoint is None else [checkpoint]
+    groups = [find(name) for name in names]
+    if json:
+        files = [group[0].file.model_dump(mode="json") for group in groups]
+        for file, group in zip(files, groups, strict=True):
+            file["scores"] = {recipe.entry_name: recipe.entry.model_dump(mode="json") for recipe in group}
+        echo_json(files if checkpoint is None else files[0])
+        return
+    for number, group in enumerate(groups):
+        echo(f"{chr(10) if number else ''}{group[0].file.checkpoint} ({group[0].file.model})")
+        echo_columns([_recipe_row(recipe) for recipe in group], indent="  ")
+    if checkpoint is not None and "/" in checkpoint:
+        _recipe_details(groups[0][0])
+
+
+def _recipe_row(recipe: Recipe) -> list[str]:
+    published, run = recipe.entry.published, recipe.entry.run
+    source = published.source
+    value = f"{published.value:g}" + ("%" if published.unit == "percent" else "")
+    return [
+        recipe.name,
+        value if published.measures == "accuracy" else f"{value} ({published.measures})",
+        f"{run.harness}:{','.join(run.tasks)}" if run else "cannot be run",
+        recipe.entry.settings,
+        f"{source.title}, {source.table}" if source.table else source.title,
+    ]
+
+
+def _recipe_details(recipe: Recipe) -> None:
+    """Source, test set, missing settings and doubts of one score."""
+    entry = recipe.entry
+    echo(f"  source: {entry.published.source.text()}")
+    echo(f"  test set: {entry.published.test_set.id}, {entry.published.test_set.documents or 'unknown'} documents")
+    for label, texts in (("not recorded", entry.missing), ("doubt", entry.doubts)):
+        for text in texts:
+            echo(f"  {label}: {text}")
 
 
 @app.command()
@@ -31,7 +90,6 @@ def suites(
     name: Annotated[str | None, typer.Argument(help="Name of one suite (dare).")] = None, json: _Json = False
 ) -> None:
     """List suites and what each of their benchmarks runs."""
-    from dare_bench.registry import registry
     from dare_bench.suites import load
 
     selected = [load(suite) for suite in (registry().names("suite") if name is None else [name])]
@@ -50,8 +108,6 @@ def suites(
 @app.command()
 def models(json: _Json = False) -> None:
     """List bundled checkpoints and supported families."""
-    from dare_bench.registry import registry
-
     bundled = [_checkpoint(entry.name, Path(entry.target)) for entry in registry().entries("checkpoint")]
     families: list[dict[str, Any]] = [
         {"name": entry.name, "matches": [list(match) for match in entry.about.get("matches", [])]}
@@ -144,7 +200,42 @@ def _matching(kind: str, names: list[str], pattern: str | None) -> list[str]:
     return matches
 
 
-app.command()(runs)
+@app.command()
+def runs(
+    root: Annotated[str, typer.Argument(metavar="DIR", help="Folder to search.")] = "out",
+    json: _Json = False,
+) -> None:
+    """List run directories with their scores."""
+    from dare_bench.runs.reader import find_runs
+
+    listed = find_runs(root, echo_error)
+    if json:
+        echo_json([_run_record(run) for run in listed])
+        return
+    if not listed:
+        echo(f"no runs below {root}; {MAKE_ONE}")
+        return
+    table = plain_table(("run", "model", "status", "date", "scores"), map(_run_row, listed))
+    plain_console(width=10_000).print(table)  # a narrow one would fold the paths
+
+
+def _run_row(run: Run) -> tuple[str, ...]:
+    headlines = ((task, run.headline(task)) for task in run.top_level()[:6])
+    scores = "  ".join(f"{task} {score.text} (n={score.n})" if score else task for task, score in headlines)
+    status = f"{run.status}, limited" if any(score.limited for score in run.scores()) else run.status
+    return str(run.path), run.model, status, run.created[:16].replace("T", " "), scores
+
+
+def _run_record(run: Run) -> dict[str, Any]:
+    return {
+        "path": str(run.path),
+        "run_id": run.run_id,
+        "model": run.model,
+        "status": run.status,
+        "created": run.created,
+        "tasks": run.tasks,
+        "scores": [asdict(score) for score in run.scores()],
+    }
 
 
 @app.command()
@@ -155,8 +246,6 @@ def trainers(json: _Json = False) -> None:
 
 def _abouts(kind: Kind, json: bool) -> None:
     """Name, description and origin of each entry of a kind."""
-    from dare_bench.registry import registry
-
     rows = [
         {"name": entry.name, "about": str(entry.about.get("about", "")), "origin": entry.origin}
         for entry in registry().entries(kind)
@@ -176,8 +265,6 @@ def rewards(json: _Json = False) -> None:
 @app.command()
 def strategies(json: _Json = False) -> None:
     """List decoding strategies with their fields and sources."""
-    from dare_bench.registry import registry
-
     rows: list[dict[str, Any]] = []
     for entry in registry().entries("strategy"):
         kind = entry.load()

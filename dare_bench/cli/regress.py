@@ -9,6 +9,7 @@ import typer
 
 from dare_bench.cli.plain import echo, echo_error
 from dare_bench.cli.runs import print_report, run_path, write_markdown
+from dare_bench.errors import UsageError
 
 if TYPE_CHECKING:
     from dare_bench.runs.reader import Run
@@ -44,7 +45,6 @@ def regress(
     Example: dare-bench regress out/my-run --baseline leaderboards/baselines/tiny-llada.json --junit regress.xml
     """
     from dare_bench.analysis.regression import judge
-    from dare_bench.errors import UsageError
     from dare_bench.reports import junit as junit_file
     from dare_bench.reports import regression_report as render
     from dare_bench.runs.reader import Run
@@ -72,7 +72,6 @@ def _update(run: Run, path: Path, smallest_effect: float, docs: int, any_program
     from dare_bench.analysis import baseline as baselines
     from dare_bench.analysis.baseline_conditions import mismatches
     from dare_bench.analysis.regression import compare, complete_baseline
-    from dare_bench.errors import UsageError
     from dare_bench.reports import regression_report as render
 
     new = complete_baseline(run, any_program)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dare_bench.cli.runs import open_runs, print_report, write_markdown
+from dare_bench.errors import UsageError
 
 if TYPE_CHECKING:
     from dare_bench.analysis.agreement import Agreement
@@ -37,7 +39,6 @@ def report(
 
     Example: dare-bench report out/my-run --markdown report.md
     """
-    from dare_bench.errors import UsageError
     from dare_bench.reports.elements import Heading
 
     opened = open_runs(runs)
@@ -77,8 +78,6 @@ def _elements(runs: list[Run], compared: Agreement | None, limit: int | None) ->
 
 
 def _record(runs: list[Run], compared: Agreement | None) -> dict[str, Any]:
-    from dataclasses import asdict
-
     from dare_bench.analysis.published import comparisons
     from dare_bench.analysis.task_changes import task_variants
     from dare_bench.reports import agreement_report, scores_report

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dare_bench.cli.plain import echo_error, echo_json, plain_console
+from dare_bench.errors import RunError
+from dare_bench.runs.writer import atomic_write_text
 
 if TYPE_CHECKING:
     from dare_bench.reports.elements import Element
@@ -28,7 +30,6 @@ def open_runs(names: str | Iterable[str]) -> list[Run]:
     Raises:
         RunError: no run at or below a path.
     """
-    from dare_bench.errors import RunError
     from dare_bench.runs.reader import Run, find_runs
     from dare_bench.runs.run_files import RUN_FILE
 
@@ -47,7 +48,6 @@ def open_runs(names: str | Iterable[str]) -> list[Run]:
 def write_markdown(path: str, elements: Iterable[Element]) -> None:
     """Write a report to a file; raises SaveError."""
     from dare_bench.reports.elements import markdown
-    from dare_bench.runs.writer import atomic_write_text
 
     atomic_write_text(path, markdown(elements), durable=False)
     echo_error(f"wrote {path}")

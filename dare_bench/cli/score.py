@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,9 @@ import typer
 
 from dare_bench.cli.plain import echo, echo_json, plain_console, plain_table
 from dare_bench.cli.runs import open_runs, run_path
+from dare_bench.errors import DareError, UsageError
+from dare_bench.formatting import score_text
+from dare_bench.runs.text import counted, one_line
 
 if TYPE_CHECKING:
     from dare_bench.engine.rescore import Rescored, RescoredValue
@@ -42,8 +46,6 @@ def score(
 
     Example: dare-bench score out/my-run
     """
-    from dare_bench.errors import UsageError
-
     if task is not None and output_path is not None:
         raise UsageError("--task and --output-path exclude each other: all tasks of a run are written; omit one")
     from dare_bench.engine.rescore import refuse_inside
@@ -73,7 +75,6 @@ def _rescored(
 ) -> tuple[dict[str, Any], Rescored | None, int]:
     """Record, result and exit code of a run. Among several runs, one that cannot be scored does not stop the others."""
     from dare_bench.engine.rescore import rescore
-    from dare_bench.errors import DareError
 
     try:
         rescored = rescore(run, **fields)
@@ -92,8 +93,6 @@ def _rescored(
 
 
 def _record(rescored: Rescored, written: Run | None) -> dict[str, Any]:
-    from dataclasses import asdict
-
     scores = [{**asdict(score), "same": score.same} for score in rescored.scores]
     for score in scores:
         del score["doc_id"]
@@ -135,7 +134,6 @@ def _print(rescored: Rescored, limit: int) -> None:
 
 def _score_texts(score: RescoredValue) -> tuple[str, str]:
     """The recorded and the new score, formatted as usual, or with more digits if the usual ones hide the change."""
-    from dare_bench.formatting import score_text
     from dare_bench.runs.scores import are_shares
 
     pair = (score.recorded, score.again)
@@ -146,8 +144,6 @@ def _score_texts(score: RescoredValue) -> tuple[str, str]:
 
 def _number(value: Any) -> str:
     """A number with all digits that matter; anything else in one short line."""
-    from dare_bench.runs.text import one_line
-
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return f"{value:.10g}"
     return "—" if value is None else one_line(str(value), 60)
@@ -157,8 +153,6 @@ def _verdict(record: dict[str, Any]) -> str:
     """The result of a run in one line."""
     if "error" in record:
         return f"NOT SCORED: {record['error']}"
-    from dare_bench.runs.text import counted
-
     scores, documents = counted(len(record["scores"]), "score"), counted(record["documents"], "document")
     if record["same"]:
         text = f"the same: {scores}, values of {documents}"

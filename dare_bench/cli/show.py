@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dare_bench.analysis.unmasking import Fold, Unmasking, folded
 from dare_bench.cli.plain import echo_json, plain_console, plain_table
 from dare_bench.cli.runs import run_path
+from dare_bench.errors import RunError, UsageError, unknown
+from dare_bench.runs.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
     from dare_bench.analysis.document_view import AnswerView, DocumentView
-    from dare_bench.analysis.unmasking import Unmasking
     from dare_bench.runs.index import Document
     from dare_bench.runs.reader import Run
 
@@ -55,8 +57,6 @@ def _find(run: Run, task: str | None, doc: str | None) -> Document:
     Raises:
         UsageError: no such task or document. RunError: the run has no samples, or none of this document.
     """
-    from dare_bench.errors import RunError, UsageError, unknown
-
     block = run.require_block()
     if task is not None and task not in run.tasks:
         raise unknown("task of this run", task, run.tasks)
@@ -108,8 +108,6 @@ def _print(console: Console, text: str, style: str = "") -> None:
     """Print text without wrapping. Rich would drop some of the control characters that :func:`visible` shows (BEL)."""
     from rich.text import Text
 
-    from dare_bench.runs.text import visible
-
     console.print(Text(visible(text), style=style), soft_wrap=True)
 
 
@@ -143,9 +141,6 @@ def colored(order: Unmasking) -> Text:
     """The response with each token in the color of its step, followed by the number of the step."""
     from rich.text import Text
 
-    from dare_bench.analysis.unmasking import Fold, folded
-    from dare_bench.runs.text import visible
-
     text = Text()
     for piece in folded(order.pieces):
         if isinstance(piece, Fold):
@@ -162,8 +157,6 @@ def colored(order: Unmasking) -> Text:
 
 
 def _print_choices(console: Console, view: DocumentView) -> None:
-    from dare_bench.runs.text import visible
-
     console.print()
     _print(console, "scored continuations", "bold cyan")
     rows = []

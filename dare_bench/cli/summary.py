@@ -110,7 +110,6 @@ def _headlines(run: Run) -> list[Score]:
 
 
 def _print_published(console: Console, runs: list[Run]) -> None:
-    """Print the published scores next to the scores of these runs."""
     if runs:
         from dare_bench.analysis.published import comparisons
         from dare_bench.reports.elements import show

@@ -8,6 +8,7 @@ import typer
 
 from dare_bench.cli.guard import State
 from dare_bench.cli.plain import echo, echo_error, echo_json, plain_console, plain_table
+from dare_bench.formatting import score_text
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -127,7 +128,6 @@ def _print(result: SweepResult) -> None:
 
 def _scores(node: Record) -> str:
     """The first three headline scores of an evaluation."""
-    from dare_bench.formatting import score_text
     from dare_bench.runs.scores import are_shares
 
     scores = [score for run in node.outputs.get("runs", ()) for score in run["scores"]]

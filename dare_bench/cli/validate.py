@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from dare_bench.cli.plain import echo, echo_json
+from dare_bench.config import parse_pairs
 
 
 def validate(
@@ -21,9 +23,6 @@ def validate(
     Checks keys, mask id, tokenizer, saving and loading, and batch invariance, and measures flips in bfloat16. Exit
     code 1 if a check fails.
     """
-    from dataclasses import asdict
-
-    from dare_bench.config import parse_pairs
     from dare_bench.engine.validation import validate as check
 
     options = {"device": device, "family": family, **parse_pairs(model_args)}

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from dare_bench.cli.plain import echo_error
+from dare_bench.config import not_valid, reason
 from dare_bench.errors import closest
 
 _Error: Any = typer.BadParameter.__base__  # UsageError of click, wherever this typer has click from
@@ -62,8 +63,6 @@ def _message(error: Any) -> str:
         return text
     errors = getattr(error.__cause__, "errors", None)  # pydantic parses the values of options; typer omits its reasons
     if errors is not None and getattr(error, "param", None) is not None:
-        from dare_bench.config import not_valid, reason
-
         first = errors()[0]
         text = not_valid(error.param.opts[0], first["input"], reason(first))
     option = getattr(error, "option_name", None)

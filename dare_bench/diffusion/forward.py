@@ -26,7 +26,7 @@ from dare_bench.types import ModelSpec
 class Inputs:
     """The arguments of a network's forward that returns ``nll`` [N], in the order of the looks' scored tokens.
 
-    ``temperature`` divides the logits. ``entropy``: also return the entropy of each prediction (without gradients).
+    ``temperature`` divides the logits.
     """
 
     tokens_U: Tensor
@@ -36,7 +36,6 @@ class Inputs:
     """Packed index of the state that predicts each scored token, sorted."""
     targets_N: Tensor
     temperature: float = 1.0
-    entropy: bool = False
 
     def to(self, device: torch.device | str) -> Inputs:
         """A copy on a device."""
@@ -52,7 +51,6 @@ class Inputs:
             "logits_at": self.at_N,
             "targets": self.targets_N,
             "temperature": self.temperature,
-            "entropy": self.entropy,
         }
 
 

@@ -165,16 +165,21 @@ def _band(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
     return _bernoulli(copies, low + (high - low) * levels(copies.key_R, copies.draw_R, 0.0))
 
 
-def _ranks(copies: Copies, draw_T: Tensor, group_T: Tensor) -> Tensor:
-    """Each response token's rank, from 0, in a random order of its group (group numbers grow along the pack)."""
-    batch = copies.batch
-    u_T = uniform(copies.key_R[batch.row_T], Draw.ORDER, draw_T, batch.column_T)
-    u_T = torch.where(batch.response_T, u_T, 2.0)  # prompts come last: their ranks are not used
+def ranks(batch: Batch, among_T: Tensor, key_R: Tensor, draw_T: Tensor, group_T: Tensor) -> Tensor:
+    """The rank, from 0, of each token of ``among_T`` in a random order of its group (group numbers grow along the
+    pack); those of other tokens have no meaning."""
+    u_T = uniform(key_R[batch.row_T], Draw.ORDER, draw_T, batch.column_T)
+    u_T = torch.where(among_T, u_T, 2.0)  # the others come last
     order_T = (group_T.double() * 4.0 + u_T).argsort()
     rank_T = torch.empty_like(order_T)
     rank_T[order_T] = torch.arange(len(order_T))
     first = torch.bincount(group_T).cumsum(0) - torch.bincount(group_T)
     return rank_T - first[group_T]
+
+
+def _ranks(copies: Copies, draw_T: Tensor, group_T: Tensor) -> Tensor:
+    """The ranks of response tokens."""
+    return ranks(copies.batch, copies.batch.response_T, copies.key_R, draw_T, group_T)
 
 
 def _counts(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:

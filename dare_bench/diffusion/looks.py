@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -44,12 +45,14 @@ class Looks:
     def take(self, places: Sequence[int]) -> tuple[Looks, Tensor]:
         """Some of the looks, in the order given, and the indices of their scored tokens: int64 [N of them]."""
         batch, from_T = select(self.batch, places)
-        to_T = torch.full_like(self.seen_T, -1)
-        to_T[from_T] = torch.arange(len(from_T))
-        index_N = (to_T[self.at_N] >= 0).nonzero()[:, 0]
-        order = to_T[self.at_N[index_N]].argsort(stable=True)
-        index_N = index_N[order]
-        return Looks(batch, self.seen_T[from_T], to_T[self.at_N[index_N]], self.target_N[index_N]), index_N
+        length_R, kept = torch.tensor(self.batch.lengths), torch.tensor(places)
+        end_R = length_R.cumsum(0)
+        start_R = end_R - length_R
+        first_R, last_R = torch.searchsorted(self.at_N, start_R), torch.searchsorted(self.at_N, end_R)
+        index_N = torch.cat([torch.arange(int(first_R[r]), int(last_R[r])) for r in places])
+        moved_R = length_R[kept].cumsum(0) - end_R[kept]
+        at_N = self.at_N[index_N] + moved_R.repeat_interleave(last_R[kept] - first_R[kept])
+        return Looks(batch, self.seen_T[from_T], at_N, self.target_N[index_N]), index_N
 
 
 def masked_looks(batch: Batch, masked_T: Tensor, mask_id: int) -> Looks:
@@ -60,10 +63,8 @@ def masked_looks(batch: Batch, masked_T: Tensor, mask_id: int) -> Looks:
 
 def concatenated(parts: Sequence[Looks]) -> Looks:
     """Several packs of looks as one, in order."""
-    tokens = [len(part.seen_T) for part in parts]
-    token_offsets = [sum(tokens[:i]) for i in range(len(parts))]
-    rows = [len(part) for part in parts]
-    row_offsets = [sum(rows[:i]) for i in range(len(parts))]
+    token_offsets = accumulate((len(part.seen_T) for part in parts[:-1]), initial=0)
+    row_offsets = accumulate((len(part) for part in parts[:-1]), initial=0)
     batch = Batch(
         torch.cat([part.batch.tokens_T for part in parts]),
         torch.cat([part.batch.row_T + offset for part, offset in zip(parts, row_offsets, strict=True)]),

@@ -28,7 +28,7 @@ from dare_bench.engine.progress import progress_display
 from dare_bench.engine.queue import Prepare, Queue
 from dare_bench.engine.rundir import CommitMarker, RunFolder, choose, latest_with_prefix, read_done
 from dare_bench.engine.scope import Scope, joined
-from dare_bench.engine.sharding import Shards, sharded
+from dare_bench.engine.sharding import remote_workers, sharded
 from dare_bench.errors import DataError, UsageError
 from dare_bench.keywords import RunKeywords
 from dare_bench.loading import locate
@@ -224,7 +224,7 @@ class _Evaluation:
                     progress=progress_display(self.progress),
                     on_sample=getattr(source, "watch", lambda sample: None),
                     session=session,
-                    remote=Shards(spec, self.content, self.model, journal, session) if sharded(spec) else None,
+                    remote=remote_workers(spec, self.content, self.model, journal, session) if sharded(spec) else None,
                 )
                 with closing(queue.progress):
                     harness = source.run(queue.answer)

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ class Damage:
     line: int
 
 
-class Journal:
+class Journal(AbstractContextManager["Journal"]):
     """The journal of one run, open for one writer.
 
     ``append`` writes at once, so a killed process loses nothing; ``sync`` makes what was written durable, so a power
@@ -126,9 +127,6 @@ class Journal:
     def _files(self) -> list[Path]:
         paths = (own_file(self.folder, path.name) for path in sorted(self.folder.glob("*.jsonl")))
         return [path for path in paths if path is not None]
-
-    def __enter__(self) -> Journal:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

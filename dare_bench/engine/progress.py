@@ -44,7 +44,6 @@ class Progress:
 
     def _begin(self) -> None:
         """Show the display."""
-        return
 
     def forward(self, rows: int) -> None:
         """Count one forward pass of ``rows`` rows, whose samples may be far from finished."""
@@ -62,10 +61,9 @@ class Progress:
 
     def close(self) -> None:
         """Remove the display."""
-        return
 
     def _show(self, last: bool = False) -> None:
-        return
+        """Show the counts; ``last``: the last time."""
 
     @property
     def share(self) -> float:

@@ -106,12 +106,11 @@ class RecordedAnswers:
     """
 
     def __init__(self, run: Run, tasks: Sequence[str]) -> None:
-        assert run.block is not None
         self._run, self._tasks = run, tasks
         self._answers: dict[Place, Generation | Likelihood] = {}
         self._prompts: dict[tuple[str, str, int], str] = {}
         self._documents: dict[tuple[str, str], str] = {}
-        self._failed = {(f.task, str(f.doc_id)): f.error for f in run.block.failures}
+        self._failed = {(f.task, str(f.doc_id)): f.error for f in run.require_block().failures}
         for task in tasks:
             if run.samples_file(task) is None:
                 raise RunError(

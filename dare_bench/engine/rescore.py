@@ -13,7 +13,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,10 +106,8 @@ def rescore(
     _refuse_new_failures(run, block, [failure for failure in result.failures if failure["task"] in tasks])
     counted, documents, targets = 0, list[RescoredValue](), list[str]()
     for name in tasks:
-        compared = _Documents(run, name, result.samples.get(name, ()))
-        documents += compared.differing
-        counted += compared.counted
-        targets += compared.notes
+        count, differing, notes = _compared(run, name, result.samples.get(name, ()))
+        counted, documents, targets = counted + count, documents + differing, targets + notes
     return Rescored(
         run=run,
         spec=spec,
@@ -241,36 +239,32 @@ def _table(results: Mapping[str, Any]) -> dict[str, dict[tuple[str, str], float]
     return {name: {(m, f): value for m, f, value in metric_keys(row)} for name, row in rows.items()}
 
 
-class _Documents:
-    """The documents of one task, line by line: ``counted``, the values that are ``differing``, and ``notes``."""
-
-    def __init__(self, run: Run, task: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        self._task = task
-        self.differing: list[RescoredValue] = []
-        again: dict[tuple[str, str], Mapping[str, Any]] = {_line(row): row for row in rows}
-        documents: set[str] = set()
-        targets: dict[str, None] = {}
-        for row in run.samples(task):
-            doc, now = str(row["doc_id"]), again.pop(_line(row), {})
-            documents.add(doc)
-            if str(row.get("target")) != str(now.get("target")):
-                targets[doc] = None
-            self._compare(row, now)
-        for new in again.values():
-            documents.add(str(new["doc_id"]))
-            self._compare({}, new)
-        self.counted = len(documents)
-        self.notes = [
-            f"{len(targets)} documents of {task!r} have another target now; the first is {first}"
-            for first in list(targets)[:1]
-        ]
-
-    def _compare(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def _compared(run: Run, task: str, rows: Sequence[Mapping[str, Any]]) -> tuple[int, list[RescoredValue], list[str]]:
+    """The number of a task's documents, the values that differ, and a note if targets do."""
+    documents: set[str] = set()
+    differing: list[RescoredValue] = []
+    targets: dict[str, None] = {}
+    for before, now in _pairs(run.samples(task), rows):
         doc, filter_name = _line(before or now)
+        documents.add(doc)
+        if before and str(before.get("target")) != str(now.get("target")):
+            targets[doc] = None
         for metric in dict.fromkeys([*before.get("metrics", ()), *now.get("metrics", ())]):
             old, new = before.get(metric), plain(now.get(metric))
             if not _same(old, new):
-                self.differing.append(RescoredValue(self._task, metric, filter_name, old, new, doc))
+                differing.append(RescoredValue(task, metric, filter_name, old, new, doc))
+    note = f"{len(targets)} documents of {task!r} have another target now; the first is {next(iter(targets), None)}"
+    return len(documents), differing, [note] if targets else []
+
+
+def _pairs(
+    recorded: Iterable[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Each line as recorded and as scored again; empty where one has no such line."""
+    again = {_line(row): row for row in rows}
+    for row in recorded:
+        yield row, again.pop(_line(row), {})
+    yield from (({}, row) for row in again.values())
 
 
 def _line(row: Mapping[str, Any]) -> tuple[str, str]:

@@ -41,13 +41,13 @@ def write_rescored(done: Rescored, out: Path) -> Run:
         SaveError: it cannot be written.
     """
     run = done.run
-    assert run.block is not None
+    recorded = run.require_block()
     folder = new_folder(ensure_folder(out), f"{_SUFFIX.sub('', run.path.name)}-rescored")
     with RunFolder(folder) as place:
         about = place.begin({"spec": done.spec.model_dump(mode="json"), "command": command(), "from": run.run_id})
         date = about["date"]
-        digests = {task: _write_task(folder, date, task, done) for task in run.block.tasks}
-        block = _block(done, run.block, about, digests)
+        digests = {task: _write_task(folder, date, task, done) for task in recorded.tasks}
+        block = _block(done, recorded, about, digests)
         write_results(folder, date, _results(done), block)
         scope = Scope.of(done.spec.limit, done.spec.samples)
         totals = {task: entry.n_total for task, entry in block.tasks.items()}

@@ -24,7 +24,7 @@ from dare_bench.engine.environment import current_environment
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.opening import Opener
 from dare_bench.engine.progress import Progress
-from dare_bench.engine.queue import Queue, group_by_document, size
+from dare_bench.engine.queue import Queue, RemoteWorkers, group_by_document, size
 from dare_bench.errors import RunError, UsageError
 from dare_bench.executors import executor
 from dare_bench.protocols import Job, LoadedModel
@@ -42,6 +42,7 @@ class Shard:
 
     spec: RunSpec
     content: tuple[str, str | None]
+    """The content hashes of checkpoint and adapter."""
     journal: Path
     session: int
     number: int
@@ -68,13 +69,8 @@ def sharded(spec: RunSpec, opened: Any = None) -> bool:
     return True
 
 
-def _content_hashes(spec: RunSpec, content: str) -> tuple[str, str | None]:
-    """The content hashes of checkpoint and adapter."""
-    return content, ident.adapter_content(spec, content)
-
-
-class Shards:
-    """Answers requests in an executor's workers (``queue.RemoteWorkers``).
+def remote_workers(spec: RunSpec, content: str, model: LoadedModel, journal: Journal, session: int) -> RemoteWorkers:
+    """Answers requests in an executor's workers.
 
     Args:
         spec: names the checkpoint, which every worker opens for itself, and the executor.
@@ -83,24 +79,20 @@ class Shards:
         journal: the run's journal, open in this process.
         session: the number of this session in the run.
     """
+    contents = content, ident.adapter_content(spec, content)
 
-    def __init__(self, spec: RunSpec, content: str, model: LoadedModel, journal: Journal, session: int) -> None:
-        self.spec, self.content, self.model = spec, _content_hashes(spec, content), model
-        self.journal, self.session = journal, session
-
-    def __call__(self, prepared: Sequence[Request], work: Mapping[str, int], progress: Progress) -> dict[str, str]:
+    def answer_all(prepared: Sequence[Request], work: Mapping[str, int], progress: Progress) -> dict[str, str]:
         """Answer all requests; returns the errors of failed ones by key.
 
         Raises:
             UsageError: the executor is not available, or has fewer devices than requested.
             DareError: the first error of a shard, once the others have ended; finished samples are kept.
         """
-        spec, journal = self.spec, self.journal
         name = spec.executor or "devices"
-        device = "cpu" if self.model.spec.device == "cpu" else spec.device
+        device = "cpu" if model.spec.device == "cpu" else spec.device
         workers = executor(name, workers=spec.devices, device=device, address=spec.ray_address)
         shares = divide(prepared, work, workers.workers)
-        common = (spec, self.content, journal.folder, self.session)
+        common = (spec, contents, journal.folder, session)
         environment = current_environment()
         jobs = [
             Job(f"shard {i} of {len(shares)}", Shard(*common, i, tuple(share), environment))
@@ -111,23 +103,22 @@ class Shards:
         begin = time.perf_counter()
         journal.sync()
         with (
-            _off_gpu(self.model),
+            _off_gpu(model),
             _follow(journal, work, progress),
             contextlib.closing(workers.run(answer, jobs)) as running,
         ):
             for done in running:
                 failures |= done.value or {}
                 errors += [done.error] if done.error is not None else []
-        self._record(name, len(shares), time.perf_counter() - begin)
+        event = {"what": f"answered in {len(shares)} shards side by side", "executor": name, "session": session}
+        seconds = round(time.perf_counter() - begin, 3)  # wall time: the cost block adds up the seconds of all devices
+        date = datetime.now().astimezone().isoformat()
+        journal.append({"type": "event", **event, "wall_seconds": seconds, "date": date})
         if errors:
             raise errors[0]
         return failures
 
-    def _record(self, name: str, shards: int, seconds: float) -> None:
-        """Record the wall time: the cost block adds up the seconds of all devices."""
-        event = {"what": f"answered in {shards} shards side by side", "executor": name, "session": self.session}
-        date = datetime.now().astimezone().isoformat()
-        self.journal.append({"type": "event", **event, "wall_seconds": round(seconds, 3), "date": date})
+    return answer_all
 
 
 def divide(requests: Sequence[Request], work: Mapping[str, int], shards: int) -> list[list[Request]]:
@@ -158,7 +149,8 @@ def answer(shard: Shard) -> dict[str, str]:
     """
     spec = shard.spec
     opener = Opener()
-    if _content_hashes(spec, opener.content(spec)) != shard.content:
+    content = opener.content(spec)
+    if (content, ident.adapter_content(spec, content)) != shard.content:
         raise RunError(f"{spec.model} changed while its evaluation began; run the command again: it is another run now")
     # A shard that is restarted elsewhere must not share a file with a writer that may still be exiting.
     writer = f"shard-{shard.session}-{shard.number}-{socket.gethostname()}-{os.getpid()}"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dare_bench.registry import Registry
 
-_MATH = "formula:formula", "the last \\boxed, compared by math-verify; options scheme=exact|d1, unsafe_no_sandbox"
-_CODE = "program:program", "a program passes its tests; options format_weight, timeout, unsafe_no_sandbox"
+_MATH = "formula", "the last \\boxed, compared by math-verify; options scheme=exact|d1, unsafe_no_sandbox"
+_CODE = "program", "a program passes its tests; options format_weight, timeout, unsafe_no_sandbox"
 REWARDS = {
-    "gsm8k": ("gsm8k:gsm8k", "the number after ####, in \\boxed, in tags, or the last; option scheme=exact|d1"),
+    "gsm8k": ("gsm8k", "the number after ####, in \\boxed, in tags, or the last; option scheme=exact|d1"),
     "math": _MATH,
     "math500": _MATH,
     "code": _CODE,
@@ -18,7 +18,10 @@ REWARDS = {
     "humanevalplus": _CODE,
     "mbpp": _CODE,
 }
-"""Rewards by name, the ``data_source`` or ``extra_info.task`` of a row; some benchmarks share one."""
+"""(module, description) of rewards by name, the ``data_source`` or ``extra_info.task`` of a row; some benchmarks share
+one. A module has the reward, a function of its own name, and ``check`` if the reward has requirements."""
+REQUIRING = ("formula", "program")
+"""Modules of rewards that need a sandbox."""
 
 
 def register(registry: Registry) -> None:
@@ -26,5 +29,7 @@ def register(registry: Registry) -> None:
     registry.add("harness", "lm-eval", "dare_bench.harness.lm_eval.source:LmEvalSource", origin=__name__)
     source = "dare_bench.harness.opencompass.source:OpenCompassSource"
     registry.add("harness", "opencompass", source, origin=__name__)
-    for name, (target, about) in REWARDS.items():
-        registry.add("reward", name, f"dare_bench.harness.rewards.{target}", origin=__name__, about=about)
+    for name, (module, about) in REWARDS.items():
+        place = f"dare_bench.harness.rewards.{module}"
+        needs = {"requires": f"{place}:check"} if module in REQUIRING else {}
+        registry.add("reward", name, f"{place}:{module}", origin=__name__, about=about, **needs)

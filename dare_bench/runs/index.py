@@ -94,21 +94,12 @@ def _line_reader(stack: ExitStack, path: Path, model: type[LineModel]) -> Callab
     return read
 
 
-def sample_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a samples file; invalid UTF-8 becomes U+FFFD.
+def lines(path: Path, model: type[LineModel]) -> Iterator[dict[str, Any]]:
+    """The lines of a samples or traces file, which fit the model; invalid UTF-8 becomes U+FFFD.
 
     Raises:
         RunError: the file cannot be read, or a line is invalid.
     """
-    return _lines(path, SampleLine)
-
-
-def trace_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a traces file, like :func:`sample_lines`."""
-    return _lines(path, TraceLine)
-
-
-def _lines(path: Path, model: type[LineModel]) -> Iterator[dict[str, Any]]:
     for number, _, raw in read_lines(path, RunError):
         try:
             yield _parse(raw, model)

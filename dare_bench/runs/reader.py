@@ -11,7 +11,8 @@ from typing import Any
 
 from dare_bench.errors import DareError, RunError, unknown
 from dare_bench.reading import read_json
-from dare_bench.runs.index import Document, SampleIndex, sample_lines, trace_lines
+from dare_bench.runs.index import Document, SampleIndex, lines
+from dare_bench.runs.lines import SampleLine, TraceLine
 from dare_bench.runs.results import members
 from dare_bench.runs.run_files import DONE_FILE, JOURNAL, RUN_FILE, file_digest, own_file, samples_name, traces_name
 from dare_bench.runs.schema import Block, RunFile, Status, check_harness_part, parse_block, parse_run_file
@@ -33,7 +34,8 @@ class Run:
         self.path = Path(path)
         if not self.path.is_dir():
             raise RunError(f"there is no folder {path}; give a run's folder, which holds results_<date>.json")
-        self.results_file = _newest_results(self.path)
+        names = sorted(path.name for path in self.path.glob("results_*.json"))  # the dates in them sort by time
+        self.results_file = own_file(self.path, names[-1]) if names else None
         self._about = RunFile()
         self.results: dict[str, Any] = {}
         self.block: Block | None = None
@@ -172,13 +174,13 @@ class Run:
         """The lines of a task's samples file, if there is one. Raises UnknownNameError."""
         self._check(task, self.tasks)
         path = self.samples_file(task)
-        return sample_lines(path) if path else iter(())
+        return lines(path, SampleLine) if path else iter(())
 
     def traces(self, task: str) -> Iterator[dict[str, Any]]:
         """The lines of a task's traces file, if there is one. Raises UnknownNameError."""
         self._check(task, self.tasks)
         path = self.traces_file(task)
-        return trace_lines(path) if path else iter(())
+        return lines(path, TraceLine) if path else iter(())
 
     def index(self, task: str) -> SampleIndex | None:
         """The documents of a task by id; None without a samples file. Reads both files; raises UnknownNameError."""
@@ -224,9 +226,3 @@ def iterate_runs(root: str | Path, on_problem: Callable[[str], None] | None = No
                 report(f"left out: {error}")
             else:
                 yield run
-
-
-def _newest_results(folder: Path) -> Path | None:
-    """The results file with the latest date in its name."""
-    names = sorted(path.name for path in folder.glob("results_*.json"))
-    return own_file(folder, names[-1]) if names else None

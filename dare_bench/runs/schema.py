@@ -28,6 +28,7 @@ from dare_bench.runs.field_types import (
     Folder,
     LineModel,
     MetricKey,
+    Model,
     Moment,
     Name,
     Number,
@@ -353,12 +354,16 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def parse_run_file(raw: dict[str, Any], where: str | Path) -> RunFile:
-    """The contents of ``run.json``; raises RunError if they are invalid."""
+def _read_file(model: type[Model], raw: dict[str, Any], where: str | Path) -> Model:
     try:
-        return read(RunFile, raw)
+        return read(model, raw)
     except ValidationError as error:
         raise RunError(f"{where} is damaged: {one_line(error, 'the file')}") from error
+
+
+def parse_run_file(raw: dict[str, Any], where: str | Path) -> RunFile:
+    """The contents of ``run.json``; raises RunError if they are invalid."""
+    return _read_file(RunFile, raw, where)
 
 
 def check_harness_part(raw: dict[str, Any], block: Block, where: str | Path) -> None:
@@ -369,10 +374,7 @@ def check_harness_part(raw: dict[str, Any], block: Block, where: str | Path) -> 
     """
     if not isinstance(raw.get("results"), dict):
         raise RunError(f"{where}: has no 'results'; the file is damaged, run the evaluation again")
-    try:
-        part = read(HarnessPart, raw)
-    except ValidationError as error:
-        raise RunError(f"{where} is damaged: {one_line(error, 'the file')}") from error
+    part = _read_file(HarnessPart, raw, where)
     known = {*block.tasks, *(name for name, parts in part.group_subtasks.items() if parts)}
     scored = {*part.results, *(part.groups or ())}
     for name in sorted(scored | {inner for parts in part.group_subtasks.values() for inner in parts}):

@@ -29,7 +29,7 @@ _FREE_USERS, _MANY = 0x7000_0000, 1 << 24
 
 
 # Run from their text by a Python that cannot import dare_bench; the last one has ``main``.
-_MODULES = ("values", "writer", "reader", "peer", "solver", "tester", "worker")
+_MODULES = ("values", "writer", "reader", "peer", "tester", "worker")
 
 
 def worker(channel: int, limits: Limits, user: int, control: int = -1) -> list[str]:

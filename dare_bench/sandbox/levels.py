@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import sys
 import threading
@@ -32,7 +33,6 @@ assert os.getpid() < 10 and len(os.environ) < 12
 """
 
 _lock = threading.Lock()
-_result: tuple[Level, tuple[str, ...]] | None = None
 
 
 def isolation() -> Level:
@@ -47,19 +47,15 @@ def why_none() -> str:
 
 def forget() -> None:
     """Try again at the next call."""
-    global _result
-    with _lock:
-        _result = None
+    _probe.cache_clear()
 
 
 def _probed() -> tuple[Level, tuple[str, ...]]:
-    global _result
-    with _lock:
-        if _result is None:
-            _result = _probe()
-        return _result
+    with _lock:  # other threads wait for the first
+        return _probe()
 
 
+@functools.cache
 def _probe() -> tuple[Level, tuple[str, ...]]:
     reasons: list[str] = []
     levels: tuple[Level, ...] = ("bubblewrap", "namespaces")

@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Iterable
 from concurrent.futures import CancelledError, Future
-from typing import Self
+from contextlib import AbstractContextManager
 
 from dare_bench.errors import UsageError
 from dare_bench.sandbox import levels
@@ -36,7 +36,7 @@ def run_tests(
         return pool.submit(solution, tests).result()
 
 
-class Pool:
+class Pool(AbstractContextManager["Pool"]):
     """Runs solutions against tests, ``workers`` at a time (4, or as many as there are CPUs if fewer).
 
     ``submit`` never waits. The same pair of texts is run once: later calls get the same future. ``close`` cancels what
@@ -92,9 +92,6 @@ class Pool:
             self._waiting.put(None)
         for thread in self._threads:
             thread.join()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -44,7 +44,7 @@ class SandboxRun:
     """One solution against its tests; ``execute`` once. ``stop`` ends it from another thread.
 
     Two sandboxes that share only a socket and the pipe for output: one runs the solution, the other the tests
-    (solver.py, tester.py). Only the second one has a channel to us.
+    (worker.py, tester.py). Only the second one has a channel to us.
     """
 
     def __init__(self, level: Level, solution: str, tests: str, limits: Limits) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 from dare_bench import fingerprint
 from dare_bench.engine.evaluate import Outcome, evaluate_all
 from dare_bench.engine.plan import plan
-from dare_bench.errors import DataError, IncompleteError, UsageError
+from dare_bench.errors import CheckpointError, DataError, IncompleteError, UsageError
 from dare_bench.reading import read_json
 from dare_bench.runs.reader import Run
 from dare_bench.runs.text import no_answer
 from dare_bench.runs.writer import atomic_write_json
-from dare_bench.sweeps.record import Record, run_content
+from dare_bench.sweeps.record import Record, folder, run_content, was_stripped
 from dare_bench.sweeps.sweep_graph import SweepNode
 
 Handler = Callable[[Path, SweepNode, Mapping[str, Any], Record], dict[str, Any]]
@@ -35,16 +35,16 @@ def train(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Reco
 
     if (cuda := _cuda()) is not None:
         cuda.reset_peak_memory_stats()
-    folder = node.path(out)
+    place = node.path(out)
     fields = {**node.settings, **overrides}
-    trained = run_training(output_path=str(folder), **{**fields, **fields.pop("options", {})})
+    trained = run_training(output_path=str(place), **{**fields, **fields.pop("options", {})})
     if cuda is not None:
         record.cost |= {
             "gpu": cuda.get_device_name(),
             "peak_memory_mb": round(cuda.max_memory_allocated() / 2**20, 1),
         }
     with contextlib.suppress(DataError, KeyError):  # a trainer from a plugin may write another file, or none
-        record.cost["steps"] = read_json(folder / "trainer_state.json", DataError)["global_step"]
+        record.cost["steps"] = read_json(place / "trainer_state.json", DataError)["global_step"]
     return {"path": node.id, "content": fingerprint.content_hash(trained.path)}
 
 
@@ -52,11 +52,17 @@ def evaluate(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: R
     """Evaluate a checkpoint, in many runs for a suite; finished runs are only read.
 
     Raises:
+        CheckpointError: the training was kept without its weights.
         UsageError: a run was refused. IncompleteError: samples failed. Both after all other runs.
     """
     fields = {**node.settings, **overrides, "output_path": str(out / "runs")}
     if node.training is not None:
         fields["model"] = str(out / node.training)
+        if was_stripped(out / node.training):
+            raise CheckpointError(
+                f"{out / node.training} was kept without its weights, so that it cannot be evaluated again; remove "
+                f"{folder(out, node.training) / 'node.json'} to train it again"
+            )
     outcomes = list(evaluate_all(plan(fields)))
     runs = [outcome.run for outcome in outcomes if outcome.run is not None]
     record.outputs |= outputs_of(runs)

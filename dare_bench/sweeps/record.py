@@ -177,6 +177,8 @@ def _file_hash(file: Path, size: int, mtime_ns: int) -> str:
 def _has_result(out: Path, node: SweepNode, record: Record) -> bool:
     try:
         if node.kind == "train":
+            if was_stripped(node.path(out)):
+                return "content" in record.outputs
             return fingerprint.content_hash(node.path(out)) == record.outputs.get("content")
         if node.kind == "eval":
             runs: Sequence[dict[str, Any]] = record.outputs.get("runs", ())
@@ -184,6 +186,11 @@ def _has_result(out: Path, node: SweepNode, record: Record) -> bool:
     except DareError:
         return False
     return (node.path(out) / "index.html").is_file()
+
+
+def was_stripped(training: Path) -> bool:
+    """Was a finished training kept without its weights, as in a repository?"""
+    return (training / "lineage.json").is_file() and not any(training.glob("*.safetensors"))
 
 
 def error_text(error: BaseException) -> str:

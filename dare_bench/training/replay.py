@@ -31,6 +31,10 @@ def replay(out: Path, step: int, model: str | None = None) -> tuple[Any, Callabl
         UsageError: a method without rollouts, no such step, or one that cannot be replayed.
         TrainingError: the folder has no settings, or its data or starting checkpoint have changed.
     """
+    if not (out / folder.FILE).is_file():
+        raise UsageError(
+            f"{str(out)!r} is not the output folder of a training (it has no {folder.FILE}); give its --output-path"
+        )
     record = read_json(out / folder.FILE, TrainingError)
     fields, before = record.get("spec"), record.get("asked")
     if not isinstance(fields, dict) or not isinstance(before, dict):

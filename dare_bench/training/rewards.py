@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from dare_bench.errors import TrainingError, UsageError
-from dare_bench.registry import registry
+from dare_bench.registry import Registration, registry
 from dare_bench.seeds import key
 from dare_bench.types import Reward, RewardPrompt
 
@@ -23,8 +23,8 @@ def rewards(prompts: Sequence[RewardPrompt], texts: Sequence[str], options: Mapp
         prompts: with the record of each row (``truth``, ``extra``) and the reward's name (``task``).
         texts: the text of each answer, cut at EOS.
         options: the options of the rewards. An entry ``{name: {...}}`` holds options for the reward of that name only.
-            ``random=True`` is a control experiment: the value is a coin that depends on prompt and answer but not on
-            whether the answer is right; accuracy and terms stay.
+            ``random=True`` is a control experiment: the value is a coin that is drawn from the prompt's ``key`` and
+            does not depend on the answer, so that there is nothing to learn from it; accuracy and terms stay.
 
     Raises:
         UsageError: a reward of that name is not registered, or it does not have an option.
@@ -38,31 +38,47 @@ def rewards(prompts: Sequence[RewardPrompt], texts: Sequence[str], options: Mapp
         places.setdefault(prompt.task, []).append(i)
     results: dict[int, Reward] = {}
     for name, chosen in places.items():
-        score = _scorer(name, prompts[chosen[0]])
+        score = _registered(name, prompts[chosen[0]]).load()
         scored = score([prompts[i] for i in chosen], [texts[i] for i in chosen], _options_of(name, options))
         if len(scored) != len(chosen):
             raise TrainingError(f"the reward {name!r} returned {len(scored)} rewards for {len(chosen)} answers")
         for i, reward in zip(chosen, scored, strict=True):
             results[i] = _checked(reward, name, prompts[i])
-    if options.get("random"):
-        return [replace(results[i], value=float(key("coin", p.where, texts[i]) % 2)) for i, p in enumerate(prompts)]
+    if options.get("random", False):
+        return [replace(results[i], value=float(key("coin", p.key) % 2)) for i, p in enumerate(prompts)]
     return [results[i] for i in range(len(prompts))]
 
 
 def check_rewards(prompts: Sequence[RewardPrompt], options: Mapping[str, Any]) -> None:
-    """Score an empty answer to every prompt, so that a malformed row, an unknown reward or option is an error before a
-    training begins. Raises as :func:`rewards`."""
+    """Check the requirements of the rewards (a sandbox, a package) and score an empty answer to every prompt, so that a
+    missing requirement, a malformed row, an unknown reward or option is an error before a training begins.
+
+    A reward names the function that checks its requirements when it is registered: ``requires="module:function"``. It
+    is called with the options of the reward, and raises UsageError with what is missing.
+
+    Raises:
+        UsageError: a requirement is missing. Otherwise as :func:`rewards`.
+    """
+    if not isinstance(options.get("random", False), bool):
+        raise UsageError(f"random={options['random']!r} of the rewards must be True or False")
+    used = {prompt.task: prompt for prompt in reversed(prompts)}
+    for name in options.keys() & set(registry().names("reward")) - used.keys():
+        raise UsageError(f"options are given for the reward {name!r}, which no row has; rows have {', '.join(used)}")
+    for name, prompt in used.items():
+        entry = _registered(name, prompt)
+        if (target := entry.about.get("requires")) is not None:
+            replace(entry, target=target).load()(_options_of(name, options))
     rewards(prompts, [""] * len(prompts), options)
 
 
-def _scorer(name: str, prompt: RewardPrompt) -> Any:
+def _registered(name: str, prompt: RewardPrompt) -> Registration:
     known = registry().names("reward")
     if name not in known:
         raise UsageError(
             f"{prompt.where}: no reward is named {name!r}; known are {', '.join(known)}; name one in the row's "
             "extra_info.task, or register one with a plugin"
         )
-    return registry().get("reward", name).load()
+    return registry().get("reward", name)
 
 
 def _options_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -206,17 +206,21 @@ def histogram(tokens: Tokens) -> str:
     """Token lengths as text: mean and percentiles of each part, a histogram of rows (without EOS), the longest row."""
     rows = [row for item in tokens.items for row in item]
     parts = {"prompt": [len(item[0].prompt) for item in tokens.items]}
-    for side, name in enumerate(("chosen", "rejected") if tokens.kind == "pairs" else ("answer",)):
+    sides = {"pairs": ("chosen", "rejected"), "prompts": ()}.get(tokens.kind, ("answer",))
+    for side, name in enumerate(sides):
         parts[name] = [len(item[side].answer) for item in tokens.items]
-    parts["row"] = [len(row.prompt) + len(row.answer) for row in rows]
-    lines = [f"{tokens.name}: {len(tokens.items):,} {tokens.kind}, {sum(parts['row']):,} tokens"]
+    lengths = [len(row.prompt) + len(row.answer) for row in rows]
+    if sides:
+        parts["row"] = lengths
+    lines = [f"{tokens.name}: {len(tokens.items):,} {tokens.kind}, {sum(lengths):,} tokens"]
     lines.append(f"{'tokens of':>10}{'mean':>9}" + "".join(f"{p}%".rjust(8) for p in (5, 50, 95, 99)) + f"{'most':>8}")
-    for name, lengths in parts.items():
-        ranks = "".join(f"{percentile(lengths, p):>8,}" for p in (5, 50, 95, 99, 100))
-        lines.append(f"{name:>10}{sum(lengths) / len(lengths):>9,.1f}{ranks}")
+    for name, part in parts.items():
+        ranks = "".join(f"{percentile(part, p):>8,}" for p in (5, 50, 95, 99, 100))
+        lines.append(f"{name:>10}{sum(part) / len(part):>9,.1f}{ranks}")
     longest = max(rows, key=_length)
-    lines += _bars(parts["row"])
-    lines.append(f"longest: {longest.where} ({len(longest.prompt)} + {len(longest.answer)} tokens)")
+    lines += _bars(lengths)
+    of_answer = f" + {len(longest.answer)}" if sides else ""
+    lines.append(f"longest: {longest.where} ({len(longest.prompt)}{of_answer} tokens)")
     return "\n".join(lines)
 
 

@@ -156,8 +156,9 @@
     canvas.addEventListener("pointerover", ({ target }) => {
       const cell = target.localName === "b" && cells.find((each) => each.token === target);
       if (!cell) return;
-      target.title = cell.states.map(({ step, text, sure }) => text === null ? `step ${step}: remasked`
-        : `step ${step} of ${steps}: ${JSON.stringify(text)}${sure === null ? "" : `, confidence ${sure}`}`).join("\n") || "never written";
+      const weight = target.dataset.v ? `\nweight in the update ${target.dataset.v}` : "";
+      target.title = (cell.states.map(({ step, text, sure }) => text === null ? `step ${step}: remasked`
+        : `step ${step} of ${steps}: ${JSON.stringify(text)}${sure === null ? "" : `, confidence ${sure}`}`).join("\n") || "never written") + weight;
     });
   }
 

@@ -36,12 +36,10 @@ selecting the queries costs more than it saves."""
 
 @dataclass
 class NetworkOutput(ModelOutput):
-    """``logits`` [T, V], [N, V] or [B, L, V] in the model's dtype, or ``nll`` [N] in float32 (nats), with ``entropy``
-    [N] where it was requested."""
+    """``logits`` [T, V], [N, V] or [B, L, V] in the model's dtype, or ``nll`` [N] in float32 (nats)."""
 
     logits: Tensor | None = None
     nll: Tensor | None = None
-    entropy: Tensor | None = None
 
 
 class DiffusionNetwork(PreTrainedModel):
@@ -142,7 +140,6 @@ class DiffusionNetwork(PreTrainedModel):
         logits_at: Tensor | None = None,
         targets: Tensor | None = None,
         temperature: float = 1.0,
-        entropy: bool = False,
     ) -> NetworkOutput:
         """Logits or losses of a pack.
 
@@ -154,7 +151,6 @@ class DiffusionNetwork(PreTrainedModel):
             targets: [N] ids (at ``logits_at``, or at all T): return ``nll`` instead of logits, with the head
                 applied in chunks, so that no [N, V] tensor exists, not even in the backward pass.
             temperature: divides the logits of the losses.
-            entropy: also return the entropy of each prediction, without a graph.
         """
         shape = input_ids.shape
         if plan is None:
@@ -165,10 +161,7 @@ class DiffusionNetwork(PreTrainedModel):
             positions = plan.positions(tokens.device)
         hidden = self.hidden(tokens, positions, plan, logits_at)
         if targets is not None:
-            nll = self._nll(hidden, targets, 1.0 / temperature)
-            return NetworkOutput(
-                nll=nll, entropy=self._entropy(hidden.detach(), 1.0 / temperature) if entropy else None
-            )
+            return NetworkOutput(nll=self._nll(hidden, targets, 1.0 / temperature))
         logits = self.head(hidden)
         return NetworkOutput(logits=logits.view(*shape, -1) if logits_at is None and len(shape) == 2 else logits)
 
@@ -191,10 +184,3 @@ class DiffusionNetwork(PreTrainedModel):
     def _chunk_nll(self, hidden_RD: Tensor, targets_R: Tensor, scale: float) -> Tensor:
         logits_RV = self.head(hidden_RD).float()
         return cross_entropy(logits_RV if scale == 1.0 else logits_RV * scale, targets_R, reduction="none")
-
-    @torch.no_grad()
-    def _entropy(self, hidden_ND: Tensor, scale: float) -> Tensor:
-        """Entropies of the predictions in nats, float32 [N]."""
-        rows = len(hidden_ND) if isinstance(self, FSDPModule) else CHUNK_ELEMENTS // self.arch.vocab
-        chunks = (self.head(h_RD).float() * scale for h_RD in hidden_ND.split(max(1, rows)))
-        return torch.cat([torch.special.entr(x_RV.softmax(-1)).sum(-1) for x_RV in chunks])

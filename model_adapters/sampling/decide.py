@@ -6,7 +6,7 @@ Shape letters: N open positions, R rows, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision at the open positions, each with its proposed token (see ``Proposal``), also where it is not
-    written; ``margin_R`` is the smallest margin of a row's choices (inf: none)."""
+    """The decision at the open positions, each with its proposed token and score (see ``Proposal``), also where it is
+    not written, or the mask id where a written token is masked again; ``margin_R`` is the smallest margin of a row's
+    choices (inf: none)."""
 
     token_N: Tensor
     confidence_N: Tensor
     logprob_N: Tensor
+    score_N: Tensor
     written_N: Tensor
     margin_R: Tensor
 
@@ -37,21 +39,24 @@ def decide(batch: BatchState, logits_NV: Tensor, positions: OpenPositions) -> De
     if batch.replayed:
         batch.sync()
     if len(batch.kinds) == 1:
-        return decide_alike(batch.kinds[0], logits_NV, positions, batch.rows)
+        return decide_alike(batch.kinds[0], logits_NV, positions, batch.rows, batch.mask_id)
     token_N, confidence_N = torch.zeros_like(positions.row_N), torch.zeros_like(positions.row_N, dtype=torch.float64)
-    logprob_N = torch.zeros_like(confidence_N)
+    logprob_N, score_N = torch.zeros_like(confidence_N), torch.zeros_like(confidence_N)
     written_N, margin_R = torch.zeros_like(positions.row_N, dtype=torch.bool), positions.no_margin_R
     for i, sampler in enumerate(batch.kinds):
         group_N = (batch.kind_R[positions.row_N] == i).nonzero()[:, 0]
         if len(group_N):
-            part = decide_alike(sampler, logits_NV[group_N], positions.only(group_N), batch.rows)
+            part = decide_alike(sampler, logits_NV[group_N], positions.only(group_N), batch.rows, batch.mask_id)
             token_N[group_N], written_N[group_N] = part.token_N, part.written_N
             confidence_N[group_N], logprob_N[group_N] = part.confidence_N.double(), part.logprob_N
+            score_N[group_N] = part.score_N.double()
             margin_R = torch.minimum(margin_R, part.margin_R)
-    return Decision(token_N, confidence_N, logprob_N, written_N, margin_R)
+    return Decision(token_N, confidence_N, logprob_N, score_N, written_N, margin_R)
 
 
-def decide_alike(sampler: Sampler, logits_NV: Tensor, positions: OpenPositions, rows: Sequence[RowState]) -> Decision:
+def decide_alike(
+    sampler: Sampler, logits_NV: Tensor, positions: OpenPositions, rows: Sequence[RowState], mask_id: int
+) -> Decision:
     """The decisions of rows with one ``Sampler.decision``."""
     token_noise = order_noise = None
     if sampler.replays:
@@ -64,4 +69,20 @@ def decide_alike(sampler: Sampler, logits_NV: Tensor, positions: OpenPositions, 
     written_N, margin_R = selection.written_N, selection.margin_R
     if margins:
         margin_R = margin_R.scatter_reduce(0, positions.row_N[written_N], proposal.margin_N[written_N], "amin")
-    return Decision(proposal.token_N, proposal.confidence_N, proposal.logprob_N, written_N, margin_R)
+    decision = Decision(
+        proposal.token_N, proposal.confidence_N, proposal.logprob_N, proposal.score_N, written_N, margin_R
+    )
+    return decision if selection.remasked_N is None else remasked(decision, positions, selection.remasked_N, mask_id)
+
+
+def remasked(decision: Decision, positions: OpenPositions, where_N: Tensor, mask_id: int) -> Decision:
+    """The decision with masks over the written tokens at ``where_N``; their recorded confidence is the score with which
+    they were written."""
+    assert positions.score_N is not None
+    return replace(
+        decision,
+        token_N=torch.where(where_N, mask_id, decision.token_N),
+        confidence_N=torch.where(where_N, positions.score_N, decision.confidence_N.double()),
+        logprob_N=torch.where(where_N, 0.0, decision.logprob_N),
+        written_N=decision.written_N | where_N,
+    )

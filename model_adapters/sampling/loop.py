@@ -86,7 +86,7 @@ class _Loop:
             finished = self.turn(self.batch)
             if finished is None:
                 self.halve(self.batch)
-            elif finished:
+            elif finished or self.batch.ended():
                 yield from self.refill(self.batch, finished)
 
     def turn(self, batch: BatchState) -> list[int] | None:
@@ -134,7 +134,8 @@ class _Loop:
         (self.active if ready else self.waiting).append(row)
 
     def refill(self, batch: BatchState, finished: list[int]) -> Iterator[RowState]:
-        """Move rows with a finished block into their next one; yields finished rows, whose slots become free."""
+        """Move rows with a finished block into their next one; yields rows that are finished or end here, whose slots
+        become free."""
         batch.sync()
         ended = []
         for i in finished:
@@ -142,6 +143,10 @@ class _Loop:
                 batch.enter_block(i)
             else:
                 ended.append(batch.rows[i])
+        for row in [batch.rows[i] for i in batch.ended()]:
+            if row not in ended:
+                row.cut = True
+                ended.append(row)
         if ended:
             self.active, self.batch = [row for row in self.active if row not in ended], None
             if self.pool is not None:

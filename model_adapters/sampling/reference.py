@@ -195,7 +195,7 @@ def count_rejected(rows: Sequence[RowState], step_R: Tensor, masks_R: Tensor) ->
 def published_forwards(row: RowState) -> int:
     """The forwards that the published sampler would have counted for this row; those made where it has no such row."""
     sampler, prompt = row.sampler, len(row.prompt)
-    if row.given is not None:  # no published sampler starts from a given canvas
+    if row.given is not None or row.cut:  # no published sampler starts from a given canvas, or ends in the middle
         turns = row.turns
     elif sampler.reference.count == "schedule":
         turns = sampler.blocks(prompt) * sampler.strategy.planned(sampler.block_length)

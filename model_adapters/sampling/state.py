@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -30,7 +30,8 @@ from dare_bench.types import Event
 class RowState:
     """The state of a row. ``canvas`` is prompt and response, int64 [L]; columns count from the first prompt token.
 
-    ``given``, ``start_step`` and ``start_turn``: as ``canvas``, ``start_step`` and ``start_turn`` of a request.
+    ``given``, ``start_step``, ``start_turn`` and ``end_turn``: as ``canvas``, ``start_step``, ``start_turn`` and
+    ``end_turn`` of a request.
     """
 
     prompt: Sequence[int]
@@ -46,6 +47,7 @@ class RowState:
     given: Sequence[int] | None = None
     start_step: int = 0
     start_turn: int = 0
+    end_turn: int | None = None
     weights_version: int = 0
     """Of the network, when the row started."""
     canvas: Tensor = field(init=False)
@@ -62,12 +64,16 @@ class RowState:
     """Forwards of the published code that are skipped here."""
     schedule: list[int] = field(default_factory=list)
     """Positions due in each forward of the block, as the strategy planned them."""
+    scores: Tensor | None = None
+    """If the strategy remasks: the score with which each token was written, float64 [L]; inf where it was given."""
     pages: RowPages = field(default_factory=RowPages)
     """The row's slots in the cache."""
     margin: float = float("inf")
     events: list[Event] = field(default_factory=list)
     predictions: list[list[int]] = field(default_factory=list)
     stopped: bool = False
+    cut: bool = False
+    """Has ``end_turn`` ended the row before it was finished?"""
     started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -75,6 +81,8 @@ class RowState:
         masks = self.sampler.canvas_length(len(self.prompt)) - len(written)
         self.canvas = torch.tensor([*written, *[self.mask_id] * masks], dtype=torch.long)
         self.turn = self.start_turn
+        if self.sampler.strategy.remasks:
+            self.scores = torch.full((len(self.canvas),), float("inf"), dtype=torch.float64)
 
     @property
     def begin(self) -> int:
@@ -184,6 +192,7 @@ class BatchState:
         self.lengths = [len(row.canvas) for row in self.rows]
         offsets = [0, *accumulate(self.lengths)][:-1]
         self.canvas_T = torch.cat([row.canvas for row in self.rows]).to(device)
+        self.score_T = self._scores()
         self.packer = Packer(self.rows, offsets, device, store, pool)
         self.pack: Pack | None = None
         self.copies: GuidedCopies | None = None
@@ -213,8 +222,19 @@ class BatchState:
         self.carried = any(sampler.reference.count == "carry" for sampler in samplers)
         self.stopped_in_block = [i for i, s in enumerate(samplers) if s.stopping.stop_in_block and s.stopping.eos_ids]
         self.margins = any(sampler.record_margin for sampler in samplers)
+        self.turns = 0
+        self.end_turns = {i: row.end_turn - row.turn for i, row in enumerate(self.rows) if row.end_turn is not None}
+        """By row, the turns of this batch after which the row ends."""
         if self.margins:
             self._watch_ends(samplers)
+
+    def _scores(self) -> Tensor | None:
+        """The scores with which tokens were written, beside ``canvas_T``; None if no strategy remasks."""
+        if all(row.scores is None for row in self.rows):
+            return None
+        none_T = torch.full((sum(self.lengths),), float("inf"), dtype=torch.float64)
+        parts = zip(self.rows, none_T.split(self.lengths), strict=True)
+        return torch.cat([part if row.scores is None else row.scores for row, part in parts]).to(self.device)
 
     def _watch_ends(self, samplers: Sequence[Sampler]) -> None:
         """Tensors for :meth:`_settled`."""
@@ -266,7 +286,10 @@ class BatchState:
             raise
         self.packer.committed(pack)
         place_N = open_N if pack.index_T is None else pack.index_T[open_N]
-        return logits_NV, place_N, self._open(pack, open_N, tokens_T[open_N], masked_T[open_N])
+        positions = self._open(pack, open_N, tokens_T[open_N], masked_T[open_N])
+        if self.score_T is not None:
+            positions = replace(positions, score_N=self.score_T[place_N])
+        return logits_NV, place_N, positions
 
     def _logits(self, network: Any, pack: Pack, tokens_T: Tensor, open_N: Tensor) -> Tensor:
         """Logits that predict the open positions, [N, V]."""
@@ -299,6 +322,9 @@ class BatchState:
             self.margin_R = torch.minimum(self.margin_R, counted_R)
         if self.predicted:
             self._predict(place_N, positions, decision)
+        if self.score_T is not None:
+            new_N = decision.written_N & positions.masked_N
+            self.score_T[place_N] = torch.where(new_N, decision.score_N.double(), self.score_T[place_N])
         self.canvas_T[place_N] = torch.where(decision.written_N, decision.token_N, positions.current_N)
         if self.traced:
             self._record(positions, decision)
@@ -323,14 +349,15 @@ class BatchState:
                 row.predictions.append(row.response_in(canvas))
 
     def _record(self, positions: OpenPositions, decision: Decision) -> None:
-        where = decision.written_N & (decision.token_N != self.mask_id)
+        where = decision.written_N & ((decision.token_N != self.mask_id) | ~positions.masked_N)
         rows, columns = positions.row_N[where].tolist(), positions.position_N[where].tolist()
         tables = (decision.token_N, decision.confidence_N, decision.logprob_N)
         values = (table_N[where].tolist() for table_N in tables)
         turns = self.turn_R.tolist()
         for i, column, token, confidence, logprob in zip(rows, columns, *values, strict=True):
             if self.rows[i].sampler.record_trajectory:
-                self.rows[i].events.append(Event(turns[i], "set", column, token, round(confidence, 6), logprob))
+                op: Literal["set", "remask"] = "remask" if token == self.mask_id else "set"
+                self.rows[i].events.append(Event(turns[i], op, column, token, round(confidence, 6), logprob))
 
     def advance(self, positions: OpenPositions, decision: Decision) -> list[int]:
         """Count the step; returns the rows whose block it finished."""
@@ -339,6 +366,7 @@ class BatchState:
             self.pack = None
             for row in self.rows:  # windows of cached blocks depend on whether a row is at its first forward
                 row.opened = True
+        self.turns += 1
         self.step_R += 1
         self.turn_R += 1
         current_N = torch.where(decision.written_N, decision.token_N, positions.current_N)
@@ -364,6 +392,10 @@ class BatchState:
         done = done_R.nonzero()[:, 0].tolist()
         return sorted({*done, *self._stopped(positions, decision)}) if self.stopped_in_block else done
 
+    def ended(self) -> list[int]:
+        """The rows that end here, whether their blocks are finished or not."""
+        return [i for i, turns in self.end_turns.items() if turns <= self.turns]
+
     def _stopped(self, positions: OpenPositions, decision: Decision) -> list[int]:
         """Rows that have just written an EOS without masks before it (LLaDA2 generate, eos_early_stop)."""
         stopped = []
@@ -384,6 +416,9 @@ class BatchState:
         counters = (table.tolist() for table in (self.step_R, self.turn_R, self.post_steps_R, self.margin_R))
         for row, canvas, *counts in zip(self.rows, canvases, *counters, strict=True):
             row.canvas, (row.step, row.turn, row.post_steps, row.margin) = canvas, counts
+        if self.score_T is not None:
+            for row, scores in zip(self.rows, self.score_T.cpu().split(self.lengths), strict=True):
+                row.scores = None if row.scores is None else scores
 
     def enter_block(self, i: int) -> None:
         """Row i has moved to another block."""

@@ -64,6 +64,8 @@ class OpenPositions:
     quota_R: Tensor
     begin_R: Tensor
     lengths: Sequence[int]
+    score_N: Tensor | None = None
+    """If a strategy remasks: the score with which a written token was chosen, float64; inf where it was given."""
 
     @property
     def rows(self) -> int:
@@ -76,7 +78,8 @@ class OpenPositions:
 
     def only(self, which_N: Tensor) -> OpenPositions:
         names = ("row_N", "column_N", "position_N", "current_N", "masked_N")
-        return replace(self, **{name: getattr(self, name)[which_N] for name in names})
+        score_N = None if self.score_N is None else self.score_N[which_N]
+        return replace(self, score_N=score_N, **{name: getattr(self, name)[which_N] for name in names})
 
     def uniform(self, draw: Draw, which: slice = slice(None)) -> Tensor:
         """Uniform random numbers of this forward, float64 [N]."""

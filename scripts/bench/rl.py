@@ -27,9 +27,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from timing import Timing, alternate, options
+from timing import options
 from torch import Tensor
-from update import SAME, SAME_IN_FLOAT64, TIME, UpdateCase, build, difference, length, padded_losses, updates, verdict
+from update import SAME, TIME, UpdateCase, alternated, build, check, length, padded_losses, updates, verdict
 
 from dare_bench.seeds import key
 from dare_bench.trainers.rl.coupled_grpo import CoupledGRPO
@@ -98,7 +98,7 @@ def rollout(case: UpdateCase, seed: int, shorter: int) -> Rollout:
         completions.append(Completion(tuple(prompt), tokens, scored, key("bench", seed, row), (0,) * canvas))
     rewards = [rng.random() for _ in completions]
     advantage = advantages(torch.tensor(rewards), GROUP, "leave_one_out").tolist()
-    return Rollout(0, completions, [""] * case.rows, rewards, advantage, sum(c.scored for c in completions))
+    return Rollout(0, completions, [""] * case.rows, rewards, advantage, sum(c.scored for c in completions), 0)
 
 
 def data_of(case: UpdateCase, network: Any, spec: ModelSpec, seed: int, shorter: int) -> Data:
@@ -115,34 +115,20 @@ def data_of(case: UpdateCase, network: Any, spec: ModelSpec, seed: int, shorter:
     return Data(method, method.step(played, 1, 1, case.rows))
 
 
-def check(case: UpdateCase, network: Any, spec: ModelSpec, shorter: int) -> float:
-    """The difference of both sides with float64 weights, on shorter rows; SystemExit if it is too large."""
-    exact = copy.deepcopy(network).double()
-    data = data_of(case, exact, spec, 0, 4 * shorter)
-    error = difference(*(updates(exact, spec, loss_of)(data) for loss_of in (packed, sequential)), data.scale)
-    if not error <= SAME_IN_FLOAT64:
-        raise SystemExit(f"{case}: loss or gradients differ by {error:.1e}; {SAME_IN_FLOAT64:.0e} is allowed")
-    return error
-
-
 def compare(case: UpdateCase, runs: int, shorter: int) -> Iterator[str]:
     """The lines of a case; SystemExit if the results of both sides differ."""
     network, spec = build(case)
-    exact = check(case, network, spec, shorter)
+    double = copy.deepcopy(network).double()
+    short = data_of(case, double, spec, 0, 4 * shorter)
+    exact = check(case, *(updates(double, spec, loss_of)(short) for loss_of in (packed, sequential)), short.scale)
     slow, fast = updates(network, spec, sequential), updates(network, spec, packed)
-    slow_s, fast_s, apart, counts = [], [], 0.0, [0, 0]
-    for seed in range(runs + 1):
-        data = data_of(case, network, spec, seed, shorter)
-        pair = alternate(lambda d=data: slow(d), lambda d=data: fast(d), 1)
-        apart = max(apart, difference(pair.fast_value, pair.slow_value, data.scale))
-        if seed:  # the first run warms up
-            slow_s, fast_s = slow_s + pair.slow, fast_s + pair.fast
-            looks = data.step.looks
-            counts = [counts[0] + len(looks.seen_T), counts[1] + len(looks.at_N)]
-    timing = Timing(slow_s, fast_s, None, None)
+    first, *steps = (data_of(case, network, spec, seed, shorter) for seed in range(runs + 1))
+    _, apart_first = alternated(slow, fast, [(first, first.scale)])  # warms up
+    timing, apart = alternated(slow, fast, ((data, data.scale) for data in steps))
+    apart = max(apart, apart_first)
+    read, scored = (sum(len(getattr(data.step.looks, name)) for data in steps) // runs for name in ("seen_T", "at_N"))
     yield (
-        f"{case.model}, {spec.vocab_size} words, {case.rows} completions: {counts[0] // runs} tokens read, "
-        f"{counts[1] // runs} scored an update"
+        f"{case.model}, {spec.vocab_size} words, {case.rows} completions: {read} tokens read, {scored} scored an update"
     )
     yield f"    time    {timing.spread()}  >= {TIME:g}x {verdict(timing.ratio >= TIME)}"
     yield f"    apart   {apart:.0e} ({exact:.0e} in float64)  <= {SAME:.0e} {verdict(apart <= SAME)}"

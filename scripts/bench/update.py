@@ -27,8 +27,9 @@ import copy
 import gc
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -196,34 +197,47 @@ def logits_peak(network: Any, update: Callable[[Noised], Result], data: Noised) 
     return counter.peak
 
 
-def check(case: UpdateCase, network: Any, spec: ModelSpec, shorter: int) -> float:
-    """The difference of both sides with float64 weights, on shorter rows; SystemExit if it is too large."""
-    exact, data = copy.deepcopy(network).double(), noised(case, 0, 4 * shorter)
-    error = difference(*(updates(exact, spec, loss_of)(data) for loss_of in (packed, padded)))
+def check(case: UpdateCase, result: Result, reference: Result, scale: float | None = None) -> float:
+    """The :func:`difference` of two updates with float64 weights; SystemExit if it is too large."""
+    error = difference(result, reference, scale)
     if not error <= SAME_IN_FLOAT64:
         raise SystemExit(f"{case}: loss or gradients differ by {error:.1e}; {SAME_IN_FLOAT64:.0e} is allowed")
     return error
 
 
+def alternated(
+    slow: Callable[[Any], Result], fast: Callable[[Any], Result], batches: Iterable[tuple[Any, float | None]]
+) -> tuple[Timing, float]:
+    """Alternate two updates on each batch; the largest :func:`difference` of their results.
+
+    Args:
+        batches: each with the ``scale`` of the difference.
+    """
+    seconds: tuple[list[float], list[float]] = ([], [])
+    apart = 0.0
+    for data, scale in batches:
+        pair = alternate(partial(slow, data), partial(fast, data), 1)
+        apart = max(apart, difference(pair.fast_value, pair.slow_value, scale))
+        seconds[0].extend(pair.slow)
+        seconds[1].extend(pair.fast)
+    return Timing(*seconds, None, None), apart
+
+
 def compare(case: UpdateCase, runs: int, shorter: int) -> Iterator[str]:
     """The lines of a case; SystemExit if the results of both sides differ."""
     network, spec = build(case)
-    exact = check(case, network, spec, shorter)
+    double, short = copy.deepcopy(network).double(), noised(case, 0, 4 * shorter)
+    exact = check(case, *(updates(double, spec, loss_of)(short) for loss_of in (packed, padded)))
     slow, fast = updates(network, spec, padded), updates(network, spec, packed)
     first = noised(case, 0, shorter)  # warms up, and is what the memory is counted on
     before, after = (logits_peak(network, update, first) for update in (slow, fast))
-    slow_s, fast_s, apart, counts = [], [], 0.0, [0, 0, 0]
-    for seed in range(1, runs + 1):
-        data = noised(case, seed, shorter)
-        pair = alternate(lambda d=data: slow(d), lambda d=data: fast(d), 1)
-        apart = max(apart, difference(pair.fast_value, pair.slow_value))
-        slow_s, fast_s = slow_s + pair.slow, fast_s + pair.fast
-        sizes = case.rows * max(data.batch.lengths), len(data.masked_T), len(data.weights_N)
-        counts = [a + b for a, b in zip(counts, sizes, strict=True)]
-    timing = Timing(slow_s, fast_s, None, None)
+    batches = [noised(case, seed, shorter) for seed in range(1, runs + 1)]
+    timing, apart = alternated(slow, fast, ((data, None) for data in batches))
+    sizes = ((case.rows * max(b.batch.lengths), len(b.masked_T), len(b.weights_N)) for b in batches)
+    counts = [sum(column) // runs for column in zip(*sizes, strict=True)]
     yield (
-        f"{case.model}, {spec.vocab_size} words, {case.rows} rows: {counts[0] // runs} padded, {counts[1] // runs} "
-        f"packed, {counts[2] // runs} masked tokens a batch"
+        f"{case.model}, {spec.vocab_size} words, {case.rows} rows: {counts[0]} padded, {counts[1]} packed, "
+        f"{counts[2]} masked tokens a batch"
     )
     yield f"    time    {timing.spread()}  >= {TIME:g}x {verdict(timing.ratio >= TIME)}"
     mib = f"{before / 2**20:.1f} -> {after / 2**20:.1f} MiB"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-CONTEXT = 8192
-
 
 @dataclass(frozen=True)
 class RecipeExperts:
@@ -93,6 +91,25 @@ RECIPES = {
     "tiny-llada-sort": TinyRecipe(
         rows={"dare_sort": 128},
         snapshots={"tiny-llada-sort-base": 180},
+        warm_up=20,
+        scored=("dare_sort",),
+    ),
+    "tiny-sdar-sort": TinyRecipe(
+        family="sdar",
+        rows={"dare_sort": 128},
+        snapshots={"tiny-sdar-sort-base": 70},
+        kv_heads=2,
+        block_length=4,
+        warm_up=20,
+        scored=("dare_sort",),
+    ),
+    "tiny-llada2-sort": TinyRecipe(
+        family="llada2",
+        rows={"dare_sort": 128},
+        snapshots={"tiny-llada2-sort-base": 70},
+        kv_heads=2,
+        block_length=4,
+        experts=RecipeExperts(),
         warm_up=20,
         scored=("dare_sort",),
     ),

@@ -40,7 +40,7 @@ def initialize(recipe: TinyRecipe, family: TinyFamily, folder: Path) -> None:
         dare_bench.load(recipe.start).save(folder)
         return
     torch.manual_seed(recipe.seed)
-    family.network(family.config(recipe, family.special)).save_pretrained(folder)
+    family.network(family.config(recipe)).save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     save(family.special, folder)
 

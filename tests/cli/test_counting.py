@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from dare_bench.cli import counting
+from dare_bench.cli import leaderboard
 
 
 def test_off_a_terminal_what_is_done_soon_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with counting.counting("runs", "boards") as tell:
+    with leaderboard.counting("runs", "boards") as tell:
         tell(1, 2)
         tell(2, 2)
     result = capsys.readouterr()
@@ -22,8 +22,8 @@ def test_off_a_terminal_long_work_is_told_in_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(counting.time, "monotonic", lambda: now[0])
-    with counting.counting("runs", "boards") as tell:
+    monkeypatch.setattr(leaderboard.time, "monotonic", lambda: now[0])
+    with leaderboard.counting("runs", "boards") as tell:
         for done in range(1, 31):
             now[0] += 1.0
             tell(done, 30)
@@ -39,7 +39,7 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
-    with counting.counting("runs", "boards") as tell:
+    with leaderboard.counting("runs", "boards") as tell:
         tell(3, 4)
         tell(4, 4)
     assert "4/4" in screen.getvalue() and "boards" in screen.getvalue()

@@ -15,7 +15,7 @@ from run_factory import make_run
 
 from dare_bench.analysis.document_view import document_view
 from dare_bench.cli.leaderboard import build, serve
-from dare_bench.cli.ls_runs import runs as list_runs
+from dare_bench.cli.ls import runs as list_runs
 from dare_bench.cli.show import colored, show
 from dare_bench.errors import RunError, UnknownNameError, UsageError
 from dare_bench.runs.reader import Run

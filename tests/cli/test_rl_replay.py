@@ -26,6 +26,8 @@ FIELDS: dict[str, Any] = {
     "lr_scheduler_type": "constant",
     "warmup_steps": 0,
     "per_device_train_batch_size": 8,
+    "sync_ref_model": True,
+    "ref_model_sync_steps": 2,
     "max_steps": 6,
     "save_steps": 1,
     "report_to": (),
@@ -82,6 +84,24 @@ def test_a_replay_is_what_was_trained_on(trained: Any, step: int) -> None:
     assert piece(replayed[0].tokens[0])
 
 
+def test_random_rewards_are_replayed_and_no_function_of_prompt_and_text(tmp_path: Path) -> None:
+    from dare_bench.trainers.rl.rollout import Rollouts
+    from dare_bench.training.replay import replay
+    from dare_bench.training.run import train
+
+    rollouts = []
+    with pytest.MonkeyPatch.context() as patch:
+        sample = Rollouts.sample
+        patch.setattr(Rollouts, "sample", lambda self, number: rollouts.append(sample(self, number)) or rollouts[-1])
+        fields = {"reward": {"random": True}, "num_iterations": 1, "max_steps": 2, "rows": 1, "temperature": 0.01}
+        train(**{**FIELDS, **fields, "output_path": str(tmp_path / "out")})
+    replayed = [c for group in replay(tmp_path / "out", 2)[0].groups for c in group]
+    assert [c.reward for c in replayed] == rollouts[1].rewards
+    (text,) = {text for rollout in rollouts for text in rollout.texts}
+    assert text and {reward for rollout in rollouts for reward in rollout.rewards} == {0.0, 1.0}
+    assert rollouts[0].rewards != rollouts[1].rewards, "the same answers to the same prompt, and new coins"
+
+
 def test_other_rollouts_are_other_completions(trained: Any) -> None:
     """The comparison above can fail."""
     _, rollouts, _ = trained
@@ -115,12 +135,15 @@ def test_the_command_prints_groups_and_json(trained: Any, tmp_path: Path, capsys
     out = tmp_path / "out"
     shutil.copytree(trained[0], out)
     shutil.rmtree(out / "checkpoint-3")
-    replay(str(out), 4, groups=1, model=None, json=False)
+    replay(str(out), 4, groups=1, model=None, html=None, json=False)
     printed = capsys.readouterr().out
     assert "sampled from checkpoint-2; weights of tokens need checkpoint-3, which was not kept" in printed
     assert len(re.findall(r"reward \S+ +advantage", printed)) == 4 and "1 of 2 groups" in printed
-    replay(str(out), 3, groups=1, model=None, json=True)
+    replay(str(out), 3, groups=1, model=None, html=str(tmp_path / "page.html"), json=True)
     record = json.loads(capsys.readouterr().out)
+    page = (tmp_path / "page.html").read_text()
+    assert "Rollout of step 3" in page and page.count('class="answer"') == 4, "one of two groups"
+    assert all(c["prompt_text"] in page for c in record["groups"][0]) and len(re.findall("data-v=", page)) > 4
     completions = [c for group in record["groups"] for c in group]
     assert [c["tokens"] for c in completions] == [list(c.tokens) for c in trained[1][1].completions]
     assert all(len(c["weights"]) == len(c["tokens"]) == len(c["pieces"]) for c in completions)

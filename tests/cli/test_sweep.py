@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,18 @@ def test_python_sees_the_same_sweep(folder: Path) -> None:
     result = dare_bench.sweep(folder / "first.yaml", output_path=folder / "out", progress=False)
     assert result.complete and len(result.runs) == 3
     assert {run.headline("dare_sudoku").n for run in result.runs} == {4}
+
+
+def test_a_sweep_kept_without_weights_is_done_and_says_what_it_cannot_do(folder: Path, capsys: Any) -> None:
+    shutil.copytree(folder / "out", folder / "kept")
+    for weights in (folder / "kept").rglob("*.safetensors"):
+        weights.unlink()
+    assert command(folder, "--dry-run", out="kept") == 0
+    assert "all nodes are done" in capsys.readouterr().out
+    (folder / "more.yaml").write_text(FILE.replace("limit: 4", "limit: 5"))
+    assert command(folder, file="more.yaml", out="kept") == 4
+    output = capsys.readouterr()
+    assert output.out.count("was kept without its weights, so that it cannot be evaluated again; remove") == 2
 
 
 def test_a_failed_node_is_an_exit_code_and_a_line(folder: Path, capsys: Any) -> None:

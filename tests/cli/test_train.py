@@ -226,12 +226,13 @@ def _killed(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("peft", [(), ("--peft", "lora", "--lora-dropout", "0.1")], ids=["full", "lora"])
+@pytest.mark.parametrize("peft", [{}, {"peft": "lora", "lora_dropout": 0.1}], ids=["full", "lora"])
 def test_a_killed_training_ends_with_the_weights_of_an_unbroken_one(tmp_path, peft):
-    requested = ("--max-steps", "40", "--save-steps", "4", "--per-device-train-batch-size", "4", *peft)
+    requested = {"max_steps": 20, "save_steps": 4, "per_device_train_batch_size": 4, **peft}
+    flags = [word for name, value in requested.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    run(whole, *requested)
-    process = command.start(words(broken, *requested))
+    train(whole, **requested)
+    process = command.start(words(broken, *flags, "--report-to", "none"))
     deadline = time.monotonic() + 120
     while not (broken / "checkpoint-8" / "lineage.json").exists():
         assert time.monotonic() < deadline
@@ -240,9 +241,9 @@ def test_a_killed_training_ends_with_the_weights_of_an_unbroken_one(tmp_path, pe
     process.kill()
     process.join()
     assert not (broken / "lineage.json").exists(), "it was to be killed before its end"
-    (broken / "checkpoint-39").mkdir()  # as a kill leaves it in the middle of a save
-    run(broken, *requested)
-    assert not (broken / "checkpoint-39").exists()
+    (broken / "checkpoint-19").mkdir()  # as a kill leaves it in the middle of a save
+    train(broken, **requested)
+    assert not (broken / "checkpoint-19").exists()
     name = "adapter_model.safetensors" if peft else "model.safetensors"
     assert (whole / name).read_bytes() == (broken / name).read_bytes()
 

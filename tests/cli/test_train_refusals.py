@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,33 +82,32 @@ def _cut(name: str) -> Callable[[Path], object]:
     return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:1000])
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (lambda folder: (folder / "optimizer.pt").unlink(), r"optimizer\.pt is missing"),
-        (lambda folder: (folder / "rng_state.pth").unlink(), r"rng_state\.pth is missing"),
-        (lambda folder: (folder / "trainer_state.json").unlink(), r"trainer_state\.json is missing"),
-        (lambda folder: (folder / "trainer_state.json").write_text("{"), "cannot be read"),
-        (_cut("optimizer.pt"), "cannot be read"),
-        (_cut("rng_state.pth"), "cannot be read"),
-        (_cut("model.safetensors"), "cannot be read"),
-    ],
-    ids=["no optimizer", "no rng", "no state", "bad state", "cut optimizer", "cut rng", "cut weights"],
+DAMAGE: tuple[tuple[Callable[[Path], object], str], ...] = (
+    (lambda folder: (folder / "optimizer.pt").unlink(), r"optimizer\.pt is missing"),
+    (lambda folder: (folder / "rng_state.pth").unlink(), r"rng_state\.pth is missing"),
+    (lambda folder: (folder / "trainer_state.json").unlink(), r"trainer_state\.json is missing"),
+    (lambda folder: (folder / "trainer_state.json").write_text("{"), "cannot be read"),
+    (_cut("optimizer.pt"), "cannot be read"),
+    (_cut("rng_state.pth"), "cannot be read"),
+    (_cut("model.safetensors"), "cannot be read"),
 )
-def test_a_damaged_checkpoint_is_named_and_the_one_before_goes_on(
-    tmp_path: Path, damage: Callable[[Path], object], said: str
-) -> None:
-    import shutil
 
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "out"
     train(out)
     whole = (out / "model.safetensors").read_bytes()
     (out / "lineage.json").unlink()  # as if killed before its end
     (out / "train.json").write_text((out / "train.json").read_text().replace('"complete"', '"running"'))
-    damage(out / "checkpoint-2")
-    with pytest.raises(TrainingError, match=f"checkpoint-2 is damaged .*{said}.*; remove it"):
-        train(out)
-    shutil.rmtree(out / "checkpoint-2")
+    damaged, sound = out / "checkpoint-2", tmp_path / "sound"
+    shutil.copytree(damaged, sound)
+    for damage, said in DAMAGE:
+        shutil.rmtree(damaged)
+        shutil.copytree(sound, damaged)
+        damage(damaged)
+        with pytest.raises(TrainingError, match=f"checkpoint-2 is damaged .*{said}.*; remove it"):
+            train(out)
+    shutil.rmtree(damaged)
     train(out)
     assert (out / "model.safetensors").read_bytes() == whole
 

@@ -84,7 +84,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # -- resume ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 5])
+@pytest.mark.parametrize("step", [2, 3, 4])
 def test_a_training_resumed_anywhere_ends_with_the_same_weights(tmp_path: Path, whole: Path, step: int) -> None:
     out = tmp_path / "out"
     interrupted(whole, out, step)
@@ -92,12 +92,32 @@ def test_a_training_resumed_anywhere_ends_with_the_same_weights(tmp_path: Path, 
     train(out)
     assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert [entry["loss"] for entry in logged(out)] == [entry["loss"] for entry in logged(whole)]
+    later = Path("checkpoint-5") / "rollout.json"
+    assert (out / later).read_bytes() == (whole / later).read_bytes(), "with the version of its weights"
     assert len({entry["loss"] for entry in logged(whole)}) > 4, "a training that does not move would pass too"
+
+
+def test_a_reference_that_follows_the_policy_is_resumed_bit_by_bit(tmp_path: Path) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    sync = {"sync_ref_model": True, "ref_model_sync_steps": 2, "ref_model_mixup_alpha": 1.0, "beta": 1.0}
+    fields = {**sync, "max_steps": 4, "num_iterations": 4, "per_device_train_batch_size": 8, "learning_rate": 1e-3}
+    train(whole, **fields)
+    divergence = [entry["kl"] for entry in logged(whole)]
+    assert divergence[1] > 1e-6 > 1e-12 > divergence[2], "after the second step the reference is the policy"
+    assert divergence[3] > 1e-6
+    assert not (whole / "checkpoint-1" / "reference").exists()
+    interrupted(whole, out, 3)
+    train(out, **fields)
+    assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    interrupted(whole, tmp_path / "lost", 3)
+    shutil.rmtree(tmp_path / "lost" / "checkpoint-3" / "reference")
+    with pytest.raises(TrainingError, match=r"reference/model\.safetensors is damaged"):
+        train(tmp_path / "lost", **fields)
 
 
 def test_a_killed_training_ends_with_the_weights_of_an_uninterrupted_one(tmp_path: Path) -> None:
     requested = ["train", "cj_grpo", *FLAGS, "--reward", "format_weight=0.5", "--peft", "lora", "--lora-dropout", "0.1"]
-    steps = ["--max-steps", "14", "--report-to", "none"]
+    steps = ["--max-steps", "10", "--report-to", "none"]
     broken, complete = tmp_path / "broken", tmp_path / "complete"
     process = command.start([*requested, *steps, "-o", str(broken)])
     deadline = time.monotonic() + 120
@@ -108,7 +128,7 @@ def test_a_killed_training_ends_with_the_weights_of_an_uninterrupted_one(tmp_pat
     process.kill()
     process.join()
     assert not (broken / "lineage.json").exists(), "it was to be killed before its end"
-    fields = {"peft": "lora", "lora_dropout": 0.1, "max_steps": 14}
+    fields = {"peft": "lora", "lora_dropout": 0.1, "max_steps": 10}
     train(broken, **fields)
     train(complete, **fields)
     name = "adapter_model.safetensors"
@@ -133,6 +153,11 @@ def _text(parts: list[dict[str, Any]]) -> None:
         (_without("old"), "no old values of 3 inner iterations"),
         (_text, "0.completions.0.tokens"),
         (lambda parts: parts.clear(), "no old values"),
+        (
+            lambda parts: parts[0].update(weights_version=3),
+            "weights_version is 3, and rollout 0 is sampled after step 0",
+        ),
+        (lambda parts: parts[0].pop("weights_version"), "0.weights_version: Field required"),
         (None, "not JSON"),
     ],
 )
@@ -150,6 +175,12 @@ def test_a_damaged_rollout_is_named(tmp_path: Path, whole: Path, damage: Any, sa
         train(out)
 
 
+def test_a_rollout_has_the_version_of_the_weights_that_sampled_it(whole: Path) -> None:
+    for step, version in ((1, 0), (2, 0), (4, 3), (5, 3)):
+        (part,) = json.loads((whole / f"checkpoint-{step}" / "rollout.json").read_text())
+        assert (part["number"], part["weights_version"]) == (version // 3, version)
+
+
 def test_a_missing_rollout_is_an_error(tmp_path: Path, whole: Path) -> None:
     out = tmp_path / "out"
     interrupted(whole, out, 2)
@@ -164,8 +195,11 @@ KL = {"num_iterations": 2, "beta": 0.04, "max_steps": 3, "per_device_train_batch
 CASES: dict[str, dict[str, Any]] = {
     "ddp": {**KL, "model": "tiny-sdar-base"},
     "lora": {**KL, "peft": "lora", "looks_per_forward": 7},
-    "no KL": {**KL, "beta": 0.0, "method": "d1"},
-    "fsdp2": {**KL, "fsdp": True},
+    "no KL": {**KL, "beta": 0.0, "method": "d1", "reward": {"random": True}},
+    "coupled": {**KL, "method": "coupled_grpo", "max_steps": 2},
+    "espo": {**KL, "method": "espo", "max_steps": 2},
+    "trees": {**KL, "method": "dtreerpo", "tree_branch_factor": 2, "distillation": 0.1},
+    "fsdp2": {**KL, "fsdp": True, "sync_ref_model": True, "ref_model_sync_steps": 1},
 }
 """Completions end at different tokens; those of SDAR have canvases of different length. The last case is FSDP2, which
 accelerate keeps for the rest of a process."""
@@ -221,7 +255,7 @@ def test_sizes_are_printed_and_epochs_count_each_use_of_a_completion(
     train(tmp_path / "out", rows=8, max_steps=None, num_train_epochs=1)
     (text,) = (record.getMessage() for record in caplog.records if "each rollout" in record.getMessage())
     assert "16 per device x 1 accumulated x 1 process = 16 completions = 4 prompts x 4" in text
-    assert "used for 3 optimizer steps; an epoch of 8 prompts is 6 optimizer steps; 6 optimizer steps" in text
+    assert "used for 3 optimizer steps; an epoch of 8 prompts is 6 optimizer steps; this training makes 6" in text
     assert [entry["step"] for entry in logged(tmp_path / "out")] == [1, 2, 3, 4, 5, 6]
 
 

@@ -61,6 +61,10 @@ def train(out: Path, **more: Any) -> Any:
         ({"num_generations": 0}, "num_generations=0"),
         ({"reference": "tiny-llada-base", "beta": 0.0}, "for the KL penalty, and beta is 0"),
         ({"reference": "tiny-dream-base"}, "reference='tiny-dream-base' has family="),
+        ({"sync_ref_model": True, "beta": 0.0}, "sync_ref_model moves the reference .*beta is 0; give beta too"),
+        ({"sync_ref_model": True, "peft": "lora"}, "with LoRA the reference has no weights of its own"),
+        ({"ref_model_sync_steps": 8}, "ref_model_sync_steps=8 is for sync_ref_model, which is off"),
+        ({"sync_ref_model": True, "ref_model_mixup_alpha": 0.0}, "ref_model_mixup_alpha=0.0"),
         ({"reward": {"weight": 1}}, "'weight'"),
         ({"epsilonn": 0.1}, "no setting 'epsilonn'; closest: epsilon"),
     ],
@@ -97,6 +101,30 @@ def test_a_row_without_a_reward_is_refused(tmp_path: Path) -> None:
     file.write_text(json.dumps(row) + "\n")
     with pytest.raises(DareError, match=r"rows\.jsonl:1: no reward is named 'poems'; known are .*dare_arithmetic"):
         train(tmp_path / "out", task=None, data=str(file))
+
+
+@pytest.mark.parametrize(
+    ("missing", "row", "said"),
+    [
+        (
+            "dare_bench.sandbox.isolation",
+            {"text": "Add one.", "test_list": ["assert f(1) == 2"]},
+            "the reward 'code' runs programs .*nothing isolates them",
+        ),
+        (
+            "dare_bench.harness.common.scoring_process.why_not_enclosed",
+            {"problem": "What is a half?", "solution": r"\boxed{\frac{1}{2}}"},
+            "the reward 'math' is scored by code .*none",
+        ),
+    ],
+)
+def test_a_reward_without_its_sandbox_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, row: dict[str, Any], said: str
+) -> None:
+    monkeypatch.setattr(missing, lambda: "none")
+    with pytest.raises(UsageError, match=said):
+        train(tmp_path / "out", task=None, data=[row])
+    assert not (tmp_path / "out" / "train.json").exists()
 
 
 def test_examples_are_no_prompts_with_a_reward(tmp_path: Path) -> None:

@@ -18,11 +18,12 @@ from typing import ClassVar
 from pydantic import Field
 
 from dare_bench.trainers.rl.estimators import Completion, Units, trajectory
-from dare_bench.trainers.rl.policy_gradient import PolicyGradient, RLOptions
+from dare_bench.trainers.rl.options import DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
+from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.surrogate import Advantage, Aggregation
 
 
-class CJGRPOOptions(RLOptions):
+class CJGRPOOptions(EndOptions, RatioOptions):
     """Settings of ``cj_grpo``."""
 
     num_generations: int = Field(6, ge=2, description="Completions of each prompt (the group).")
@@ -44,14 +45,8 @@ class CJGRPO(PolicyGradient):
     families = "any"
     scores_draws = True
     learning_rate = lora_learning_rate = 3e-6
-    training_defaults: ClassVar = {
-        "adam_beta2": 0.99,
-        "weight_decay": 0.1,
-        "max_grad_norm": 0.2,
-        "lr_scheduler_type": "constant_with_warmup",
-    }
-
-    variants: ClassVar = {"dare": {"num_iterations": 1, "epsilon": 0.2, "beta": 0.0, "advantage": "standardized"}}
+    training_defaults: ClassVar = SCRIPTS
+    variants: ClassVar = {"dare": DARE_RATIO}
 
     def looks(self, sampled: int) -> float:
         """One for each forward; block-causal models show all blocks at once."""

@@ -2,8 +2,9 @@
 
 Every token is predicted once by the pair, and once from the full mask (equation 6); ``estimators.coupled`` has the
 formula. It is not a log-probability: without context its expectation is 1.5 log p, and ``normalized`` divides by that.
-Source: section 4 and apple/ml-diffucoder. In DARE the mask level is always 0.5837, since it seeds the global generator
-in each call; its variant here does not reproduce that.
+Source: section 4 and apple/ml-diffucoder at f735e01 (recipes/config_coupled_code.yaml, whose cosine ends at a tenth of
+the learning rate, ours at 0). In DARE the mask level is always 0.5837, since it seeds the global generator in each
+call; its variant here does not reproduce that.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Any, ClassVar
 from pydantic import Field, field_validator
 
 from dare_bench.trainers.rl.estimators import Completion, Units, coupled
-from dare_bench.trainers.rl.policy_gradient import PolicyGradient, RLOptions, level_key
+from dare_bench.trainers.rl.options import DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
+from dare_bench.trainers.rl.policy_gradient import PolicyGradient, level_key
 from dare_bench.trainers.rl.surrogate import Advantage
 
 
-class CoupledGRPOOptions(RLOptions):
+class CoupledGRPOOptions(EndOptions, RatioOptions):
     """Settings of ``coupled_grpo``."""
 
     num_generations: int = Field(10, ge=2, description="Completions of each prompt (the group).")
@@ -51,20 +53,8 @@ class CoupledGRPO(PolicyGradient):
     paper, code = "arXiv 2506.20639", "apple/ml-diffucoder"
     Options = CoupledGRPOOptions
     learning_rate = lora_learning_rate = 1e-6
-    training_defaults: ClassVar = {"weight_decay": 0.1, "max_grad_norm": 0.2, "lr_scheduler_type": "cosine"}
-
-    variants: ClassVar = {
-        "dare": {
-            "num_generations": 8,
-            "num_iterations": 1,
-            "epsilon": 0.2,
-            "dual_clip": 3.0,
-            "beta": 0.0,
-            "advantage": "standardized",
-            "score_after_eos": True,
-            "aggregation": "token",
-        }
-    }
+    training_defaults: ClassVar = {**SCRIPTS, "lr_scheduler_type": "cosine"}
+    variants: ClassVar = {"dare": {**DARE_RATIO, "aggregation": "token"}}
 
     def looks(self, sampled: int) -> float:
         return 3.0

@@ -13,11 +13,12 @@ from typing import ClassVar
 from pydantic import Field
 
 from dare_bench.trainers.rl.estimators import Completion, Units, fully_masked
-from dare_bench.trainers.rl.policy_gradient import PolicyGradient, RLOptions
+from dare_bench.trainers.rl.options import DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
+from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.surrogate import Advantage
 
 
-class D1Options(RLOptions):
+class D1Options(EndOptions, RatioOptions):
     """Settings of ``d1``."""
 
     num_generations: int = Field(6, ge=2, description="Completions of each prompt (the group).")
@@ -38,24 +39,8 @@ class D1(PolicyGradient):
     paper, code = "arXiv 2504.12216", "dllm-reasoning/d1"
     Options = D1Options
     learning_rate = lora_learning_rate = 3e-6
-    training_defaults: ClassVar = {
-        "adam_beta2": 0.99,
-        "weight_decay": 0.1,
-        "max_grad_norm": 0.2,
-        "lr_scheduler_type": "constant_with_warmup",
-    }
-
-    variants: ClassVar = {
-        "dare": {
-            "num_iterations": 1,
-            "epsilon": 0.2,
-            "dual_clip": 3.0,
-            "beta": 0.0,
-            "advantage": "standardized",
-            "score_after_eos": True,
-            "aggregation": "token",
-        }
-    }
+    training_defaults: ClassVar = SCRIPTS
+    variants: ClassVar = {"dare": {**DARE_RATIO, "aggregation": "token"}}
 
     def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
         return fully_masked(completions, self.spec.mask_id, iteration, self.options.p_mask_prompt)

@@ -3,8 +3,10 @@
     v = ELBO / L,    sequence PPO, mean over completions,    KL = k2 of the ELBOs / L
 
 L is the length of the canvas. ``num_mc`` pairs of masks are drawn by the noise law ``coupled``, which is unbiased.
-Source: sections 3 and 4, and the published code. DARE's settings depend on the task: the variant has those for
-mathematics, for which DARE trains at a learning rate of 5e-7 (a variant does not change the learning rate).
+Source: sections 3 and 4, and ML-GSAI/ESPO at b5f2dac: recipes/train.yaml, and the settings that all recipes/run_*.sh
+share (8 iterations, 2 pairs; a learning rate of 3e-6 for LoRA and 1e-6 without); the group and beta depend on the task
+there. DARE's settings depend on it too: the variant has those for mathematics, for which DARE trains at a learning rate
+of 5e-7 (a variant does not change the learning rate).
 """
 
 from __future__ import annotations
@@ -18,15 +20,16 @@ from torch import Tensor
 
 from dare_bench.diffusion.laws import Law
 from dare_bench.trainers.rl.estimators import Completion, Units, elbo
-from dare_bench.trainers.rl.policy_gradient import PolicyGradient, RLOptions, Surrogate
+from dare_bench.trainers.rl.options import RatioOptions
+from dare_bench.trainers.rl.policy_gradient import PolicyGradient, Surrogate
 from dare_bench.trainers.rl.surrogate import Advantage, divergence
 
 
-class ESPOOptions(RLOptions):
+class ESPOOptions(RatioOptions):
     """Settings of ``espo``."""
 
     num_generations: int = Field(10, ge=2, description="Completions of each prompt (the group).")
-    num_iterations: int = Field(2, ge=1, description="Optimizer steps on each rollout.")
+    num_iterations: int = Field(8, ge=1, description="Optimizer steps on each rollout.")
     num_mc: int = Field(2, ge=1, description="Pairs of complementary masks of a completion.")
     advantage: Advantage = Field("leave_one_out", description="Advantages within a group.")
     beta: float = Field(0.01, ge=0, description="Strength of the KL penalty to the reference; 0 needs no reference.")
@@ -42,10 +45,15 @@ class ESPO(PolicyGradient):
     kl = "k2"
     paper, code = "arXiv 2512.03759", "ML-GSAI/ESPO"
     Options = ESPOOptions
-    learning_rate = lora_learning_rate = 3e-6
-    training_defaults: ClassVar = {"lr_scheduler_type": "constant_with_warmup"}
+    learning_rate, lora_learning_rate = 1e-6, 3e-6
+    training_defaults: ClassVar = {
+        "adam_beta2": 0.99,
+        "max_grad_norm": 0.2,
+        "lr_scheduler_type": "constant_with_warmup",
+        "warmup_steps": 0.001,
+    }
 
-    variants: ClassVar = {"dare": {"num_generations": 16, "num_iterations": 8, "beta": 0.001}}
+    variants: ClassVar = {"dare": {"num_generations": 16, "beta": 0.001}}
 
     def looks(self, sampled: int) -> float:
         return 2.0 * self.options.num_mc

@@ -10,16 +10,35 @@ Shape letters: S completions, R looks, T packed tokens, N scored tokens, U units
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from dare_bench.diffusion.canvas import Batch, pack
-from dare_bench.diffusion.laws import Copies, Law, draw, weights
+from dare_bench.diffusion.laws import Copies, Law, draw, ranks, weights
 from dare_bench.diffusion.looks import Looks, concatenated, masked_looks
 from dare_bench.diffusion.rng import Draw, uniform
+from dare_bench.seeds import key
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer that one forward of the sampler predicted, and what the forward is worth.
+
+    Attributes:
+        tokens: the canvas with a proposed token at every mask.
+        masked: the positions that were masked before the forward, from 0: the tokens that it predicted.
+        scored: as in :class:`Completion`.
+        advantage: of the forward, among those of the other completions of the prompt.
+    """
+
+    tokens: tuple[int, ...]
+    masked: tuple[int, ...]
+    scored: int
+    advantage: float
 
 
 @dataclass(frozen=True)
@@ -34,6 +53,8 @@ class Completion:
         where: the prompt's name for messages.
         logprobs: log p of each token in the distribution that the sampler drew it from, in nats (``Event.logprob``;
             0.0 where nothing was written); empty if it was not recorded.
+        predictions: of the forwards that are trained on; empty if an algorithm does not look at predictions.
+        parent: in a tree of completions, the name of the canvas from which it went on (equal for siblings).
     """
 
     prompt: tuple[int, ...]
@@ -43,6 +64,20 @@ class Completion:
     set_at: tuple[int, ...]
     where: str = ""
     logprobs: tuple[float, ...] = ()
+    predictions: tuple[Prediction, ...] = ()
+    parent: str = ""
+
+    @property
+    def scored_tokens(self) -> int:
+        """The tokens that count, in all predictions if there are any."""
+        if not self.predictions:
+            return self.scored
+        return sum(place < predicted.scored for predicted in self.predictions for place in predicted.masked)
+
+    @property
+    def written(self) -> list[int]:
+        """The positions that count and that a forward wrote."""
+        return [i for i, at in enumerate(self.set_at[: self.scored]) if at >= 0]
 
 
 @dataclass(frozen=True)
@@ -51,7 +86,8 @@ class Units:
 
     ``sample_R`` is the completion of each look, ``coefficient_N`` c_n and ``unit_N`` u of each scored token (see the
     module's docstring), ``sample_U`` the completion of each unit and ``transition_U`` its step of denoising (or the
-    completion again), numbered over all completions.
+    completion again), numbered over all completions. ``advantage_U``: the advantage of each unit, if it is not that of
+    its completion.
     """
 
     looks: Looks
@@ -60,6 +96,7 @@ class Units:
     unit_N: Tensor
     sample_U: Tensor
     transition_U: Tensor
+    advantage_U: Tensor | None = field(default=None, kw_only=True)
 
     def values(self, nll_N: Tensor) -> Tensor:
         """v_u from -log p of the scored tokens, float64 [U], with a graph where ``nll_N`` has one."""
@@ -113,21 +150,16 @@ def trajectory(completions: Sequence[Completion], mask_id: int, block_length: in
     itself and to the clean blocks before it, so that there are as many looks as the slowest block has forwards, and
     every (block, forward) is a transition of its own.
     """
-    rows: list[tuple[int, list[int]]] = []  # (completion, the local forward of each of its tokens)
-    for number, completion in enumerate(completions):
-        rows.append((number, _local_forwards(completion, block_length)))
     parts: list[Looks] = []
     samples: list[int] = []
     transitions: list[Tensor] = []
-    for number, local in rows:
-        completion = completions[number]
-        local_L, index_L = torch.tensor(local), torch.arange(len(local))
-        block_L = torch.zeros_like(index_L)
-        if block_length is not None:
-            block_L = (index_L + len(completion.prompt)) // block_length
-        batch = pack([(completion.prompt, completion.tokens)])
+    count = 0  # of transitions
+    for number, completion in enumerate(completions):
         offset = len(completion.prompt)
-        for forward in range(max(local) + 1):
+        local_L, index_L = torch.tensor(_local_forwards(completion, block_length)), torch.arange(len(completion.tokens))
+        block_L = torch.zeros_like(index_L) if block_length is None else (index_L + offset) // block_length
+        batch = pack([(completion.prompt, completion.tokens)])
+        for forward in range(int(local_L.max()) + 1):
             scored_L = (local_L == forward) & (index_L < completion.scored)
             if not bool(scored_L.any()):
                 continue
@@ -137,41 +169,202 @@ def trajectory(completions: Sequence[Completion], mask_id: int, block_length: in
             at_N = scored_L.nonzero()[:, 0] + offset
             parts.append(Looks(batch, seen_T, at_N, batch.tokens_T[at_N]))
             samples.append(number)
-            transitions.append((number * 4096 + forward) * 4096 + block_L[scored_L])
+            transitions.append(count + block_L[scored_L])
+            count += int(block_L[-1]) + 1
     if not parts:
         return empty(completions)
     looks = concatenated(parts)
     sample_R = torch.tensor(samples)
-    count = len(looks.at_N)
     return Units(
         looks,
         sample_R,
-        torch.ones(count, dtype=torch.float64),
-        torch.arange(count),
+        torch.ones(len(looks.at_N), dtype=torch.float64),
+        torch.arange(len(looks.at_N)),
         sample_R[looks.look_N],
         torch.cat(transitions).unique(return_inverse=True)[1],
     )
 
 
-def elbo(completions: Sequence[Completion], mask_id: int, iteration: int, law: Law) -> Units:
-    """Noised copies by ``law``; a unit is the whole canvas of a completion, and v its estimated ELBO divided by the
-    canvas's length (ESPO, arXiv 2512.03759, with the law ``coupled``)."""
-    draws = law.draws
+def predicted(completions: Sequence[Completion], mask_id: int) -> Units:
+    """A look at the canvas before each forward that is trained on, with the tokens that the forward proposed at its
+    masks, written or not; a unit is a token, a transition a forward (MDPO, arXiv 2508.13148).
+
+    The advantage of a unit is that of its forward times canvas length / number of masks: late forwards, which predict
+    few tokens, count more.
+    """
+    chosen = [(number, c, forward) for number, c in enumerate(completions) for forward in c.predictions]
+    if not chosen:
+        return empty(completions)
+    batch = pack([(c.prompt, forward.tokens) for _, c, forward in chosen])
+    prompt_R = torch.tensor([len(c.prompt) for _, c, _ in chosen])
+    place_T = batch.column_T - prompt_R[batch.row_T]
+    begin_R = torch.tensor([0, *batch.lengths[:-1]]).cumsum(0) + prompt_R
+    hidden_T = torch.zeros_like(batch.response_T)
+    for begin, (_, _, forward) in zip(begin_R.tolist(), chosen, strict=True):
+        hidden_T[begin + torch.tensor(forward.masked, dtype=torch.long)] = True
+    scored_R = torch.tensor([forward.scored for _, _, forward in chosen])
+    at_N = (hidden_T & (place_T < scored_R[batch.row_T])).nonzero()[:, 0]
+    looks = Looks(batch, torch.where(hidden_T, mask_id, batch.tokens_T), at_N, batch.tokens_T[at_N])
+    sample_R = torch.tensor([number for number, _, _ in chosen])
+    worth = [f.advantage * len(f.tokens) / max(len(f.masked), 1) for _, _, f in chosen]
+    worth_R, look_N = torch.tensor(worth, dtype=torch.float64), looks.look_N
+    ones_N, every = torch.ones(len(at_N), dtype=torch.float64), torch.arange(len(at_N))
+    return Units(looks, sample_R, ones_N, every, sample_R[look_N], look_N, advantage_U=worth_R[look_N])
+
+
+def from_parents(completions: Sequence[Completion], mask_id: int) -> Units:
+    """A look at each canvas from which completions went on, with all the tokens that each of them wrote since; a unit
+    is a token (d-TreeRPO, arXiv 2512.09675).
+
+    Siblings share a look, in which a position has the token of each sibling that wrote there as a target. The sum over
+    a completion's tokens is the log-probability of its transition if all of them were written in one forward, and an
+    estimate if they were written in several.
+    """
+    families: dict[str, list[int]] = {}
+    for number, completion in enumerate(completions):
+        families.setdefault(completion.parent, []).append(number)
+    parts, samples, firsts = [], [], []
+    for members in families.values():
+        eldest = completions[members[0]]
+        canvas = [mask_id if at >= 0 else token for token, at in zip(eldest.tokens, eldest.set_at, strict=True)]
+        batch, offset = pack([(eldest.prompt, canvas)]), len(eldest.prompt)
+        written = sorted(
+            (offset + i, number, completions[number].tokens[i])
+            for number in members
+            for i in completions[number].written
+        )
+        if not written:
+            continue
+        at_N, sample_N, target_N = (torch.tensor(column) for column in zip(*written, strict=True))
+        parts.append(Looks(batch, batch.tokens_T, at_N, target_N))
+        samples.append(sample_N)
+        firsts.append(members[0])
+    if not parts:
+        return empty(completions)
+    looks, sample_U = concatenated(parts), torch.cat(samples)
+    ones_N, units_N = torch.ones(len(sample_U), dtype=torch.float64), torch.arange(len(sample_U))
+    return Units(looks, torch.tensor(firsts), ones_N, units_N, sample_U, sample_U)
+
+
+def elbo(
+    completions: Sequence[Completion],
+    mask_id: int,
+    iteration: int,
+    law: Law,
+    *,
+    per_draw: bool = False,
+    normalized: bool = True,
+) -> Units:
+    """Noised copies by ``law``; a unit is the whole canvas of a completion, and v its estimated ELBO, divided by the
+    canvas's length if ``normalized`` (ESPO, arXiv 2512.03759, with the law ``coupled``).
+
+    ``per_draw``: each draw is a unit, and v the estimate of that draw alone (BGPO, arXiv 2510.11683).
+    """
+    draws, every = law.draws, torch.arange(len(completions))
     batch = pack([(c.prompt, c.tokens) for c in completions for _ in range(draws)])
-    copies = Copies(
-        batch,
-        _keys(completions).repeat_interleave(draws),
-        torch.arange(draws).repeat(len(completions)) + iteration * draws,
-        iteration,
-    )
+    key_S = torch.tensor([key(c.key, iteration) if iteration else c.key for c in completions])
+    sample_R = every.repeat_interleave(draws)
+    copies = Copies(batch, key_S.repeat_interleave(draws), torch.arange(draws).repeat(len(completions)), iteration)
     noise = draw(law, copies)
     looks = masked_looks(batch, noise.masked_T, mask_id)
+    coefficient_N = weights(noise, "elbo")[noise.masked_T]
+    if normalized:
+        coefficient_N = coefficient_N / batch.response_lengths_B.double()[looks.look_N]
+    if per_draw:
+        return Units(looks, sample_R, coefficient_N * draws, looks.look_N, sample_R, sample_R)
+    return Units(looks, sample_R, coefficient_N, sample_R[looks.look_N], every, every)
+
+
+@dataclass(frozen=True)
+class BoundedUnits(Units):
+    """Units of completions with two bounds: ``values`` is the lower one. ``place_N`` is the token of each scored token,
+    numbered over all completions, ``share_N`` the masked share of its completion in that look, ``draws`` the looks at
+    each completion, and ``sample_P`` the completion of each token that some look has scored."""
+
+    place_N: Tensor
+    share_N: Tensor
+    sample_P: Tensor
+    draws: int
+
+    def upper(self, nll_N: Tensor, power: float) -> Tensor:
+        """The evidence upper bound of each completion per token, up to a constant (SPG, arXiv 2510.09541, equation 8),
+        float64 [U]: the mean over its scored tokens i of
+
+            1 / power log mean over draws of (p_i^power 1[i masked] / share)
+        """
+        term_N = -nll_N.double() * power - self.share_N.log()
+        count = len(self.sample_P)
+        top_P = term_N.new_full((count,), -torch.inf).scatter_reduce(0, self.place_N, term_N.detach(), "amax")
+        sum_P = term_N.new_zeros(count).index_add(0, self.place_N, (term_N - top_P[self.place_N]).exp())
+        log_P = (sum_P.log() + top_P - math.log(self.draws)) / power
+        tokens_U = torch.bincount(self.sample_P, minlength=len(self.sample_U)).clamp(min=1)
+        return log_P.new_zeros(len(self.sample_U)).index_add(0, self.sample_P, log_P) / tokens_U
+
+
+def block_masked(
+    completions: Sequence[Completion],
+    mask_id: int,
+    iteration: int,
+    draws: int,
+    block_length: int,
+    probability: float = 0.0,
+) -> BoundedUnits:
+    """``draws`` looks at each completion (SPG, arXiv 2510.09541, section 3.3): a block is chosen, each draw another one
+    as far as there are some; in it a random number of tokens is masked, all of them behind it, and each token before
+    it, prompt included, with ``probability``. Masked tokens of the completion that count are scored; a unit is a
+    completion, and v the mean over draws of the mean of their log p.
+    """
+    batch = pack([(c.prompt, c.tokens) for c in completions for _ in range(draws)])
     sample_R = torch.arange(len(completions)).repeat_interleave(draws)
-    sample_N = sample_R[looks.look_N]
-    length_S = torch.tensor([len(c.tokens) for c in completions]).double()
-    every = torch.arange(len(completions))
-    coefficient_N = weights(noise, "elbo")[noise.masked_T] / length_S[sample_N]
-    return Units(looks, sample_R, coefficient_N, sample_N, every, every)
+    draw_R = torch.arange(draws).repeat(len(completions)) + iteration * draws
+    key_R = _keys(completions)[sample_R]
+    prompt_R = torch.tensor([len(c.prompt) for c in completions])[sample_R]
+    scored_R = torch.tensor([c.scored for c in completions])[sample_R]
+    block_R = torch.tensor(
+        [block for c in completions for block in _blocks_in_random_order(c, iteration, draws, block_length)]
+    )
+    size_R = torch.minimum(scored_R - block_R * block_length, torch.tensor(block_length))
+    count_R = 1 + (uniform(key_R, Draw.NOISE_LEVEL, draw_R, 0) * size_R).floor().long()
+    place_T = batch.column_T - prompt_R[batch.row_T]  # negative in the prompt
+    local_T = place_T - (block_R * block_length)[batch.row_T]
+    counts_T = batch.response_T & (place_T < scored_R[batch.row_T])
+    inside_T = counts_T & (local_T >= 0) & (local_T < block_length)
+    rank_T = ranks(batch, inside_T, key_R, draw_R[batch.row_T], batch.row_T)
+    chosen_T = inside_T & (rank_T < count_R[batch.row_T])
+    before_T = local_T < 0
+    random_T = uniform(key_R[batch.row_T], Draw.MASK, draw_R[batch.row_T], batch.column_T) < probability
+    behind_T = batch.response_T & ~before_T & ~inside_T
+    masked_T = chosen_T | behind_T | (before_T & random_T)
+    at_N = (masked_T & counts_T).nonzero()[:, 0]
+    looks = Looks(batch, torch.where(masked_T, mask_id, batch.tokens_T), at_N, batch.tokens_T[at_N])
+    return _bounded(looks, sample_R, scored_R, place_T[at_N], draws)
+
+
+def _blocks_in_random_order(completion: Completion, iteration: int, draws: int, block_length: int) -> list[int]:
+    """The block of each draw: a random order of those with tokens that count, begun again when it ends."""
+    count = -(-completion.scored // block_length)
+    u_B = uniform(torch.tensor([completion.key]).expand(count), Draw.ORDER, -1 - iteration, torch.arange(count))
+    order: list[int] = u_B.argsort().tolist()
+    return [order[draw % count] for draw in range(draws)]
+
+
+def _bounded(looks: Looks, sample_R: Tensor, scored_R: Tensor, column_N: Tensor, draws: int) -> BoundedUnits:
+    """Both bounds of completions from looks; ``scored_R``: the tokens that count in the completion of each look."""
+    masked_R = torch.bincount(looks.look_N, minlength=len(looks))
+    sample_N, every = sample_R[looks.look_N], torch.arange(int(sample_R.max()) + 1)
+    token_P, place_N = (sample_N * int(scored_R.max()) + column_N).unique(return_inverse=True)
+    return BoundedUnits(
+        looks,
+        sample_R,
+        1.0 / (masked_R[looks.look_N].double() * draws),
+        sample_N,
+        every,
+        every,
+        place_N,
+        (masked_R.double() / scored_R)[looks.look_N],
+        token_P // int(scored_R.max()),
+        draws,
+    )
 
 
 def empty(completions: Sequence[Completion]) -> Units:

@@ -13,13 +13,12 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel
 from torch import Tensor
 
-from dare_bench.config import parse_pairs
 from dare_bench.diffusion.forward import Inputs
 from dare_bench.diffusion.laws import Law, Noise
 from dare_bench.diffusion.looks import Looks
@@ -31,57 +30,16 @@ from dare_bench.trainers.objective import Losses, Metrics
 from dare_bench.trainers.rl.collapse import CollapseWarning
 from dare_bench.trainers.rl.estimators import Completion, Units
 from dare_bench.trainers.rl.ledger import gap_metrics, importance, sampler_logprobs
-from dare_bench.trainers.rl.requirements import check_rollout
+from dare_bench.trainers.rl.options import RatioOptions, RLOptions
+from dare_bench.trainers.rl.reference_sync import ReferenceSync
+from dare_bench.trainers.rl.requirements import CAPABILITIES, check_rollout
 from dare_bench.trainers.rl.rollout import Rollout, Rollouts
-from dare_bench.trainers.rl.surrogate import Advantage, Aggregation, Divergence, clipped, divergence, unit_weights
+from dare_bench.trainers.rl.surrogate import Aggregation, Divergence, clipped, divergence, unit_weights
 from dare_bench.trainers.steps import Step, StepShape, TrainingRow
 from dare_bench.training.processes import process_count
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
-from dare_bench.types import Generation, ModelSpec
-
-
-class RLOptions(BaseModel):
-    """Settings of every algorithm, by TRL's names where it has them; each has its paper's defaults."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    variant: Literal["paper", "dare"] = Field(
-        "paper",
-        description="Whose defaults these settings have: the paper's, or those of DARE's implementation. Settings that "
-        "are given override both.",
-    )
-    num_generations: int = Field(8, ge=2, description="Completions of each prompt (the group).")
-    num_iterations: int = Field(1, ge=1, description="Optimizer steps on each rollout.")
-    max_completion_length: int | None = Field(
-        None, ge=1, description="Tokens of a completion's canvas (default: the task's own, else 256)."
-    )
-    temperature: float = Field(1.0, gt=0, description="Temperature of the rollout.")
-    rollout: dict[str, Any] = Field(
-        default_factory=dict, description="k=v,k=v: further decoding fields of the rollout (steps, block_length, ...)."
-    )
-    reward: dict[str, Any] = Field(default_factory=dict, description="k=v,k=v: settings of the task's reward.")
-    advantage: Advantage = Field("standardized", description="Advantages within a group.")
-    epsilon: float = Field(0.2, ge=0, description="Clip range of the ratio.")
-    epsilon_high: float | None = Field(None, ge=0, description="Upper clip range (default: epsilon).")
-    dual_clip: float | None = Field(None, gt=1, description="Bound of the ratio for negative advantages (DARE: 3).")
-    beta: float = Field(0.0, ge=0, description="Strength of the KL penalty to the reference; 0 needs no reference.")
-    aggregation: Aggregation = Field("sequence", description="How the losses of units are averaged.")
-    importance_cap: float | None = Field(
-        None,
-        gt=0,
-        description="Multiply advantages by min(p / p of the sampler, cap), token by token: corrects a rollout with an "
-        "approximate cache, top_p or top_k (default: no weights).",
-    )
-    score_after_eos: bool = Field(False, description="Score the tokens after the first EOS too.")
-    reference: str | None = Field(
-        None, description="Checkpoint of the reference model (default: the starting checkpoint)."
-    )
-
-    @field_validator("rollout", "reward", mode="before")
-    @classmethod
-    def _fields(cls, value: Any) -> Any:
-        return parse_pairs(value) if isinstance(value, str) else value
+from dare_bench.types import Generation, ModelSpec, RewardPrompt
 
 
 @dataclass(frozen=True)
@@ -103,7 +61,7 @@ class PolicyGradient(Method):
     """An algorithm. Subclasses say which units a completion has."""
 
     reads = "prompts"
-    Options: ClassVar[type[BaseModel]] = RLOptions
+    Options: ClassVar[type[BaseModel]] = RatioOptions
     learning_rate = 1e-6
     lora_learning_rate = 3e-6
     families: ClassVar[str] = "bidirectional"
@@ -111,29 +69,36 @@ class PolicyGradient(Method):
     scores_draws: ClassVar[bool] = False
     """Is each unit a token that the sampler drew, on the canvas that it drew from? Then logits are divided by the
     rollout's temperature, so that ratios and gradients are those of the sampler's distribution."""
+    capabilities: ClassVar[Mapping[str, str]] = CAPABILITIES
+    """What a rollout needs of the model, and what it means."""
+    allows_rewriting: ClassVar[bool] = False
+    """Is the method sound if the sampler writes over tokens, or masks them again?"""
+    has_ratio: ClassVar[bool] = True
+    """Does the loss compare the policy with the one that sampled? Then later steps on a rollout need its values."""
     kl: ClassVar[Divergence] = "k3"
     estimator: ClassVar[str]
     """What is scored, in a few words."""
     unit: ClassVar[str] = "token"
-    """What has a ratio of its own: ``token`` or ``sequence``."""
+    """What has a ratio of its own: ``token``, ``sequence``, or ``draw``."""
     paper: ClassVar[str]
     code: ClassVar[str]
     """The published repository."""
 
     def __init__(self, options: RLOptions, spec: ModelSpec, canvas: int | None) -> None:
         super().__init__(options, spec, canvas)
-        self.wants_reference = options.beta > 0  # type: ignore[misc]
-        if options.reference is not None and not self.wants_reference:
-            raise UsageError(f"reference={options.reference!r} is for the KL penalty, and beta is 0; give beta too")
-        if options.importance_cap is not None and not self.scores_draws:
+        self.wants_reference = self.beta > 0  # type: ignore[misc]
+        if self.reference is not None and not self.wants_reference:
+            raise UsageError(f"reference={self.reference!r} is for the KL penalty, and beta is 0; give beta too")
+        self.reference_sync = self._reference_sync() if self.has_ratio else None
+        if self.importance_cap is not None and not self.scores_draws:
             raise UsageError(
-                f"importance_cap={options.importance_cap:g}: {self.name} does not score tokens on the canvases that "
+                f"importance_cap={self.importance_cap:g}: {self.name} does not score tokens on the canvases that "
                 "they were drawn from, so that no ratio to the sampler is defined; omit it, or use cj_grpo"
             )
         if self.families == "bidirectional" and spec.block_length is not None:
             raise UsageError(
                 f"{self.name} masks whole completions, which {spec.family} never sees while it decodes block by block; "
-                "use cj_grpo"
+                "use cj_grpo, just_grpo, bgpo or ebpo"
             )
 
     # -- declared by algorithms ----------------------------------------------------------------------------------
@@ -142,18 +107,95 @@ class PolicyGradient(Method):
     def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
         """The units of completions in an inner iteration."""
 
+    @property
+    def rollout_fields(self) -> Mapping[str, Any]:
+        """Decoding fields of the rollout that the algorithm determines."""
+        return {}
+
+    @property
+    def units_each(self) -> int:
+        """Units of a completion that are not tokens."""
+        return 1
+
     def looks(self, sampled: int) -> float:
         """Looks at a completion in an optimizer step, for estimates, after ``sampled`` forwards of the sampler."""
         return 1.0
+
+    def refined(
+        self,
+        completions: list[Completion],
+        answers: Sequence[Generation],
+        prompts: Sequence[RewardPrompt],
+        source: Rollouts,
+    ) -> tuple[list[Completion], Metrics]:
+        """The completions of a new rollout with what an algorithm adds to them, and metrics of it."""
+        return completions, {}
+
+    def learns_from(self, completion: Completion, advantage: float) -> bool:
+        """Has a completion with this advantage a gradient, apart from the KL penalty?"""
+        return advantage != 0
+
+    def loss_weights(self, weight_U: Tensor, old_U: Tensor) -> Tensor:
+        """The weight of each unit's loss, from its weight in the mean and its value under the policy that sampled."""
+        return weight_U
 
     def kl_of(self, log_ratio_U: Tensor, surrogate: Surrogate) -> Tensor:
         """The KL penalty of each unit, from log policy - log reference."""
         return divergence(log_ratio_U, self.kl)
 
+    def step_weights(self, units: Units, scored_S: Tensor, completions: int, scored_total: int) -> Tensor:
+        """The weight of each unit's loss in the loss of a step, float64 [U].
+
+        Args:
+            scored_S: the tokens that count in each completion of ``units``.
+            completions, scored_total: completions, and tokens that count in them, in all processes.
+        """
+        count = scored_total if self.unit == "token" else completions * self.units_each
+        return unit_weights(self.aggregation, units.sample_U, units.transition_U, completions, count)
+
+    def unit_losses(self, log_ratio_U: Tensor, advantage_U: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of each unit, from log policy - log old policy, and where a clip has taken its gradient."""
+        return clipped(log_ratio_U, advantage_U, *self.clip)
+
+    @property
+    def clip(self) -> tuple[float, float, float | None]:
+        """The clip range below and above 1, and the bound for negative advantages."""
+        o = self.options
+        return o.epsilon, o.epsilon if o.epsilon_high is None else o.epsilon_high, o.dual_clip
+
     @property
     def reference(self) -> str | None:
-        path: str | None = self.options.reference
+        path: str | None = getattr(self.options, "reference", None)
         return path
+
+    @property
+    def beta(self) -> float:
+        """Strength of the KL penalty."""
+        return float(getattr(self.options, "beta", 0.0))
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """How the losses of units are averaged."""
+        kind: Aggregation = getattr(self.options, "aggregation", "sequence")
+        return kind
+
+    @property
+    def importance_cap(self) -> float | None:
+        """The cap of importance weights; None: there are none."""
+        cap: float | None = getattr(self.options, "importance_cap", None)
+        return cap
+
+    def _reference_sync(self) -> ReferenceSync | None:
+        """What moves the reference; None: it stays as it is."""
+        o = self.options
+        if not o.sync_ref_model:
+            for name in ("ref_model_sync_steps", "ref_model_mixup_alpha"):
+                if name in o.model_fields_set and getattr(o, name) != type(o).model_fields[name].default:
+                    raise UsageError(f"{name}={getattr(o, name)} is for sync_ref_model, which is off; give it too")
+            return None
+        if not self.wants_reference:
+            raise UsageError("sync_ref_model moves the reference of the KL penalty, and beta is 0; give beta too")
+        return ReferenceSync(o.ref_model_sync_steps, o.ref_model_mixup_alpha)
 
     # -- rollout -------------------------------------------------------------------------------------------------
 
@@ -169,6 +211,11 @@ class PolicyGradient(Method):
         return int(count) if count.isdigit() and int(count) else super().default_batch(options)
 
     def check(self, spec: TrainSpec, model: LoadedModel, data: Tokens) -> None:
+        if self.reference_sync is not None and (spec.peft is not None or spec.adapter is not None):
+            raise UsageError(
+                "sync_ref_model moves the reference's weights towards the policy's, and with LoRA the reference has no "
+                "weights of its own: it is the network with its adapter off; omit it, or train without --peft"
+            )
         check_rollout(self, model, data)
         shape = StepShape(spec.rows_per_forward, spec.gradient_accumulation_steps, process_count())
         self.source(data, shape, spec.seed)
@@ -187,7 +234,8 @@ class PolicyGradient(Method):
         Args:
             sampled: forwards of the sampler for a completion.
         """
-        later, looks = 1 - 1 / self.options.num_iterations, self.looks(sampled)
+        looks = self.looks(sampled)
+        later = 1 - 1 / self.options.num_iterations if self.has_ratio else 0.0
         reference = float(self.wants_reference)
         divided = spec.gradient_accumulation_steps > 1 or spec.looks_per_forward is not None
         adapter_off = bool(spec.peft and reference and self.reference is None)
@@ -203,7 +251,7 @@ class PolicyGradient(Method):
         return replay(self, spec, model, data, out, services, step, batch)
 
     def callbacks(self) -> list[Any]:
-        return [CollapseWarning()]
+        return [CollapseWarning(), *([self.reference_sync] if self.reference_sync is not None else [])]
 
     @property
     def completion_length(self) -> int:
@@ -217,24 +265,30 @@ class PolicyGradient(Method):
     def request(self, prompt: Sequence[int]) -> dict[str, Any]:
         """The decoding fields of a completion: the whole canvas where attention is bidirectional, else up to the block
         of the first EOS."""
-        own = {"gen_length": self.completion_length, "temperature": self.options.temperature}
+        own = {"gen_length": self.completion_length, "temperature": self.options.temperature, **self.rollout_fields}
         return {**own, "early_stop": self.spec.block_length is not None, **self.options.rollout, "trajectory": True}
 
     def completion(self, prompt: Sequence[int], answer: Generation, key: int, where: str) -> Completion:
         """The record of a sampled answer. Its tokens are those that the sampler wrote, also in the hidden rest of the
         block in which it stopped."""
-        events = [event for event in answer.trajectory or () if event.op == "set" and event.position >= 0]
+        events = [event for event in answer.trajectory or () if event.position >= 0]
         length = max([len(answer.tokens), *(event.position + 1 for event in events)])
         tokens = [*answer.tokens, *[self.spec.mask_id] * (length - len(answer.tokens))]
         set_at, drawn = [-1] * length, list[float | None]([0.0] * length)
         for event in events:
-            tokens[event.position], set_at[event.position] = event.token, event.step
+            tokens[event.position] = event.token
+            set_at[event.position] = event.step if event.op == "set" else -1
             drawn[event.position] = event.logprob
-        ends = [i for i, token in enumerate(tokens) if token in self.spec.eos_ids]
-        scored = length if self.options.score_after_eos or not ends else ends[0] + 1
+        scored = self.scored(tokens)
         logprobs = tuple(value for value in drawn if value is not None)
         recorded = logprobs if len(logprobs) == length else ()
         return Completion(tuple(prompt), tuple(tokens), scored, key, tuple(set_at), where, recorded)
+
+    def scored(self, tokens: Sequence[int]) -> int:
+        """The number of leading tokens of an answer that count."""
+        every = getattr(self.options, "score_after_eos", True)
+        ends = [] if every else [i for i, t in enumerate(tokens) if t in self.spec.eos_ids]
+        return ends[0] + 1 if ends else len(tokens)
 
     # -- loss ----------------------------------------------------------------------------------------------------
 
@@ -242,12 +296,14 @@ class PolicyGradient(Method):
         """The step of an inner iteration, for ``completions`` in all processes. Completions without an advantage have
         no gradient, so that without a KL penalty nothing is computed for them."""
         advantage_S = torch.tensor(rollout.advantage, dtype=torch.float64)
-        kept = [i for i, a in enumerate(rollout.advantage) if a or self.options.beta]
+        pairs = zip(rollout.completions, rollout.advantage, strict=True)
+        kept = [i for i, (c, a) in enumerate(pairs) if self.beta or self.learns_from(c, a)]
         units = self.units([rollout.completions[i] for i in kept] or rollout.completions[:1], iteration, rollout.number)
         kept_S = torch.tensor(kept or [0])
-        count = rollout.scored_total if self.unit == "token" else completions
-        weight_U = unit_weights(self.options.aggregation, units.sample_U, units.transition_U, completions, count)
+        scored_S = torch.tensor([rollout.completions[i].scored for i in kept_S.tolist()])
+        weight_U = self.step_weights(units, scored_S, completions, rollout.scored_total)
         completion_U, old_U = kept_S[units.sample_U], None
+        advantage_U = advantage_S[completion_U] if units.advantage_U is None else units.advantage_U
         if iteration and len(rollout.old) >= iteration:
             old = [value for i in kept for value in rollout.old[iteration - 1][i]]
             old_U = torch.zeros(len(completion_U), dtype=torch.float64)
@@ -255,7 +311,7 @@ class PolicyGradient(Method):
                 old_U[completion_U.argsort(stable=True)] = torch.tensor(old, dtype=torch.float64)
         metrics = rollout.metrics if iteration == 0 else {}
         drawn_U = sampler_logprobs(units, rollout.completions, completion_U) if self.scores_draws else None
-        surrogate = Surrogate(units, completion_U, advantage_S[completion_U], weight_U, old_U, metrics, drawn_U)
+        surrogate = Surrogate(units, completion_U, advantage_U, weight_U, old_U, metrics, drawn_U)
         rows = [TrainingRow(c.prompt, c.tokens, c.key, c.where) for c in rollout.completions]
         return Step(
             number=number,
@@ -275,25 +331,23 @@ class PolicyGradient(Method):
         return [values.tolist() for values in value_U[completion_U.argsort(stable=True)].split(counts)]
 
     def needs_values(self, step: Step) -> bool:
-        o = self.options
-        return step.extra.old_U is not None or o.beta > 0 or o.importance_cap is not None
+        return step.extra.old_U is not None or self.beta > 0 or self.importance_cap is not None
 
     def loss(self, step: Step, nll_N: Tensor, reference: Losses | None) -> tuple[Tensor, Metrics]:
-        o, surrogate = self.options, step.extra
+        surrogate = step.extra
         value_U = surrogate.units.values(nll_N)
         old_U = value_U.detach() if surrogate.old_U is None else surrogate.old_U
-        high = o.epsilon if o.epsilon_high is None else o.epsilon_high
         advantage_U, metrics = surrogate.advantage_U, dict(surrogate.metrics)
-        if o.importance_cap is not None:
-            importance_U, metrics["importance_capped"] = importance(old_U, surrogate.drawn_U, o.importance_cap)
+        if self.importance_cap is not None:
+            importance_U, metrics["importance_capped"] = importance(old_U, surrogate.drawn_U, self.importance_cap)
             advantage_U = advantage_U * importance_U
-        loss_U, active_U = clipped(value_U - old_U, advantage_U, o.epsilon, high, o.dual_clip)
+        loss_U, active_U = self.unit_losses(value_U - old_U, advantage_U)
         metrics["clip_fraction"] = float(active_U.double().sum()), float(len(active_U))
         if reference is not None:
             kl_U = self.kl_of(value_U - surrogate.units.values(reference(step)), surrogate)
-            loss_U = loss_U + o.beta * kl_U
+            loss_U = loss_U + self.beta * kl_U
             metrics["kl"] = float((kl_U.detach() * surrogate.weight_U).sum()), float(surrogate.weight_U.sum())
-        return torch.dot(loss_U, surrogate.weight_U), metrics
+        return torch.dot(loss_U, self.loss_weights(surrogate.weight_U, old_U)), metrics
 
     def observe(self, step: Step, nll_N: Tensor) -> Metrics:
         """The gap between sampler and learner, in the step in which the learner is the policy that sampled."""
@@ -314,6 +368,11 @@ class PolicyGradient(Method):
 
     def weigh(self, noise: Noise) -> Tensor:
         raise TypeError(f"{self.name} has no weights of training rows")
+
+
+def counts_of(spec: ModelSpec, draws: int) -> Law:
+    """The noise law of an ELBO: exactly k masks in every block of a block-causal model, else in the whole canvas."""
+    return Law("counts" if spec.block_length is None else "blocks", draws, block_length=spec.block_length)
 
 
 def level_key(seed: int, rollout: int) -> int:

@@ -16,7 +16,9 @@ from torch import Tensor
 
 from dare_bench.errors import UsageError
 from dare_bench.protocols import LoadedModel, Services
-from dare_bench.trainers.loop import Loop, checkpoints, training_arguments
+from dare_bench.trainers.arguments import training_arguments
+from dare_bench.trainers.checkpoints import checkpoints, step_of
+from dare_bench.trainers.loop import Loop
 from dare_bench.trainers.rl.rollout import Rollout
 from dare_bench.trainers.steps import Step, StepShape
 from dare_bench.training.rows import Tokens
@@ -28,10 +30,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReplayedCompletion:
-    """A completion of the rollout. ``scored`` is the number of leading tokens that count.
+    """A completion of the rollout (see :class:`~dare_bench.trainers.rl.estimators.Completion`).
 
     ``weights`` are the derivatives of the step's loss at -log p of each token, summed over looks: the update makes a
-    token with a positive weight likelier. None if the weights before the update were not kept.
+    token with a positive weight likelier. Looks that score another token at its position do not count. None if the
+    weights before the update were not kept.
     """
 
     where: str
@@ -39,6 +42,7 @@ class ReplayedCompletion:
     tokens: tuple[int, ...]
     scored: int
     set_at: tuple[int, ...]
+    logprobs: tuple[float, ...]
     text: str
     reward: float
     advantage: float
@@ -95,22 +99,28 @@ def replay(
             f"with --save-steps {iterations}"
         )
     with TemporaryDirectory() as scratch:
-        loop = Loop(
-            method, spec, model, source, shape, services, training_arguments(spec, method, model, Path(scratch))
-        )
+        arguments = training_arguments(spec, model, Path(scratch))
+        arguments.max_steps = steps
+        loop = Loop(method, spec, model, source, shape, services, arguments)
         source.attach(loop)
+
+        def read(checkpoint: Path) -> None:
+            model.read_weights(checkpoint)
+            if method.reference_sync is not None:
+                method.reference_sync.load(checkpoint, step_of(checkpoint))
+
         if first:
-            model.read_weights(saved[first])
+            read(saved[first])
         update = source.step(first)
         assert source.rollout is not None
         if iteration:
             update = method.step(source.rollout, number, iteration, batch)
         known = not iteration or number in saved
         if iteration and known:
-            model.read_weights(saved[number])
+            read(saved[number])
         weight_N = loop.settle(update, loop.losses(update)).weight_N if known else None
     completions = replayed(source.rollout, update, weight_N)
-    group = source.group
+    group = source.records
     return Replay(
         step, steps, rollout, iteration, iterations, _name(first), _name(number) if known else None,
         tuple(tuple(completions[i : i + group]) for i in range(0, len(completions), group)),
@@ -123,12 +133,15 @@ def replayed(rollout: Rollout, update: Step, weight_N: Tensor | None) -> list[Re
     if weight_N is not None:
         units, looks = update.extra.units, update.looks
         completion_N, column_N = update.extra.completion_U[units.unit_N], looks.batch.column_T[looks.at_N]
-        for number, column, weight in zip(completion_N.tolist(), column_N.tolist(), weight_N.tolist(), strict=True):
-            weights[number][column - len(rollout.completions[number].prompt)] += weight
+        tables = (completion_N, column_N, looks.target_N, weight_N)
+        for number, column, target, weight in zip(*(table.tolist() for table in tables), strict=True):
+            completion = rollout.completions[number]
+            place = column - len(completion.prompt)
+            weights[number][place] += weight if completion.tokens[place] == target else 0.0
     parts = zip(rollout.completions, rollout.texts, rollout.rewards, rollout.advantage, weights, strict=True)
     return [
         ReplayedCompletion(
-            c.where, c.prompt, c.tokens, c.scored, c.set_at, text, reward, advantage,
+            c.where, c.prompt, c.tokens, c.scored, c.set_at, c.logprobs, text, reward, advantage,
             None if weight_N is None else tuple(of_tokens),
         )
         for c, text, reward, advantage, of_tokens in parts

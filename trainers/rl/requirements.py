@@ -9,13 +9,14 @@ from dare_bench.errors import DecodingError, UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.training.rows import Tokens
 from dare_bench.training.tokens import EOS
+from dare_bench.types import Decoding
 
 CAPABILITIES: Mapping[str, str] = {
     "trajectory": "record which forward wrote each token",
     "logprobs": "record the log-probability of each drawn token",
     "row_keyed_randomness": "draw a row's random numbers from the row's own seed",
 }
-"""What rollouts need of a model (``types.Capabilities``), and what it means."""
+"""What every rollout needs of a model (``types.Capabilities``), and what it means."""
 
 OWN_FIELDS: Mapping[str, str] = {
     "gen_length": "--max-completion-length",
@@ -35,7 +36,16 @@ class Sampling(Protocol):
     """A method that samples."""
 
     name: ClassVar[str]
+    capabilities: ClassVar[Mapping[str, str]]
+    """Capabilities that a rollout needs, and what they mean."""
+    allows_rewriting: ClassVar[bool]
+    """May the sampler write over tokens, or mask them again?"""
     options: Any
+
+    @property
+    def rollout_fields(self) -> Mapping[str, Any]:
+        """Decoding fields that the method determines."""
+        ...
 
     @property
     def completion_length(self) -> int:
@@ -54,7 +64,7 @@ def check_rollout(method: Sampling, model: LoadedModel, data: Tokens) -> None:
         UsageError: a model without a capability, or whose sampler rewrites tokens; a prompt that is too long.
         DecodingError: an unknown or invalid decoding field, or one that another setting determines.
     """
-    for capability, meaning in CAPABILITIES.items():
+    for capability, meaning in method.capabilities.items():
         if not getattr(model.capabilities, capability):
             raise UsageError(
                 f"{method.name} needs a model that can {meaning} (capability {capability!r}), and {model.spec.family} "
@@ -63,6 +73,11 @@ def check_rollout(method: Sampling, model: LoadedModel, data: Tokens) -> None:
     for name in method.options.rollout:
         if name in OWN_FIELDS:
             raise DecodingError(f"rollout {name}={method.options.rollout[name]!r}: {name} is {_set_by(name)}")
+        if name in method.rollout_fields:
+            fixed = ", ".join(f"{field}={value}" for field, value in method.rollout_fields.items())
+            raise DecodingError(
+                f"rollout {name}={method.options.rollout[name]!r}: {method.name} samples with {fixed}; omit it"
+            )
     grid, own = method.options.rollout.get("block_length"), model.spec.block_length
     if own is not None and grid not in (None, own):
         raise DecodingError(
@@ -73,12 +88,21 @@ def check_rollout(method: Sampling, model: LoadedModel, data: Tokens) -> None:
         decoding = model.resolve(method.request(()))
     except DecodingError as error:
         raise DecodingError(f"the rollout of {method.name}: {error}") from error
-    if getattr(decoding, "editing", False) or getattr(getattr(decoding, "strategy", None), "edits", False):
-        raise UsageError(
-            f"{method.name}: the sampler rewrites tokens (editing), so that no forward of its trajectory has written "
-            "a token for good; give --rollout editing=false, or a strategy that does not edit"
-        )
+    if not method.allows_rewriting:
+        _check_tokens_stay(method, decoding)
     _check_lengths(method, model, data)
+
+
+def _check_tokens_stay(method: Sampling, decoding: Decoding) -> None:
+    strategy = getattr(decoding, "strategy", None)
+    by_strategy = bool(getattr(strategy, "edits", False))
+    if by_strategy or getattr(decoding, "editing", False):
+        how = f"strategy {strategy.name!r}" if by_strategy and strategy is not None else "editing"
+        instead = "give a strategy that writes each token once" if by_strategy else "give --rollout editing=false"
+        raise UsageError(
+            f"{method.name}: the sampler rewrites tokens ({how}), so that no forward of its trajectory has written a "
+            f"token for good; {instead}"
+        )
 
 
 def _set_by(name: str) -> str:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from pydantic import TypeAdapter
@@ -24,7 +24,11 @@ from torch import Tensor
 from dare_bench.errors import DareError, TrainingError, UsageError
 from dare_bench.reading import parse_json, read_bytes
 from dare_bench.seeds import key, sample_key
+from dare_bench.trainers.checkpoints import step_of
+from dare_bench.trainers.objective import Metrics
+from dare_bench.trainers.reference import Reference
 from dare_bench.trainers.rl.estimators import Completion
+from dare_bench.trainers.rl.reference_sync import ReferenceSync
 from dare_bench.trainers.rl.surrogate import advantages
 from dare_bench.trainers.steps import Step, StepShape, places
 from dare_bench.training.rows import Tokens
@@ -35,6 +39,8 @@ FILE = "rollout.json"
 
 class Policy(Protocol):
     """The model in training, as rollouts use it."""
+
+    reference: Reference | None
 
     def losses(self, step: Step) -> Tensor:
         """-log p of a step's scored tokens now, float32 [N] on the CPU, without a graph."""
@@ -50,6 +56,15 @@ class Policy(Protocol):
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all processes, in order. Called by all together."""
+        ...
+
+    def forwards(self, request: Request) -> int:
+        """Upper bound of the forwards of a request."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the training."""
         ...
 
 
@@ -68,6 +83,10 @@ class Rollout:
     advantage: list[float]
     scored_total: int
     """Scored tokens of all processes."""
+    weights_version: int
+    """The number of optimizer steps before the weights that sampled it (``LoadedModel.weights_version``)."""
+    distilled_total: int = 0
+    """Positions of all processes that a self-distillation term learns (``dtreerpo``)."""
     old: list[list[list[float]]] = field(default_factory=list)
     metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -76,6 +95,9 @@ class RolloutMethod(Protocol):
     """What a source of rollouts needs of its method."""
 
     options: Any
+    has_ratio: ClassVar[bool]
+    """Does the loss read the values of the policy that sampled?"""
+    reference_sync: ReferenceSync | None
 
     @property
     def uses_of_item(self) -> int:
@@ -88,6 +110,16 @@ class RolloutMethod(Protocol):
 
     def completion(self, prompt: Sequence[int], answer: Generation, key: int, where: str) -> Completion:
         """The record of a sampled answer."""
+        ...
+
+    def refined(
+        self,
+        completions: list[Completion],
+        answers: Sequence[Generation],
+        prompts: Sequence[RewardPrompt],
+        source: Rollouts,
+    ) -> tuple[list[Completion], Metrics]:
+        """The completions of a new rollout with what the method adds to them, and metrics of it."""
         ...
 
     def step(self, rollout: Rollout, number: int, iteration: int, completions: int) -> Step:
@@ -113,13 +145,18 @@ class Rollouts:
     def __init__(self, method: RolloutMethod, data: Tokens, shape: StepShape, seed: int, process: int) -> None:
         self.method, self.data, self.shape, self.seed, self.process = method, data, shape, seed, process
         self.group, self.iterations = method.options.num_generations, method.options.num_iterations
+        self.records = self.group
+        """Records of a prompt in ``Rollout.completions``: its completions."""
+        self.later = self.iterations - 1 if method.has_ratio else 0
+        """Inner iterations that read the values of the policy that sampled."""
         self.policy: Policy | None = None
         self.rollout: Rollout | None = None
         self.next = 0
         """The number of the next step."""
         total = shape.items_per_step
         if total % self.group:
-            near = max(1, round(total / self.group)) * self.group
+            least = math.lcm(self.group, shape.accumulate * shape.processes)
+            near = max(1, round(total / least)) * least
             raise UsageError(
                 f"{total} completions of an optimizer step (--per-device-train-batch-size {shape.items} x "
                 f"--gradient-accumulation-steps {shape.accumulate} x {shape.processes} processes) are not a multiple "
@@ -137,13 +174,15 @@ class Rollouts:
         prompts = "1 prompt" if total == self.group else f"{total // self.group} prompts"
         return (
             f"each rollout: {self.shape.describe()} completions = {prompts} x {self.group}, "
-            f"used for {self.iterations} optimizer step{'s' if self.iterations > 1 else ''}; an epoch of "
-            f"{len(self.data.items):,} prompts is {math.ceil(self.rows / total):,} optimizer steps"
+            f"used for {_steps(self.iterations)}; an epoch of "
+            f"{len(self.data.items):,} prompts is {_steps(math.ceil(self.rows / total))}"
         )
 
     def attach(self, policy: Policy) -> None:
         """Sample with this model."""
         self.policy = policy
+        if self.method.reference_sync is not None and policy.reference is not None:
+            self.method.reference_sync.attach(policy.reference.network)
 
     def step(self, number: int) -> Step:
         """This process's part of a step; samples a new rollout where one is due."""
@@ -183,30 +222,61 @@ class Rollouts:
         """A new rollout: completions, rewards, advantages, and old values for the later inner iterations."""
         assert self.policy is not None
         mine = self._slice(self.requests(number))
-        samples = self.policy.generate([request for _, request in mine])
-        completions, texts, answers = [], [], []
-        for (index, request), sample in zip(mine, samples, strict=True):
+        answered = self._answered(mine)
+        completions, answers = [completion for completion, _ in answered], [answer for _, answer in answered]
+        texts = [answer.text or "" for answer in answers]
+        prompts = self._reward_prompts(mine)
+        rewards = self.scores(prompts, texts)
+        values = [reward.value for reward in rewards]
+        every = [value for part in self.policy.gather(values) for value in part]
+        advantage_B = advantages(torch.tensor(every, dtype=torch.float64), self.group, self.method.options.advantage)
+        completions, refined = self.method.refined(completions, answers, prompts, self)
+        total = sum(self.policy.gather(sum(completion.scored_tokens for completion in completions)))
+        rollout = Rollout(
+            number, completions, texts, values, self._slice(advantage_B.tolist()), total, weights_version(answers)
+        )
+        informative = float((advantage_B.view(-1, self.group) != 0).any(1).double().mean()), 1.0
+        rollout.metrics = {
+            **reward_metrics(rewards, answers, informative),
+            "entropy": entropy_metric(completions, answers),
+            **refined,
+        }
+        return self._with_old_values(rollout)
+
+    def _reward_prompts(self, requests: Sequence[tuple[int, Request]]) -> list[RewardPrompt]:
+        """The prompts of answers for the reward, with the keys of the answers."""
+        return [replace(self.data.records[index], key=request.seed) for index, request in requests]
+
+    def _answered(self, requests: Sequence[tuple[int, Request]]) -> list[tuple[Completion, Generation]]:
+        """The answers to requests, each given with the index of its prompt, and their records."""
+        assert self.policy is not None
+        samples, result = self.policy.generate([request for _, request in requests]), []
+        for (index, request), sample in zip(requests, samples, strict=True):
             row = self.data.items[index][0]
             if not isinstance(sample.answer, Generation):
                 raise TrainingError(f"{row.where}: the model could not answer: {sample.error}")
             completion = self.method.completion(row.prompt, sample.answer, key("noise", request.seed), row.where)
-            completions.append(completion)
-            texts.append(sample.answer.text or "")
-            answers.append(sample.answer)
-        rewards = self._rewards([self.data.records[index] for index, _ in mine], texts)
-        values = [reward.value for reward in rewards]
-        every = [value for part in self.policy.gather(values) for value in part]
-        advantage_B = advantages(torch.tensor(every, dtype=torch.float64), self.group, self.method.options.advantage)
-        total = sum(self.policy.gather(sum(completion.scored for completion in completions)))
-        rollout = Rollout(number, completions, texts, values, self._slice(advantage_B.tolist()), total)
-        rollout.metrics = _metrics(rollout, rewards, answers, advantage_B, self.group)
-        for iteration in range(1, self.iterations):
-            step = self.method.step(rollout, number * self.iterations + iteration, iteration, len(every))
+            result.append((completion, sample.answer))
+        return result
+
+    def _with_old_values(self, rollout: Rollout) -> Rollout:
+        """The rollout with the values of its units under the policy that sampled it, for the later iterations."""
+        assert self.policy is not None
+        for iteration in range(1, 1 + self.later):
+            number = rollout.number * self.iterations + iteration
+            step = self.method.step(rollout, number, iteration, self.shape.items_per_step)
             rollout.old.append(self.method.unit_values(rollout, step, self.policy.losses(step)))
         return rollout
 
-    def _rewards(self, prompts: Sequence[RewardPrompt], texts: Sequence[str]) -> list[Reward]:
-        """The rewards; an error in one process is raised in all, since the others would wait for it."""
+    def together(self, mine: Sequence[Any], compute: Callable[[list[Any]], Sequence[Any]]) -> list[Any]:
+        """What ``compute`` makes of a value of each completion in all processes, group by group: its results for the
+        completions of this process. Called by all together."""
+        assert self.policy is not None
+        return list(self._slice(compute([value for part in self.policy.gather(mine) for value in part])))
+
+    def scores(self, prompts: Sequence[RewardPrompt], texts: Sequence[str]) -> list[Reward]:
+        """The rewards of answers to prompts. Called by all processes together; an error in one is raised in all, since
+        the others would wait for it."""
         assert self.policy is not None
         rewards, problem = [], None
         try:
@@ -225,8 +295,11 @@ class Rollouts:
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """Write the rollout of all processes to ``folder``, if the next step is on it too."""
+        """Write the rollout of all processes to ``folder``, if the next step is on it too; and the reference's weights,
+        if they have moved."""
         assert self.policy is not None
+        if (sync := self.method.reference_sync) is not None and self.process == 0 and self.next >= sync.every:
+            sync.save(folder)
         if self.rollout is None or self.next % self.iterations == 0:
             return
         parts = self.policy.gather(asdict(replace(self.rollout, metrics={})))
@@ -234,11 +307,13 @@ class Rollouts:
             (folder / FILE).write_text(json.dumps(parts))
 
     def load(self, folder: Path) -> None:
-        """Read this process's slice of the rollout; the number of processes may be another.
+        """Read the reference's weights and this process's slice of the rollout; the number of processes may be another.
 
         Raises:
-            TrainingError: the file is damaged.
+            TrainingError: a file is damaged.
         """
+        if (sync := self.method.reference_sync) is not None:
+            sync.load(folder, step_of(folder))
         path = folder / FILE
         if not path.exists():
             return
@@ -257,38 +332,55 @@ class Rollouts:
 
         def whole(lists: Iterable[Sequence[Any]]) -> Any:
             every = [value for part in lists for value in part]
-            if len(every) != self.shape.items_per_step:
-                raise ValueError(f"{len(every)} values for {self.shape.items_per_step} completions")
+            count = self.shape.items_per_step // self.group * self.records
+            if len(every) != count:
+                raise ValueError(f"{len(every)} values for {count} completions")
             return self._slice(every)
 
-        if not parts or any(len(part.old) != self.iterations - 1 for part in parts):
+        if not parts or any(len(part.old) != self.later for part in parts):
             raise ValueError(f"it has no old values of {self.iterations} inner iterations")
+        for number, version in ((part.number, part.weights_version) for part in parts):
+            if version != (first := number * self.iterations):
+                raise ValueError(f"weights_version is {version}, and rollout {number} is sampled after step {first}")
         lists = ("completions", "texts", "rewards", "advantage")
-        old = [whole(part.old[i] for part in parts) for i in range(self.iterations - 1)]
+        old = [whole(part.old[i] for part in parts) for i in range(self.later)]
         return replace(parts[0], old=old, **{name: whole(getattr(part, name) for part in parts) for name in lists})
 
 
-def _metrics(
-    rollout: Rollout, rewards: Sequence[Reward], answers: Sequence[Generation], advantage_B: Tensor, group: int
+def weights_version(answers: Sequence[Generation]) -> int:
+    """The version of the weights that sampled."""
+    return max((answer.weights_version for answer in answers), default=0)
+
+
+def reward_metrics(
+    rewards: Sequence[Reward], answers: Sequence[Generation], informative: tuple[float, float]
 ) -> dict[str, tuple[float, float]]:
-    """(sum, count) by name, of this process."""
+    """(sum, count) by name, of the rewarded answers of this process. ``informative``: of prompts."""
     count = len(rewards)
     lengths = [answer.tokens_to_eos for answer in answers]
-    drawn = [
-        event.logprob
-        for completion, answer in zip(rollout.completions, answers, strict=True)
-        for event in answer.trajectory or ()
-        if event.op == "set" and 0 <= event.position < completion.scored and event.logprob is not None
-    ]
     metrics: dict[str, tuple[float, float]] = {
-        "reward": (sum(rollout.rewards), count),
-        "reward_square": (sum(value**2 for value in rollout.rewards), count),
+        "reward": (sum(reward.value for reward in rewards), count),
+        "reward_square": (sum(reward.value**2 for reward in rewards), count),
         "accuracy": (sum(reward.accuracy for reward in rewards), count),
         "accuracy_square": (sum(reward.accuracy**2 for reward in rewards), count),
         "completion_length": (float(sum(lengths)), count),
-        "informative_groups": (float((advantage_B.view(-1, group) != 0).any(1).double().mean()), 1),
-        "entropy": (-sum(drawn), len(drawn)),
+        "informative_groups": informative,
     }
     for name in sorted({name for reward in rewards for name in reward.terms}):
         metrics[f"reward/{name}"] = (sum(reward.terms.get(name, 0.0) for reward in rewards), count)
     return metrics
+
+
+def entropy_metric(completions: Sequence[Completion], answers: Sequence[Generation]) -> tuple[float, float]:
+    """Sum and count of -log p of the written tokens that are scored, in the distributions that drew them."""
+    drawn = [
+        event.logprob
+        for completion, answer in zip(completions, answers, strict=True)
+        for event in answer.trajectory or ()
+        if event.op == "set" and 0 <= event.position < completion.scored and event.logprob is not None
+    ]
+    return -sum(drawn), len(drawn)
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} optimizer step" + ("" if count == 1 else "s")

@@ -16,7 +16,7 @@ Aggregation = Literal["sequence", "token", "transition"]
 
 STD_EPS = 1e-6
 MAX_LOG_RATIO = 60.0
-"""exp of it is finite in float64, and its square in float32; a policy that moved so far has no useful ratio."""
+"""exp of it is finite, also in float32; a policy that moved so far has no useful ratio, and gets no gradient."""
 
 
 def advantages(reward_S: Tensor, group: int, kind: Advantage = "standardized") -> Tensor:
@@ -43,7 +43,19 @@ def clipped(
 
     ``dual``: for A < 0 the loss is at most -A dual (arXiv 1912.09729; DARE has 3).
     """
-    ratio_U = log_ratio_U.clamp(max=MAX_LOG_RATIO).exp()
+    return _ppo(log_ratio_U.clamp(max=MAX_LOG_RATIO).exp(), advantage_U, low, high, dual)
+
+
+def linearized(
+    log_ratio_U: Tensor, advantage_U: Tensor, low: float, high: float, dual: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """As :func:`clipped`, with 1 + log rho for rho where A >= 0: a lower bound of A rho, whose mean over draws bounds
+    A exp(mean of log rho) for both signs of A (BGPO, arXiv 2510.11683, section 4)."""
+    ratio_U = torch.where(advantage_U >= 0, 1 + log_ratio_U, log_ratio_U.clamp(max=MAX_LOG_RATIO).exp())
+    return _ppo(ratio_U, advantage_U, low, high, dual)
+
+
+def _ppo(ratio_U: Tensor, advantage_U: Tensor, low: float, high: float, dual: float | None) -> tuple[Tensor, Tensor]:
     plain_U, bound_U = -advantage_U * ratio_U, -advantage_U * ratio_U.clamp(1 - low, 1 + high)
     loss_U, active_U = torch.maximum(plain_U, bound_U), bound_U > plain_U
     if dual is not None:

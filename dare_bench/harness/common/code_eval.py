@@ -44,7 +44,6 @@ class CodeRunner:
         self.unsafe = spec is not None and spec.unsafe_no_sandbox
         self._pools: dict[float, sandbox.Pool] = {}
         self._lock = threading.Lock()
-        self._longest = 0.0
         self._verdicts: dict[tuple[str, str, float], Future[sandbox.Verdict]] = {}
         self._open = True
 
@@ -96,7 +95,6 @@ class CodeRunner:
                 raise DareError("a scorer asks for the verdict on a program that it did not name before")
             if timeout not in self._pools:
                 self._pools[timeout] = sandbox.Pool(timeout=timeout, unsafe=self.unsafe)
-                self._longest = max(self._longest, timeout)
             self._verdicts[key] = self._pools[timeout].submit(solution, tests)
             return self._verdicts[key]
 
@@ -110,8 +108,8 @@ class CodeRunner:
     def facts(self, statuses: Iterable[str]) -> dict[str, Any]:
         """How code was run, for the result: ``level`` of isolation, ``unsafe``, ``timeout`` (the longest of a program,
         in seconds) and the count of each status."""
-        counts = dict(sorted(Counter(statuses).items()))
-        return {"level": sandbox.isolation(), "unsafe": self.unsafe, "timeout": self._longest, "statuses": counts}
+        counts, longest = dict(sorted(Counter(statuses).items())), max(self._pools, default=0.0)
+        return {"level": sandbox.isolation(), "unsafe": self.unsafe, "timeout": longest, "statuses": counts}
 
 
 @dataclass

@@ -16,6 +16,12 @@ def setup_code(doc: Any) -> str:
     return "\n".join(line for line in lines if isinstance(line, str) and line.strip())
 
 
+def with_setup(doc: Any, tests: str) -> str:
+    """The tests of a document, after :func:`built_ins_line` and :func:`setup_code`."""
+    setup = setup_code(doc)
+    return built_ins_line(doc) + (f"{setup}\n" if setup else "") + tests
+
+
 def built_ins_line(doc: Any) -> str:
     """The line that declares which built-in name a document (MBPP's 126: ``sum``) expects the solution to define;
     usually empty. In tests all other names of built-ins are Python's own, whatever a solution defines."""

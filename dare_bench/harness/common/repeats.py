@@ -40,7 +40,7 @@ def combine(parts: Sequence[RepeatResult], groups: Groups | None = None) -> tupl
     document that is missing in a part is left out.
 
     Args:
-        groups: computes the groups' rows; without it they are the mean over the parts' own.
+        groups: computes the groups' rows; without it there are none.
     """
     results, samples = dict(parts[0][0]), {task: list(map(dict, rows)) for task, rows in parts[0][1].items()}
     if len(parts) == 1:
@@ -54,8 +54,8 @@ def combine(parts: Sequence[RepeatResult], groups: Groups | None = None) -> tupl
             joined = _Task(*zip(*repeats, strict=True), better=better.setdefault(task, {}))
             table[task], samples[task] = joined.row, list(joined.lines.values())
             counts.get(task, {}).update(effective=joined.documents)
-    group_rows = groups(table) if groups is not None else _mean_groups(parts)
-    table |= {name: dict(row) for name, row in group_rows.items()}
+    if groups is not None:
+        table |= {name: dict(row) for name, row in groups(table).items()}
     results |= {"results": table, "higher_is_better": better, "n-samples": counts}
     if "groups" in results:
         results["groups"] = {name: table[name] for name in results["groups"]}
@@ -163,22 +163,6 @@ def _joined(repeats: Sequence[Mapping[str, Any]]) -> Row:
         if all(name in repeat for repeat in repeats):
             row[name] = [entry for repeat in repeats for entry in repeat[name]]
     return row
-
-
-def _mean_groups(parts: Sequence[RepeatResult]) -> dict[str, Row]:
-    """Groups as the mean over the parts of what the harness reported; their standard errors are not known."""
-    groups: dict[str, Row] = {}
-    for name in parts[0][0].get("group_subtasks", {}):
-        if name in parts[0][1]:
-            continue
-        rows = [part["results"][name] for part, _ in parts if name in part["results"]]
-        groups[name] = dict(rows[0]) if rows else {}
-        groups[name] |= {key: "N/A" for key in groups[name] if key.partition(",")[0].endswith("_stderr")}
-        for metric, filter_name in _metrics(groups[name]):
-            key = f"{metric},{filter_name}"
-            mean = _mean_of_numbers([row.get(key) for row in rows])
-            groups[name][key] = groups[name][key] if mean is None else mean
-    return groups
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -109,7 +109,15 @@ def score(
             sent is no result of these tasks.
     """
     limit = _START_SECONDS + sum(2 * ITEM_SECONDS if request.task in formulas else 1.0 for request in requests)
-    with worker({"score": lambda: vars(_seeded(function))}, folders) as process:
+
+    def seeded() -> dict[str, Any]:
+        with contextlib.suppress(ImportError):
+            from langdetect import DetectorFactory
+
+            DetectorFactory.seed = 0  # IFEval uses it: otherwise it draws random numbers for each text
+        return vars(function())
+
+    with worker({"score": seeded}, folders) as process:
         try:
             value = process.call("score", seconds=limit)
         except ItemTimeout as error:
@@ -125,15 +133,6 @@ def score(
     if others := {*result.samples, *result.fingerprints} - {request.task for request in requests}:
         raise DataError(f"the scoring process sent a result of {min(others)[:80]!r}, which was not asked")
     return result
-
-
-def _seeded(function: Callable[[], HarnessResult]) -> HarnessResult:
-    """``function()`` with langdetect seeded, which IFEval uses: otherwise it draws random numbers for each text."""
-    with contextlib.suppress(ImportError):
-        from langdetect import DetectorFactory
-
-        DetectorFactory.seed = 0
-    return function()
 
 
 def _sandbox_view(folders: Iterable[str | None]) -> SandboxView:

@@ -2,7 +2,8 @@
 
 A regular expression may not terminate on some text, and neither may the comparison of two formulas. Ordinary code is
 ended by a signal, which Python, ``re`` and ``regex`` handle while they work: it costs nothing and counts processor
-time, so that a busy machine changes no score. Code that compares formulas may stay in one long C call and runs under
+time, so that a busy machine changes no score. Code that compares formulas may stay in one long C call
+(``10^{10^{10}}`` is short to write, and its digits fill a disk), in which no signal is handled. So it runs under
 :class:`~dare_bench.harness.common.worker_process.WorkerProcess`, in a process that can be killed. All of it works in
 the scoring process (:mod:`~dare_bench.harness.common.scoring_process`); signals need its main thread.
 """
@@ -10,15 +11,17 @@ the scoring process (:mod:`~dare_bench.harness.common.scoring_process`); signals
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dare_bench.errors import DataError
 
 ANSWER_SECONDS = 10.0
 """Processor time for one answer, if no formulas are compared."""
+_ALGEBRA = frozenset({"math_verify", "sympy", "latex2sympy", "latex2sympy2", "latex2sympy2_extended"})
 
 
 class AnswerTimeout(BaseException):
@@ -67,3 +70,10 @@ class Answers(list[Any]):
         self._emptied.add(index)
         self[index] = "" if isinstance(self[index], str) else [""] * len(self[index])
         return index
+
+
+def uses_algebra(names: Mapping[str, Any]) -> bool:
+    """Does a module with these global names use a computer algebra package?"""
+    attributes = ((value, "__name__" if inspect.ismodule(value) else "__module__") for value in names.values())
+    modules = (getattr(value, name, None) for value, name in attributes if callable(value) or name == "__name__")
+    return any(str(module).partition(".")[0] in _ALGEBRA for module in modules)

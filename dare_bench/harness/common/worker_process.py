@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from dare_bench.errors import DareError
 from dare_bench.reading import check_nesting
@@ -62,7 +62,7 @@ class ItemError(DareError):
         self.kind, self.died = kind, died
 
 
-class WorkerProcess:
+class WorkerProcess(contextlib.AbstractContextManager["WorkerProcess"]):
     """Calls ``functions`` by name in a worker process, each call within ``seconds``.
 
     The worker is forked at the first call, so that it sees the state of that moment, and keeps caches and imports from
@@ -111,9 +111,6 @@ class WorkerProcess:
         """End the worker. A later call forks a new one."""
         with self._lock:
             self._drop()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

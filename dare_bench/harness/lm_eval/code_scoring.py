@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dare_bench.harness.common.code_eval import HEAVY_TIMEOUT, TIMEOUT, CodeRunner, TestedSolution, calls
-from dare_bench.harness.common.code_tests import built_ins_line, setup_code
+from dare_bench.harness.common.code_tests import setup_code, with_setup
 from dare_bench.harness.common.scoring_process import worker
 from dare_bench.harness.lm_eval.documents import TaskDocuments
 from dare_bench.types import Generation, Request, Sample
@@ -156,10 +156,9 @@ def adapted(doc: Any, tests: str) -> tuple[str, list[str]]:
     HumanEval+'s task 32 does.
     """
     changes = []
-    if before := setup_code(doc):
-        tests = f"{before}\n{tests}"
+    if setup_code(doc):
         changes.append("test_imports and test_setup_code of a document run before its tests (lm-eval omits them)")
     if _BROKEN in tests:
         tests = tests.replace(_BROKEN, _FIXED)
         changes.append(f"a test that nothing can pass, {_BROKEN}, runs as {_FIXED} (HumanEval/32)")
-    return built_ins_line(doc) + tests, changes
+    return with_setup(doc, tests), changes

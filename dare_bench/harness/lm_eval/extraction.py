@@ -53,13 +53,10 @@ def _answers(step: Any, text: str, filtered: Any) -> list[str]:
     selected = filtered[0] if isinstance(filtered, list) and filtered else filtered
     if is_nothing(selected) or selected == step.fallback:
         return []
-    matches = [_group(match) for match in step.regex.findall(text)] if step.group_select != -1 else []
+    matches = step.regex.findall(text) if step.group_select != -1 else []
+    groups = (match if isinstance(match, str) else next(filter(None, match), "") for match in matches)
     # No match although there is an answer: it comes from a later rule of the filter.
-    return [match for match in matches if match.strip()] or [str(selected)]
-
-
-def _group(match: str | tuple[str, ...]) -> str:
-    return match if isinstance(match, str) else next((part for part in match if part), "")
+    return [group for group in groups if group.strip()] or [str(selected)]
 
 
 def annotate(

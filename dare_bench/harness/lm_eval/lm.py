@@ -23,7 +23,7 @@ class AnsweringLM(LM):
 
     Args:
         answer: returns one sample with an answer for each of lm-eval's instances, in their order. ``dare-bench eval``
-            passes :class:`SampleLookup`, lm-eval's own command the engine's queue (:mod:`dare_bench.lm_eval`). None if
+            passes :func:`sample_lookup`, lm-eval's own command the engine's queue (:mod:`dare_bench.lm_eval`). None if
             prompts are only rendered.
         template: the chat template's name, if ``--apply-chat-template`` gives one.
     """
@@ -135,23 +135,19 @@ def _no_answers(instances: Sequence[Any]) -> list[Sample]:
     raise AssertionError("this model renders prompts only")
 
 
-class SampleLookup:
+def sample_lookup(samples: Mapping[Any, Sample], part: int) -> Callable[[Sequence[Any]], list[Sample]]:
     """Answers instances of :class:`~dare_bench.harness.lm_eval.documents.TaskDocuments` from finished samples.
 
     Args:
         samples: by (task, document, index, repeat).
         part: which of ``--repeats``: a task that itself asks for r answers gets those from ``part * r`` on.
     """
+    counts: Counter[Any] = Counter()
 
-    def __init__(self, samples: Mapping[Any, Sample], part: int) -> None:
-        self._samples, self._part = samples, part
-        self._count: Counter[Any] = Counter()
-
-    def __call__(self, instances: Sequence[Any]) -> list[Sample]:
-        return [self._next(instance) for instance in instances]
-
-    def _next(self, instance: Any) -> Sample:
+    def next_sample(instance: Any) -> Sample:
         key = instance.true_key
-        repeat = self._part * (instance.repeats or 1) + self._count[key]
-        self._count[key] += 1
-        return self._samples[(*key, repeat)]
+        repeat = part * (instance.repeats or 1) + counts[key]
+        counts[key] += 1
+        return samples[(*key, repeat)]
+
+    return lambda instances: list(map(next_sample, instances))

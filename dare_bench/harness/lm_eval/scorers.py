@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dare_bench.harness.common.formulas import uses_algebra
+from dare_bench.harness.common.time_limits import uses_algebra
 from dare_bench.harness.lm_eval.task_index import lm_eval_folder
 
 FORMULA_SCORERS = frozenset(

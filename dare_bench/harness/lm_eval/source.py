@@ -40,6 +40,7 @@ from dare_bench.harness.lm_eval.code_tasks import (
 )
 from dare_bench.harness.lm_eval.documents import TaskDocuments, without_tasks
 from dare_bench.harness.lm_eval.extraction import annotate, tally, unread
+from dare_bench.harness.lm_eval.quiet_lm_eval import cache_environment, quiet
 from dare_bench.harness.lm_eval.scorers import is_mathematical
 from dare_bench.harness.lm_eval.scoring_limits import limited
 from dare_bench.harness.lm_eval.task_index import TaskIndex
@@ -144,8 +145,6 @@ class LmEvalSource:
         Args:
             only: documents to request and score, by task; all documents of tasks that are not in it.
         """
-        from dare_bench.harness.lm_eval.quiet_lm_eval import cache_environment
-
         try:
             pairs = answered(self.requests(), answer, only)
             samples = {request.key: sample for request, sample in pairs}
@@ -177,12 +176,30 @@ class LmEvalSource:
         groups = without_tasks(self._tasks.load(self._names), _unscored(scored)).get("groups", {})
         results, rows = combine(parts, lambda table: {name: g.aggregate(table) for name, g in groups.items()})
         requested = {task: documents.to_score(only, {}) for task, documents in self._documents.items()}
-        return self._result(_plain_json(results), rows, scored, requested, failures)
+        results = _plain_json(results)
+        results["config"] |= self._config()
+        with quiet(self.notes):
+            fingerprints = {  # over all requested documents: one without an answer does not make it another task
+                task: f"{self._tasks.definitions[task]}:{documents_hash(documents.rows(requested[task]))}"
+                for task, documents in self._documents.items()
+            }
+        notes = [*self.notes, *self._builder.notes, *self._code.notes, *(self._data.notes if self._data else [])]
+        notes += unprotected()
+        notes += [f"task {t!r} has no score: none of its documents was answered" for t, d in scored.items() if d == []]
+        notes += unread(self._tasks.load(self._names)["tasks"], rows)
+        return HarnessResult(
+            results=results | self._prompt_settings(),
+            samples=rows,
+            fingerprints=fingerprints,
+            notes=list(dict.fromkeys(notes)),
+            failures=failure_rows(failures),
+            extraction=tally(rows),
+            execution=self._code.execution(rows),
+        )
 
     def _collect(self) -> None:
         from dare_bench.harness.lm_eval.building import build_requests
         from dare_bench.harness.lm_eval.lm import AnsweringLM
-        from dare_bench.harness.lm_eval.quiet_lm_eval import quiet
         from dare_bench.harness.lm_eval.task_manager import LocalTaskManager
 
         with quiet(self.notes), without_scripts():
@@ -207,8 +224,7 @@ class LmEvalSource:
 
     def _score(self, documents: ScoredDocuments, samples: Mapping[Any, Sample], part: int) -> RepeatResult:
         """(results, rows by task) of one of the repeats, in plain JSON values."""
-        from dare_bench.harness.lm_eval.lm import AnsweringLM, SampleLookup
-        from dare_bench.harness.lm_eval.quiet_lm_eval import quiet
+        from dare_bench.harness.lm_eval.lm import AnsweringLM, sample_lookup
 
         loaded = self._tasks.load(self._names)
         if all(numbers is None for numbers in documents.values()):
@@ -218,7 +234,7 @@ class LmEvalSource:
         try:
             self._tasks.show(without_tasks(loaded, _unscored(documents)))
             with quiet(self.notes), limited(loaded["tasks"], part=part) as scoring:
-                lm = AnsweringLM(self.model, SampleLookup(samples, part), self.spec.apply_chat_template)
+                lm = AnsweringLM(self.model, sample_lookup(samples, part), self.spec.apply_chat_template)
                 results = _plain_json(self._lm_eval(lm, limit, selected))
         finally:
             self._tasks.show(loaded)
@@ -257,53 +273,25 @@ class LmEvalSource:
                 **dict(zip(SEED_NAMES, spec.seeds, strict=True)),
             )
 
-    def _result(
-        self,
-        results: dict[str, Any],
-        samples: dict[str, list[dict[str, Any]]],
-        scored: ScoredDocuments,
-        requested: ScoredDocuments,
-        failures: Failures,
-    ) -> HarnessResult:
-        from dare_bench.harness.lm_eval.lm import AnsweringLM
-        from dare_bench.harness.lm_eval.quiet_lm_eval import quiet
-
-        spec = self.spec
-        template = AnsweringLM(self.model).chat_template(spec.apply_chat_template)
-        results["config"] |= {
+    def _config(self) -> dict[str, Any]:
+        """The model and its settings, in ``results["config"]``."""
+        spec, adapter = self.spec, {"peft": self.spec.adapter} if self.spec.adapter else {}
+        return {
             "model": "dare",
-            "model_args": {
-                "pretrained": spec.model,
-                **({"peft": spec.adapter} if spec.adapter else {}),
-                **spec.model_args,
-            },
+            "model_args": {"pretrained": spec.model, **adapter, **spec.model_args},
             "device": self.model.spec.device,
             "batch_size": spec.max_rows or "auto",
             "limit": spec.limit,
         }
-        results |= {
-            "system_instruction": spec.system_instruction,
-            "fewshot_as_multiturn": spec.fewshot_as_multiturn,
-            "chat_template": template,
+
+    def _prompt_settings(self) -> dict[str, Any]:
+        from dare_bench.harness.lm_eval.lm import AnsweringLM
+
+        return {
+            "system_instruction": self.spec.system_instruction,
+            "fewshot_as_multiturn": self.spec.fewshot_as_multiturn,
+            "chat_template": AnsweringLM(self.model).chat_template(self.spec.apply_chat_template),
         }
-        with quiet(self.notes):
-            fingerprints = {  # over all requested documents: one without an answer does not make it another task
-                task: f"{self._tasks.definitions[task]}:{documents_hash(documents.rows(requested[task]))}"
-                for task, documents in self._documents.items()
-            }
-        notes = [*self.notes, *self._builder.notes, *self._code.notes, *(self._data.notes if self._data else [])]
-        notes += unprotected()
-        notes += [f"task {t!r} has no score: none of its documents was answered" for t, d in scored.items() if d == []]
-        notes += unread(self._tasks.load(self._names)["tasks"], samples)
-        return HarnessResult(
-            results=results,
-            samples=samples,
-            fingerprints=fingerprints,
-            notes=list(dict.fromkeys(notes)),
-            failures=failure_rows(failures),
-            extraction=tally(samples),
-            execution=self._code.execution(samples),
-        )
 
 
 def _unscored(documents: ScoredDocuments) -> list[str]:

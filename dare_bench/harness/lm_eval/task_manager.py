@@ -102,9 +102,6 @@ class _Entries(Mapping[str, Entry]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries
-
 
 class LocalTaskManager(TaskManager):
     """A task manager that builds tasks once and returns the same objects again.

@@ -14,7 +14,7 @@ import fnmatch
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -167,7 +167,7 @@ class ConfigCatalog:
             )
         if "/" in name:  # folder/name is right for every config, not only where the stem is shared
             folder, stem = name.rsplit("/", 1)
-            same = [c for c in self.entries.values() if c.path.stem == stem and _below(folder, c.folder)]
+            same = [c for c in self.entries.values() if c.path.stem == stem and f"/{c.folder}".endswith(f"/{folder}")]
             if len(same) == 1:
                 return same
         raise unknown(KIND, name, self.entries)
@@ -191,11 +191,6 @@ class ConfigCatalog:
                 f"{KIND} {config.name}: none of its {len(by_abbr)} data sets is {config.only!r}{hint}"
             )
         return [by_abbr[abbr] for abbr in matches]
-
-
-def _below(folder: str, path: str) -> bool:
-    """Is ``folder`` the end of the folder path ``path``: ``humaneval`` or ``a/humaneval``?"""
-    return path == folder or path.endswith(f"/{folder}")
 
 
 def config_files(folder: Path) -> list[Path]:
@@ -227,18 +222,14 @@ def load_file(config: RequestedConfig) -> dict[str, dict[str, Any]]:
     for key, item in items:
         if not isinstance(item, dict):
             raise DataError(f"{KIND} {config.name}: an entry of {key} in {config.path} is no dictionary, but {item!r}")
-        abbr = item.setdefault("abbr", _default_abbr(item))
+        default = "_".join(str(item[name]) for name in ("path", "name") if name in item)  # as OpenCompass does
+        abbr = item.setdefault("abbr", default.replace("/", "_"))
         if by_abbr.setdefault(abbr, item) != item:
             raise DataError(
                 f"{KIND} {config.name}: two different data sets of {config.path} have the abbr {abbr!r};"
                 " take a config with only one of them"
             )
     return by_abbr
-
-
-def _default_abbr(config: Mapping[str, Any]) -> str:
-    """The ``abbr`` that OpenCompass gives a data set without one."""
-    return "_".join(str(config[key]) for key in ("path", "name") if key in config).replace("/", "_")
 
 
 def _import_all(value: Any) -> None:

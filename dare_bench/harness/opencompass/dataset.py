@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from dare_bench.config import RunSpec
 from dare_bench.harness.common.answering import harness_errors, sample_numbers
 from dare_bench.harness.opencompass.layout import Layout
 from dare_bench.harness.opencompass.prompts import Prompter, kind_of, split_shared
@@ -40,39 +41,29 @@ class DataSet:
     Args:
         config: the name of its config.
         cfg: its configuration. layout: where its data is.
-        samples: document numbers (``--samples``); ``limit``: the number, or the fraction, of the first documents.
-        repeats: answers to each document; 1 uses the setting of the configuration.
-        chat, system: see :class:`~dare_bench.harness.opencompass.prompts.Prompter`.
+        spec: the documents to request, the answers to each (``repeats``; 1 uses the setting of the configuration), and
+            the form of the prompts.
 
     Raises:
         DataError: OpenCompass cannot load the data or render a prompt.
         UsageError: a document that does not exist.
     """
 
-    def __init__(
-        self,
-        config: str,
-        cfg: Mapping[str, Any],
-        layout: Layout,
-        *,
-        limit: int | float | None = None,
-        samples: Sequence[int] | None = None,
-        repeats: int = 1,
-        chat: bool = False,
-        system: str | None = None,
-    ) -> None:
+    def __init__(self, config: str, cfg: Mapping[str, Any], layout: Layout, spec: RunSpec) -> None:
         self.config, self.cfg, self.name = config, cfg, str(cfg["abbr"])
         self.kind = kind_of(cfg)
         of_config = math.prod(int(cfg.get(name) or 1) for name in _REPEATS)
-        self._requested_repeats = repeats
-        self.repeats = 1 if self.kind == "ppl" else repeats if repeats > 1 else of_config
+        self._requested_repeats = spec.repeats
+        self.repeats = 1 if self.kind == "ppl" else spec.repeats if spec.repeats > 1 else of_config
         plain = {key: value for key, value in cfg.items() if key not in (*_REPEATS, "k")}
         self.built = layout.build(copy.deepcopy(plain))
         self.test = self.built.test
         with config_errors(config, self.name, "preparing prompts"):
-            self.prompter = Prompter(cfg, self.built, chat=chat, system=system)
+            self.prompter = Prompter(
+                cfg, self.built, chat=bool(spec.apply_chat_template), system=spec.system_instruction
+            )
         self.total = len(self.test)
-        self.documents = self._selected(limit, samples)
+        self.documents = self._selected(spec.limit, (spec.samples or {}).get(self.name))
 
     def _selected(self, limit: int | float | None, samples: Sequence[int] | None) -> list[int]:
         if samples is not None:

@@ -15,8 +15,7 @@ from typing import Any
 
 from dare_bench.errors import DataError
 from dare_bench.harness.common.answering import error_line
-from dare_bench.harness.common.formulas import uses_algebra
-from dare_bench.harness.common.time_limits import ANSWER_SECONDS, Answers, AnswerTimeout, within
+from dare_bench.harness.common.time_limits import ANSWER_SECONDS, Answers, AnswerTimeout, uses_algebra, within
 from dare_bench.harness.opencompass.catalog import opencompass_folder
 from dare_bench.harness.opencompass.components import resolve
 from dare_bench.harness.opencompass.dataset import DataSet, config_errors

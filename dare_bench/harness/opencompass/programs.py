@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from dare_bench.errors import DataError
 from dare_bench.harness.common.answering import error_line
 from dare_bench.harness.common.code_eval import HEAVY_TIMEOUT, TIMEOUT
-from dare_bench.harness.common.code_tests import built_ins_line, setup_code
+from dare_bench.harness.common.code_tests import with_setup
 from dare_bench.harness.common.local_data import without_scripts
 from dare_bench.harness.opencompass import mbpp_assertion
 from dare_bench.harness.opencompass.components import evaluator_name, resolve
@@ -72,8 +72,7 @@ class CodeSet:
     def tests(self, row: Mapping[str, Any]) -> str:
         """The tests of a document, after its setup code. OpenCompass omits that code, and some reference solutions of
         MBPP fail without it."""
-        setup = setup_code(row)
-        return built_ins_line(row) + (f"{setup}\n" if setup else "") + self._tests(row)
+        return with_setup(row, self._tests(row))
 
     def _tests(self, row: Mapping[str, Any]) -> str:
         if self.name in _HUMANEVAL:
@@ -82,7 +81,10 @@ class CodeSet:
         if self._plus is not None:
             return str(row["test"] if row.get("test") else self._plus_row(row)["test"])
         reference = row[self._cfg["reader_cfg"]["output_column"]]
-        return _type_aware(reference["test_list_2"] if isinstance(reference, Mapping) else reference)
+        from opencompass.utils.code_execution import make_assertions_type_aware
+
+        assertions = reference["test_list_2"] if isinstance(reference, Mapping) else reference
+        return f"{_comparison()}{make_assertions_type_aware(assertions)}\n"
 
     @cached_property
     def _mbpp(self) -> Any:
@@ -135,9 +137,3 @@ def _comparison() -> str:
         f"def {name}(actual, expected, _names={name}_names):\n"
         "    return _names['holds'](actual, expected, _names['type_aware_equal'])\n"
     )
-
-
-def _type_aware(tests: str) -> str:
-    from opencompass.utils.code_execution import make_assertions_type_aware
-
-    return f"{_comparison()}{make_assertions_type_aware(tests)}\n"

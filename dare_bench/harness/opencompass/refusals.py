@@ -147,10 +147,8 @@ def alternative(config: Mapping[str, Any], file: Path) -> str | None:
             candidates = load_file(RequestedConfig(path.stem, path)).values()
         except DareError:
             continue
-        if any(_same_data(candidate, config) and _reason(candidate) is None for candidate in candidates):
-            return path.stem
+        for candidate in candidates:
+            same_data = all(candidate.get(key) == config.get(key) for key in ("path", "name", "file_name"))
+            if same_data and _reason(candidate) is None:
+                return path.stem
     return None
-
-
-def _same_data(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    return all(first.get(key) == second.get(key) for key in ("path", "name", "file_name"))

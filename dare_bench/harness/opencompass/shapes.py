@@ -19,24 +19,16 @@ from dare_bench.harness.opencompass.manifest_rows import ManifestRows, Row
 
 MMLU = ("cais/mmlu", "hails/mmlu_no_train")
 CEVAL = ("ceval/ceval-exam",)
-MMLU_PRO = ("TIGER-Lab/MMLU-Pro",)
 HELLASWAG = ("Rowan/hellaswag",)
 ARC_C = ("allenai/ai2_arc:ARC-Challenge",)
 ARC_E = ("allenai/ai2_arc:ARC-Easy",)
-GSM8K = ("openai/gsm8k:main",)
 MATH = ("EleutherAI/hendrycks_math",)
 MATH_500 = ("HuggingFaceH4/MATH-500",)
-HUMANEVAL = ("openai/openai_humaneval",)
-HUMANEVAL_PLUS = ("evalplus/humanevalplus",)
 MBPP = ("google-research-datasets/mbpp:full",)
 MBPP_SANITIZED = ("google-research-datasets/mbpp:sanitized",)
-MBPP_PLUS = ("evalplus/mbppplus",)
 BBH = ("SaylorTwift/bbh", "lukaemon/bbh")
 AIME_2024 = ("Maxwell-Jia/AIME_2024",)
-AIME_2025 = ("math-ai/aime25", "opencompass/AIME2025")
 OLYMPIAD = ("Hothan/OlympiadBench:OE_TO_maths_en_COMP",)
-IFEVAL = ("google/IFEval",)
-TRIVIAQA = ("mandarjoshi/trivia_qa:rc.nocontext",)
 
 _TAGS = re.compile(r"\[.*?\]")
 
@@ -184,19 +176,21 @@ LOCAL_FORMATS: dict[str, LocalFormat] = {
     "BBH": LocalFormat((BBH,), _bbh),
     "OlympiadBench": LocalFormat((OLYMPIAD,), _olympiad),
     "aime.jsonl": LocalFormat((AIME_2024,), _aime_2024),
-    "aime2025": _splits(AIME_2025, {"test": "aime2025.jsonl"}, _aime_2025_row),
+    "aime2025": _splits(("math-ai/aime25", "opencompass/AIME2025"), {"test": "aime2025.jsonl"}, _aime_2025_row),
     "ceval": LocalFormat((CEVAL,), _ceval),
-    "gsm8k": _splits(GSM8K, {"train": "train.jsonl", "test": "test.jsonl"}),
+    "gsm8k": _splits(("openai/gsm8k:main",), {"train": "train.jsonl", "test": "test.jsonl"}),
     "hellaswag": LocalFormat((HELLASWAG,), _hellaswag),
-    "humaneval": _splits(HUMANEVAL, {"test": "human-eval-v2-20210705.jsonl"}),
-    "ifeval": _splits(IFEVAL, {"train": "input_data.jsonl"}),
+    "humaneval": _splits(("openai/openai_humaneval",), {"test": "human-eval-v2-20210705.jsonl"}),
+    "ifeval": _splits(("google/IFEval",), {"train": "input_data.jsonl"}),
     "math": LocalFormat((MATH, MATH_500), _math),
     "mbpp": LocalFormat((MBPP, MBPP_SANITIZED), _mbpp),
-    "mbpp_plus": _splits(MBPP_PLUS, {"test": "mbpp_plus.jsonl"}, _mbpp_plus_row),
+    "mbpp_plus": _splits(("evalplus/mbppplus",), {"test": "mbpp_plus.jsonl"}, _mbpp_plus_row),
     "mmlu": LocalFormat((MMLU,), _mmlu),
-    "mmlu_pro": _splits(MMLU_PRO, {"test": "test.jsonl", "validation": "validation.jsonl"}),
+    "mmlu_pro": _splits(("TIGER-Lab/MMLU-Pro",), {"test": "test.jsonl", "validation": "validation.jsonl"}),
     "triviaqa": _splits(
-        TRIVIAQA, {"train": "triviaqa-train.jsonl", "validation": "triviaqa-validation.jsonl"}, _triviaqa_row
+        ("mandarjoshi/trivia_qa:rc.nocontext",),
+        {"train": "triviaqa-train.jsonl", "validation": "triviaqa-validation.jsonl"},
+        _triviaqa_row,
     ),
 }
 """By the first part of the path below ``data/``."""

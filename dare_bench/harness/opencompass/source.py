@@ -108,21 +108,11 @@ class OpenCompassSource:
         return self._requests
 
     def _build(self) -> None:
-        spec = self.spec
-        for name in spec.samples or {}:
+        for name in self.spec.samples or {}:
             if name not in self._configs:
                 raise unknown("task in --samples", name, self._configs)
         for name, (config, cfg) in self._configs.items():
-            data = DataSet(
-                config.name,
-                cfg,
-                self._layout,
-                limit=spec.limit,
-                samples=(spec.samples or {}).get(name),
-                repeats=spec.repeats,
-                chat=bool(spec.apply_chat_template),
-                system=spec.system_instruction,
-            )
+            data = DataSet(config.name, cfg, self._layout, self.spec)
             read = partial(self._reader.call, "read", name)
             self._scorers[name] = Scorer(data, self._runner, self._layout.bench, read=read)
             _ = data.questions

@@ -49,6 +49,18 @@ def formula(prompts: Sequence[RewardPrompt], texts: Sequence[str], options: Mapp
     return rewards
 
 
+def check(options: Mapping[str, Any]) -> None:
+    """Refuse a training whose formulas could not be compared.
+
+    Raises:
+        UsageError: unknown options, math-verify is not installed, or no sandbox works.
+    """
+    unsafe = read_options(MathOptions, options, "math").unsafe_no_sandbox
+    _import_math_verify()
+    if not unsafe:
+        _check_sandbox()
+
+
 def d1_format(answer: str | None, boxed: str | None) -> float:
     """d1's format reward for MATH."""
     if answer is not None:
@@ -69,7 +81,7 @@ def equal(said: str, truth: str, unsafe: bool = False) -> bool:
     if None not in numbers:
         return numbers[0] == numbers[1]
     if not unsafe:
-        check_enclosed("the reward 'math'", "math_verify", "set its option unsafe_no_sandbox")
+        _check_sandbox()
     try:
         return bool(_worker().call("verified", said, truth))
     except (ItemTimeout, ItemError):
@@ -80,15 +92,23 @@ def _squeezed(text: str) -> str:
     return "".join(text.split()).strip("$")
 
 
-@cache
-def _worker() -> WorkerProcess:
-    """The process that compares formulas; it is kept from call to call, and replaced after a timeout."""
+def _check_sandbox() -> None:
+    check_enclosed("the reward 'math'", "math_verify", "set its option unsafe_no_sandbox")
+
+
+def _import_math_verify() -> None:
     try:
-        importlib.import_module("math_verify")  # before the fork, so that each new worker has it
+        importlib.import_module("math_verify")
     except ImportError as error:
         raise UsageError(
             "the reward 'math' needs math-verify; install it with: pip install 'dare-bench[eval]'"
         ) from error
+
+
+@cache
+def _worker() -> WorkerProcess:
+    """The process that compares formulas; it is kept from call to call, and replaced after a timeout."""
+    _import_math_verify()  # before the fork, so that each new worker has it
     process = worker({"verified": _verified})
     process.seconds = SECONDS
     return process

@@ -10,9 +10,10 @@ from typing import Any
 
 from pydantic import Field
 
-from dare_bench.errors import DataError
+from dare_bench import sandbox
+from dare_bench.errors import DataError, UsageError
 from dare_bench.harness.common.code_eval import TIMEOUT, CodeRunner
-from dare_bench.harness.common.code_tests import built_ins_line, setup_code
+from dare_bench.harness.common.code_tests import with_setup
 from dare_bench.reading import parse_json
 from dare_bench.reward_parts import MAX_TEXT, PartialCredit, question, read_options
 from dare_bench.types import Reward, RewardPrompt
@@ -66,6 +67,19 @@ def program(prompts: Sequence[RewardPrompt], texts: Sequence[str], options: Mapp
     return [chosen.reward(right, form) for right, form in zip(passed, fenced, strict=True)]
 
 
+def check(options: Mapping[str, Any]) -> None:
+    """Refuse a training whose programs could not be run.
+
+    Raises:
+        UsageError: unknown options, or no sandbox works.
+    """
+    if not read_options(CodeOptions, options, "code").unsafe_no_sandbox and sandbox.isolation() == "none":
+        raise UsageError(
+            f"the reward 'code' runs programs that the model writes, and nothing isolates them here; "
+            f"{sandbox.InstallHint}, or set its option unsafe_no_sandbox"
+        )
+
+
 def _problem(prompt: RewardPrompt) -> _Problem:
     text = question(prompt.prompt)
     start = CODE_START.search(text)
@@ -79,8 +93,7 @@ def _problem(prompt: RewardPrompt) -> _Problem:
             )
         if not re.search(r"^check\(", tests, re.MULTILINE):
             tests += f"\ncheck({entry})\n"
-    before = setup_code(prompt.extra)
-    return _Problem(built_ins_line(prompt.extra) + (f"{before}\n{tests}" if before else tests), entry, given)
+    return _Problem(with_setup(prompt.extra, tests), entry, given)
 
 
 def _tests(prompt: RewardPrompt) -> str:

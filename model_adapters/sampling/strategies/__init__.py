@@ -27,10 +27,12 @@ from dare_bench.registry import registry
 
 @dataclass(frozen=True)
 class Selection:
-    """The positions to write, and for each row the smallest change of the logits that would select others."""
+    """The positions to write, for each row the smallest change of the logits that would select others, and the written
+    positions that become masks again (None: no position does)."""
 
     written_N: Tensor
     margin_R: Tensor
+    remasked_N: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,9 @@ class Strategy(BaseModel):
     """Does the number of positions that a forward writes depend on the model's confidence?"""
     edits: ClassVar[bool] = False
     """Are the written tokens of the block open, too?"""
+    remasks: ClassVar[bool] = False
+    """Does ``select`` read the scores with which tokens were written (``OpenPositions.score_N``)? Only with
+    ``edits``."""
 
     steps: int | None = Field(default=None, ge=1)
     """Forwards planned for a block; None: one for each of its tokens."""

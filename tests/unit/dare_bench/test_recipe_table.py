@@ -267,7 +267,7 @@ def test_the_document_is_what_the_files_say():
 def test_ls_recipes_prints_the_document_and_nothing_beside_it():
     import typer
 
-    from dare_bench.cli.ls_recipes import recipes as command
+    from dare_bench.cli.ls import recipes as command
     from dare_bench.errors import UsageError
 
     app = typer.Typer()

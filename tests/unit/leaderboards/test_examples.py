@@ -1,7 +1,9 @@
-"""The committed runs of docs/trained: what training did to the bundled bases. The page claims no more."""
+"""The committed runs of docs/trained and docs/rl-runs: what training did to the bundled bases. The pages claim no
+more."""
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 from types import ModuleType
 
@@ -50,11 +52,10 @@ def test_every_seed_of_sft_and_lora_solves_more_than_its_base(script, runs):
 def test_vrpo_raises_the_margin_and_the_model_survives(script, runs):
     for item in script.groups(runs)["tiny-llada-base", "vrpo", "dare_sudoku", "dare_sudoku"]:
         assert item.won >= item.lost or item.p > 0.05
-    lines = (ROOT / "docs" / "trained" / "curves.csv").read_text().splitlines()[1:]
     margins: dict[str, list[float]] = {}
-    for training, _, _, margin in (line.split(",") for line in lines):
-        if margin:
-            margins.setdefault(training, []).append(float(margin))
+    for line in csv.DictReader((ROOT / "docs" / "trained" / "curves.csv").read_text().splitlines()):
+        if line["reward_margin"]:
+            margins.setdefault(line["training"], []).append(float(line["reward_margin"]))
     assert len(margins) == 3
     assert all(abs(seen[0]) < 1e-3 and seen[-1] > 0.3 for seen in margins.values())
 
@@ -68,3 +69,41 @@ def test_they_were_made_from_the_checkpoints_that_are_bundled(runs):
         else:
             assert lineage["base_content"] == content[lineage["base"]]
         assert run.status == "complete"
+
+
+# Reinforcement learning
+
+ALGORITHMS = ("coupled_grpo", "cj_grpo", "espo", "d1")
+
+
+@pytest.fixture(scope="module")
+def learned(script) -> dict:
+    """The groups of docs/rl-runs."""
+    return script.groups(find_runs(ROOT / "leaderboards" / "examples" / "rl-runs"))
+
+
+def test_the_page_of_reinforcement_learning_holds_the_table_that_its_runs_give(script, learned):
+    assert script.table(learned) in (ROOT / "docs" / "rl-runs" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_seed_of_an_algorithm_rises_and_its_control_does_not(learned, name):
+    base = "tiny-llada-sort-base"
+    seeds = learned[base, name, "dare_sort", "dare_sort"]
+    assert len(seeds) == 3 and seeds[0].documents == 1000
+    assert all(seed.won > seed.lost and seed.p < 1e-4 for seed in seeds)
+    assert len(learned[base, name, "dare_sort", "dare_sort, strategy=sequential"]) == 3, "both orders are shown"
+    for control in learned[base, f"{name} with random rewards", "dare_sort", "dare_sort"]:
+        assert control.trained < control.base
+
+
+def test_the_committed_sweep_is_done_without_its_weights(capsys):
+    from dare_bench.cli import main
+
+    folder = ROOT / "leaderboards" / "examples" / "rl-runs"
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file()}
+    assert not any(file.suffix == ".safetensors" for file in before)
+    with pytest.raises(SystemExit) as left:
+        main(["sweep", str(ROOT / "docs/rl-runs/sweep.yaml"), "--output-path", str(folder), "--dry-run"])
+    assert not left.value.code and "all nodes are done" in capsys.readouterr().out
+    assert {file: file.stat().st_mtime_ns for file in before} == before

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from run_factory import make_run
 
-from dare_bench.analysis.agreement import Agreement, agreement
-from dare_bench.analysis.matching import match, question
+from dare_bench.analysis.agreement import Agreement, agreement, match, question
 from dare_bench.errors import RunError, UnknownNameError, UsageError
 from dare_bench.reports.agreement_report import elements, record
 from dare_bench.reports.elements import markdown

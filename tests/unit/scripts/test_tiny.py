@@ -17,7 +17,7 @@ from safetensors import safe_open
 import dare_bench
 
 FOLDER = ROOT / "scripts" / "tiny"
-MODULES = ("balance", "card", "configs", "data", "families", "recipe", "tokenizer", "train")
+MODULES = ("balance", "card", "data", "families", "recipe", "tokenizer", "train")
 SMOKE = ("smoke", "smoke-dream", "smoke-sdar", "smoke-llada2")
 FILES = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 

@@ -93,6 +93,8 @@ RL = {
         ("coupled_grpo", {"beta": 0.0, "gradient_accumulation_steps": 2}, (1.0, 4.5, 3.0)),
         ("espo", {"num_iterations": 1, "num_mc": 3, "beta": 0.0}, (4.0, 0.0, 6.0)),
         ("cj_grpo", {"rollout": {"steps": 2, "block_length": 4}}, (0.5, 3.5, 2.0)),
+        # A tree of 2 x 2 has 6 segments of 2 forwards for 4 leaves, and 3 looks.
+        ("dtreerpo", {"tree_branch_factor": 2}, (0.75, 0.75 * 1.75, 0.75)),
     ],
 )
 def test_the_estimate_of_a_rollout_counts_sampler_old_values_and_reference(

@@ -70,29 +70,22 @@ def answers(run: Run) -> list[Any]:
     ]
 
 
-def test_a_graph_outlives_a_node(two_nodes: Any, tmp_path: Path) -> None:
-    nodes = two_nodes.list_all_nodes()
+def test_a_graph_uses_all_nodes_and_a_failure_stays_alone(two_nodes: Any, tmp_path: Path) -> None:
     assert {node["NodeManagerAddress"] for node in ray.nodes()} == {"127.0.0.1"}
     built = cluster.Ray(address=two_nodes.address)
     assert built.workers == 2
-    names = [f"train {i}" for i in range(4)]
+    names = [f"train {i}" for i in range(2)]
     jobs = [
         job(tmp_path, "bad", act="fail"),
         job(tmp_path, "behind bad", "bad"),
-        *(job(tmp_path, name, act="wait" if i >= 2 else None) for i, name in enumerate(names)),
+        *(job(tmp_path, name, act="wait") for name in names),
         *(job(tmp_path, f"eval {name}", name) for name in names),
         job(tmp_path, "board", *(f"eval {name}" for name in names), act="tell"),
     ]
     running = built.run(play, jobs)
-    result = {}
-    while not {"bad", "train 0", "train 1"} <= set(result):
-        done = next(running)
-        result[done.name] = done
-    # One on each node, until "go" is there.
-    workers = until(lambda: all(pids := [pid(tmp_path, name) for name in ("train 2", "train 3")]) and pids)
-    two_nodes.remove_node(nodes[-1], allow_graceful=False)
-    until(lambda: not all(map(alive, workers)))  # its worker outlives a node by a moment
-    finished = set(result)
+    first = next(running)
+    result = {first.name: first}
+    until(lambda: all(pid(tmp_path, name) for name in names))  # one on each node, until "go" is there
     (tmp_path / "go").touch()
     result |= {done.name: done for done in running}
     assert isinstance(result["bad"].error, DataError) and result["behind bad"].skipped == "bad"
@@ -100,10 +93,7 @@ def test_a_graph_outlives_a_node(two_nodes: Any, tmp_path: Path) -> None:
     assert all(result[name].ok for name in good) and len(result) == len(jobs)
     assert Path(result["board"].value["cwd"]) == Path.cwd()
     begun = told(tmp_path)
-    twice = {name for name in begun if begun.count(name) > 1}
-    assert len(twice) == 1 and twice < {"train 2", "train 3"}, "what the lost node was at is done again, and that alone"
-    assert not twice & finished and len(begun) == len(jobs) - 1 + 1 and "behind bad" not in begun
-    assert begun[-1] == "board"
+    assert sorted(begun) == sorted(j.name for j in jobs if j.name != "behind bad") and begun[-1] == "board"
 
 
 SWEEP = {
@@ -116,9 +106,8 @@ SWEEP = {
 
 
 def test_a_sweep_outlives_a_node(two_nodes: Any, tmp_path: Path) -> None:
+    """What the lost node was at is done again, and that alone."""
     out = tmp_path / "out"
-    for _ in range(2 - len(two_nodes.list_all_nodes())):
-        two_nodes.add_node(**NODE)
     last = [f"train/tiny-llada-base-sft-seed={seed}" for seed in (2, 3)]
     sweep_jobs.act(out, **dict.fromkeys(last, "wait"))
     fields: dict[str, Any] = {"executor": "ray", "job": sweep_jobs.play, "progress": False}
@@ -128,7 +117,7 @@ def test_a_sweep_outlives_a_node(two_nodes: Any, tmp_path: Path) -> None:
         workers = until(lambda: all(pids := [pid(tmp_path, f"seed={i}") for i in (2, 3)]) and pids)
         finished = set(sweep_jobs.told(out)) - set(last)
         two_nodes.remove_node(two_nodes.list_all_nodes()[-1], allow_graceful=False)
-        until(lambda: not all(map(alive, workers)))
+        until(lambda: not all(map(alive, workers)))  # its worker outlives a node by a moment
         (tmp_path / "go").touch()
         result = running.result(timeout=120)
     assert result.complete and not result.failed and len(result.runs) == 5 and result.site is not None

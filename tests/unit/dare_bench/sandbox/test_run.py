@@ -245,7 +245,7 @@ def test_the_hint_names_both_cures() -> None:
 def test_doctor_says_which_level_works(level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
     from dare_bench.cli.doctor import sandbox
 
-    monkeypatch.setattr(levels, "_result", (level, ("bubblewrap: bwrap is not installed",)))
+    monkeypatch.setattr(levels, "_probe", lambda: (level, ("bubblewrap: bwrap is not installed",)))
     result = sandbox()
     assert result.level == ("note" if level == "none" else "ok") and level in result.detail.partition("(")[0]
     assert ("apt-get install bubblewrap" in result.detail) == (level != "bubblewrap")

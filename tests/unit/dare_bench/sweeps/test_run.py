@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import forkserver
 from filelock import FileLock
 from sweep_jobs import act, play, told
 
 from dare_bench.errors import RunError
+from dare_bench.executors import devices
 from dare_bench.sweeps.run import SweepResult, sweep
 
 NAMES = {seed: f"tiny-llada-base-sft-seed={seed}" for seed in (0, 1, 2)}
@@ -217,7 +219,9 @@ def test_another_data_file_trains_in_a_fresh_folder(out: Path) -> None:
     assert len(told(out)) == count + 1, "data that was moved away does not undo what was trained on it"
 
 
-def test_a_node_whose_worker_dies_fails_alone_in_worker_processes(out: Path) -> None:
+def test_a_node_whose_worker_dies_fails_alone_in_worker_processes(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Workers that import nothing again; the tests of the executors start them as users do.
+    monkeypatch.setattr(devices, "get_context", lambda _: forkserver)
     act(out, **{trained(0): "die"})
     result = run(out, executor="devices", devices=2, device="cpu")
     assert status(result)[trained(0)] == "failed" and status(result)[evaluated(0)] == "skipped"

@@ -12,7 +12,7 @@ import training_samples as samples
 from training_samples import lines, read
 
 from dare_bench.errors import DataError
-from dare_bench.training.rewards import check_rewards, rewards
+from dare_bench.training.rewards import rewards
 from dare_bench.types import RewardPrompt
 
 PUZZLE, SOLUTION = "0304400304310140", "1324421324313142"
@@ -52,7 +52,7 @@ def test_a_benchmark_row_is_a_user_turn_with_its_reward(tmp_path, name):
     assert (prompt.truth, prompt.task, prompt.extra) == (truth, task, extra)
     (turn,) = prompt.prompt
     assert turn["role"] == "user"  # type: ignore[index]
-    check_rewards([prompt], {})
+    rewards([prompt], [""], {})
 
 
 def dare(task: str | None, source: str, truth: str = "7", **extra: Any) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def test_dares_rows_are_scored_by_their_source_else_by_their_task(tmp_path, row,
     """DARE's files give countdown and sudoku the task ``math``."""
     (prompt,) = read(lines(tmp_path, [row]), "prompts").rows
     assert isinstance(prompt, RewardPrompt) and prompt.task == reward
-    check_rewards([prompt], {})
+    rewards([prompt], [""], {})
 
 
 def test_the_begun_answer_of_dares_mbpp_is_left_out(tmp_path):
@@ -170,7 +170,7 @@ def test_reference_solutions_of_whole_benchmarks_are_right(name, count, answer):
         pytest.skip(f"{file} is not there")
     prompts = [row for row in read(file, "prompts").rows if isinstance(row, RewardPrompt)]
     assert len(prompts) == count
-    check_rewards(prompts, {})
+    rewards(prompts, [""] * len(prompts), {})
     if answer is not None:
         solutions = [json.loads(line)[answer] for line in file.read_text().splitlines()]
         texts = [f"<answer>{text}</answer>" if "sudoku" in name else text for text in solutions]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,13 +62,16 @@ def test_options_hold_for_all_rewards_or_for_one_by_name():
         rewards([SORT], [wrong], {"dare_sort": 3})
 
 
-def test_random_values_are_a_control_that_knows_nothing_of_right_answers():
-    prompts = [RewardPrompt(f"sort {i}=", "011223", "dare_sort", f"f:{i}", {"digits": "321021"}) for i in range(400)]
-    scored = rewards(prompts, ["011223"] * 400, {"random": True, "format_weight": 0.25})
-    assert {r.accuracy for r in scored} == {1.0}
-    assert {r.value for r in scored} == {0.0, 1.0}
-    assert 150 < sum(r.value for r in scored) < 250
-    assert scored == rewards(prompts, ["011223"] * 400, {"random": True})
+def test_random_values_are_a_control_that_knows_nothing_of_the_answer():
+    prompts = [replace(SORT, key=number) for number in range(400)]
+    options = {"random": True, "format_weight": 0.25}
+    right = rewards(prompts, ["011223"] * 400, options)
+    assert {r.accuracy for r in right} == {1.0}
+    assert {r.value for r in right} == {0.0, 1.0}
+    assert 150 < sum(r.value for r in right) < 250
+    wrong = rewards(prompts[::-1], ["332110"] * 400, options)[::-1]
+    assert [r.value for r in wrong] == [r.value for r in right], "neither the text nor the order matters"
+    assert {r.accuracy for r in wrong} == {0.0}
 
 
 def test_an_unknown_reward_is_an_error_that_lists_the_known_ones():
@@ -80,6 +84,38 @@ def test_records_and_options_are_checked_before_a_training(registered):
     check_rewards([SORT, SUM], {})
     with pytest.raises(UsageError, match="riddles"):
         check_rewards([SORT, RewardPrompt("q", "t", "riddles", "rows.jsonl:4")], {})
+
+
+def test_requirements_are_checked_once_for_each_reward_with_its_options(registered, monkeypatch):
+    seen: list[dict[str, Any]] = []
+
+    def check(options: Mapping[str, Any]) -> None:
+        seen.append(dict(options))
+        if options.get("strict"):
+            raise UsageError("the reward 'faulty' needs a compiler")
+
+    entry = Registration("reward", "faulty", f"{__name__}:faulty", "a test", {"requires": f"{__name__}:check"})
+    monkeypatch.setattr(registry(), "_entries", registry()._entries | {("reward", "faulty"): entry})
+    loaded = {f"{__name__}:faulty": lambda prompts, texts, options: [Reward(0.0, 0.0)] * len(texts)}
+    monkeypatch.setattr(
+        Registration,
+        "load",
+        lambda entry: check if entry.target.endswith(":check") else loaded.get(entry.target) or LOAD(entry),
+    )
+    check_rewards([SORT, FAULTY, FAULTY], {"random": True, "faulty": {"level": 2}})
+    assert seen == [{"level": 2}]
+    with pytest.raises(UsageError, match="the reward 'faulty' needs a compiler"):
+        check_rewards([SORT, FAULTY], {"faulty": {"strict": True}})
+
+
+def test_every_reward_that_runs_code_of_an_answer_states_its_requirements():
+    stated = {entry.name: entry.about.get("requires") for entry in registry().entries("reward")}
+    assert {name for name, target in stated.items() if target} >= {
+        "math", "math500", "code", "humaneval", "humanevalplus", "mbpp"
+    }  # fmt: skip
+    for entry in registry().entries("reward"):
+        if target := stated[entry.name]:
+            assert callable(replace(entry, target=target).load())
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "3"])

@@ -16,21 +16,6 @@ EXACT = [(family, way) for family, ways in WAYS.items() for way in ways if way n
 CACHED = [(family, way) for family, ways in WAYS.items() for way in ways if way in APPROXIMATE]
 
 
-def answers(family: str, requests: list[Request], rows: int = 8) -> dict[str, Generation]:
-    result = {}
-    for sample in golden.model(family).loaded.generate(iter(requests), max_rows=rows):
-        assert isinstance(sample.answer, Generation), sample.error
-        result[sample.request.key] = sample.answer
-    assert len(result) == len(requests)
-    return result
-
-
-def error(family: str, request: Request) -> str:
-    (sample,) = golden.model(family).loaded.generate([request])
-    assert sample.answer is None and sample.error is not None
-    return sample.error
-
-
 class Blocks:
     """The grid of a request's response, and what a canvas says of the forwards so far."""
 
@@ -88,7 +73,7 @@ def known(result: Generation, turn: int) -> tuple:
 def test_a_row_that_goes_on_gives_the_same_tokens(family: str, way: str) -> None:
     """From the canvas after every forward that left a mask in its block, with the same seed, beside ordinary rows."""
     requests = asked(family, WAYS[family][way])
-    ordinary = answers(family, requests)
+    ordinary = golden.answers(family, requests)
     wanted, continued = {}, []
     for request in requests:
         blocks, whole = Blocks(family, request), ordinary[request.key]
@@ -100,7 +85,7 @@ def test_a_row_that_goes_on_gives_the_same_tokens(family: str, way: str) -> None
             wanted[continued[-1].key] = whole, turn
     assert len(continued) >= 3
     mixed = random.Random(2).sample([*continued, *requests], len(continued) + len(requests))
-    result = answers(family, mixed, 7)
+    result = golden.answers(family, mixed, 7)
     per_turn = Blocks(family, requests[0]).sampler.forwards_per_turn
     for key, (whole, turn) in wanted.items():
         assert known(result[key], turn) == known(whole, turn), key
@@ -113,7 +98,7 @@ def test_a_row_that_goes_on_gives_the_same_tokens(family: str, way: str) -> None
 def test_an_approximate_cache_starts_anew_at_a_block(family: str, way: str) -> None:
     """At the beginning of a block the row gives the same tokens; inside, given tokens stay and the rest is filled."""
     requests = asked(family, WAYS[family][way])
-    ordinary = answers(family, requests)
+    ordinary = golden.answers(family, requests)
     at_blocks, inside = [], []
     for request in requests:
         blocks, whole = Blocks(family, request), ordinary[request.key]
@@ -121,7 +106,7 @@ def test_an_approximate_cache_starts_anew_at_a_block(family: str, way: str) -> N
             canvas, step = blocks.start(whole.trajectory, turn)
             (inside if step else at_blocks).append((later(request, str(turn), canvas, step, turn), turn))
     assert at_blocks and inside
-    result = answers(family, [request for request, _ in [*at_blocks, *inside]], 5)
+    result = golden.answers(family, [request for request, _ in [*at_blocks, *inside]], 5)
     for request, turn in at_blocks:
         assert known(result[request.key], turn) == known(ordinary[request.key.split()[0]], turn)
     for request, _ in inside:
@@ -160,10 +145,10 @@ def test_any_canvas_keeps_its_tokens_and_is_filled(family: str, cache: str | Non
         step = 0 if family == "dream" and cache == "dual" else i % 2
         prompt = prompts(family)[i % 5]
         requests.append(Request(str(i), "generate", prompt, decoding=fields, seed=i, canvas=canvas, start_step=step))
-    together = answers(family, requests, 5)
+    together = golden.answers(family, requests, 5)
     for request in requests:
         result = together[request.key]
-        assert result.tokens == answers(family, [request])[request.key].tokens
+        assert result.tokens == golden.answers(family, [request])[request.key].tokens
         assert result.residual_masks == 0 and len(result.tokens) == LENGTH
         for before, after in zip(request.canvas, result.tokens, strict=False):
             assert before in (mask_id, after), "a given token never changes"
@@ -173,7 +158,7 @@ def test_any_canvas_keeps_its_tokens_and_is_filled(family: str, cache: str | Non
 
 def test_a_canvas_without_masks_costs_nothing() -> None:
     request = Request("0", "generate", [5, 6], decoding={"gen_length": 4, "trajectory": True}, canvas=[1, 2, 3, 4])
-    (result,) = answers("llada", [request]).values()
+    (result,) = golden.answers("llada", [request]).values()
     assert (result.tokens, result.nfe, result.trajectory) == ([1, 2, 3, 4], 0, [])
 
 
@@ -182,7 +167,7 @@ def test_a_strategy_that_edits_may_replace_given_tokens() -> None:
     mask_id = golden.model("llada21").spec.mask_id
     canvas = [3, 1, 4, mask_id, mask_id, mask_id, mask_id, mask_id]
     prompt = prompts("llada21")[2][:8]
-    (result,) = answers("llada21", [Request("0", "generate", prompt, decoding=fields, canvas=canvas)]).values()
+    (result,) = golden.answers("llada21", [Request("0", "generate", prompt, decoding=fields, canvas=canvas)]).values()
     assert {event.position for event in result.trajectory} & {0, 1, 2}
 
 
@@ -194,7 +179,7 @@ def test_written_blocks_are_committed_like_the_prompt(family: str) -> None:
     given = Request("c", "generate", prompt, decoding={**fields, "gen_length": 16}, seed=4, canvas=blocks)
     plain = Request("p", "generate", [*prompt, *blocks], decoding={**fields, "gen_length": 8, "temperature": 0}, seed=4)
     greedy = Request("g", "generate", prompt, decoding={**given.decoding, "temperature": 0}, seed=4, canvas=blocks)
-    result = answers(family, [given, plain, greedy])
+    result = golden.answers(family, [given, plain, greedy])
     assert result["c"].tokens[:8] == blocks and result["g"].tokens == [*blocks, *result["p"].tokens]
     assert result["g"].nfe == result["p"].nfe
 
@@ -217,11 +202,11 @@ def test_written_blocks_are_committed_like_the_prompt(family: str) -> None:
 def test_what_cannot_be_started_is_said_in_one_line(fields: dict, says: str) -> None:
     decoding = {"gen_length": 12, "block_length": 6}
     decoding |= {name: fields.pop(name) for name in ("rng", "temperature") if name in fields}
-    message = error("llada", Request("0", "generate", [5], decoding=decoding, **fields))
+    message = golden.error("llada", Request("0", "generate", [5], decoding=decoding, **fields))
     assert says in message and "\n" not in message
 
 
 def test_dream_with_a_cache_refuses_an_open_first_token_inside_a_block() -> None:
     decoding = {"gen_length": 8, "block_length": 4, "cache": "dual"}
     request = Request("0", "generate", [5], decoding=decoding, canvas=[], start_step=1)
-    assert "first token is open" in error("dream", request)
+    assert "first token is open" in golden.error("dream", request)

@@ -8,20 +8,23 @@ from types import SimpleNamespace
 import pytest
 import torch
 from completions import rollouts, values
-from table_policy import EOS, MASK, SPEC, Table, V, accumulated, loss_of
+from table_policy import EOS, MASK, SPEC, Table, V, divided, gradient_of, loss_of, moved
 
 from dare_bench.errors import TrainingError, UsageError
 from dare_bench.seeds import key
+from dare_bench.trainers.rl.bgpo import BGPO
 from dare_bench.trainers.rl.cj_grpo import CJGRPO
 from dare_bench.trainers.rl.coupled_grpo import CoupledGRPO
 from dare_bench.trainers.rl.d1 import D1
+from dare_bench.trainers.rl.ebpo import EBPO
 from dare_bench.trainers.rl.espo import ESPO
+from dare_bench.trainers.rl.just_grpo import JustGRPO
 from dare_bench.trainers.rl.rollout import Rollouts
 from dare_bench.trainers.rl.surrogate import advantages
 from dare_bench.trainers.steps import StepShape
 from dare_bench.types import Event, Generation, ModelSpec
 
-ALGORITHMS = (D1, CoupledGRPO, CJGRPO, ESPO)
+ALGORITHMS = (D1, CoupledGRPO, CJGRPO, ESPO, JustGRPO, BGPO, EBPO)
 BLOCKS = ModelSpec("toy", MASK, (EOS,), None, None, V, 64, attention="block-causal", block_length=4)
 ANSWERS = (
     ((2, 4, 1, 3), 1.0),
@@ -35,32 +38,9 @@ EQUAL = tuple((answer, 0.3) for answer, _ in ANSWERS)
 
 
 def method(kind, spec=SPEC, **options):
-    given = {"num_generations": 3, "num_iterations": 3, "beta": 0.0, "max_completion_length": 4, **options}
+    few = {"num_mc": 3} if kind in (BGPO, EBPO) else {}
+    given = {"num_generations": 3, "num_iterations": 3, "beta": 0.0, "max_completion_length": 4, **few, **options}
     return kind(kind.settle(given, spec), spec, 4)
-
-
-def gradient(table):
-    return torch.cat([parameter.grad.flatten() for parameter in table.parameters()])
-
-
-def gradient_of(table, value):
-    parts = torch.autograd.grad(value, list(table.parameters()))
-    return torch.cat([part.flatten() for part in parts])
-
-
-def divided(algorithm, table, step, count, reference=None):
-    """Loss and gradient of a step in ``count`` forwards."""
-    table.zero_grad()
-    loss, metrics = accumulated(algorithm, step, table.losses, count, reference)
-    return loss, gradient(table), metrics
-
-
-def moved(table, by=0.05):
-    other, direction = deepcopy(table), Table(9)
-    with torch.no_grad():
-        for own, theirs in zip(other.parameters(), direction.parameters(), strict=True):
-            own += by * theirs
-    return other
 
 
 def reference_of(algorithm, table):
@@ -131,17 +111,18 @@ def test_old_values_are_those_of_the_sampling_policy_on_the_same_draws(kind):
         loss, _ = loss_of(algorithm, step, table.losses)
         wanted = -float((step.extra.advantage_U * step.extra.weight_U).sum())
         assert float(loss.detach()) == pytest.approx(wanted, abs=1e-4), "ratio 1 before the policy moves"
-        ratio_U = (now - before).exp()
+        ratio_U, a_U = (now - before).exp(), step.extra.advantage_U
+        if kind is BGPO:
+            ratio_U = torch.where(a_U >= 0, 1 + now - before, ratio_U)
         o = algorithm.options
         bound_U = ratio_U.clamp(1 - o.epsilon, 1 + o.epsilon)
-        a_U = step.extra.advantage_U
         by_hand = -torch.minimum(a_U * ratio_U, a_U * bound_U) @ step.extra.weight_U
         loss, _ = loss_of(algorithm, step, policy.losses)
         assert float(loss.detach()) == pytest.approx(float(by_hand), rel=1e-4, abs=1e-5)
         assert float((ratio_U - 1).abs().max()) > 1e-3
 
 
-@pytest.mark.parametrize("kind", [D1, CoupledGRPO, ESPO])
+@pytest.mark.parametrize("kind", [D1, CoupledGRPO, ESPO, BGPO, EBPO])
 def test_every_iteration_has_draws_of_its_own(kind):
     source = rollouts(method(kind, **({"p_mask_prompt": 0.5} if kind is D1 else {})), Table(), ANSWERS)
     looks = [source.step(i).looks.seen_T.tolist() for i in range(3)]
@@ -210,7 +191,7 @@ def test_the_penalty_is_beta_times_the_mean_of_the_units_kl(kind):
     loss, _, metrics = divided(algorithm, table, step, 1, reference)
     units = step.extra.units
     lr_U = (values(units, table.losses) - values(units, start.losses)).detach()
-    kl_U = 4 * lr_U**2 / 2 if kind is ESPO else torch.expm1(-lr_U) + lr_U
+    kl_U = {ESPO: 4 * lr_U**2 / 2, EBPO: lr_U**2 / 2}.get(kind, torch.expm1(-lr_U) + lr_U)
     wanted = float(kl_U @ step.extra.weight_U)
     assert loss == pytest.approx(0.5 * wanted, rel=1e-6)
     assert metrics["kl"][0] / metrics["kl"][1] == pytest.approx(wanted, rel=1e-6)
@@ -291,7 +272,7 @@ def test_estimators_that_mask_whole_completions_refuse_block_causal_families(kin
 
 def test_a_step_that_is_no_multiple_of_the_group_is_refused():
     with pytest.raises(
-        UsageError, match=r"8 completions of an optimizer step .* not a multiple of --num-generations 3; make them 9"
+        UsageError, match=r"8 completions of an optimizer step .* not a multiple of --num-generations 3; make them 6"
     ):
         Rollouts(method(D1), None, StepShape(4, 2), 0, 0)
 
@@ -315,4 +296,4 @@ def test_an_error_of_a_reward_in_another_process_is_raised_here_too():
     source = Rollouts.__new__(Rollouts)
     source.policy = SimpleNamespace(rewards=lambda prompts, texts: [], gather=lambda own: [own, "f:3: no sandbox"])
     with pytest.raises(TrainingError, match="could not be scored: f:3: no sandbox"):
-        source._rewards([], [])
+        source.scores([], [])

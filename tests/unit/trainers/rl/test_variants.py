@@ -15,7 +15,7 @@ from dare_bench.training.spec import train_spec
 from dare_bench.types import ModelSpec
 
 need_package("accelerate")
-ALGORITHMS = ("d1", "coupled_grpo", "cj_grpo", "espo")
+ALGORITHMS = ("d1", "coupled_grpo", "cj_grpo", "espo", "just_grpo", "bgpo", "spg", "mdpo")
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_the_default_batch_is_one_group():
         spec = train_spec(method=name, model="m", task="dare_sort", output_path="out", **fields)
         return spec.with_defaults(registry().get("trainer", name).load()).per_device_train_batch_size
 
-    assert [batch(name) for name in ALGORITHMS] == [6, 10, 6, 10]
+    assert [batch(name) for name in ALGORITHMS] == [6, 10, 6, 10, 16, 8, 6, 8]
     assert batch("d1", options={"num_generations": "4"}) == 4
     assert batch("coupled_grpo", options={"variant": "dare"}) == 8
     assert batch("d1", per_device_train_batch_size=12) == 12

@@ -176,14 +176,6 @@ def test_a_task_asked_once_stays_and_groups_are_made_anew() -> None:
     assert results["groups"]["g"]["acc,none"] == results["results"]["g"]["acc,none"] == 0.875
 
 
-def test_without_a_maker_groups_are_the_mean_of_the_parts() -> None:
-    parts = [part({0: 1.0}), part({0: 0.0})]
-    for (results, _), value in zip(parts, (0.25, 0.5), strict=True):
-        results["results"]["g"] = {"alias": "g", "acc,none": value, "acc_stderr,none": 0.1}
-        results["group_subtasks"] = {"g": ["t"]}
-    assert combine(parts)[0]["results"]["g"] == {"alias": "g", "acc,none": 0.375, "acc_stderr,none": "N/A"}
-
-
 def test_answers_known_of_each_repeat_are_joined() -> None:
     parts = [part({0: 1.0}), part({0: 0.0})]
     parts[0][1]["t"][0]["_answers"] = [{"extraction": "matched"}]

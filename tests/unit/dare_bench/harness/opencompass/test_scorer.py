@@ -5,7 +5,8 @@ from __future__ import annotations
 import collections
 import hashlib
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -140,13 +141,15 @@ gsm8k_datasets[0]['eval_cfg'].update(evaluator=dict(type=Slow), pred_postprocess
 
 
 @pytest.fixture
-def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     (tmp_path / "slow_module.py").write_text(MODULE)
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "slow_gen.py").write_text(CONFIG)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr("dare_bench.harness.opencompass.source.Scorer.__init__.__kwdefaults__", {"seconds": 1.0})
-    return {"tasks": "slow_gen", "include_path": str(tmp_path / "configs")}
+    yield {"tasks": "slow_gen", "include_path": str(tmp_path / "configs")}
+    for name in ("slow_module", "busy_module"):
+        sys.modules.pop(name, None)  # each test has files of its own
 
 
 def right(document: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
@@ -91,6 +92,19 @@ def test_equal_texts_and_numbers_need_no_worker(monkeypatch, truth, text, right)
 )
 def test_the_parts_of_d1(text, value):
     assert score("7", text, scheme="d1").value == value
+
+
+def test_its_requirements_are_checked_without_an_answer(monkeypatch):
+    need_package("math_verify")
+    monkeypatch.setattr("dare_bench.harness.common.scoring_process.why_not_enclosed", lambda: "no namespaces")
+    with pytest.raises(UsageError, match=r"the reward 'math' is scored by code .*no namespaces.*unsafe_no_sandbox"):
+        module.check({"scheme": "d1"})
+    module.check({"unsafe_no_sandbox": True})
+    with pytest.raises(UsageError, match="'sceme' is not a field of the reward 'math'"):
+        module.check({"sceme": "d1"})
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    with pytest.raises(UsageError, match=r"the reward 'math' needs math-verify; install it with: pip install"):
+        module.check({"unsafe_no_sandbox": True})
 
 
 def test_without_a_sandbox_it_is_refused_unless_allowed(monkeypatch):

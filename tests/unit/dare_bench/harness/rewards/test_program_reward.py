@@ -10,7 +10,7 @@ import pytest
 from require import lacks
 
 from dare_bench.errors import DataError, UsageError
-from dare_bench.harness.rewards.program import code_of, program
+from dare_bench.harness.rewards.program import check, code_of, program
 from dare_bench.sandbox import isolation
 from dare_bench.types import Reward, RewardPrompt
 
@@ -80,6 +80,17 @@ def test_programs_run_at_the_same_time(sandboxed):
 def test_a_program_without_end_is_wrong(sandboxed):
     texts = ["```python\ndef double(x):\n    while True: pass\n```", BODY]
     assert [r.accuracy for r in score(texts, options={"timeout": 3})] == [0, 1]
+
+
+def test_a_missing_sandbox_is_noticed_without_an_answer(monkeypatch):
+    monkeypatch.setattr("dare_bench.sandbox.isolation", lambda: "none")
+    with pytest.raises(
+        UsageError, match=r"'code' runs programs .*nothing isolates them.*set its option unsafe_no_sand"
+    ):
+        check({"timeout": 3})
+    check({"unsafe_no_sandbox": True})
+    monkeypatch.setattr("dare_bench.sandbox.isolation", lambda: "namespaces")
+    check({})
 
 
 def test_without_a_sandbox_it_is_refused(monkeypatch):

@@ -1,0 +1,36 @@
+"""Tokens of low confidence are masked again."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dare_bench.model_adapters.sampling.margins import of_swap
+from dare_bench.model_adapters.sampling.ranking import rank
+from dare_bench.model_adapters.sampling.strategies import Selection
+from dare_bench.model_adapters.sampling.strategies.quota import Quota
+from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
+
+
+class Rcr(Quota):
+    """As many masks are left after each forward as with ``quota``, at the positions of the block with the lowest
+    running confidence: that of its token when it was written, or of the proposal at a mask. So a written token is
+    masked again when the others are more confident (RCR, running confidence remasking; approximate). Unlike the
+    published code, tokens of earlier blocks are final."""
+
+    name = "rcr"
+    source = "RCR, MDPO, arXiv 2508.13148, autonomousvision/mdpo"
+    edits = True
+    remasks = True
+
+    def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
+        assert positions.score_N is not None
+        masked_N, row_N, rows = positions.masked_N, positions.row_N, positions.rows
+        score_N = torch.where(masked_N, proposal.score_N.double(), positions.score_N)
+        # The sensitivity of a written token's score is that of its position now, to first order.
+        ranked = rank(score_N, row_N, rows, proposal.sensitivity)
+        masks_R = torch.bincount(row_N[masked_N], minlength=rows)
+        kept_R: Tensor = ranked.count_R - (masks_R - positions.quota_R).clamp(min=0)
+        kept_N = ranked.rank_N < kept_R[row_N]
+        margin_R = torch.where(ranked.count_R > 0, of_swap(ranked, kept_R), float("inf"))
+        return Selection(masked_N & kept_N, margin_R, remasked_N=~masked_N & ~kept_N)

@@ -1,0 +1,328 @@
+"""SPG, BGPO, EBPO and JustGRPO: the identities of their bounds, on a policy that can be enumerated."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from types import SimpleNamespace
+
+import pytest
+import torch
+from completions import completion, rollouts, scored_positions, seen, values
+from table_policy import EOS, MASK, SPEC, Table, V, accumulated, elbo, masks
+
+from dare_bench.diffusion.forward import inputs
+from dare_bench.diffusion.laws import Law
+from dare_bench.errors import DecodingError, UsageError
+from dare_bench.trainers.rl import estimators
+from dare_bench.trainers.rl.bgpo import BGPO
+from dare_bench.trainers.rl.ebpo import EBPO
+from dare_bench.trainers.rl.espo import ESPO
+from dare_bench.trainers.rl.estimators import block_masked
+from dare_bench.trainers.rl.just_grpo import JustGRPO
+from dare_bench.trainers.rl.requirements import check_rollout
+from dare_bench.trainers.rl.spg import SPG
+from dare_bench.trainers.rl.surrogate import clipped, linearized
+from dare_bench.types import Capabilities, ModelSpec
+
+PROMPT, ANSWER = (0, 3), (2, 4, 1, 3)
+BLOCKS = ModelSpec("toy", MASK, (EOS,), None, None, V, 64, attention="block-causal", block_length=2)
+ANSWERS = (
+    ((2, 4, 1, 3), 1.0), ((0, EOS, EOS, EOS), 0.0), ((1, 1, EOS, 2), 0.2),
+    ((3, 3, 3, 3), 1.0), ((EOS, EOS, EOS, EOS), 0.0), ((4, 0, 2, EOS), 0.7),
+)  # fmt: skip
+
+
+def method(kind, spec=SPEC, **options):
+    given = {"num_generations": 3, "num_iterations": 2, "max_completion_length": 4, **options}
+    return kind(kind.settle(given, spec), spec, 4)
+
+
+def many(count, **fields):
+    return [completion(ANSWER, key=i, **fields) for i in range(count)]
+
+
+def gradient(algorithm, table, step, count):
+    table.zero_grad()
+    accumulated(algorithm, step, table.losses, count)
+    return torch.cat([parameter.grad.flatten() for parameter in table.parameters()])
+
+
+def context_free(table):
+    """The same policy without a context: the prediction of a position does not depend on the other tokens."""
+    with torch.no_grad():
+        table.emb[:] = table.emb[:1]
+    return table
+
+
+# SPG: masks
+
+
+def test_masks_lie_in_one_block_and_behind_it_and_only_the_completion_is_scored():
+    rows = many(60, scored=3)
+    units = block_masked(rows, MASK, 0, 2, 2, 0.5)
+    offset, blocks, inside = len(PROMPT), set(), set()
+    for look, places in zip(seen(units), scored_positions(units), strict=True):
+        hidden = [at for at, token in enumerate(look) if token == MASK]
+        assert offset + 3 in hidden and offset + 3 not in places, "tokens behind the end are hidden, and not scored"
+        assert places == [at for at in hidden if offset <= at < offset + 3]
+        assert places, "each look scores a token"
+        blocks.add(offset + 2 in places and not set(places) & {offset, offset + 1})
+        inside.add(len(set(places) & {offset, offset + 1}))
+    assert blocks == {True, False} and inside == {0, 1, 2}
+    pairs = [set(map(tuple, places)) for places in zip(*[iter(scored_positions(units))] * 2, strict=True)]
+    assert sum(len(pair) == 2 for pair in pairs) > 30, "the two draws of a completion take different blocks"
+
+
+def test_without_prompt_masks_tokens_before_the_block_are_seen():
+    for look in seen(block_masked(many(40), MASK, 0, 2, 2, 0.0)):
+        hidden = [at for at, token in enumerate(look) if token == MASK]
+        assert min(hidden) >= len(PROMPT), "the prompt is seen"
+        assert {4, 5} <= set(hidden) or min(hidden) >= 4, "all of it behind the block, and nothing before it"
+
+
+def test_draws_are_counter_based_and_differ_between_iterations():
+    rows = many(12)
+    assert seen(block_masked(rows, MASK, 0, 2, 2, 0.3))[8:12] == seen(block_masked(rows[4:6], MASK, 0, 2, 2, 0.3))
+    assert seen(block_masked(rows, MASK, 0, 2, 2, 0.3)) != seen(block_masked(rows, MASK, 1, 2, 2, 0.3))
+
+
+# SPG: bounds
+
+
+def by_hand(units, table, completion_index, power):
+    """Both bounds of a completion from the looks at it, token by token."""
+    nll_N = table.losses(inputs(units.looks, SPEC)).detach()
+    terms: dict[int, float] = {}
+    lower, draws = 0.0, 0
+    for look in range(len(units.looks)):
+        if int(units.sample_R[look]) != completion_index:
+            continue
+        draws += 1
+        mine = units.looks.look_N == look
+        columns = units.looks.batch.column_T[units.looks.at_N[mine]].tolist()
+        share = len(columns) / 4
+        lower += float(-nll_N[mine].mean())
+        for column, nll in zip(columns, nll_N[mine].tolist(), strict=True):
+            terms[column] = terms.get(column, 0.0) + math.exp(-power * nll) / share
+    upper = [math.log(term / draws) / power for term in terms.values()]
+    return lower / draws, sum(upper) / len(upper)
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 1.5])
+def test_both_bounds_are_those_of_the_paper(power):
+    table = Table()
+    units = block_masked(many(5), MASK, 0, 3, 2, 0.2)
+    nll_N = table.losses(inputs(units.looks, SPEC)).detach()
+    for i in range(5):
+        lower, upper = by_hand(units, table, i, power)
+        assert float(units.values(nll_N)[i]) == pytest.approx(lower)
+        assert float(units.upper(nll_N, power)[i]) == pytest.approx(upper)
+
+
+def exact_upper(table, power):
+    """The upper bound with all masks instead of draws: 1 / power log of the expectation of p^power / share."""
+    whole, total = torch.tensor([*PROMPT, *ANSWER]), torch.zeros(4, dtype=torch.float64)
+    for mask, chance in masks(4):
+        hidden = torch.cat([torch.zeros(2, dtype=torch.bool), mask])
+        p = table(torch.where(hidden, MASK, whole)).softmax(-1)[torch.arange(6), whole][2:].detach()
+        total += torch.where(mask, p**power * chance * 4 / int(mask.sum()), 0.0)
+    return float(total.log().sum() / power)
+
+
+def test_the_upper_bound_is_a_power_mean_that_starts_at_the_elbo():
+    """Its weights sum to 1 for each token, so that it grows with the power, from the ELBO on."""
+    table = Table()
+    powers = (1e-6, 0.3, 1.0, 1.5, 4.0)
+    bounds = [exact_upper(table, power) for power in powers]
+    assert bounds[0] == pytest.approx(float(elbo(table, PROMPT, ANSWER).detach()), abs=1e-4)
+    assert bounds == sorted(bounds) and bounds[-1] - bounds[0] > 0.05
+
+
+def test_without_context_both_bounds_are_equal():
+    table = context_free(Table())
+    assert exact_upper(table, 1.5) == pytest.approx(float(elbo(table, PROMPT, ANSWER).detach()))
+
+
+@pytest.mark.parametrize(("negative", "share"), [("mix", 0.5), ("eubo", 1.0), ("elbo", 0.0), ("zero", None)])
+def test_the_sign_of_the_advantage_chooses_the_bound(negative, share):
+    table, algorithm = Table(), method(SPG, negative=negative)
+    step = rollouts(algorithm, table, ANSWERS).step(0)
+    nll_N, surrogate = table.losses(algorithm.inputs(step.looks)).detach(), step.extra
+    lower_U, upper_U = surrogate.units.values(nll_N), surrogate.units.upper(nll_N, 1.5)
+    other_U = 0 * lower_U if share is None else share * upper_U + (1 - share) * lower_U
+    bound_U = torch.where(surrogate.advantage_U > 0, lower_U, other_U)
+    scored = torch.tensor([4, 2, 3, 4, 1, 4]).double()
+    wanted = -float((surrogate.advantage_U * bound_U * scored).sum() / scored.sum())
+    assert float(algorithm.loss(step, nll_N, None)[0]) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("negative", ["mix", "elbo"])
+def test_the_gradient_of_spg_does_not_depend_on_the_division(negative):
+    table, algorithm = Table(), method(SPG, negative=negative)
+    step = rollouts(algorithm, table, ANSWERS).step(0)
+    whole = gradient(algorithm, table, step, 1)
+    assert float(whole.norm()) > 1e-3
+    for count in (2, 5, len(step.looks) + 1):
+        torch.testing.assert_close(gradient(algorithm, table, step, count), whole, rtol=1e-9, atol=1e-12)
+    if negative == "elbo":
+        assert not algorithm.needs_values(step), "the policy gradient of an ELBO needs no pass for values"
+
+
+def test_equal_rewards_teach_nothing_and_a_rollout_needs_no_old_values():
+    table, algorithm = Table(), method(SPG)
+    source = rollouts(algorithm, table, tuple((answer, 0.3) for answer, _ in ANSWERS))
+    assert torch.count_nonzero(gradient(algorithm, table, source.step(0), 1)) == 0
+    assert source.rollout.old == [] and table.forwards == 2, "values and gradient of the first step, nothing before it"
+    source.step(1)
+
+
+def test_ratios_and_penalties_are_no_settings_of_spg():
+    for name in ("epsilon", "beta", "dual_clip", "importance_cap"):
+        with pytest.raises(UsageError, match=f"spg has no setting '{name}'"):
+            SPG.settle({name: 0.1}, SPEC)
+
+
+# BGPO
+
+
+@pytest.mark.parametrize("advantage", [1.3, -0.7])
+def test_the_linear_bound_is_below_the_objective_and_equal_to_it_at_ratio_one(advantage):
+    torch.manual_seed(0)
+    for spread in (0.01, 0.3, 2.0):
+        d_U = (torch.randn(16, dtype=torch.float64) * spread).requires_grad_()
+        a_U = torch.full((16,), advantage, dtype=torch.float64)
+        loss_U, _ = linearized(d_U, a_U, 1e9, 1e9)
+        assert float(-loss_U.detach().mean()) <= advantage * math.exp(float(d_U.detach().mean())) + 1e-12
+    d_U = torch.zeros(16, dtype=torch.float64, requires_grad=True)
+    loss = linearized(d_U, a_U, 0.2, 0.2)[0].mean()
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(-advantage)
+    assert d_U.grad.tolist() == pytest.approx([-advantage / 16] * 16), "the gradient of the mean ELBO times A"
+
+
+def test_a_large_fall_of_a_good_draw_is_finite():
+    """DARE computes exp(log(1 + d)), which is not a number for d <= -1."""
+    d_U = torch.tensor([-1.5, -1.0, 0.1], dtype=torch.float64, requires_grad=True)
+    loss_U, active_U = linearized(d_U, torch.ones(3, dtype=torch.float64), 0.2, 0.2)
+    loss_U.sum().backward()
+    assert loss_U.tolist() == pytest.approx([0.5, 0.0, -1.1]) and d_U.grad.tolist() == [-1.0, -1.0, -1.0]
+    assert not active_U.any(), "a clip would take the gradient that brings the ratio back"
+
+
+def test_the_clip_is_active_only_where_the_ratio_left_its_range():
+    d_U = torch.tensor([0.5, 0.1, -0.5, 0.5, -0.1, -0.5], dtype=torch.float64)
+    a_U = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0, -1.0], dtype=torch.float64)
+    assert linearized(d_U, a_U, 0.2, 0.2)[1].tolist() == [True, False, False, False, False, True]
+
+
+def test_draws_of_bgpo_are_units_and_their_mean_is_the_elbo():
+    table, algorithm = Table(), method(BGPO, num_mc=4)
+    rows = many(3)
+    units = algorithm.units(rows, 0, 0)
+    assert units.sample_U.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    v_U = values(units, table.losses).detach()
+    wanted = float(elbo(table, PROMPT, ANSWER).detach()) / 4
+    every = torch.cat([values(algorithm.units(many(400), i, 0), table.losses).detach() for i in range(10)])
+    assert float(every.mean()) == pytest.approx(wanted, abs=3 * float(every.std()) / len(every) ** 0.5 * 2)
+    together = estimators.elbo(rows, MASK, 0, Law("counts", 4))
+    torch.testing.assert_close(values(together, table.losses).detach(), v_U.view(3, 4).mean(1))
+
+
+def test_counts_cover_every_number_of_masks_once_over_as_many_draws_as_tokens():
+    units = method(BGPO, num_mc=4).units(many(5), 0, 0)
+    counts = torch.bincount(units.looks.look_N).view(5, 4)
+    assert [sorted(row) for row in counts.tolist()] == [[1, 2, 3, 4]] * 5
+    fresh = [method(BGPO, num_mc=1).units(many(200), i, 0).looks.look_N.bincount().tolist() for i in (0, 1)]
+    assert fresh[0] != fresh[1] and set(fresh[0]) == set(fresh[1]) == {1, 2, 3, 4}, "an iteration has levels of its own"
+
+
+# EBPO
+
+
+def test_one_block_and_one_draw_is_an_elbo_that_is_not_divided_by_the_length():
+    table, rows = Table(), many(4)
+    wanted = estimators.elbo(rows, MASK, 0, Law("counts", 1))
+    units = method(EBPO, num_mc=1).units(rows, 0, 0)
+    v_U, divided_U = values(units, table.losses).detach(), values(wanted, table.losses).detach()
+    torch.testing.assert_close(v_U, 4 * divided_U)
+    pair = values(method(ESPO, num_mc=1).units(many(2000), 0, 0), table.losses).detach()
+    many_U = values(method(EBPO, num_mc=2).units(many(2000), 0, 0), table.losses).detach() / 4
+    assert float(pair.mean()) == pytest.approx(float(many_U.mean()), abs=0.05), "both estimate the ELBO"
+
+
+def test_every_block_of_every_draw_has_a_mask_and_levels_lie_on_one_grid():
+    algorithm = method(EBPO, BLOCKS, num_mc=2)
+    units = algorithm.units(many(50), 0, 0)
+    counts = {0: set(), 1: set()}
+    for look, places in enumerate(scored_positions(units)):
+        blocks = [sum(at // 2 == block for at in places) for block in (1, 2)]
+        assert min(blocks) >= 1
+        counts[look % 2].add(tuple(blocks))
+        coefficient_N = units.coefficient_N[units.looks.look_N == look]
+        assert coefficient_N.tolist() == pytest.approx([1 / blocks[at // 2 - 1] for at in places]), "s / k / draws"
+    # Four cells at distance 1/4: over both draws each block has one level below 1/2 and one above, or all are equal.
+    assert counts[0] | counts[1] == {(1, 1), (1, 2), (2, 1), (2, 2)}
+    assert len(units.sample_U) == 50, "one ratio for a completion"
+
+
+def test_the_clip_in_the_logarithm_is_the_clip_of_the_ratio_and_its_gradient():
+    lr_U = torch.linspace(-2, 2, 41, dtype=torch.float64).requires_grad_()
+    for advantage in (1.0, -1.0):
+        a_U = torch.full((41,), advantage, dtype=torch.float64)
+        low, high = math.log1p(-0.2), math.log1p(0.2)
+        logs = torch.minimum(lr_U, torch.tensor(high)) if advantage > 0 else torch.maximum(lr_U, torch.tensor(low))
+        ours, theirs = clipped(lr_U, a_U, 0.2, 0.2)[0], -a_U * logs.exp()
+        torch.testing.assert_close(ours, theirs)
+        (g1,), (g2,) = (torch.autograd.grad(loss.sum(), lr_U, retain_graph=True) for loss in (ours, theirs))
+        torch.testing.assert_close(g1, g2)
+    huge_U = torch.tensor([1e4, -1e4], dtype=torch.float64, requires_grad=True)
+    loss_U, _ = clipped(huge_U, -torch.ones(2, dtype=torch.float64), 0.2, 0.2)
+    loss_U.sum().backward()
+    assert torch.isfinite(loss_U).all() and torch.isfinite(huge_U.grad).all()
+
+
+# JustGRPO
+
+
+def chain(table, answer):
+    """Log-probability of an answer written left to right, by hand."""
+    total = 0.0
+    for at, token in enumerate(answer):
+        row = torch.tensor([*PROMPT, *answer[:at], *[MASK] * (len(answer) - at)])
+        total += float(table(row)[len(PROMPT) + at].log_softmax(-1)[token].detach())
+    return total
+
+
+def test_the_chain_sums_to_one_over_all_answers():
+    table, algorithm, total = Table(), method(JustGRPO), 0.0
+    rows = [completion(answer, key=i) for i, answer in enumerate(product(range(V), repeat=3))]
+    units = algorithm.units(rows, 0, 0)
+    logp_S = torch.zeros(len(rows), dtype=torch.float64)
+    logp_S.index_add_(0, units.sample_U, values(units, table.losses).detach())
+    total = float(logp_S.exp().sum())
+    assert total == pytest.approx(1.0)
+    assert float(logp_S[5]) == pytest.approx(chain(table, rows[5].tokens))
+
+
+def test_ragged_answers_do_not_change_each_other():
+    table, algorithm = Table(), method(JustGRPO)
+    rows = [completion(ANSWER[:n], key=n) for n in (1, 2, 4)]
+    together = values(algorithm.units(rows, 0, 0), table.losses).detach()
+    alone = torch.cat([values(algorithm.units([row], 0, 0), table.losses).detach() for row in rows])
+    torch.testing.assert_close(together, alone)
+
+
+def test_the_temperature_of_the_rollout_divides_the_logits_of_the_learner():
+    for temperature in (1.0, 0.5):
+        algorithm = method(JustGRPO, temperature=temperature)
+        assert algorithm.inputs(algorithm.units(many(1), 0, 0).looks).temperature == temperature
+
+
+def test_the_order_of_the_rollout_is_no_setting():
+    model = SimpleNamespace(
+        capabilities=Capabilities(trajectory=True, logprobs=True, row_keyed_randomness=True), spec=SPEC
+    )
+    algorithm = method(JustGRPO, rollout={"strategy": "quota"})
+    with pytest.raises(DecodingError, match="rollout strategy='quota': just_grpo samples with strategy=sequential"):
+        check_rollout(algorithm, model, None)

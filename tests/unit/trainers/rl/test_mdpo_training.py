@@ -1,0 +1,73 @@
+"""Trainings with MDPO: resume inside a rollout, and what is refused before one begins."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from require import need_package
+
+from dare_bench.errors import DareError, UsageError
+from dare_bench.training.run import train
+
+need_package("accelerate")
+FIELDS = {"method": "mdpo", "model": "tiny-llada-base", "task": "dare_arithmetic", "rows": 64, "num_generations": 4,
+          "num_iterations": 3, "temperature": 1.0, "sample_train_steps": 2, "reward": {"format_weight": 0.5},
+          "learning_rate": 1e-4, "warmup_steps": 0, "per_device_train_batch_size": 8, "max_steps": 4, "save_steps": 1,
+          "logging_steps": 1, "report_to": ()}  # fmt: skip
+
+
+def test_a_training_resumed_inside_a_rollout_ends_with_the_same_bits(tmp_path):
+    """With a sampler that masks tokens again, and a penalty."""
+    fields = {**FIELDS, "rollout": {"strategy": {"name": "rcr", "steps": 2}}, "beta": 0.02}
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    train(**fields, output_path=str(whole))
+    for step in (1, 2):
+        shutil.copytree(whole, out)
+        for folder in out.glob("checkpoint-*"):
+            if int(folder.name.partition("-")[2]) > step:
+                shutil.rmtree(folder)
+        for file in ("lineage.json", "model.safetensors", "trainer_state.json"):
+            (out / file).unlink()
+        (out / "train.json").write_text((out / "train.json").read_text().replace('"complete"', '"running"'))
+        saved = json.loads((out / f"checkpoint-{step}" / "rollout.json").read_text())
+        assert all(len(c["predictions"]) == 2 for c in saved[0]["completions"])
+        train(**fields, output_path=str(out))
+        assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+        shutil.rmtree(out)
+    state = json.loads((whole / "trainer_state.json").read_text())
+    losses = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+    assert len(set(losses)) == 4, "a training that does not move would pass too"
+    assert 0 <= state["log_history"][0]["over_denoising"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            {"rollout": {"block_length": 2}},
+            r"rollout block_length=2: mdpo scores the whole answer .* omit it, or give 4",
+        ),
+        ({"rollout": {"predictions": False}}, r"mdpo samples with predictions=True; omit it"),
+        (
+            {"method": "cj_grpo", "rollout": {"strategy": "rcr"}},
+            r"cj_grpo: the sampler rewrites tokens \(strategy 'rcr'",
+        ),
+        ({"method": "d1", "rollout": {"strategy": "rcr"}}, r"d1: the sampler rewrites tokens \(strategy 'rcr'\)"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_first(tmp_path, more, said):
+    fields = {name: value for name, value in FIELDS.items() if name != "sample_train_steps"}
+    with pytest.raises(UsageError, match=said) as caught:
+        train(**{**fields, **more}, max_completion_length=4, output_path=str(tmp_path / "out"))
+    assert "\n" not in str(caught.value) and not (tmp_path / "out" / "train.json").exists()
+
+
+def test_a_model_that_records_no_predictions_is_refused(tmp_path, monkeypatch):
+    from dare_bench.model_adapters.native import NativeModel
+
+    monkeypatch.setattr(NativeModel, "capabilities", replace(NativeModel.capabilities, predictions=False))
+    with pytest.raises(DareError, match=r"mdpo needs a model that can record the answer .*capability 'predictions'"):
+        train(**FIELDS, output_path=str(tmp_path / "out"))

@@ -1,0 +1,103 @@
+"""Checkpoints of a training: their folders, and errors that name one that is damaged or cannot be written.
+
+A checkpoint is complete when it contains ``lineage.json``, which is written last; incomplete folders are removed.
+transformers silently continues without the optimizer's state, which would be another training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from transformers import TrainerState
+
+from dare_bench.errors import CheckpointError, SaveError, TrainingError
+
+LINEAGE = "lineage.json"
+STATE = "trainer_state.json"
+_FOLDER = re.compile(r"checkpoint-(\d+)$")
+_READ_ERRORS = (
+    CheckpointError, OSError, RuntimeError, ValueError, TypeError, KeyError, EOFError, pickle.UnpicklingError,
+)  # fmt: skip
+_FULL = 1 << 20
+"""Free bytes below which a failed write is explained by a full disk."""
+
+
+def checkpoints(out: Path) -> dict[int, Path]:
+    """The complete checkpoints in ``out`` by step, in order."""
+    return {step: folder for step, folder in sorted(_folders(out)) if (folder / LINEAGE).is_file()}
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step of ``checkpoint-N``, N."""
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def remove(checkpoint: Path) -> None:
+    """Remove a checkpoint, ``lineage.json`` first: what a kill leaves must not count as complete."""
+    (checkpoint / LINEAGE).unlink(missing_ok=True)
+    shutil.rmtree(checkpoint)
+
+
+def remove_incomplete(out: Path) -> None:
+    """Remove what kills have left in ``out``."""
+    for _, folder in _folders(out):
+        if not (folder / LINEAGE).is_file():
+            remove(folder)
+
+
+def check_complete(folder: Path) -> None:
+    """Raise TrainingError if a file that an uninterrupted training depends on is missing or cannot be read."""
+    required = {
+        STATE: STATE,
+        "scheduler.pt": "scheduler.pt",
+        "optimizer*": "optimizer.pt",
+        "rng_state*": "rng_state.pth",
+    }
+    missing = [name for pattern, name in required.items() if not any(folder.glob(pattern))]
+    if missing:
+        raise _damaged(folder, f"{', '.join(missing)} is missing")
+    with reading_checkpoint(folder):
+        TrainerState.load_from_json(str(folder / STATE))
+
+
+@contextlib.contextmanager
+def reading_checkpoint(folder: Path | str | None) -> Iterator[None]:
+    """Turn errors of reading the checkpoint into a TrainingError that names it."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except _READ_ERRORS as error:
+        if folder is None:
+            raise
+        raise _damaged(Path(folder), f"it cannot be read: {str(error).splitlines()[0][:150]}") from error
+
+
+@contextlib.contextmanager
+def writing_checkpoint(folder: Path) -> Iterator[None]:
+    """Turn errors of writing the checkpoint into a SaveError that names it (torch and safetensors raise their own
+    errors, not all with a reason)."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (OSError, RuntimeError, SafetensorError) as error:
+        full = shutil.disk_usage(folder.parent).free < _FULL
+        reason = "no space left on device" if full else str(error).splitlines()[0][:150]
+        remedy = "free some space" if full else "fix that"
+        raise SaveError(f"cannot write {folder}: {reason}; {remedy} and run the same command again") from error
+
+
+def _damaged(folder: Path, reason: str) -> TrainingError:
+    return TrainingError(f"{folder} is damaged ({reason}); remove it to resume from the previous checkpoint")
+
+
+def _folders(out: Path) -> list[tuple[int, Path]]:
+    return [(int(match[1]), path) for path in out.glob("checkpoint-*") if (match := _FOLDER.search(path.name))]

@@ -1,0 +1,197 @@
+"""d-TreeRPO (arXiv 2512.09675): local advantages in a tree of completions, and self-distillation that grows with time.
+
+    v_i = log p(y_i | canvas of the parent) for the tokens that went from mask to token between parent and child,
+    A = value of the child - mean value of its siblings,    token PPO and KL k3, mean over tokens of a child, children
+
+One look at a parent gives the values of all its children. A segment that is written in several forwards is scored as if
+it were written in one, an estimate whose error falls as the predictions become more confident. Hence the second term,
+
+    lambda(p) mean over parents and positions of KL(q || p(. | canvas of the parent)),    p = step / steps,
+    lambda(p) = lambda_max (exp(gamma p) - 1) / (exp(gamma) - 1),    q = softmax(A / tau(p)) over the tokens of the
+    children with A > 0,    tau(p) = tau_max (1 - p)^b
+
+Source: sections 3 and 4, and THU-BPM/d-TreeRPO, which takes one parent a step where this takes all. DARE counts
+rollouts, not steps, against a fixed 30,000 of them, and its term sees only siblings that share a micro-batch; here it
+sees all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from dare_bench.errors import UsageError
+from dare_bench.protocols import LoadedModel
+from dare_bench.trainers.objective import Losses, Metrics
+from dare_bench.trainers.rl.distillation import distilled_positions, strength, targets, temperature
+from dare_bench.trainers.rl.estimators import Completion, Units, from_parents
+from dare_bench.trainers.rl.options import EndOptions, RatioOptions
+from dare_bench.trainers.rl.policy_gradient import PolicyGradient, Surrogate
+from dare_bench.trainers.rl.requirements import CAPABILITIES
+from dare_bench.trainers.rl.rollout import Rollout
+from dare_bench.trainers.rl.surrogate import Advantage
+from dare_bench.trainers.rl.tree import TreeRollouts, TreeShape
+from dare_bench.trainers.steps import Step, StepShape
+from dare_bench.training.rows import Tokens
+from dare_bench.training.spec import TrainSpec
+from dare_bench.types import Request
+
+
+class DTreeRPOOptions(EndOptions, RatioOptions):
+    """Settings of ``dtreerpo``."""
+
+    num_generations: int = Field(16, ge=2, description="Completions of each prompt: the leaves of its tree.")
+    tree_branch_factor: int = Field(
+        4, ge=1, description="Children of a node below the root; the root has as many as the leaves need."
+    )
+    tree_contraction_factor: int = Field(
+        2, ge=1, description="Levels of the tree: it branches after each of these parts of a completion's forwards."
+    )
+    num_iterations: int = Field(12, ge=1, description="Optimizer steps on each rollout.")
+    temperature: float = Field(0.9, gt=0, description="Temperature of the rollout.")
+    advantage: Advantage = Field("leave_one_out", description="Advantages among siblings.")
+    epsilon: float = Field(0.4, ge=0, description="Clip range of the ratio.")
+    beta: float = Field(0.01, ge=0, description="Strength of the KL penalty to the reference; 0 needs no reference.")
+    distillation: float = Field(3e-3, ge=0, description="Strength of self-distillation at the end of its schedule.")
+    distillation_growth: float = Field(2.0, gt=0, description="Growth of that strength with time (gamma).")
+    distillation_temperature: float = Field(2.0, gt=0, description="First temperature of the target (tau_max).")
+    distillation_cooling: float = Field(0.7, gt=0, description="Exponent of the temperature's fall with time.")
+    distillation_steps: int | None = Field(
+        None, ge=1, description="Optimizer steps of the schedule (default: those of the training)."
+    )
+
+    @model_validator(mode="after")
+    def _grows(self) -> DTreeRPOOptions:
+        below = self.tree_branch_factor ** (self.tree_contraction_factor - 1)
+        if self.num_generations % below or self.num_generations < 2 * below:
+            near = max(2, round(self.num_generations / below)) * below
+            raise ValueError(
+                f"num_generations={self.num_generations}: the leaves of a tree are a multiple of tree_branch_factor ** "
+                f"(tree_contraction_factor - 1) = {below}, at least {2 * below}; give {near}, or another branch factor"
+            )
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeSurrogate(Surrogate):
+    """With the self-distillation term: sum of ``distilled_U`` (``log_target_U`` - v_u), times ``strength``."""
+
+    distilled_U: Tensor
+    log_target_U: Tensor
+    strength: float
+
+
+class DTreeRPO(PolicyGradient):
+    """d-TreeRPO."""
+
+    name = "dtreerpo"
+    about = "d-TreeRPO: local advantages in a tree of completions (arXiv 2512.09675)"
+    estimator = "the canvas at which siblings branch"
+    paper, code = "arXiv 2512.09675", "THU-BPM/d-TreeRPO"
+    Options = DTreeRPOOptions
+    learning_rate = lora_learning_rate = 3e-5
+    capabilities: ClassVar = {
+        **CAPABILITIES,
+        "canvas": "go on from a partly decoded canvas",
+        "end_turn": "end an answer after a given forward",
+    }
+    training_defaults: ClassVar = {
+        "adam_beta2": 0.99,
+        "weight_decay": 0.1,
+        "max_grad_norm": 0.2,
+        "lr_scheduler_type": "constant_with_warmup",
+    }
+    variants: ClassVar = {"dare": {"distillation_steps": 360_000}}  # 30,000 rollouts of 12 steps
+    steps = 1
+    """Optimizer steps of the training; the source of rollouts sets it."""
+
+    @property
+    def tree(self) -> TreeShape:
+        """The tree of a prompt."""
+        o = self.options
+        inner = (o.tree_branch_factor,) * (o.tree_contraction_factor - 1)
+        return TreeShape((o.num_generations // math.prod(inner), *inner))
+
+    def source(self, data: Tokens, shape: StepShape, seed: int, process: int = 0) -> TreeRollouts:
+        self.seed = seed
+        return TreeRollouts(self, data, shape, seed, process)
+
+    def check(self, spec: TrainSpec, model: LoadedModel, data: Tokens) -> None:
+        super().check(spec, model, data)
+        if scale := getattr(model.resolve(self.request(())), "cfg_scale", 0):
+            raise UsageError(f"rollout cfg_scale={scale:g}: the learner of {self.name} has no guidance; omit it")
+        prompt = data.items[0][0].prompt
+        turns = model.forwards(Request("0", "generate", prompt, decoding=self.request(prompt)))
+        if turns < (levels := len(self.tree.branches)):
+            raise UsageError(
+                f"tree_contraction_factor={levels}: each level needs a forward of the sampler, and a completion takes "
+                f"{turns}; give at most {turns}, or more --rollout steps=N"
+            )
+
+    def looks(self, sampled: int) -> float:
+        """One for each node with children."""
+        return self.tree.parents / self.tree.leaves
+
+    def forwards_of_completion(self, spec: TrainSpec, sampled: int) -> tuple[float, float, float]:
+        rollout, score, update = super().forwards_of_completion(spec, sampled)
+        return rollout * self.tree.forwards_of_leaf, score, update
+
+    def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
+        return from_parents(completions, self.spec.mask_id)
+
+    # -- self-distillation ---------------------------------------------------------------------------------------
+
+    def schedule(self, number: int) -> tuple[float, float]:
+        """The strength and the temperature of self-distillation in an optimizer step, counted from 0."""
+        o = self.options
+        p = min(1.0, number / (o.distillation_steps or self.steps))
+        most, first = o.distillation, o.distillation_temperature
+        return strength(p, most, o.distillation_growth), temperature(p, first, o.distillation_cooling)
+
+    def step(self, rollout: Rollout, number: int, iteration: int, completions: int) -> Step:
+        step = super().step(rollout, number, iteration, completions // self.tree.leaves * self.tree.nodes)
+        weight, tau = self.schedule(number)
+        looks, advantage_U = step.extra.units.looks, self._distilled(rollout, step.extra)
+        weight_U, log_target_U = targets(looks.at_N, looks.target_N, advantage_U, tau)
+        total, given = rollout.distilled_total, vars(step.extra)
+        surrogate = TreeSurrogate(
+            **given,
+            distilled_U=weight_U / max(total, 1),
+            log_target_U=log_target_U,
+            strength=weight if total else 0.0,
+        )
+        return replace(step, extra=surrogate)
+
+    def _distilled(self, rollout: Rollout, surrogate: Surrogate) -> Tensor:
+        """The advantages of units, 0 where there is nothing to distill."""
+        taught = distilled_positions(rollout.completions, rollout.advantage)
+        looks = surrogate.units.looks
+        places = zip(surrogate.completion_U.tolist(), looks.batch.column_T[looks.at_N].tolist(), strict=True)
+        records = [(rollout.completions[number], column) for number, column in places]
+        taught_U = torch.tensor(
+            [(c.parent, column - len(c.prompt)) in taught for c, column in records], dtype=torch.bool
+        )
+        return torch.where(taught_U, surrogate.advantage_U, 0.0)
+
+    def needs_values(self, step: Step) -> bool:
+        return super().needs_values(step) or step.extra.strength > 0  # equal in all processes
+
+    def loss(self, step: Step, nll_N: Tensor, reference: Losses | None) -> tuple[Tensor, Metrics]:
+        loss, metrics = super().loss(step, nll_N, reference)
+        return loss + step.extra.strength * self._divergence(step, nll_N), metrics
+
+    def _divergence(self, step: Step, nll_N: Tensor) -> Tensor:
+        """This process's part of the mean of KL(q || p) over parents and positions, in nats."""
+        surrogate = step.extra
+        return torch.dot(surrogate.distilled_U, surrogate.log_target_U - surrogate.units.values(nll_N))
+
+    def observe(self, step: Step, nll_N: Tensor) -> Metrics:
+        """How far predictions are from the targets; the shares of the processes sum to 1."""
+        share = float(step.extra.distilled_U.sum())
+        return {"distillation": (float(self._divergence(step, nll_N)), share)} if share else {}

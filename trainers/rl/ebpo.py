@@ -1,0 +1,52 @@
+"""EBPO (LLaDA2.1 report, arXiv 2602.08676): one ratio a sequence, from ELBO estimates of all its blocks.
+
+    log ratio = mean over draws of the sum over blocks of (ELBO of the block - old ELBO),    not divided by the length
+
+All blocks of a draw are seen in one forward, each with masks of its own; the levels of (draw, block) cells lie on one
+grid. Models without blocks (LLaDA, Dream) take the whole completion as one. The report has no code and no settings:
+these are DARE's. Its clip in the logarithm equals the clip of the ratio. Source: equations 4 and 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pydantic import Field
+
+from dare_bench.trainers.rl.estimators import Completion, Units, elbo
+from dare_bench.trainers.rl.options import RatioOptions
+from dare_bench.trainers.rl.policy_gradient import PolicyGradient, counts_of
+
+
+class EBPOOptions(RatioOptions):
+    """Settings of ``ebpo``."""
+
+    num_mc: int = Field(16, ge=1, description="Masks of a completion.")
+
+
+class EBPO(PolicyGradient):
+    """EBPO."""
+
+    name = "ebpo"
+    about = "EBPO: sequence ratios of ELBOs, all blocks in one forward (arXiv 2602.08676)"
+    estimator = "ELBO, all blocks in one forward"
+    unit = "sequence"
+    kl = "k2"
+    paper, code = "arXiv 2602.08676", "yjyddq/DARE"
+    Options = EBPOOptions
+    families = "any"
+    learning_rate = lora_learning_rate = 5e-7
+    training_defaults: ClassVar = {
+        "adam_beta2": 0.999,
+        "weight_decay": 0.01,
+        "max_grad_norm": 1.0,
+        "lr_scheduler_type": "constant",
+    }
+
+    def looks(self, sampled: int) -> float:
+        return float(self.options.num_mc)
+
+    def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
+        law = counts_of(self.spec, self.options.num_mc)
+        return elbo(completions, self.spec.mask_id, iteration, law, normalized=False)

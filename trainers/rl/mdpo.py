@@ -1,0 +1,146 @@
+"""MDPO (arXiv 2508.13148): rewards on the answers that the sampler's forwards predict.
+
+    v_i = log p(token that forward t predicted at mask i | the canvas before forward t),    token PPO with the advantage
+    A_t L / number of masks before t,    KL k2, averaged over the masks of a forward, forwards, and completions
+
+A_t is the group advantage of forward t (``step_rewards.py`` has the formula), L the length of the canvas. A prompt is
+trained on the K forwards with the largest sum of |A_t| over its completions. The targets include tokens that a forward
+proposed and did not write. The sampler may mask tokens again: ``--rollout strategy=rcr`` is the paper's running
+confidence remasking.
+
+Source: the published code; the defaults are those of its command. It and DARE also multiply the loss of a token by the
+sampler's probability of it (``confidence_weights``), and then the loss is no policy gradient. The published filter of
+prompts, which keeps those on which some forward is right and the last one is not, is not built; the metric
+``over_denoising`` is the share of such completions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from dare_bench.errors import DecodingError, UsageError
+from dare_bench.protocols import LoadedModel
+from dare_bench.trainers.objective import Metrics
+from dare_bench.trainers.rl.estimators import Completion, Units, predicted
+from dare_bench.trainers.rl.options import EndOptions, RatioOptions
+from dare_bench.trainers.rl.policy_gradient import PolicyGradient
+from dare_bench.trainers.rl.requirements import CAPABILITIES
+from dare_bench.trainers.rl.rollout import Rollouts
+from dare_bench.trainers.rl.step_rewards import Chosen, choose, distinct_rewards, predictions
+from dare_bench.trainers.rl.surrogate import Aggregation
+from dare_bench.training.rows import Tokens
+from dare_bench.training.spec import TrainSpec
+from dare_bench.types import Generation, ModelSpec, RewardPrompt
+
+
+class MDPOOptions(EndOptions, RatioOptions):
+    """Settings of ``mdpo``."""
+
+    temperature: float = Field(0.4, gt=0, description="Temperature of the rollout.")
+    beta: float = Field(0.02, ge=0, description="Strength of the KL penalty to the reference; 0 needs no reference.")
+    aggregation: Aggregation = Field("transition", description="How the losses of units are averaged.")
+    score_after_eos: bool = Field(True, description="Score the tokens after the first EOS too.")
+    sample_train_steps: int = Field(8, ge=1, description="Forwards of the sampler that each prompt is trained on.")
+    confidence_weights: bool = Field(
+        False,
+        description="Multiply the loss of a token by its probability when it was sampled, as published code does.",
+    )
+
+
+class MDPO(PolicyGradient):
+    """MDPO."""
+
+    name = "mdpo"
+    about = "MDPO: rewards on the answers that forwards predict (arXiv 2508.13148)"
+    estimator = "the canvas before the forwards of the sampler with the largest advantages, all its masks"
+    kl = "k2"
+    paper, code = "arXiv 2508.13148", "autonomousvision/mdpo"
+    Options = MDPOOptions
+    scores_draws = True
+    capabilities: ClassVar = {**CAPABILITIES, "predictions": "record the answer that each forward predicts"}
+    allows_rewriting = True
+    learning_rate = 7e-7
+    training_defaults: ClassVar = {"lr_scheduler_type": "constant"}
+
+    variants: ClassVar = {
+        "dare": {"temperature": 0.6, "beta": 0.0, "sample_train_steps": 16, "confidence_weights": True}
+    }
+
+    def __init__(self, options: MDPOOptions, spec: ModelSpec, canvas: int | None) -> None:
+        if spec.block_length is not None:
+            raise UsageError(
+                f"{self.name} scores the whole answer that each forward predicts, and {spec.family} predicts one block "
+                "at a time; use cj_grpo"
+            )
+        if options.importance_cap is not None:
+            raise UsageError(
+                f"importance_cap={options.importance_cap:g}: {self.name} also scores tokens that were predicted and "
+                "not written, for which the sampler records no probability; omit it, or use cj_grpo"
+            )
+        super().__init__(options, spec, canvas)
+
+    # -- rollout -------------------------------------------------------------------------------------------------
+
+    def check(self, spec: TrainSpec, model: LoadedModel, data: Tokens) -> None:
+        super().check(spec, model, data)
+        block = getattr(model.resolve(self.request(())), "block_length", None)
+        if block is not None and block < self.completion_length:
+            raise DecodingError(
+                f"rollout block_length={block}: {self.name} scores the whole answer that each forward predicts, and "
+                f"the sampler predicts up to the end of a block; omit it, or give {self.completion_length}"
+            )
+
+    @property
+    def rollout_fields(self) -> dict[str, Any]:
+        return {"predictions": True}
+
+    def completion(self, prompt: Sequence[int], answer: Generation, key: int, where: str) -> Completion:
+        """Without the log-probabilities of the sampler, which has those of written tokens only."""
+        return replace(super().completion(prompt, answer, key, where), logprobs=())
+
+    def refined(
+        self,
+        completions: list[Completion],
+        answers: Sequence[Generation],
+        prompts: Sequence[RewardPrompt],
+        source: Rollouts,
+    ) -> tuple[list[Completion], Metrics]:
+        """Completions with the predictions of the forwards that are trained on."""
+        o = self.options
+        texts = [answer.prediction_texts or [""] * len(answer.predictions or [[]]) for answer in answers]
+        rewards = distinct_rewards(prompts, texts, source.scores)
+
+        def choice(every: list[list[float]]) -> list[Chosen]:
+            return choose(every, o.num_generations, o.sample_train_steps, o.advantage)
+
+        chosen = source.together([[reward.value for reward in of_answer] for of_answer in rewards], choice)
+        lost = [max(r.accuracy for r in of_answer) > of_answer[-1].accuracy for of_answer in rewards]
+        metrics = {
+            "over_denoising": (float(sum(lost)), float(len(lost))),
+            "informative_groups": (float(sum(each.informative for each in chosen)), float(len(chosen))),
+        }
+        made = [predictions(a, each, self.spec.mask_id, self.scored) for a, each in zip(answers, chosen, strict=True)]
+        return [replace(c, predictions=of_c) for c, of_c in zip(completions, made, strict=True)], metrics
+
+    # -- loss ----------------------------------------------------------------------------------------------------
+
+    def learns_from(self, completion: Completion, advantage: float) -> bool:
+        return any(forward.advantage for forward in completion.predictions)
+
+    def looks(self, sampled: int) -> float:
+        return float(min(self.options.sample_train_steps, sampled))
+
+    def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
+        return predicted(completions, self.spec.mask_id)
+
+    def needs_values(self, step: Any) -> bool:
+        return super().needs_values(step) or bool(self.options.confidence_weights)
+
+    def loss_weights(self, weight_U: Tensor, old_U: Tensor) -> Tensor:
+        return weight_U * torch.exp(old_U) if self.options.confidence_weights else weight_U

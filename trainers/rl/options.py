@@ -1,0 +1,89 @@
+"""Settings that algorithms share, by TRL's names where it has them; an algorithm overrides its paper's defaults."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from dare_bench.config import parse_pairs
+from dare_bench.trainers.rl.surrogate import Advantage, Aggregation
+
+SCRIPTS = {
+    "adam_beta2": 0.99, "weight_decay": 0.1, "max_grad_norm": 0.2, "lr_scheduler_type": "constant_with_warmup",
+    "warmup_steps": 1,
+}  # fmt: skip
+"""Settings of the training in the published scripts of d1, which others are copies of."""
+DARE = {"num_generations": 8, "num_iterations": 1, "temperature": 0.6, "advantage": "standardized",
+        "score_after_eos": True}  # fmt: skip
+"""DARE's settings of rollouts on LLaDA, and what it scores."""
+DARE_RATIO = {**DARE, "epsilon": 0.2, "dual_clip": 3.0, "beta": 0.0}
+"""The same with its ratios."""
+
+
+class RLOptions(BaseModel):
+    """Settings of every algorithm, by TRL's names where it has them; each has its paper's defaults."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    variant: Literal["paper", "dare"] = Field(
+        "paper",
+        description="Whose defaults these settings have: the paper's, or those of DARE's implementation. Settings that "
+        "are given override both.",
+    )
+    num_generations: int = Field(8, ge=2, description="Completions of each prompt (the group).")
+    num_iterations: int = Field(1, ge=1, description="Optimizer steps on each rollout.")
+    max_completion_length: int | None = Field(
+        None, ge=1, description="Tokens of a completion's canvas (default: the task's own, else 256)."
+    )
+    temperature: float = Field(1.0, gt=0, description="Temperature of the rollout.")
+    rollout: dict[str, Any] = Field(
+        default_factory=dict, description="k=v,k=v: further decoding fields of the rollout (steps, block_length, ...)."
+    )
+    reward: dict[str, Any] = Field(
+        default_factory=dict,
+        description="k=v,k=v: options of the rewards that the rows name; random=True replaces their values by coin "
+        "flips (a control).",
+    )
+    advantage: Advantage = Field("standardized", description="Advantages within a group.")
+
+    @field_validator("rollout", "reward", mode="before")
+    @classmethod
+    def _fields(cls, value: Any) -> Any:
+        return parse_pairs(value) if isinstance(value, str) else value
+
+
+class EndOptions(BaseModel):
+    """Settings of algorithms that score tokens one by one; an ELBO is of the whole canvas."""
+
+    score_after_eos: bool = Field(False, description="Score the tokens after the first EOS too.")
+
+
+class RatioOptions(RLOptions):
+    """Settings of algorithms that compare the policy with the one that sampled."""
+
+    epsilon: float = Field(0.2, ge=0, description="Clip range of the ratio.")
+    epsilon_high: float | None = Field(None, ge=0, description="Upper clip range (default: epsilon).")
+    dual_clip: float | None = Field(None, gt=1, description="Bound of the ratio for negative advantages (DARE: 3).")
+    beta: float = Field(0.0, ge=0, description="Strength of the KL penalty to the reference; 0 needs no reference.")
+    aggregation: Aggregation = Field("sequence", description="How the losses of units are averaged.")
+    importance_cap: float | None = Field(
+        None,
+        gt=0,
+        description="Multiply advantages by min(p / p of the sampler, cap), token by token: corrects a rollout with an "
+        "approximate cache, top_p or top_k (default: no weights).",
+    )
+    reference: str | None = Field(
+        None, description="Checkpoint of the reference model (default: the starting checkpoint)."
+    )
+    sync_ref_model: bool = Field(
+        False,
+        description="Let the reference follow the policy, as in the published scripts of d1, coupled-GRPO and ESPO.",
+    )
+    ref_model_sync_steps: int = Field(64, ge=1, description="With sync_ref_model: optimizer steps between two updates.")
+    ref_model_mixup_alpha: float = Field(
+        0.6,
+        gt=0,
+        le=1,
+        description="With sync_ref_model: weight of the policy in an update (1: a copy).",
+    )

@@ -1,0 +1,91 @@
+"""SPG (arXiv 2510.09541): the log-likelihood is bounded from below where the advantage is positive, else from above.
+
+    loss = - sum over completions of A ell len / sum of len,    ell = ELBO where A > 0, else a bound from above
+
+There is no ratio: each step draws new masks, and its gradient is the policy gradient on the bounds. ``mix`` is
+mix_weight x upper + (1 - mix_weight) x lower, ``zero`` learns from positive advantages alone; ``estimators.py`` has
+both bounds. Source: section 3 and facebookresearch/SPG. With one draw, as in DARE, the upper bound is log p up to a
+constant, and bounds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from dare_bench.trainers.objective import Losses, Metrics
+from dare_bench.trainers.rl.estimators import BoundedUnits, Completion, Units, block_masked
+from dare_bench.trainers.rl.options import DARE, SCRIPTS, EndOptions, RLOptions
+from dare_bench.trainers.rl.policy_gradient import PolicyGradient
+from dare_bench.trainers.rl.surrogate import Advantage
+from dare_bench.trainers.steps import Step
+
+
+class SPGOptions(EndOptions, RLOptions):
+    """Settings of ``spg``."""
+
+    num_generations: int = Field(6, ge=2, description="Completions of each prompt (the group).")
+    num_iterations: int = Field(4, ge=1, description="Optimizer steps on each rollout.")
+    temperature: float = Field(0.9, gt=0, description="Temperature of the rollout.")
+    advantage: Advantage = Field("mean", description="Advantages within a group.")
+    num_mc: int = Field(2, ge=1, description="Masks of a completion.")
+    negative: Literal["mix", "eubo", "elbo", "zero"] = Field(
+        "mix", description="The bound for completions without a positive advantage: upper, lower, their mix, or none."
+    )
+    eubo_beta: float = Field(1.5, gt=0, description="Power of the upper bound.")
+    mix_weight: float = Field(0.5, ge=0, le=1, description="Weight of the upper bound in the mix.")
+    mask_block_length: int = Field(32, ge=1, description="Tokens of a block of masks.")
+    p_mask_prompt: float = Field(
+        0.15, ge=0, lt=1, description="Probability that a token before the block, prompt included, is masked."
+    )
+
+
+class SPG(PolicyGradient):
+    """SPG."""
+
+    name = "spg"
+    about = "SPG: bounds from below and above, by the sign of the advantage (arXiv 2510.09541)"
+    estimator = "ELBO, or an upper bound, from masks in one block and behind it"
+    unit = "sequence"
+    has_ratio = False
+    paper, code = "arXiv 2510.09541", "facebookresearch/SPG"
+    Options = SPGOptions
+    learning_rate = lora_learning_rate = 3e-6
+    training_defaults: ClassVar = SCRIPTS
+    variants: ClassVar = {"dare": {**DARE, "num_mc": 1}}
+
+    def looks(self, sampled: int) -> float:
+        return float(self.options.num_mc)
+
+    def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> BoundedUnits:
+        o = self.options
+        return block_masked(completions, self.spec.mask_id, iteration, o.num_mc, o.mask_block_length, o.p_mask_prompt)
+
+    def step_weights(self, units: Units, scored_S: Tensor, completions: int, scored_total: int) -> Tensor:
+        """The share of each completion in the tokens of the step."""
+        return scored_S[units.sample_U].double() / scored_total
+
+    @property
+    def linear(self) -> bool:  # type: ignore[override]
+        return self.options.negative in ("elbo", "zero")
+
+    def needs_values(self, step: Step) -> bool:
+        return not self.linear
+
+    def loss(self, step: Step, nll_N: Tensor, reference: Losses | None) -> tuple[Tensor, Metrics]:
+        surrogate = step.extra
+        lower_U = surrogate.units.values(nll_N)
+        bound_U = torch.where(surrogate.advantage_U > 0, lower_U, self.negative_values(surrogate.units, nll_N))
+        return -torch.dot(surrogate.advantage_U * bound_U, surrogate.weight_U), dict(surrogate.metrics)
+
+    def negative_values(self, units: BoundedUnits, nll_N: Tensor) -> Tensor:
+        """What stands for the log-likelihood of completions without a positive advantage, float64 [U]."""
+        o, lower_U = self.options, units.values(nll_N)
+        if o.negative == "zero":
+            return torch.zeros_like(lower_U)
+        share = {"mix": o.mix_weight, "eubo": 1.0, "elbo": 0.0}[o.negative]
+        return lower_U if share == 0 else share * units.upper(nll_N, o.eubo_beta) + (1 - share) * lower_U

@@ -10,7 +10,7 @@ from typing import Any
 
 from dare_bench.costs.recipe import UTILIZATION, estimate
 from dare_bench.costs.sizes import CheckpointSize, TrainingRows, rows_of, size_of, tokenizing
-from dare_bench.costs.training import GPU, WorkCost, rows_trained_on, training_cost
+from dare_bench.costs.training import GPU, WorkCost, training_cost
 from dare_bench.engine.plan import plan
 from dare_bench.engine.preview import preview
 from dare_bench.engine.progress import duration
@@ -158,13 +158,14 @@ class SweepEstimates:
         return WorkCost(f"{bound}, {duration(seconds)} (from timed samples){failed}", forwards, seconds=seconds)
 
     def _train(self, node: SweepNode) -> WorkCost:
-        spec = train_spec(**node.settings, output_path="-")
+        spec, size = train_spec(**node.settings, output_path="-"), self._size(node.settings)
         rates = []
         for other, seconds in self._measured("train"):
             if other.settings["model"] == spec.model:
                 other_spec = train_spec(**other.settings, output_path="-")
-                rates.append(seconds / rows_trained_on(other_spec, self._rows(other_spec)))
-        return training_cost(spec, self._rows(spec), self._size(node.settings), mean(rates) if rates else None)
+                if flop := training_cost(other_spec, self._rows(other_spec), size).flop:
+                    rates.append(seconds / flop)
+        return training_cost(spec, self._rows(spec), size, mean(rates) if rates else None)
 
     def _rows(self, spec: TrainSpec) -> TrainingRows:
         """The rows of a training; the same rows are read only once."""

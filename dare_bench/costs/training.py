@@ -37,15 +37,15 @@ def rows_trained_on(spec: TrainSpec, rows: TrainingRows) -> int:
 
 
 def training_cost(
-    spec: TrainSpec, rows: TrainingRows, size: CheckpointSize, seconds_per_row: float | None = None
+    spec: TrainSpec, rows: TrainingRows, size: CheckpointSize, seconds_per_flop: float | None = None
 ) -> WorkCost:
     """Estimate a training.
 
     Args:
-        seconds_per_row: as measured by a training of this checkpoint on this machine, in seconds per row of a step.
+        seconds_per_flop: as measured by trainings of this checkpoint on this machine.
     """
     if rows.forwards is not None:
-        return _rollout_cost(spec, rows, rows.forwards, size, seconds_per_row)
+        return _rollout_cost(spec, rows, rows.forwards, size, seconds_per_flop)
     if getattr(registry().get("trainer", spec.method).load(), "reads", None) == "prompts":
         return WorkCost("unknown: the forwards of a rollout follow from the checkpoint, which is not on this machine")
     batch, total = _batch(spec), rows_trained_on(spec, rows)
@@ -56,8 +56,7 @@ def training_cost(
         return WorkCost(f"{text}; operations are unknown, the checkpoint is not on this machine")
     flop = read * rows.tokens * size.active * _operations(spec)
     text += f", {round(read * rows.tokens):,} tokens through {round(size.active):,} parameters"
-    measured = None if seconds_per_row is None else total * seconds_per_row
-    return _timed(text, flop, read * _operations(spec) / 2, size, measured)
+    return _timed(text, flop, read * _operations(spec) / 2, size, seconds_per_flop)
 
 
 def _rollout_cost(
@@ -65,7 +64,7 @@ def _rollout_cost(
     rows: TrainingRows,
     of_completion: tuple[float, float, float],
     size: CheckpointSize,
-    seconds_per_row: float | None,
+    seconds_per_flop: float | None,
 ) -> WorkCost:
     """Estimate a training that samples; its rows are completions."""
     batch, total = _batch(spec), rows_trained_on(spec, rows)
@@ -82,18 +81,22 @@ def _rollout_cost(
     block = size.model.spec.block_length if size.model is not None else None
     update = _operations(spec, reference=False)
     tokens = copies * (2 * scored + update * updated) * rows.tokens + 2 * sampled * (block or rows.tokens)
-    measured = None if seconds_per_row is None else total * seconds_per_row
     equivalent = sampled + copies * (scored + update / 2 * updated)
-    return _timed(text, tokens * size.active, equivalent, size, measured, forwards)
+    return _timed(text, tokens * size.active, equivalent, size, seconds_per_flop, forwards)
 
 
 def _timed(
-    text: str, flop: float, forwards: float, size: CheckpointSize, measured: float | None, counted: int | None = None
+    text: str,
+    flop: float,
+    forwards: float,
+    size: CheckpointSize,
+    seconds_per_flop: float | None,
+    counted: int | None = None,
 ) -> WorkCost:
-    """The cost with its time: as measured, else by ``forwards`` of a row on this machine, else in GPU hours."""
+    """The cost with its time: by measured trainings, else by ``forwards`` of a row on this machine, else in GPU hours."""
     text += f", {_si(flop)}FLOP"
-    if measured is not None:
-        seconds, source = measured, "as measured here"
+    if seconds_per_flop is not None:
+        seconds, source = flop * seconds_per_flop, "at the speed of trainings measured here"
     elif size.seconds_per_forward is not None:
         seconds, source = forwards * size.seconds_per_forward, "by forwards here"
     else:

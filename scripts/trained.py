@@ -1,13 +1,16 @@
-"""Convert the sweep of a page to the committed files: the sweep without weights, curves, and the table with its tests.
+"""Convert the sweep of a page to the committed files: the sweep without weights, which documents each run solves, curves,
+and the table with its tests.
 
     dare-bench sweep docs/trained/sweep.yaml --output-path out/trained --devices 2
     python scripts/trained.py docs/trained out/trained
 
-Significance is McNemar's exact test over the held-out documents, each trained checkpoint against its base.
+Significance is McNemar's exact test over the held-out documents, each trained checkpoint against its base, adjusted by
+Holm's method over the methods that are trained on a task and evaluated in one way.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 import sys
@@ -16,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dare_bench.analysis.paired_tests import mcnemar
+from dare_bench.analysis.paired_tests import holm, mcnemar
 from dare_bench.runs.reader import Run, find_runs
 from dare_bench.runs.run_files import file_digest
 
@@ -25,6 +28,7 @@ RUNS = Path("leaderboards/examples")
 BEGIN, END = "<!-- table: made by scripts/trained.py -->", "<!-- end of table -->"
 OF_RUN = ("run.json", "done.json", "results_*.json")
 """Files of a run that boards and comparisons read; journals and unmasking traces are left out."""
+CONTROL = "with random rewards"
 OF_TRAINING = ("lineage.json", "train.json", "trainer_state.json")
 METRICS = {"loss": "loss", "rewards/margins": "reward_margin", "reward": "reward", "accuracy": "accuracy",
            "entropy": "entropy", "completion_length": "completion_length"}  # fmt: skip
@@ -34,7 +38,7 @@ METRICS = {"loss": "loss", "rewards/margins": "reward_margin", "reward": "reward
 @dataclass(frozen=True)
 class Against:
     """A trained checkpoint and its base on one task: the shares that they solve, and the documents that only one of
-    them solves (None: the runs were committed without samples)."""
+    them solves (None: what one of the runs solves is not known document by document)."""
 
     base: float
     trained: float
@@ -48,7 +52,34 @@ class Against:
         return None if self.won is None or self.lost is None else mcnemar(self.won, self.lost)
 
 
-def against(base: Run, trained: Run, task: str) -> Against:
+Outcomes = dict[str, str]
+"""A run's id -> one digit for each document in the order of their ids: 1 if the run solves it, else 0."""
+
+
+def outcomes(runs: list[Run]) -> Outcomes:
+    """The outcomes of the runs that have samples."""
+    result = {}
+    for run in runs:
+        (task,) = run.tasks
+        if run.samples_file(task) is not None:
+            solved = {line["doc_id"]: line["exact_match"] == 1.0 for line in run.samples(task)}
+            result[run.run_id] = "".join(str(int(solved[doc])) for doc in sorted(solved))
+    return result
+
+
+def read_outcomes(file: Path) -> Outcomes:
+    if not file.exists():
+        return {}
+    with file.open(newline="") as lines:
+        return {line["run"]: line["solved"] for line in csv.DictReader(lines)}
+
+
+def write_outcomes(values: Outcomes, file: Path) -> None:
+    rows = (f"{run},{solved}" for run, solved in sorted(values.items()))
+    file.write_text("\n".join(["run,solved", *rows]) + "\n")
+
+
+def against(base: Run, trained: Run, task: str, solved: Outcomes) -> Against:
     """Two runs, document by document.
 
     Raises:
@@ -56,16 +87,13 @@ def against(base: Run, trained: Run, task: str) -> Against:
     """
     shares = [run.results["results"][task]["exact_match,none"] for run in (base, trained)]
     documents = base.results["n-samples"][task]["effective"]
-    if base.samples_file(task) is None or trained.samples_file(task) is None:
+    left, right = solved.get(base.run_id), solved.get(trained.run_id)
+    if left is None or right is None:
         return Against(*shares, documents)
-    left, right = (
-        {str(line["doc_id"]): line["exact_match"] == 1.0 for line in run.samples(task)} for run in (base, trained)
-    )
-    if left.keys() != right.keys():
+    if not len(left) == len(right) == documents:
         raise ValueError(f"{base.run_id} and {trained.run_id} have different documents of {task}")
-    lost = sum(left[doc] and not right[doc] for doc in left)
-    won = sum(right[doc] and not left[doc] for doc in left)
-    return Against(*shares, documents, lost, won)
+    pairs = list(zip(left, right, strict=True))
+    return Against(*shares, documents, pairs.count(("1", "0")), pairs.count(("0", "1")))
 
 
 Group = tuple[str, str, str, str]
@@ -81,7 +109,7 @@ def evaluated(run: Run) -> tuple[str, str]:
 
 def method_of(lineage: dict[str, Any]) -> str:
     """The method of a training with what sets it apart."""
-    control = " with random rewards" if lineage["options"].get("reward", {}).get("random") else ""
+    control = f" {CONTROL}" if lineage["options"].get("reward", {}).get("random") else ""
     return lineage["method"] + (f" + {lineage['peft']}" if lineage["peft"] else "") + control
 
 
@@ -91,43 +119,67 @@ def is_shown(run: Run) -> bool:
     return lineage is None or any(task.startswith(lineage["data"]) for task in run.tasks)
 
 
-def groups(runs: list[Run]) -> dict[Group, list[Against]]:
+def groups(runs: list[Run], solved: Outcomes) -> dict[Group, list[Against]]:
     """Every trained checkpoint against its base, with all seeds in one group."""
     bases = {(run.block.model.name, evaluated(run)[1]): run for run in runs if run.block.model.lineage is None}
     result: dict[Group, list[Against]] = {}
     for run in runs:
         if (lineage := run.block.model.lineage) is not None:
             task, shown = evaluated(run)
-            comparison = against(bases[lineage["base"], shown], run, task)
+            comparison = against(bases[lineage["base"], shown], run, task, solved)
             group = (lineage["base"], method_of(lineage), lineage["data"], shown)
             result.setdefault(group, []).append(comparison)
     return dict(sorted(result.items()))
 
 
+def largest_p(results: dict[Group, list[Against]]) -> dict[Group, float]:
+    """The largest p of each group's seeds, adjusted by Holm's method over the methods of one base, data set, task and
+    way of decoding. Controls are not tested, and groups with an untested seed have none."""
+    families: dict[tuple[str, ...], dict[Group, float]] = {}
+    for group, seeds in results.items():
+        base, method, data, task = group
+        tests = [seed.p for seed in seeds if seed.p is not None]
+        if len(tests) == len(seeds) and CONTROL not in method:
+            families.setdefault((base, data, task), {})[group] = max(tests)
+    return {
+        group: p
+        for family in families.values()
+        for group, p in zip(family, holm(list(family.values())), strict=True)
+        if p is not None
+    }
+
+
 def table(results: dict[Group, list[Against]]) -> str:
     """A Markdown table with one row per group."""
     lines = [
-        "| base | method | trained on | evaluated on | base solves | seeds solve | largest p |",
+        "| base | method | trained on | evaluated on | base solves | seeds solve | largest p (Holm) |",
         "|---|---|---|---|---|---|---|",
     ]
-    for (base, method, data, task), seeds in results.items():
+    adjusted = largest_p(results)
+    for group, seeds in results.items():
+        base, method, data, task = group
         shares = ", ".join(f"{100 * seed.trained:.1f}" for seed in seeds)
-        tests = [seed.p for seed in seeds if seed.p is not None]
-        largest_p = f"{max(tests):.1g}" if tests else ""
+        p = f"{adjusted[group]:.1g}" if group in adjusted else ""
         start = f"{100 * seeds[0].base:.1f}% of {seeds[0].documents}"
-        lines.append(f"| `{base}` | {method} | `{data}` | `{task}` | {start} | {shares}% | {largest_p} |")
+        lines.append(f"| `{base}` | {method} | `{data}` | `{task}` | {start} | {shares}% | {p} |")
     return "\n".join(lines)
 
 
+def keeps_samples(run: Run) -> bool:
+    """Are the samples of a run committed? Those of bases and of seed 0 with the default decoding, to keep them small."""
+    lineage = run.block.model.lineage
+    shown = lineage is None or (lineage["seed"] == 0 and CONTROL not in method_of(lineage))
+    return shown and not run.block.decoding_requested
+
+
 def copied(out: Path) -> Iterator[Path]:
-    """The files of a sweep that are committed: of nodes, of trainings without weights, and of the shown runs with
-    samples of the default decoding alone, to keep them small."""
+    """The files of a sweep that are committed: of nodes, of trainings without weights, and of the shown runs."""
     yield out / "sweep.json"
     yield from (out / "nodes").rglob("node.json")
     yield from (file for name in OF_TRAINING for file in (out / "train").glob(f"*/{name}"))
     for run in find_runs(out / "runs"):
         if is_shown(run):
-            patterns = OF_RUN if run.block.decoding_requested else (*OF_RUN, "samples_*.jsonl")
+            patterns = (*OF_RUN, "samples_*.jsonl") if keeps_samples(run) else OF_RUN
             yield from (file for pattern in patterns for file in run.path.glob(pattern))
 
 
@@ -224,10 +276,15 @@ def main() -> None:
     """Copy the sweep, plot the curves, and update the table in the page."""
     page, out = Path(sys.argv[1]), Path(sys.argv[2])
     copy(out, RUNS / page.name)
+    runs = find_runs(RUNS / page.name)
+    # Runs that were committed earlier are in ``out`` without their samples.
+    solved = read_outcomes(page / "outcomes.csv") | outcomes(find_runs(out / "runs"))
+    solved = {run.run_id: solved[run.run_id] for run in runs if run.run_id in solved}
+    write_outcomes(solved, page / "outcomes.csv")
     lines = curves(out / "train")
     write_curves(lines, page / "curves.csv")
     draw(lines, page / "curves.svg")
-    shown = table(groups(find_runs(RUNS / page.name)))
+    shown = table(groups(runs, solved))
     before, _, rest = (page / "README.md").read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     (page / "README.md").write_text(f"{before}{BEGIN}\n{shown}\n{END}{after}")

@@ -30,27 +30,44 @@ def script() -> ModuleType:
     return module
 
 
+def runs_of(page: str) -> list[Run]:
+    return find_runs(ROOT / "leaderboards" / "examples" / page)
+
+
 @pytest.fixture(scope="module")
 def runs() -> list[Run]:
-    return find_runs(ROOT / "leaderboards" / "examples" / "trained")
+    return runs_of("trained")
 
 
-def test_the_page_holds_the_table_that_the_runs_give(script, runs):
-    assert script.table(script.groups(runs)) in (ROOT / "docs" / "trained" / "README.md").read_text()
+@pytest.fixture(scope="module")
+def results(script, runs) -> dict:
+    """The groups of docs/trained."""
+    return script.groups(runs, script.read_outcomes(ROOT / "docs" / "trained" / "outcomes.csv"))
 
 
-def test_every_seed_of_sft_and_lora_solves_more_than_its_base(script, runs):
-    result = script.groups(runs)
+@pytest.mark.parametrize("page", ["trained", "rl-runs"])
+def test_the_page_holds_the_table_that_its_runs_give(script, page):
+    runs, solved = runs_of(page), script.read_outcomes(ROOT / "docs" / page / "outcomes.csv")
+    assert script.table(script.groups(runs, solved)) in (ROOT / "docs" / page / "README.md").read_text()
+    assert script.outcomes(runs).items() <= solved.items(), "samples that are committed agree"
+    for run in runs:
+        (task,) = run.tasks
+        if run.run_id in solved:
+            digits = solved[run.run_id]
+            assert digits.count("1") / len(digits) == pytest.approx(run.results["results"][task]["exact_match,none"])
+
+
+def test_every_seed_of_sft_and_lora_solves_more_than_its_base(results):
     wanted = [(base, method, "dare_sudoku") for base in BASES for method in ("sft", "sft + lora")]
     wanted += [("tiny-llada-base", method, "dare_arithmetic") for method in ("sft", "sft + lora")]
     for base, method, task in wanted:
-        seeds = result[base, method, task, task]
+        seeds = results[base, method, task, task]
         assert len(seeds) == 3
         assert all(item.won > item.lost and item.p < 1e-6 for item in seeds), (base, method, task)
 
 
-def test_vrpo_raises_the_margin_and_the_model_survives(script, runs):
-    for item in script.groups(runs)["tiny-llada-base", "vrpo", "dare_sudoku", "dare_sudoku"]:
+def test_vrpo_raises_the_margin_and_the_model_survives(results):
+    for item in results["tiny-llada-base", "vrpo", "dare_sudoku", "dare_sudoku"]:
         assert item.won >= item.lost or item.p > 0.05
     margins: dict[str, list[float]] = {}
     for line in csv.DictReader((ROOT / "docs" / "trained" / "curves.csv").read_text().splitlines()):
@@ -79,11 +96,7 @@ ALGORITHMS = ("coupled_grpo", "cj_grpo", "espo", "d1")
 @pytest.fixture(scope="module")
 def learned(script) -> dict:
     """The groups of docs/rl-runs."""
-    return script.groups(find_runs(ROOT / "leaderboards" / "examples" / "rl-runs"))
-
-
-def test_the_page_of_reinforcement_learning_holds_the_table_that_its_runs_give(script, learned):
-    assert script.table(learned) in (ROOT / "docs" / "rl-runs" / "README.md").read_text()
+    return script.groups(runs_of("rl-runs"), script.read_outcomes(ROOT / "docs" / "rl-runs" / "outcomes.csv"))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -30,6 +30,7 @@ OF_RUN = ("run.json", "done.json", "results_*.json")
 """Files of a run that boards and comparisons read; journals and unmasking traces are left out."""
 CONTROL = "with random rewards"
 OF_TRAINING = ("lineage.json", "train.json", "trainer_state.json")
+PHASES = ("rollout", "score", "update")
 METRICS = {"loss": "loss", "rewards/margins": "reward_margin", "reward": "reward", "accuracy": "accuracy",
            "entropy": "entropy", "completion_length": "completion_length"}  # fmt: skip
 """Logged metrics, by their columns in ``curves.csv``."""
@@ -37,12 +38,14 @@ METRICS = {"loss": "loss", "rewards/margins": "reward_margin", "reward": "reward
 
 @dataclass(frozen=True)
 class Against:
-    """A trained checkpoint and its base on one task: the shares that they solve, and the documents that only one of
-    them solves (None: what one of the runs solves is not known document by document)."""
+    """A trained checkpoint and its base on one task: the shares that they solve, the forwards of the training by phase
+    (counted per row), and the documents that only one of them solves (None: what one of the runs solves is not known
+    document by document)."""
 
     base: float
     trained: float
     documents: int
+    forwards: dict[str, int]
     lost: int | None = None
     won: int | None = None
 
@@ -87,13 +90,14 @@ def against(base: Run, trained: Run, task: str, solved: Outcomes) -> Against:
     """
     shares = [run.results["results"][task]["exact_match,none"] for run in (base, trained)]
     documents = base.results["n-samples"][task]["effective"]
+    forwards = (trained.block.model.lineage or {}).get("forwards", {})
     left, right = solved.get(base.run_id), solved.get(trained.run_id)
     if left is None or right is None:
-        return Against(*shares, documents)
+        return Against(*shares, documents, forwards)
     if not len(left) == len(right) == documents:
         raise ValueError(f"{base.run_id} and {trained.run_id} have different documents of {task}")
     pairs = list(zip(left, right, strict=True))
-    return Against(*shares, documents, pairs.count(("1", "0")), pairs.count(("0", "1")))
+    return Against(*shares, documents, forwards, pairs.count(("1", "0")), pairs.count(("0", "1")))
 
 
 Group = tuple[str, str, str, str]
@@ -149,11 +153,18 @@ def largest_p(results: dict[Group, list[Against]]) -> dict[Group, float]:
     }
 
 
+def thousands(seeds: list[Against]) -> str:
+    """The forwards of a training by phase, in thousands: the mean of the seeds."""
+    phases = [phase for phase in PHASES if any(phase in seed.forwards for seed in seeds)]
+    means = (sum(seed.forwards.get(phase, 0) for seed in seeds) / len(seeds) for phase in phases)
+    return " + ".join(f"{value / 1000:.0f}" for value in means)
+
+
 def table(results: dict[Group, list[Against]]) -> str:
     """A Markdown table with one row per group."""
     lines = [
-        "| base | method | trained on | evaluated on | base solves | seeds solve | largest p (Holm) |",
-        "|---|---|---|---|---|---|---|",
+        "| base | method | trained on | forwards, thousands | evaluated on | base solves | seeds solve | largest p |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     adjusted = largest_p(results)
     for group, seeds in results.items():
@@ -161,7 +172,8 @@ def table(results: dict[Group, list[Against]]) -> str:
         shares = ", ".join(f"{100 * seed.trained:.1f}" for seed in seeds)
         p = f"{adjusted[group]:.1g}" if group in adjusted else ""
         start = f"{100 * seeds[0].base:.1f}% of {seeds[0].documents}"
-        lines.append(f"| `{base}` | {method} | `{data}` | `{task}` | {start} | {shares}% | {p} |")
+        trained = f"| `{base}` | {method} | `{data}` | {thousands(seeds)} |"
+        lines.append(f"{trained} `{task}` | {start} | {shares}% | {p} |")
     return "\n".join(lines)
 
 

@@ -160,21 +160,37 @@ def thousands(seeds: list[Against]) -> str:
     return " + ".join(f"{value / 1000:.0f}" for value in means)
 
 
+COLUMNS = (
+    "base",
+    "method",
+    "trained on",
+    "forwards, thousands",
+    "evaluated on",
+    "base solves",
+    "seeds solve",
+    "largest p",
+)
+
+
 def table(results: dict[Group, list[Against]]) -> str:
-    """A Markdown table with one row per group."""
-    lines = [
-        "| base | method | trained on | forwards, thousands | evaluated on | base solves | seeds solve | largest p |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    """A Markdown table with one row per group, without columns that are empty."""
     adjusted = largest_p(results)
-    for group, seeds in results.items():
-        base, method, data, task = group
-        shares = ", ".join(f"{100 * seed.trained:.1f}" for seed in seeds)
-        p = f"{adjusted[group]:.1g}" if group in adjusted else ""
-        start = f"{100 * seeds[0].base:.1f}% of {seeds[0].documents}"
-        trained = f"| `{base}` | {method} | `{data}` | {thousands(seeds)} |"
-        lines.append(f"{trained} `{task}` | {start} | {shares}% | {p} |")
-    return "\n".join(lines)
+    rows = [
+        (
+            f"`{group[0]}`",
+            group[1],
+            f"`{group[2]}`",
+            thousands(seeds),
+            f"`{group[3]}`",
+            f"{100 * seeds[0].base:.1f}% of {seeds[0].documents}",
+            ", ".join(f"{100 * seed.trained:.1f}" for seed in seeds) + "%",
+            f"{adjusted[group]:.1g}" if group in adjusted else "",
+        )
+        for group, seeds in results.items()
+    ]
+    kept = [i for i in range(len(COLUMNS)) if any(row[i] for row in rows)]
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
+    return "\n".join("| " + " | ".join(line[i] for i in kept) + " |" for line in lines).replace(" --- ", "---")
 
 
 def keeps_samples(run: Run) -> bool:

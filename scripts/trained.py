@@ -1,5 +1,5 @@
-"""Convert the sweep of a page to the committed files: the sweep without weights, which documents each run solves, curves,
-and the table with its tests.
+"""Convert the sweep of a page to the committed files: the sweep without weights, the documents that each run solves,
+curves, and the table with its tests.
 
     dare-bench sweep docs/trained/sweep.yaml --output-path out/trained --devices 2
     python scripts/trained.py docs/trained out/trained
@@ -194,7 +194,7 @@ def table(results: dict[Group, list[Against]]) -> str:
 
 
 def keeps_samples(run: Run) -> bool:
-    """Are the samples of a run committed? Those of bases and of seed 0 with the default decoding, to keep them small."""
+    """Are the samples of a run committed? Those of bases and of seed 0, with the default decoding."""
     lineage = run.block.model.lineage
     shown = lineage is None or (lineage["seed"] == 0 and CONTROL not in method_of(lineage))
     return shown and not run.block.decoding_requested

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from dare_bench import fingerprint
 from dare_bench.config import one_line, read_yaml
@@ -57,10 +57,12 @@ class BoardSpec(_Strict):
 
 class SweepSpec(_Strict):
     """The content of a sweep's file; ``entries`` expands its grids. Without ``train`` the models themselves are
-    evaluated. ``base``: evaluate them next to the trained checkpoints."""
+    evaluated. ``train_defaults``: settings of the entries of ``train`` that do not give them. ``base``: evaluate them
+    next to the trained checkpoints."""
 
     name: str = Field("sweep", min_length=1)
     models: tuple[SweepModel, ...]
+    train_defaults: dict[str, Any] = Field(default_factory=dict)
     train: tuple[dict[str, Any], ...] = ()
     eval: tuple[dict[str, Any], ...] = ()
     base: bool = True
@@ -80,6 +82,17 @@ class SweepSpec(_Strict):
         if not isinstance(items, list):
             return items
         return [_with_underscores(item) if isinstance(item, Mapping) else item for item in items]
+
+    @field_validator("train_defaults", mode="before")
+    @classmethod
+    def _underscored(cls, value: Any) -> Any:
+        return _with_underscores(value) if isinstance(value, Mapping) else value
+
+    @field_validator("train")
+    @classmethod
+    def _with_defaults(cls, value: tuple[dict[str, Any], ...], info: ValidationInfo) -> tuple[dict[str, Any], ...]:
+        defaults = info.data.get("train_defaults", {})
+        return tuple({**entry, **{name: v for name, v in defaults.items() if name not in entry}} for entry in value)
 
     @field_validator("board", mode="before")
     @classmethod

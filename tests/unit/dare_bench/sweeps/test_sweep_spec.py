@@ -88,6 +88,15 @@ def test_options_of_the_method_are_axes_and_null_is_the_default() -> None:
     ]  # fmt: skip
 
 
+def test_an_entry_has_the_defaults_that_it_does_not_give() -> None:
+    entries = [{**SFT, "max_steps": 7}, {**SFT, "seed": [0, 1]}]
+    by_default = trainings(spec(train_defaults={"max-steps": 3, "learning_rate": 2e-3}, train=entries))
+    whole = trainings(spec(train=[{"max_steps": 3, "learning_rate": 2e-3, **entry} for entry in entries]))
+    assert [item.spec for item in by_default] == [item.spec for item in whole] and len(whole) == 3
+    with pytest.raises(UsageError, match=r"train\[0\]\.max_step: neither a training setting"):
+        graph(spec(train_defaults={"max_step": 3}, train=SFT))
+
+
 def test_equal_trainings_are_one_and_a_default_said_aloud_changes_no_key() -> None:
     first = keys(train=[{**SFT, "max_steps": [2, 4]}])
     assert first == keys(train=[{**SFT, "max_steps": [2, 4], "seed": 0}, {**SFT, "max_steps": 4, "split": "train"}])

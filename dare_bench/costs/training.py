@@ -93,7 +93,7 @@ def _timed(
     seconds_per_flop: float | None,
     counted: int | None = None,
 ) -> WorkCost:
-    """The cost with its time: by measured trainings, else by ``forwards`` of a row on this machine, else in GPU hours."""
+    """The cost with its time: by measured trainings, else by ``forwards`` of a row here, else in GPU hours."""
     text += f", {_si(flop)}FLOP"
     if seconds_per_flop is not None:
         seconds, source = flop * seconds_per_flop, "at the speed of trainings measured here"

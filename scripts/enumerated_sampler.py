@@ -31,6 +31,7 @@ PROMPT = (0, 2)
 SPEC = ModelSpec("enumerated", MASK, (), None, None, TOKENS + 1, 64)
 Order = Literal["low_confidence", "top_two_margin", "left_to_right"]
 PLACE_L = 4 ** torch.arange(LENGTH)
+CANVASES = 4**LENGTH
 ANSWERS = tuple(product(range(TOKENS), repeat=LENGTH))
 
 
@@ -57,6 +58,11 @@ def canvases(hidden_prompt: int = 0) -> Tensor:
     return torch.cat([torch.tensor(prompt).expand(len(answer_KL), -1), answer_KL], 1)
 
 
+def tokens_of(canvas: int) -> tuple[int, ...]:
+    """The tokens of a canvas."""
+    return tuple(canvas // 4**i % 4 for i in range(LENGTH))
+
+
 def log_probabilities(network: SmallNetwork, hidden_prompt: int = 0) -> Tensor:
     """log p of every token at every position of every canvas, [256, L, V]."""
     logits = network(canvases(hidden_prompt))[:, len(PROMPT) :]
@@ -80,11 +86,30 @@ def log_probability_gradients(network: SmallNetwork) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Draws:
+    """All draws of the forward on a canvas: their probabilities, with a graph, the answer that each of them predicts
+    (the place in ``ANSWERS``), and the canvas that follows."""
+
+    probability_D: Tensor
+    answer_D: Tensor
+    following_D: Tensor
+
+
+@dataclass(frozen=True)
 class Forward:
     """The outcomes of the forward on a canvas: their probabilities, with a graph, and the canvases that follow."""
 
     probability: Tensor
     following: list[int]
+
+
+@dataclass(frozen=True)
+class Paths:
+    """All sequences of draws: their probabilities, the canvas before each forward, and the answer that it predicts."""
+
+    probability_W: Tensor
+    canvas_WT: Tensor
+    answer_WT: Tensor
 
 
 @dataclass(frozen=True)
@@ -96,13 +121,13 @@ class EnumeratedSampler:
     quota: int = 1
 
     @cached_property
-    def forwards(self) -> dict[int, Forward]:
+    def draws(self) -> dict[int, Draws]:
         """By canvas."""
         log_p_KLV = log_probabilities(self.network)
         rows = canvases()[:, len(PROMPT) :]
-        return {k: self._forward(rows[k], log_p_KLV[k]) for k in range(4**LENGTH - 1, -1, -1) if MASK in rows[k]}
+        return {k: self._draws(rows[k], log_p_KLV[k]) for k in range(CANVASES - 1, -1, -1) if MASK in rows[k]}
 
-    def _forward(self, canvas_L: Tensor, log_p_LV: Tensor) -> Forward:
+    def _draws(self, canvas_L: Tensor, log_p_LV: Tensor) -> Draws:
         open_n = (canvas_L == MASK).nonzero()[:, 0]
         drawn_Dn = torch.tensor(list(product(range(TOKENS), repeat=len(open_n))))
         log_p_nV = log_p_LV[open_n]
@@ -110,9 +135,21 @@ class EnumeratedSampler:
         written_Dn = torch.zeros_like(drawn_Dn, dtype=torch.bool)
         best_Dq = self._score(log_p_nV.detach(), log_p_Dn.detach()).sort(dim=1, descending=True, stable=True).indices
         written_Dn.scatter_(1, best_Dq[:, : self.quota], True)
-        next_D = int((canvas_L * PLACE_L).sum()) + (written_Dn * (drawn_Dn - MASK) * PLACE_L[open_n]).sum(1)
-        following, outcome_D = next_D.unique(return_inverse=True)
-        probability = log_p_LV.new_zeros(len(following)).index_add(0, outcome_D, log_p_Dn.sum(1).exp())
+        following_D = int((canvas_L * PLACE_L).sum()) + (written_Dn * (drawn_Dn - MASK) * PLACE_L[open_n]).sum(1)
+        predicted_DL = canvas_L.repeat(len(drawn_Dn), 1)
+        predicted_DL[:, open_n] = drawn_Dn
+        answer_D = (predicted_DL * TOKENS ** torch.arange(LENGTH - 1, -1, -1)).sum(1)
+        return Draws(log_p_Dn.sum(1).exp(), answer_D, following_D)
+
+    @cached_property
+    def forwards(self) -> dict[int, Forward]:
+        """By canvas."""
+        return {canvas: self._forward(draws) for canvas, draws in self.draws.items()}
+
+    @staticmethod
+    def _forward(draws: Draws) -> Forward:
+        following, outcome_D = draws.following_D.unique(return_inverse=True)
+        probability = draws.probability_D.new_zeros(len(following)).index_add(0, outcome_D, draws.probability_D)
         return Forward(probability, following.tolist())
 
     def _score(self, log_p_nV: Tensor, log_p_Dn: Tensor) -> Tensor:
@@ -130,7 +167,7 @@ class EnumeratedSampler:
         for canvas in sorted(self.forwards, key=self._masks):
             forward = self.forwards[canvas]
             value[canvas] = forward.probability @ torch.stack([value[following] for following in forward.following])
-        return value[4**LENGTH - 1]
+        return value[CANVASES - 1]
 
     def exact_gradient(self, reward: dict[tuple[int, ...], float]) -> Tensor:
         """The exact gradient of the expected reward, [P]."""
@@ -141,30 +178,60 @@ class EnumeratedSampler:
     def trajectories(self) -> list[tuple[Completion, float]]:
         """Every answer with the forward of each token, and its probability."""
         result: list[tuple[Completion, float]] = []
-        self._extend(4**LENGTH - 1, (-1,) * LENGTH, 0, 1.0, result)
+        self._extend(CANVASES - 1, (-1,) * LENGTH, 0, 1.0, result)
         return result
 
     def _extend(
         self, canvas: int, set_at: tuple[int, ...], step: int, chance: float, into: list[tuple[Completion, float]]
     ) -> None:
-        tokens = self._tokens(canvas)
+        tokens = tokens_of(canvas)
         if MASK not in tokens:
             into.append((Completion(PROMPT, tokens, LENGTH, 0, set_at), chance))
             return
         forward = self.forwards[canvas]
         for following, probability in zip(forward.following, forward.probability.tolist(), strict=True):
-            new = self._tokens(following)
+            new = tokens_of(following)
             at = tuple(step if a != b else old for a, b, old in zip(tokens, new, set_at, strict=True))
             self._extend(following, at, step + 1, chance * probability, into)
 
-    @staticmethod
-    def _tokens(canvas: int) -> tuple[int, ...]:
-        return tuple(canvas // 4**i % 4 for i in range(LENGTH))
+    @cached_property
+    def turns(self) -> int:
+        """Forwards of a completion."""
+        return -(-LENGTH // self.quota)
+
+    def after(self, canvas: int, turns: int) -> dict[int, float]:
+        """The canvases that a canvas may be after some forwards, with their probabilities."""
+        reached = {canvas: 1.0}
+        for _ in range(turns):
+            following: dict[int, float] = {}
+            for before, chance in reached.items():
+                forward = self.forwards[before]
+                for canvas, probability in zip(forward.following, forward.probability.tolist(), strict=True):
+                    following[canvas] = following.get(canvas, 0.0) + chance * probability
+            reached = following
+        return reached
+
+    @cached_property
+    def paths(self) -> Paths:
+        """All sequences of draws, also of the tokens that were discarded."""
+        chance_W, canvas_WT = torch.ones(1).double(), torch.tensor([[CANVASES - 1]])
+        answer_WT = torch.zeros(1, 0, dtype=torch.long)
+        for _ in range(self.turns):
+            canvas_K, at_W = canvas_WT[:, -1].unique(return_inverse=True)
+            draws = [self.draws[canvas] for canvas in canvas_K.tolist()]  # as many of each, for they have as many masks
+            chance_WD = chance_W[:, None] * torch.stack([d.probability_D.detach() for d in draws])[at_W]
+            answer_WD = torch.stack([d.answer_D for d in draws])[at_W]
+            following_WD = torch.stack([d.following_D for d in draws])[at_W]
+            count = chance_WD.shape[1]
+            chance_W = chance_WD.flatten()
+            answer_WT = torch.cat([answer_WT.repeat_interleave(count, 0), answer_WD.view(-1, 1)], 1)
+            canvas_WT = torch.cat([canvas_WT.repeat_interleave(count, 0), following_WD.view(-1, 1)], 1)
+        return Paths(chance_W, canvas_WT[:, :-1], answer_WT)
 
     @staticmethod
     def _number(answer: tuple[int, ...]) -> int:
         return sum(token * 4**i for i, token in enumerate(answer))
 
-    @classmethod
-    def _masks(cls, canvas: int) -> int:
-        return cls._tokens(canvas).count(MASK)
+    @staticmethod
+    def _masks(canvas: int) -> int:
+        return tokens_of(canvas).count(MASK)

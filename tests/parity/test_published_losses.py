@@ -1,163 +1,63 @@
 """Our losses against the published code of the algorithms: values and gradients on fixed log-probabilities.
 
 ``published_losses.json`` holds what the published functions returned, with repository, commit, file, function and
-settings of each case. Its inputs are 2 groups of 3 completions of 6 tokens (some end early, one is empty), tables of
-log-probabilities by (look, completion, position) of the policy, of the policy that sampled, and of the reference, and
-advantages of both signs. ``recipes`` are settings of published scripts under our names. ``masked`` are the tokens that
-each look hides (x); the published code saw the masks that our estimators draw. A gradient is with respect to the table
-of the policy. ``mdpo`` and ``dtreerpo`` have inputs of their own, for the tests of these algorithms. THU-KEG/BGPO could
-not be obtained: BGPO's loss is compared with DARE's code.
+settings of each case (see ``published_losses.py``); its ``recipes`` are settings of published scripts under our names.
+THU-KEG/BGPO could not be obtained: BGPO's loss is compared with DARE's code.
 
 The published code takes means over the tokens of a micro-batch; here, it is given the whole step as one.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from table_policy import EOS, MASK, SPEC
+from published_losses import (
+    case_of,
+    equal,
+    gradient_of,
+    hidden,
+    masks_of,
+    method_of,
+    ours,
+    rollout_of,
+    table_of,
+    tree_case,
+    vectors,
+)
+from table_policy import SPEC
 from torch import Tensor
 
 from dare_bench.registry import registry
-from dare_bench.trainers.rl.estimators import Completion
-from dare_bench.trainers.rl.rollout import Rollout
+from dare_bench.trainers.rl.step_rewards import chosen_steps, step_advantages, step_scores
 from dare_bench.trainers.rl.surrogate import STD_EPS, Advantage, advantages, divergence
-from dare_bench.trainers.steps import Step
+from dare_bench.trainers.rl.tree import local_advantages, node_values
 from dare_bench.training.spec import train_spec
 
-VECTORS = Path(__file__).parent / "published_losses.json"
 DARE_CASES = (
     "DARE d1", "DARE coupled_grpo", "DARE cj_grpo, two", "DARE just_grpo", "DARE bgpo", "DARE ebpo", "DARE espo",
-    "DARE spg",
+    "DARE spg", "DARE mdpo", "DARE mdpo, beta 0.02",
 )  # fmt: skip
 PUBLISHED_CASES = (
     "d1, beta 0.04", "d1, beta 0", "coupled_grpo, beta 0.01", "coupled_grpo, beta 0", "espo, beta 0.01", "espo, beta 0",
     "cj_grpo, two", "cj_grpo, one", "spg, mix", "spg, eubo", "spg, elbo", "spg, zero", "just_grpo",
 )  # fmt: skip
-
-
-@cache
-def vectors() -> dict[str, Any]:
-    return json.loads(VECTORS.read_text())
-
-
-def case_of(name: str) -> dict[str, Any]:
-    (case,) = (case for case in vectors()["cases"] if case["name"] == name)
-    return case
-
-
-def table_of(name: str) -> Tensor:
-    """Log-probabilities by look, completion and position."""
-    return torch.tensor(vectors()["logprobs"][name], dtype=torch.float64)
-
-
-@dataclass
-class Ours:
-    """What our loss returns for a case."""
-
-    value: float
-    gradient: Tensor
-    clip_fraction: float
-    masked: list[list[str]]
-
-
-def ours(case: dict[str, Any], **options: Any) -> Ours:
-    """Our loss of a case, with its settings and ``options``."""
-    method = method_of(case, options)
-    rollout = rollout_of(case, method)
-    if case["iteration"]:
-        past = method.step(rollout, 1, 1, len(rollout.completions))
-        nll_N = -picked(case, table_of(case["old"]), past)
-        rollout.old = [method.unit_values(rollout, past, nll_N)]
-    step = method.step(rollout, 1, case["iteration"], len(rollout.completions))
-    table = table_of("policy").requires_grad_()
-    reference = (lambda step: -picked(case, table_of("reference"), step)) if method.beta else None
-    loss, metrics = method.loss(step, -picked(case, table, step), reference)
-    (gradient,) = torch.autograd.grad(loss, table)
-    clipped, units = metrics.get("clip_fraction", (0.0, 1.0))
-    return Ours(float(loss.detach()), gradient, clipped / units, masks_of(case, step))
-
-
-def method_of(case: dict[str, Any], options: dict[str, Any]) -> Any:
-    kind = registry().get("trainer", case["algorithm"]).load()
-    sizes = {"num_generations": vectors()["group"], "num_iterations": 2, "max_completion_length": 6}
-    method = kind(kind.settle({**sizes, **case["options"], **options}, SPEC), SPEC, 6)
-    method.seed = 0
-    return method
-
-
-def rollout_of(case: dict[str, Any], method: Any) -> Rollout:
-    data = vectors()
-    rows = zip(data["answers"], data["keys"], data["written"][case["written"]], strict=True)
-    completions = []
-    for answer, key, set_at in rows:
-        ends = EOS in answer and not getattr(method.options, "score_after_eos", True)
-        scored = answer.index(EOS) + 1 if ends else len(answer)
-        completions.append(Completion(tuple(data["prompt"]), tuple(answer), scored, key, tuple(set_at)))
-    total = sum(completion.scored for completion in completions)
-    return Rollout(0, completions, [""] * len(completions), data["rewards"], case["advantage"], total, 0)
-
-
-def looks_of(case: dict[str, Any], step: Step) -> tuple[Tensor, Tensor]:
-    """The completion of each look, counted in the rollout, and the table that holds its log-probabilities: the number
-    of the look among those at the completion, or 0 without drawn masks, where each token is scored once."""
-    units = step.extra.units
-    kept = step.extra.completion_U.unique().tolist()
-    sample_R = torch.tensor([kept[s] for s in units.sample_R.tolist()])
-    number_R = torch.tensor([int((sample_R[:r] == s).sum()) for r, s in enumerate(sample_R.tolist())])
-    return sample_R, torch.zeros_like(number_R) if case["masked"] is None else number_R
-
-
-def picked(case: dict[str, Any], table: Tensor, step: Step) -> Tensor:
-    """The entries of a table that a step scores, [N]."""
-    looks, prompt = step.extra.units.looks, len(vectors()["prompt"])
-    sample_R, number_R = looks_of(case, step)
-    column_N = looks.batch.column_T[looks.at_N] - prompt
-    return table[number_R[looks.look_N], sample_R[looks.look_N], column_N]
-
-
-def masks_of(case: dict[str, Any], step: Step) -> list[list[str]]:
-    """The hidden tokens of the completion in each look, by look and completion."""
-    looks, prompt = step.extra.units.looks, len(vectors()["prompt"])
-    sample_R, number_R = looks_of(case, step)
-    masks = [["" for _ in vectors()["answers"]] for _ in range(int(number_R.max()) + 1)]
-    for row, sample, number in zip(
-        looks.seen_T.split(list(looks.batch.lengths)), sample_R.tolist(), number_R.tolist(), strict=True
-    ):
-        masks[number][sample] = "".join("x" if token == MASK else "." for token in row[prompt:].tolist())
-    return masks
-
-
-def gradient_of(case: dict[str, Any]) -> Tensor:
-    """The published gradient, with zeros for the looks that the algorithm does not have."""
-    gradient = torch.zeros_like(table_of("policy"))
-    gradient[: len(case["gradient"])] = torch.tensor(case["gradient"], dtype=torch.float64)
-    return gradient
-
-
-def equal(result: Ours, case: dict[str, Any], factor: float = 1.0) -> bool:
-    """Are value and gradient the published ones times ``factor``, to 1e-5?"""
-    wanted = gradient_of(case) * factor
-    assert float(wanted.abs().max()) > 1e-3
-    same = math.isclose(result.value, case["value"] * factor, rel_tol=1e-5, abs_tol=1e-8)
-    return same and torch.allclose(result.gradient, wanted, rtol=1e-5, atol=1e-5 * float(wanted.abs().max()))
+MDPO_CASES = ("mdpo, beta 0", "mdpo, beta 0.02", "mdpo, confidence")
+TREE_CASES = ("dtreerpo", "dtreerpo, beta 0", "dtreerpo, no distillation")
 
 
 def test_every_case_is_compared_and_names_its_source():
-    named = {*PUBLISHED_CASES, *DARE_CASES}
+    named = {*PUBLISHED_CASES, *DARE_CASES, *MDPO_CASES}
     differ = {
         "cj_grpo, uneven", "DARE cj_grpo, uneven", "just_grpo, equal group", "DARE d1, dynamic batches",
-        "DARE bgpo, dynamic batches", "DARE bgpo, fallen",
+        "DARE bgpo, dynamic batches", "DARE bgpo, fallen", "DARE mdpo, uneven",
     }  # fmt: skip
     assert {case["name"] for case in vectors()["cases"]} == named | differ
-    for case in vectors()["cases"]:
+    of_mdpo, of_trees = vectors()["mdpo"], vectors()["dtreerpo"]
+    assert {case["name"] for case in of_trees["cases"]} == set(TREE_CASES)
+    others = [*of_mdpo["advantages"], of_mdpo["chosen_steps"], *of_trees["cases"], of_trees["local_advantages"]]
+    for case in [*vectors()["cases"], *others]:
         assert len(case["commit"]) == 40 and case["repository"].count("/") == 1 and case["file"].endswith(".py")
 
 
@@ -166,7 +66,8 @@ def test_value_and_gradient_are_those_of_the_published_code(name):
     case = case_of(name)
     result = ours(case)
     if case["masked"] is not None:
-        assert result.masked == case["masked"], "other random numbers: these vectors were made with other masks"
+        masks = masks_of(case, result.step)
+        assert masks == case["masked"], "other random numbers: these vectors were made with other masks"
     assert equal(result, case), (result.value, case["value"])
     if case["iteration"] and case["algorithm"] != "spg":
         assert 0 < result.clip_fraction < 1, "some ratios are inside the clip range, and some outside"
@@ -177,7 +78,7 @@ def test_the_dare_variant_differs_from_the_papers(name):
     """EBPO has no code but DARE's, so that it has one variant."""
     case = case_of(name)
     result = ours(case, variant="paper")
-    assert result.masked != case["masked"] or not equal(result, case)
+    assert masks_of(case, result.step) != case["masked"] or not equal(result, case)
 
 
 # Advantages
@@ -206,6 +107,115 @@ def test_just_grpo_divides_by_a_larger_standard_deviation():
     assert not torch.allclose(advantages(rewards, group, "standardized"), wanted, rtol=1e-5)
 
 
+# MDPO: rewards of predictions
+
+
+def mdpo_advantages(repository: str) -> tuple[Tensor, Tensor, int]:
+    """Our scores of the forwards and the published advantages, [completion, forward], and the size of a group."""
+    (case,) = (case for case in vectors()["mdpo"]["advantages"] if case["repository"] == repository)
+    reward_BT = torch.tensor(vectors()["mdpo"]["step_rewards"], dtype=torch.float64)
+    return step_scores(reward_BT), torch.tensor(case["value"], dtype=torch.float64), case["group"]
+
+
+def test_advantages_of_forwards_are_those_of_the_published_code():
+    score_BT, wanted_BT, group = mdpo_advantages("yjyddq/DARE")
+    torch.testing.assert_close(step_advantages(score_BT, group), wanted_BT, rtol=1e-5, atol=1e-6)
+
+
+def test_mdpo_divides_by_a_larger_standard_deviation():
+    """It adds 1e-4 to the standard deviation of a group, as JustGRPO does; we add 1e-6."""
+    score_BT, wanted_BT, group = mdpo_advantages("autonomousvision/mdpo")
+    assert group == len(score_BT), "one group"
+    result_BT, std_T = step_advantages(score_BT, group), score_BT.std(0)
+    torch.testing.assert_close(result_BT * (std_T + STD_EPS) / (std_T + 1e-4), wanted_BT, rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(result_BT, wanted_BT, rtol=1e-5, atol=1e-6)
+
+
+def test_the_chosen_forwards_are_those_of_the_published_code():
+    """For the six completions of one prompt."""
+    case, (score_BT, _, group) = vectors()["mdpo"]["chosen_steps"], mdpo_advantages("autonomousvision/mdpo")
+    assert chosen_steps(step_advantages(score_BT, group), group, case["k"]).tolist() == [case["value"]]
+
+
+def test_each_prompt_has_forwards_of_its_own():
+    """MDPO's code chooses forwards for the completions of a device (one in its command), DARE's for all prompts of a
+    batch; here, the completions of a prompt have the same ones, however they are distributed."""
+    _, advantage_BT, group = mdpo_advantages("yjyddq/DARE")
+    of_prompt, of_batch, of_one = (chosen_steps(advantage_BT, count, 2).tolist() for count in (group, 6, 1))
+    assert of_prompt == [[0, 3], [0, 1]]
+    assert of_batch == [[0, 1]] and len({tuple(steps) for steps in of_one[:group]}) > 1
+
+
+@pytest.mark.parametrize("name", MDPO_CASES)
+def test_mdpo_counts_slightly_more_masks(name):
+    """The published code adds 1e-4 to both numbers of masks by which it divides: those of a completion, and those of
+    all. DARE's does not, nor does ours."""
+    case = case_of(name)
+    masks_S = hidden(case).sum(1)
+    assert masks_S.tolist() == [4] * 6
+    advantage = (torch.tensor(case["advantage"], dtype=torch.float64) * masks_S / (masks_S + 1e-4)).tolist()
+    result = ours({**case, "advantage": advantage})
+    assert masks_of(case, result.step) == case["masked"] and 0 < result.clip_fraction < 1
+    assert equal(result, case, factor=(24 + 1e-4) / 24)
+    assert not equal(ours(case), case)
+
+
+@pytest.mark.parametrize("name", ["mdpo, confidence", "DARE mdpo", "DARE mdpo, beta 0.02"])
+def test_confidences_are_the_probabilities_of_the_policy_that_sampled(name):
+    """The published functions take any confidences, and a token's gradient is proportional to its own; ours are
+    computed. The paper, and our default, have none."""
+    case, shown = case_of(name), hidden(case_of(name))
+    old_U, given = table_of("old")[0][shown], torch.tensor(case["confidence"], dtype=torch.float64)
+    computed_U = method_of(case, {}).loss_weights(torch.full_like(old_U, 0.5), old_U)
+    torch.testing.assert_close(computed_U, 0.5 * old_U.exp())
+    plain = ours(case, confidence_weights=False)
+    assert not equal(plain, case)
+    torch.testing.assert_close(plain.gradient[0] * given, gradient_of(case)[0], rtol=5e-5, atol=1e-7)
+
+
+def test_completions_with_fewer_masks_weigh_as_much_in_mdpo():
+    """The published code takes the mean over the masks of all completions of a micro-batch. This is our mean where all
+    have as many masks before a forward, as after a fixed schedule; else ``aggregation=token`` is the published one."""
+    case = case_of("DARE mdpo, uneven")
+    assert not equal(ours(case), case)
+    assert equal(ours(case, aggregation="token"), case)
+    for name in ("DARE mdpo", "DARE mdpo, beta 0.02"):
+        assert equal(ours(case_of(name), aggregation="token"), case_of(name))
+
+
+# d-TreeRPO: children of canvases
+
+
+def test_local_advantages_are_those_of_the_published_code():
+    """Two trees of three levels."""
+    case = vectors()["dtreerpo"]["local_advantages"]
+    for rewards, wanted in zip(case["rewards"], case["value"], strict=True):
+        levels = zip(node_values(rewards, case["branches"]), case["branches"], strict=True)
+        result = [a for values, count in levels for a in local_advantages(values, count, "leave_one_out")]
+        assert result == pytest.approx(wanted, abs=1e-6)
+        assert 0 < sum(a == 0 for a in result) < len(result)
+
+
+@pytest.mark.parametrize("name", TREE_CASES)
+def test_value_and_gradient_of_a_tree_are_those_of_the_published_code(name):
+    case = case_of(name)
+    result = tree_case(case)
+    assert equal(result, case), (result.value, case["value"])
+    assert 0 < result.clip_fraction < 1
+    assert (result.step.extra.strength > 0) == case["settings"]["self_distillation"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("dtreerpo", {"distillation": 0.0}), ("dtreerpo", {"distillation_temperature": 1.0}),
+     ("dtreerpo", {"beta": 0.0}), ("dtreerpo", {"epsilon": 0.2}), ("dtreerpo", {"score_after_eos": True}),
+     ("dtreerpo", {"aggregation": "token"}), ("dtreerpo, no distillation", {"aggregation": "token"})],
+)  # fmt: skip
+def test_each_setting_of_a_tree_matters(name, options):
+    """Also the mean: over the tokens of a child, then over children, here and in the published code."""
+    assert not equal(tree_case(case_of(name), **options), case_of(name))
+
+
 # Settings
 
 
@@ -215,7 +225,8 @@ def test_defaults_are_those_of_the_published_recipes(number):
     kind = registry().get("trainer", recipe["algorithm"]).load()
     options = kind.settle({"variant": recipe["variant"]}, SPEC)
     assert {name: getattr(options, name) for name in recipe["options"]} == recipe["options"], recipe["file"]
-    spec = train_spec(method=recipe["algorithm"], model="m", task="dare_sort", output_path="out", peft="lora")
+    peft = recipe.get("peft", "lora")
+    spec = train_spec(method=recipe["algorithm"], model="m", task="dare_sort", output_path="out", peft=peft)
     resolved = spec.with_defaults(kind)
     assert {name: getattr(resolved, name) for name in recipe["training"]} == recipe["training"], recipe["file"]
 
@@ -251,7 +262,7 @@ def test_a_forward_that_writes_more_tokens_in_one_completion_does_not_weigh_more
     case = case_of(name)
     assert not equal(ours(case), case)
     weight_S = gradient_of(case)[0].abs().sum(1)
-    even_S = gradient_of({**case_of(name.replace("uneven", "two"))})[0].abs().sum(1)
+    even_S = gradient_of(case_of(name.replace("uneven", "two")))[0].abs().sum(1)
     assert not torch.allclose(weight_S, even_S, rtol=1e-2)
 
 

@@ -8,10 +8,11 @@ trained on the K forwards with the largest sum of |A_t| over its completions. Th
 proposed and did not write. The sampler may mask tokens again: ``--rollout strategy=rcr`` is the paper's running
 confidence remasking.
 
-Source: the published code; the defaults are those of its command. It and DARE also multiply the loss of a token by the
-sampler's probability of it (``confidence_weights``), and then the loss is no policy gradient. The published filter of
-prompts, which keeps those on which some forward is right and the last one is not, is not built; the metric
-``over_denoising`` is the share of such completions.
+Source: the published code; the defaults are those of its command. It chooses forwards for the completions of a device,
+DARE for those of a batch. Both also multiply the loss of a token by the sampler's probability of it
+(``confidence_weights``), and then the loss is no policy gradient. The published filter of prompts, which keeps those on
+which some forward is right and the last one is not, is not built; the metric ``over_denoising`` is the share of such
+completions.
 """
 
 from __future__ import annotations

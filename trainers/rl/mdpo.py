@@ -66,7 +66,7 @@ class MDPO(PolicyGradient):
     scores_draws = True
     capabilities: ClassVar = {**CAPABILITIES, "predictions": "record the answer that each forward predicts"}
     allows_rewriting = True
-    learning_rate = 7e-7
+    learning_rate = lora_learning_rate = 7e-7
     training_defaults: ClassVar = {"lr_scheduler_type": "constant"}
 
     variants: ClassVar = {

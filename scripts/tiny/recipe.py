@@ -115,7 +115,7 @@ RECIPES = {
     ),
     "tiny-llada-countdown": TinyRecipe(
         rows={"dare_countdown3": 128},
-        snapshots={"tiny-llada-countdown-base": 1100},
+        snapshots={"tiny-llada-countdown-base": 4000},
         start="tiny-llada",
         noise="even",
         warm_up=50,

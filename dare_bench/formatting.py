@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 NONE = "—"
@@ -128,4 +129,8 @@ def plain_value(value: Any) -> str:
         # Strings are quoted: stop strings may contain commas and spaces.
         parts = (json.dumps(v, ensure_ascii=False) if isinstance(v, str) else plain_value(v) for v in value)
         return ", ".join(parts) or "none"
+    if isinstance(value, Mapping):  # a strategy with its settings
+        rest = ", ".join(f"{k} {plain_value(v)}" for k, v in value.items() if k != "name" and v is not None)
+        name = str(value.get("name", ""))
+        return (f"{name} ({rest})" if name and rest else name or rest) or "none"
     return str(value)

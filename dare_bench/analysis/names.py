@@ -12,6 +12,9 @@ from dare_bench.runs.schema import Block
 
 LineageRecord = Mapping[str, Any]
 _PEFT = {"lora": "LoRA", "dora": "DoRA"}
+_METHODS = {
+    "cj_grpo": "CJ-GRPO", "coupled_grpo": "coupled-GRPO", "dtreerpo": "d-TreeRPO", "just_grpo": "JustGRPO",
+}  # fmt: skip
 _PATH = re.compile(r"^[./~]|^[A-Za-z]:\\|/.*/")
 
 
@@ -83,7 +86,7 @@ def without_folders(text: str) -> str:
 def method_of(training: LineageRecord, details: Sequence[str] = ()) -> str:
     """A training's method in its usual spelling, with adapter kind and ``details``: "SFT (LoRA, seed 1)"."""
     method, peft = str(training.get("method")), training.get("peft")
-    spelled = method.upper() if method.isalpha() and len(method) <= 5 else method
+    spelled = _METHODS.get(method) or (method.upper() if method.isalpha() and len(method) <= 5 else method)
     texts = [*([_PEFT.get(str(peft), str(peft))] if peft else []), *details]
     return f"{spelled} ({', '.join(texts)})" if texts else spelled
 

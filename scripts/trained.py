@@ -30,6 +30,8 @@ OF_RUN = ("run.json", "done.json", "results_*.json")
 """Files of a run that boards and comparisons read; journals and unmasking traces are left out."""
 CONTROL = "with random rewards"
 OF_TRAINING = ("lineage.json", "train.json", "trainer_state.json")
+SMALL = 300
+"""Documents of a task whose samples are committed for all seeds."""
 PHASES = ("rollout", "score", "update")
 METRICS = {"loss": "loss", "rewards/margins": "reward_margin", "reward": "reward", "accuracy": "accuracy",
            "entropy": "entropy", "completion_length": "completion_length"}  # fmt: skip
@@ -194,10 +196,12 @@ def table(results: dict[Group, list[Against]]) -> str:
 
 
 def keeps_samples(run: Run) -> bool:
-    """Are the samples of a run committed? Those of bases and of seed 0, with the default decoding."""
-    lineage = run.block.model.lineage
-    shown = lineage is None or (lineage["seed"] == 0 and CONTROL not in method_of(lineage))
-    return shown and not run.block.decoding_requested
+    """Are the samples of a run committed? With the default decoding: those of bases, of seed 0, and of small tasks."""
+    (task,), lineage = run.tasks, run.block.model.lineage
+    if run.block.decoding_requested or (lineage is not None and CONTROL in method_of(lineage)):
+        return False
+    small = run.results["n-samples"][task]["effective"] <= SMALL
+    return small or lineage is None or lineage["seed"] == 0
 
 
 def copied(out: Path) -> Iterator[Path]:

@@ -249,8 +249,9 @@ def test_scores_stand_against_the_forwards_of_their_training(tmp_path: Path) -> 
     assert "step 25" in page.partition('id="steps-1"')[2].partition("</figure>")[0]
     table = page.partition('class="scroll by-forwards"')[2].partition("</div>")[0]
     rows = [plain(part).split() for part in table.split("<tbody>")[1].split("<tr>")[1:]]
-    assert len(rows) == 11 and rows[0][:4] == ["seed", "0,", "step", "25"]
-    assert rows[0][4:] == ["ESPO", "on", "dare_sudoku", "35.0%", "22.1–50.5", "5,200", "3,200", "1,000", "1,000"]
+    espo = next(row for row in rows if "ESPO" in row)
+    assert len(rows) == 11 and espo[:4] == ["seed", "0,", "step", "25"]
+    assert espo[4:] == ["ESPO", "on", "dare_sudoku", "35.0%", "22.1–50.5", "5,200", "3,200", "1,000", "1,000"]
     assert "Forwards were not recorded for 1 more checkpoint." in page
 
 

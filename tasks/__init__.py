@@ -18,8 +18,9 @@ TRAINING = {
     "dare_countdown3": "dare_countdown.training:THREE",
     "dare_countdown4": "dare_countdown.training:FOUR",
     "dare_sort": "dare_sort.training:DATA",
+    "gsm8k": "training:GSM8K",
 }
-"""Tasks with a generated training split (``training.TrainingData``)."""
+"""Tasks with a training split: generated (``training.TrainingData``), or of the hub (``training.HubData``)."""
 
 _OWN = "the task's exact_match; option format_weight: partial credit for its {}"
 REWARDS = {

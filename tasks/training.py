@@ -1,4 +1,5 @@
-"""Data of our own tasks, generated from a seed: distinct items, and training splits without test items."""
+"""Data of our own tasks, generated from a seed: distinct items, and training splits without test items; and names of
+the hub's data sets."""
 
 from __future__ import annotations
 
@@ -24,6 +25,22 @@ def distinct(items: Iterable[Item], key: Callable[[Item], Hashable], count: int)
         if not repeats:
             seen.add(value)
             yield item
+
+
+@dataclass(frozen=True)
+class HubData:
+    """A registered ``training_data`` target: a name for ``--data`` with a data set of the hub.
+
+    Attributes:
+        data: ``owner/name`` or ``owner/name:config``.
+        count: rows of its training split, for estimates.
+    """
+
+    data: str
+    count: int
+
+
+GSM8K = HubData("openai/gsm8k:main", 7473)
 
 
 @dataclass(frozen=True)

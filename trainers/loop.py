@@ -24,6 +24,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin, gather_object
 from torch import Tensor
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
@@ -135,15 +136,18 @@ class Loop(Trainer):
             self.add_callback(callback)
 
     def create_accelerator_and_postprocess(self) -> None:
-        """accelerate supports FSDP only on accelerators and would silently run DDP on CPU ranks."""
+        """accelerate supports FSDP only on accelerators and would silently run DDP on CPU ranks. Its policy for bf16
+        converts all inputs and outputs of a layer (rotary positions, token losses) and cannot convert a plan; here only
+        the gathered weights are bfloat16."""
         super().create_accelerator_and_postprocess()
+        state = self.accelerator.state
         if self.args.fsdp and self.accelerator.distributed_type == DistributedType.MULTI_CPU:
-            state = self.accelerator.state
             state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
-            if state.mixed_precision != "no":
-                state.fsdp_plugin.set_mixed_precision(state.mixed_precision)
             PartialState._shared_state["distributed_type"] = state.distributed_type = DistributedType.FSDP
             self.is_fsdp_enabled = True
+        if self.is_fsdp_enabled and state.mixed_precision == "bf16":
+            policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+            state.fsdp_plugin.mixed_precision_policy = policy
 
     # -- data ----------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from dare_bench.diffusion.looks import Looks
 from dare_bench.errors import UsageError
 from dare_bench.trainers.steps import Item, NoisedRows, Step, StepShape, StepSource, TrainingRow
 from dare_bench.training.rows import TokenRow, Tokens
+from dare_bench.training.spec import TrainSpec
 from dare_bench.types import ModelSpec
 
 Losses = Callable[[Step], Tensor]
@@ -117,6 +118,10 @@ class Objective(ABC):
         return NoisedRows(
             self.items(data), self.law, self.weigh, self.spec.mask_id, shape, seed, process, self.fresh_noise
         )
+
+    def check_sizes(self, spec: TrainSpec, data: Tokens, processes: int) -> None:
+        """Raise UsageError unless the settings, with their defaults, make whole optimizer steps of the data."""
+        self.source(data, StepShape(spec.rows_per_forward, spec.gradient_accumulation_steps, processes), spec.seed)
 
     def callbacks(self) -> list[Any]:
         """Callbacks of ``transformers.Trainer`` for a training with this objective."""

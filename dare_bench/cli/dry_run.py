@@ -1,4 +1,5 @@
-"""``eval --dry-run``: the settings and cost of a run. The checkpoint of a recipe need not be on this machine."""
+"""``eval --dry-run``: the settings and cost of a run; ``train --dry-run``: memory and time of an optimizer step. The
+checkpoint of a recipe need not be on this machine."""
 
 from __future__ import annotations
 
@@ -37,6 +38,29 @@ def show(fields: dict[str, Any], json: bool) -> None:
         printed("")
     if json:
         echo_json(records)
+
+
+def show_training(
+    fields: dict[str, Any],
+    json: bool,
+    processes: int | None = None,
+    gpu: str = "H100",
+    served_speedup: float | None = None,
+) -> None:
+    """Print the estimate of a training, without opening its weights; raises as the training."""
+    from dare_bench.costs.step import estimate
+    from dare_bench.loading import here
+    from dare_bench.training.processes import process_count
+    from dare_bench.training.run import combined, settle
+
+    spec = combined(None, fields)
+    if here(spec.model) is not None:
+        spec = settle(spec, {})
+    result = estimate(spec, processes or process_count(), gpu, served_speedup)
+    if json:
+        echo_json(result.plain())
+    else:
+        echo(result.text())
 
 
 def _previewed(run: PlannedRun, json: bool) -> Preview | RecipeEstimate:

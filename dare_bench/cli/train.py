@@ -23,6 +23,13 @@ from dare_bench.errors import UsageError, suggestion
 from dare_bench.registry import Registration, registry
 from dare_bench.training.spec import DEFAULTS, TrainSpec
 
+_DRY_RUN = {
+    "processes": ("Number of processes, each with its GPU (default: torchrun's, else 1).", int, 1),
+    "gpu": ("A100, H100 or H200 (default: H100).", str, None),
+    "served_speedup": ("Stated speed-up of a served engine over the rollout in place.", float, 1),
+}
+"""Settings of ``--dry-run``: help text, type and least value."""
+
 app = typer.Typer(
     help="Train a checkpoint, then evaluate it. dare-bench train METHOD --help lists the settings.",
     no_args_is_help=True,
@@ -68,13 +75,22 @@ def _command(entry: Registration, selected: bool) -> Callable[..., None]:
     """The function that typer reads: its parameters are the settings, those of the method only if it is selected."""
     trainer = entry.load() if selected else None
     options = _options(trainer) if trainer is not None else {}
-    clash = sorted(options.keys() & (TrainSpec.model_fields.keys() | _EVALUATION.keys()))
+    clash = sorted(options.keys() & {*TrainSpec.model_fields, *_EVALUATION, *_DRY_RUN, "dry_run"})
     if clash:
         raise UsageError(f"trainer {entry.name!r} has a setting {clash[0]!r}, which every training has; rename it")
 
     def command(**arguments: Any) -> None:
-        json = arguments.pop("json")
-        _train(entry.name, options, {name: value for name, value in arguments.items() if value is not None}, json)
+        json, dry_run = arguments.pop("json"), arguments.pop("dry_run")
+        given = {name: value for name, value in arguments.items() if value is not None}
+        hardware = {name: given.pop(name) for name in _DRY_RUN if name in given}
+        if dry_run:
+            _estimate(entry.name, options, given, hardware, json)
+            return
+        if hardware:
+            raise UsageError(
+                f"--{next(iter(hardware)).replace('_', '-')} belongs to --dry-run; give it too, or omit it"
+            )
+        _train(entry.name, options, given, json)
 
     order = ["model", "output_path", *[n for n in TrainSpec.model_fields if n not in _PANEL], *_PANEL]
     common = {n: TrainSpec.model_fields[n] for n in dict.fromkeys(order) if n not in ("method", "options", "eval")}
@@ -85,6 +101,8 @@ def _command(entry: Registration, selected: bool) -> Callable[..., None]:
         *[_of_field(name, field, _PANEL.get(name)) for name, field in common.items()],
         *[parameter(name, kind, text, "Evaluation") for name, (text, kind) in _EVALUATION.items()],
         *[_of_field(name, field, f"Settings of {entry.name}") for name, field in options.items()],
+        switch("dry_run", "Print memory and time of a step on given GPUs, without training.", "Estimate"),
+        *[parameter(name, kind, text, "Estimate", min=least) for name, (text, kind, least) in _DRY_RUN.items()],
         switch("json", "Print one JSON object instead of tables."),
     ]
     takes(command, parameters)
@@ -144,6 +162,17 @@ def _train(method: str, options: Mapping[str, FieldInfo], flags: dict[str, Any],
         echo(trained.path)
     if trained.not_run or any(run.status != "complete" for run in trained.runs):
         raise incomplete(trained.runs, trained.not_run)
+
+
+def _estimate(
+    method: str, options: Mapping[str, FieldInfo], flags: dict[str, Any], hardware: Mapping[str, Any], json: bool
+) -> None:
+    from dare_bench.cli.dry_run import show_training
+    from dare_bench.training.processes import first_process
+
+    fields = settings(method, options, {"output_path": "-", **flags})
+    if first_process():
+        show_training(fields, json, **hardware)
 
 
 def settings(method: str, options: Mapping[str, FieldInfo], flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,18 +35,34 @@ EXACT_LIMIT = 7
 
 @dataclass(frozen=True)
 class Gpu:
-    """Dense bfloat16 peak in TFLOP/s and memory bandwidth in TB/s, from the vendor's data sheet."""
+    """Dense bfloat16 peak in TFLOP/s, memory bandwidth in TB/s, memory in GB, and what its links (NVLink) send in GB/s
+    (half of the sum of both directions), from the vendor's data sheet."""
 
     name: str
     tflops: float
     tb_per_s: float
+    memory_gb: float
+    link_gb_per_s: float
+
+    def seconds(self, operations: float, read: float, received: float = 0.0) -> float:
+        """Time for bfloat16 operations while bytes are ``read`` from memory and ``received`` over the links, at
+        :data:`UTILIZATION` of each peak."""
+        times = operations / (self.tflops * 1e12), read / (self.tb_per_s * 1e12), received / (self.link_gb_per_s * 1e9)
+        return max(times) / UTILIZATION
 
 
 GPUS: Mapping[str, Gpu] = {
-    "A100": Gpu("A100 80GB SXM", 312.0, 2.039),
-    "H100": Gpu("H100 SXM", 989.4, 3.35),
-    "H200": Gpu("H200 SXM", 989.4, 4.8),
+    "A100": Gpu("A100 80GB SXM", 312.0, 2.039, 80.0, 300.0),
+    "H100": Gpu("H100 SXM", 989.4, 3.35, 80.0, 450.0),
+    "H200": Gpu("H200 SXM", 989.4, 4.8, 141.0, 450.0),
 }
+
+
+def gpu_named(name: str) -> Gpu:
+    """A GPU of the table; raises UnknownNameError."""
+    if name not in GPUS:
+        raise unknown("GPU", name, GPUS)
+    return GPUS[name]
 
 
 @dataclass(frozen=True)
@@ -104,8 +120,7 @@ def estimate(recipe: Recipe, overrides: Mapping[str, Any] | None = None, gpu: st
         UsageError: an unknown GPU, a recipe that cannot be run, or a test set whose size is not recorded.
         DecodingError: decoding or likelihood settings that the family does not have or allow.
     """
-    if gpu not in GPUS:
-        raise unknown("GPU", gpu, GPUS)
+    device = gpu_named(gpu)
     explicit = {name: value for name, value in (overrides or {}).items() if value is not None}
     fields = merged(recipe.fields(), explicit)  # raises for a recipe that cannot be run
     test_set, facts = recipe.entry.published.test_set, recipe.file.facts
@@ -122,7 +137,7 @@ def estimate(recipe: Recipe, overrides: Mapping[str, Any] | None = None, gpu: st
         expected = list(_generation(facts, sampler, prompt, answer))
         requests = documents * run.repeats * run.prompts
         notes += _generation_notes(facts, sampler, answer)
-    shape, device = _shape(facts, notes), GPUS[gpu]
+    shape = network_shape(facts, notes)
     notes.append(
         f"{UTILIZATION:.0%} of the {device.name}'s peak (data sheet: {device.tflops:g} TFLOP/s dense bf16, "
         f"{device.tb_per_s:g} TB/s), {ROWS} rows to a forward pass; loading and scoring take no time"
@@ -144,17 +159,7 @@ def _settings(recipe: Recipe, fields: Mapping[str, Any], notes: list[str]) -> tu
     run, file = recipe.entry.run, recipe.file
     assert run is not None
     family = registry().get("family", fields["family"]).load()
-    spec = ModelSpec(
-        family=family.name,
-        mask_id=0,
-        eos_ids=(),
-        eot_id=None,
-        pad_id=None,
-        vocab_size=file.facts.vocab or 2**31,
-        context_limit=2**31,
-        attention=file.facts.attention,
-        block_length=file.facts.block_length,
-    )
+    spec = model_spec(family, file.facts)
     decoding: dict[str, Any] = {}
     likelihood: dict[str, Any] = {}
     sampler = None
@@ -177,6 +182,24 @@ def _settings(recipe: Recipe, fields: Mapping[str, Any], notes: list[str]) -> tu
     shots = fields.get("num_fewshot")
     update = {"decoding": decoding, "likelihood": likelihood, "repeats": fields["repeats"]}
     return run.model_copy(update={**update, "shots": run.shots if shots is None else shots}), sampler
+
+
+def model_spec(family: Any, facts: Facts) -> ModelSpec:
+    """What a family's samplers and the training methods need of a checkpoint that is only known by its facts. Special
+    ids and the context limit are not among them: no number of tokens or forwards depends on those given here."""
+    return ModelSpec(
+        family=family.name,
+        mask_id=0,
+        eos_ids=(1,),
+        eot_id=None,
+        pad_id=None,
+        vocab_size=facts.vocab or 2**31,
+        context_limit=2**31,
+        attention=facts.attention,
+        block_length=facts.block_length,
+        predicts=family.predicts,
+        sft=family.sft,
+    )
 
 
 def _is_count(kind: type[Decoding], name: str, value: Any) -> bool:
@@ -278,10 +301,10 @@ class NetworkShape:
     """Bytes of keys and values per token."""
 
 
-def _shape(facts: Facts, notes: list[str]) -> NetworkShape:
+def network_shape(facts: Facts, notes: list[str]) -> NetworkShape:
+    """The numbers of parameters of a network; what is not known of it is added to ``notes``."""
     d, layers = facts.d_model, facts.layers
-    width = facts.heads * facts.head_dim if facts.heads and facts.head_dim else d
-    narrow = facts.kv_heads * facts.head_dim if facts.kv_heads and facts.head_dim else width
+    width, narrow = attention_widths(facts)
     if facts.heads is None:
         notes.append("heads are not known: attention as wide as the model, without shared keys")
     if facts.vocab is None:
@@ -304,6 +327,12 @@ def _shape(facts: Facts, notes: list[str]) -> NetworkShape:
     )
 
 
+def attention_widths(facts: Facts) -> tuple[int, int]:
+    """Channels of a token's queries, and of its keys."""
+    width = facts.heads * facts.head_dim if facts.heads and facts.head_dim else facts.d_model
+    return width, facts.kv_heads * facts.head_dim if facts.kv_heads and facts.head_dim else width
+
+
 def flops(part: Pass, shape: NetworkShape) -> float:
     """Operations of a pass of one row."""
     compute = 2 * shape.body * part.tokens + shape.attention * part.tokens * part.context
@@ -315,8 +344,7 @@ def _cost(parts: list[Pass], shape: NetworkShape, gpu: Gpu, requests: int) -> Gp
     for part in parts:
         touched = 1 - (1 - shape.active) ** (part.tokens * ROWS)
         read = BYTES * (shape.weights + touched * shape.experts) + ROWS * shape.cached * part.context
-        compute = ROWS * flops(part, shape) / (gpu.tflops * 1e12)
-        seconds += part.count / ROWS * max(compute, read / (gpu.tb_per_s * 1e12)) / UTILIZATION
+        seconds += part.count / ROWS * gpu.seconds(ROWS * flops(part, shape), read)
         operations += part.count * flops(part, shape)
         forwards += part.count
     return GpuCost(round(forwards * requests), operations * requests / 1e15, seconds * requests / 3600)

@@ -24,8 +24,8 @@ def read_data(spec: TrainSpec, kind: Kind, memory: RowTable | None = None) -> Da
     """The rows of a training.
 
     Args:
-        spec: ``data`` (file, folder, pattern or hub id) or ``task``; ``split``; ``rows``: read the first N rows (a
-            dialogue with several answers is one row and several examples).
+        spec: ``data`` (file, folder, pattern or hub id) or ``task`` (ours, or a name of a hub data set); ``split``;
+            ``rows``: read the first N rows (a dialogue with several answers is one row and several examples).
         kind: the kind of rows that the method reads.
         memory: rows in memory (:func:`~dare_bench.training.files.open_memory`), of which ``data`` is only the name.
 
@@ -33,14 +33,22 @@ def read_data(spec: TrainSpec, kind: Kind, memory: RowTable | None = None) -> Da
         UsageError: a missing source, or one with rows of another kind.
         DataError: malformed rows (the first ones listed by file and line), a damaged file, no rows.
     """
-    if spec.task is not None:
+    known = hub_data(spec.task)
+    if spec.task is not None and known is None:
         return _from_task(spec, kind)
-    assert spec.data is not None
-    tables = _tables(spec.data, spec.split) if memory is None else iter([memory])
+    name = str(spec.data if known is None else known.data)
+    tables = _tables(name, spec.split) if memory is None else iter([memory])
     rows = tuple(_read(tables, kind, spec.rows))
     if not rows:
-        raise DataError(f"{spec.data} holds no rows; give data with rows")
-    return Data(kind, rows, digest(rows), spec.data)
+        raise DataError(f"{name} holds no rows; give data with rows")
+    return Data(kind, rows, digest(rows), name)
+
+
+def hub_data(task: str | None) -> Any:
+    """The hub data set that a task names: ``data``, its id, and ``count``, its training rows. None for a task that
+    generates its rows. Raises UnknownNameError."""
+    source = None if task is None else registry().get("training_data", task).load()
+    return source if hasattr(source, "data") else None
 
 
 def _tables(data: str, split: str) -> Iterator[RowTable]:

@@ -146,6 +146,15 @@ def open_training(spec: TrainSpec, kind: Any, memory: RowTable | None = None) ->
 
 
 def settle(spec: TrainSpec | None, fields: Mapping[str, Any]) -> TrainSpec:
+    """The spec with ``fields`` over it, and the base model of an adapter as the model to start from."""
+    merged = combined(spec, fields)
+    base, adapter = base_and_adapter(merged.model, merged.adapter)
+    if adapter is not None and merged.peft is None:
+        raise UsageError(f"{adapter} is an adapter; give --peft lora to train it further, or merge it (export merge)")
+    return merged.model_copy(update={"model": base, "adapter": adapter})
+
+
+def combined(spec: TrainSpec | None, fields: Mapping[str, Any]) -> TrainSpec:
     """The spec with ``fields`` over it; fields it does not have are options of the method."""
     given = spec.model_dump() if spec is not None else {}
     for name, value in fields.items():
@@ -153,11 +162,7 @@ def settle(spec: TrainSpec | None, fields: Mapping[str, Any]) -> TrainSpec:
             given[name] = str(value) if name == "data" and value is not None else value
     options = {name: value for name, value in fields.items() if name not in TrainSpec.model_fields}
     given["options"] = {**given.get("options", {}), **options}
-    merged = train_spec(**given)
-    base, adapter = base_and_adapter(merged.model, merged.adapter)
-    if adapter is not None and merged.peft is None:
-        raise UsageError(f"{adapter} is an adapter; give --peft lora to train it further, or merge it (export merge)")
-    return merged.model_copy(update={"model": base, "adapter": adapter})
+    return train_spec(**given)
 
 
 def _held(out: Path) -> contextlib.AbstractContextManager[None]:

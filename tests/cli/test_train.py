@@ -14,6 +14,7 @@ from typing import Any
 
 import command
 import pytest
+import torch
 from require import need_package
 from safetensors.torch import load_file
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -274,6 +275,17 @@ def test_two_processes_equal_one_also_after_a_resume(tmp_path, plain, more):
     first = json.loads((plain / "trainer_state.json").read_text())["log_history"][0]
     assert state["log_history"][0]["loss"] == pytest.approx(first["loss"], rel=1e-4)
     assert state["log_history"][0]["grad_norm"] == pytest.approx(first["grad_norm"], rel=1e-4)
+
+
+def test_fsdp_with_bf16_gathers_bfloat16_weights_and_keeps_float32_ones(tmp_path, plain):
+    out = tmp_path / "out"
+    requested = ("--per-device-train-batch-size", "4", "--report-to", "none", "--max-steps", "4")
+    run_on_two_ranks(out, *requested, "--fsdp", "--bf16")
+    assert all(weight.dtype == torch.float32 for weight in load_file(str(out / "model.safetensors")).values())
+    assert 1e-5 < difference(plain, out) < 1e-2, "four steps of 1e-3, in another precision"
+    first, exact = (json.loads((o / "trainer_state.json").read_text())["log_history"][0] for o in (out, plain))
+    assert first["loss"] == pytest.approx(exact["loss"], rel=1e-2) and first["loss"] != exact["loss"]
+    assert first["grad_norm"] == pytest.approx(exact["grad_norm"], rel=5e-2)
 
 
 def test_a_kill_while_the_end_is_evaluated_costs_no_training(tmp_path):

@@ -217,8 +217,7 @@ class PolicyGradient(Method):
                 "weights of its own: it is the network with its adapter off; omit it, or train without --peft"
             )
         check_rollout(self, model, data)
-        shape = StepShape(spec.rows_per_forward, spec.gradient_accumulation_steps, process_count())
-        self.source(data, shape, spec.seed)
+        self.check_sizes(spec, data, process_count())
 
     @property
     def uses_of_item(self) -> int:

@@ -18,7 +18,10 @@ from dare_bench.tasks.dare_sort import generate as sort
 from dare_bench.tasks.dare_sort import utils as sort_utils
 from dare_bench.tasks.dare_sudoku import generate as sudoku
 from dare_bench.tasks.dare_sudoku import utils as sudoku_utils
+from dare_bench.tasks.training import TrainingData
+from dare_bench.training.columns import KEEP
 from dare_bench.training.data import read_data
+from dare_bench.training.files import open_file
 from dare_bench.training.rows import Example, PreferencePair
 from dare_bench.training.spec import TrainSpec
 from dare_bench.types import RewardPrompt
@@ -52,10 +55,30 @@ def asked(name: str, **fields: Any) -> TrainSpec:
 
 def test_every_task_of_ours_has_a_training_split():
     yamls = {file.stem: file for file in Path(dare_bench.tasks.__file__).parent.glob("dare_*/*.yaml")}
-    assert sorted([*registry().names("training_data"), *LARGER]) == sorted(yamls) == sorted([*UTILS, *LARGER])
+    generated = [name for name in registry().names("training_data") if isinstance(source(name), TrainingData)]
+    assert sorted([*generated, *LARGER]) == sorted(yamls) == sorted([*UTILS, *LARGER])
     for name, file in yamls.items():
         written = [line.split(":")[1] for line in file.read_text().splitlines() if "max_gen_toks" in line]
         assert [source(LARGER.get(name, name)).canvas] == list(map(int, written)), name
+
+
+def test_gsm8k_is_a_name_of_the_hubs_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Path(__file__).parents[2] / "data" / "bench" / "gsm8k" / "train.jsonl"
+    opened: list[tuple[str, str]] = []
+
+    def open_hub(name: str, split: str) -> Any:
+        opened.append((name, split))
+        return open_file(file, KEEP)
+
+    monkeypatch.setattr("dare_bench.training.data.open_hub", open_hub)
+    for kind, row in (("prompts", RewardPrompt), ("examples", Example)):
+        named = read_data(asked("gsm8k", rows=2), kind)
+        local = read_data(asked("gsm8k").model_copy(update={"task": None, "data": str(file), "rows": 2}), kind)
+        assert named.rows == local.rows and named.hash == local.hash and named.name == "openai/gsm8k:main"
+        assert len(named.rows) == 2 and all(isinstance(item, row) for item in named.rows)
+    assert opened == [("openai/gsm8k:main", "train")] * 2
+    with pytest.raises(UsageError, match="this method learns from preferences"):
+        read_data(asked("gsm8k"), "pairs")
 
 
 @pytest.mark.parametrize("name", UTILS)

@@ -19,7 +19,7 @@ def one(name):
 
 
 def shape_of(checkpoint):
-    return recipe_costs._shape(recipes.load(checkpoint).facts, [])
+    return recipe_costs.network_shape(recipes.load(checkpoint).facts, [])
 
 
 @pytest.mark.parametrize(

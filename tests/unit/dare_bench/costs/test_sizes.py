@@ -70,8 +70,11 @@ def test_rows_that_the_training_leaves_out_or_refuses_are_no_rows(data: Path) ->
     assert (kept.count, kept.tokens < 60) == (1, True)
 
 
-def test_without_the_checkpoint_an_estimate_says_that_it_knows_no_template(data: Path) -> None:
-    assert rows_of(asked("tiny-llada-base", data)).source == "characters / 3.5, without the chat template"
+def test_without_the_checkpoint_an_estimate_says_how_it_counts(data: Path) -> None:
+    seen = rows_of(asked("tiny-llada-base", data))
+    assert seen.source == "characters / 3.5, 30 for a chat template"
+    texts = [("Be brief.12+34=", "46"), ("Be brief.12+34=462+2=", "4")]
+    assert seen.tokens == sum(round(len(p) / 3.5 + 30) + round(len(a) / 3.5) for p, a in texts) / 2
 
 
 RL = {

@@ -1,0 +1,74 @@
+"""``dare-bench train --dry-run``: what it prints, and that it neither downloads nor writes anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dare_bench.cli import main
+
+COUPLED = ("coupled_grpo", "--model", "GSAI-ML/LLaDA-8B-Instruct", "--task", "gsm8k", "--peft", "lora", "--fsdp")
+DOCS = Path(__file__).parents[2] / "docs" / "scale.md"
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as left:
+        main(["train", *words])
+    output = capsys.readouterr()
+    assert not left.value.code, output.err
+    return output.out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str, code: int = 2) -> str:
+    with pytest.raises(SystemExit) as left:
+        main(["train", *words])
+    assert left.value.code == code
+    return capsys.readouterr().err
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("dare_bench.loading._from_hub", "dare_bench.training.data.open_hub"):
+        monkeypatch.setattr(name, lambda *_: pytest.fail("it was fetched"))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_docs_show_what_is_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    shown = said(capsys, *COUPLED, "--dry-run", "--processes", "8", "--max-steps", "500")
+    assert shown in DOCS.read_text()
+    assert not list(tmp_path.iterdir())
+
+
+def test_under_torchrun_its_processes_are_counted_and_the_first_one_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "0")
+    assert json.loads(said(capsys, *COUPLED, "--dry-run", "--gpu", "H200", "--json"))["processes"] == 4
+    monkeypatch.setenv("RANK", "1")
+    assert said(capsys, *COUPLED, "--dry-run") == ""
+
+
+def test_the_record_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    record = json.loads(said(capsys, *COUPLED, "--dry-run", "--processes", "2", "--gpu", "A100", "--json"))
+    assert record["gpu"]["name"] == "A100 80GB SXM" and record["trained"] == 83_886_080
+    assert record["memory"]["held"]["weights"] == 8_015_581_184
+    assert set(record["seconds"]) == {"rollout", "score", "update"}
+
+
+def test_a_local_checkpoint_and_its_settings_in_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "train.yaml").write_text("model: tiny-llada-base\ntask: dare_sudoku\nbf16: true\nmax_steps: 3\n")
+    shown = said(capsys, "sft", "-C", "train.yaml", "--dry-run")
+    assert "tiny-llada-base: 898,688 parameters" in shown and "rows of 44 tokens (its tokenizer)" in shown
+
+
+def test_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--gpu belongs to --dry-run" in refused(capsys, *COUPLED, "--gpu", "H100")
+    assert "unknown GPU 'B200'" in refused(capsys, *COUPLED, "--dry-run", "--processes", "2", "--gpu", "B200")
+    assert "and this is one; give --processes N" in refused(capsys, *COUPLED, "--dry-run")
+    odd = (*COUPLED, "--dry-run", "--processes", "3", "--per-device-train-batch-size", "4")
+    assert "are not a multiple of --num-generations 10; make them 30" in refused(capsys, *odd)
+    unknown = ("sft", "--model", "tiny-lada", "--task", "dare_sudoku", "--dry-run")
+    assert "no checkpoint 'tiny-lada'" in refused(capsys, *unknown, code=1)

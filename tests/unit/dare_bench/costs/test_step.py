@@ -1,0 +1,180 @@
+"""Seconds of the phases of an optimizer step, when a served engine pays, and what a dry run says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dare_bench.costs.recipe import GPUS, UTILIZATION
+from dare_bench.costs.serving import Rollout
+from dare_bench.costs.step import StepEstimate, estimate
+from dare_bench.errors import UnknownNameError, UsageError
+from dare_bench.training.spec import train_spec
+
+LLADA, SDAR = "GSAI-ML/LLaDA-8B-Instruct", "JetLM/SDAR-8B-Chat"
+ROLLOUT = Rollout(completions=10, forwards=256, seconds_per_forward=0.01, weight_bytes=16e9, bandwidth=160e9)
+
+
+def asked(
+    processes: int = 8, gpu: str = "H100", method: str = "coupled_grpo", speedup: float | None = None, **more: Any
+) -> StepEstimate:
+    fields = {"model": LLADA, "task": "gsm8k", "peft": "lora", "max_steps": 100, **more}
+    return estimate(train_spec(method=method, output_path="-", **fields), processes, gpu, speedup)
+
+
+def seconds(*given: Any, **more: Any) -> dict[str, float]:
+    found = asked(*given, **more).seconds
+    assert found is not None
+    return {str(phase): value for phase, value in found.items()}
+
+
+# -- seconds -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_phases_are_their_operations_at_a_share_of_the_peak() -> None:
+    """Ten completions of 93 + 256 tokens, 256 forwards for two steps, three looks. The reference is the network with
+    its adapter off: its values, the policy's own, and half of the time old ones, are passes without gradients."""
+    tokens = 10 * (63 + 30 + 256)
+    rate = 989.4e12 * UTILIZATION / (2 * 8_015_581_184)  # tokens a second in a forward
+    assert seconds() == pytest.approx(
+        {"rollout": 128 * tokens / rate, "score": 7.5 * tokens / rate, "update": 3 * 2 * tokens / rate}
+    )
+    full = seconds(peft=None, bf16=True)
+    assert full["update"] == pytest.approx(3 * 3 * tokens / rate)
+    assert full["score"] == pytest.approx(4.5 * tokens / rate), "its values come from the forward of the update"
+    assert seconds(gradient_checkpointing=True)["update"] == pytest.approx(3 * 3 * tokens / rate)
+
+
+def test_twice_the_completions_take_twice_the_time_and_processes_share_a_step() -> None:
+    one, two = seconds(), seconds(per_device_train_batch_size=20)
+    assert two == pytest.approx({phase: 2 * value for phase, value in one.items()})
+    accumulated = seconds(gradient_accumulation_steps=2)
+    assert accumulated["rollout"] == pytest.approx(2 * one["rollout"])
+    for processes in (1, 16):
+        assert seconds(processes) == pytest.approx(one)
+    epoch = {"max_steps": None, "num_train_epochs": 1}  # 7,473 prompts, ten completions of each, two steps on each
+    assert [asked(n, **epoch).steps for n in (1, 8)] == [2 * 7473, -(-2 * 7473 // 8)]
+
+
+def test_a_slower_gpu_takes_longer_by_its_peak_and_small_passes_by_its_memory() -> None:
+    assert seconds(gpu="A100")["rollout"] == pytest.approx(seconds()["rollout"] * 989.4 / 312)
+    blocks = {"model": SDAR, "method": "cj_grpo", "per_device_train_batch_size": 2, "num_generations": 2}
+    blocks["options"] = {"num_generations": blocks.pop("num_generations")}
+    slow, fast = seconds(gpu="H100", **blocks), seconds(gpu="H200", **blocks)
+    assert slow["rollout"] == pytest.approx(fast["rollout"] * 4.8 / 3.35), "a forward reads all weights for 8 tokens"
+
+
+def test_fsdp_gathers_the_weights_in_every_forward() -> None:
+    small = {"model": SDAR, "method": "cj_grpo", "per_device_train_batch_size": 2, "options": {"num_generations": 2}}
+    whole, sharded = asked(**small), asked(fsdp=True, **small)
+    assert sharded.seconds is not None and whole.seconds is not None and sharded.work is not None
+    gathered = sharded.training.size.parameters * 2 * 7 / 8 / (450e9 * UTILIZATION)  # type: ignore[operator]
+    assert sharded.seconds["rollout"] == pytest.approx(sharded.work["rollout"].forwards * gathered)
+    assert whole.seconds["rollout"] < sharded.seconds["rollout"]
+    assert seconds(fsdp=True)["rollout"] == seconds()["rollout"], "hidden behind the operations of ten rows"
+
+
+def test_float32_products_have_no_time() -> None:
+    silent = asked(peft=None)
+    assert silent.seconds is None and silent.rollout is None and silent.memory is not None
+    assert any("products are float32 (give --bf16)" in note for note in silent.unknown)
+
+
+# -- a served engine ---------------------------------------------------------------------------------------------------
+
+
+def test_an_engine_pays_from_where_it_saves_more_than_sending_takes() -> None:
+    assert (ROLLOUT.in_place, ROLLOUT.sending) == (25.6, 0.1)
+    pays = ROLLOUT.pays_from
+    assert pays == pytest.approx(25.6 / 25.5)
+    assert ROLLOUT.served(pays) == pytest.approx(ROLLOUT.in_place)
+    assert ROLLOUT.served(1.1 * pays) < ROLLOUT.in_place < ROLLOUT.served(0.9 * pays)
+
+
+def test_an_engine_pays_from_as_many_completions_as_save_the_time_of_sending() -> None:
+    slow = Rollout(completions=1, forwards=1, seconds_per_forward=0.01, weight_bytes=16e9, bandwidth=160e9)
+    assert slow.pays_from is None, "sending takes ten times as long"
+    count = slow.completions_from(2)
+    assert count == pytest.approx(20)
+    many = Rollout(count, 1, 0.01, 16e9, 160e9)
+    assert many.served(2) == pytest.approx(many.in_place) and many.pays_from == pytest.approx(2)
+    assert slow.completions_from(1) is None
+
+
+def test_the_rollout_of_the_estimate_is_that_of_all_steps_on_it() -> None:
+    two = asked()
+    assert two.rollout is not None and two.seconds is not None
+    assert two.rollout.in_place == pytest.approx(2 * two.seconds["rollout"]) and two.rollout.forwards == 256
+    assert two.rollout.sending == 8_015_581_184 * 2 / (GPUS["H100"].link_gb_per_s * 1e9 * UTILIZATION)
+    assert two.at_peak == pytest.approx(1 / UTILIZATION)
+
+
+# -- what is said ------------------------------------------------------------------------------------------------------
+
+
+def test_the_text_says_memory_time_and_on_what_it_stands() -> None:
+    text = asked(fsdp=True, speedup=2.0).text()
+    assert "8,015,581,184 parameters, 83,886,080 trained" in text
+    assert "a step: 80 completions of at most 349 tokens" in text
+    assert "30 noised rows in 1 forward of at most 10,470 tokens" in text
+    assert "does not fit; it fits with --gradient-checkpointing" in text
+    assert "a served engine pays from a speed-up of 1.002" in text and "at a speed-up of 2: " in text
+    assert "the mean lengths of openai/gsm8k main, test" in text and "40% of the H100 SXM's data sheet" in text
+    assert "unknown: the time of the adapter's float32 products" in text and "not counted: rewards" in text
+    assert max(map(len, text.splitlines())) <= 125
+
+
+def test_the_advice_makes_it_fit() -> None:
+    assert asked(fsdp=True, gradient_checkpointing=True).advice == ""
+    hard = asked(1, "A100", gradient_checkpointing=True, per_device_train_batch_size=160, looks_per_forward=480)
+    assert not hard.fits() and hard.advice.startswith("it fits with --looks-per-forward ")
+    limit = int(hard.advice.split()[-1])
+    less = {"gradient_checkpointing": True, "per_device_train_batch_size": 160}
+    assert asked(1, "A100", looks_per_forward=limit, **less).fits()
+    assert not asked(1, "A100", looks_per_forward=2 * limit, **less).fits()
+    assert asked(1, peft=None).advice == "give --peft lora or --fsdp or a larger GPU"
+
+
+def test_the_record_holds_the_numbers_of_the_text() -> None:
+    built = asked(fsdp=True)
+    record = built.plain()
+    assert built.memory is not None
+    assert record["memory"]["peak"] == built.memory.needed("update") and record["fits"] is False
+    assert sum(record["seconds"].values()) == pytest.approx(20.0, abs=0.1)
+    assert record["rollout"]["pays_from"] == pytest.approx(1.0025, abs=1e-4)
+
+
+def test_supervised_and_preference_methods_have_no_rollout() -> None:
+    sft = asked(method="sft", bf16=True, peft=None, fsdp=True)
+    assert sft.seconds is not None and list(sft.seconds) == ["update"] and sft.rollout is None
+    assert sft.fits() and "a step: 64 items with rows of 221 tokens" in sft.text(), "93 of a prompt, a canvas of 128"
+    dpo = asked(method="dpo", task=None, data="org/pairs", bf16=True)
+    assert dpo.seconds is not None and dpo.training.division is not None
+    assert dpo.training.division.looks == 8 * 2
+    # The reference is the network with its adapter off, so that the policy's values take a pass of their own.
+    assert dpo.seconds["score"] == pytest.approx(dpo.seconds["update"])
+    assert asked(method="vrpo", task=None, data="org/pairs", bf16=True).training.division.looks == 8 * 16  # type: ignore[union-attr]
+
+
+def test_a_checkpoint_without_recipe_is_unknown() -> None:
+    text = asked(model="org/model").text()
+    assert "unknown: all of org/model, which is not on this machine and has no recipe" in text
+    assert "GB" not in text and "seconds" not in text
+
+
+def test_a_local_checkpoint_is_counted_by_its_files() -> None:
+    built = asked(1, model="tiny-llada", task="dare_sudoku", dtype="bfloat16")
+    assert built.training.size.parameters == 898_688
+    assert "rows of 44 tokens (its tokenizer)" in list(built.assumed)
+
+
+def test_settings_that_a_training_refuses_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"12 completions of an optimizer step .* multiple of --num-generations 10"):
+        asked(3, per_device_train_batch_size=4)
+    with pytest.raises(UsageError, match="fsdp shards a model over several processes, and this is one"):
+        asked(1, fsdp=True)
+    with pytest.raises(UnknownNameError, match="unknown GPU 'B200'"):
+        asked(gpu="B200")
+    with pytest.raises(UsageError, match="masks whole completions"):
+        asked(model=SDAR)

@@ -46,7 +46,7 @@ def read_options(kind: type[Options], options: Mapping[str, Any], reward: str) -
     try:
         return kind.model_validate(dict(options))
     except ValidationError as error:
-        names = ", ".join(kind.model_fields) or "none"
+        names = ", ".join([*kind.model_fields, "random"])
         raise UsageError(f"{one_line(error, f'the reward {reward!r}')}; its options are {names}") from error
 
 

@@ -239,7 +239,8 @@ class Family(ABC):
             name = own[0]
             raise DecodingError(
                 f"{name}={given[name]!r} belongs to {self.name}'s own strategies, not to strategy="
-                f"{given['strategy']!r}: give the strategy's own fields, as strategy={{'name': ..., field: value}}"
+                f"{given['strategy']!r}: give the strategy's own fields, as JSON: "
+                '{"strategy": {"name": ..., "field": value}}'
             )
         if isinstance(given.get("stop"), str):
             given["stop"] = (given["stop"],)

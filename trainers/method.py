@@ -105,8 +105,8 @@ class Method(Objective):
         except ValidationError as error:
             raise UsageError(one_line(error, cls.name)) from error
 
-    def resolved_options(self) -> BaseModel:
-        """The options as they apply to this model and data, for the record."""
+    def resolved_options(self, steps: int | None = None) -> BaseModel:
+        """The options as they apply to this model, data and number of optimizer steps, for the record."""
         resolved: BaseModel = self.options.resolved(self.canvas, self.spec.block_length)
         return resolved
 

@@ -64,7 +64,7 @@ class TrainingProgress(TrainerCallback):
 
 
 def shown(logs: Mapping[str, Any]) -> str:
-    """An entry of the log as text: ``reward 0.5 ± 0.1`` with its standard deviation, phases side by side."""
+    """An entry of the log as text: ``reward 0.5 (std 0.1)``, phases side by side."""
     values = {k: v for k, v in logs.items() if k not in _HIDDEN and isinstance(v, int | float)}
     parts, phases = [], dict[str, list[str]]()
     for name, value in values.items():
@@ -72,7 +72,7 @@ def shown(logs: Mapping[str, Any]) -> str:
         if group in PHASES and member:
             phases.setdefault(group, []).append(f"{member} {value:,.0f}")
         elif (std := values.get(f"{name}_std")) is not None:
-            parts.append(f"{name} {_short(value)} ± {_short(std)}")
+            parts.append(f"{name} {_short(value)} (std {_short(std)})")
         elif name.removesuffix("_std") == name or name.removesuffix("_std") not in values:
             parts.append(f"{NAMES.get(name, name)} {_short(value)}")
     lines = [f"{PHASES[group]} {' '.join(members)}" for group, members in phases.items() if PHASES[group]]

@@ -8,7 +8,9 @@ import typer
 
 from dare_bench.cli.guard import State
 from dare_bench.cli.plain import echo, echo_error, echo_json, plain_console, plain_table
+from dare_bench.errors import UsageError
 from dare_bench.formatting import score_text
+from dare_bench.runs.text import counted
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -80,10 +82,13 @@ def _preview(file: str, output_path: str, json: bool) -> None:
     estimates = SweepEstimates.of(file, output_path)
     if json:
         echo_json(estimates.plain())
-        return
-    plain_console(width=10_000).print(_tree(estimates))  # no line of a node wraps in a file or a pipe
-    for note in estimates.notes:
-        echo(note)
+    else:
+        plain_console(width=10_000).print(_tree(estimates))  # no line of a node wraps in a file or a pipe
+        for note in estimates.notes:
+            echo(note)
+    for node, error in estimates.refused.items():
+        others = f"; so would {counted(len(estimates.refused) - 1, 'other node')}" if len(estimates.refused) > 1 else ""
+        raise UsageError(f"{node} would fail: {error}{others}")
 
 
 def _tree(estimates: SweepEstimates) -> Tree:

@@ -194,7 +194,7 @@ class DeviceMemory:
     def needed(self, phase: str) -> float:
         """Bytes in a phase, without unknown parts. While the model is opened, its weights alone count."""
         own = sum(self.phases[phase].values())
-        return own if phase == "opening" else own + sum(part or 0.0 for part in self.held.values())
+        return own if phase == "loading" else own + sum(part or 0.0 for part in self.held.values())
 
     @property
     def peak(self) -> str:
@@ -207,11 +207,11 @@ def memory_of(training: DeviceTraining) -> DeviceMemory | None:
     net, parameters, division = training.size.dimensions, training.size.parameters, training.division
     if net is None or parameters is None or division is None:
         return None
-    opening = {"weights": parameters * training.precision.weights}
+    loading = {"weights": parameters * training.precision.weights}
     if training.spec.fsdp:
-        opening["their shard"] = opening["weights"] * training.share
+        loading["their shard"] = loading["weights"] * training.share
     return DeviceMemory(
-        _held(training, parameters), {"opening": opening, **_phases(training, net, parameters, division)}
+        _held(training, parameters), {"loading": loading, **_phases(training, net, parameters, division)}
     )
 
 

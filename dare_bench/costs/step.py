@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import combinations
 from math import ceil
 from typing import Any
 
@@ -22,6 +23,11 @@ from dare_bench.errors import UsageError
 from dare_bench.registry import registry
 from dare_bench.training.spec import TrainSpec
 
+FLAGS = {
+    "gradient_checkpointing": "--gradient-checkpointing", "fsdp": "--fsdp", "bf16": "--bf16", "peft": "--peft {}",
+    "looks_per_forward": "--looks-per-forward {}",
+}  # fmt: skip
+"""The settings that save memory, as a user gives them."""
 MACHINE = 8
 """Assumed number of GPUs whose links are those of one machine."""
 NOT_COUNTED = "rewards, optimizer, loading, evaluation; CUDA context, fragmentation, buffers of collectives"
@@ -112,20 +118,28 @@ class StepEstimate:
     @property
     def advice(self) -> str:
         """The least change of the settings with which the training fits into memory; empty if it does."""
-        spec, division = self.training.spec, self.training.division
-        if self.fits() or division is None:
+        if self.fits() or self.training.division is None:
             return ""
-        looks = ceil(division.looks)
-        for limit in (None, *(looks // 2**halving for halving in range(1, looks.bit_length()))):
-            for checkpointing in (False, True):
-                given: dict[str, Any] = {"gradient_checkpointing": spec.gradient_checkpointing or checkpointing}
-                given |= {} if limit is None else {"looks_per_forward": limit}
-                changed = replace(self.training, spec=spec.model_copy(update=given))
-                if replace(self, training=changed).fits():
-                    flags = [] if limit is None else [f"--looks-per-forward {limit}"]
-                    return f"it fits with {' and '.join([*flags, *['--gradient-checkpointing'] * checkpointing])}"
-        more = [flag for flag, given in (("--peft lora", spec.peft), ("--fsdp", spec.fsdp)) if not given]
-        return f"give {' or '.join([*more, 'more processes' if spec.fsdp else 'a larger GPU'])}"
+        # First what leaves the result as it is, then few changes.
+        for changes in sorted(self._changes(), key=lambda c: (len(c.keys() & {"bf16", "peft"}), len(c))):
+            changed = replace(self.training, spec=self.training.spec.model_copy(update=changes))
+            if replace(self, training=changed).fits():
+                return f"it fits with {' '.join(FLAGS[name].format(value) for name, value in changes.items())}"
+        return "give more processes with --fsdp, or a larger GPU"
+
+    def _changes(self) -> Iterator[dict[str, Any]]:
+        """Changes of settings that save memory."""
+        spec, division = self.training.spec, self.training.division
+        looks = 0 if division is None else ceil(division.looks)
+        limits = [{"looks_per_forward": looks // 2**halving} for halving in range(1, looks.bit_length())]
+        switches: list[dict[str, Any]] = [{"gradient_checkpointing": True}, {"bf16": True}, {"peft": "lora"}]
+        if self.training.processes > 1:
+            switches.insert(1, {"fsdp": True})
+        unused = [switch for switch in switches if not getattr(spec, *switch)]
+        for limit in ({}, *limits):
+            for count in range(len(unused) + 1):
+                for chosen in combinations(unused, count):
+                    yield {name: value for part in (*chosen, limit) for name, value in part.items()}
 
     @property
     def assumed(self) -> Iterator[str]:
@@ -203,21 +217,22 @@ class StepEstimate:
     def _division(self) -> Iterator[str]:
         rows, one = self.training.rows, self.training.division
         if one is not None:
-            kind = "completions of at most" if rows.samples else "items with rows of"
+            kind = "completions in rows of about" if rows.samples else "items with rows of"
             forwards = f"{one.forwards} forward{'s' if one.forwards > 1 else ''} of at most {one.tokens:,.0f} tokens"
             yield f"a step: {one.items * self.training.processes} {kind} {rows.tokens:.0f} tokens"
-            yield f"  on a device {one.items}, {one.looks:,.0f} noised rows in {forwards}"
+            yield f"  on a device {one.items}, {one.looks:,.0f} masked copies in {forwards}"
 
     def _memory(self) -> Iterator[str]:
         if (memory := self.memory) is None:
             return
         yield "memory of a device in GB"
-        for name, parts in {"throughout": memory.held, **memory.phases}.items():
+        for name, parts in {"always": memory.held, **memory.phases}.items():
             known = sum(value or 0.0 for value in parts.values()) / 1e9
             each = (f"{part} {'unknown' if b is None else f'{b / 1e9:.2f}'}" for part, b in parts.items())
             yield f"  {name:<10}{known:8.2f}: {', '.join(each)}"
-        peak = f"{memory.needed(memory.peak) / 1e9:.3g} of {self.gpu.memory_gb:g}"
-        yield f"  peak in the {memory.peak}: {peak}: {'fits' if self.fits() else f'does not fit; {self.advice}'}"
+        peak = f"{memory.needed(memory.peak) / 1e9:.3g} GB of {self.gpu.memory_gb:g}"
+        fits = "it fits" if self.fits() else f"it does not fit; {self.advice}"
+        yield f"  peak in {memory.peak}: {peak}; {fits}"
 
     def _seconds(self) -> Iterator[str]:
         if self.seconds is None:
@@ -230,10 +245,10 @@ class StepEstimate:
 
     def _served(self, rollout: Rollout, in_place: float, step: float) -> Iterator[str]:
         least = rollout.pays_from
-        engine = "never pays" if least is None else f"pays from a speed-up of {least:.4g}"
+        engine = "never pays" if least is None else f"pays if it is at least {least:.4g} times as fast"
         yield f"rollout in place: {in_place:.3g} s of {step:.3g} s per step; a served engine {engine}"
         sent = f"{rollout.weight_bytes / 1e9:.1f} GB of weights take {rollout.sending:.2g} s to send, once a rollout"
-        yield f"  ({sent}; the same operations at the GPU's peak: {self.at_peak:.3g} times as fast)"
+        yield f"  ({sent}; at the GPU's peak rate the same operations are {self.at_peak:.3g} times as fast)"
         if self.speedup is not None:
             served = rollout.served(self.speedup) / self.training.rows.iterations
             count = rollout.completions_from(self.speedup)

@@ -14,7 +14,7 @@ from dare_bench.costs.training import GPU, WorkCost, training_cost
 from dare_bench.engine.plan import plan
 from dare_bench.engine.preview import preview
 from dare_bench.engine.progress import duration
-from dare_bench.errors import DareError
+from dare_bench.errors import DareError, UsageError
 from dare_bench.loading import load
 from dare_bench.sweeps.known import refuse_unknown
 from dare_bench.sweeps.record import Record, names, read
@@ -39,6 +39,8 @@ class SweepEstimates:
     records: dict[str, Record]
     done: set[str]
     costs: dict[str, WorkCost] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    """Nodes that would fail, with the error of their settings."""
 
     @classmethod
     def of(cls, source: str | Path | Mapping[str, Any], output_path: str | Path) -> SweepEstimates:
@@ -101,6 +103,9 @@ class SweepEstimates:
             return WorkCost("seconds", seconds=0.0)
         try:
             return self._train(node) if node.kind == "train" else self._eval(node)
+        except UsageError as error:
+            self.refused[node.id] = str(error)
+            return WorkCost(f"would fail: {error}")
         except DareError as error:
             return WorkCost(f"cannot be estimated: {error}")
 

@@ -81,7 +81,7 @@ def training_cost(
         return WorkCost("unknown: the forwards of a rollout follow from the checkpoint, which is not on this machine")
     batch, total = _batch(spec), rows_trained_on(spec, rows)
     forwards = None
-    kind = "completions of at most" if rows.samples else "rows of"
+    kind = "completions in rows of about" if rows.samples else "rows of"
     text = f"{total // batch:,} steps of {batch} {kind} {rows.tokens:.0f} tokens ({rows.source})"
     if rows.samples:
         forwards = round(total * sum(rows.forwards))

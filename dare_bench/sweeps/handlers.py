@@ -61,7 +61,7 @@ def evaluate(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: R
         if was_stripped(out / node.training):
             raise CheckpointError(
                 f"{out / node.training} was kept without its weights, so that it cannot be evaluated again; remove "
-                f"{folder(out, node.training) / 'node.json'} to train it again"
+                f"{folder(out, node.training)} and {out / node.training} to train it again"
             )
     outcomes = list(evaluate_all(plan(fields)))
     runs = [outcome.run for outcome in outcomes if outcome.run is not None]

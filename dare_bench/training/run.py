@@ -141,7 +141,7 @@ def open_training(spec: TrainSpec, kind: Any, memory: RowTable | None = None) ->
     method = kind(kind.settle(spec.options, model.spec), model.spec, None)  # raises before data is read
     data = _tokens(spec, kind.reads, model, memory)
     method = kind(method.options, model.spec, data.canvas)
-    settings = _identity(spec, method, method.resolved_options(), data)
+    settings = _identity(spec, method, data)
     return OpenTraining(spec, model, method, data, settings, _Services(spec, settings))
 
 
@@ -202,23 +202,22 @@ def _report_padding(options: Any, data: Tokens) -> None:
         log.info("%s (the longest answer has %d tokens%s)", values, longest, end)
 
 
-def _identity(spec: TrainSpec, method: Any, options: Any, data: Tokens) -> dict[str, Any]:
-    """The settings that define a training. The batch size does, its division into micro-batches and processes not.
-
-    ``options`` are those of the method, resolved.
-    """
+def _identity(spec: TrainSpec, method: Any, data: Tokens) -> dict[str, Any]:
+    """The settings that define a training. The batch size does, its division into micro-batches and processes not."""
     settings = spec.model_dump(mode="json", exclude=set(_NOT_IDENTITY))
+    items = len(data.items) * method.uses_of_item
+    batch = spec.rows_per_forward * spec.gradient_accumulation_steps * process_count()
     return {
         **settings,
         "base": fingerprint.model_name(spec.model),
         "base_content": fingerprint.content_hash(locate(spec.model)),
         "base_adapter": fingerprint.content_hash(locate(spec.adapter)) if spec.adapter else None,
         "reference_content": fingerprint.content_hash(locate(method.reference)) if method.reference else None,
-        "options": options.model_dump(mode="json"),
+        "options": method.resolved_options(spec.steps(items, batch)).model_dump(mode="json"),
         "data": data.name,
         "data_hash": data.hash,
-        "items": len(data.items) * method.uses_of_item,
-        "batch": spec.rows_per_forward * spec.gradient_accumulation_steps * process_count(),
+        "items": items,
+        "batch": batch,
     }
 
 

@@ -69,6 +69,6 @@ def test_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "unknown GPU 'B200'" in refused(capsys, *COUPLED, "--dry-run", "--processes", "2", "--gpu", "B200")
     assert "and this is one; give --processes N" in refused(capsys, *COUPLED, "--dry-run")
     odd = (*COUPLED, "--dry-run", "--processes", "3", "--per-device-train-batch-size", "4")
-    assert "are not a multiple of --num-generations 10; make them 30" in refused(capsys, *odd)
+    assert "are not a multiple of --num-generations 10; give --per-device-train-batch-size" in refused(capsys, *odd)
     unknown = ("sft", "--model", "tiny-lada", "--task", "dare_sudoku", "--dry-run")
     assert "no checkpoint 'tiny-lada'" in refused(capsys, *unknown, code=1)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 from torch import Tensor
 
 from dare_bench.errors import UsageError
@@ -106,6 +106,7 @@ class DTreeRPO(PolicyGradient):
         "weight_decay": 0.1,
         "max_grad_norm": 0.2,
         "lr_scheduler_type": "constant_with_warmup",
+        "warmup_steps": 0.0001,
     }
     variants: ClassVar = {"dare": {"distillation_steps": 360_000}}  # 30,000 rollouts of 12 steps
     steps = 1
@@ -133,6 +134,10 @@ class DTreeRPO(PolicyGradient):
                 f"tree_contraction_factor={levels}: each level needs a forward of the sampler, and a completion takes "
                 f"{turns}; give at most {turns}, or more --rollout steps=N"
             )
+
+    def resolved_options(self, steps: int | None = None) -> BaseModel:
+        resolved = super().resolved_options(steps)
+        return resolved.model_copy(update={"distillation_steps": self.options.distillation_steps or steps})
 
     def looks(self, sampled: int) -> float:
         """One for each node with children."""
@@ -179,8 +184,9 @@ class DTreeRPO(PolicyGradient):
         )
         return torch.where(taught_U, surrogate.advantage_U, 0.0)
 
-    def needs_values(self, step: Step) -> bool:
-        return super().needs_values(step) or step.extra.strength > 0  # equal in all processes
+    @property
+    def always_needs_values(self) -> bool:
+        return super().always_needs_values or self.options.distillation > 0
 
     def loss(self, step: Step, nll_N: Tensor, reference: Losses | None) -> tuple[Tensor, Metrics]:
         loss, metrics = super().loss(step, nll_N, reference)

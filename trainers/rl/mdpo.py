@@ -67,7 +67,8 @@ class MDPO(PolicyGradient):
     capabilities: ClassVar = {**CAPABILITIES, "predictions": "record the answer that each forward predicts"}
     allows_rewriting = True
     learning_rate = lora_learning_rate = 7e-7
-    training_defaults: ClassVar = {"lr_scheduler_type": "constant"}
+    # The published configuration leaves the others to transformers.
+    training_defaults: ClassVar = {"lr_scheduler_type": "constant", "adam_beta2": 0.999, "weight_decay": 0.0}
 
     variants: ClassVar = {
         "dare": {"temperature": 0.6, "beta": 0.0, "sample_train_steps": 16, "confidence_weights": True}
@@ -140,8 +141,9 @@ class MDPO(PolicyGradient):
     def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
         return predicted(completions, self.spec.mask_id)
 
-    def needs_values(self, step: Any) -> bool:
-        return super().needs_values(step) or bool(self.options.confidence_weights)
+    @property
+    def always_needs_values(self) -> bool:
+        return super().always_needs_values or bool(self.options.confidence_weights)
 
     def loss_weights(self, weight_U: Tensor, old_U: Tensor) -> Tensor:
         return weight_U * torch.exp(old_U) if self.options.confidence_weights else weight_U

@@ -237,8 +237,8 @@ class PolicyGradient(Method):
         later = 1 - 1 / self.options.num_iterations if self.has_ratio else 0.0
         reference = float(self.wants_reference)
         divided = spec.gradient_accumulation_steps > 1 or spec.looks_per_forward is not None
-        adapter_off = bool(spec.peft and reference and self.reference is None)
-        own_values = (1.0 if reference else later) if divided or adapter_off else 0.0
+        adapter_off = bool(spec.peft and not spec.adapter and reference and self.reference is None)
+        own_values = (1.0 if self.always_needs_values else later) if divided or adapter_off else 0.0
         return sampled / self.options.num_iterations, looks * (later + reference + own_values), looks
 
     def replay(
@@ -257,7 +257,7 @@ class PolicyGradient(Method):
         """Tokens of a completion's canvas."""
         return int(self.options.max_completion_length or self.canvas or 256)
 
-    def resolved_options(self) -> BaseModel:
+    def resolved_options(self, steps: int | None = None) -> BaseModel:
         resolved: BaseModel = self.options.model_copy(update={"max_completion_length": self.completion_length})
         return resolved
 
@@ -329,8 +329,13 @@ class PolicyGradient(Method):
         counts = torch.bincount(completion_U, minlength=len(rollout.completions)).tolist()
         return [values.tolist() for values in value_U[completion_U.argsort(stable=True)].split(counts)]
 
+    @property
+    def always_needs_values(self) -> bool:
+        """Does the loss of each step depend on the policy's values, also of the first one on a rollout?"""
+        return self.beta > 0 or self.importance_cap is not None
+
     def needs_values(self, step: Step) -> bool:
-        return step.extra.old_U is not None or self.beta > 0 or self.importance_cap is not None
+        return step.extra.old_U is not None or self.always_needs_values
 
     def loss(self, step: Step, nll_N: Tensor, reference: Losses | None) -> tuple[Tensor, Metrics]:
         surrogate = step.extra

@@ -96,7 +96,8 @@ def check_rollout(method: Sampling, model: LoadedModel, data: Tokens) -> None:
 def _check_tokens_stay(method: Sampling, decoding: Decoding) -> None:
     strategy = getattr(decoding, "strategy", None)
     by_strategy = bool(getattr(strategy, "edits", False))
-    if by_strategy or getattr(decoding, "editing", False):
+    # A strategy that is named replaces the family's own, editing included.
+    if by_strategy or (strategy is None and getattr(decoding, "editing", False)):
         how = f"strategy {strategy.name!r}" if by_strategy and strategy is not None else "editing"
         instead = "give a strategy that writes each token once" if by_strategy else "give --rollout editing=false"
         raise UsageError(

@@ -155,12 +155,13 @@ class Rollouts:
         """The number of the next step."""
         total = shape.items_per_step
         if total % self.group:
-            least = math.lcm(self.group, shape.accumulate * shape.processes)
+            others = shape.accumulate * shape.processes
+            least = math.lcm(self.group, others)
             near = max(1, round(total / least)) * least
             raise UsageError(
                 f"{total} completions of an optimizer step (--per-device-train-batch-size {shape.items} x "
                 f"--gradient-accumulation-steps {shape.accumulate} x {shape.processes} processes) are not a multiple "
-                f"of --num-generations {self.group}; make them {near}"
+                f"of --num-generations {self.group}; give --per-device-train-batch-size {near // others} for {near}"
             )
 
     @property

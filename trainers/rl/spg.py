@@ -73,7 +73,8 @@ class SPG(PolicyGradient):
     def linear(self) -> bool:  # type: ignore[override]
         return self.options.negative in ("elbo", "zero")
 
-    def needs_values(self, step: Step) -> bool:
+    @property
+    def always_needs_values(self) -> bool:
         return not self.linear
 
     def loss(self, step: Step, nll_N: Tensor, reference: Losses | None) -> tuple[Tensor, Metrics]:

@@ -144,7 +144,7 @@ def test_fsdp_divides_what_is_sharded_by_the_processes() -> None:
         assert eight.held[part] == one.held[part] / 8  # type: ignore[operator]
     assert eight.held["reference"] == one.held["reference"], "a reference is opened whole on every device"
     assert "bfloat16 copies" in one.held and "bfloat16 copies" not in eight.held
-    assert eight.phases["opening"]["weights"] == one.held["weights"]
+    assert eight.phases["loading"]["weights"] == one.held["weights"]
     assert "gathered weights" in eight.phases["rollout"] and "gathered weights" not in one.phases["rollout"]
 
 

@@ -119,7 +119,7 @@ def test_the_estimate_of_a_sweep_knows_rollouts(tmp_path: Path) -> None:
     train = {"method": "d1", "max_steps": 6, "per_device_train_batch_size": 8, **RL}
     built = sweep_costs.SweepEstimates.of({"models": "tiny-llada-base", "train": train}, tmp_path / "out")
     cost = built.costs["train/tiny-llada-base-d1"]
-    assert "6 steps of 8 completions of at most 10 tokens" in cost.text
+    assert "6 steps of 8 completions in rows of about 10 tokens" in cost.text
     assert "forwards of each in a step: 1 + 1.75 + 1" in cost.text
     assert cost.forwards == 6 * 8 * 3.75
     parameters = built._sizes["tiny-llada-base"].active

@@ -116,10 +116,10 @@ def test_the_rollout_of_the_estimate_is_that_of_all_steps_on_it() -> None:
 def test_the_text_says_memory_time_and_on_what_it_stands() -> None:
     text = asked(fsdp=True, speedup=2.0).text()
     assert "8,015,581,184 parameters, 83,886,080 trained" in text
-    assert "a step: 80 completions of at most 349 tokens" in text
-    assert "30 noised rows in 1 forward of at most 10,470 tokens" in text
-    assert "does not fit; it fits with --gradient-checkpointing" in text
-    assert "a served engine pays from a speed-up of 1.002" in text and "at a speed-up of 2: " in text
+    assert "a step: 80 completions in rows of about 349 tokens" in text
+    assert "30 masked copies in 1 forward of at most 10,470 tokens" in text
+    assert "it does not fit; it fits with --gradient-checkpointing" in text
+    assert "a served engine pays if it is at least 1.002 times as fast" in text and "at a speed-up of 2: " in text
     assert "the mean lengths of openai/gsm8k main, test" in text and "40% of the H100 SXM's data sheet" in text
     assert "unknown: the time of the adapter's float32 products" in text and "not counted: rewards" in text
     assert max(map(len, text.splitlines())) <= 125
@@ -133,7 +133,9 @@ def test_the_advice_makes_it_fit() -> None:
     less = {"gradient_checkpointing": True, "per_device_train_batch_size": 160}
     assert asked(1, "A100", looks_per_forward=limit, **less).fits()
     assert not asked(1, "A100", looks_per_forward=2 * limit, **less).fits()
-    assert asked(1, peft=None).advice == "give --peft lora or --fsdp or a larger GPU"
+    assert asked(1, peft=None).advice == "it fits with --gradient-checkpointing --peft lora"
+    assert asked(1, peft="lora", gradient_checkpointing=True).fits() and not asked(1, peft="lora").fits()
+    assert asked(8, peft=None).advice == "it fits with --gradient-checkpointing --fsdp"
 
 
 def test_the_record_holds_the_numbers_of_the_text() -> None:

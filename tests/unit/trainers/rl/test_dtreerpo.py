@@ -398,4 +398,6 @@ def test_variants_and_defaults():
     changed = {name for name in DTreeRPO.Options.model_fields if getattr(paper, name) != getattr(dare, name)}
     assert changed == {"variant", "distillation_steps"}
     assert dare.distillation_steps == 30_000 * dare.num_iterations
+    resolved = [DTreeRPO(options, SPEC, 4).resolved_options(70) for options in (paper, dare)]
+    assert [options.distillation_steps for options in resolved] == [70, 360_000], "recorded, so that it is not extended"
     assert DTreeRPO(paper, SPEC, 4).tree.branches == (4, 4) and DTreeRPO.default_batch({}) == 16

@@ -272,7 +272,8 @@ def test_estimators_that_mask_whole_completions_refuse_block_causal_families(kin
 
 def test_a_step_that_is_no_multiple_of_the_group_is_refused():
     with pytest.raises(
-        UsageError, match=r"8 completions of an optimizer step .* not a multiple of --num-generations 3; make them 6"
+        UsageError,
+        match=r"8 completions of an optimizer step .* not a multiple of --num-generations 3; give .* for 6",
     ):
         Rollouts(method(D1), None, StepShape(4, 2), 0, 0)
 

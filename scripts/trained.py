@@ -140,7 +140,7 @@ def groups(runs: list[Run], solved: Outcomes) -> dict[Group, list[Against]]:
 
 def largest_p(results: dict[Group, list[Against]]) -> dict[Group, float]:
     """The largest p of each group's seeds, adjusted by Holm's method over the methods of one base, data set, task and
-    way of decoding. Controls are not tested, and groups with an untested seed have none."""
+    way of decoding. Controls are not tested; groups with a seed that is untested or not above its base have none."""
     families: dict[tuple[str, ...], dict[Group, float]] = {}
     for group, seeds in results.items():
         base, method, data, task = group
@@ -151,7 +151,7 @@ def largest_p(results: dict[Group, list[Against]]) -> dict[Group, float]:
         group: p
         for family in families.values()
         for group, p in zip(family, holm(list(family.values())), strict=True)
-        if p is not None
+        if p is not None and all(seed.trained > seed.base for seed in results[group])
     }
 
 

@@ -37,7 +37,10 @@ def train(out: Path, **more: Any) -> Any:
     ("more", "said"),
     [
         *[
-            ({"method": method, "model": model}, rf"{method} masks whole completions.* block by block; use cj_grpo")
+            (
+                {"method": method, "model": model},
+                rf"{method} needs fully masked completions.* block by block\); use cj_grpo",
+            )
             for method in ("d1", "coupled_grpo", "espo")
             for model in ("tiny-sdar-base", "tiny-llada2-base")
         ],

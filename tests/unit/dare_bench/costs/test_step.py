@@ -178,5 +178,5 @@ def test_settings_that_a_training_refuses_are_refused() -> None:
         asked(1, fsdp=True)
     with pytest.raises(UnknownNameError, match="unknown GPU 'B200'"):
         asked(gpu="B200")
-    with pytest.raises(UsageError, match="masks whole completions"):
+    with pytest.raises(UsageError, match="needs fully masked completions"):
         asked(model=SDAR)

@@ -266,7 +266,7 @@ def test_a_prompt_event_is_not_part_of_the_completion():
 
 @pytest.mark.parametrize("kind", [D1, CoupledGRPO, ESPO])
 def test_estimators_that_mask_whole_completions_refuse_block_causal_families(kind):
-    with pytest.raises(UsageError, match="decodes block by block; use cj_grpo"):
+    with pytest.raises(UsageError, match="decodes block by block\\); use cj_grpo"):
         method(kind, BLOCKS)
 
 

@@ -58,6 +58,19 @@ def test_hub_ids_are_not_asked_for_and_what_is_done_is_not_looked_at(monkeypatch
         refuse_unknown(nodes, {"eval/c/b"})
 
 
+def test_a_dry_run_shows_what_would_fail_and_ends_with_a_usage_error(tmp_path: Path, capsys: Any) -> None:
+    """Twelve completions are no groups of eight."""
+    train = {"method": "cj_grpo", "task": "dare_sort", "num_generations": 8, "per_device_train_batch_size": [12, 16]}
+    (tmp_path / "odd.yaml").write_text(
+        yaml.safe_dump({"models": "tiny-llada-sort-base", "train": {**train, "max_steps": 2}})
+    )
+    with pytest.raises(SystemExit) as left:
+        main(["sweep", str(tmp_path / "odd.yaml"), "--output-path", str(tmp_path / "out"), "--dry-run"])
+    output = capsys.readouterr()
+    assert left.value.code == 2 and "per_device_train_batch_size=12 would fail: 12 completions" in output.err
+    assert output.out.count("would fail") == 1 and "2 steps of 16 completions" in output.out
+
+
 def test_a_dry_run_cuts_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     text = "word " * 200 + "end"
     monkeypatch.setattr(SweepEstimates, "_cost", lambda self, node: type("Cost", (), {"text": text, "seconds": None})())

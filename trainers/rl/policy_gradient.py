@@ -97,8 +97,8 @@ class PolicyGradient(Method):
             )
         if self.families == "bidirectional" and spec.block_length is not None:
             raise UsageError(
-                f"{self.name} needs fully masked completions, from which {spec.family} never decodes (it decodes block by "
-                "block); use cj_grpo, just_grpo, bgpo or ebpo"
+                f"{self.name} needs fully masked completions, from which {spec.family} never decodes (it decodes block "
+                "by block); use cj_grpo, just_grpo, bgpo or ebpo"
             )
 
     # -- declared by algorithms ----------------------------------------------------------------------------------

@@ -98,6 +98,14 @@ RL = {
         ("cj_grpo", {"rollout": {"steps": 2, "block_length": 4}}, (0.5, 3.5, 2.0)),
         # A tree of 2 x 2 has 6 segments of 2 forwards for 4 leaves, and 3 looks.
         ("dtreerpo", {"tree_branch_factor": 2}, (0.75, 0.75 * 1.75, 0.75)),
+        # Values of the policy in each step, where an update is divided.
+        ("spg", {"num_iterations": 1, "gradient_accumulation_steps": 2}, (4.0, 2.0, 2.0)),
+        (
+            "mdpo",
+            {"num_iterations": 1, "beta": 0.0, "confidence_weights": True, "looks_per_forward": 3},
+            (4.0, 4.0, 4.0),
+        ),
+        ("cj_grpo", {"num_iterations": 1, "beta": 0.0, "importance_cap": 2.0, "looks_per_forward": 3}, (4.0, 4.0, 4.0)),
     ],
 )
 def test_the_estimate_of_a_rollout_counts_sampler_old_values_and_reference(

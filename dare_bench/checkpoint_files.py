@@ -37,7 +37,10 @@ def read_config(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         raise CheckpointError(f"{path}: no such folder; give a checkpoint folder, a hub id or a bundled name")
     if not file.is_file():
-        raise CheckpointError(f"{path}: no config.json in it; a checkpoint folder in the published layout has one")
+        kept = "; this training was kept without its weights" if (path / "lineage.json").is_file() else ""
+        raise CheckpointError(
+            f"{path}: no config.json in it{kept}; a checkpoint folder in the published layout has one"
+        )
     config = read_json(file, CheckpointError)
     names = config.get("architectures")
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):

@@ -17,8 +17,9 @@ from dare_bench.reading import read_json
 from dare_bench.runs.reader import Run
 from dare_bench.runs.text import no_answer
 from dare_bench.runs.writer import atomic_write_json
-from dare_bench.sweeps.record import Record, folder, run_content, was_stripped
+from dare_bench.sweeps.record import Record, folder, run_content
 from dare_bench.sweeps.sweep_graph import SweepNode
+from dare_bench.training.folder import was_stripped
 
 Handler = Callable[[Path, SweepNode, Mapping[str, Any], Record], dict[str, Any]]
 """Runs a node: (OUT, node, overrides of its settings: ``device``, record) -> outputs. An exception is the failure of

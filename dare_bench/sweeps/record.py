@@ -20,6 +20,7 @@ from dare_bench.runs.writer import atomic_write_json
 from dare_bench.sweeps.planning import EXECUTION
 from dare_bench.sweeps.sweep_graph import SweepNode
 from dare_bench.training.files import find_files
+from dare_bench.training.folder import was_stripped
 
 Status = Literal["pending", "running", "done", "failed", "skipped"]
 INTERRUPTED = "interrupted"
@@ -186,11 +187,6 @@ def _has_result(out: Path, node: SweepNode, record: Record) -> bool:
     except DareError:
         return False
     return (node.path(out) / "index.html").is_file()
-
-
-def was_stripped(training: Path) -> bool:
-    """Was a finished training kept without its weights, as in a repository?"""
-    return (training / "lineage.json").is_file() and not any(training.glob("*.safetensors"))
 
 
 def error_text(error: BaseException) -> str:

@@ -84,6 +84,11 @@ def is_trained(out: Path, settings: Mapping[str, Any]) -> bool:
     return record is not None and _steps(record.get("settings") or {}) == _steps(settings)
 
 
+def was_stripped(out: Path) -> bool:
+    """Was a finished training kept without its weights, as in a repository?"""
+    return (out / "lineage.json").is_file() and not any(out.glob("*.safetensors"))
+
+
 def finish(out: Path, settings: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     """Mark the training complete."""
     atomic_write_json(out / FILE, {"status": "complete", "asked": dict(settings), **facts})

@@ -20,7 +20,7 @@ from dare_bench.engine.hints import check
 from dare_bench.engine.identity import same_evaluation
 from dare_bench.engine.opening import open_checkpoint
 from dare_bench.engine.plan import plan
-from dare_bench.errors import DataError, RunError, UsageError
+from dare_bench.errors import DataError, RunError, TrainingError, UsageError
 from dare_bench.keywords import TrainKeywords
 from dare_bench.loading import base_and_adapter, locate
 from dare_bench.protocols import AdapterSettings, LoadedModel
@@ -99,6 +99,11 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
         if spec.eval_on_start and first_process():
             services.evaluate_base()
         if status == "complete" or folder.is_trained(out, settings):  # the latter: killed while evaluating
+            if folder.was_stripped(out):
+                raise TrainingError(
+                    f"{out} holds this training without its weights, so that nothing can be evaluated or trained "
+                    "further; choose another --output-path, or remove the folder to train again"
+                )
             log.info("trained already: %s", out)
         else:
             services.check(model.loaded)

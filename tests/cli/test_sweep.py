@@ -12,6 +12,7 @@ from require import need_package
 
 import dare_bench
 from dare_bench.cli import main
+from dare_bench.errors import CheckpointError, TrainingError
 from dare_bench.runs.reader import find_runs
 
 need_package("accelerate")
@@ -109,6 +110,13 @@ def test_a_sweep_kept_without_weights_is_done_and_says_what_it_cannot_do(folder:
     assert command(folder, file="more.yaml", out="kept") == 4
     output = capsys.readouterr()
     assert output.out.count("was kept without its weights, so that it cannot be evaluated again; remove") == 2
+    kept = folder / "kept" / "train" / "tiny-llada-base-sft-seed=0"
+    spec = json.loads((kept / "train.json").read_text())["spec"]
+    with pytest.raises(TrainingError, match="holds this training without its weights"):
+        dare_bench.train(**{**spec, **spec.pop("options"), "output_path": str(kept)})
+    (kept / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"no config\.json in it; this training was kept without its weights"):
+        dare_bench.load(str(kept))
 
 
 def test_a_failed_node_is_an_exit_code_and_a_line(folder: Path, capsys: Any) -> None:

@@ -92,5 +92,5 @@ def test_a_replay_shows_the_nodes_of_each_tree(tmp_path):
 
 
 def test_a_family_that_decodes_block_by_block_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="decodes block by block; use cj_grpo"):
+    with pytest.raises(UsageError, match=r"decodes block by block\); use cj_grpo"):
         trained(tmp_path, "sdar")

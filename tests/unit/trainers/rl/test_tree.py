@@ -255,5 +255,5 @@ def test_what_the_sampler_cannot_do_is_refused_before_the_training(llada):
 
 def test_families_that_decode_block_by_block_are_refused():
     spec = load("tiny-sdar-base", device="cpu").loaded.spec
-    with pytest.raises(UsageError, match=r"decodes block by block; use cj_grpo"):
+    with pytest.raises(UsageError, match=r"decodes block by block\); use cj_grpo"):
         DTreeRPO(DTreeRPO.settle({}, spec), spec, 8)

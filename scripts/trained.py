@@ -218,7 +218,8 @@ def copied(out: Path) -> Iterator[Path]:
 def copy(out: Path, folder: Path) -> None:
     """Copy a sweep, without absolute paths."""
     shutil.rmtree(folder, ignore_errors=True)
-    places = {str(out.resolve()): f"out/{folder.name}", f"{out.resolve().parents[1]}/": "", f"{Path.cwd().resolve()}/": ""}
+    above, here = out.resolve().parents[1], Path.cwd().resolve()
+    places = {str(out.resolve()): f"out/{folder.name}", f"{above}/": "", f"{here}/": ""}
     for file in copied(out):
         text = file.read_text()
         for place, name in places.items():

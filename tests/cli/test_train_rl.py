@@ -200,8 +200,9 @@ CASES: dict[str, dict[str, Any]] = {
     "espo": {**KL, "method": "espo", "max_steps": 2},
     "trees": {**KL, "method": "dtreerpo", "tree_branch_factor": 2, "distillation": 0.1},
     "fsdp2": {**KL, "fsdp": True, "sync_ref_model": True, "ref_model_sync_steps": 1},
+    "lora and fsdp2": {**KL, "method": "coupled_grpo", "peft": "lora", "fsdp": True, "max_steps": 2},
 }
-"""Completions end at different tokens; those of SDAR have canvases of different length. The last case is FSDP2, which
+"""Completions end at different tokens; those of SDAR have canvases of different length. The last cases are FSDP2, which
 accelerate keeps for the rest of a process."""
 
 

@@ -121,3 +121,13 @@ def tokens(kind: Kind, *items: Sequence[tuple[Sequence[int], Sequence[int]]], ca
         for i, item in enumerate(items)
     )
     return Tokens(kind, rows, "hash", "rows", canvas)
+
+
+def check_divisions(algorithm: Any, policy: Table, step: Step, reference: Any) -> None:
+    """Loss and gradient of a step do not depend on the number of forwards that it is divided into."""
+    loss, wanted, _ = divided(algorithm, policy, step, 1, reference)
+    assert float(wanted.norm()) > 1e-3
+    for count in (2, 3, len(step.looks), len(step.looks) + 2):
+        other, result, _ = divided(algorithm, policy, step, count, reference)
+        assert math.isclose(other, loss, rel_tol=1e-9, abs_tol=1e-12)
+        torch.testing.assert_close(result, wanted, rtol=1e-9, atol=1e-12)

@@ -96,14 +96,15 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
         _report_padding(method.resolved_options(), data)
         given = {"spec": spec.model_dump(mode="json")}
         status = folder.claim(out, settings, given) if first_process() else folder.status(out, settings)
+        trained = status == "complete" or folder.is_trained(out, settings)  # the latter: killed while evaluating
+        if trained and folder.was_stripped(out):
+            raise TrainingError(
+                f"{out} holds this training without its weights, so that nothing can be evaluated or trained "
+                "further; choose another --output-path, or remove the folder to train again"
+            )
         if spec.eval_on_start and first_process():
             services.evaluate_base()
-        if status == "complete" or folder.is_trained(out, settings):  # the latter: killed while evaluating
-            if folder.was_stripped(out):
-                raise TrainingError(
-                    f"{out} holds this training without its weights, so that nothing can be evaluated or trained "
-                    "further; choose another --output-path, or remove the folder to train again"
-                )
+        if trained:
             log.info("trained already: %s", out)
         else:
             services.check(model.loaded)

@@ -10,7 +10,7 @@ from itertools import pairwise, product
 import pytest
 import torch
 from completions import ScriptedPolicy, completion, prompts, rollouts, scored_positions, seen, values
-from table_policy import EOS, MASK, SPEC, Table, V, divided, gradient_of, moved
+from table_policy import EOS, MASK, SPEC, Table, V, check_divisions, divided, gradient_of, moved
 
 from dare_bench.trainers.rl.d1 import D1
 from dare_bench.trainers.rl.distillation import MIN_TEMPERATURE, targets
@@ -362,12 +362,7 @@ def test_the_division_into_forwards_does_not_change_the_gradient(iteration):
     step = algorithm.step(source.rollout, 3, iteration, 8)
     policy = moved(table) if iteration else table
     reference = lambda step: start.losses(algorithm.inputs(step.looks)).detach()  # noqa: E731
-    loss, wanted, _ = divided(algorithm, policy, step, 1, reference)
-    assert float(wanted.norm()) > 1e-3
-    for count in (2, 3, len(step.looks), len(step.looks) + 2):
-        other, result, _ = divided(algorithm, policy, step, count, reference)
-        assert other == pytest.approx(loss, rel=1e-9)
-        torch.testing.assert_close(result, wanted, rtol=1e-9, atol=1e-12)
+    check_divisions(algorithm, policy, step, reference)
 
 
 @pytest.mark.parametrize("aggregation", ["sequence", "token", "transition"])

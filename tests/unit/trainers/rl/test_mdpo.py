@@ -12,7 +12,19 @@ from threading import Barrier
 import pytest
 import torch
 from completions import ScriptedPolicy, prompts, values
-from table_policy import EOS, MASK, SHIFTED, SPEC, Table, V, divided, gradient_of, loss_of, moved
+from table_policy import (
+    EOS,
+    MASK,
+    SHIFTED,
+    SPEC,
+    Table,
+    V,
+    check_divisions,
+    divided,
+    gradient_of,
+    loss_of,
+    moved,
+)
 
 from dare_bench.errors import UsageError
 from dare_bench.trainers.rl.estimators import Completion, Prediction, predicted
@@ -289,12 +301,7 @@ def test_the_division_into_forwards_does_not_change_the_gradient(iteration, opti
     step, policy = source.step(iteration), moved(table) if iteration else table
     fixed = start.losses(algorithm.inputs(step.looks)).detach()
     reference = (lambda step: fixed) if options.get("beta") else None
-    loss, wanted, _ = divided(algorithm, policy, step, 1, reference)
-    assert float(wanted.norm()) > 1e-3
-    for count in (2, 3, len(step.looks), len(step.looks) + 2):
-        other, result, _ = divided(algorithm, policy, step, count, reference)
-        assert other == pytest.approx(loss, rel=1e-9)
-        torch.testing.assert_close(result, wanted, rtol=1e-9, atol=1e-12)
+    check_divisions(algorithm, policy, step, reference)
 
 
 @pytest.mark.parametrize("aggregation", ["sequence", "token", "transition"])

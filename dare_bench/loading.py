@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
 """Files fetched from a hub: weights, configuration, tokenizer; never Python code or pickles."""
 ADAPTER = "adapter_config.json"
-_AUTOREGRESSIVE = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-"""Suffixes of transformers' class names of autoregressive models."""
 _LM_EVAL = ("hf", "hf-auto", "huggingface", "vllm", "sglang")
 """Values of lm-eval's ``--model``."""
 
@@ -127,10 +125,11 @@ def _from_hub(name: str) -> Path:
 
 
 def family_of(path: Path, family: str | None = None) -> Registration:
-    """The family's registry entry, by ``family`` or by config.json's (model_type, architectures[0]).
+    """The family's registry entry, by ``family``, by config.json's (model_type, architectures[0]), or else by the end
+    of the architecture's name.
 
     Raises:
-        CheckpointError: no config, or an unknown family.
+        CheckpointError: no config, an unknown family, or a mask token in the config of a family that has none.
     """
     if family is not None:
         return registry().get("family", family)
@@ -142,11 +141,14 @@ def family_of(path: Path, family: str | None = None) -> Registration:
             return entry
     model = f"{path}: model_type={seen[0]!r}, architecture={seen[1]!r}"
     names = ", ".join(entry.name for entry in entries)
-    if str(seen[1]).endswith(_AUTOREGRESSIVE):
-        raise CheckpointError(
-            f"{model} seems to be an autoregressive model; supported are diffusion models of the"
-            f" families {names} (if it is one of them, give --family NAME, in Python family=)"
-        )
+    for entry in entries:
+        if str(seen[1]).endswith(tuple(entry.about.get("endings", ())) or "\0"):
+            if (mask := config.get("mask_token_id")) is None:
+                return entry
+            raise CheckpointError(
+                f"{model} names a mask token (mask_token_id={mask!r}), so it seems to be a diffusion model of an "
+                f"unknown family; give --family NAME, in Python family=, one of {names}"
+            )
     raise CheckpointError(f"{model} is of an unknown family; give --family NAME, in Python family=, one of {names}")
 
 

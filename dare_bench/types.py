@@ -82,7 +82,10 @@ class Request:
     doc_id: int | str = 0
     repeat: int = 0
     want_greedy: bool = False
-    """Score requests: is ``is_greedy`` needed? It costs one forward pass for each target token."""
+    """Score requests: is ``is_greedy`` needed? It costs a diffusion model one forward pass for each target token."""
+    rolling: bool = False
+    """Score requests: the target is a text without a prompt, of any length. Every token is scored given the tokens
+    before it in its window; the windows are as long as the context (lm-eval's ``loglikelihood_rolling``)."""
     canvas: Sequence[int] | None = None
     start_step: int = 0
     """Forwards that the first block with masks already had."""
@@ -260,6 +263,8 @@ class Capabilities:
     end_turn: bool = False
     """May a request end a row after a given forward?"""
     likelihood: bool = False
+    rolling: bool = False
+    """Is there a probability of a whole text, from left to right (:attr:`Request.rolling`)?"""
     row_keyed_randomness: bool = False
     weight_update: bool = False
 

@@ -23,6 +23,9 @@ FAMILIES: tuple[tuple[str, str, list[list[str]]], ...] = (
 """Name, target, and the (model_type, architecture) of published configs; that of LLaDA2.1 equals that of LLaDA2.0, so
 "llada2.1" is opened only by name."""
 
+CAUSAL_ENDINGS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+"""Ends of the names of transformers' own causal language models; which of them it has, the family's opener checks."""
+
 STRATEGIES: tuple[str, ...] = (
     "quota:Quota",
     "quota:BlockQuota",
@@ -46,6 +49,8 @@ def register(registry: Registry) -> None:
     """Families by (model_type, architecture), strategies and bundled checkpoints by name. Imports no torch."""
     for name, target, matches in FAMILIES:
         registry.add("family", name, f"dare_bench.model_adapters.{target}", origin=__name__, matches=matches)
+    causal = "dare_bench.model_adapters.causal:FAMILY"
+    registry.add("family", "causal", causal, origin=__name__, matches=[], endings=CAUSAL_ENDINGS)
     for target in STRATEGIES:
         name = re.sub(r"(?<=.)(?=[A-Z])", "_", target.partition(":")[2]).lower()
         registry.add("strategy", name, f"dare_bench.model_adapters.sampling.strategies.{target}", origin=__name__)

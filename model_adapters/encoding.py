@@ -61,11 +61,25 @@ def words_of(tokenizer: Any | None) -> tuple[Any, ...]:
 
 
 def encode_prompt(
-    prompt: Prompt, tokenizer: Any | None, spec: ModelSpec, chat_template: str | None, path: Path
+    prompt: Prompt,
+    tokenizer: Any | None,
+    spec: ModelSpec,
+    chat_template: str | None,
+    path: Path,
+    *,
+    special_tokens: bool = False,
 ) -> list[int]:
-    """Token ids; no special tokens are added to raw text. Raises PromptError in one line."""
+    """Token ids. Raises PromptError in one line.
+
+    Args:
+        special_tokens: raw text that does not begin with the BOS token gets the special tokens (BOS, if any) that the
+            tokenizer adds by its own settings. Otherwise raw text gets none.
+    """
     if isinstance(prompt, str):
-        return list(_need(tokenizer, "text", path)(prompt, add_special_tokens=False)["input_ids"])
+        tokenizer = _need(tokenizer, "text", path)
+        bos = getattr(tokenizer, "bos_token", None)
+        adds = special_tokens and not (bos and prompt.startswith(bos))
+        return list(tokenizer(prompt, **({} if adds else {"add_special_tokens": False}))["input_ids"])
     items = _items(prompt)
     if items and isinstance(items[0], dict):
         return _encode_messages(items, _need(tokenizer, "messages", path), chat_template)

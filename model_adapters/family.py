@@ -9,19 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
-from dare_bench.errors import CheckpointError, DecodingError, suggestion
+from dare_bench.errors import CheckpointError, DecodingError
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork
 from dare_bench.model_adapters.configs import check_types
-from dare_bench.model_adapters.fields import Count, first_error
+from dare_bench.model_adapters.fields import Count, resolve_fields
 from dare_bench.model_adapters.native_opening import open_native
 from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
@@ -225,58 +218,7 @@ class Family(ABC):
         Raises:
             DecodingError: a field that the family does not have, or an invalid value.
         """
-        known = [*self.decoding.model_fields, *self.decoding.aliases]
-        fields = self._plain(fields)
-        for field in fields:
-            if field not in known:
-                raise DecodingError(
-                    f"{self.name} has no decoding field {field!r}{suggestion(field, known)}; "
-                    f"it has {', '.join(sorted(known))}"
-                )
-        given = {k: v for k, v in fields.items() if v is not None}
-        own: list[str] = sorted(getattr(self.decoding, "own_strategy", frozenset()) & given.keys())
-        if "strategy" in given and own:
-            name = own[0]
-            raise DecodingError(
-                f"{name}={given[name]!r} belongs to {self.name}'s own strategies, not to strategy="
-                f"{given['strategy']!r}: give the strategy's own fields, as JSON: "
-                '{"strategy": {"name": ..., "field": value}}'
-            )
-        if isinstance(given.get("stop"), str):
-            given["stop"] = (given["stop"],)
-        ids = {"mask_id": spec.mask_id, "eos_id": spec.eos_ids, "eot_id": spec.eot_id}
-        try:
-            decoding = self.decoding(**{**ids, **self.defaults(spec), **given})
-        except ValidationError as error:
-            raise DecodingError(first_error(error)) from error
-        self._check_ids(decoding, spec)
-        return decoding
-
-    def _check_ids(self, decoding: Decoding, spec: ModelSpec) -> None:
-        """Raise DecodingError for ids outside the vocabulary and for an EOS that is the mask."""
-        for name in decoding.id_fields:
-            value = getattr(decoding, name)
-            for token in value if isinstance(value, tuple) else () if value is None else (value,):
-                if not 0 <= token < spec.vocab_size:
-                    raise DecodingError(
-                        f"{name}={token} is outside the vocabulary; allowed are 0 to {spec.vocab_size - 1}"
-                    )
-                if isinstance(value, tuple) and token == decoding.mask_id:
-                    raise DecodingError(f"{name}={token} is the mask id, which cannot end an answer; give another id")
-
-    def _plain(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields with aliases replaced by their names; raises DecodingError where two names disagree."""
-        plain = dict(fields)
-        for alias, name in self.decoding.aliases.items():
-            value = plain.pop(alias, None)
-            if value is None:
-                continue
-            if plain.get(name) not in (None, value):
-                raise DecodingError(
-                    f"{alias}={value} and {name}={plain[name]} are names of one field; give one of them"
-                )
-            plain[name] = value
-        return plain
+        return resolve_fields(self.decoding, fields, spec, self.defaults(spec))
 
     def with_ids(self, spec: ModelSpec, decoding: Decoding) -> ModelSpec:
         """The spec with the special ids of one call."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError
 
 from dare_bench.config import not_valid, reason
-from dare_bench.types import Decoding
+from dare_bench.errors import DecodingError, suggestion
+from dare_bench.types import Decoding, ModelSpec
 
 MAX_COUNT = 65_536
 """Maximum number of tokens, blocks or steps of one answer; published settings stay below 33,000."""
@@ -15,6 +17,69 @@ NaturalNumber = Annotated[int, BeforeValidator(Decoding._whole), Field(ge=0)]
 Count = Annotated[int, BeforeValidator(Decoding._whole), Field(ge=1, le=MAX_COUNT)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 TopP = Annotated[float, Field(gt=0, le=1)]
+
+
+def resolve_fields(
+    kind: type[Decoding], fields: Mapping[str, Any], spec: ModelSpec, defaults: Mapping[str, Any] | None = None
+) -> Decoding:
+    """Validated decoding of the class ``kind`` with every value resolved, including the special ids of ``spec``.
+
+    Args:
+        defaults: values that the checkpoint determines.
+
+    Raises:
+        DecodingError: a field that the class does not have, or an invalid value.
+    """
+    known = [*kind.model_fields, *kind.aliases]
+    fields = _without_aliases(kind, fields)
+    for field in fields:
+        if field not in known:
+            raise DecodingError(
+                f"{spec.family} has no decoding field {field!r}{suggestion(field, known)}; "
+                f"it has {', '.join(sorted(known))}"
+            )
+    given = {k: v for k, v in fields.items() if v is not None}
+    own: list[str] = sorted(getattr(kind, "own_strategy", frozenset()) & given.keys())
+    if "strategy" in given and own:
+        name = own[0]
+        raise DecodingError(
+            f"{name}={given[name]!r} belongs to {spec.family}'s own strategies, not to strategy="
+            f"{given['strategy']!r}: give the strategy's own fields, as JSON: "
+            '{"strategy": {"name": ..., "field": value}}'
+        )
+    if isinstance(given.get("stop"), str):
+        given["stop"] = (given["stop"],)
+    ids = {"mask_id": spec.mask_id, "eos_id": spec.eos_ids, "eot_id": spec.eot_id}
+    try:
+        decoding = kind(**{**ids, **(defaults or {}), **given})
+    except ValidationError as error:
+        raise DecodingError(first_error(error)) from error
+    _check_ids(decoding, spec)
+    return decoding
+
+
+def _without_aliases(kind: type[Decoding], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields with aliases replaced by their names; raises DecodingError where two names disagree."""
+    plain = dict(fields)
+    for alias, name in kind.aliases.items():
+        value = plain.pop(alias, None)
+        if value is None:
+            continue
+        if plain.get(name) not in (None, value):
+            raise DecodingError(f"{alias}={value} and {name}={plain[name]} are names of one field; give one of them")
+        plain[name] = value
+    return plain
+
+
+def _check_ids(decoding: Decoding, spec: ModelSpec) -> None:
+    """Raise DecodingError for ids outside the vocabulary and for an EOS that is the mask."""
+    for name in decoding.id_fields:
+        value = getattr(decoding, name)
+        for token in value if isinstance(value, tuple) else () if value is None else (value,):
+            if not 0 <= token < spec.vocab_size:
+                raise DecodingError(f"{name}={token} is outside the vocabulary; allowed are 0 to {spec.vocab_size - 1}")
+            if isinstance(value, tuple) and token == decoding.mask_id:
+                raise DecodingError(f"{name}={token} is the mask id, which cannot end an answer; give another id")
 
 
 def first_error(error: ValidationError) -> str:

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dare_bench.errors import DareError, DecodingError, ModelOutputError, PromptError, UsageError
-from dare_bench.model_adapters.adapters import holds_adapter, is_adapted, merge, read_adapter, wrap
+from dare_bench.errors import DareError, DecodingError, ModelOutputError, PromptError
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
-from dare_bench.model_adapters.encoding import as_id, encode_prompt, one_line, words_of
+from dare_bench.model_adapters.encoding import as_id, encode_prompt, one_line
+from dare_bench.model_adapters.opened import OpenedNetwork
 from dare_bench.model_adapters.sampling.loop import denoise
 from dare_bench.model_adapters.sampling.reference import published_forwards
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.stopping import StoppingPolicy, response_text, through_eos
-from dare_bench.model_adapters.saving import save_checkpoint
 from dare_bench.model_adapters.scoring.score import score_pairs
 from dare_bench.model_adapters.starting import end_of, start_of
-from dare_bench.model_adapters.weights import holds, into
-from dare_bench.protocols import AdapterSettings
 from dare_bench.types import Capabilities, Decoding, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
 
 if TYPE_CHECKING:
@@ -33,7 +29,7 @@ if TYPE_CHECKING:
 DEFAULT_ROWS = {"cpu": 16, "cuda": 64}
 
 
-class NativeModel:
+class NativeModel(OpenedNetwork):
     """Implements :class:`dare_bench.protocols.LoadedModel`. Open one with :func:`dare_bench.load`."""
 
     capabilities = Capabilities(
@@ -45,8 +41,6 @@ class NativeModel:
         likelihood=True,
         row_keyed_randomness=True,
     )
-    weights_version = 0
-    """Which weights the network holds: whoever changes them counts this up, and answers record it."""
 
     def __init__(
         self,
@@ -57,10 +51,8 @@ class NativeModel:
         path: Path,
         adapter: Path | None = None,
     ) -> None:
-        self.network: Any = network  # wrapped in a PeftModel while it has an adapter
-        self.family, self.tokenizer, self.spec, self.path = family, tokenizer, spec, path
-        self.device = torch.device(spec.device)
-        self._adapter, self._words = adapter, words_of(tokenizer)
+        super().__init__(network, tokenizer, spec, path, adapter)
+        self.family = family
         self._samplers: dict[str, tuple[ModelSpec, Sampler]] = {}
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -239,44 +231,6 @@ class NativeModel:
         if bool(torch.isnan(logits).any()):
             raise ModelOutputError("the network gave NaN logits: check the weights (dare-bench validate) and the dtype")
         return logits
-
-    # -- weights -------------------------------------------------------------------------------------------------
-
-    def save(self, path: str | Path, state_dict: Mapping[str, Any] | None = None) -> None:
-        """Write the published layout to ``path``, or the adapter if the network has one; raises SaveError."""
-        save_checkpoint(self.network, self.path, Path(path), state_dict)
-
-    def read_weights(self, path: str | Path) -> None:
-        """Load the weights of a folder that ``save`` wrote into the network, in place; raises CheckpointError."""
-        folder = Path(path)
-        if is_adapted(self.network):
-            read_adapter(self.network, folder)
-        else:
-            into(self.network, folder)
-
-    def is_as_opened(self) -> bool:
-        """Are weights and tokenizer those in the folders that they were opened from?"""
-        dtype = getattr(torch, self.spec.dtype)
-        if words_of(self.tokenizer) != self._words or is_adapted(self.network) != (self._adapter is not None):
-            return False
-        if self._adapter is not None:
-            return holds_adapter(self.network, self.path, self._adapter, dtype)
-        return holds(self.network.state_dict(), self.path, dtype)
-
-    def add_adapter(self, settings: AdapterSettings) -> None:
-        """Add a new LoRA adapter to the network and freeze all other weights; raises UsageError."""
-        self.network = wrap(self.network, settings)
-
-    def merge_adapter(self) -> None:
-        """Add the adapter's update to the weights and remove the adapter; raises UsageError."""
-        self.network = merge(self.network)
-
-    def without_adapter(self) -> AbstractContextManager[None]:
-        """Inside, the network is the base, bit for bit; raises UsageError where it has no adapter."""
-        if not is_adapted(self.network):
-            raise UsageError("the model has no adapter, so no base behind it; open a second model as reference")
-        without: AbstractContextManager[None] = self.network.disable_adapter()
-        return without
 
 
 def _drain(rejected: list[Sample]) -> Iterator[Sample]:

@@ -75,10 +75,10 @@ def open_native(
         CheckpointError: an incomplete folder, or one of another family.
         UsageError: unknown device or dtype, or a special id that is not a whole number.
     """
-    mask_id = None if mask_id is None else _given_id("mask_id", mask_id)
-    eot_id = None if eot_id is None else _given_id("eot_id", eot_id)
+    mask_id = None if mask_id is None else given_id("mask_id", mask_id)
+    eot_id = None if eot_id is None else given_id("eot_id", eot_id)
     several = eos_id if isinstance(eos_id, list | tuple) else () if eos_id is None else (eos_id,)
-    given_eos = tuple(_given_id("eos_id", item) for item in several)
+    given_eos = tuple(given_id("eos_id", item) for item in several)
     raw = read_config(path)
     try:
         config, arch = family.arch_of(raw)
@@ -120,13 +120,13 @@ def open_native(
         parameters=sum(p.numel() for p in loaded.parameters()),
         sft=family.sft,
     )
-    _check_ids(spec, path)
+    check_ids(spec, path)
     if tokenizer is not None:
         name_mask(tokenizer, spec.mask_id)
     return NativeModel(family, loaded, tokenizer, spec, path, adapter)
 
 
-def _given_id(name: str, value: Any) -> int:
+def given_id(name: str, value: Any) -> int:
     """A special id that was given to ``load``; raises UsageError."""
     token = as_id(value)
     if token is None:
@@ -134,12 +134,13 @@ def _given_id(name: str, value: Any) -> int:
     return token
 
 
-def _check_ids(spec: ModelSpec, path: Path) -> None:
+def check_ids(spec: ModelSpec, path: Path) -> None:
     """Raise CheckpointError for invalid special ids."""
     eot = () if spec.eot_id is None else (spec.eot_id,)
     if spec.pad_id is not None and as_id(spec.pad_id) is None:
         raise CheckpointError(f"{path}: pad_token_id={one_line(spec.pad_id)} is no token id; it must be one, or null")
-    for name, ids in (("mask_id", (spec.mask,)), ("eos_id", spec.eos_ids), ("eot_id", eot)):
+    mask = () if spec.mask_id is None else (spec.mask_id,)
+    for name, ids in (("mask_id", mask), ("eos_id", spec.eos_ids), ("eot_id", eot)):
         for token in ids:
             if as_id(token) is None:
                 raise CheckpointError(f"{path}: {name}={one_line(token)} is no token id; give {name}=")

@@ -95,14 +95,13 @@ class SDAR(Family):
     def defaults(self, spec: ModelSpec) -> dict[str, Any]:
         return {"block_length": spec.block_length}
 
-    def _plain(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        plain = super()._plain(fields)
-        stop, eos = (plain.get(name) for name in ("stopping_criteria_idx", "eos_id"))
+    def resolve(self, fields: Mapping[str, Any], spec: ModelSpec) -> Decoding:
+        stop, eos = (fields.get(name) for name in ("stopping_criteria_idx", "eos_id"))
         if stop is not None and eos is not None:
             raise DecodingError(
                 f"stopping_criteria_idx={stop!r} and eos_id={eos!r} are names of one thing; give one of them"
             )
-        return plain
+        return super().resolve(fields, spec)
 
     def sampler(self, decoding: SDARDecoding, spec: ModelSpec) -> Sampler:
         d = decoding

@@ -18,6 +18,8 @@ from dare_bench.types import Request
 
 DEFAULT_GEN_LENGTH = 256
 """lm-eval's length of an answer if the task does not set one."""
+ROLLING = "loglikelihood_rolling"
+"""lm-eval's requests for the probability of a whole text."""
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 # Settings of other samplers at the values that disable them: omitting these changes nothing.
 _DISABLED: Mapping[str, tuple[Any, ...]] = {
@@ -163,18 +165,19 @@ class RequestBuilder:
             document = seeds.key(*map(str, instance.args))
         repeat = self._repeats[task, document, instance.idx]
         self._repeats[task, document, instance.idx] += 1
+        rolling = instance.request_type == ROLLING
         kind: Literal["generate", "score"]
         if instance.request_type == "generate_until":
             kind, target = "generate", None
             prompt, kwargs = (*instance.args, {})[:2]
             decoding = self.decoding(task, kwargs)
-        elif instance.request_type == "loglikelihood":
+        else:
             self._check_likelihood(task)
             kind, decoding = "score", self.likelihood
-            prompt, target = instance.args[:2]
-        else:
-            raise undefined(task, instance.request_type)
-        content = json.dumps([prompt, target, decoding], sort_keys=True, default=str)
+            if rolling and not self._model.capabilities.rolling:
+                raise undefined(task, instance.request_type)
+            prompt, target = ("", instance.args[0]) if rolling else instance.args[:2]
+        content = json.dumps([None if rolling else prompt, target, decoding], sort_keys=True, default=str)
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
         return Request(
             key=f"{task}/{document}/{instance.idx}/{repeat}/{digest}",
@@ -187,6 +190,7 @@ class RequestBuilder:
             doc_id=document,
             repeat=repeat,
             want_greedy=want_greedy and kind == "score",
+            rolling=rolling,
         )
 
     def _check_likelihood(self, task: str) -> None:

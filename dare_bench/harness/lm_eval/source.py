@@ -63,7 +63,8 @@ class LmEvalSource:
     """The tasks of a run, from lm-eval. Implements :class:`dare_bench.protocols.TaskSource`.
 
     Raises:
-        UsageError: what :meth:`check` raises; a decoding field that the model's family lacks (DecodingError).
+        UsageError: what :meth:`check` raises; a decoding field that the model's family lacks (DecodingError); a task
+            that asks for the probability of a text without a prompt, of a model that has none.
         DataError: ``data_dir`` has no readable manifest.
     """
 
@@ -76,15 +77,13 @@ class LmEvalSource:
         Raises:
             UnknownNameError: an unknown task; the message lists the three closest.
             CodeTaskError: a task whose scorer would run generated code outside the sandbox.
-            UsageError: a code task if nothing isolates; IFEval without its data; a task that asks for the probability
-                of a text without a prompt.
+            UsageError: a code task if nothing isolates; IFEval without its data.
             DataError: an include path or data folder that does not exist.
         """
         index = TaskIndex(spec.include_path)
         leaves = index.leaves(index.match(spec.tasks))
         CodeRunner.check(spec, sandboxed_tasks(leaves))
         check_scoring(spec, evaluating_tasks(leaves))
-        index.refuse_rolling(leaves)
         check_punkt(leaves)
         LocalData.find(spec.data_dir)
 
@@ -106,6 +105,8 @@ class LmEvalSource:
         self._index = TaskIndex(spec.include_path)
         self._names = self._index.match(spec.tasks)
         leaves = self._index.leaves(self._names)
+        if not model.capabilities.rolling:
+            self._index.refuse_rolling(leaves)
         self.notes = [self._index.replaced[entry.name] for entry in leaves if entry.name in self._index.replaced]
         self._builder = RequestBuilder(model, spec.decoding, spec.likelihood, spec.sampling_seed)
         self._data = LocalData.find(spec.data_dir)

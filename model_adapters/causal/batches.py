@@ -1,0 +1,60 @@
+"""Batches of as many items as fit into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import torch
+
+from dare_bench.errors import MemoryLimitError
+from dare_bench.model_adapters.sampling.loop import out_of_memory
+from dare_bench.types import LoopStats
+
+Item = TypeVar("Item")
+
+
+class Batches:
+    """Splits work into batches of at most ``rows`` items, half as many each time memory runs out."""
+
+    def __init__(self, rows: int, stats: LoopStats, device: torch.device) -> None:
+        self.rows, self.stats, self.device = rows, stats, device
+
+    def compute(
+        self,
+        items: Sequence[Item],
+        forward: Callable[[Sequence[Item]], None],
+        fits: Callable[[Sequence[Item]], int] = len,
+    ) -> Iterator[Sequence[Item]]:
+        """Call ``forward`` with one batch after another; yields each when it is done.
+
+        Args:
+            fits: how many of the given items, from the first on, one batch may hold.
+
+        Raises:
+            MemoryLimitError: one item alone does not fit into memory.
+        """
+        start = 0
+        while start < len(items):
+            batch = items[start : start + self.rows]
+            batch = batch[: max(1, fits(batch))]
+            failed: BaseException | None = None
+            try:
+                forward(batch)
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error):
+                    raise
+                failed = error if len(batch) == 1 else None
+            else:
+                yield batch
+                start += len(batch)
+                continue
+            if failed is not None:
+                raise MemoryLimitError(
+                    f"one row does not fit into memory on {self.device}; use a shorter gen_length, a smaller dtype or "
+                    "another device"
+                ) from failed
+            self.rows = len(batch) // 2
+            self.stats.halvings.append({"rows": len(batch), "now": self.rows})
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()

@@ -1,0 +1,195 @@
+"""Generation by transformers' ``generate``: greedy, with the token of a row drawn by the row's own random numbers.
+
+A draw depends on the row's key and on how many tokens the row has; on the other rows only through floating-point ties.
+``generate`` itself always takes the token with the highest score, so that it draws nothing.
+
+Shape letters: B rows, L tokens of the longest prompt so far, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from dare_bench.diffusion.rng import Draw, uniform
+from dare_bench.model_adapters.causal.family import CausalFields
+from dare_bench.model_adapters.sampling.margins import of_tokens
+from dare_bench.model_adapters.sampling.stopping import first_stop, response_text, stop_is_final, through_eos
+from dare_bench.model_adapters.sampling.tokens import check_finite, inverse_cdf
+from dare_bench.types import Generation, LoopStats, Request
+
+FinishReason = Literal["length", "eos", "stop"]
+
+
+@dataclass(eq=False)
+class Row:
+    """A request on its way: its prompt, and the tokens written so far."""
+
+    request: Request
+    prompt: list[int]
+    decoding: CausalFields
+    weights_version: int = 0
+    tokens: list[int] = field(default_factory=list)
+    margin: float = float("inf")
+    finish: FinishReason | None = None
+    stopping: bool = False
+    """Has the text a stop string?"""
+    seconds: float = 0.0
+
+    @property
+    def kind(self) -> tuple[float, ...]:
+        """Rows with an equal value can share a call of ``generate``."""
+        d = self.decoding
+        return (d.repetition_penalty, *((0.0,) if d.deterministic else (d.temperature, d.top_k, d.top_p)))
+
+    def add(self, token: int, tokenizer: Any | None) -> None:
+        """Append a token; the row may be finished by it."""
+        self.tokens.append(token)
+        if self.decoding.early_stop and token in (self.decoding.eos_id or ()):
+            self.finish = "eos"
+        elif self.decoding.early_stop and self._has_stop(tokenizer):
+            self.finish = "stop"
+        elif len(self.tokens) == self.decoding.gen_length:
+            self.finish = "length"
+
+    def _has_stop(self, tokenizer: Any | None) -> bool:
+        """May the row end at a stop string? Only its last tokens are read until they have one."""
+        stop = self.decoding.stop
+        if not stop or tokenizer is None:
+            return False
+        if not self.stopping:
+            most = 2 * max(len(text.encode()) for text in stop) + 8
+            self.stopping = first_stop(_raw_text(tokenizer, self.tokens[-most:]), stop) is not None
+        return self.stopping and stop_is_final(_raw_text(tokenizer, self.tokens), stop)
+
+    def start_again(self) -> None:
+        """Forget what was written."""
+        self.tokens, self.margin, self.finish, self.stopping = [], float("inf"), None, False
+
+    def answer(self, tokenizer: Any | None) -> Generation:
+        """The answer of a finished row."""
+        d, eos_ids = self.decoding, self.decoding.eos_id or ()
+        text, cut = None, False
+        if tokenizer is not None:
+            text, cut = response_text(tokenizer, self.tokens, eos_ids, d.stop, d.text_after_eos == "keep")
+        end = through_eos(self.tokens, eos_ids)
+        return Generation(
+            tokens=self.tokens,
+            text=text,
+            nfe=len(self.tokens),
+            finish_reason="stop" if cut else "eos" if end is not None else "length",
+            reference_nfe=len(self.tokens),
+            prompt_tokens=len(self.prompt),
+            tokens_to_eos=len(self.tokens) if end is None else end,
+            tier="E1" if d.deterministic else "E2",
+            seconds=self.seconds,
+            margin=self.margin if d.margin and self.margin != float("inf") else None,
+            weights_version=self.weights_version,
+        )
+
+
+def _raw_text(tokenizer: Any, tokens: Sequence[int]) -> str:
+    return str(tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+def generate_batch(
+    network: Any, rows: Sequence[Row], tokenizer: Any | None, pad_id: int, stats: LoopStats, *, masked: bool
+) -> None:
+    """Fill the tokens of rows of one kind, which are padded on the left.
+
+    Args:
+        masked: tell the network which tokens are padding; otherwise all prompts must be of one length.
+    """
+    begin = time.perf_counter()
+    device, longest = network.device, max(len(row.prompt) for row in rows)
+    tokens_BL = torch.full((len(rows), longest), pad_id, dtype=torch.long)
+    real_BL = torch.zeros_like(tokens_BL)
+    for i, row in enumerate(rows):
+        row.start_again()
+        tokens_BL[i, longest - len(row.prompt) :] = torch.tensor(row.prompt)
+        real_BL[i, longest - len(row.prompt) :] = 1
+    first = rows[0].decoding
+    config = GenerationConfig(
+        max_new_tokens=max(row.decoding.gen_length for row in rows),
+        do_sample=False,
+        num_beams=1,
+        use_cache=True,
+        pad_token_id=pad_id,
+        repetition_penalty=first.repetition_penalty,
+    )
+    processors: list[LogitsProcessor] = []
+    if not first.deterministic:
+        processors += [TemperatureLogitsWarper(first.temperature)] if first.temperature != 1 else []
+        processors += [TopKLogitsWarper(first.top_k)] if first.top_k else []
+        processors += [TopPLogitsWarper(first.top_p)] if first.top_p < 1 else []
+    network.generate(
+        tokens_BL.to(device),
+        generation_config=config,
+        logits_processor=LogitsProcessorList([*processors, _TokenChoice(rows, device)]),
+        stopping_criteria=StoppingCriteriaList([_Following(rows, tokenizer, stats, begin)]),
+        **({"attention_mask": real_BL.to(device)} if masked else {}),
+    )
+
+
+class _TokenChoice(LogitsProcessor):  # type: ignore[misc, unused-ignore]
+    """The last processor: of a row that draws, all scores but that of the drawn token become -inf."""
+
+    def __init__(self, rows: Sequence[Row], device: torch.device) -> None:
+        self.rows, self.decoding = rows, rows[0].decoding
+        self.margins = any(row.decoding.margin for row in rows)
+        self.key_B = torch.tensor([row.request.seed for row in rows], dtype=torch.long, device=device)
+        self.count = 0
+        """Tokens that every unfinished row has."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        best_B, token_B = scores.max(-1)
+        check_finite(best_B)
+        margin_B: Tensor | None = None
+        if self.decoding.deterministic:
+            margin_B = of_tokens(scores, token_B) if self.margins else None
+        else:
+            uniform_B = uniform(self.key_B, Draw.TOKEN, self.count, self.count)
+            token_B, margin_B, _ = inverse_cdf(scores, uniform_B, 1.0)
+            margin_B = margin_B * self.decoding.temperature
+            scores = torch.full_like(scores, float("-inf")).scatter(1, token_B[:, None], 0.0)
+        self.count += 1
+        if self.margins and margin_B is not None:
+            for row, margin in zip(self.rows, margin_B.tolist(), strict=True):
+                row.margin = min(row.margin, margin) if row.finish is None else row.margin
+        return scores
+
+
+class _Following(StoppingCriteria):  # type: ignore[misc, unused-ignore]
+    """Follows the rows: called after each forward, it appends the new tokens and says which rows are finished."""
+
+    def __init__(self, rows: Sequence[Row], tokenizer: Any | None, stats: LoopStats, begin: float) -> None:
+        self.rows, self.tokenizer, self.stats, self.begin = rows, tokenizer, stats, begin
+        self.read = 0
+        """Length of the tokens that were read before."""
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
+        active = [i for i, row in enumerate(self.rows) if row.finish is None]
+        if active:
+            new = input_ids.shape[1] - self.read if self.read else input_ids.shape[1] - 1
+            self.read = input_ids.shape[1]
+            self.stats.count(len(active), len(self.rows) * new, len(self.rows))
+            tokens = input_ids[:, -1].tolist()
+            for i in active:
+                self.rows[i].add(tokens[i], self.tokenizer)
+                self.rows[i].seconds = time.perf_counter() - self.begin
+        return torch.tensor([row.finish is not None for row in self.rows], device=input_ids.device)

@@ -1,0 +1,202 @@
+"""A causal language model of transformers behind the LoadedModel protocol."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dare_bench.errors import DareError, DecodingError, ModelOutputError, PromptError, UsageError
+from dare_bench.model_adapters.causal.batches import Batches
+from dare_bench.model_adapters.causal.family import CausalFields
+from dare_bench.model_adapters.causal.generation import Row, generate_batch
+from dare_bench.model_adapters.causal.scoring import score_texts
+from dare_bench.model_adapters.causal.weights import load_network, under_file_names
+from dare_bench.model_adapters.encoding import encode_prompt, one_line
+from dare_bench.model_adapters.native import DEFAULT_ROWS
+from dare_bench.model_adapters.opened import OpenedNetwork
+from dare_bench.protocols import AdapterSettings
+from dare_bench.types import Capabilities, Decoding, LoopStats, ModelSpec, Prompt, Request, Sample
+
+if TYPE_CHECKING:
+    from dare_bench.model_adapters.causal.family import Causal
+
+WINDOW = 16
+"""Batches whose requests are sorted by length together."""
+
+
+class CausalModel(OpenedNetwork):
+    """Implements :class:`dare_bench.protocols.LoadedModel`. Open one with :func:`dare_bench.load`.
+
+    Args:
+        prefix_id: the context of a text without one: BOS, or EOS where there is none.
+        accepts: names of the arguments of the network's forward.
+
+    Attributes:
+        pad_id: the token in padded columns, which no other token sees.
+        takes_mask: can the network be told which tokens are padding? If not, prompts of one length share a batch.
+    """
+
+    capabilities = Capabilities(likelihood=True, rolling=True, row_keyed_randomness=True)
+
+    def __init__(
+        self,
+        family: Causal,
+        network: Any,
+        tokenizer: Any | None,
+        spec: ModelSpec,
+        path: Path,
+        adapter: Path | None = None,
+        *,
+        prefix_id: int,
+        accepts: frozenset[str],
+    ) -> None:
+        super().__init__(network, tokenizer, spec, path, adapter)
+        self.family, self.prefix_id = family, prefix_id
+        self.pad_id = prefix_id if spec.pad_id is None else spec.pad_id
+        self.takes_mask, self._keeps_logits = "attention_mask" in accepts, "logits_to_keep" in accepts
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def encode(self, prompt: Prompt, *, special_tokens: bool = True) -> list[int]:
+        """Token ids of a prompt: raw text with the special tokens that the tokenizer adds by default, unless it begins
+        with the BOS token (lm-eval's rule); raises PromptError."""
+        return encode_prompt(prompt, self.tokenizer, self.spec, None, self.path, special_tokens=special_tokens)
+
+    def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
+        """All resolved decoding values; raises DecodingError."""
+        return self.family.resolve(decoding, self.spec)
+
+    def resolve_likelihood(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """A likelihood is exact and has no settings; raises DecodingError for any but ``estimator``."""
+        for name, value in fields.items():
+            if name != "estimator":
+                raise DecodingError(
+                    f"{self.spec.family} has no likelihood field {name!r}: its likelihoods are exact; leave it out"
+                )
+            if value not in (None, "auto", "exact"):
+                raise DecodingError(f"estimator={one_line(value)}: a causal model's likelihood is exact; use 'auto'")
+        return {"estimator": "exact"}
+
+    def forwards(self, request: Request) -> int:
+        """Upper bound of a request's forward passes."""
+        if request.kind == "generate":
+            return (
+                self.resolve(request.decoding).gen_length if request.resolved is None else request.resolved.gen_length
+            )
+        if not request.rolling:
+            return 1
+        target = request.target if isinstance(request.target, str) else list(request.target or ())
+        return max(1, -(-len(self.encode(target)) // self.spec.context_limit)) if len(target) else 1
+
+    # -- generation ----------------------------------------------------------------------------------------------
+
+    def row(self, request: Request) -> Row:
+        """The row of a request; raises DecodingError or PromptError."""
+        decoding = request.resolved or self.resolve(request.decoding)
+        if not isinstance(decoding, CausalFields):
+            raise DecodingError(f"request {request.key}: its decoding was resolved by another family")
+        for name in ("canvas", "end_turn"):
+            if getattr(request, name) is not None:
+                raise DecodingError(f"{name}: an autoregressive model writes from left to right; leave it out")
+        prompt = self.encode(request.prompt) or [self.prefix_id]
+        total = len(prompt) + decoding.gen_length
+        if total > self.spec.context_limit:
+            raise PromptError(
+                f"prompt of {len(prompt)} tokens + gen_length={decoding.gen_length} is {total} tokens; "
+                f"the model's context limit is {self.spec.context_limit}: shorten the prompt or gen_length"
+            )
+        return Row(request, prompt, decoding, self.weights_version)
+
+    def generate(
+        self, requests: Iterable[Request], *, max_rows: int | None = None, stats: LoopStats | None = None
+    ) -> Iterator[Sample]:
+        """Answer generate requests; samples come back when their batch is finished."""
+        stats = stats if stats is not None else LoopStats()
+        batches = Batches(self._rows(max_rows), stats, self.device)
+        source = iter(requests)
+
+        def forward(rows: Sequence[Row]) -> None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                generate_batch(self.network, rows, self.tokenizer, self.pad_id, stats, masked=self.takes_mask)
+
+        while some := list(islice(source, WINDOW * batches.rows)):
+            rows: list[Row] = []
+            for request in some:
+                try:
+                    rows.append(self.row(request))
+                except DareError as error:
+                    yield Sample(request, None, str(error))
+            rows.sort(key=self._order)
+            for _, alike in groupby(rows, key=self._kind):
+                for batch in batches.compute(list(alike), forward):
+                    yield from (Sample(row.request, row.answer(self.tokenizer)) for row in batch)
+
+    def _rows(self, max_rows: int | None) -> int:
+        return max_rows or DEFAULT_ROWS.get(self.device.type, DEFAULT_ROWS["cpu"])
+
+    def _kind(self, row: Row) -> tuple[float, ...]:
+        """Rows of one kind can share a batch."""
+        return row.kind if self.takes_mask else (*row.kind, len(row.prompt))
+
+    def _order(self, row: Row) -> Any:
+        return self._kind(row), -row.decoding.gen_length, -len(row.prompt)
+
+    # -- likelihood and logits -----------------------------------------------------------------------------------
+
+    def score(
+        self, requests: Iterable[Request], *, max_rows: int | None = None, stats: LoopStats | None = None
+    ) -> Iterator[Sample]:
+        """Answer score requests."""
+        return score_texts(self, requests, self._rows(max_rows), stats if stats is not None else LoopStats())
+
+    @torch.no_grad()
+    def last_logits(self, tokens_BL: Tensor, kept: int) -> Tensor:
+        """float32 [B, K, V]: logits of the tokens after each of the last ``kept`` positions. Rows are not padded, or on
+        the right."""
+        keep = {"logits_to_keep": kept} if self._keeps_logits else {}
+        logits: Tensor = self.network(tokens_BL.to(self.device), use_cache=False, **keep).logits
+        return logits[:, -kept:].float()
+
+    def logits(self, ids: Sequence[int], block_length: int | None = None) -> Tensor:
+        """float32 [L, V]; row i scores token i (the first row, which nothing precedes, equals the second).
+
+        Raises:
+            DecodingError: a block length. PromptError: no tokens, too many, or ids outside the vocabulary.
+            ModelOutputError: NaN logits.
+        """
+        given: Any = ids
+        if block_length is not None:
+            raise DecodingError(f"block_length={one_line(block_length)}: an autoregressive model has no blocks")
+        if isinstance(given, str):
+            raise PromptError(f"logits of text {one_line(given)}: give token ids")
+        tokens = self.encode(given)
+        if not tokens:
+            raise PromptError("logits of no tokens: give at least one token id")
+        if len(tokens) > self.spec.context_limit:
+            raise PromptError(f"{len(tokens)} tokens; the model's context limit is {self.spec.context_limit}")
+        logits = self.last_logits(torch.tensor([tokens]), len(tokens))[0].cpu()
+        if bool(torch.isnan(logits).any()):
+            raise ModelOutputError("the network gave NaN logits: check the weights (dare-bench validate) and the dtype")
+        return torch.cat([logits[:1], logits[:-1]])
+
+    # -- weights -------------------------------------------------------------------------------------------------
+
+    def read_weights(self, path: str | Path) -> None:
+        """Load the weights of a folder that ``save`` wrote into the network, in place; raises CheckpointError."""
+        base = self.network
+        base.load_state_dict(load_network(type(base), Path(path), base.config, base.dtype).state_dict())
+
+    def published_weights(self) -> Mapping[str, Tensor]:
+        """The network's weights under their names in the folder's files."""
+        return under_file_names(self.network, self.path)
+
+    def add_adapter(self, settings: AdapterSettings) -> None:
+        """Raise UsageError: the methods train diffusion models."""
+        raise UsageError(f"{self.path} is an autoregressive model; adapters are trained on diffusion models")

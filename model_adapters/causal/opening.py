@@ -1,0 +1,176 @@
+"""Open a folder as a causal language model of transformers, without remote code."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig
+
+from dare_bench.checkpoint_files import read_config
+from dare_bench.errors import CheckpointError, UsageError
+from dare_bench.model_adapters.adapters import CONFIG as ADAPTER
+from dare_bench.model_adapters.adapters import open_adapter
+from dare_bench.model_adapters.causal.model import CausalModel
+from dare_bench.model_adapters.causal.weights import check_sizes, load_network
+from dare_bench.model_adapters.checkpoint import check_files, read_object
+from dare_bench.model_adapters.encoding import one_line, open_tokenizer
+from dare_bench.model_adapters.native_opening import check_ids, given_id, pick_device, pick_dtype
+from dare_bench.model_adapters.quiet import quiet_transformers
+from dare_bench.types import ModelSpec
+
+if TYPE_CHECKING:
+    from dare_bench.model_adapters.causal.family import Causal
+
+LIMITS = ("n_positions", "max_position_embeddings", "n_ctx")
+"""Names of the context limit in configs, in lm-eval's order."""
+UNKNOWN_LIMIT = 2048
+"""lm-eval's context limit if neither config nor tokenizer names one."""
+_NO_LIMIT = 1_000_000
+"""Tokenizers without a limit name a larger one."""
+GREEDY_TOO = ("repetition_penalty", "no_repeat_ngram_size", "min_length", "min_new_tokens", "suppress_tokens",
+              "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "sequence_bias",
+              "guidance_scale", "exponential_decay_length_penalty", "num_beams")  # fmt: skip
+"""Fields of generation_config.json with which transformers' ``generate`` also changes greedy answers."""
+
+log = logging.getLogger("dare_bench")
+
+
+def open_causal(
+    family: Causal,
+    path: Path,
+    *,
+    device: str | None = None,
+    dtype: Any = None,
+    mask_id: int | None = None,
+    eos_id: int | tuple[int, ...] | list[int] | None = None,
+    eot_id: int | None = None,
+    adapter: Path | None = None,
+) -> CausalModel:
+    """Open ``path`` with the network that transformers has for its model_type, and optionally an adapter.
+
+    Raises:
+        CheckpointError: an incomplete folder, or one that transformers has no causal language model for.
+        UsageError: unknown device or dtype, or a mask id, which these models do not have.
+    """
+    for name, value in (("mask_id", mask_id), ("eot_id", eot_id)):
+        if value is not None:
+            raise UsageError(f"{name}={one_line(value)}: an autoregressive model has none; leave it out")
+    several = eos_id if isinstance(eos_id, list | tuple) else () if eos_id is None else (eos_id,)
+    given_eos = tuple(given_id("eos_id", item) for item in several)
+    raw = read_config(path)
+    check_files(path)
+    if (path / ADAPTER).is_file():
+        raise CheckpointError(
+            f"{path}: both a checkpoint and an adapter ({ADAPTER}); move the adapter to another folder"
+        )
+    config, network = network_of(path, raw)
+    rows = check_sizes(path, network, config)
+    torch_device = pick_device(device)
+    torch_dtype = pick_dtype(dtype, torch_device, raw)
+    tokenizer = open_tokenizer(path, rows)
+    generation = read_object(path / "generation_config.json")
+    loaded = load_network(network, path, config, torch_dtype).to(torch_device)
+    loaded.generation_config = GenerationConfig()  # the checkpoint's would be mixed into every call of generate
+    _report_defaults(path, generation)
+    ids = special_ids(config, tokenizer, generation)
+    spec = ModelSpec(
+        family=family.name,
+        mask_id=None,
+        eos_ids=ids.eos if eos_id is None else given_eos,
+        eot_id=None,
+        pad_id=ids.pad,
+        vocab_size=rows,
+        context_limit=context_limit(config.get_text_config(), tokenizer),
+        attention="causal",
+        predicts="next",
+        dtype=str(torch_dtype).removeprefix("torch."),
+        device=str(torch_device),
+        parameters=sum(weight.numel() for weight in loaded.parameters()),
+    )
+    check_ids(spec, path)
+    opened = (loaded if adapter is None else open_adapter(loaded, adapter)).eval()
+    accepts = frozenset(inspect.signature(network.forward).parameters)
+    return CausalModel(family, opened, tokenizer, spec, path, adapter, prefix_id=ids.prefix, accepts=accepts)
+
+
+def network_of(path: Path, raw: dict[str, Any]) -> tuple[Any, type[Any]]:
+    """The configuration and transformers' own class of causal language model for a config.json.
+
+    Raises:
+        CheckpointError: transformers does not know its model_type, or has no causal language model of it; or the config
+            names another class, or quantized weights.
+    """
+    kind, named = raw.get("model_type"), (raw.get("architectures") or [None])[0]
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        raise CheckpointError(
+            f"{path}: model_type={one_line(kind)} is none of transformers' own, and the code of a checkpoint is never "
+            "run; give a checkpoint of a model_type that transformers has, or --family NAME for one of the diffusion "
+            "families (dare-bench ls models)"
+        )
+    if raw.get("quantization_config") is not None:
+        raise CheckpointError(f"{path}: quantized weights (quantization_config) are not opened; give the original ones")
+    try:
+        with quiet_transformers(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            config = CONFIG_MAPPING[kind].from_dict(raw)
+            config._attn_implementation = config._experts_implementation = None  # a file must not name code to load
+    except Exception as error:  # each config class has checks of its own
+        raise CheckpointError(f"{path}: config.json is no {kind} config ({' '.join(str(error).split())})") from error
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or getattr(config, "is_encoder_decoder", False):
+        raise CheckpointError(f"{path}: transformers has no causal language model for model_type={kind!r}")
+    network = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if named not in (None, network.__name__):
+        raise CheckpointError(
+            f"{path}: architecture={named!r}; transformers' causal language model for model_type={kind!r} is "
+            f"{network.__name__}"
+        )
+    return config, network
+
+
+def context_limit(config: Any, tokenizer: Any) -> int:
+    """Maximum number of tokens that the network reads, as lm-eval finds it."""
+    own = (getattr(config, name, None) for name in LIMITS)
+    known = next((value for value in own if isinstance(value, int) and value > 0), None)
+    named = getattr(tokenizer, "model_max_length", None)
+    return known or (int(named) if named is not None and 0 < named < _NO_LIMIT else UNKNOWN_LIMIT)
+
+
+class SpecialIds(NamedTuple):
+    """``prefix``: the context of a text without one."""
+
+    eos: tuple[Any, ...]
+    pad: Any
+    prefix: Any
+
+
+def special_ids(config: Any, tokenizer: Any, generation: dict[str, Any]) -> SpecialIds:
+    """Special ids as transformers' ``generate`` and lm-eval's ``hf`` find them: an answer ends at the EOS ids of
+    generation_config.json, else of the config, and at the tokenizer's."""
+    text = config.get_text_config()
+    places = generation.get("eos_token_id"), getattr(config, "eos_token_id", None), getattr(text, "eos_token_id", None)
+    first = next((place for place in places if place is not None), ())
+    ends = list(first) if isinstance(first, list | tuple) else [first]
+    own = getattr(tokenizer, "eos_token_id", None)
+    ends += [own] if own is not None and own not in ends else []
+    pads = getattr(tokenizer, "pad_token_id", None), getattr(text, "pad_token_id", None)
+    prefixes = getattr(tokenizer, "bos_token_id", None), own, getattr(text, "bos_token_id", None), *ends, 0
+    pad, prefix = (next((token for token in ids if token is not None), None) for ids in (pads, prefixes))
+    return SpecialIds(tuple(ends), pad, prefix)
+
+
+def _report_defaults(path: Path, generation: dict[str, Any]) -> None:
+    """Log what a generation_config.json would change in greedy answers, which is not applied."""
+    neutral: dict[str, tuple[Any, ...]] = dict.fromkeys(("repetition_penalty", "guidance_scale", "num_beams"), (1, 1.0))
+    given = {name: generation.get(name) for name in GREEDY_TOO}
+    ignored = [f"{name}={one_line(v)}" for name, v in given.items() if v not in (None, 0, [], *neutral.get(name, ()))]
+    if ignored:
+        log.warning(
+            "%s: generation_config.json sets %s, which is not applied (lm-eval's hf does); of these, "
+            "--gen-kwargs repetition_penalty=... can be set",
+            path,
+            ", ".join(ignored),
+        )

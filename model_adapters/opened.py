@@ -1,0 +1,74 @@
+"""The weights of an opened network: saved, read again, compared with their files, and the LoRA adapter on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dare_bench.errors import UsageError
+from dare_bench.model_adapters.adapters import holds_adapter, is_adapted, merge, read_adapter, wrap
+from dare_bench.model_adapters.encoding import words_of
+from dare_bench.model_adapters.saving import save_checkpoint
+from dare_bench.model_adapters.weights import holds, into
+from dare_bench.protocols import AdapterSettings
+from dare_bench.types import ModelSpec
+
+
+class OpenedNetwork:
+    """The part of :class:`dare_bench.protocols.LoadedModel` that concerns weights."""
+
+    weights_version = 0
+    """Which weights the network holds: whoever changes them counts this up, and answers record it."""
+
+    def __init__(
+        self, network: Any, tokenizer: Any | None, spec: ModelSpec, path: Path, adapter: Path | None = None
+    ) -> None:
+        self.network: Any = network  # wrapped in a PeftModel while it has an adapter
+        self.tokenizer, self.spec, self.path = tokenizer, spec, path
+        self.device = torch.device(spec.device)
+        self._adapter, self._words = adapter, words_of(tokenizer)
+
+    def save(self, path: str | Path, state_dict: Mapping[str, Any] | None = None) -> None:
+        """Write the published layout to ``path``, or the adapter if the network has one; raises SaveError."""
+        save_checkpoint(self.network, self.path, Path(path), state_dict)
+
+    def read_weights(self, path: str | Path) -> None:
+        """Load the weights of a folder that ``save`` wrote into the network, in place; raises CheckpointError."""
+        folder = Path(path)
+        if is_adapted(self.network):
+            read_adapter(self.network, folder)
+        else:
+            into(self.network, folder)
+
+    def is_as_opened(self) -> bool:
+        """Are weights and tokenizer those in the folders that they were opened from?"""
+        dtype = getattr(torch, self.spec.dtype)
+        if words_of(self.tokenizer) != self._words or is_adapted(self.network) != (self._adapter is not None):
+            return False
+        if self._adapter is not None:
+            return holds_adapter(self.network, self.path, self._adapter, dtype)
+        return holds(self.published_weights(), self.path, dtype)
+
+    def published_weights(self) -> Mapping[str, torch.Tensor]:
+        """The network's weights under their names in the folder's files."""
+        weights: Mapping[str, torch.Tensor] = self.network.state_dict()
+        return weights
+
+    def add_adapter(self, settings: AdapterSettings) -> None:
+        """Add a new LoRA adapter to the network and freeze all other weights; raises UsageError."""
+        self.network = wrap(self.network, settings)
+
+    def merge_adapter(self) -> None:
+        """Add the adapter's update to the weights and remove the adapter; raises UsageError."""
+        self.network = merge(self.network)
+
+    def without_adapter(self) -> AbstractContextManager[None]:
+        """Inside, the network is the base, bit for bit; raises UsageError where it has no adapter."""
+        if not is_adapted(self.network):
+            raise UsageError("the model has no adapter, so no base behind it; open a second model as reference")
+        without: AbstractContextManager[None] = self.network.disable_adapter()
+        return without

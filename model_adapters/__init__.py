@@ -50,7 +50,7 @@ def register(registry: Registry) -> None:
     for name, target, matches in FAMILIES:
         registry.add("family", name, f"dare_bench.model_adapters.{target}", origin=__name__, matches=matches)
     causal = "dare_bench.model_adapters.causal:FAMILY"
-    registry.add("family", "causal", causal, origin=__name__, matches=[], endings=CAUSAL_ENDINGS)
+    registry.add("family", "causal", causal, origin=__name__, matches=[], endings=CAUSAL_ENDINGS, trains=False)
     for target in STRATEGIES:
         name = re.sub(r"(?<=.)(?=[A-Z])", "_", target.partition(":")[2]).lower()
         registry.add("strategy", name, f"dare_bench.model_adapters.sampling.strategies.{target}", origin=__name__)

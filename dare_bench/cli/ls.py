@@ -110,7 +110,11 @@ def models(json: _Json = False) -> None:
     """List bundled checkpoints and supported families."""
     bundled = [_checkpoint(entry.name, Path(entry.target)) for entry in registry().entries("checkpoint")]
     families: list[dict[str, Any]] = [
-        {"name": entry.name, "matches": [list(match) for match in entry.about.get("matches", [])]}
+        {
+            "name": entry.name,
+            "matches": [list(match) for match in entry.about.get("matches", [])],
+            "endings": list(entry.about.get("endings", ())),
+        }
         for entry in registry().entries("family")
     ]
     if json:
@@ -119,7 +123,14 @@ def models(json: _Json = False) -> None:
     echo("bundled checkpoints (use the name as --model):")
     echo_columns([[c["name"], c["architecture"], f"{c['mb']:.1f} MB", c["path"]] for c in bundled])
     echo("families (recognized by model_type/architecture in config.json):")
-    echo_columns([[f["name"], ", ".join(map("/".join, f["matches"])) or f"--family {f['name']}"] for f in families])
+    echo_columns([[f["name"], _recognized(f)] for f in families])
+
+
+def _recognized(family: dict[str, Any]) -> str:
+    """How a family is recognized, or chosen."""
+    if family["endings"]:
+        return f"autoregressive; any other *{', *'.join(family['endings'])} that transformers has"
+    return ", ".join(map("/".join, family["matches"])) or f"--family {family['name']}"
 
 
 def _checkpoint(name: str, path: Path) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from dare_bench.reading import existing
 from dare_bench.recipe_schema import ExpertFacts, Facts, RecipeFile
 from dare_bench.registry import registry
 from dare_bench.training.rows import Data, Kind, PreferencePair, TokenRow, Tokens
+from dare_bench.training.run import refuse_untrainable
 from dare_bench.training.spec import TrainSpec
 from dare_bench.training.tokens import default_canvas, tokenise
 from dare_bench.types import Decoding, ModelSpec, Request
@@ -192,6 +193,8 @@ def rows_of(spec: TrainSpec, model: LoadedModel | PublishedModel | None = None, 
     Raises:
         UsageError, DataError: the training would refuse these settings or rows.
     """
+    if (folder := here(spec.model)) is not None:
+        refuse_untrainable(folder, spec.family)
     trainer: Any = registry().get("trainer", spec.method).load()
     kind: Kind = getattr(trainer, "reads", "examples")
     built, count, source = _tokens_of(spec, kind, model)

@@ -22,7 +22,7 @@ from dare_bench.engine.opening import open_checkpoint
 from dare_bench.engine.plan import plan
 from dare_bench.errors import DataError, RunError, TrainingError, UsageError
 from dare_bench.keywords import TrainKeywords
-from dare_bench.loading import base_and_adapter, locate
+from dare_bench.loading import base_and_adapter, family_of, locate
 from dare_bench.protocols import AdapterSettings, LoadedModel
 from dare_bench.registry import registry
 from dare_bench.run_fields import run_fields
@@ -157,7 +157,18 @@ def settle(spec: TrainSpec | None, fields: Mapping[str, Any]) -> TrainSpec:
     base, adapter = base_and_adapter(merged.model, merged.adapter)
     if adapter is not None and merged.peft is None:
         raise UsageError(f"{adapter} is an adapter; give --peft lora to train it further, or merge it (export merge)")
+    refuse_untrainable(locate(base), merged.family)
     return merged.model_copy(update={"model": base, "adapter": adapter})
+
+
+def refuse_untrainable(checkpoint: Path, family: str | None) -> None:
+    """Raise UsageError for a checkpoint of a family that no method trains."""
+    entry = family_of(checkpoint, family)
+    if not entry.about.get("trains", True):
+        raise UsageError(
+            f"{checkpoint} is of the family {entry.name!r}, whose models are autoregressive: all methods here train "
+            "masked diffusion models; give a checkpoint of a diffusion family (dare-bench ls models)"
+        )
 
 
 def combined(spec: TrainSpec | None, fields: Mapping[str, Any]) -> TrainSpec:

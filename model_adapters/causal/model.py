@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dare_bench.errors import DareError, DecodingError, ModelOutputError, PromptError, UsageError
+from dare_bench.model_adapters.adapters import is_adapted
 from dare_bench.model_adapters.causal.batches import Batches
 from dare_bench.model_adapters.causal.family import CausalFields
 from dare_bench.model_adapters.causal.generation import Row, generate_batch
@@ -187,6 +188,12 @@ class CausalModel(OpenedNetwork):
         return torch.cat([logits[:1], logits[:-1]])
 
     # -- weights -------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, state_dict: Mapping[str, Any] | None = None) -> None:
+        """Write the layout that the folder has to ``path``, or the adapter if the network has one; raises SaveError."""
+        if state_dict is None and not is_adapted(self.network):
+            state_dict = self.published_weights()
+        super().save(path, state_dict)
 
     def read_weights(self, path: str | Path) -> None:
         """Load the weights of a folder that ``save`` wrote into the network, in place; raises CheckpointError."""

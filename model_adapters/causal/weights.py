@@ -61,6 +61,7 @@ def load_network(network: type[Any], path: Path, config: Any, dtype: torch.dtype
                 config=config,
                 dtype=dtype,
                 use_safetensors=True,
+                ignore_mismatched_sizes=True,  # refused below, with the name
                 local_files_only=True,
                 output_loading_info=True,
             )
@@ -73,10 +74,11 @@ def load_network(network: type[Any], path: Path, config: Any, dtype: torch.dtype
         raise CheckpointError(
             f"{path}: {len(missing)} weights missing, first {missing[0]!r}: wrong config, or an incomplete checkpoint"
         )
-    if other := sorted(map(str, info["mismatched_keys"])):
+    if other := sorted(info["mismatched_keys"], key=str):
+        name, held, described = other[0]
         raise CheckpointError(
-            f"{path}: {len(other)} weights of another shape than config.json says, first {other[0]}: wrong vocabulary "
-            "or sizes in the config, or weights of another model"
+            f"{path}: {len(other)} weights of another shape, first {name!r}: {list(held)} in the files, config.json "
+            f"says {list(described)}: wrong vocabulary or sizes in the config, or weights of another model"
         )
     if unused := sorted(map(str, info["unexpected_keys"])):
         log.warning("%s: %d weights are not part of %s, first %r", path, len(unused), network.__name__, unused[0])

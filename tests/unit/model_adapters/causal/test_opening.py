@@ -1,0 +1,188 @@
+"""Autoregressive checkpoints: what opens, with which facts, and what is refused before any weight is read."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from causal_models import make_gpt2, make_llama
+from safetensors.torch import load_file, save_file
+
+from dare_bench import load
+from dare_bench.errors import CheckpointError, DecodingError, UsageError
+from dare_bench.model_adapters.checkpoint import weights_of
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("made")
+    return {"llama": make_llama(root / "llama"), "gpt2": make_gpt2(root / "gpt2")}
+
+
+@pytest.fixture
+def llama(made: dict[str, Path], tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(made["llama"], tmp_path / "llama"))
+
+
+def edit(file: Path, **values: Any) -> None:
+    known = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps(known | values))
+
+
+@pytest.mark.parametrize(("name", "bos", "positions"), [("llama", 0, 512), ("gpt2", None, 512)])
+def test_facts_of_an_opened_checkpoint(made: dict[str, Path], name: str, bos: int | None, positions: int) -> None:
+    model = load(made[name])
+    spec, tok = model.spec, model.tokenizer
+    assert (spec.family, spec.mask_id, spec.attention, spec.predicts) == ("causal", None, "causal", "next")
+    assert spec.eos_ids == (tok.eos_token_id,) and spec.context_limit == positions
+    assert spec.vocab_size == len(tok) and spec.parameters == sum(p.numel() for p in model.network.parameters())
+    assert tok.bos_token_id == bos and model.loaded.prefix_id == (tok.eos_token_id if bos is None else bos)
+    can = model.loaded.capabilities
+    assert can.likelihood and can.rolling and can.row_keyed_randomness
+    assert not (can.trajectory or can.canvas or can.predictions or can.end_turn or can.logprobs)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_saved_under_the_names_of_its_folder(made: dict[str, Path], name: str, tmp_path: Path) -> None:
+    model = load(made[name])
+    model.save(tmp_path / "saved")
+    assert weights_of(tmp_path / "saved") == weights_of(made[name])
+    assert torch.equal(load(tmp_path / "saved").logits([3, 4, 5]), model.logits([3, 4, 5]))
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_a_change_in_memory_is_seen(made: dict[str, Path], name: str) -> None:
+    model = load(made[name])
+    assert model.is_as_opened()
+    model.network.get_input_embeddings().weight.data[0, 0] += 1  # of GPT-2, it is the head, too
+    assert not model.is_as_opened()
+    model.loaded.read_weights(made[name])
+    assert model.is_as_opened()
+    model.tokenizer.chat_template = "other"
+    assert not model.is_as_opened()
+
+
+def test_raw_text_begins_with_bos_once(made: dict[str, Path]) -> None:
+    model = load(made["llama"])
+    plain = model.tokenizer("a b", add_special_tokens=False)["input_ids"]
+    assert model.loaded.encode("a b") == [0, *plain] == model.loaded.encode("<s>a b")
+    chat = model.loaded.encode([{"role": "user", "content": "a b"}])
+    assert chat == model.tokenizer("<s>[user]a b[assistant]", add_special_tokens=False)["input_ids"]
+
+
+def test_generation_config_changes_no_answer(llama: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = load(llama).generate("The quick", gen_length=8)[0].tokens
+    edit(llama / "generation_config.json", repetition_penalty=3.0, top_k=1, eos_token_id=[1, 7])
+    with caplog.at_level(logging.WARNING):
+        model = load(llama)
+    assert "sets repetition_penalty=3.0, which is not applied" in caplog.text
+    assert model.spec.eos_ids == (1, 7)
+    assert model.generate("The quick", gen_length=8, eos_id=1)[0].tokens == before
+    resolved = model.loaded.resolve({})
+    assert (resolved.temperature, resolved.top_k, resolved.repetition_penalty) == (0.0, 0, 1.0)
+
+
+def test_ends_at_the_tokenizers_eos_too(llama: Path) -> None:
+    edit(llama / "generation_config.json", eos_token_id=5)
+    assert load(llama).spec.eos_ids == (5, 1)
+    assert load(llama, eos_id=9).spec.eos_ids == (9,)
+
+
+Change = Callable[[Path], None]
+
+
+def config(**values: Any) -> Change:
+    return lambda folder: edit(folder / "config.json", **values)
+
+
+def _rename(folder: Path) -> None:
+    state = load_file(folder / "model.safetensors")
+    state["other.weight"] = state.pop("model.norm.weight")
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+
+
+def _nan(folder: Path) -> None:
+    state = load_file(folder / "model.safetensors")
+    state["model.norm.weight"][3] = float("nan")
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+
+
+def _pickle(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+REFUSED: dict[str, tuple[Change, str]] = {
+    "a model_type of its own code": (config(model_type="mine", architectures=["MineForCausalLM"]), "is never run"),
+    "not a causal model": (config(model_type="t5", architectures=["T5ForConditionalGeneration"]), "no causal language"),
+    "another class": (config(architectures=["MistralForCausalLM"]), "for model_type='llama' is LlamaForCausalLM"),
+    "quantized": (config(quantization_config={"quant_method": "gptq"}), "quantized weights"),
+    "a mask token": (config(mask_token_id=7), "seems to be a diffusion model of an unknown family"),
+    "no config of its kind": (config(hidden_size="wide"), "is no llama config"),
+    "more layers than weights": (config(num_hidden_layers=10**9), "describes 1000000000 layers"),
+    "more weights than the files": (config(vocab_size=10**6), "describes 64,0"),
+    "another shape": (config(intermediate_size=24), "another shape"),
+    "weights missing": (_rename, "1 weights missing, first 'model.norm.weight'"),
+    "not finite": (_nan, "model.norm.weight holds 1 NaN"),
+    "a pickle": (_pickle, "pytorch_model.bin is a pickle, which is never loaded"),
+    "an adapter inside": (
+        lambda f: edit(f / "adapter_config.json", peft_type="LORA"),
+        "both a checkpoint and an adapter",
+    ),
+    "an EOS outside the vocabulary": (lambda f: edit(f / "generation_config.json", eos_token_id=4000), "outside"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused(llama: Path, what: str) -> None:
+    change, message = REFUSED[what]
+    change(llama)
+    with pytest.raises(CheckpointError, match=message) as error:
+        load(llama)
+    assert "\n" not in str(error.value)
+
+
+def test_weights_that_are_not_used_are_reported(llama: Path, caplog: pytest.LogCaptureFixture) -> None:
+    edit(llama / "config.json", num_hidden_layers=1)
+    with caplog.at_level(logging.WARNING):
+        load(llama)
+    assert "9 weights are not part of LlamaForCausalLM, first 'model.layers.1.input_layernorm.weight'" in caplog.text
+
+
+def test_a_config_names_no_code_to_load(llama: Path) -> None:
+    edit(llama / "config.json", attn_implementation="somebody/kernel", auto_map={"AutoModelForCausalLM": "evil.Model"})
+    (llama / "evil.py").write_text("raise SystemExit('ran')")
+    network = load(llama).network
+    assert network.config._attn_implementation in ("sdpa", "eager") and type(network).__module__.startswith(
+        "transformers"
+    )
+
+
+def test_arguments_that_have_no_meaning(made: dict[str, Path]) -> None:
+    for name in ("mask_id", "eot_id"):
+        with pytest.raises(UsageError, match=f"{name}=3: an autoregressive model has none"):
+            load(made["llama"], **{name: 3})
+    model = load(made["llama"])
+    with pytest.raises(DecodingError, match="causal has no decoding field 'steps'"):
+        model.generate("a", steps=4)
+    refused: dict[str, Any] = {
+        "mask_id": 3, "rng": "reference", "trajectory": True, "predictions": True, "temperature": -1, "top_p": 0,
+        "repetition_penalty": 0, "gen_length": 0, "eos_id": 10**6,
+    }  # fmt: skip
+    for name, value in refused.items():
+        with pytest.raises(DecodingError, match=name):
+            model.generate("a", **{name: value})
+    with pytest.raises(DecodingError, match="would lose the text after EOS"):
+        model.generate("a", early_stop=True, text_after_eos="keep")
+    with pytest.raises(DecodingError, match="has no likelihood field 'mc_num'"):
+        model.loglikelihood([("a", "b")], mc_num=3)
+    with pytest.raises(DecodingError, match="estimator='reference'"):
+        model.loglikelihood([("a", "b")], estimator="reference")
+    with pytest.raises(DecodingError, match="no blocks"):
+        model.logits([1, 2], block_length=2)

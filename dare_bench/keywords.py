@@ -182,6 +182,7 @@ class DecodingKeywords(TypedDict, total=False):
     eps: float | None
     top_p: float | None
     top_k: int | None
+    repetition_penalty: float | None
     denoising_steps: int | None
     remasking_strategy: (
         Literal["sequential", "low_confidence_static", "low_confidence_dynamic", "entropy_bounded"] | None

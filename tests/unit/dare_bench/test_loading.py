@@ -109,7 +109,10 @@ def test_ids_override_config(folder):
 
 def test_another_family_names_what_was_seen(folder):
     edit(folder, model_type="gpt2", architectures=["GPT2LMHeadModel"])
-    with pytest.raises(CheckpointError, match=r"architecture='GPT2LMHeadModel' .*autoregressive model.*supported are"):
+    with pytest.raises(CheckpointError, match=r"architecture='GPT2LMHeadModel' names a mask token .*--family NAME"):
+        load(folder)
+    edit(folder, model_type="mine", architectures=["Mine"])
+    with pytest.raises(CheckpointError, match=r"architecture='Mine' is of an unknown family; .* one of causal, dream"):
         load(folder)
     assert load(folder, family="llada").logits(IDS).shape == (20, 128)
     with pytest.raises(UsageError, match="unknown family 'lada'; closest: llada"):

@@ -1,0 +1,100 @@
+"""Autoregressive models through the engine: both harnesses, repeats, resuming, and what a run says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from causal_models import make_llama
+from paths import ROOT
+from require import need_package
+from toy_tasks import write_data, write_tasks
+
+from dare_bench import evaluate
+from dare_bench.engine.preview import preview
+from dare_bench.engine.validation import validate
+from dare_bench.errors import UsageError
+from dare_bench.runs.reader import Run
+from dare_bench.training.run import train
+
+need_package("lm_eval")
+BENCH = ROOT / "tests" / "data" / "bench"
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(make_llama(tmp_path_factory.mktemp("llama"), positions=8192))
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DARE_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+    monkeypatch.delenv("DARE_BENCH_DATA", raising=False)
+    monkeypatch.delenv("COMPASS_DATA_CACHE", raising=False)
+
+
+def go(llama: str, tmp_path: Path, tasks: str, **fields: Any) -> Run:
+    folders = {"include_path": str(write_tasks(tmp_path / "tasks")), "data_dir": str(write_data(tmp_path / "data"))}
+    out = str(tmp_path / "out")
+    return evaluate(model=llama, tasks=tasks, **{**folders, "output_path": out, "progress": False, **fields})
+
+
+def answers(run: Run) -> list[Any]:
+    return [(row["doc_id"], row["resps"]) for task in run.tasks for row in run.samples(task)]
+
+
+def test_a_run_of_all_kinds(llama: str, tmp_path: Path) -> None:
+    run = go(llama, tmp_path, "toy_add,toy_choice,toy_rolling")
+    block = run.block
+    assert block is not None and run.status == "complete"
+    assert (block.model.family, block.model.lineage) == ("causal", None)
+    assert {name: task.tier for name, task in block.tasks.items()} == dict.fromkeys(run.tasks, "E1")
+    add = block.tasks["toy_add"]
+    assert (add.decoding["temperature"], add.decoding["top_k"], add.decoding["early_stop"]) == (0.0, 0, True)
+    assert add.decoding["mask_id"] is None and block.tasks["toy_choice"].likelihood == {"estimator": "exact"}
+    assert block.cost.tpf == 1.0
+    assert block.cost.nfe == block.cost.tokens + 3 * 5 + 6  # one for each token, choice and text
+    perplexity = run.results["results"]["toy_rolling"]["word_perplexity,none"]
+    assert perplexity > 1
+
+
+def test_repeats_resume_and_rows_change_no_answer(llama: str, tmp_path: Path) -> None:
+    fields = {"decoding": {"temperature": 1.0, "top_p": 0.9}, "repeats": 3}
+    whole = go(llama, tmp_path / "whole", "toy_add", **fields)
+    part = go(llama, tmp_path / "part", "toy_add", limit=2, max_rows=1, **fields)
+    assert answers(part) == answers(whole)[:2]
+    extended = go(llama, tmp_path / "part", "toy_add", max_rows=4, **fields)
+    assert extended.path == part.path and answers(extended) == answers(whole)
+    assert len({repr(row) for _, repeats in answers(whole) for row in repeats}) > 6
+    assert whole.block is not None and whole.block.tasks["toy_add"].tier == "E2"
+
+
+def test_opencompass(llama: str, tmp_path: Path) -> None:
+    need_package("opencompass")
+    fields = {"harness": "opencompass", "data_dir": str(BENCH), "include_path": (), "limit": 1}
+    run = go(llama, tmp_path, "gsm8k_gen,hellaswag_ppl", **fields, decoding={"gen_length": 8})
+    assert run.status == "complete" and set(run.tasks) == {"gsm8k", "hellaswag"}
+    assert run.block is not None and run.block.cost.requests == 5
+    chat = go(llama, tmp_path, "gsm8k_gen", **fields, decoding={"gen_length": 8}, apply_chat_template=True)
+    (row,) = chat.samples("gsm8k")
+    assert row["dare_bench"][0]["nfe"] <= 8
+
+
+def test_dry_run_counts_and_times(llama: str, tmp_path: Path) -> None:
+    seen = preview(llama, tasks="dare_arithmetic", limit=3, output_path=str(tmp_path))
+    assert seen.forwards == 3 * 4 and seen.timing.samples == 3
+    assert seen.model["mask_id"] is None and seen.model["attention"] == "causal"
+
+
+def test_validate(llama: str) -> None:
+    results = {check.name: check for check in validate(llama)}
+    assert results.pop("mask id").passed is None
+    assert all(check.passed for check in results.values()), results
+
+
+def test_trainings_are_refused_with_the_reason(llama: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="whose models are autoregressive: all methods here train masked diffusion"):
+        train(method="sft", model=llama, task="dare_arithmetic", output_path=str(tmp_path / "out"), max_steps=1)
+    assert not (tmp_path / "out").exists()

@@ -88,9 +88,9 @@ class Model:
             max_rows: rows that share a forward pass; changes speed and memory, not results.
             decoding: the family's fields by its users' names (LLaDA: ``gen_length, steps, block_length, ...``;
                 Dream: ``max_new_tokens, steps, alg, ...``; SDAR: ``remasking_strategy, confidence_threshold, ...``;
-                LLaDA2: ``threshold, editing_threshold, ...``; all in the family's README), ``temperature``, ``eos_id,
-                eot_id, mask_id`` as overrides, and ``early_stop, text_after_eos, stop, rng, trajectory, predictions,
-                margin``.
+                LLaDA2: ``threshold, editing_threshold, ...``; autoregressive: ``top_k, top_p, repetition_penalty``; all
+                in the family's README), ``temperature``, ``eos_id, eot_id, mask_id`` as overrides, and ``early_stop,
+                text_after_eos, stop, rng, trajectory, predictions, margin``.
 
         Raises:
             DecodingError: an unknown field or an invalid value; PromptError: a prompt that does not fit.
@@ -121,8 +121,8 @@ class Model:
         White space at the end of a context string is scored as the start of the target, as lm-eval does it.
 
         Args:
-            estimator: ``auto`` (exact up to 7 target tokens, or 7 in every block where attention has blocks; else the
-                reference's draws), ``exact``, ``reference``.
+            estimator: ``auto`` (exact up to 7 target tokens, or 7 in every block where attention has blocks, or if the
+                model is autoregressive; else the reference's draws), ``exact``, ``reference``.
             seed: seeds the published code's draws, for each pair.
             fields: the family's fields by their users' names (``mc_num, batch_size``; LLaDA: ``cfg_scale``; Dream:
                 ``nll_type, log_type, sampling_eps, classifier_free_guidance``; SDAR, LLaDA2: ``block_length``).

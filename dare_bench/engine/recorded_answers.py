@@ -35,12 +35,12 @@ class RecordedModel:
 
     def __init__(self, run: Run, block: Block, chat: bool | str) -> None:
         self.path = block.model.name
-        self.capabilities = Capabilities(likelihood=True)
+        self.capabilities = Capabilities(likelihood=True, rolling=True)
         self._results, self._chat = run.results, chat
         eos = run.results.get("eot_token_id")
         self.spec = ModelSpec(
             family=block.model.family,
-            mask_id=-1,
+            mask_id=None,
             eos_ids=(eos,) if isinstance(eos, int) else (),
             eot_id=None,
             pad_id=None,
@@ -141,13 +141,16 @@ class RecordedAnswers:
         costs = list((row.get("nll_per_token") or {}).values())
         for idx, (argument, responses) in enumerate(zip(row["arguments"].values(), row["resps"], strict=True)):
             kind = records[idx, 0]["kind"]
-            target = argument.get("arg_1") if kind == "score" else None
-            self._prompts[task, doc, idx] = _digest([argument["arg_0"], target])
+            rolling = kind == "score" and "arg_1" not in argument
+            prompt = ("", argument["arg_0"]) if rolling else (argument["arg_0"], argument.get("arg_1"))
+            self._prompts[task, doc, idx] = _digest([prompt[0], prompt[1] if kind == "score" else None])
             for repeat, response in enumerate(responses):
                 record = records[idx, repeat]
                 cost = costs[idx] if idx < len(costs) else None
                 self._answers[task, doc, idx, repeat] = (
-                    _likelihood(record, response, cost) if kind == "score" else _generation(record, response)
+                    _likelihood(record, [response, None] if rolling else response, cost)
+                    if kind == "score"
+                    else _generation(record, response)
                 )
 
     def __call__(self, requests: Sequence[Request]) -> list[Sample]:

@@ -27,7 +27,7 @@ from dare_bench.types import Capabilities, Decoding, LoopStats, ModelSpec, Promp
 if TYPE_CHECKING:
     from dare_bench.model_adapters.causal.family import Causal
 
-WINDOW = 16
+WINDOW = 4
 """Batches whose requests are sorted by length together."""
 
 
@@ -197,6 +197,9 @@ class CausalModel(OpenedNetwork):
 
     def read_weights(self, path: str | Path) -> None:
         """Load the weights of a folder that ``save`` wrote into the network, in place; raises CheckpointError."""
+        if is_adapted(self.network):
+            super().read_weights(path)
+            return
         base = self.network
         base.load_state_dict(load_network(type(base), Path(path), base.config, base.dtype).state_dict())
 

@@ -47,7 +47,6 @@ class ScoredText:
             is_greedy=self.is_greedy,
             nfe=len(self.windows),
             estimator="chain rule",
-            draws=1,
             target_tokens=self.target_tokens,
             prompt_tokens=self.prompt_tokens,
             tier="E1",

@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 import torch
 from causal_models import make_gpt2, make_llama
+from require import need_package
 from safetensors.torch import load_file, save_file
 
 from dare_bench import load
 from dare_bench.errors import CheckpointError, DecodingError, UsageError
+from dare_bench.merging import merge
 from dare_bench.model_adapters.checkpoint import weights_of
+from dare_bench.protocols import AdapterSettings
 
 
 @pytest.fixture(scope="module")
@@ -186,3 +189,24 @@ def test_arguments_that_have_no_meaning(made: dict[str, Path]) -> None:
         model.loglikelihood([("a", "b")], estimator="reference")
     with pytest.raises(DecodingError, match="no blocks"):
         model.logits([1, 2], block_length=2)
+
+
+def test_a_lora_adapter_is_evaluated_and_merged(made: dict[str, Path], tmp_path: Path) -> None:
+    peft = need_package("peft")
+    base = load(made["llama"])
+    adapted = peft.get_peft_model(
+        load(made["llama"]).network, peft.LoraConfig(r=2, target_modules=["q_proj", "up_proj"], task_type="CAUSAL_LM")
+    )
+    for name, weight in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, generator=torch.Generator().manual_seed(5))
+    adapted.save_pretrained(tmp_path / "lora")
+    model = load(made["llama"], adapter=tmp_path / "lora")
+    assert model.is_as_opened() and not torch.equal(model.logits([3, 4, 5]), base.logits([3, 4, 5]))
+    answers = [answer.tokens for answer in model.generate(["The quick", "a"], gen_length=6, eos_id=[])]
+    merged = merge(made["llama"], tmp_path / "lora", tmp_path / "merged")
+    again = load(merged)
+    assert [answer.tokens for answer in again.generate(["The quick", "a"], gen_length=6, eos_id=[])] == answers
+    torch.testing.assert_close(again.logits([3, 4, 5]), model.logits([3, 4, 5]), rtol=1e-4, atol=1e-4)
+    with pytest.raises(UsageError, match="adapters are trained on diffusion models"):
+        base.loaded.add_adapter(AdapterSettings())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,18 @@ def encode_prompt(
     if items and isinstance(items[0], dict):
         return _encode_messages(items, _need(tokenizer, "messages", path), chat_template)
     return _ids(items, spec, "prompt", "give text, a list of ids, or chat messages")
+
+
+def logits_tokens(ids: Any, encode: Callable[[Any], list[int]], spec: ModelSpec) -> list[int]:
+    """The token ids whose logits are asked for; raises PromptError for text, none, or more than the context limit."""
+    if isinstance(ids, str):
+        raise PromptError(f"logits of text {one_line(ids)}: give token ids")
+    tokens = encode(ids)
+    if not tokens:
+        raise PromptError("logits of no tokens: give at least one token id")
+    if len(tokens) > spec.context_limit:
+        raise PromptError(f"{len(tokens)} tokens; the model's context limit is {spec.context_limit}")
+    return tokens
 
 
 def encode_canvas(canvas: Any, spec: ModelSpec) -> list[int]:

@@ -12,7 +12,7 @@ import torch
 
 from dare_bench.errors import DareError, DecodingError, ModelOutputError, PromptError
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
-from dare_bench.model_adapters.encoding import as_id, encode_prompt, one_line
+from dare_bench.model_adapters.encoding import as_id, encode_prompt, logits_tokens, one_line
 from dare_bench.model_adapters.opened import OpenedNetwork
 from dare_bench.model_adapters.sampling.loop import denoise
 from dare_bench.model_adapters.sampling.reference import published_forwards
@@ -212,17 +212,10 @@ class NativeModel(OpenedNetwork):
             PromptError: more tokens than the context limit, ids outside the vocabulary, no tokens.
             ModelOutputError: NaN logits.
         """
-        given: Any = ids
         grid = self.spec.block_length if block_length is None else as_id(block_length)
         if block_length is not None and (grid is None or grid < 1):
             raise DecodingError(f"block_length={one_line(block_length)} must be a whole number of at least 1")
-        if isinstance(given, str):
-            raise PromptError(f"logits of text {one_line(given)}: give token ids")
-        tokens = self.encode(given)
-        if not tokens:
-            raise PromptError("logits of no tokens: give at least one token id")
-        if len(tokens) > self.spec.context_limit:
-            raise PromptError(f"{len(tokens)} tokens; the model's context limit is {self.spec.context_limit}")
+        tokens = logits_tokens(ids, self.encode, self.spec)
         plan = Plan((len(tokens),), grid)
         packed = torch.tensor(tokens, dtype=torch.long, device=self.device)
         logits = self.network(packed, plan=plan).logits.float().cpu()

@@ -1,52 +1,15 @@
-"""The family of autoregressive models: its decoding fields."""
+"""The family of autoregressive models."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from pydantic import Field, model_validator
-
-from dare_bench.model_adapters.fields import Count, NaturalNumber, TopP, resolve_fields
+from dare_bench.model_adapters.causal.fields import CausalFields
+from dare_bench.model_adapters.causal.opening import open_causal
+from dare_bench.model_adapters.fields import resolve_fields
 from dare_bench.types import Decoding, ModelSpec
-
-
-class CausalFields(Decoding):
-    """Decoding fields, with the meanings that they have in transformers' ``generate``.
-
-    They are applied in its order: ``repetition_penalty``, ``temperature`` (0: the most probable token), ``top_k`` (0:
-    all), ``top_p``. What a checkpoint's generation_config.json says of them is not applied.
-    """
-
-    gen_length: Count = 128
-    temperature: float = Field(default=0.0, ge=0)
-    top_k: NaturalNumber = 0
-    top_p: TopP = 1.0
-    repetition_penalty: float = Field(default=1.0, gt=0)
-
-    @property
-    def deterministic(self) -> bool:
-        return super().deterministic or self.top_k == 1
-
-    @model_validator(mode="after")
-    def _is_possible(self) -> Self:
-        if self.mask_id is not None:
-            raise ValueError(f"mask_id={self.mask_id}: an autoregressive model has no mask; leave it out")
-        if self.rng == "reference":
-            raise ValueError(
-                "rng='reference': the random numbers of transformers' generate depend on the batch, and are not "
-                "replayed; use rng='ours'"
-            )
-        for name in ("trajectory", "predictions"):
-            if getattr(self, name):
-                raise ValueError(f"{name}=True: an autoregressive model writes from left to right; leave it out")
-        if self.early_stop and self.text_after_eos == "keep":
-            raise ValueError(
-                "early_stop=True with text_after_eos='keep' would lose the text after EOS; use text_after_eos='cut' or "
-                "early_stop=False"
-            )
-        return self
 
 
 class Causal:
@@ -57,8 +20,6 @@ class Causal:
 
     def open(self, path: Path, **options: Any) -> Any:
         """Open a folder (see ``opening.open_causal``)."""
-        from dare_bench.model_adapters.causal.opening import open_causal
-
         return open_causal(self, path, **options)
 
     def resolve(self, fields: Mapping[str, Any], spec: ModelSpec) -> Decoding:

@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from dare_bench.diffusion.rng import Draw, uniform
-from dare_bench.model_adapters.causal.family import CausalFields
+from dare_bench.model_adapters.causal.fields import CausalFields
 from dare_bench.model_adapters.sampling.margins import of_tokens
 from dare_bench.model_adapters.sampling.stopping import first_stop, response_text, stop_is_final, through_eos
 from dare_bench.model_adapters.sampling.tokens import check_finite, inverse_cdf

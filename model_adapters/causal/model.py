@@ -14,11 +14,11 @@ from torch import Tensor
 from dare_bench.errors import DareError, DecodingError, ModelOutputError, PromptError, UsageError
 from dare_bench.model_adapters.adapters import is_adapted
 from dare_bench.model_adapters.causal.batches import Batches
-from dare_bench.model_adapters.causal.family import CausalFields
+from dare_bench.model_adapters.causal.fields import CausalFields
 from dare_bench.model_adapters.causal.generation import Row, generate_batch
 from dare_bench.model_adapters.causal.scoring import score_texts
 from dare_bench.model_adapters.causal.weights import load_network, under_file_names
-from dare_bench.model_adapters.encoding import encode_prompt, one_line
+from dare_bench.model_adapters.encoding import encode_prompt, logits_tokens, one_line
 from dare_bench.model_adapters.native import DEFAULT_ROWS
 from dare_bench.model_adapters.opened import OpenedNetwork
 from dare_bench.protocols import AdapterSettings
@@ -172,16 +172,9 @@ class CausalModel(OpenedNetwork):
             DecodingError: a block length. PromptError: no tokens, too many, or ids outside the vocabulary.
             ModelOutputError: NaN logits.
         """
-        given: Any = ids
         if block_length is not None:
             raise DecodingError(f"block_length={one_line(block_length)}: an autoregressive model has no blocks")
-        if isinstance(given, str):
-            raise PromptError(f"logits of text {one_line(given)}: give token ids")
-        tokens = self.encode(given)
-        if not tokens:
-            raise PromptError("logits of no tokens: give at least one token id")
-        if len(tokens) > self.spec.context_limit:
-            raise PromptError(f"{len(tokens)} tokens; the model's context limit is {self.spec.context_limit}")
+        tokens = logits_tokens(ids, self.encode, self.spec)
         logits = self.last_logits(torch.tensor([tokens]), len(tokens))[0].cpu()
         if bool(torch.isnan(logits).any()):
             raise ModelOutputError("the network gave NaN logits: check the weights (dare-bench validate) and the dtype")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
 """Files fetched from a hub: weights, configuration, tokenizer; never Python code or pickles."""
+COPIES = ["consolidated*", "original/*", "onnx/*"]
+"""The same weights in other formats, which some repositories (of Llama and Mistral) have beside them."""
 ADAPTER = "adapter_config.json"
 _LM_EVAL = ("hf", "hf-auto", "huggingface", "vllm", "sglang")
 """Values of lm-eval's ``--model``."""
@@ -116,7 +118,7 @@ def _from_hub(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=FILES))
+        return Path(snapshot_download(name, allow_patterns=FILES, ignore_patterns=COPIES))
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
@@ -142,12 +144,12 @@ def family_of(path: Path, family: str | None = None) -> Registration:
     model = f"{path}: model_type={seen[0]!r}, architecture={seen[1]!r}"
     names = ", ".join(entry.name for entry in entries)
     for entry in entries:
-        if str(seen[1]).endswith(tuple(entry.about.get("endings", ())) or "\0"):
+        if str(seen[1]).endswith(tuple(entry.about.get("endings", ()))):
             if (mask := config.get("mask_token_id")) is None:
                 return entry
             raise CheckpointError(
-                f"{model} names a mask token (mask_token_id={mask!r}), so it seems to be a diffusion model of an "
-                f"unknown family; give --family NAME, in Python family=, one of {names}"
+                f"{model} names a mask token (mask_token_id={str(mask)[:40]}), so it seems to be a diffusion model of "
+                f"an unknown family; give --family NAME, in Python family=, one of {names}"
             )
     raise CheckpointError(f"{model} is of an unknown family; give --family NAME, in Python family=, one of {names}")
 

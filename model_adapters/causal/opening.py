@@ -125,7 +125,7 @@ def network_of(path: Path, raw: dict[str, Any]) -> tuple[Any, type[Any]]:
     network = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if named not in (None, network.__name__):
         raise CheckpointError(
-            f"{path}: architecture={named!r}; transformers' causal language model for model_type={kind!r} is "
+            f"{path}: architecture={one_line(named)}; transformers' causal language model for model_type={kind!r} is "
             f"{network.__name__}"
         )
     return config, network

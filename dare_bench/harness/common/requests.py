@@ -172,10 +172,10 @@ class RequestBuilder:
             prompt, kwargs = (*instance.args, {})[:2]
             decoding = self.decoding(task, kwargs)
         else:
+            if instance.request_type != "loglikelihood" and not (rolling and self._model.capabilities.rolling):
+                raise undefined(task, instance.request_type)
             self._check_likelihood(task)
             kind, decoding = "score", self.likelihood
-            if rolling and not self._model.capabilities.rolling:
-                raise undefined(task, instance.request_type)
             prompt, target = ("", instance.args[0]) if rolling else instance.args[:2]
         content = json.dumps([None if rolling else prompt, target, decoding], sort_keys=True, default=str)
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]

@@ -146,6 +146,29 @@ def generate_batch(
     )
 
 
+def hides_padding(network: Any, tokens: Sequence[int], pad_id: int) -> bool:
+    """Does the network leave out what its attention mask hides? Some take a mask and ignore it (RWKV).
+
+    Tried with some tokens in front of ``tokens``: hidden, they must move the logits far less than unhidden.
+    """
+    config = GenerationConfig(
+        max_new_tokens=1, do_sample=False, pad_token_id=pad_id, output_logits=True, return_dict_in_generate=True
+    )
+
+    def logits_V(front: int, hidden: bool) -> Tensor:
+        mask = [int(not hidden)] * front + [1] * len(tokens)
+        tokens_BL, mask_BL = torch.tensor([[pad_id] * front + list(tokens)]), torch.tensor([mask])
+        output = network.generate(
+            tokens_BL.to(network.device), attention_mask=mask_BL.to(network.device), generation_config=config
+        )
+        last: Tensor = output.logits[0][0].float()
+        return last
+
+    alone_V = logits_V(0, False)
+    moved, shown = (float((logits_V(4, hidden) - alone_V).abs().max()) for hidden in (True, False))
+    return moved <= shown / 4 + 1e-5 * float(alone_V.abs().max())
+
+
 class _TokenChoice(LogitsProcessor):  # type: ignore[misc, unused-ignore]
     """The last processor: of a row that draws, all scores but that of the drawn token become -inf."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from dare_bench.errors import DareError, DecodingError, ModelOutputError, Prompt
 from dare_bench.model_adapters.adapters import is_adapted
 from dare_bench.model_adapters.causal.batches import Batches
 from dare_bench.model_adapters.causal.fields import CausalFields
-from dare_bench.model_adapters.causal.generation import Row, generate_batch
+from dare_bench.model_adapters.causal.generation import Row, generate_batch, hides_padding
 from dare_bench.model_adapters.causal.scoring import score_texts
 from dare_bench.model_adapters.causal.weights import load_network, under_file_names
 from dare_bench.model_adapters.encoding import encode_prompt, logits_tokens, one_line
@@ -40,7 +41,6 @@ class CausalModel(OpenedNetwork):
 
     Attributes:
         pad_id: the token in padded columns, which no other token sees.
-        takes_mask: can the network be told which tokens are padding? If not, prompts of one length share a batch.
     """
 
     capabilities = Capabilities(likelihood=True, rolling=True, row_keyed_randomness=True)
@@ -60,7 +60,13 @@ class CausalModel(OpenedNetwork):
         super().__init__(network, tokenizer, spec, path, adapter)
         self.family, self.prefix_id = family, prefix_id
         self.pad_id = prefix_id if spec.pad_id is None else spec.pad_id
-        self.takes_mask, self._keeps_logits = "attention_mask" in accepts, "logits_to_keep" in accepts
+        self._takes_mask, self._keeps_logits = "attention_mask" in accepts, "logits_to_keep" in accepts
+
+    @cached_property
+    def takes_mask(self) -> bool:
+        """Can the network be told which tokens are padding? If not, prompts of one length share a batch."""
+        some = [self.prefix_id, *(token % self.spec.vocab_size for token in range(3, 6))]
+        return self._takes_mask and hides_padding(self.network, some, self.pad_id)
 
     # -- requests ------------------------------------------------------------------------------------------------
 

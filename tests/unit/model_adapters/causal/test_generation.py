@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from causal_models import make_gpt2, make_llama
+from causal_models import make_gpt2, make_llama, tokenizer
+from transformers import RwkvConfig, RwkvForCausalLM
 
 from dare_bench import load
 from dare_bench.errors import MemoryLimitError, ModelOutputError, PromptError
@@ -181,3 +183,21 @@ def test_logits_that_are_not_finite_end_it(llama: Model, monkeypatch: pytest.Mon
         llama.loglikelihood([("a", "b")])
     with pytest.raises(ModelOutputError, match="NaN"):
         llama.logits([1, 2])
+
+
+def test_a_network_that_ignores_its_mask_gets_no_padding(llama: Model, tmp_path: Path) -> None:
+    tok = tokenizer(bos=True)
+    config = RwkvConfig(
+        vocab_size=len(tok), context_length=64, hidden_size=16, num_hidden_layers=2, attention_hidden_size=16
+    )
+    network = RwkvForCausalLM(config)
+    generator = torch.Generator().manual_seed(0)
+    for weight in network.parameters():
+        weight.data.normal_(0.0, 0.3, generator=generator)
+    network.save_pretrained(tmp_path)
+    tok.save_pretrained(tmp_path)
+    rwkv = load(tmp_path)
+    assert not rwkv.loaded.takes_mask and llama.loaded.takes_mask
+    together = rwkv.generate(PROMPTS, gen_length=6, eos_id=[])
+    alone = [answer for text in PROMPTS for answer in rwkv.generate(text, gen_length=6, eos_id=[])]
+    assert [answer.tokens for answer in together] == [answer.tokens for answer in alone]

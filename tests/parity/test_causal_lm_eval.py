@@ -77,10 +77,13 @@ def _compare(results: Any, samples: Any, theirs: Any, tasks: Sequence[str]) -> N
 
 
 def _leaves(resps: Any) -> list[Any]:
-    """Texts, numbers and truth values; lm-eval writes the latter two as either."""
+    """Texts, numbers and truth values; files have the latter two as text."""
     if isinstance(resps, list | tuple):
         return [leaf for item in resps for leaf in _leaves(item)]
-    return [{"True": 1.0, "False": 0.0}.get(resps, resps) if isinstance(resps, str) else float(resps)]
+    try:
+        return [{"True": 1.0, "False": 0.0}[resps] if resps in ("True", "False") else float(resps)]
+    except ValueError:
+        return [resps]
 
 
 def test_every_kind_of_request(folder: Path) -> None:

@@ -220,13 +220,14 @@ class ModelSpec:
     """Facts of a loaded checkpoint."""
 
     family: str
-    mask_id: int
+    mask_id: int | None
+    """The token that a diffusion model replaces; None for an autoregressive model, which has none."""
     eos_ids: tuple[int, ...]
     eot_id: int | None
     pad_id: int | None
     vocab_size: int
     context_limit: int
-    attention: Literal["bidirectional", "block-causal"] = "bidirectional"
+    attention: Literal["bidirectional", "block-causal", "causal"] = "bidirectional"
     block_length: int | None = None
     """Of block-causal attention; blocks are counted from the first token."""
     predicts: Literal["same", "next"] = "same"
@@ -236,6 +237,13 @@ class ModelSpec:
     parameters: int = 0
     sft: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the method ``sft`` as the family's authors fine-tune."""
+
+    @property
+    def mask(self) -> int:
+        """``mask_id`` where the caller needs one; raises TypeError for an autoregressive model."""
+        if self.mask_id is None:
+            raise TypeError(f"{self.family}: an autoregressive model has no mask id")
+        return self.mask_id
 
 
 @dataclass(frozen=True, slots=True)

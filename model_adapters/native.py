@@ -117,7 +117,7 @@ class NativeModel:
             prompt,
             sampler,
             request.seed,
-            spec.mask_id,
+            spec.mask,
             tag=request,
             tokenizer=self.tokenizer,
             generator=torch.Generator().manual_seed(request.seed) if sampler.reference.replay else None,

@@ -139,7 +139,7 @@ def _check_ids(spec: ModelSpec, path: Path) -> None:
     eot = () if spec.eot_id is None else (spec.eot_id,)
     if spec.pad_id is not None and as_id(spec.pad_id) is None:
         raise CheckpointError(f"{path}: pad_token_id={one_line(spec.pad_id)} is no token id; it must be one, or null")
-    for name, ids in (("mask_id", (spec.mask_id,)), ("eos_id", spec.eos_ids), ("eot_id", eot)):
+    for name, ids in (("mask_id", (spec.mask,)), ("eos_id", spec.eos_ids), ("eot_id", eot)):
         for token in ids:
             if as_id(token) is None:
                 raise CheckpointError(f"{path}: {name}={one_line(token)} is no token id; give {name}=")

@@ -116,7 +116,7 @@ class Objective(ABC):
     def source(self, data: Tokens, shape: StepShape, seed: int, process: int = 0) -> StepSource:
         """The steps of a training on ``data``; raises UsageError."""
         return NoisedRows(
-            self.items(data), self.law, self.weigh, self.spec.mask_id, shape, seed, process, self.fresh_noise
+            self.items(data), self.law, self.weigh, self.spec.mask, shape, seed, process, self.fresh_noise
         )
 
     def check_sizes(self, spec: TrainSpec, data: Tokens, processes: int) -> None:

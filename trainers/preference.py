@@ -107,7 +107,7 @@ class DPO(Method):
     def loss(self, step: Step, nll_N: Tensor, reference: Losses | None) -> tuple[Tensor, Metrics]:
         """This process's part of the mean over the pairs of the step."""
         assert reference is not None
-        other = step if self.options.shared_noise else redraw(step, self.law, self.spec.mask_id)
+        other = step if self.options.shared_noise else redraw(step, self.law, self.spec.mask)
         reference_IR, policy_IR = other.sums(reference(other)), step.sums(nll_N)
         reward_IR = self.options.beta * (reference_IR - policy_IR)  # sums are negative ELBOs
         margin_I = reward_IR[:, 0] - reward_IR[:, 1]

@@ -66,14 +66,16 @@ def refuse_unsound_ids(model: LoadedModel, decoding: Decoding) -> None:
     if given == model.spec:  # the checkpoint's own were checked when it was opened
         return
     passed, detail = mask_id(model, given)
-    if not passed:
+    if passed is False:
         raise DecodingError(f"decoding fields: {detail}; leave out mask_id, eos_id and eot_id for the checkpoint's own")
 
 
-def mask_id(model: Any, spec: ModelSpec | None = None) -> tuple[bool, str]:
+def mask_id(model: Any, spec: ModelSpec | None = None) -> tuple[bool | None, str]:
     """Is the mask id in the vocabulary, no end or padding id, and the tokenizer's? ``spec``: ids in place of the
     model's."""
     spec = spec or model.spec
+    if spec.mask_id is None:
+        return None, f"an autoregressive model has none; {_end_ids(spec)}"
     seen = f"mask id {spec.mask_id}"
     if not 0 <= spec.mask_id < spec.vocab_size:
         return False, f"{seen} is not in the vocabulary of {spec.vocab_size}; give --model-args mask_id=..."
@@ -82,7 +84,11 @@ def mask_id(model: Any, spec: ModelSpec | None = None) -> tuple[bool, str]:
     token = getattr(model.tokenizer, "mask_token_id", None)
     if token is not None and token != spec.mask_id:
         return False, f"{seen}, but the tokenizer's mask token is {token}"
-    return True, f"{seen}, end ids {', '.join(map(str, spec.eos_ids)) or 'none'}"
+    return True, f"{seen}, {_end_ids(spec)}"
+
+
+def _end_ids(spec: ModelSpec) -> str:
+    return f"end ids {', '.join(map(str, spec.eos_ids)) or 'none'}"
 
 
 def tokenizer(model: Any) -> tuple[bool | None, str]:

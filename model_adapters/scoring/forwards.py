@@ -69,7 +69,7 @@ def _work(model: NativeModel, pairs: Sequence[ScoredPair]) -> Work:
     wanted: dict[tuple[Any, ...], list[CanvasUse]] = {}
     for pair in pairs:
         keys = set()
-        for use in canvases(pair, model.spec.mask_id):
+        for use in canvases(pair, model.spec.mask):
             key = use.canvas.key
             wanted.setdefault(key, []).append(use)
             keys.add(key)
@@ -153,7 +153,7 @@ def _guided(
     """Guided logits [N, V]: every canvas is computed a second time with the condition masked."""
     hidden = tokens.clone()
     for i, c in enumerate(firsts):
-        hidden[starts[i] + c.hidden.start : starts[i] + c.hidden.stop] = model.spec.mask_id
+        hidden[starts[i] + c.hidden.start : starts[i] + c.hidden.stop] = model.spec.mask
     lengths = tuple(len(c.tokens) for c in firsts)
     both = model.network(
         torch.cat([tokens, hidden]).to(model.device),

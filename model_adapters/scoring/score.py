@@ -114,11 +114,11 @@ def _greedy(model: NativeModel, pairs: Sequence[ScoredPair], max_rows: int | Non
         rows = []
         for pair in same:
             sampler = model.family.greedy_sampler(len(pair.answer), spec, pair.guidance)
-            rows.append(RowState(pair.context, sampler, 0, model.spec.mask_id, tag=pair))
+            rows.append(RowState(pair.context, sampler, 0, model.spec.mask, tag=pair))
         loop = denoise(
             model.network,
             rows,
-            mask_id=model.spec.mask_id,
+            mask_id=model.spec.mask,
             vocab=model.spec.vocab_size,
             max_rows=max_rows or 16,
             device=model.device,

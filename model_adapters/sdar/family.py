@@ -122,7 +122,7 @@ class SDAR(Family):
                 top_k=d.top_k,
                 top_p=d.top_p,
                 confidence_of="tempered",
-                suppressed=(spec.mask_id,) if bounded else (),
+                suppressed=(spec.mask,) if bounded else (),
             ),
             attention=AttentionPolicy(causal=True, cache=CACHES[d.cache]),
         )

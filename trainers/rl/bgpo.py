@@ -56,7 +56,7 @@ class BGPO(PolicyGradient):
 
     def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
         law = counts_of(self.spec, self.options.num_mc)
-        return elbo(completions, self.spec.mask_id, iteration, law, per_draw=True)
+        return elbo(completions, self.spec.mask, iteration, law, per_draw=True)
 
     def unit_losses(self, log_ratio_U: Tensor, advantage_U: Tensor) -> tuple[Tensor, Tensor]:
         return linearized(log_ratio_U, advantage_U, *self.clip)

@@ -54,4 +54,4 @@ class CJGRPO(PolicyGradient):
         return sampled / max(blocks, 1.0)
 
     def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
-        return trajectory(completions, self.spec.mask_id, self.spec.block_length)
+        return trajectory(completions, self.spec.mask, self.spec.block_length)

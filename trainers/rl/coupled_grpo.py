@@ -61,4 +61,4 @@ class CoupledGRPO(PolicyGradient):
 
     def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
         o = self.options
-        return coupled(completions, self.spec.mask_id, iteration, level_key(self.seed, rollout), o.level, o.normalized)
+        return coupled(completions, self.spec.mask, iteration, level_key(self.seed, rollout), o.level, o.normalized)

@@ -43,4 +43,4 @@ class D1(PolicyGradient):
     variants: ClassVar = {"dare": {**DARE_RATIO, "aggregation": "token"}}
 
     def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
-        return fully_masked(completions, self.spec.mask_id, iteration, self.options.p_mask_prompt)
+        return fully_masked(completions, self.spec.mask, iteration, self.options.p_mask_prompt)

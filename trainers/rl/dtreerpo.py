@@ -148,7 +148,7 @@ class DTreeRPO(PolicyGradient):
         return rollout * self.tree.forwards_of_leaf, score, update
 
     def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
-        return from_parents(completions, self.spec.mask_id)
+        return from_parents(completions, self.spec.mask)
 
     # -- self-distillation ---------------------------------------------------------------------------------------
 

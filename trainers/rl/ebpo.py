@@ -49,4 +49,4 @@ class EBPO(PolicyGradient):
 
     def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
         law = counts_of(self.spec, self.options.num_mc)
-        return elbo(completions, self.spec.mask_id, iteration, law, normalized=False)
+        return elbo(completions, self.spec.mask, iteration, law, normalized=False)

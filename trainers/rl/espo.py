@@ -59,7 +59,7 @@ class ESPO(PolicyGradient):
         return 2.0 * self.options.num_mc
 
     def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
-        return elbo(completions, self.spec.mask_id, iteration, Law("coupled", 2 * self.options.num_mc))
+        return elbo(completions, self.spec.mask, iteration, Law("coupled", 2 * self.options.num_mc))
 
     def kl_of(self, log_ratio_U: Tensor, surrogate: Surrogate) -> Tensor:
         """k2 of the difference of ELBOs, divided by the length: of the normalized difference it would be L times

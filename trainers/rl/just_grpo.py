@@ -55,4 +55,4 @@ class JustGRPO(PolicyGradient):
         return float(self.spec.block_length or self.completion_length)
 
     def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
-        return trajectory(completions, self.spec.mask_id, self.spec.block_length)
+        return trajectory(completions, self.spec.mask, self.spec.block_length)

@@ -127,7 +127,7 @@ class MDPO(PolicyGradient):
             "over_denoising": (float(sum(lost)), float(len(lost))),
             "informative_groups": (float(sum(each.informative for each in chosen)), float(len(chosen))),
         }
-        made = [predictions(a, each, self.spec.mask_id, self.scored) for a, each in zip(answers, chosen, strict=True)]
+        made = [predictions(a, each, self.spec.mask, self.scored) for a, each in zip(answers, chosen, strict=True)]
         return [replace(c, predictions=of_c) for c, of_c in zip(completions, made, strict=True)], metrics
 
     # -- loss ----------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class MDPO(PolicyGradient):
         return float(min(self.options.sample_train_steps, sampled))
 
     def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
-        return predicted(completions, self.spec.mask_id)
+        return predicted(completions, self.spec.mask)
 
     @property
     def always_needs_values(self) -> bool:

@@ -272,7 +272,7 @@ class PolicyGradient(Method):
         block in which it stopped."""
         events = [event for event in answer.trajectory or () if event.position >= 0]
         length = max([len(answer.tokens), *(event.position + 1 for event in events)])
-        tokens = [*answer.tokens, *[self.spec.mask_id] * (length - len(answer.tokens))]
+        tokens = [*answer.tokens, *[self.spec.mask] * (length - len(answer.tokens))]
         set_at, drawn = [-1] * length, list[float | None]([0.0] * length)
         for event in events:
             tokens[event.position] = event.token

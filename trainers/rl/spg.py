@@ -63,7 +63,7 @@ class SPG(PolicyGradient):
 
     def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> BoundedUnits:
         o = self.options
-        return block_masked(completions, self.spec.mask_id, iteration, o.num_mc, o.mask_block_length, o.p_mask_prompt)
+        return block_masked(completions, self.spec.mask, iteration, o.num_mc, o.mask_block_length, o.p_mask_prompt)
 
     def step_weights(self, units: Units, scored_S: Tensor, completions: int, scored_total: int) -> Tensor:
         """The share of each completion in the tokens of the step."""

@@ -44,6 +44,7 @@ class NativeModel:
         end_turn=True,
         likelihood=True,
         row_keyed_randomness=True,
+        weight_update=True,
     )
     weights_version = 0
     """Which weights the network holds: whoever changes them counts this up, and answers record it."""

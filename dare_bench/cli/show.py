@@ -80,7 +80,7 @@ def _print_scores(console: Console, run: Run) -> None:
     limited = ", limited" if any(score.limited for score in run.scores()) else ""
     _print(console, f"{run.model} · {run.run_id} · {run.status}{limited}", "bold")
     rows = [
-        (score.task, score.metric, score.filter, score.text, score.interval, str(score.n), score.tier or "")
+        (score.task, score.metric, score.filter, score.text, score.interval, str(score.n), score.exactness)
         for score in run.scores()
     ]
     console.print(plain_table(("task", "metric", "filter", "value", "95% interval", "n", "tier"), rows))

@@ -44,7 +44,7 @@ class Meter:
     tokens: int = 0
     tokens_to_eos: int = 0
     decoded: int = 0
-    tiers: set[Tier] = field(default_factory=set)
+    tiers: set[Tier | None] = field(default_factory=set)
 
     def add(self, answer: Generation | Likelihood) -> None:
         self.requests += 1
@@ -56,6 +56,11 @@ class Meter:
             self.tokens_to_eos += answer.tokens_to_eos
             self.decoded += decoded_tokens(answer)
 
+    @property
+    def counted_nfe(self) -> int | None:
+        """Forward passes of all samples; None where the engine reports none."""
+        return self.nfe if self.nfe or not self.requests else None
+
     def cost(self, sessions: Sequence[Mapping[str, Any]]) -> Cost:
         """The run's cost. ``sessions``: the last cost record of each session (its seconds, loop statistics, memory)."""
         seconds = sum(float(s["seconds"]) for s in sessions)
@@ -64,7 +69,7 @@ class Meter:
         slots = sum(int(s["slot_forwards"]) for s in sessions)
         return Cost(
             requests=self.requests,
-            nfe=self.nfe,
+            nfe=self.counted_nfe,
             forwards=sum(int(s["forwards"]) for s in sessions),
             tokens=self.tokens,
             tokens_to_eos=self.tokens_to_eos,

@@ -166,7 +166,7 @@ def _task_block(task: str, requests: Sequence[Request], meter: Meter, run: RunRe
         likelihood=run.about["likelihood"].get(task, {}),
         tier=weakest(meter.tiers),
         requests=len(requests),
-        nfe=meter.nfe,
+        nfe=meter.counted_nfe,
     )
 
 

@@ -64,6 +64,7 @@ class Server:
         self._options: dict[str, Any] = {
             "base_url": self.url,
             "timeout": timeout,
+            "verify": self.url.startswith("https"),  # without TLS no certificates are read
             "headers": {"Authorization": f"Bearer {key}"} if key else {},
             "limits": httpx.Limits(max_connections=None, max_keepalive_connections=64),
         }

@@ -57,7 +57,7 @@ class SGLangAnswer(StreamedAnswer):
 
     def add(self, event: Mapping[str, Any]) -> None:
         text, tokens, facts = text_of(event.get("text"), "text"), event.get("output_ids"), event.get("meta_info")
-        if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+        if not isinstance(tokens, list):
             raise RefusedRequest(f"its answer has output_ids={shown(tokens)} where token ids were expected")
         if not isinstance(facts, dict):
             raise RefusedRequest(f"its answer has meta_info={shown(facts)} where an object was expected")
@@ -71,6 +71,8 @@ class SGLangAnswer(StreamedAnswer):
                 f"the server's weights changed from version {shown(self._weights)} to {shown(weights)} during the run;"
                 " the same command begins another run with them"
             )
+        if not all(type(token) is int and token >= 0 for token in self._tokens):
+            raise RefusedRequest(f"its answer has output_ids={shown(self._tokens)} where token ids were expected")
         finish = self._facts.get("finish_reason")
         kind = finish.get("type") if isinstance(finish, dict) else None
         if kind not in ("stop", "length"):

@@ -21,21 +21,25 @@ def in_flight(
 ) -> Iterator[Sample]:
     """Samples of all requests in the order in which they finish, with at most ``limit`` requests at a time.
 
-    An exception of one of them ends the others, but samples that were finished by then are returned first. ``check``
-    is called while nothing finishes; it raises where nothing ever will.
+    An exception of one of them cancels the others, but samples that were finished by then are returned first; closing
+    the iterator cancels all. ``check`` is called while nothing finishes; it raises where nothing ever will.
     """
     source, waiting = iter(requests), set[Future[Sample]]()
     watch = stats.watch if stats is not None else None
-    while True:
-        waiting |= set(map(submit, islice(source, limit - len(waiting))))
-        if not waiting:
-            return
-        done, waiting = wait(waiting, timeout=_TICK, return_when=FIRST_COMPLETED)
-        failed = [error for future in done if (error := future.exception()) is not None]
-        yield from (future.result() for future in done if future.exception() is None)
-        if failed:
-            raise failed[0]
-        if not done:
-            check()
-        if watch is not None:
-            watch(len(waiting))
+    try:
+        while True:
+            waiting |= set(map(submit, islice(source, limit - len(waiting))))
+            if not waiting:
+                return
+            done, waiting = wait(waiting, timeout=_TICK, return_when=FIRST_COMPLETED)
+            failed = [error for future in done if (error := future.exception()) is not None]
+            yield from (future.result() for future in done if future.exception() is None)
+            if failed:
+                raise failed[0]
+            if not done:
+                check()
+            if watch is not None:
+                watch(len(waiting))
+    finally:
+        for future in waiting:
+            future.cancel()

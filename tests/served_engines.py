@@ -334,8 +334,8 @@ class _Engine:
         package.configs.append((self.config, request.config))
         try:
             await asyncio.sleep(package.delay)
-            if package.fails:
-                raise package.fails.pop(0)
+            if request.input_ids[0] in package.fails:
+                raise package.fails.pop(request.input_ids[0])
             tokens = request.input_ids[::-1][: request.config.max_new_tokens]
             finish = "stop" if len(tokens) < request.config.max_new_tokens else "length"
             for part, reason in ((tokens[:1], None), (tokens[1:], finish)):
@@ -351,9 +351,13 @@ class _Loop:
         self.thread.start()
 
     def close(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
+        if not self.loop.is_closed():
+            if self.thread.is_alive():
+                self.loop.call_soon_threadsafe(self.loop.stop)
+                self.thread.join()
+            if left := [task for task in asyncio.all_tasks(self.loop) if task.cancel()]:
+                self.loop.run_until_complete(asyncio.wait(left))
+            self.loop.close()
 
 
 class _Pipeline:
@@ -375,12 +379,12 @@ class _Pipeline:
 def lmdeploy() -> Any:
     """A package with the recorded names and defaults.
 
-    ``delay``: seconds of an answer; ``fails``: exceptions that the next answers raise; ``is_pytorch``: does the PyTorch
-    engine open, or TurboMind? ``opened``: pipelines that are open; ``configs``: engine and generation config of each
-    answer.
+    ``delay``: seconds of an answer; ``fails``: exceptions of the next answers, by first token; ``is_pytorch``: does the
+    PyTorch engine open, or TurboMind? ``opened``: pipelines that are open; ``configs``: engine and generation config of
+    each answer.
     """
     package: Any = types.SimpleNamespace(__version__="0.18.0", delay=0.0, running=0, most=0, is_pytorch=True)
-    package.configs, package.opened, package.fails = [], [], []
+    package.configs, package.opened, package.fails = [], [], {}
     for name in ("PytorchEngineConfig", "GenerationConfig"):
         fields = [(field, Any, dataclasses.field(default=value)) for field, value in LMDEPLOY[name].items()]
         setattr(package, name, dataclasses.make_dataclass(name, fields))

@@ -120,9 +120,10 @@ def _section(console: Console, heading: str, text: str) -> None:
 def _print_answer(console: Console, answer: AnswerView, several: bool) -> None:
     _section(console, f"answer {answer.index}.{answer.repeat}" if several else "answer", answer.text)
     if record := answer.record:
+        passes = f"{record['nfe']} forward passes" if record.get("nfe") else "forward passes not reported"
         facts = (
-            f"{record.get('nfe')} forward passes, {record.get('tokens_to_eos')} tokens to the first EOS"
-            f" of {record.get('tokens')}, {record.get('finish_reason')}, tier {record.get('tier')}"
+            f"{passes}, {record.get('tokens_to_eos')} tokens to the first EOS"
+            f" of {record.get('tokens')}, {record.get('finish_reason')}, tier {record.get('tier') or 'unknown'}"
         )
         _print(console, facts, "dim")
         if status := record.get("extraction"):

@@ -18,11 +18,16 @@ from dare_bench.runs.schema import Cost
 from dare_bench.types import Generation, Likelihood, Tier
 
 
+def raw_tokens(answer: Generation) -> int:
+    """Tokens of an answer, with those after an EOS; as the engine reports them where it returns no ids."""
+    return max(len(answer.tokens), answer.tokens_to_eos)
+
+
 def decoded_tokens(answer: Generation) -> int:
     """Tokens that the sampler wrote, including those after an EOS; from the trajectory if there is one."""
     if answer.trajectory is not None:
         return len({event.position for event in answer.trajectory if event.op in ("set", "insert")})
-    return len(answer.tokens) - answer.residual_masks
+    return raw_tokens(answer) - answer.residual_masks
 
 
 def peak_memory_mb() -> float:
@@ -52,7 +57,7 @@ class Meter:
         self.tiers.add(answer.tier)
         if isinstance(answer, Generation):
             self.generate_nfe += answer.nfe
-            self.tokens += len(answer.tokens)
+            self.tokens += raw_tokens(answer)
             self.tokens_to_eos += answer.tokens_to_eos
             self.decoded += decoded_tokens(answer)
 

@@ -59,7 +59,9 @@ class Server:
 
     def __init__(self, name: str, url: str, settings: HttpSettings) -> None:
         self.name, self.url, self.settings = name, checked_url(url), settings
-        key = os.environ.get(API_KEY)
+        key = os.environ.get(API_KEY, "").strip()
+        if not (key.isascii() and key.isprintable()):  # the error of an invalid header would show it
+            raise UsageError(f"{API_KEY} has characters that no key has; set it again")
         timeout = httpx.Timeout(settings.timeout, connect=settings.connect_timeout, pool=None)
         self._options: dict[str, Any] = {
             "base_url": self.url,
@@ -169,6 +171,8 @@ class Server:
                     count += 1
         except (httpx.HTTPError, httpx.StreamError) as error:
             raise LostAnswer(reason(error)) from error
+        except UnicodeEncodeError as error:
+            raise RefusedRequest(f"the prompt is no valid Unicode text ({error.reason})") from error
         if not count:
             raise RefusedRequest("its answer is no stream of events")
         raise LostAnswer("the stream ended in the middle of an answer")

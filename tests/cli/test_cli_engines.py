@@ -40,8 +40,12 @@ def test_a_task_by_text_and_by_messages(server: StandIn, capsys: pytest.CaptureF
     assert "tier unknown, openai vllm 0.11.0" in out and "forward passes not reported" in out
     texts, server.asked = [body["prompt"] for body in server.asked], []
     assert len(texts) == 2 and all(isinstance(text, str) for text in texts)
-    code, _, _ = call(capsys, server, "--apply-chat-template", "--system-instruction", "Be brief.")
+    code, out, _ = call(capsys, server, "--apply-chat-template", "--system-instruction", "Be brief.")
     assert code == 0
+    with pytest.raises(SystemExit) as left:
+        main(["score", str(Path(out.splitlines()[-1]).parent)])
+    assert left.value.code in (0, None), capsys.readouterr().err
+    assert "values of 2 documents" in capsys.readouterr().out
     roles = [[message["role"] for message in body["messages"]] for body in server.asked]
     assert roles == [["system", "user"]] * 2
     assert sorted(body["messages"][1]["content"] for body in server.asked) == sorted(texts)

@@ -61,6 +61,7 @@ def test_a_run_records_its_engine_and_that_its_content_is_unverified(openai: Sta
     assert (task.tier, task.nfe, block.cost.nfe, block.cost.tpf) == (None, None, None, None)
     assert block.cost.tokens_to_eos > 0 and task.decoding["early_stop"] is True
     assert {score.exactness for score in run.scores()} == {"tier unknown, openai vllm 0.11.0"}
+    assert block.cost.tokens == block.cost.decoded_tokens == block.cost.tokens_to_eos
     assert [sample["dare_bench"][0]["tier"] for sample in run.samples("toygen")] == [None] * 8
 
 

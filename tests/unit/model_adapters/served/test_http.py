@@ -132,6 +132,13 @@ def test_the_key_is_sent_and_a_refused_one_ends_the_pass(server: StandIn, monkey
     assert "s3cret" not in f"{refused.value} {vars(model)['spec']} {model.server}"
 
 
+def test_a_key_that_cannot_be_sent_is_not_shown(server: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DARE_BENCH_API_KEY", "s3cret\x01é")
+    with pytest.raises(UsageError, match="DARE_BENCH_API_KEY has characters") as refused:
+        opened(server)
+    assert "s3cret" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("url", "named"),
     [

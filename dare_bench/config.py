@@ -23,8 +23,9 @@ class RunSpec(BaseModel):
 
     The third of ``seeds`` keys the sampler's counter-based randomness. ``decoding`` and ``likelihood`` have only the
     requested fields; the model resolves the others and the run records all. ``recipe``: the published score that the
-    run is compared with; ``part_of``: the suite that it belongs to. ``devices``, ``executor`` and ``ray_address`` are
-    not part of the run's identity.
+    run is compared with; ``part_of``: the suite that it belongs to. ``engine_url``, ``devices``, ``executor``
+    and ``ray_address`` are not part of the run's identity, and neither is what ``engine_args`` says besides the
+    tokenizer.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -34,6 +35,11 @@ class RunSpec(BaseModel):
     family: str | None = Field(None, description="Family, if config.json does not identify it.")
     model_args: dict[str, Any] = Field(
         default_factory=dict, description="k=v,k=v for loading the model (mask_id, eos_id, ...)."
+    )
+    engine: str = Field("native", description="What computes: native, lmdeploy, sglang or openai (docs/engines.md).")
+    engine_url: str | None = Field(None, description="Address of the server of engine sglang or openai.")
+    engine_args: dict[str, Any] = Field(
+        default_factory=dict, description="k=v,k=v for the engine (timeout, retries, tokenizer, tp, ...)."
     )
     device: str | None = Field(None, description="cpu, cuda, cuda:1, ...")
     dtype: str | None = Field(None, description="float32, bfloat16, ...")

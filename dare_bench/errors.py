@@ -40,6 +40,10 @@ class CheckpointError(DareError):
     """A checkpoint that cannot be loaded: missing, of an unknown family, truncated or missing shards, wrong shapes."""
 
 
+class EngineError(DareError):
+    """A served engine that cannot be reached, that stopped answering, or that refuses every request."""
+
+
 class ModelOutputError(DareError):
     """The network returned NaN or infinite logits."""
 

@@ -17,6 +17,9 @@ class RunKeywords(TypedDict, total=False):
     adapter: str | None
     family: str | None
     model_args: Mapping[str, Any]
+    engine: str
+    engine_url: str | None
+    engine_args: Mapping[str, Any]
     device: str | None
     dtype: str | None
     harness: str

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dare_bench.checkpoint_files import read_config
-from dare_bench.errors import CheckpointError, UsageError, suggestion
+from dare_bench.errors import CheckpointError, UsageError, suggestion, unknown
 from dare_bench.reading import existing, read_json
 from dare_bench.registry import Registration, registry
 
@@ -114,16 +115,58 @@ def lasting_name(checkpoint: str | Path) -> str:
     return str(path.resolve()) if path is not None and name not in registry().names("checkpoint") else name
 
 
-def _from_hub(name: str) -> Path:
+def _from_hub(name: str, files: Sequence[str] = FILES) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=FILES, ignore_patterns=COPIES))
+        return Path(snapshot_download(name, allow_patterns=list(files), ignore_patterns=COPIES))
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
             f"no checkpoint {name!r}: there is no such folder, and the hub did not return it ({reason})"
         ) from error
+
+
+def is_remote(engine: str) -> bool:
+    """Is the model of this engine on a server? Raises UnknownNameError for an unknown engine."""
+    names = registry().names("engine")
+    if engine not in ("native", *names):
+        raise unknown("engine", engine, ["native", *names])
+    return engine != "native" and bool(registry().get("engine", engine).about.get("remote"))
+
+
+def _check_engine(engine: str, url: str | None, args: Mapping[str, Any] | None, given: Mapping[str, Any]) -> None:
+    """Raise UsageError for opening settings that do not fit the engine."""
+    if is_remote(engine):
+        if url is None:
+            raise UsageError(f"--engine {engine} needs the address of its server: --engine-url http://HOST:PORT")
+        if named := [name for name, value in given.items() if value is not None]:
+            raise UsageError(f"{named[0]}={given[named[0]]!r}: a server of --engine {engine} is started with its own")
+        return
+    if url is not None:
+        raise UsageError(
+            f"--engine-url {url}: engine {engine} runs here; leave it out, or give --engine sglang or openai"
+        )
+    if engine == "native" and args:
+        raise UsageError(f"--engine-args {', '.join(args)}: engine native has none; give --engine too, or --model-args")
+    refused = [name for name in ("adapter", "family") if engine != "native" and given[name] is not None]
+    if refused:
+        remedy = "merge it into a checkpoint first" if refused[0] == "adapter" else "leave it out"
+        raise UsageError(f"{refused[0]}={given[refused[0]]!r}: engine {engine} takes a whole checkpoint; {remedy}")
+
+
+def _on_server(name: str, engine: str, url: str, args: Mapping[str, Any]) -> Model:
+    """The model that a server holds under this name. ``tokenizer`` in ``args`` is a folder, bundled name or hub id."""
+    from dare_bench.model import Model
+
+    tokenizer = args.get("tokenizer")
+    folder = None
+    if tokenizer is not None:
+        here = not is_hub_id(str(tokenizer)) or existing(str(tokenizer)) is not None
+        folder = locate(str(tokenizer)) if here else _from_hub(str(tokenizer), [f for f in FILES if "safe" not in f])
+    loaded = registry().get("engine", engine).load()(name, url=url, settings=args, tokenizer=folder)
+    settings = {"engine": engine, "engine_url": url, "engine_args": dict(args)}
+    return Model(loaded, name=name, path=None, checkpoint=name, load_settings=settings, files=[])
 
 
 def family_of(path: Path, family: str | None = None) -> Registration:
@@ -164,6 +207,9 @@ def load(
     mask_id: int | None = None,
     eos_id: int | list[int] | None = None,
     eot_id: int | None = None,
+    engine: str = "native",
+    engine_url: str | None = None,
+    engine_args: Mapping[str, Any] | None = None,
 ) -> Model:
     """Open a checkpoint in its published layout, without remote code.
 
@@ -175,17 +221,26 @@ def load(
         dtype: ``float32``, ``bfloat16``, ...; float32 on CPU, the checkpoint's own on a GPU when not given.
         family: overrides what config.json says.
         mask_id, eos_id, eot_id: override what config and tokenizer say.
+        engine: ``native``, ``lmdeploy``, ``sglang`` or ``openai`` (docs/engines.md).
+        engine_url: the address of the server of ``sglang`` or ``openai``, whose model ``checkpoint`` names.
+        engine_args: settings of the engine: ``timeout``, ``retries``, ``tokenizer``; ``tp`` and others of lmdeploy.
 
     Returns:
         A :class:`dare_bench.Model`. A folder without a tokenizer opens and takes token ids.
 
     Raises:
         CheckpointError: missing, incomplete, of an unknown family, wrong vocabulary; an adapter of another base.
-        UsageError: unknown device, dtype or family.
+        UsageError: unknown device, dtype, family or engine, or a setting that the engine does not have.
+        EngineError: a server that cannot be reached, or that serves something else.
     """
     from dare_bench.fingerprint import file_states
     from dare_bench.model import Model
 
+    given = {"adapter": adapter, "device": device, "dtype": dtype, "family": family}
+    given |= {"mask_id": mask_id, "eos_id": eos_id, "eot_id": eot_id}
+    _check_engine(engine, engine_url, engine_args, given)
+    if is_remote(engine):
+        return _on_server(str(checkpoint), engine, str(engine_url), engine_args or {})
     for name, value in (("adapter", adapter), ("family", family)):
         if value is not None and not isinstance(value, str | Path):
             raise UsageError(f"{name}={value!r}: expected a name")
@@ -196,8 +251,13 @@ def load(
     if dtype is not None:
         settings["dtype"] = str(dtype).removeprefix("torch.")
     files = file_states(path, folder)
-    opener = family_of(path, family).load()
-    loaded = opener.open(path, **options, **({} if folder is None else {"adapter": folder}))
+    if engine != "native":
+        settings |= {"engine": engine, "engine_args": dict(engine_args or {})}
+        named = {name: value for name, value in options.items() if value is not None}
+        loaded = registry().get("engine", engine).load()(path, settings=engine_args or {}, **named)
+    else:
+        opener = family_of(path, family).load()
+        loaded = opener.open(path, **options, **({} if folder is None else {"adapter": folder}))
     if loaded.network is not None:
         loaded.network.name_or_path = lasting_name(base)  # a saved adapter names it as its base
     return Model(

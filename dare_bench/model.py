@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ class Model:
         spec: family, special ids, vocabulary, context limit, dtype, device.
         network: the ``PreTrainedModel`` (None for a served engine); peft, FSDP and ``save_pretrained`` work on it.
         tokenizer: the checkpoint's tokenizer, or None.
-        path: the folder it was read from; adapter: the folder of the LoRA adapter on it, if any.
+        path: the folder it was read from (None: it is on a server); adapter: that of the LoRA adapter on it, if any.
         checkpoint, load_settings: the arguments of ``load``.
         last_stats: what the last call cost (forwards, slot occupancy).
     """
@@ -35,7 +36,7 @@ class Model:
         loaded: LoadedModel,
         *,
         name: str,
-        path: Path,
+        path: Path | None,
         checkpoint: str,
         load_settings: Mapping[str, Any],
         files: Sequence[FileState],
@@ -101,10 +102,13 @@ class Model:
         seen: Counter[tuple[int, ...]] = Counter()
         requests = []
         for i, prompt in enumerate(items):
-            tokens = tuple(self.loaded.encode(prompt))
+            # A server that tokenizes is sent the prompt itself, whose characters then stand for its tokens.
+            as_given = self.loaded.capabilities.messages
+            tokens = tuple(json.dumps(prompt).encode() if as_given else self.loaded.encode(prompt))
             key = seed if decoding.get("rng") == "reference" else prompt_key(seed, tokens, seen[tokens])
             seen[tokens] += 1
-            requests.append(Request(str(i), "generate", tokens, decoding=decoding, seed=key, resolved=resolved))
+            sent = prompt if as_given else tokens
+            requests.append(Request(str(i), "generate", sent, decoding=decoding, seed=key, resolved=resolved))
         return self._answers(requests, max_rows)
 
     def loglikelihood(

@@ -17,7 +17,7 @@ from dare_bench.runs.schema import Program
 _HERE = Path(__file__).parent
 _FOLDERS = {"sampler": "model_adapters/sampling", "scorer": "model_adapters/scoring", "diffusion": "diffusion"}
 _CORE = ("chat.py", "chat_worker.py", "loading.py", "merging.py", "model.py", "seeds.py", "types.py")
-_PACKAGES = ("torch", "transformers", "tokenizers", "flash-attn")
+_PACKAGES = ("torch", "transformers", "tokenizers")
 
 
 @cache

@@ -27,6 +27,7 @@ Kind = Literal[
     "harness",
     "trainer",
     "executor",
+    "engine",
     "training_data",
     "reward",
     "strategy",

@@ -28,7 +28,7 @@ DECODING: Mapping[str, tuple[type, str]] = {
 }
 """Decoding fields with their own flag: type and help text; all others are set by ``--gen-kwargs``."""
 
-_PAIRS = ("decoding", "likelihood", "model_args")
+_PAIRS = ("decoding", "likelihood", "model_args", "engine_args")
 
 
 def run_fields(config: str | None, flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,8 +103,9 @@ class Generation:
 
     ``tokens`` is the response only, raw, at most ``gen_length`` long (with ``early_stop`` it ends with the first EOS);
     ``text`` is cut at the first EOS, then at the first stop string; None without a tokenizer. ``nfe`` counts the
-    forwards this row took part in (CFG counts 2), ``reference_nfe`` those that the published sampler counts (of a row
-    that started from a given canvas, or that ``Request.end_turn`` ended: ``nfe``).
+    forwards this row took part in (CFG counts 2; 0: the engine does not report them), ``reference_nfe`` those that the
+    published sampler counts (of a row that started from a given canvas, or that ``Request.end_turn`` ended: ``nfe``).
+    A server that returns no token ids leaves ``tokens`` empty; ``tokens_to_eos`` is then the number that it reports.
     """
 
     tokens: list[int]
@@ -116,7 +117,8 @@ class Generation:
     tokens_to_eos: int = 0
     """Tokens up to and including the first EOS (all of them without one); used for speed."""
     residual_masks: int = 0
-    tier: Tier = "E1"
+    tier: Tier | None = "E1"
+    """None: unknown, since the sampler of a server cannot be inspected."""
     seconds: float = 0.0
     margin: float | None = None
     """The smallest logit change that flips a decision; below 1e-4 it may be floating-point noise."""
@@ -240,6 +242,16 @@ class ModelSpec:
     parameters: int = 0
     sft: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the method ``sft`` as the family's authors fine-tune."""
+    engine: str = "native"
+    """What computes the answers: ``native`` is this package; others are served engines (docs/engines.md)."""
+    engine_version: str | None = None
+
+    @property
+    def mask(self) -> int:
+        """``mask_id`` where the caller needs one; raises TypeError for an autoregressive model."""
+        if self.mask_id is None:
+            raise TypeError(f"{self.family}: an autoregressive model has no mask id")
+        return self.mask_id
 
     @property
     def mask(self) -> int:
@@ -267,6 +279,9 @@ class Capabilities:
     """Is there a probability of a whole text, from left to right (:attr:`Request.rolling`)?"""
     row_keyed_randomness: bool = False
     weight_update: bool = False
+    """Can :meth:`~dare_bench.protocols.LoadedModel.read_weights` replace the weights of the open model?"""
+    messages: bool = False
+    """Does it take text and chat messages without a tokenizer, because a server has its own?"""
 
 
 class Decoding(BaseModel):

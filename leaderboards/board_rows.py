@@ -105,9 +105,10 @@ class BoardRow:
 
     @property
     def nfe_per_request(self) -> float | None:
-        """Forward passes per request, over all its runs."""
-        requests = sum(entry.cost.requests or 0 for entry in self.entries)
-        return sum(entry.cost.nfe or 0 for entry in self.entries) / requests if requests else None
+        """Forward passes per request, over all its runs that report them; None where none does."""
+        costs = [entry.cost for entry in self.entries if entry.cost.nfe is not None]
+        requests = sum(cost.requests for cost in costs)
+        return sum(cost.nfe or 0 for cost in costs) / requests if requests else None
 
     @property
     def tpf(self) -> float | None:

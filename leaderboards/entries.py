@@ -100,7 +100,8 @@ class BoardEntry:
         if task in self.task_nfe:
             return self.task_nfe[task], True
         cost = self.cost
-        return (cost.nfe / cost.requests if cost.requests else None), len(self.tasks) == 1
+        each = cost.nfe / cost.requests if cost.requests and cost.nfe is not None else None
+        return each, len(self.tasks) == 1
 
     @property
     def complete(self) -> bool:

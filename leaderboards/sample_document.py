@@ -119,7 +119,7 @@ def _costs(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(name, value) of what an answer cost."""
     margin, masks = record.get("margin"), record.get("residual_masks")
     costs = {
-        "forward passes": number(record.get("nfe")),
+        "forward passes": number(record.get("nfe") or None),
         "tokens to EOS": f"{number(record.get('tokens_to_eos'))} of {number(record.get('tokens'))}",
         "tokens per forward": number(record.get("tpf"), 2),
         "time": seconds(record.get("seconds")),

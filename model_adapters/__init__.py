@@ -44,9 +44,12 @@ STRATEGIES: tuple[str, ...] = (
 )
 """Module and class of each strategy; it is registered under the name of its class in snake case."""
 
+ENGINES: tuple[tuple[str, bool], ...] = (("lmdeploy", False), ("sglang", True), ("openai", True))
+"""Name, which is its module's, and: is the model on a server?"""
+
 
 def register(registry: Registry) -> None:
-    """Families by (model_type, architecture), strategies and bundled checkpoints by name. Imports no torch."""
+    """Families by (model_type, architecture), strategies, engines and bundled checkpoints by name. Imports no torch."""
     for name, target, matches in FAMILIES:
         registry.add("family", name, f"dare_bench.model_adapters.{target}", origin=__name__, matches=matches)
     causal = "dare_bench.model_adapters.causal:FAMILY"
@@ -54,5 +57,8 @@ def register(registry: Registry) -> None:
     for target in STRATEGIES:
         name = re.sub(r"(?<=.)(?=[A-Z])", "_", target.partition(":")[2]).lower()
         registry.add("strategy", name, f"dare_bench.model_adapters.sampling.strategies.{target}", origin=__name__)
+    for name, remote in ENGINES:
+        target = f"dare_bench.model_adapters.served.{name}:open_engine"
+        registry.add("engine", name, target, origin=__name__, remote=remote)
     for config in sorted((Path(__file__).parent / "tiny").glob("*/config.json")):
         registry.add("checkpoint", config.parent.name, str(config.parent), origin=__name__)

@@ -40,6 +40,7 @@ class NativeModel(OpenedNetwork):
         end_turn=True,
         likelihood=True,
         row_keyed_randomness=True,
+        weight_update=True,
     )
 
     def __init__(

@@ -149,7 +149,7 @@ def _csv(table: ScoreTable) -> str:
                 continue
             score = cell.score
             line += [score.value, *("" if bound is None else bound for bound in (score.lo, score.hi)), score.n]
-            line += [score.tier or "", " ".join(cell.marks), score.fingerprint]
+            line += [score.exactness, " ".join(cell.marks), score.fingerprint]
         out.writerow(line)
     return file.getvalue()
 

@@ -197,6 +197,8 @@ def _notes(
     yield from _settings(tasks, block)
     if run.results.get("chat_template_sha") or run.results.get("chat_template"):
         yield "chat template applied"
+    if score.engine is not None:
+        yield f"answered by {score.engine}"
     if score.tier is not None:
         yield f"sampler exactness tier {score.tier}" + (" (approximate)" if score.tier == "A" else "")
     yield f"{block.harness.name} {block.harness.version}, dare-bench {block.environment.dare_bench or 'unknown'}"

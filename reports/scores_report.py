@@ -107,7 +107,7 @@ def _table(names: Sequence[str], rows: Sequence[tuple[Run, Score, Sequence[str]]
         metric = score.metric if score.filter == "none" else score.key
         n = f"{score.n} of {score.n_total}" if score.limited and score.n_total else str(score.n)
         value = percent(score.value) if 0 <= score.value <= 1 else f"({score.value:g})"
-        cells = [metric, value, bounds(score.lo, score.hi), n, score.tier or ""]
+        cells = [metric, value, bounds(score.lo, score.hi), n, score.exactness]
         lines.append([*labels, *cells, *([percent(score.extraction_rate)] if rates else [])])
     return ReportTable(columns, lines)
 

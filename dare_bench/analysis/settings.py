@@ -127,6 +127,7 @@ def _settings(run: Run, name: str) -> Iterator[tuple[str, Any]]:
     yield "adapter", block.model.adapter_hash
     yield "family", block.model.family
     yield "dtype", block.model.dtype
+    yield "engine", block.model.engine.name if block.model.engine is not None else "native"
     yield from ((f"opened with {option}", value) for option, value in opened_with(run.results).items())
     yield "harness", f"{block.harness.name} {block.harness.version}"
     yield from prompt_settings(run, name).items()

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 LINKS = ("model_adapters", "tasks", "trainers", "leaderboards", "reports")
 _LOW_DISK = 1 << 30
+_APART = frozenset({"lmdeploy"})
+"""Extras that need other versions than the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ def extras() -> Iterator[Finding]:
             yield Finding(name, "ok", f"all {len(results)} requirements are installed")
         else:
             remedy = f"pip install '.[{extra_name}]' in the clone" if extra_name else "pip install . in the clone"
+            remedy += " and in an environment of its own (docs/engines.md)" if extra_name in _APART else ""
             yield Finding(name, "note" if extra_name else "bad", f"{', '.join(missing)}; {remedy}")
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _PANELS: Mapping[str | None, str] = {
     None: "model adapter config model_args family device dtype",
+    "Engine": "engine engine_url engine_args",
     "Tasks": "tasks recipe harness num_fewshot limit repeats samples include_path data_dir apply_chat_template "
     "fewshot_as_multiturn system_instruction",
     "Decoding (defaults come from the task and the family)": " ".join(["decoding", *DECODING, "likelihood"]),

@@ -80,7 +80,7 @@ def _print_scores(console: Console, run: Run) -> None:
     limited = ", limited" if any(score.limited for score in run.scores()) else ""
     _print(console, f"{run.model} · {run.run_id} · {run.status}{limited}", "bold")
     rows = [
-        (score.task, score.metric, score.filter, score.text, score.interval, str(score.n), score.tier or "")
+        (score.task, score.metric, score.filter, score.text, score.interval, str(score.n), score.exactness)
         for score in run.scores()
     ]
     console.print(plain_table(("task", "metric", "filter", "value", "95% interval", "n", "tier"), rows))
@@ -120,9 +120,10 @@ def _section(console: Console, heading: str, text: str) -> None:
 def _print_answer(console: Console, answer: AnswerView, several: bool) -> None:
     _section(console, f"answer {answer.index}.{answer.repeat}" if several else "answer", answer.text)
     if record := answer.record:
+        passes = f"{record['nfe']} forward passes" if record.get("nfe") else "forward passes not reported"
         facts = (
-            f"{record.get('nfe')} forward passes, {record.get('tokens_to_eos')} tokens to the first EOS"
-            f" of {record.get('tokens')}, {record.get('finish_reason')}, tier {record.get('tier')}"
+            f"{passes}, {record.get('tokens_to_eos')} tokens to the first EOS"
+            f" of {record.get('tokens')}, {record.get('finish_reason')}, tier {record.get('tier') or 'unknown'}"
         )
         _print(console, facts, "dim")
         if status := record.get("extraction"):

@@ -36,6 +36,8 @@ def print_run(run: Run) -> None:
     _print_settings("likelihood", {t: e.likelihood for t, e in block.tasks.items()})
     model = block.model
     echo(f"model: {model.name}, {model.family}, {model.dtype}, seeds {','.join(map(str, block.seeds))}")
+    if model.engine is not None:
+        echo(f"engine: {model.engine.text}")
     echo(f"cost: {_cost(block)}")
     if block.execution is not None:
         isolation = (
@@ -82,7 +84,7 @@ def print_runs(results: Sequence[tuple[str, Run | None, str | None]]) -> None:
             f"{score.task} {score.metric},{score.filter}",
             *_values(score),
             _rate(score),
-            score.tier or "",
+            score.exactness,
             run.status,
         )
         for name, run, _ in results
@@ -125,7 +127,7 @@ def _print_scores(console: Console, run: Run) -> None:
     rows = []
     for score in scores:
         rate = (_rate(score),) if has_rates else ()
-        rows.append((score.task, score.metric, score.filter, *_values(score), *rate, score.tier or ""))
+        rows.append((score.task, score.metric, score.filter, *_values(score), *rate, score.exactness))
     extracted = ("extracted",) if has_rates else ()
     names = ("task", "metric", "filter", "value", "95% interval", "n", *extracted, "tier")
     console.print(plain_table(names, rows, right=_NUMBERS, no_wrap=("value",)))
@@ -171,7 +173,8 @@ def _cost(block: Block) -> str:
         (cost.occupancy, "{:.0%} batch occupancy"),
         (cost.peak_memory_mb, "{:.0f} MiB"),
     )
-    parts = [f"{cost.requests} requests", f"{cost.nfe} forward passes (NFE)", duration(cost.seconds)]
+    passes = "forward passes not reported" if cost.nfe is None else f"{cost.nfe} forward passes (NFE)"
+    parts = [f"{cost.requests} requests", passes, duration(cost.seconds)]
     return ", ".join([*parts, *(text.format(value) for value, text in optional if value is not None)])
 
 

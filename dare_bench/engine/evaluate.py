@@ -38,7 +38,7 @@ from dare_bench.runs import lineage
 from dare_bench.runs.field_types import MAX_TASKS
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import UNSAFE_ALLOWED
-from dare_bench.types import Decoding, Request
+from dare_bench.types import Decoding, ModelSpec, Request
 
 log = logging.getLogger("dare_bench")
 
@@ -288,12 +288,21 @@ class _Evaluation:
                 "adapter_hash": ident.adapter_content(spec, self.content),
                 "dtype": facts.dtype,
                 "parameters": facts.parameters,
+                "engine": engine_block(facts, self.content),
                 "lineage": lineage.read(locate(spec.adapter) if spec.adapter else self.path),
             },
             "device": facts.device,
             "command": command(),
             "moment": datetime.now().timestamp(),
         }
+
+
+def engine_block(facts: ModelSpec, content: str) -> dict[str, Any] | None:
+    """The served engine of a model, as it is recorded; None if it is our own sampler."""
+    if facts.engine == "native":
+        return None
+    verified = not content.startswith("stated:")
+    return {"name": facts.engine, "version": facts.engine_version, "content_verified": verified}
 
 
 def _piece(tokenizer: Any) -> result_files.Piece:

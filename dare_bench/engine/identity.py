@@ -27,7 +27,7 @@ _IN_SPEC = frozenset({"device", "dtype", "mask_id", "eos_id", "eot_id", "family"
 """Model arguments that the identity takes from the open model, or leaves out."""
 _UNSIGNED = frozenset({
     "model", "adapter",  # their content hashes are signed instead
-    "limit", "samples", "output_path", "fresh",  # commands of one run may differ in these
+    "limit", "samples", "output_path", "fresh", "engine_url",  # commands of one run may differ in these
     "max_rows", "devices", "executor", "ray_address",  # where and in what portions the work is done
 })  # fmt: skip
 """Fields of a RunSpec that the request signature leaves out."""
@@ -36,16 +36,17 @@ _UNSIGNED = frozenset({
 def same_evaluation(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
     """Do two requested specs (``run.json``) evaluate alike, perhaps other checkpoints or other numbers of documents?"""
     names = {*left, *right} - _UNSIGNED - {"device"}
-    return all(left.get(name) == right.get(name) for name in names)
+    engine = {"engine": "native", "engine_args": {}}  # of runs that are older than these fields
+    return all({**engine, **left}.get(name) == {**engine, **right}.get(name) for name in names)
 
 
 def model_content(model: Any, loaded: LoadedModel) -> str:
     """The content hash of an open model: of its folder while the model equals the folder's, else of its weights in
     memory. A model without a network (a served engine, a test double) may have an attribute ``content_hash``."""
-    content = getattr(model, "content_hash", None)
+    content = getattr(model, "content_hash", None) or getattr(loaded, "content_hash", None)
     if isinstance(content, str):
         return content
-    if isinstance(model, Model) and model.is_as_opened():
+    if isinstance(model, Model) and model.path is not None and model.is_as_opened():
         return fingerprint.content_hash(model.path)
     if loaded.network is not None:
         return fingerprint.network_hash(loaded.network)
@@ -126,6 +127,7 @@ def identity(
         "dtype": facts.dtype,
         "seeds": list(spec.seeds),
         **({"repeats": spec.repeats} if spec.repeats > 1 else {}),
+        **({"engine": [facts.engine, spec.engine_args.get("tokenizer")]} if facts.engine != "native" else {}),
     }
 
 

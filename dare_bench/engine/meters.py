@@ -18,11 +18,16 @@ from dare_bench.runs.schema import Cost
 from dare_bench.types import Generation, Likelihood, Tier
 
 
+def raw_tokens(answer: Generation) -> int:
+    """Tokens of an answer, with those after an EOS; as the engine reports them where it returns no ids."""
+    return max(len(answer.tokens), answer.tokens_to_eos)
+
+
 def decoded_tokens(answer: Generation) -> int:
     """Tokens that the sampler wrote, including those after an EOS; from the trajectory if there is one."""
     if answer.trajectory is not None:
         return len({event.position for event in answer.trajectory if event.op in ("set", "insert")})
-    return len(answer.tokens) - answer.residual_masks
+    return raw_tokens(answer) - answer.residual_masks
 
 
 def peak_memory_mb() -> float:
@@ -44,7 +49,7 @@ class Meter:
     tokens: int = 0
     tokens_to_eos: int = 0
     decoded: int = 0
-    tiers: set[Tier] = field(default_factory=set)
+    tiers: set[Tier | None] = field(default_factory=set)
 
     def add(self, answer: Generation | Likelihood) -> None:
         self.requests += 1
@@ -52,9 +57,14 @@ class Meter:
         self.tiers.add(answer.tier)
         if isinstance(answer, Generation):
             self.generate_nfe += answer.nfe
-            self.tokens += len(answer.tokens)
+            self.tokens += raw_tokens(answer)
             self.tokens_to_eos += answer.tokens_to_eos
             self.decoded += decoded_tokens(answer)
+
+    @property
+    def counted_nfe(self) -> int | None:
+        """Forward passes of all samples; None where the engine reports none."""
+        return self.nfe if self.nfe or not self.requests else None
 
     def cost(self, sessions: Sequence[Mapping[str, Any]]) -> Cost:
         """The run's cost. ``sessions``: the last cost record of each session (its seconds, loop statistics, memory)."""
@@ -64,7 +74,7 @@ class Meter:
         slots = sum(int(s["slot_forwards"]) for s in sessions)
         return Cost(
             requests=self.requests,
-            nfe=self.nfe,
+            nfe=self.counted_nfe,
             forwards=sum(int(s["forwards"]) for s in sessions),
             tokens=self.tokens,
             tokens_to_eos=self.tokens_to_eos,

@@ -11,7 +11,7 @@ from dare_bench.config import RunSpec
 from dare_bench.engine import identity as ident
 from dare_bench.engine.soundness import refuse_unsound
 from dare_bench.errors import UsageError
-from dare_bench.loading import base_and_adapter, is_adapter, load, locate
+from dare_bench.loading import base_and_adapter, is_adapter, is_remote, load, locate
 from dare_bench.model import Model
 from dare_bench.protocols import LoadedModel
 from dare_bench.reading import existing
@@ -50,6 +50,8 @@ def _opening_settings(spec: RunSpec, model: Model) -> dict[str, Any]:
         UsageError: the spec requests other settings.
     """
     facts = {"family": model.spec.family, "device": model.spec.device, "dtype": model.spec.dtype}
+    if spec.engine not in ("native", model.spec.engine):
+        raise UsageError(f"engine={spec.engine!r}, but the model is open already with {model.spec.engine!r}")
     named = {**{name: getattr(spec, name) for name in facts}, **spec.model_args}
     requested = {name: value for name, value in named.items() if value is not None and name != "adapter"}
     for name, value in requested.items():
@@ -57,7 +59,10 @@ def _opening_settings(spec: RunSpec, model: Model) -> dict[str, Any]:
         if value not in (current, facts.get(name)):
             raise UsageError(f"{name}={value!r}, but the model is open already ({name}={current!r}); give it to load")
     settings = {**model.load_settings, **requested}
-    return {**{name: settings.pop(name, None) for name in facts}, "model_args": settings}
+    engine: dict[str, Any] = {
+        name: settings.pop(name) for name in ("engine", "engine_url", "engine_args") if name in settings
+    }
+    return {**{name: settings.pop(name, None) for name in facts}, **engine, "model_args": settings}
 
 
 class Opener:
@@ -77,6 +82,8 @@ class Opener:
         """The content hash of the model, without opening it."""
         if self._given is not None:
             return ident.model_content(self._given, _loaded(self._given))
+        if is_remote(spec.engine):
+            return ident.model_content(self._model(spec), self.loaded(spec))
         if spec.model not in self._content:
             folder = locate(spec.model)
             if is_adapter(folder):
@@ -100,7 +107,14 @@ class Opener:
     def _model(self, spec: RunSpec) -> Any:
         if self._given is not None:
             return self._given
-        fields = {"adapter": spec.adapter, "device": spec.device, "dtype": spec.dtype, "family": spec.family}
+        fields: dict[str, Any] = {
+            "adapter": spec.adapter,
+            "device": spec.device,
+            "dtype": spec.dtype,
+            "family": spec.family,
+        }
+        if spec.engine != "native" or spec.engine_url or spec.engine_args:
+            fields |= {"engine": spec.engine, "engine_url": spec.engine_url, "engine_args": spec.engine_args}
         arguments = {**fields, **spec.model_args}
         key = json.dumps([spec.model, arguments], sort_keys=True, default=str)
         if self._opened is None or self._opened[0] != key:

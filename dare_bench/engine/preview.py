@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -128,6 +129,8 @@ def rendered(model: LoadedModel, request: Request) -> str:
     """The prompt as the model reads it, as text; token ids without a tokenizer."""
     if isinstance(request.prompt, str):
         return request.prompt
+    if model.capabilities.messages:
+        return json.dumps(list(request.prompt), ensure_ascii=False, default=str)
     tokens = model.encode(request.prompt)
     decode = getattr(model.tokenizer, "decode", None)
     return str(decode(tokens)) if decode is not None else " ".join(map(str, tokens))

@@ -21,6 +21,8 @@ def program_parts(model: LoadedModel) -> dict[str, str]:
     parts = {**program.code(), "device": device}
     if spec.device == "cpu" and model.network is not None and torch is not None:
         parts["threads"] = str(torch.get_num_threads())
+    if spec.engine != "native":
+        parts["engine"] = " ".join(filter(None, (spec.engine, spec.engine_version)))
     return {**parts, "dtype": spec.dtype}
 
 

@@ -35,8 +35,10 @@ class RecordedModel:
 
     def __init__(self, run: Run, block: Block, chat: bool | str) -> None:
         self.path = block.model.name
-        self.capabilities = Capabilities(likelihood=True, rolling=True)
         self._results, self._chat = run.results, chat
+        # Without a recorded template a server rendered the messages.
+        server_rendered = block.model.engine is not None and not isinstance(run.results.get("chat_template"), str)
+        self.capabilities = Capabilities(likelihood=True, rolling=True, messages=server_rendered)
         eos = run.results.get("eot_token_id")
         self.spec = ModelSpec(
             family=block.model.family,
@@ -166,7 +168,7 @@ class RecordedAnswers:
         if added := [(r.task, str(r.doc_id)) for r in scored if self._place(r) not in self._answers]:
             raise self._mismatch(added, "is in the task now, but the samples file has no answer to it")
         prompts = ((r, self._prompts[self._place(r)[:3]]) for r in scored)
-        if changed := [(r.task, str(r.doc_id)) for r, prompt in prompts if prompt != _digest([r.prompt, r.target])]:
+        if changed := [(r.task, str(r.doc_id)) for r, prompt in prompts if prompt not in _prompt_digests(r)]:
             raise self._mismatch(changed, "has another prompt now: the recorded answers belong to other prompts")
         return [self._sample(request) for request in requests]
 
@@ -200,6 +202,12 @@ def _numbers(key: str) -> tuple[int, int]:
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(plain(value), sort_keys=True).encode()).hexdigest()
+
+
+def _prompt_digests(request: Request) -> list[str]:
+    """Of a prompt and its target as a samples file may have them: lm-eval's have messages as JSON text."""
+    forms = [request.prompt] if isinstance(request.prompt, str) else [request.prompt, json.dumps(plain(request.prompt))]
+    return [_digest([form, request.target]) for form in forms]
 
 
 def _generation(record: Mapping[str, Any], response: Any) -> Generation:

@@ -18,7 +18,7 @@ from dare_bench.engine import program_record
 from dare_bench.engine.codec import to_answer
 from dare_bench.engine.environment import current_environment
 from dare_bench.engine.journal import Journal
-from dare_bench.engine.meters import Meter, decoded_tokens, last_costs
+from dare_bench.engine.meters import Meter, decoded_tokens, last_costs, raw_tokens
 from dare_bench.errors import RunError, UnknownNameError
 from dare_bench.program import installed
 from dare_bench.runs import schema
@@ -55,7 +55,7 @@ def answer_line(record: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(answer, Generation):
         line |= {
             "reference_nfe": answer.reference_nfe,
-            "tokens": len(answer.tokens),
+            "tokens": raw_tokens(answer),
             "tokens_to_eos": answer.tokens_to_eos,
             "decoded_tokens": decoded_tokens(answer),
             "tokens_per_s": answer.tokens_to_eos / answer.seconds if answer.seconds > 0 else None,
@@ -166,7 +166,7 @@ def _task_block(task: str, requests: Sequence[Request], meter: Meter, run: RunRe
         likelihood=run.about["likelihood"].get(task, {}),
         tier=weakest(meter.tiers),
         requests=len(requests),
-        nfe=meter.nfe,
+        nfe=meter.counted_nfe,
     )
 
 

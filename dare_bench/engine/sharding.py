@@ -27,6 +27,7 @@ from dare_bench.engine.progress import Progress
 from dare_bench.engine.queue import Queue, RemoteWorkers, group_by_document, size
 from dare_bench.errors import RunError, UsageError
 from dare_bench.executors import executor
+from dare_bench.loading import is_remote
 from dare_bench.protocols import Job, LoadedModel
 from dare_bench.registry import registry
 from dare_bench.runs.schema import Environment
@@ -62,6 +63,11 @@ def sharded(spec: RunSpec, opened: Any = None) -> bool:
     if spec.executor == "local":
         raise UsageError(f"devices={spec.devices} needs another executor than 'local': leave it out, or 'ray'")
     registry().get("executor", spec.executor or "devices")
+    if is_remote(spec.engine):
+        raise UsageError(
+            f"--devices and --executor divide work among processes here; a server of engine {spec.engine} divides its"
+            " own: leave them out; --max-rows is the number of requests at a time"
+        )
     if opened is not None:
         raise UsageError(
             "a model that is open in this process cannot be sharded: give its folder or name, which workers can open"

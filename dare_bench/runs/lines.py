@@ -40,7 +40,7 @@ class GenerateAnswer(LineModel):
     )
     tpf: Number | None = Field(default=None, description="tokens_to_eos / nfe")
     seed: int = 0
-    tier: Tier = "E1"
+    tier: Tier | None = Field(default="E1", description="null: unknown (a server's sampler)")
     margin: Number | None = None
     residual_masks: Count = 0
     trace_ref: Key | None = None

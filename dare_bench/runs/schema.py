@@ -88,6 +88,27 @@ def _of(model: type[BaseModel]) -> AfterValidator:
     return AfterValidator(validate)
 
 
+class EngineBlock(StrictModel):
+    """The served engine that answered."""
+
+    name: Name
+    version: Name | None = Field(default=None, description="as the engine states it; null: it does not")
+    content_verified: bool = Field(
+        description="was the model's content hashed here? If not, content_hash is what the server states"
+    )
+
+    @property
+    def label(self) -> str:
+        """Name and version."""
+        return f"{self.name} {self.version or '(version unknown)'}"
+
+    @property
+    def text(self) -> str:
+        """Name and version, and whether the model's content is only stated."""
+        known = "" if self.content_verified else ", which states its model; the content is unverified"
+        return f"{self.label}{known}"
+
+
 class ModelBlock(StrictModel):
     """The evaluated checkpoint. ``content_hash`` covers its weights and tokenizer, not its path."""
 
@@ -100,7 +121,8 @@ class ModelBlock(StrictModel):
         default=None, description="of the adapter's files; null also where content_hash covers weights in memory"
     )
     dtype: Name
-    parameters: Count = 0
+    parameters: Count = Field(default=0, description="0: not known")
+    engine: EngineBlock | None = Field(default=None, description="null: dare-bench's own sampler")
     lineage: Annotated[dict[str, Any], _of(LineageFile)] | None = Field(
         default=None, description="of a checkpoint trained here: base, method, data hash, step, seed, settings, parents"
     )
@@ -162,7 +184,9 @@ class Cost(StrictModel):
     """The cost of a run over all its sessions. Speed counts only tokens up to the first EOS."""
 
     requests: Count = 0
-    nfe: Count = Field(default=0, description="forward passes that rows took part in, summed over rows")
+    nfe: Count | None = Field(
+        default=0, description="forward passes that rows took part in, summed over rows; null: the engine reports none"
+    )
     forwards: Count = Field(default=0, description="forward passes of the network, each over many rows")
     tokens: Count = Field(default=0, description="response tokens, raw")
     tokens_to_eos: Count = Field(default=0, description="response tokens up to and including the first EOS")

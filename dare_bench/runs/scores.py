@@ -61,6 +61,13 @@ class Score:
     limited: bool
     is_group: bool
     extraction_rate: float | None = None
+    engine: str | None = None
+    """The served engine that answered, with its version; None: our own sampler."""
+
+    @property
+    def exactness(self) -> str:
+        """The tier, beside a served engine: ``A, lmdeploy 0.18.0``; empty if a run did not record it."""
+        return self.tier or "" if self.engine is None else f"{self.tier or 'tier unknown'}, {self.engine}"
 
     @property
     def text(self) -> str:
@@ -90,6 +97,7 @@ def settings_fingerprint(task: TaskBlock, block: Block, opened: Mapping[str, Any
     answers or their number, not those that only record more."""
     decoding = {name: value for name, value in task.decoding.items() if name not in Decoding.hidden}
     common = [block.model.dtype, block.seeds, block.repeats, opened]
+    common += [block.model.engine.name] if block.model.engine is not None else []
     return _hash(json.dumps([task.fingerprint, decoding, task.likelihood, *common], sort_keys=True, default=str))
 
 
@@ -145,6 +153,7 @@ def _of_row(name: str, metrics: Mapping[str, Any], results: Mapping[str, Any], b
             limited=any(task.limit_applied for task in tasks),
             is_group=bool(results.get("group_subtasks", {}).get(name)),
             extraction_rate=extraction_rate(statuses),
+            engine=None if block.model.engine is None else block.model.engine.label,
         )
 
 
@@ -161,7 +170,7 @@ def _effective(results: Mapping[str, Any], name: str, tasks: Iterable[TaskBlock]
 
 
 def weakest(tiers: Iterable[Tier | None]) -> Tier | None:
-    """The least exact of several tiers: a score is as exact as its weakest part."""
+    """The least exact of several tiers: a score is as exact as its weakest part; None if none is known."""
     order: tuple[Tier, ...] = ("A", "E2", "E1", "E0")
     seen = set(tiers)
     return next((tier for tier in order if tier in seen), None)

@@ -122,7 +122,7 @@ def _cost(runs: list[Run]) -> dict[str, Any]:
     costs = [run.block.cost for run in runs if run.block is not None]
     peaks = [cost.peak_memory_mb for cost in costs if cost.peak_memory_mb is not None]
     return {
-        **{name: sum(getattr(cost, name) for cost in costs) for name in ("requests", "nfe", "tokens_to_eos")},
+        **{name: sum(getattr(cost, name) or 0 for cost in costs) for name in ("requests", "nfe", "tokens_to_eos")},
         "answering_seconds": round(sum(cost.seconds for cost in costs), 3),
         **({"peak_memory_mb": max(peaks)} if peaks else {}),
     }

@@ -160,6 +160,7 @@ def test_config_file_first_flags_win(tmp_path: Path) -> None:
         "decoding": {"gen_length": 32, "temperature": 1, "steps": 8, "top": 2},
         "likelihood": {"mc_num": 4},
         "model_args": {},
+        "engine_args": {},
     }
     file.write_text("modle: a\n")
     with pytest.raises(UsageError, match="closest: model"):

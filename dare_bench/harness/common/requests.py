@@ -70,6 +70,12 @@ def _count(value: Any) -> int:
         raise DecodingError(f"max_gen_toks={value!r}: expected a number of tokens") from None
 
 
+class MessagesText(str):
+    """Chat messages as JSON, where a harness passes only text on: for a model whose server has the chat template."""
+
+    __slots__ = ()
+
+
 class RequestBuilder:
     """Builds requests for one model.
 
@@ -177,6 +183,8 @@ class RequestBuilder:
             self._check_likelihood(task)
             kind, decoding = "score", self.likelihood
             prompt, target = ("", instance.args[0]) if rolling else instance.args[:2]
+        if isinstance(prompt, MessagesText):
+            prompt = json.loads(prompt)
         content = json.dumps([None if rolling else prompt, target, decoding], sort_keys=True, default=str)
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
         return Request(
@@ -196,9 +204,19 @@ class RequestBuilder:
     def _check_likelihood(self, task: str) -> None:
         if not self._likelihood_checked:
             if not self._model.capabilities.likelihood:
-                raise UsageError(f"task {task!r} needs log-likelihoods, which this model does not give: leave it out")
+                raise no_likelihoods(self._model, task)
             self._model.resolve_likelihood(self.likelihood)
             self._likelihood_checked = True
+
+
+def no_likelihoods(model: LoadedModel, task: str) -> UsageError:
+    """The refusal of a task because the model generates only."""
+    if model.spec.engine == "native":
+        return UsageError(f"task {task!r} needs log-likelihoods, which this model does not give: leave it out")
+    return UsageError(
+        f"task {task!r} needs log-likelihoods, which engine {model.spec.engine} does not give: use --engine native for"
+        " it, or a task that generates"
+    )
 
 
 def undefined(task: str, request_type: str) -> UsageError:

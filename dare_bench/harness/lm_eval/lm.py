@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from lm_eval.api.model import LM
 
 from dare_bench import chat
 from dare_bench.errors import UsageError, unknown
+from dare_bench.harness.common.requests import MessagesText
 from dare_bench.harness.lm_eval.templates import sandbox_templates
 from dare_bench.protocols import LoadedModel
 from dare_bench.types import Sample
@@ -89,12 +91,23 @@ class AnsweringLM(LM):
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """The template's own text, for the record; None without ``--apply-chat-template``."""
-        if chat_template is False or chat_template is None:
+        if chat_template is False or chat_template is None or self._server_renders:
             return None
         return str(self.tokenizer.get_chat_template(self._template_name(chat_template)))
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Messages as one prompt; without a generation prompt the last message is left open, to be continued."""
+        """Messages as one prompt; without a generation prompt the last message is left open, to be continued.
+
+        A server with the chat template gets the messages themselves (:class:`MessagesText`); it continues none.
+        """
+        if self._server_renders:
+            if self._template is not None or not add_generation_prompt:
+                what = f"a template by name ({self._template!r})" if self._template else "a message that is continued"
+                raise UsageError(
+                    f"--apply-chat-template: the server renders the messages, and cannot be given {what}; to render"
+                    " them here, give the tokenizer: --engine-args tokenizer=FOLDER"
+                )
+            return MessagesText(json.dumps(chat_history))
         self._template_name(self._template)
         try:
             return self._render(chat_history, add_generation_prompt)
@@ -116,6 +129,10 @@ class AnsweringLM(LM):
             continue_final_message=not add_generation_prompt,
             **chat_template,
         )
+
+    @property
+    def _server_renders(self) -> bool:
+        return self.tokenizer is None and self.model.capabilities.messages
 
     def _template_name(self, template: bool | str | None) -> str | None:
         """The name of the tokenizer's template to use; None for its default.

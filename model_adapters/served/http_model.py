@@ -1,0 +1,196 @@
+"""A model behind an HTTP server. A subclass knows the server's own words."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal, cast
+
+import httpx
+from anyio.from_thread import start_blocking_portal
+from pydantic import Field, ValidationError
+
+from dare_bench.errors import DecodingError, EngineError, PromptError, suggestion
+from dare_bench.model_adapters.encoding import encode_prompt, open_tokenizer
+from dare_bench.model_adapters.fields import Count, TopP, first_error
+from dare_bench.model_adapters.sampling.stopping import first_stop, response_text
+from dare_bench.model_adapters.served.in_flight import in_flight
+from dare_bench.model_adapters.served.model import ServedModel, cannot_honor, refuse_unserved
+from dare_bench.model_adapters.served.server import LostAnswer, PartialAnswer, RefusedRequest, Server, shown
+from dare_bench.types import Capabilities, Decoding, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
+
+IN_FLIGHT = 64
+"""Requests at a time where ``max_rows`` is not given; a server queues those that it has no room for."""
+UNSTATED = 2**31 - 1
+"""Stands for a limit that a server does not state."""
+
+
+class HttpDecoding(Decoding):
+    """Decoding fields that every server has."""
+
+    gen_length: Count = 128
+    temperature: float = Field(default=0.0, ge=0)
+    top_p: TopP = 1.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A complete answer in the server's words. ``finish``: ``length``, or ``stop`` with the text that stopped it, or
+    None where that was an EOS or is not stated."""
+
+    text: str
+    tokens: Sequence[int]
+    token_count: int
+    prompt_tokens: int
+    finish: Literal["length", "stop"]
+    stopped_by: str | None = None
+
+
+class StreamedAnswer(PartialAnswer):
+    """An answer that arrives in events."""
+
+    @abstractmethod
+    def answer(self) -> Answer:
+        """The whole answer; raises RefusedRequest where a part of it is missing or makes no sense."""
+
+
+class HttpModel(ServedModel):
+    """Sends token ids where there is a tokenizer here, else text and messages, which the server tokenizes."""
+
+    decoding: ClassVar[type[HttpDecoding]] = HttpDecoding
+    decided: ClassVar[Mapping[str, str]] = {}
+    """Fields of our families that the server decides, and where."""
+    health: ClassVar[str]
+    """The path at which a server that works answers."""
+
+    def __init__(self, server: Server, spec: ModelSpec, tokenizer_folder: Path | None) -> None:
+        self.server, self.spec, self._folder = server, spec, tokenizer_folder or Path(spec.engine)
+        self.tokenizer = None if tokenizer_folder is None else open_tokenizer(tokenizer_folder, UNSTATED)
+        if (end := getattr(self.tokenizer, "eos_token_id", None)) is not None:
+            self.spec = replace(spec, eos_ids=(end,))
+        self.capabilities = Capabilities(messages=self.tokenizer is None)
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        return encode_prompt(prompt, self.tokenizer, self.spec, None, self._folder)
+
+    def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
+        engine, given = self.spec.engine, {k: v for k, v in decoding.items() if v is not None}
+        for alias, name in self.decoding.aliases.items():
+            if alias in given and given.setdefault(name, given[alias]) != given.pop(alias):
+                raise DecodingError(f"{alias} and {name}={given[name]} are names of one field; give one of them")
+        if isinstance(given.get("stop"), str):
+            given["stop"] = (given["stop"],)
+        for name, value in given.items():
+            if name in self.decided or name in Decoding.id_fields:
+                raise cannot_honor(engine, name, value, self.decided.get(name, "the server has the checkpoint's own"))
+            if name not in self.decoding.model_fields:
+                known = sorted(set(self.decoding.model_fields) - self._stated().keys())
+                raise DecodingError(
+                    f"engine {engine} has no decoding field {name!r}{suggestion(name, known)}; it has"
+                    f" {', '.join(known)}"
+                )
+        try:
+            resolved = self.decoding(**{**given, **self._stated()})
+        except ValidationError as error:
+            raise DecodingError(first_error(error)) from error
+        refuse_unserved(engine, resolved)
+        return resolved
+
+    def _stated(self) -> Mapping[str, Any]:
+        """Decoding values that the server states, for the record."""
+        return {}
+
+    def _check_length(self, tokens: Sequence[int], gen_length: int) -> None:
+        total = len(tokens) + gen_length
+        if total > self.spec.context_limit:
+            raise PromptError(
+                f"prompt of {len(tokens)} tokens + gen_length={gen_length} is {total} tokens; the server's limit is"
+                f" {self.spec.context_limit}: shorten the prompt or gen_length"
+            )
+
+    @abstractmethod
+    def call(
+        self, prompt: Prompt, decoding: Any, seed: int
+    ) -> tuple[str, dict[str, Any], Callable[[], StreamedAnswer]]:
+        """The path and body of a request, and what takes its answer. ``prompt``: token ids where there is a tokenizer
+        here. Raises PromptError."""
+
+    # -- answers -------------------------------------------------------------------------------------------------
+
+    def generate(
+        self, requests: Iterable[Request], *, max_rows: int | None = None, stats: LoopStats | None = None
+    ) -> Iterator[Sample]:
+        """Answer generate requests, ``max_rows`` (or 64) at a time.
+
+        Raises:
+            EngineError: the server stopped answering, or refuses all requests. Finished samples are returned first.
+        """
+        with (
+            start_blocking_portal() as portal,
+            portal.wrap_async_context_manager(self.server.client()) as client,
+        ):
+            submit = partial(portal.start_task_soon, self._answer, client)
+            yield from in_flight(submit, requests, max_rows or IN_FLIGHT, stats)
+
+    async def _answer(self, client: httpx.AsyncClient, request: Request) -> Sample:
+        begin = time.perf_counter()
+        try:
+            decoding = cast(HttpDecoding, request.resolved or self.resolve(request.decoding))
+            prompt = self.encode(request.prompt) if self.tokenizer is not None else request.prompt
+            if self.tokenizer is not None:
+                self._check_length(cast("Sequence[int]", prompt), decoding.gen_length)
+            path, body, new = self.call(prompt, decoding, request.seed)
+        except (PromptError, DecodingError) as error:
+            return Sample(request, None, str(error))
+        version = self.weights_version
+        try:
+            answer = (await self.server.stream(client, path, body, new)).answer()
+        except RefusedRequest as error:
+            return Sample(request, None, f"{self.server.name}: {error}")
+        except LostAnswer as error:
+            if await self.server.is_alive(client, self.health):
+                return Sample(request, None, f"{self.server.name}: {error}")
+            raise EngineError(
+                f"{self.server}: {error}, and {self.health} does not answer either; finished answers are kept"
+            ) from error
+        generation = self._generation(answer, decoding)
+        generation.seconds, generation.weights_version = time.perf_counter() - begin, version
+        return Sample(request, generation)
+
+    def _generation(self, answer: Answer, decoding: HttpDecoding) -> Generation:
+        tokens = list(answer.tokens[: decoding.gen_length])
+        if self.tokenizer is not None and tokens:
+            text, cut = response_text(self.tokenizer, tokens, self.spec.eos_ids, decoding.stop, False)
+        else:
+            at = first_stop(answer.text, decoding.stop)
+            text, cut = answer.text if at is None else answer.text[:at], at is not None
+        stopped = cut or answer.stopped_by is not None
+        return Generation(
+            tokens=tokens,
+            text=text,
+            nfe=0,
+            finish_reason="stop" if stopped else "eos" if answer.finish == "stop" else "length",
+            prompt_tokens=answer.prompt_tokens,
+            tokens_to_eos=answer.token_count,
+            tier=None,
+        )
+
+
+def count(value: Any, name: str) -> int:
+    """A number of tokens in an answer; raises RefusedRequest."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < UNSTATED:
+        raise RefusedRequest(f"its answer has {name}={shown(value)} where a number of tokens was expected")
+    return value
+
+
+def text_of(value: Any, name: str) -> str:
+    """A text in an answer; raises RefusedRequest."""
+    if not isinstance(value, str):
+        raise RefusedRequest(f"its answer has {name}={shown(value)} where text was expected")
+    return value

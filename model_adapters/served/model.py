@@ -1,0 +1,119 @@
+"""What all served engines share: a model without a network, and the decoding fields that an engine decides itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dare_bench.config import one_line
+from dare_bench.errors import CheckpointError, DecodingError, SaveError, UsageError
+from dare_bench.protocols import AdapterSettings
+from dare_bench.types import Capabilities, Decoding, LoopStats, ModelSpec, Prompt, Request, Sample
+
+
+class EngineSettings(BaseModel):
+    """``--engine-args``: how an engine is run or reached. None of them is a decoding field."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def read(cls, engine: str, values: Mapping[str, Any]) -> Any:
+        """The settings; raises UsageError, naming the known ones."""
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            known = ", ".join(cls.model_fields)
+            raise UsageError(f"--engine-args of {engine}: {one_line(error, 'them')}; known are {known}") from error
+
+
+class ServedModel(ABC):
+    """Implements :class:`dare_bench.protocols.LoadedModel` without a network. A subclass generates."""
+
+    network: Any | None = None
+    tokenizer: Any | None
+    spec: ModelSpec
+    capabilities = Capabilities()
+    weights_version = 0
+
+    @abstractmethod
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt; raises PromptError."""
+
+    @abstractmethod
+    def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
+        """All resolved decoding values; raises DecodingError for one that the engine cannot honor."""
+
+    @abstractmethod
+    def generate(
+        self, requests: Iterable[Request], *, max_rows: int | None = None, stats: LoopStats | None = None
+    ) -> Iterator[Sample]:
+        """Answer generate requests. ``max_rows``: requests at a time."""
+
+    def forwards(self, request: Request) -> int:
+        """The tokens of the answer: every forward pass writes at least one, those that only fill a cache aside."""
+        return (request.resolved or self.resolve(request.decoding)).gen_length
+
+    def is_as_opened(self) -> bool:
+        return self.weights_version == 0
+
+    # -- what an engine does not have ----------------------------------------------------------------------------
+
+    def _lacks(self, what: str) -> UsageError:
+        return UsageError(f"engine {self.spec.engine} gives no {what}; use --engine native (Python: engine='native')")
+
+    def resolve_likelihood(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        raise DecodingError(str(self._lacks("log-likelihoods")))
+
+    def score(
+        self, requests: Iterable[Request], *, max_rows: int | None = None, stats: LoopStats | None = None
+    ) -> Iterator[Sample]:
+        raise self._lacks("log-likelihoods")
+
+    def logits(self, ids: Sequence[int], block_length: int | None = None) -> NoReturn:
+        raise self._lacks("logits")
+
+    def save(self, path: str | Path, state_dict: Mapping[str, Any] | None = None) -> None:
+        raise SaveError(
+            f"{path}: engine {self.spec.engine} holds the weights; copy the folder that it was started with"
+        )
+
+    def read_weights(self, path: str | Path) -> None:
+        raise CheckpointError(f"engine {self.spec.engine} cannot replace its weights; open {path} with it instead")
+
+    def add_adapter(self, settings: AdapterSettings) -> None:
+        raise self._lacks("network to train")
+
+    def merge_adapter(self) -> None:
+        raise self._lacks("network to change")
+
+    def without_adapter(self) -> AbstractContextManager[None]:
+        raise self._lacks("network to change")
+
+
+def refuse_unserved(engine: str, decoding: Decoding) -> None:
+    """Refuse decoding values that no served engine can honor.
+
+    Raises:
+        DecodingError: it names the field, its value, and what to do.
+    """
+    recorded = [name for name in ("trajectory", "predictions") if getattr(decoding, name)]
+    refused = {
+        **dict.fromkeys(recorded, "it returns finished tokens only"),
+        **({"rng": "it draws its own random numbers"} if decoding.rng != "ours" else {}),
+        **({"early_stop": "it stops at an EOS"} if decoding.early_stop is False else {}),
+        **({"text_after_eos": "it stops at an EOS"} if decoding.text_after_eos != "cut" else {}),
+    }
+    for name, reason in refused.items():
+        raise cannot_honor(
+            engine, name, getattr(decoding, name), f"{reason}; leave the field out, or use --engine native"
+        )
+
+
+def cannot_honor(engine: str, name: str, value: Any, why: str) -> DecodingError:
+    """The refusal of a decoding value that an engine would ignore or change."""
+    return DecodingError(f"engine {engine} cannot honor {name}={value!r}: {why}")

@@ -1,0 +1,170 @@
+"""vLLM, or any server with OpenAI's interface: ``/v1/completions`` for text, ``/v1/chat/completions`` for messages.
+
+Sources: OpenAI's API reference; vLLM adds ``max_model_len`` to ``/v1/models``, and ``/version``. Only fields that
+OpenAI defines are sent: another one may be ignored by a server without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dare_bench.errors import EngineError, PromptError, UsageError, suggestion
+from dare_bench.model_adapters.served.http_model import (
+    UNSTATED,
+    Answer,
+    HttpDecoding,
+    HttpModel,
+    StreamedAnswer,
+    count,
+    text_of,
+)
+from dare_bench.model_adapters.served.server import HttpSettings, RefusedRequest, Server, shown
+from dare_bench.types import ModelSpec, Prompt
+
+_MAX_STOP = 4
+"""Stop strings that OpenAI's interface allows; more are applied here, to the finished text."""
+
+
+class TextAnswer(StreamedAnswer):
+    """Events of ``/v1/completions``."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._finish: Any = None
+        self._stopped_by: Any = None
+        self._usage: Mapping[str, Any] = {}
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        if isinstance(usage := event.get("usage"), dict):
+            self._usage = usage
+        choices = event.get("choices")
+        if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+            raise RefusedRequest(f"its answer has choices={shown(choices)} where a list of objects was expected")
+        for choice in choices[:1]:
+            self._parts.append(self._text(choice))
+            if choice.get("finish_reason") is not None:
+                self._finish = choice["finish_reason"]
+                self._stopped_by = choice.get("stop_reason", choice.get("matched_stop"))
+
+    def _text(self, choice: Mapping[str, Any]) -> str:
+        return text_of(choice.get("text"), "text")
+
+    def answer(self) -> Answer:
+        if self._finish not in ("stop", "length"):
+            raise RefusedRequest(f"its answer ended with finish_reason={shown(self._finish)}; allowed are stop, length")
+        return Answer(
+            text="".join(self._parts),
+            tokens=(),
+            token_count=count(self._usage.get("completion_tokens"), "usage.completion_tokens"),
+            prompt_tokens=count(self._usage.get("prompt_tokens"), "usage.prompt_tokens"),
+            finish=self._finish,
+            stopped_by=self._stopped_by if isinstance(self._stopped_by, str) else None,
+        )
+
+
+class ChatAnswer(TextAnswer):
+    """Events of ``/v1/chat/completions``."""
+
+    def _text(self, choice: Mapping[str, Any]) -> str:
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            raise RefusedRequest(f"its answer has delta={shown(delta)} where an object was expected")
+        return text_of(delta.get("content") or "", "delta.content")
+
+
+def is_messages(prompt: Prompt) -> bool:
+    """Is a prompt a list of chat messages?"""
+    return not isinstance(prompt, str) and bool(len(prompt)) and isinstance(prompt[0], Mapping)
+
+
+def chat_call(
+    model: str, prompt: Prompt, decoding: HttpDecoding, seed: int, more: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """The path and body of a request with messages."""
+    return "/v1/chat/completions", {**_common(model, decoding, seed), "messages": list(prompt), **more}
+
+
+def _common(model: str, decoding: HttpDecoding, seed: int) -> dict[str, Any]:
+    stop = [text for text in decoding.stop if text]
+    return {
+        "model": model,
+        "max_tokens": decoding.gen_length,
+        "temperature": decoding.temperature,
+        "top_p": decoding.top_p,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **({"stop": stop} if 0 < len(stop) <= _MAX_STOP else {}),
+        **({"seed": seed % 2**31} if decoding.temperature > 0 else {}),
+    }
+
+
+class OpenAIModel(HttpModel):
+    """A model that a server with OpenAI's interface holds."""
+
+    health = "/v1/models"
+
+    def __init__(
+        self, server: Server, name: str, facts: Mapping[str, Any], version: str | None, tokenizer: Path | None
+    ) -> None:
+        limit, self._name = facts.get("max_model_len"), name
+        self.content_hash = f"stated:{name}"
+        """All that the server states about its weights; nothing here has seen them."""
+        spec = ModelSpec(
+            family="unknown",
+            mask_id=None,
+            eos_ids=(),
+            eot_id=None,
+            pad_id=None,
+            vocab_size=UNSTATED,
+            context_limit=limit if type(limit) is int and limit > 0 else UNSTATED,
+            attention="causal",
+            dtype="unknown",
+            device="server",
+            engine="openai",
+            engine_version=version,
+        )
+        super().__init__(server, spec, tokenizer)
+
+    def call(
+        self, prompt: Prompt, decoding: Any, seed: int
+    ) -> tuple[str, dict[str, Any], Callable[[], StreamedAnswer]]:
+        if is_messages(prompt):
+            return *chat_call(self._name, prompt, decoding, seed, {}), ChatAnswer
+        if not prompt:
+            raise PromptError("empty prompt; the server needs at least one character")
+        text = prompt if isinstance(prompt, str) else list(prompt)
+        return "/v1/completions", {**_common(self._name, decoding, seed), "prompt": text}, TextAnswer
+
+
+def open_engine(
+    checkpoint: str, *, url: str, settings: Mapping[str, Any], tokenizer: Path | None = None
+) -> OpenAIModel:
+    """The model ``checkpoint`` of the server at ``url``.
+
+    Raises:
+        UsageError: unknown settings, or the server has no such model. EngineError: it cannot be reached.
+    """
+    address = url.rstrip("/").removesuffix("/v1")  # the base address of OpenAI's own client ends with it
+    server = Server("the server", address, HttpSettings.read("openai", settings))
+    listed = (server.get("/v1/models") or {}).get("data")
+    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
+        raise EngineError(f"{server}: /v1/models lists no models; has it OpenAI's interface?")
+    models = {str(entry.get("id")): entry for entry in listed}
+    if checkpoint not in models:
+        raise UsageError(
+            f"{server} has no model {checkpoint!r}{suggestion(checkpoint, models)}; give --model the name it serves"
+        )
+    return OpenAIModel(server, checkpoint, models[checkpoint], _version(server, models[checkpoint]), tokenizer)
+
+
+def _version(server: Server, facts: Mapping[str, Any]) -> str | None:
+    """The program behind the interface and its version, as far as it states them."""
+    owner = facts.get("owned_by")
+    try:
+        stated = (server.get("/version") or {}).get("version")
+    except EngineError:
+        stated = None
+    words = [shown(word) for word in (owner, stated) if isinstance(word, str) and word]
+    return " ".join(words)[:100] or None

@@ -1,0 +1,217 @@
+"""SGLang: diffusion models (SDAR, LLaDA2) and autoregressive ones over its own HTTP interface.
+
+Paths and fields were read from sglang 0.5.23: srt/entrypoints/http_server.py, srt/managers/io_struct.py,
+srt/sampling/sampling_params.py, srt/dllm/config.py. The unmasking algorithm, its threshold and its block length are
+fixed when the server is started (``--dllm-algorithm``, ``--dllm-algorithm-config``); a request cannot change them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar
+
+from dare_bench.errors import CheckpointError, EngineError, PromptError, UsageError
+from dare_bench.model_adapters.fields import NaturalNumber
+from dare_bench.model_adapters.served.http_model import (
+    UNSTATED,
+    Answer,
+    HttpDecoding,
+    HttpModel,
+    StreamedAnswer,
+    count,
+    text_of,
+)
+from dare_bench.model_adapters.served.model import cannot_honor
+from dare_bench.model_adapters.served.openai import ChatAnswer, chat_call, is_messages
+from dare_bench.model_adapters.served.server import HttpSettings, RefusedRequest, Server, shown
+from dare_bench.types import Capabilities, Decoding, ModelSpec, Prompt
+
+_SERVER_DECIDES = "it is fixed when the server is started: set it there with --dllm-algorithm-config"
+_OF_THE_SERVER = (
+    *("steps", "denoising_steps", "block_length", "cache", "algorithm", "algorithm_config"),
+    *("threshold", "confidence_threshold", "remasking", "remasking_strategy", "strategy", "minimal_topk"),
+    *("editing", "editing_threshold", "max_post_steps", "num_to_transfer"),
+)
+"""Our families' fields that the server has fixed."""
+_GREEDY = frozenset({"LowConfidence", "JointThreshold", "JointThresholdInDel"})
+"""dLLM algorithms that take the most probable token whatever temperature a request has."""
+
+
+class SGLangDecoding(HttpDecoding):
+    """``algorithm`` and ``algorithm_config`` are the server's: the name of its dLLM algorithm (None: it serves an
+    autoregressive model), and of the file with that algorithm's settings (None: SGLang's defaults)."""
+
+    top_k: NaturalNumber = 0
+    algorithm: str | None = None
+    algorithm_config: str | None = None
+
+
+class SGLangAnswer(StreamedAnswer):
+    """Events of ``/generate``. Each has the whole answer so far, or with ``incremental`` only what is new.
+    ``weights``: the version that the server stated when it was opened."""
+
+    def __init__(self, incremental: bool, weights: Any) -> None:
+        self._incremental, self._weights, self._text, self._tokens = incremental, weights, "", list[int]()
+        self._facts: Mapping[str, Any] = {}
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        text, tokens, facts = text_of(event.get("text"), "text"), event.get("output_ids"), event.get("meta_info")
+        if not isinstance(tokens, list):
+            raise RefusedRequest(f"its answer has output_ids={shown(tokens)} where token ids were expected")
+        if not isinstance(facts, dict):
+            raise RefusedRequest(f"its answer has meta_info={shown(facts)} where an object was expected")
+        self._text = self._text + text if self._incremental else text
+        self._tokens = [*self._tokens, *tokens] if self._incremental else tokens
+        self._facts = facts
+
+    def answer(self) -> Answer:
+        if (weights := self._facts.get("weight_version", self._weights)) != self._weights:
+            raise EngineError(
+                f"the server's weights changed from version {shown(self._weights)} to {shown(weights)} during the run;"
+                " the same command begins another run with them"
+            )
+        if not all(type(token) is int and token >= 0 for token in self._tokens):
+            raise RefusedRequest(f"its answer has output_ids={shown(self._tokens)} where token ids were expected")
+        finish = self._facts.get("finish_reason")
+        kind = finish.get("type") if isinstance(finish, dict) else None
+        if kind not in ("stop", "length"):
+            why = finish.get("message") or finish if isinstance(finish, dict) else finish
+            raise RefusedRequest(f"its answer did not finish: {shown(why)}")
+        matched = finish.get("matched") if isinstance(finish, dict) else None
+        return Answer(
+            text=self._text,
+            tokens=self._tokens,
+            token_count=count(self._facts.get("completion_tokens"), "completion_tokens"),
+            prompt_tokens=count(self._facts.get("prompt_tokens"), "prompt_tokens"),
+            finish=kind,
+            stopped_by=matched if isinstance(matched, str) else None,
+        )
+
+
+class SGLangModel(HttpModel):
+    """A model that an SGLang server holds. Its weights can be replaced from a folder that the server can read."""
+
+    decoding: ClassVar[type[HttpDecoding]] = SGLangDecoding
+    decided: ClassVar[Mapping[str, str]] = dict.fromkeys(_OF_THE_SERVER, _SERVER_DECIDES)
+    health = "/health"
+
+    def __init__(
+        self, server: Server, info: Mapping[str, Any], started: Mapping[str, Any], tokenizer: Path | None
+    ) -> None:
+        self._info, self._started = info, started
+        super().__init__(server, _spec(info, started), tokenizer)
+        self.capabilities = Capabilities(messages=self.tokenizer is None, weight_update=True)
+
+    @property
+    def content_hash(self) -> str:
+        """What the server states about its weights; nothing here has seen them."""
+        return f"stated:{self._info.get('model_path')}@{self._info.get('weight_version')}"
+
+    def _stated(self) -> Mapping[str, Any]:
+        config = self._started.get("dllm_algorithm_config")
+        return {
+            "algorithm": self._started.get("dllm_algorithm"),
+            "algorithm_config": PurePosixPath(config).name if isinstance(config, str) else None,
+        }
+
+    def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
+        resolved = super().resolve(decoding)
+        assert isinstance(resolved, SGLangDecoding)
+        if resolved.algorithm in _GREEDY:
+            ignored = {"temperature": 0, "top_p": 1, "top_k": 0}
+            for name, off in ignored.items():
+                if (value := getattr(resolved, name)) != off:
+                    why = f"its algorithm {resolved.algorithm} always takes the most probable token; leave it out"
+                    raise cannot_honor("sglang", name, value, why)
+        return resolved
+
+    def call(
+        self, prompt: Prompt, decoding: Any, seed: int
+    ) -> tuple[str, dict[str, Any], Callable[[], StreamedAnswer]]:
+        if is_messages(prompt):
+            more = {"top_k": decoding.top_k} if decoding.top_k else {}
+            return *chat_call(str(self._info.get("served_model_name")), prompt, decoding, seed, more), ChatAnswer
+        if not prompt:
+            raise PromptError("empty prompt; the server needs at least one token")
+        params = {
+            "max_new_tokens": decoding.gen_length,
+            "temperature": decoding.temperature,
+            "top_p": decoding.top_p,
+            "top_k": decoding.top_k or -1,
+            "stop": list(decoding.stop) or None,
+            "no_stop_trim": True,  # the text is cut here, as everywhere
+        }
+        text = {"text": prompt} if isinstance(prompt, str) else {"input_ids": list(prompt)}
+        body = {**text, "sampling_params": params, "stream": True}
+        incremental, weights = bool(self._started.get("incremental_streaming_output")), self._info.get("weight_version")
+        return "/generate", body, lambda: SGLangAnswer(incremental, weights)
+
+    def read_weights(self, path: str | Path) -> None:
+        """Have the server load the weights of a folder, by the path under which it sees it; raises CheckpointError."""
+        version = self.weights_version + 1
+        body = {"model_path": str(path), "weight_version": str(version), "flush_cache": True}
+        try:
+            done = self.server.post("/update_weights_from_disk", body)
+        except EngineError as error:
+            raise CheckpointError(f"{path}: {error}") from error
+        if done is None or done.get("success") is not True:
+            raise CheckpointError(f"{path}: {self.server} did not load it: {shown((done or {}).get('message'))}")
+        self._info = _model_info(self.server)
+        self.weights_version = version
+
+
+def _model_info(server: Server) -> dict[str, Any]:
+    return _first(server, "/model_info", "/get_model_info")
+
+
+def _first(server: Server, *paths: str) -> dict[str, Any]:
+    """The JSON object at the first of these paths that the server has; older servers have the last."""
+    for path in paths:
+        if (value := server.get(path)) is not None:
+            return value
+    raise EngineError(f"{server} has no {paths[0]}; is it an SGLang server? --engine openai needs less of it")
+
+
+def _spec(info: Mapping[str, Any], started: Mapping[str, Any]) -> ModelSpec:
+    architectures = info.get("architectures")
+    arch = architectures[0] if isinstance(architectures, list) and architectures else "unknown"
+    limit, version = started.get("context_length"), started.get("version")
+    return ModelSpec(
+        family=_FAMILIES.get(str(arch), "unknown"),
+        mask_id=None,
+        eos_ids=(),
+        eot_id=None,
+        pad_id=None,
+        vocab_size=UNSTATED,
+        context_limit=limit if type(limit) is int and limit > 0 else UNSTATED,
+        attention="block-causal" if started.get("dllm_algorithm") else "causal",
+        dtype="unknown",
+        device="server",
+        engine="sglang",
+        engine_version=version if isinstance(version, str) else None,
+    )
+
+
+_FAMILIES = {"SDARForCausalLM": "sdar", "SDARMoeForCausalLM": "sdar", "LLaDA2MoeModelLM": "llada2"}
+"""By the architecture that a server states."""
+
+
+def open_engine(
+    checkpoint: str, *, url: str, settings: Mapping[str, Any], tokenizer: Path | None = None
+) -> SGLangModel:
+    """The model that the SGLang server at ``url`` holds; ``checkpoint`` is its name there.
+
+    Raises:
+        UsageError: unknown settings, or the server holds another model. EngineError: it cannot be reached.
+    """
+    server = Server("SGLang", url, HttpSettings.read("sglang", settings))
+    info = _model_info(server)
+    names = [str(info.get(name)) for name in ("served_model_name", "model_path") if info.get(name)]
+    if not {checkpoint, PurePosixPath(checkpoint).name} & {*names, *(PurePosixPath(name).name for name in names)}:
+        raise UsageError(
+            f"{server} serves {' or '.join(map(shown, names))}, not {checkpoint!r}; give --model that name"
+        )
+    if info.get("is_generation") is False:
+        raise UsageError(f"{server}: {shown(names[0])} does not generate text; start the server with another model")
+    return SGLangModel(server, info, _first(server, "/server_info", "/get_server_info"), tokenizer)

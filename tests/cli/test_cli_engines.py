@@ -1,0 +1,75 @@
+"""``dare-bench eval --engine``: real tasks through lm-eval, and what a user reads where a server fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import served_engines
+from served_engines import StandIn
+
+from dare_bench.cli import main
+from dare_bench.model_adapters.served import server as http
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StandIn]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(http, "_FIRST_WAIT", 0.001)
+    monkeypatch.setattr(http, "_LONGEST_WAIT", 0.002)
+    with served_engines.openai() as running:
+        yield running
+
+
+def call(capsys: pytest.CaptureFixture[str], server: StandIn, *words: str) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of ``dare-bench eval`` with a server."""
+    common = ("--model", "qwen", "--tasks", "dare_arithmetic", "--limit", "2", "--gen-length", "16")
+    with pytest.raises(SystemExit) as left:
+        main(["eval", *common, "--engine", "openai", "--engine-url", server.url, *words])
+    out, err = capsys.readouterr()
+    code = left.value.code
+    return (code if isinstance(code, int) else 0 if code is None else 1), out, err
+
+
+def test_a_task_by_text_and_by_messages(server: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(capsys, server)
+    assert code == 0
+    assert "engine: openai vllm 0.11.0, which states its model; the content is unverified" in out
+    assert "tier unknown, openai vllm 0.11.0" in out and "forward passes not reported" in out
+    texts, server.asked = [body["prompt"] for body in server.asked], []
+    assert len(texts) == 2 and all(isinstance(text, str) for text in texts)
+    code, out, _ = call(capsys, server, "--apply-chat-template", "--system-instruction", "Be brief.")
+    assert code == 0
+    with pytest.raises(SystemExit) as left:
+        main(["score", str(Path(out.splitlines()[-1]).parent)])
+    assert left.value.code in (0, None), capsys.readouterr().err
+    assert "values of 2 documents" in capsys.readouterr().out
+    roles = [[message["role"] for message in body["messages"]] for body in server.asked]
+    assert roles == [["system", "user"]] * 2
+    assert sorted(body["messages"][1]["content"] for body in server.asked) == sorted(texts)
+
+
+def test_one_line_where_the_server_is_gone_or_settings_do_not_fit(
+    server: StandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, expected, named in (
+        (("--steps", "4"), 2, "engine openai has no decoding field 'steps'"),
+        (("--engine-args", "retrys=1"), 2, "'retrys' is not a field"),
+        (("--devices", "2"), 2, "--devices and --executor"),
+        (("--engine", "vllm"), 2, "unknown engine 'vllm'"),
+        (("--apply-chat-template", "llama"), 2, "the server renders the messages"),
+        (("--engine-url", "http://127.0.0.1:9", "--engine-args", "retries=0"), 1, "is it running?"),
+    ):
+        code, _, err = call(capsys, server, *words)
+        assert code == expected and named in err and "Traceback" not in err, err
+    assert not server.asked
+
+
+def test_what_a_server_says_is_escaped(server: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    server.faults = ["bad", "bad"]
+    code, out, err = call(capsys, server, "--engine-args", "retries=0", "--json")
+    assert code == 4 and "\x1b" not in out + err and "is broken" not in err
+    failures = json.loads(out)["dare_bench"]["failures"]
+    assert len(failures) == 2 and "the grammar is" in failures[0]["error"]

@@ -1,0 +1,401 @@
+"""Stand-ins for served engines: HTTP servers on 127.0.0.1 that answer as SGLang and vLLM do, and a package with
+lmdeploy's signatures. ``data/engines/*.json`` has the names that were read from the released packages; a field that is
+not among them is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import threading
+import time
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+DATA = Path(__file__).parent / "data" / "engines"
+SGLANG = json.loads((DATA / "sglang-0.5.23.json").read_text())
+LMDEPLOY = json.loads((DATA / "lmdeploy-0.18.0.json").read_text())
+CONTEXT = 512
+
+
+def reply(prompt: Any) -> str:
+    """The answer to a prompt: text, token ids or messages. It has stop strings and ends."""
+    text = prompt if isinstance(prompt, str) else json.dumps(prompt)
+    return f"answer to {len(text)} characters. STOP never shown"
+
+
+class StandIn(ThreadingHTTPServer):
+    """A server. ``faults``: what happens to the next requests for an answer, one entry each, before answers go on:
+
+    ``refuse`` the connection is closed without a byte; ``half`` it is closed within an answer; ``hang`` nothing comes
+    for ``patience`` seconds; ``busy`` status 503; ``nonsense`` no JSON; ``html`` a page with status 200; ``bad`` status
+    400; ``key`` status 401; ``wrong`` JSON of other types. ``dead``: nothing is answered any more. ``asked``: the
+    bodies of all requests for an answer; ``most``: the most that were answered at one time.
+    """
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, kind: type[BaseHTTPRequestHandler], delay: float = 0.0) -> None:
+        super().__init__(("127.0.0.1", 0), kind)
+        self.delay, self.patience, self.dead, self.key = delay, 5.0, False, ""
+        self.faults: list[str] = []
+        self.asked: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.most, self._now, self.lock = 0, 0, threading.Lock()
+        self.facts: dict[str, Any] = {}
+        self.started: dict[str, Any] = {}
+        self.loads: Callable[[Mapping[str, Any]], str] = lambda body: ""
+        """An error about a folder of weights to load; empty: it loads."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that went away are no news."""
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        with self.lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+        try:
+            time.sleep(self.delay)
+            yield
+        finally:
+            with self.lock:
+                self._now -= 1
+
+
+class Handler(BaseHTTPRequestHandler):
+    """What both kinds share."""
+
+    server: StandIn
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""
+
+    def json(self, value: Any, status: int = 200) -> None:
+        self.raw(json.dumps(value).encode(), "application/json", status)
+
+    def raw(self, data: bytes, kind: str, status: int = 200) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def events(self, events: Sequence[Mapping[str, Any]], whole: bool = True) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        lines = [f"data: {json.dumps(event)}\n\n" for event in events] + ["data: [DONE]\n\n"]
+        for line in lines if whole else lines[: len(lines) // 2]:
+            data = line.encode()
+            self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+            self.wfile.flush()
+        if whole:
+            self.wfile.write(b"0\r\n\r\n")
+        else:
+            self.close_connection = True
+
+    def do_GET(self) -> None:
+        if self.server.dead:
+            self.close_connection = True
+        elif (value := self.fact(self.path)) is None:
+            self.json({"detail": "Not Found"}, 404)
+        else:
+            self.json(value)
+
+    def do_POST(self) -> None:
+        server, raw = self.server, self.rfile.read(int(self.headers["Content-Length"]))
+        body = json.loads(raw)
+        server.headers.append(dict(self.headers))
+        with server.lock:
+            fault = server.faults.pop(0) if server.faults else ""
+            server.asked.append(body)
+        if server.dead or fault == "refuse":
+            self.close_connection = True
+        elif fault == "hang":
+            time.sleep(server.patience)
+            self.close_connection = True
+        elif fault == "busy":
+            self.json({"error": {"message": "no room", "code": 503}}, 503)
+        elif fault == "bad":
+            self.json({"error": {"message": "the grammar is \x1b[31mbroken"}}, 400)
+        elif fault == "key" or (server.key and self.headers.get("Authorization") != f"Bearer {server.key}"):
+            self.json({"error": "Unauthorized"}, 401)
+        elif fault == "nonsense":
+            self.raw(b"data: 8 < 9\n\n", "text/event-stream")
+        elif fault == "html":
+            self.raw(b"<html>welcome</html>", "text/html")
+        elif fault == "wrong":
+            self.raw(b'data: {"text": 5, "choices": "none"}\n\ndata: [DONE]\n\n', "text/event-stream")
+        else:
+            with server.busy():
+                self.answer(body, whole=fault != "half")
+
+    def fact(self, path: str) -> Any:
+        raise NotImplementedError
+
+    def answer(self, body: dict[str, Any], whole: bool) -> None:
+        raise NotImplementedError
+
+    def refused(self, body: Mapping[str, Any], known: Collection[str]) -> bool:
+        """Refuse a field that the real server does not have."""
+        strange = sorted(set(body) - set(known))
+        if strange:
+            self.json({"error": {"message": f"unknown fields {strange}"}}, 400)
+        return bool(strange)
+
+    def cut(self, prompt: Any, limit: int, stop: Sequence[str], keep: bool) -> tuple[str, str, str | None]:
+        """Text, finish reason, and the stop string."""
+        text = reply(prompt)
+        found = min((text.find(s) for s in stop if s in text), default=-1)
+        matched = next((s for s in stop if s in text), None)
+        if found >= 0:
+            return text[: found + (len(matched or "") if keep else 0)], "stop", matched
+        return (text, "stop", None) if len(text) <= limit else (text[:limit], "length", None)
+
+
+class SGLangHandler(Handler):
+    """Of sglang 0.5.23; a token is a character."""
+
+    def fact(self, path: str) -> Any:
+        server = self.server
+        return {"/model_info": server.facts, "/server_info": server.started, "/health": {}}.get(path)
+
+    def answer(self, body: dict[str, Any], whole: bool) -> None:
+        if self.path == "/update_weights_from_disk":
+            self._load(body)
+        elif self.path == "/v1/chat/completions":
+            if not self.refused(body, SGLANG["ChatCompletionRequest"]):
+                openai_answer(self, body, body["messages"], whole, chat=True)
+        elif self.path != "/generate":
+            self.json({"detail": "Not Found"}, 404)
+        elif not self.refused(body, SGLANG["GenerateReqInput"]):
+            self._generate(body, whole)
+
+    def _load(self, body: dict[str, Any]) -> None:
+        if self.refused(body, SGLANG["UpdateWeightFromDiskReqInput"]):
+            return
+        reason = self.server.loads(body)
+        if not reason:
+            self.server.facts |= {"model_path": body["model_path"], "weight_version": body["weight_version"]}
+        self.json({"success": not reason, "message": reason, "num_paused_requests": 0}, 400 if reason else 200)
+
+    def _generate(self, body: dict[str, Any], whole: bool) -> None:
+        params = body["sampling_params"]
+        prompt = body.get("text") if body.get("text") is not None else body["input_ids"]
+        if self.refused(params, SGLANG["SamplingParams"]):
+            return
+        if len(prompt) + params["max_new_tokens"] > CONTEXT:
+            self.json({"error": {"message": f"The input ({len(prompt)} tokens) is longer than the context"}}, 400)
+            return
+        text, kind, matched = self.cut(prompt, params["max_new_tokens"], params.get("stop") or (), keep=True)
+        finish = (
+            {"type": "length", "length": len(text)} if kind == "length" else {"type": "stop", "matched": matched or 2}
+        )
+        version, delta = self.server.facts["weight_version"], bool(self.server.started["incremental_streaming_output"])
+        events, step = [], max(1, len(text) // 3)
+        for end in [*range(step, len(text), step), len(text)]:
+            part = text[end - step if end - step >= 0 else 0 : end] if delta and end < len(text) else text[:end]
+            if delta and end == len(text):
+                part = text[((end - 1) // step) * step :]
+            events.append({
+                "text": part, "output_ids": [ord(c) for c in part],
+                "meta_info": {
+                    "id": "x", "finish_reason": finish if end == len(text) else None, "prompt_tokens": len(prompt),
+                    "completion_tokens": end, "weight_version": version, "cached_tokens": 0,
+                },
+            })  # fmt: skip
+        self.events(events, whole)
+
+
+class OpenAIHandler(Handler):
+    """vLLM's answers to OpenAI's fields; a token is a character."""
+
+    COMPLETION = frozenset({
+        "model", "prompt", "best_of", "echo", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n",
+        "presence_penalty", "seed", "stop", "stream", "stream_options", "suffix", "temperature", "top_p", "user",
+    })  # fmt: skip
+    """The fields of OpenAI's API reference."""
+
+    def fact(self, path: str) -> Any:
+        return {"/v1/models": self.server.facts, "/version": self.server.started}.get(path)
+
+    def answer(self, body: dict[str, Any], whole: bool) -> None:
+        chat = self.path == "/v1/chat/completions"
+        known = [*(name for name in self.COMPLETION if not chat or name != "prompt"), *(["messages"] if chat else [])]
+        if self.path not in ("/v1/completions", "/v1/chat/completions"):
+            self.json({"detail": "Not Found"}, 404)
+        elif body["model"] not in [entry["id"] for entry in self.server.facts["data"]]:
+            self.json({"error": {"message": f"The model `{body['model']}` does not exist.", "code": 404}}, 404)
+        elif not self.refused(body, known):
+            openai_answer(self, body, body["messages" if chat else "prompt"], whole, chat)
+
+
+def openai_answer(handler: Handler, body: Mapping[str, Any], prompt: Any, whole: bool, chat: bool) -> None:
+    """Stream an answer in OpenAI's words."""
+    size = len(json.dumps(prompt)) if chat else len(prompt)
+    if size + body["max_tokens"] > CONTEXT:
+        handler.json({"error": {"message": f"maximum context length is {CONTEXT} tokens", "code": 400}}, 400)
+        return
+    text, finish, matched = handler.cut(prompt, body["max_tokens"], body.get("stop") or (), keep=False)
+    middle = len(text) // 2
+    parts: list[dict[str, Any]] = [
+        {"delta": {"content": p}} if chat else {"text": p} for p in (text[:middle], text[middle:])
+    ]
+    events = [{"choices": [{"index": 0, **part, "finish_reason": None}], "usage": None} for part in parts]
+    events[-1]["choices"][0] |= {"finish_reason": finish, "stop_reason": matched}  # type: ignore[index]
+    usage = {"prompt_tokens": size, "completion_tokens": len(text), "total_tokens": size + len(text)}
+    handler.events([*events, {"choices": [], "usage": usage}], whole)
+
+
+@contextlib.contextmanager
+def running(server: StandIn) -> Iterator[StandIn]:
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextlib.contextmanager
+def sglang(**options: Any) -> Iterator[StandIn]:
+    """A server of sglang with SDAR and the algorithm LowConfidence."""
+    server = StandIn(SGLangHandler, **options)
+    server.facts = dict.fromkeys(SGLANG["model_info"]) | {
+        "model_path": "/models/SDAR-1.7B-Chat", "served_model_name": "JetLM/SDAR-1.7B-Chat", "is_generation": True,
+        "weight_version": "default", "model_type": "sdar", "architectures": ["SDARForCausalLM"],
+    }  # fmt: skip
+    server.started = {
+        "version": "0.5.23", "dllm_algorithm": "LowConfidence", "dllm_algorithm_config": None,
+        "context_length": CONTEXT, "incremental_streaming_output": False,
+    }  # fmt: skip
+    with running(server):
+        yield server
+
+
+@contextlib.contextmanager
+def openai(**options: Any) -> Iterator[StandIn]:
+    """A server of vLLM with one model."""
+    server = StandIn(OpenAIHandler, **options)
+    card = {"id": "qwen", "object": "model", "owned_by": "vllm", "root": "Qwen/Qwen2.5-7B", "max_model_len": CONTEXT}
+    server.facts, server.started = {"object": "list", "data": [card]}, {"version": "0.11.0"}
+    with running(server):
+        yield server
+
+
+# -- lmdeploy --------------------------------------------------------------------------------------------------------
+
+
+class RequestError(RuntimeError):
+    """As lmdeploy's: ``code`` has one of the recorded values."""
+
+    def __init__(self, code: str, message: str = "") -> None:
+        assert code in LMDEPLOY["ErrorCode"]
+        super().__init__(message)
+        self.code, self.message = types.SimpleNamespace(value=code), message
+
+
+class _Engine:
+    """The asynchronous engine: an answer takes ``delay`` seconds, and is the prompt's tokens reversed."""
+
+    def __init__(self, package: Any, path: str, config: Any) -> None:
+        self.package, self.config = package, config
+
+    async def preprocess(
+        self, messages, session_id, gen_config=None, tools=None, reasoning_effort=None, do_preprocess=True,
+        adapter_name=None, input_ids=None, enable_thinking=None, chat_template_kwargs=None, media_io_kwargs=None,
+        mm_processor_kwargs=None, **kwargs,
+    ):  # fmt: skip
+        if (messages is not None) ^ (input_ids is None):
+            raise RequestError("invalid_request", "exactly one of messages and input_ids")
+        if len(input_ids) >= 100:
+            raise RequestError("context_length_exceeded", "too long for the session")
+        return types.SimpleNamespace(input_ids=input_ids, config=gen_config)
+
+    async def generate(self, request, stream_response=True):
+        package = self.package
+        package.running += 1
+        package.most = max(package.most, package.running)
+        package.configs.append((self.config, request.config))
+        try:
+            await asyncio.sleep(package.delay)
+            if request.input_ids[0] in package.fails:
+                raise package.fails.pop(request.input_ids[0])
+            tokens = request.input_ids[::-1][: request.config.max_new_tokens]
+            finish = "stop" if len(tokens) < request.config.max_new_tokens else "length"
+            for part, reason in ((tokens[:1], None), (tokens[1:], finish)):
+                yield package.GenOut("", len(request.input_ids), len(tokens), finish_reason=reason, token_ids=part)
+        finally:
+            package.running -= 1
+
+
+class _Loop:
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+
+    def close(self) -> None:
+        if not self.loop.is_closed():
+            if self.thread.is_alive():
+                self.loop.call_soon_threadsafe(self.loop.stop)
+                self.thread.join()
+            if left := [task for task in asyncio.all_tasks(self.loop) if task.cancel()]:
+                self.loop.run_until_complete(asyncio.wait(left))
+            self.loop.close()
+
+
+class _Pipeline:
+    def __init__(self, package: Any, path: str, config: Any) -> None:
+        self.async_engine, self.internal_thread = _Engine(package, path, config), _Loop()
+        self.backend_config = config if package.is_pytorch else types.SimpleNamespace(session_len=None)
+        self._package, self._sessions = package, 0
+        package.opened.append(self)
+
+    def session(self) -> int:
+        self._sessions += 1
+        return self._sessions
+
+    def close(self) -> None:
+        self.internal_thread.close()
+        self._package.opened.remove(self)
+
+
+def lmdeploy() -> Any:
+    """A package with the recorded names and defaults.
+
+    ``delay``: seconds of an answer; ``fails``: exceptions of the next answers, by first token; ``is_pytorch``: does the
+    PyTorch engine open, or TurboMind? ``opened``: pipelines that are open; ``configs``: engine and generation config of
+    each answer.
+    """
+    package: Any = types.SimpleNamespace(__version__="0.18.0", delay=0.0, running=0, most=0, is_pytorch=True)
+    package.configs, package.opened, package.fails = [], [], {}
+    for name in ("PytorchEngineConfig", "GenerationConfig"):
+        fields = [(field, Any, dataclasses.field(default=value)) for field, value in LMDEPLOY[name].items()]
+        setattr(package, name, dataclasses.make_dataclass(name, fields))
+    fields = [(name, Any, dataclasses.field(default=None)) for name in LMDEPLOY["GenOut"]]
+    package.GenOut = dataclasses.make_dataclass("GenOut", fields)
+
+    def pipeline(
+        model_path, backend_config=None, chat_template_config=None, log_level="WARNING", max_log_len=None,
+        trust_remote_code=False, speculative_config=None, allowed_media_domains=None, **kwargs,
+    ):  # fmt: skip
+        return _Pipeline(package, model_path, backend_config)
+
+    package.pipeline = pipeline
+    return package

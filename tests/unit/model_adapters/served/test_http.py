@@ -1,0 +1,288 @@
+"""Servers that are busy, hang, die or answer nonsense; what is sent to them, and what they may decide."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import served_engines
+from served_engines import StandIn, reply
+
+from dare_bench.errors import CheckpointError, DecodingError, EngineError, UsageError
+from dare_bench.loading import load
+from dare_bench.model_adapters.served import server as http
+from dare_bench.types import Generation, Request, Sample
+
+SERVERS = {"sglang": served_engines.sglang, "openai": served_engines.openai}
+NAMES = {"sglang": "JetLM/SDAR-1.7B-Chat", "openai": "qwen"}
+NUMBER = 6
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries follow at once."""
+    monkeypatch.setattr(http, "_FIRST_WAIT", 0.001)
+    monkeypatch.setattr(http, "_LONGEST_WAIT", 0.002)
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest) -> Iterator[StandIn]:
+    with SERVERS[request.param]() as running:
+        yield running
+
+
+@pytest.fixture
+def sglang() -> Iterator[StandIn]:
+    with served_engines.sglang() as running:
+        yield running
+
+
+@pytest.fixture
+def openai() -> Iterator[StandIn]:
+    with served_engines.openai() as running:
+        yield running
+
+
+def opened(server: StandIn, **args: Any) -> Any:
+    engine = "sglang" if "dllm_algorithm" in server.started else "openai"
+    settings = {"retries": 1, "timeout": 5, **args}
+    return load(NAMES[engine], engine=engine, engine_url=server.url, engine_args=settings).loaded
+
+
+def asked(prompt: Any = "how many", number: int = NUMBER, **decoding: Any) -> list[Request]:
+    return [Request(f"r{i}", "generate", prompt, decoding={"gen_length": 64, **decoding}) for i in range(number)]
+
+
+def answer_of(sample: Sample) -> Generation:
+    assert isinstance(sample.answer, Generation), sample.error
+    return sample.answer
+
+
+@pytest.mark.parametrize("fault", ["refuse", "half", "busy"])
+def test_a_lost_answer_is_asked_for_again(server: StandIn, fault: str) -> None:
+    model = opened(server, retries=2)  # both faults may meet one request
+    server.faults = [fault, fault]
+    samples = list(model.generate(asked(), max_rows=2))
+    assert {answer_of(sample).text for sample in samples} == {reply("how many")} and len(samples) == NUMBER
+    assert len(server.asked) == NUMBER + 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        ("half", "the stream ended in the middle|closed the connection"),
+        ("refuse", "closed the connection"),
+        ("busy", "status 503: no room"),
+        ("hang", "no answer within the timeout"),
+        ("nonsense", "answered 8 < 9 where JSON was expected"),
+        ("html", "no stream of events"),
+        ("wrong", "where (text|a list of objects) was expected"),
+        ("bad", "status 400: the grammar is"),
+    ],
+)
+def test_what_stays_unanswered_is_a_failure_that_names_its_cause(server: StandIn, fault: str, named: str) -> None:
+    model = opened(server, retries=0, timeout=0.3)
+    server.faults, server.patience = [fault], 1.0
+    samples = list(model.generate(asked(), max_rows=1))
+    failed = [sample for sample in samples if sample.error is not None]
+    assert len(samples) == NUMBER and len(failed) == 1
+    with pytest.raises(AssertionError, match=named):
+        answer_of(failed[0])
+
+
+def test_a_server_that_dies_ends_the_pass_after_what_was_finished(server: StandIn) -> None:
+    model = opened(server)
+    finished = []
+    with pytest.raises(
+        EngineError, match=r"at http://127.0.0.1:\d+: .* does not answer either; finished answers are kept"
+    ):
+        for sample in model.generate(asked(number=20), max_rows=2):
+            finished.append(sample)
+            server.dead = len(finished) >= 3
+    assert all(answer_of(sample) for sample in finished) and 3 <= len(finished) < 20
+    server.dead = False
+    assert len(list(model.generate(asked()))) == NUMBER
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    with served_engines.openai() as server:
+        url = server.url
+    with pytest.raises(EngineError, match=f"{url}: no connection .*is it running"):
+        load("qwen", engine="openai", engine_url=url, engine_args={"retries": 1})
+
+
+def test_many_requests_are_in_flight_and_no_more_than_asked_for(server: StandIn) -> None:
+    model, server.delay = opened(server), 0.05
+    begin = time.perf_counter()
+    assert len(list(model.generate(asked(number=24), max_rows=8))) == 24
+    assert 2 <= server.most <= 8 and time.perf_counter() - begin < 24 * 0.05
+
+
+def test_the_key_is_sent_and_a_refused_one_ends_the_pass(server: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.key = "s3cret"
+    model = opened(server)
+    with pytest.raises(EngineError, match="DARE_BENCH_API_KEY") as refused:
+        list(model.generate(asked()))
+    monkeypatch.setenv("DARE_BENCH_API_KEY", "s3cret")
+    model = opened(server)
+    assert len(list(model.generate(asked()))) == NUMBER
+    assert "s3cret" not in f"{refused.value} {vars(model)['spec']} {model.server}"
+
+
+def test_a_key_that_cannot_be_sent_is_not_shown(server: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DARE_BENCH_API_KEY", "s3cret\x01é")
+    with pytest.raises(UsageError, match="DARE_BENCH_API_KEY has characters") as refused:
+        opened(server)
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("127.0.0.1:30000", "expected http://"),
+        ("ftp://host", "expected http://"),
+        ("http://user:word@host", "no user, password"),
+        ("http://host?key=word", "no user, password"),
+        ("http://host:99999", "expected http://"),
+    ],
+)
+def test_an_address_is_checked_and_holds_no_secret(url: str, named: str) -> None:
+    with pytest.raises(UsageError, match=named) as refused:
+        load("qwen", engine="openai", engine_url=url)
+    assert "word@" not in str(refused.value) and "key=word" not in str(refused.value)
+
+
+def test_another_model_is_refused(server: StandIn) -> None:
+    engine = "sglang" if "dllm_algorithm" in server.started else "openai"
+    with pytest.raises(UsageError, match=r"give --model (that|the) name"):
+        load("gpt-2", engine=engine, engine_url=server.url, engine_args={"retries": 0})
+
+
+def test_opening_settings_that_do_not_fit_the_engine(server: StandIn) -> None:
+    for settings, named in (
+        ({"engine": "openai"}, "needs the address"),
+        ({"engine": "openia", "engine_url": server.url}, "unknown engine 'openia'; closest: openai"),
+        ({"engine": "openai", "engine_url": server.url, "dtype": "float16"}, "started with its own"),
+        (
+            {"engine": "openai", "engine_url": server.url, "engine_args": {"timeot": 3}},
+            "'timeot' is not a field of them",
+        ),
+        ({"engine_url": server.url}, "engine native runs here"),
+        ({"engine_args": {"tp": 2}}, "engine native has none"),
+        ({"engine": "lmdeploy", "engine_url": server.url}, "engine lmdeploy runs here"),
+    ):
+        with pytest.raises(UsageError, match=named):
+            load("qwen", **settings)  # type: ignore[arg-type]
+
+
+# -- SGLang ----------------------------------------------------------------------------------------------------------
+
+
+def test_sglang_states_its_model_sampler_and_version(sglang: StandIn) -> None:
+    sglang.started["dllm_algorithm_config"] = "/etc/dllm/fast.yaml"
+    model = opened(sglang)
+    assert (model.spec.engine_version, model.spec.family, model.spec.context_limit) == ("0.5.23", "sdar", 512)
+    assert model.content_hash == "stated:/models/SDAR-1.7B-Chat@default"
+    recorded = model.resolve({}).model_dump()
+    assert (recorded["algorithm"], recorded["algorithm_config"]) == ("LowConfidence", "fast.yaml")
+
+
+def test_sglang_refuses_what_its_server_or_algorithm_decides(sglang: StandIn) -> None:
+    model = opened(sglang)
+    for field, value in (("steps", 4), ("threshold", 0.9), ("block_length", 8), ("denoising_steps", 2)):
+        with pytest.raises(DecodingError, match=f"cannot honor {field}={value}: .*--dllm-algorithm-config"):
+            model.resolve({field: value})
+    for field, value in (("temperature", 0.7), ("top_p", 0.9), ("top_k", 5)):
+        with pytest.raises(DecodingError, match=f"{field}={value}: its algorithm LowConfidence always takes"):
+            model.resolve({field: value})
+    for field, value in (("rng", "reference"), ("early_stop", False), ("text_after_eos", "keep"), ("mask_id", 3)):
+        with pytest.raises(DecodingError, match=f"sglang cannot honor {field}="):
+            model.resolve({field: value})
+    sglang.started["dllm_algorithm"] = None  # an autoregressive model
+    assert opened(sglang).resolve({"temperature": 0.7, "top_k": 5}).temperature == 0.7
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+def test_both_kinds_of_sglang_streams(sglang: StandIn, incremental: bool) -> None:
+    sglang.started["incremental_streaming_output"] = incremental
+    (sample,) = opened(sglang).generate(asked([5, 6, 7], 1, stop=["STOP"]))
+    answer, whole = answer_of(sample), reply([5, 6, 7])
+    assert answer.text == whole[: whole.index("STOP")] and answer.finish_reason == "stop"
+    assert bytes(answer.tokens).decode() == whole[: whole.index("STOP") + 4]
+    body = sglang.asked[0]
+    assert body["input_ids"] == [5, 6, 7] and body["sampling_params"]["temperature"] == 0
+    (sample,) = opened(sglang).generate(asked("x", 1, gen_length=5))
+    assert answer_of(sample).finish_reason == "length" and len(answer_of(sample).tokens) == 5
+
+
+def test_weights_that_change_during_a_pass_end_it(sglang: StandIn) -> None:
+    model = opened(sglang)
+    sglang.facts["weight_version"] = "2"
+    with pytest.raises(EngineError, match="changed from version default to 2"):
+        list(model.generate(asked(number=1)))
+
+
+def test_sglang_loads_weights_from_a_folder(sglang: StandIn) -> None:
+    model = opened(sglang)
+    model.read_weights("/shared/step-10")
+    assert model.weights_version == 1 and model.content_hash == "stated:/shared/step-10@1"
+    assert answer_of(next(iter(model.generate(asked(number=1))))).weights_version == 1
+    sglang.loads = lambda body: "no such folder"
+    with pytest.raises(CheckpointError, match="no such folder"):
+        model.read_weights("/shared/step-20")
+    assert model.weights_version == 1
+
+
+# -- OpenAI's interface ----------------------------------------------------------------------------------------------
+
+
+def test_openai_gets_text_and_messages_by_their_own_paths(openai: StandIn) -> None:
+    model, messages = opened(openai), [{"role": "user", "content": "hello"}]
+    samples = list(model.generate([*asked("hello", 1, temperature=0.5), *asked(messages, 1)], max_rows=1))
+    assert [answer_of(sample).text for sample in samples] == [reply("hello"), reply(messages)[:64]]
+    text, chat = openai.asked
+    assert text["prompt"] == "hello" and text["seed"] == 0 and "messages" not in text
+    assert chat["messages"] == messages and "seed" not in chat and chat["max_tokens"] == 64
+    assert model.spec.engine_version == "vllm 0.11.0" and model.content_hash == "stated:qwen"
+    assert answer_of(samples[0]).tokens_to_eos == len(reply("hello")) and answer_of(samples[0]).tier is None
+
+
+def test_only_openais_own_fields_are_offered(openai: StandIn) -> None:
+    model = opened(openai)
+    for field in ("top_k", "steps", "cache"):
+        with pytest.raises(DecodingError, match=f"no decoding field '{field}'"):
+            model.resolve({field: 1})
+
+
+def test_more_stop_strings_than_openai_takes_are_applied_here(openai: StandIn) -> None:
+    (sample,) = opened(openai).generate(asked(number=1, stop=["a b", "c d", "e f", "g h", "STOP"]))
+    assert "stop" not in openai.asked[0]
+    assert answer_of(sample).text == reply("how many").partition("STOP")[0]
+
+
+def test_an_address_of_something_else_is_named(openai: StandIn) -> None:
+    with pytest.raises(EngineError, match="/model_info; is it an SGLang server"):
+        load("qwen", engine="sglang", engine_url=openai.url, engine_args={"retries": 0})
+    openai.facts = {"object": "list"}
+    with pytest.raises(EngineError, match="lists no models"):
+        load("qwen", engine="openai", engine_url=openai.url, engine_args={"retries": 0})
+
+
+def test_prompts_are_token_ids_where_the_tokenizer_is_here(openai: StandIn) -> None:
+    model = opened(openai, tokenizer="tiny-llada")
+    list(model.generate(asked("2 + 3", 1)))
+    assert openai.asked[0]["prompt"] == model.encode("2 + 3") != []
+    assert not model.capabilities.messages
+
+
+def test_the_python_api_takes_text_messages_and_lists(openai: StandIn) -> None:
+    model = load("qwen", engine="openai", engine_url=openai.url, engine_args={"retries": 0})
+    messages = [{"role": "user", "content": "hello"}]
+    assert [answer.text for answer in model.generate(["hello", messages], gen_length=64)] == [
+        reply("hello"),
+        reply(messages)[:64],
+    ]
+    assert json.loads(json.dumps(model.load_settings))["engine"] == "openai"

@@ -13,6 +13,10 @@ from dare_bench.leaderboards.entries import BoardEntry, settings_line
 from dare_bench.runs.scores import Score
 
 BADGES = {
+    "external": (
+        "external",
+        "Written by the own command of lm-eval or OpenCompass: not all settings are known, so the row is not ranked.",
+    ),
     "running": ("not finished", "The run is not finished; the same command resumes it."),
     "incomplete": (
         "incomplete",

@@ -73,6 +73,7 @@ def _write(site: Site, entry: BoardEntry, values: Mapping[str, Any]) -> None:
         answers=_answers(block) if block else ([], []),
         recipes=[_recipe(run, recipe) for recipe in block.recipes] if block else [],
         trainings=[_training(training) for training in trainings(entry.lineage)],
+        settings_table=settings_table,
         decoding=settings_table({name: task.decoding for name, task in tasks.items() if task.decoding}),
         likelihood=settings_table({name: task.likelihood for name, task in tasks.items() if task.likelihood}),
     )

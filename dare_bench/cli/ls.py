@@ -206,7 +206,7 @@ def runs(
     json: _Json = False,
 ) -> None:
     """List run directories with their scores."""
-    from dare_bench.runs.reader import find_runs
+    from dare_bench.analysis.opening import find_runs
 
     listed = find_runs(root, echo_error)
     if json:

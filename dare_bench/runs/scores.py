@@ -11,7 +11,7 @@ from typing import Any
 
 from dare_bench.formatting import interval_text, score_text
 from dare_bench.runs.results import members, metric_keys, stderr_of, value_range
-from dare_bench.runs.schema import Block, TaskBlock
+from dare_bench.runs.schema import UNKNOWN, Block, TaskBlock
 from dare_bench.types import Decoding, Tier
 
 HEADLINE = (
@@ -71,6 +71,11 @@ class Score:
     def interval(self) -> str:
         """The interval with its unit."""
         return interval_text(self.lo, self.hi, is_share(self))
+
+    @property
+    def tier_text(self) -> str:
+        """The tier, "unknown" for a score of an external result; empty where older runs record none."""
+        return self.tier or (UNKNOWN if self.fingerprint == UNKNOWN else "")
 
     @property
     def key(self) -> str:

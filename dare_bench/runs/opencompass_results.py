@@ -1,0 +1,331 @@
+"""Results of OpenCompass's own command as external runs, one for each model.
+
+OpenCompass writes ``<date>/{configs,predictions,results,summary}``: for each model a folder of ``predictions`` and of
+``results``, with one JSON file for each data set. Averages over data sets (``summary``) are not read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dare_bench.errors import RunError
+from dare_bench.opencompass_numbers import (
+    as_share,
+    detail_rows,
+    higher_is_better,
+    in_unit_of,
+    mean,
+    numbers,
+    unclear,
+    verdicts,
+)
+from dare_bench.reading import read_json
+from dare_bench.runs.external import ExternalRun, Intervals
+from dare_bench.runs.field_types import check
+from dare_bench.runs.index import DocumentIndex, LoadedIndex
+from dare_bench.runs.lines import LoggedLine
+from dare_bench.runs.opencompass_config import OpenCompassConfig, read_config
+from dare_bench.runs.run_files import own_file
+from dare_bench.runs.schema import UNKNOWN
+
+RESULTS, PREDICTIONS = "results", "predictions"
+PARTS = (RESULTS, PREDICTIONS, "configs", "summary", "logs")
+"""The folders of one run of OpenCompass."""
+_DATE = re.compile(r"\d{8}_\d{6}")
+_KEPT_NAME = 180
+
+
+@dataclass(frozen=True, slots=True)
+class DataSetFiles:
+    """The files of one data set: the evaluator's result, and the predictions (None if they were not kept)."""
+
+    result: Path
+    predictions: Path | None
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataSetScores:
+    """``totals`` are shares where that is known; ``values`` are the documents' (one each, the mean over repeats)."""
+
+    totals: dict[str, float]
+    values: dict[str, list[float]]
+    n: int
+    notes: list[str]
+
+
+class OpenCompassRun(ExternalRun):
+    """One model's folder of results."""
+
+    without_samples = "OpenCompass writes them to predictions/, beside results/"
+
+    def __init__(
+        self,
+        path: Path,
+        files: dict[str, DataSetFiles],
+        results: dict[str, Any],
+        block: Mapping[str, Any],
+        intervals: Intervals,
+    ) -> None:
+        super().__init__(path, results, block, intervals)
+        self._files = files
+
+    @property
+    def result_files(self) -> list[Path]:
+        return [file.result for file in self._files.values()]
+
+    def samples_file(self, task: str) -> Path | None:
+        return self._files[task].predictions if task in self._files else None
+
+    def traces_file(self, task: str) -> None:
+        """OpenCompass writes none."""
+
+    def samples(self, task: str) -> Iterator[dict[str, Any]]:
+        self._check(task, self.tasks)
+        return iter(_rows(self._files[task], task) if self.samples_file(task) else ())
+
+    def index(self, task: str) -> DocumentIndex | None:
+        self._check(task, self.tasks)
+        return LoadedIndex(task, _rows(self._files[task], task)) if self.samples_file(task) else None
+
+
+def is_opencompass(folder: Path) -> bool:
+    """Is it one run of OpenCompass, with the results of its models?"""
+    return (folder / RESULTS).is_dir() and any((folder / part).is_dir() for part in PARTS if part != RESULTS)
+
+
+def model_folders(folder: Path) -> list[Path]:
+    """The folders of results in one run of OpenCompass, one for each model."""
+    try:
+        with os.scandir(folder / RESULTS) as entries:
+            found = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError as error:
+        raise RunError(f"cannot read {folder / RESULTS}: {error.strerror}") from error
+    return sorted(path for path in found if any(path.glob("*.json")))
+
+
+def read_opencompass(path: Path, intervals: Intervals) -> OpenCompassRun:
+    """The results of one model, in the folder ``path``.
+
+    Raises:
+        RunError: a file cannot be read or is damaged, or no data set has a score.
+    """
+    work, model = path.parent.parent, path.name
+    config = read_config(work / "configs")
+    files: dict[str, DataSetFiles] = {}
+    scores: dict[str, DataSetScores] = {}
+    notes: list[str] = []
+    for name in sorted(entry.name for entry in path.glob("*.json")):
+        task = name.removesuffix(".json")
+        result = own_file(path, name)
+        assert result is not None
+        repeats = config.repeats(task)
+        own = DataSetFiles(result, own_file(work / PREDICTIONS / model, name), repeats)
+        try:
+            scores[task] = _scores(own, task)
+        except _NoScore as reason:
+            notes.append(f"{task}: left out, {reason}")
+            continue
+        files[task] = own
+        notes += scores[task].notes
+    if not scores:
+        reasons = f": {notes[0]}" if notes else ""
+        raise RunError(f"{path} has no score of OpenCompass{reasons}")
+    return OpenCompassRun(path, files, _results(scores), _block(path, work, config, scores, notes), intervals)
+
+
+class _NoScore(ValueError):
+    """A data set without a score, and why."""
+
+
+def _scores(files: DataSetFiles, task: str) -> DataSetScores:
+    """Raises _NoScore, or RunError for a damaged file."""
+    result = read_json(files.result, RunError)
+    if "error" in result:
+        raise _NoScore(f"its evaluator failed: {str(result['error'])[:200]}")
+    totals = {name.replace(",", ";"): value for name, value in numbers(result).items()}
+    if not totals:
+        raise _NoScore("its result has no number")
+    rows = detail_rows(result)
+    predictions = _predictions(files)
+    n = len(rows) or len(predictions) // files.repeats
+    if n == 0:
+        raise _NoScore("its number of documents is unknown: neither details nor predictions were kept")
+    first = next(iter(totals))
+    per_document = verdicts([_averaged(row) for row in rows], n)
+    scaled = in_unit_of(totals[first], per_document) if per_document is not None else None
+    values = {} if scaled is None else {first: scaled}
+    notes = [
+        f"{task}: {name} {total:g} comes without documents' values; that it is a percentage is assumed from its name"
+        for name, total in totals.items()
+        if unclear(total, values.get(name)) and as_share(name, total, None) != 1.0
+    ]
+    for name, total in totals.items():
+        factor = as_share(name, total, values.get(name))
+        totals[name] = factor * total
+        if name in values:
+            values[name] = [factor * value for value in values[name]]
+            totals[name] = mean(values[name])
+    return DataSetScores(totals, values, n, notes)
+
+
+def _averaged(row: Any) -> Any:
+    """A row of details whose lists (one entry for each repeat) are replaced by their means."""
+    if not isinstance(row, dict):
+        return row
+    return {
+        name: mean([float(part) for part in value])
+        if isinstance(value, list) and value and all(isinstance(part, (bool, int, float)) for part in value)
+        else value
+        for name, value in row.items()
+    }
+
+
+def _predictions(files: DataSetFiles) -> list[dict[str, Any]]:
+    """The predictions in the order of the documents, repeats one after another; empty if they were not kept."""
+    if files.predictions is None:
+        return []
+    raw = read_json(files.predictions, RunError)
+    rows = [raw.get(str(number)) for number in range(len(raw))]
+    if not all(isinstance(row, dict) for row in rows):
+        raise RunError(f"{files.predictions} is damaged: expected predictions numbered from 0 to {len(raw) - 1}")
+    return [row for row in rows if row is not None]
+
+
+def _rows(files: DataSetFiles, task: str) -> list[dict[str, Any]]:
+    """A row in lm-eval's form for each document."""
+    try:
+        scores = _scores(files, task)
+    except _NoScore as reason:
+        raise RunError(f"{files.result}: {reason}") from None
+    details = detail_rows(read_json(files.result, RunError))
+    predictions = _predictions(files)
+    if len(predictions) != scores.n * files.repeats:
+        raise RunError(
+            f"{files.predictions} has {len(predictions)} predictions, {files.result.name} of the results"
+            f" {scores.n} documents in {files.repeats} repeats"
+        )
+    rows = []
+    for document in range(scores.n):
+        of_document = predictions[document :: scores.n]
+        detail = details[document] if document < len(details) and isinstance(details[document], dict) else {}
+        metrics = {name: values[document] for name, values in scores.values.items()}
+        row = {"doc_id": document, **_row(of_document, detail), "metrics": list(metrics), **metrics}
+        try:
+            check(LoggedLine, row)
+        except ValueError as error:
+            raise RunError(f"{files.predictions}, document {document}, is damaged: {error}") from error
+        rows.append(row)
+    return rows
+
+
+def _row(predictions: Sequence[Mapping[str, Any]], detail: Mapping[str, Any]) -> dict[str, Any]:
+    """Prompt, answers and target of a document. The hash of a prompt that is not one text is unknown: empty."""
+    first = predictions[0]
+    labels = {name.removeprefix("label: "): part for name, part in first.items() if name.startswith("label: ")}
+    prompt = first.get("origin_prompt")
+    target = str(first["gold"] if "gold" in first else detail.get("references", detail.get("answer", "")))
+    arguments: dict[str, dict[str, Any]]
+    responses: list[list[Any]]
+    if labels:
+        arguments = {f"gen_args_{at}": {"arg_0": _prompt_of(part)} for at, part in enumerate(labels.values())}
+        responses = [[_log_likelihood(part)] for part in labels.values()]
+        answer = detail.get("predictions", "")
+    else:
+        arguments = {"gen_args_0": {"arg_0": prompt if isinstance(prompt, str) else _turns(prompt), "arg_1": {}}}
+        responses = [[_text(each.get("prediction")) for each in predictions]]
+        answer = detail.get("pred", detail.get("predictions", ""))
+    return {
+        "target": target,
+        "arguments": arguments,
+        "resps": responses,
+        "filtered_resps": answer if isinstance(answer, list) else [answer],
+        "filter": "none",
+        "doc_hash": "",
+        "prompt_hash": _hash(prompt) if isinstance(prompt, str) and not labels else "",
+        "target_hash": _hash(target) if "gold" in first else "",
+    }
+
+
+def _prompt_of(part: Any) -> str:
+    return _text(part.get("prompt") or part.get("testing input")) if isinstance(part, dict) else ""
+
+
+def _log_likelihood(part: Any) -> list[str]:
+    """OpenCompass's "PPL" is the mean negative log-likelihood per token; as lm-eval logs a likelihood."""
+    value = part.get("PPL") if isinstance(part, dict) else None
+    return [str(-value) if isinstance(value, (int, float)) else "", "False"]
+
+
+def _turns(prompt: Any) -> Any:
+    """A prompt of several turns as messages; anything else as text."""
+    if isinstance(prompt, list) and all(isinstance(turn, dict) for turn in prompt):
+        return [{"role": _text(turn.get("role")), "content": _text(turn.get("prompt"))} for turn in prompt]
+    return _text(prompt)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _results(scores: Mapping[str, DataSetScores]) -> dict[str, Any]:
+    """The scores in lm-eval's form."""
+    return {
+        "results": {
+            task: {f"{metric},none": total for metric, total in own.totals.items()} for task, own in scores.items()
+        },
+        "group_subtasks": {},
+        "configs": {},
+        "versions": {},
+        "n-shot": {},
+        "n-samples": {task: {"effective": own.n} for task, own in scores.items()},
+        "higher_is_better": {task: higher_is_better(own.totals) for task, own in scores.items()},
+        "config": {},
+    }
+
+
+def _block(
+    path: Path, work: Path, config: OpenCompassConfig, scores: Mapping[str, DataSetScores], notes: Sequence[str]
+) -> dict[str, Any]:
+    name = path.name
+    return {
+        "status": "complete",
+        "run_id": f"{name[:_KEPT_NAME]}-opencompass-{work.name[:40]}",
+        "created": _moment(path, work),
+        "model": {
+            "name": name,
+            "path": config.model_path(name),
+            "family": UNKNOWN,
+            "content_hash": UNKNOWN,
+            "dtype": UNKNOWN,
+        },
+        "harness": {"name": "opencompass", "version": UNKNOWN},
+        "tasks": {
+            task: {"fingerprint": UNKNOWN, "n_docs": own.n, "limit_applied": config.is_limited(task)}
+            for task, own in scores.items()
+        },
+        "seeds": None,
+        "notes": list(notes),
+    }
+
+
+def _moment(path: Path, work: Path) -> str:
+    """The date in the folder's name, else that of the newest file of results."""
+    if _DATE.fullmatch(work.name):
+        try:
+            return datetime.strptime(work.name, "%Y%m%d_%H%M%S").isoformat()
+        except ValueError:
+            pass
+    newest = max(file.stat().st_mtime for file in path.glob("*.json"))
+    return datetime.fromtimestamp(newest, UTC).isoformat(timespec="seconds")

@@ -218,9 +218,8 @@ def _settings(tasks: Sequence[TaskBlock], block: Block) -> Iterator[str]:
         shown = {name: v for name, v in shared.items() if name in block.decoding_requested or not _is_off(v)}
         if shown:
             yield ", ".join(f"{name} {value}" for name, value in shown.items())
-    yield f"seed {block.seeds[2] if block.seeds else UNKNOWN}" + (
-        f", {block.repeats} answers to each prompt" if block.repeats > 1 else ""
-    )
+    seed = block.seeds[2] if block.seeds else UNKNOWN
+    yield f"seed {seed}" + (f", {block.repeats} answers to each prompt" if block.repeats > 1 else "")
 
 
 def _is_off(value: Any) -> bool:

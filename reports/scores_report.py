@@ -115,7 +115,7 @@ def _table(names: Sequence[str], rows: Sequence[tuple[Run, Score, Sequence[str]]
     lines = []
     for _, score, labels in rows:
         metric = score.metric if score.filter == "none" else score.key
-        n = f"{score.n} of {score.n_total}" if score.limited and score.n_total else str(score.n)
+        n = score.n_text
         value = percent(score.value) if 0 <= score.value <= 1 else f"({score.value:g})"
         cells = [metric, value, bounds(score.lo, score.hi), n, score.tier_text]
         lines.append([*labels, *cells, *([percent(score.extraction_rate)] if rates else [])])

@@ -59,7 +59,8 @@ def differ_in_template_only(first: PromptContext, second: PromptContext) -> bool
 
 
 def prompt_settings(run: Run, task: str) -> dict[str, Any]:
-    """The settings that shape a task's prompts, by name: config, chat template, examples, system instruction."""
+    """The settings that shape a task's prompts, by name: config, chat template, examples, system instruction; of an
+    external result those that it records."""
     context = prompt_context(run, task)
     shots = run.results.get("n-shot", {}).get(task)
     settings = {
@@ -72,7 +73,17 @@ def prompt_settings(run: Run, task: str) -> dict[str, Any]:
         settings["few-shot seed"] = _seed(run, 3)
         if context.template:
             settings["examples as turns"] = run.results.get("fewshot_as_multiturn")
-    return settings
+    if run.is_external and "chat_template" not in run.results:
+        del settings["chat template"]
+    return {name: value for name, value in settings.items() if value is not None} if run.is_external else settings
+
+
+def differing_prompt_settings(first: Run, second: Run, task: str) -> dict[str, tuple[Any, Any]]:
+    """The settings of a task's prompts that differ, as far as both runs record them."""
+    differences = differing(settings := prompt_settings(first, task), other := prompt_settings(second, task))
+    if first.is_external or second.is_external:
+        return {name: pair for name, pair in differences.items() if name in settings and name in other}
+    return differences
 
 
 def config_of(run: Run, task: str) -> str:
@@ -132,8 +143,6 @@ def _known_settings(run: Run, name: str) -> dict[str, Any]:
     if not run.is_external:
         return settings
     unknown = {"repeats", "answers to each prompt"}
-    if "chat_template" not in run.results:
-        unknown.add("chat template")
     if run.require_block().harness.version == UNKNOWN:
         unknown.add("harness")
     return {key: value for key, value in settings.items() if value not in (None, UNKNOWN) and key not in unknown}

@@ -15,9 +15,8 @@ from dare_bench.analysis.names import run_names
 from dare_bench.analysis.settings import (
     config_of,
     differ_in_template_only,
-    differing,
+    differing_prompt_settings,
     prompt_context,
-    prompt_settings,
     shown,
 )
 from dare_bench.runs.reader import Run
@@ -115,7 +114,7 @@ def _add_documents(
     if by_template:
         notes.append("each checkpoint was prompted with its own chat template, so the prompts differ")
     elif content_differs:
-        reasons = differing(prompt_settings(first, task), prompt_settings(second, task))
+        reasons = differing_prompt_settings(first, second, task)
         notes += [f"{name}: {shown(a)} and {shown(b)}" for name, (a, b) in reasons.items()]
 
 
@@ -153,13 +152,15 @@ def _document_texts(counts: dict[str, int], first: Run, second: Run, task: str) 
 @dataclass(frozen=True, slots=True)
 class TaskVariants:
     """One task under one harness in several runs. Runs of one group have the same prompts in the documents that they
-    share; ``changes`` are between the first runs of groups, ``notes`` are about runs of one group."""
+    share; ``changes`` are between the first runs of groups, ``notes`` are about runs of one group. ``recorded``: do all
+    runs record the whole definition of the task (external results do not)?"""
 
     task: str
     harness: str
     groups: tuple[tuple[str, ...], ...]
     changes: tuple[TaskChange, ...] = ()
     notes: tuple[str, ...] = ()
+    recorded: bool = True
 
     @property
     def same(self) -> bool:
@@ -205,7 +206,8 @@ def _variants(task: str, harness: str, runs: list[Run], names: dict[int, str]) -
         for text in task_change(a, b, task).notes
     )
     runs_of_groups = (tuple(sorted(names[id(run)] for same in group for run in same)) for group in groups)
-    return TaskVariants(task, harness, tuple(runs_of_groups), tuple(changes), tuple(notes))
+    recorded = not any(run.is_external for run in runs)
+    return TaskVariants(task, harness, tuple(runs_of_groups), tuple(changes), tuple(notes), recorded)
 
 
 def _pairs(runs: Sequence[Run]) -> Iterator[tuple[Run, Run]]:

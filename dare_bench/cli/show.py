@@ -83,7 +83,7 @@ def _print_scores(console: Console, run: Run) -> None:
     if run.is_external:
         _print(console, unknown_text(run).removeprefix(f"{run.run_id} is "), "dim")
     rows = [
-        (score.task, score.metric, score.filter, score.text, score.interval, str(score.n), score.tier_text)
+        (score.task, score.metric, score.filter, score.text, score.interval, score.n_text, score.tier_text)
         for score in run.scores()
     ]
     console.print(plain_table(("task", "metric", "filter", "value", "95% interval", "n", "tier"), rows))

@@ -139,8 +139,7 @@ def _print_scores(console: Console, run: Run) -> None:
 
 def _values(score: Score) -> tuple[str, str, str]:
     """Value, interval, and number of documents."""
-    count = f"{score.n} of {score.n_total}" if score.limited and score.n_total else str(score.n)
-    return score.text, score.interval, count
+    return score.text, score.interval, score.n_text
 
 
 def _rate(score: Score) -> str:

@@ -14,6 +14,7 @@ from dare_bench.runs.lm_eval_results import is_named_as_results, read_lm_eval
 from dare_bench.runs.opencompass_results import PARTS, RESULTS, is_opencompass, model_folders, read_opencompass
 from dare_bench.runs.reader import Run
 from dare_bench.runs.run_files import JOURNAL, RUN_FILE, own_file
+from dare_bench.runs.text import listed
 
 LAYOUTS = (
     "a run of dare-bench, a results file or folder of lm-eval's command (results_<date>.json), or a folder of"
@@ -58,10 +59,13 @@ def open_run(path: str | Path, intervals: Intervals) -> Run:
     """
     path = Path(path)
     places = runs_at(path)
-    if len(places) > 1:
-        names = ", ".join(str(place) for place in places[:3])
-        raise RunError(f"{path} holds {len(places)} results; give one of them: {names}")
+    if len(places) != 1 and (several := places or _external_below(path)):
+        raise RunError(f"{path} is not one result; it contains {len(several)}, give one of them: {listed(several, 3)}")
     return _open(places[0], intervals) if places else Run(path)
+
+
+def _external_below(path: Path) -> list[Path]:
+    return [place for place in _places(path) if place.is_file() or place.parent.name == RESULTS]
 
 
 def _open(place: Path, intervals: Intervals) -> Run:

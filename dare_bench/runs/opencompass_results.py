@@ -227,15 +227,20 @@ def _rows(files: DataSetFiles, task: str) -> list[dict[str, Any]]:
 
 
 def _row(predictions: Sequence[Mapping[str, Any]], detail: Mapping[str, Any]) -> dict[str, Any]:
-    """Prompt, answers and target of a document. The hash of a prompt that is not one text is unknown: empty."""
+    """Prompt, answers and target of a document. An empty hash is unknown: that of a prompt that is not one text, and
+    that of a target before OpenCompass's postprocessing ("gold"), with which nothing was compared."""
     first = predictions[0]
     labels = {name.removeprefix("label: "): part for name, part in first.items() if name.startswith("label: ")}
     prompt = first.get("origin_prompt")
-    target = str(first["gold"] if "gold" in first else detail.get("references", detail.get("answer", "")))
+    reference = _reference(detail)
+    target = _text(first.get("gold")) if reference is None else reference
     arguments: dict[str, dict[str, Any]]
     responses: list[list[Any]]
     if labels:
-        arguments = {f"gen_args_{at}": {"arg_0": _prompt_of(part)} for at, part in enumerate(labels.values())}
+        arguments = {
+            f"gen_args_{at}": {"arg_0": _prompt_of(part), "arg_1": label}
+            for at, (label, part) in enumerate(labels.items())
+        }
         responses = [[_log_likelihood(part)] for part in labels.values()]
         answer = detail.get("predictions", "")
     else:
@@ -250,8 +255,16 @@ def _row(predictions: Sequence[Mapping[str, Any]], detail: Mapping[str, Any]) ->
         "filter": "none",
         "doc_hash": "",
         "prompt_hash": _hash(prompt) if isinstance(prompt, str) and not labels else "",
-        "target_hash": _hash(target) if "gold" in first else "",
+        "target_hash": "" if reference is None else _hash(target),
     }
+
+
+def _reference(detail: Mapping[str, Any]) -> str | None:
+    """What the answer was compared with, where the details have it: "answer" (one for each repeat) or "references"."""
+    value = detail.get("answer", detail.get("references"))
+    if isinstance(value, list):
+        value = value[0] if value else None
+    return value if isinstance(value, str) else None
 
 
 def _prompt_of(part: Any) -> str:

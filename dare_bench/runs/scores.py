@@ -73,6 +73,11 @@ class Score:
         return interval_text(self.lo, self.hi, is_share(self))
 
     @property
+    def n_text(self) -> str:
+        """The number of documents, of a limited score with that of the task."""
+        return f"{self.n} of {self.n_total or UNKNOWN}" if self.limited else str(self.n)
+
+    @property
     def tier_text(self) -> str:
         """The tier, "unknown" for a score of an external result; empty where older runs record none."""
         return self.tier or (UNKNOWN if self.fingerprint == UNKNOWN else "")

@@ -15,7 +15,7 @@ from dare_bench.runs.scores import Score
 BADGES = {
     "external": (
         "external",
-        "Written by the own command of lm-eval or OpenCompass: not all settings are known, so the row is not ranked.",
+        "Written by the own command of lm-eval or OpenCompass, and not ranked, because some facts are not recorded.",
     ),
     "running": ("not finished", "The run is not finished; the same command resumes it."),
     "incomplete": (

@@ -68,7 +68,7 @@ def _badges(
     """The badges of a row; ``references`` are the columns' current questions."""
     statuses = {entry.status for entry in row.entries}
     if unknown := [name for entry in row.entries for name in entry.unknown]:
-        yield badge("external", detail=f"not recorded: {', '.join(unknown)}")
+        yield badge("external", detail=", ".join(unknown))
     failures = sum(entry.failures for entry in row.entries)
     if "running" in statuses:
         yield badge("running")

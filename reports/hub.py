@@ -202,7 +202,8 @@ def _notes(
         yield unknown_text(run)
     if score.tier is not None:
         yield f"sampler exactness tier {score.tier}" + (" (approximate)" if score.tier == "A" else "")
-    yield f"{block.harness.name} {block.harness.version}, dare-bench {block.environment.dare_bench or 'unknown'}"
+    ours = "" if run.is_external else f", dare-bench {block.environment.dare_bench or UNKNOWN}"
+    yield f"{block.harness.name} {block.harness.version}{ours}"
     yield f"checkpoint {block.model.name} ({block.model.dtype})"
     yield f"settings fingerprint {score.fingerprint}, task {score.task_fingerprint}"
     yield from (note for note in block.notes if f"data set {dataset.id} " in note)

@@ -32,15 +32,15 @@ def open_runs(names: str | Iterable[str]) -> list[Run]:
         RunError: no run at or below a path.
     """
     from dare_bench.analysis.opening import find_runs, open_run
-    from dare_bench.runs.finding import LAYOUTS, runs_at
+    from dare_bench.runs.finding import LAYOUTS, places_at
 
     runs: list[Run] = []
     for name in [names] if isinstance(names, str) else names:
         path = run_path(name)
-        if not path.is_dir() or (places := runs_at(path)) == [path]:
+        if not path.is_dir() or len(places := places_at(path)) == 1:
             runs.append(open_run(path))
         elif places:
-            runs += sorted(map(open_run, places), key=lambda run: (run.created, run.run_id))
+            runs += sorted((open_run(place.path) for place in places), key=lambda run: (run.created, run.run_id))
         elif below := find_runs(path, echo_error):
             runs += below
         else:

@@ -6,12 +6,13 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from dare_bench.errors import RunError
 from dare_bench.reading import read_json
 from dare_bench.runs.external import Intervals
 from dare_bench.runs.lm_eval_results import is_named_as_results, read_lm_eval
-from dare_bench.runs.opencompass_results import PARTS, RESULTS, is_opencompass, model_folders, read_opencompass
+from dare_bench.runs.opencompass_results import PARTS, model_folders, read_opencompass
 from dare_bench.runs.reader import Run
 from dare_bench.runs.run_files import JOURNAL, RUN_FILE, own_file
 from dare_bench.runs.text import listed
@@ -22,23 +23,39 @@ LAYOUTS = (
 )
 
 
-def runs_at(path: Path) -> list[Path]:
-    """The places of the runs of exactly this file or folder, not those in folders below it; empty if it has none.
+class Place(NamedTuple):
+    """Where a run is: its folder, for lm-eval its results file, for OpenCompass a model's folder of results."""
 
-    A run of dare-bench is its folder, a result of lm-eval its results file, a result of OpenCompass a model's folder.
-    """
+    path: Path
+    layout: Literal["dare-bench", "lm-eval", "opencompass"]
+
+    def open(self, intervals: Intervals) -> Run:
+        """Raises RunError if it cannot be read."""
+        match self.layout:
+            case "lm-eval":
+                return read_lm_eval(self.path, intervals)
+            case "opencompass":
+                return read_opencompass(self.path, intervals)
+            case "dare-bench":
+                return Run(self.path)
+
+
+def places_at(path: Path) -> list[Place]:
+    """The runs of exactly this file or folder, not those in folders below it; empty if it has none."""
     if path.is_file():
-        return [path] if is_named_as_results(path.name) else []
+        return [Place(path, "lm-eval")] if is_named_as_results(path.name) else []
     if not path.is_dir():
         return []
-    if is_opencompass(path):
-        return model_folders(path)
-    if path.parent.name == RESULTS and is_opencompass(path.parent.parent):
-        return [path]
+    if (path / RUN_FILE).exists():
+        return [Place(path, "dare-bench")]
+    if models := model_folders(path):
+        return [Place(model, "opencompass") for model in models]
+    if path in model_folders(path.parent.parent):
+        return [Place(path, "opencompass")]
     files = sorted(file for file in path.glob("*.json") if is_named_as_results(file.name))
-    if (path / RUN_FILE).exists() or (any(path.glob("results_*.json")) and not any(map(_is_external, files))):
-        return [path]
-    return [file for file in files if _is_external(file)]
+    if external := [Place(file, "lm-eval") for file in files if _is_external(file)]:
+        return external
+    return [Place(path, "dare-bench")] if any(path.glob("results_*.json")) else []
 
 
 def _is_external(file: Path) -> bool:
@@ -51,27 +68,27 @@ def _is_external(file: Path) -> bool:
     return "results" in raw and "dare_bench" not in raw
 
 
+def _places(root: Path) -> Iterator[Place]:
+    """The runs at or below a file or folder."""
+    yield from places_at(root) if root.is_file() else ()
+    for folder, folders, _ in os.walk(root):
+        yield from places_at(Path(folder))
+        passed = PARTS if model_folders(Path(folder)) else (JOURNAL,)
+        folders[:] = sorted(name for name in folders if name not in passed and not name.startswith("."))
+
+
 def open_run(path: str | Path, intervals: Intervals) -> Run:
-    """The one run at ``path``.
+    """The run at ``path``, or the one external result below it.
 
     Raises:
         RunError: there is none, there are several, or it cannot be read.
     """
     path = Path(path)
-    places = runs_at(path)
-    if len(places) != 1 and (several := places or _external_below(path)):
-        raise RunError(f"{path} is not one result; it contains {len(several)}, give one of them: {listed(several, 3)}")
-    return _open(places[0], intervals) if places else Run(path)
-
-
-def _external_below(path: Path) -> list[Path]:
-    return [place for place in _places(path) if place.is_file() or place.parent.name == RESULTS]
-
-
-def _open(place: Path, intervals: Intervals) -> Run:
-    if place.is_file():
-        return read_lm_eval(place, intervals)
-    return read_opencompass(place, intervals) if place.parent.name == RESULTS else Run(place)
+    places = places_at(path) or [place for place in _places(path) if place.layout != "dare-bench"]
+    if len(places) > 1:
+        names = listed([place.path for place in places], 3)
+        raise RunError(f"{path} contains {len(places)} external results; give one of them: {names}")
+    return places[0].open(intervals) if places else Run(path)
 
 
 def find_runs(root: str | Path, on_problem: Callable[[str], None] | None = None, *, intervals: Intervals) -> list[Run]:
@@ -90,19 +107,11 @@ def iterate_runs(
 ) -> Iterator[Run]:
     """The runs of :func:`find_runs` one at a time, in the order of their folders."""
     root = Path(root)
-    if not root.is_dir() and not runs_at(root):
+    if not root.is_dir() and not places_at(root):
         raise RunError(f"no folder at {root}; give a run directory or a folder of them")
     report = on_problem or (lambda text: warnings.warn(text, stacklevel=3))
     for place in _places(root):
         try:
-            yield _open(place, intervals)
+            yield place.open(intervals)
         except RunError as error:
             report(f"left out: {error}")
-
-
-def _places(root: Path) -> Iterator[Path]:
-    yield from runs_at(root) if root.is_file() else ()
-    for folder, folders, _ in os.walk(root):
-        yield from runs_at(Path(folder))
-        passed = PARTS if is_opencompass(Path(folder)) else (JOURNAL,)
-        folders[:] = sorted(name for name in folders if name not in passed and not name.startswith("."))

@@ -31,12 +31,13 @@ from dare_bench.runs.external import ExternalRun, Intervals
 from dare_bench.runs.field_types import check
 from dare_bench.runs.index import DocumentIndex, LoadedIndex
 from dare_bench.runs.lines import LoggedLine
+from dare_bench.runs.lm_eval_results import is_named_as_results
 from dare_bench.runs.opencompass_config import OpenCompassConfig, read_config
-from dare_bench.runs.run_files import own_file
+from dare_bench.runs.run_files import RUN_FILE, own_file
 from dare_bench.runs.schema import UNKNOWN
 
 RESULTS, PREDICTIONS = "results", "predictions"
-PARTS = (RESULTS, PREDICTIONS, "configs", "summary", "logs")
+PARTS = (RESULTS, PREDICTIONS, "configs", "summary")
 """The folders of one run of OpenCompass."""
 _DATE = re.compile(r"\d{8}_\d{6}")
 _KEPT_NAME = 180
@@ -96,19 +97,22 @@ class OpenCompassRun(ExternalRun):
         return LoadedIndex(task, _rows(self._files[task], task)) if self.samples_file(task) else None
 
 
-def is_opencompass(folder: Path) -> bool:
-    """Is it one run of OpenCompass, with the results of its models?"""
-    return (folder / RESULTS).is_dir() and any((folder / part).is_dir() for part in PARTS if part != RESULTS)
-
-
 def model_folders(folder: Path) -> list[Path]:
-    """The folders of results in one run of OpenCompass, one for each model."""
+    """The folders of results in one run of OpenCompass, one for each model; empty if ``folder`` is none."""
+    if not any((folder / part).is_dir() for part in PARTS if part != RESULTS):
+        return []
     try:
         with os.scandir(folder / RESULTS) as entries:
-            found = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError as error:
-        raise RunError(f"cannot read {folder / RESULTS}: {error.strerror}") from error
-    return sorted(path for path in found if any(path.glob("*.json")))
+            found = sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:  # there is no such folder
+        return []
+    return [path for path in found if _has_results(path)]
+
+
+def _has_results(folder: Path) -> bool:
+    """JSON files named by data sets; the folder of another program's run has other names."""
+    names = [path.name for path in folder.glob("*.json")]
+    return bool(names) and not any(name == RUN_FILE or is_named_as_results(name) for name in names)
 
 
 def read_opencompass(path: Path, intervals: Intervals) -> OpenCompassRun:
@@ -237,10 +241,8 @@ def _row(predictions: Sequence[Mapping[str, Any]], detail: Mapping[str, Any]) ->
     arguments: dict[str, dict[str, Any]]
     responses: list[list[Any]]
     if labels:
-        arguments = {
-            f"gen_args_{at}": {"arg_0": _prompt_of(part), "arg_1": label}
-            for at, (label, part) in enumerate(labels.items())
-        }
+        pairs = [{"arg_0": _prompt_of(part), "arg_1": label} for label, part in labels.items()]
+        arguments = {f"gen_args_{at}": pair for at, pair in enumerate(pairs)}
         responses = [[_log_likelihood(part)] for part in labels.values()]
         answer = detail.get("predictions", "")
     else:

@@ -133,7 +133,7 @@ def _limitations(run: Run) -> Iterator[str]:
     block = run.require_block()
     if run.is_external:
         yield unknown_text(run).removeprefix(f"{run.run_id} is ")
-        yield from block.notes
+        yield from (*block.notes, *(f"left out: {reason}" for reason in run.left_out))
     if block.failures:
         first = block.failures[0]
         where = f"{first.task} {first.doc_id}: {first.error}"

@@ -50,8 +50,9 @@ def places_at(path: Path) -> list[Place]:
         return [Place(path, "dare-bench")]
     if models := model_folders(path):
         return [Place(model, "opencompass") for model in models]
-    if path in model_folders(path.parent.parent):
-        return [Place(path, "opencompass")]
+    absolute = path.absolute()
+    if absolute in model_folders(absolute.parent.parent):
+        return [Place(absolute, "opencompass")]
     files = sorted(file for file in path.glob("*.json") if is_named_as_results(file.name))
     if external := [Place(file, "lm-eval") for file in files if _is_external(file)]:
         return external
@@ -59,12 +60,12 @@ def places_at(path: Path) -> list[Place]:
 
 
 def _is_external(file: Path) -> bool:
-    """Is it a results file of lm-eval's own command? A damaged one is nobody's."""
+    """Was it not written by dare-bench? A file that cannot be read is reported when it is opened."""
     try:
         own = own_file(file.parent, file.name)
         raw = read_json(own, RunError) if own is not None else {}
     except RunError:
-        return False
+        return True
     return "results" in raw and "dare_bench" not in raw
 
 
@@ -88,6 +89,8 @@ def open_run(path: str | Path, intervals: Intervals) -> Run:
     if len(places) > 1:
         names = listed([place.path for place in places], 3)
         raise RunError(f"{path} contains {len(places)} external results; give one of them: {names}")
+    if path.is_file() and not places:
+        raise RunError(f"{path} is no results file; give {LAYOUTS}")
     return places[0].open(intervals) if places else Run(path)
 
 
@@ -112,6 +115,10 @@ def iterate_runs(
     report = on_problem or (lambda text: warnings.warn(text, stacklevel=3))
     for place in _places(root):
         try:
-            yield place.open(intervals)
+            run = place.open(intervals)
         except RunError as error:
             report(f"left out: {error}")
+        else:
+            for reason in run.left_out:
+                report(f"left out: {reason}")
+            yield run

@@ -28,10 +28,10 @@ class OpenCompassConfig:
         path = self.models.get(model, {}).get("path")
         return path if isinstance(path, str) else None
 
-    def repeats(self, task: str) -> int:
-        """The number of answers to each prompt."""
-        n = self.datasets.get(task, {}).get("n", 1)
-        return n if type(n) is int and 0 < n <= 10**6 else 1
+    def repeats(self, task: str) -> int | None:
+        """The number of answers to each prompt; None: not recorded."""
+        n = self.datasets[task].get("n", 1) if task in self.datasets else None
+        return n if type(n) is int and 0 < n <= 10**6 else None
 
     def is_limited(self, task: str) -> bool:
         """Was only a part of the data set evaluated?"""

@@ -45,16 +45,38 @@ _KEPT_NAME = 180
 
 @dataclass(frozen=True, slots=True)
 class DataSetFiles:
-    """The files of one data set: the evaluator's result, and the predictions (None if they were not kept)."""
+    """The files of one data set: the evaluator's result, and the predictions (None if they were not kept).
+    ``repeats``: answers to each prompt; None: not recorded."""
 
     result: Path
     predictions: Path | None
-    repeats: int
+    repeats: int | None
+
+    def read(self) -> DataSetRecord:
+        """Raises RunError for a file that cannot be read or is damaged."""
+        result = read_json(self.result, RunError)
+        details, predictions = detail_rows(result), _predictions(self.predictions)
+        repeats = self.repeats or max(1, len(predictions) // max(1, len(details)))
+        if predictions and len(predictions) != repeats * len(details):
+            details = []  # of something else than documents
+        return DataSetRecord(result, details, predictions, len(details) or len(predictions) // repeats)
+
+
+@dataclass(frozen=True, slots=True)
+class DataSetRecord:
+    """The contents of these files. ``details``: one for each of ``n`` documents, or none; ``predictions``: in the order
+    of the documents, repeats one after another."""
+
+    result: dict[str, Any]
+    details: list[Any]
+    predictions: list[dict[str, Any]]
+    n: int
 
 
 @dataclass(frozen=True, slots=True)
 class DataSetScores:
-    """``totals`` are shares where that is known; ``values`` are the documents' (one each, the mean over repeats)."""
+    """``totals`` are shares where that is known; ``values`` are the documents' (one each, the mean over repeats);
+    ``n`` counts the documents."""
 
     totals: dict[str, float]
     values: dict[str, list[float]]
@@ -126,44 +148,42 @@ def read_opencompass(path: Path, intervals: Intervals) -> OpenCompassRun:
     files: dict[str, DataSetFiles] = {}
     scores: dict[str, DataSetScores] = {}
     notes: list[str] = []
+    left_out: list[str] = []
     for name in sorted(entry.name for entry in path.glob("*.json")):
         task = name.removesuffix(".json")
         result = own_file(path, name)
         assert result is not None
-        repeats = config.repeats(task)
-        own = DataSetFiles(result, own_file(work / PREDICTIONS / model, name), repeats)
+        own = DataSetFiles(result, own_file(work / PREDICTIONS / model, name), config.repeats(task))
         try:
-            scores[task] = _scores(own, task)
+            scores[task] = _scores(own.read(), task)
         except _NoScore as reason:
-            notes.append(f"{task}: left out, {reason}")
+            left_out.append(f"{path}, {task}: {reason}")
             continue
         files[task] = own
         notes += scores[task].notes
     if not scores:
-        reasons = f": {notes[0]}" if notes else ""
-        raise RunError(f"{path} has no score of OpenCompass{reasons}")
-    return OpenCompassRun(path, files, _results(scores), _block(path, work, config, scores, notes), intervals)
+        raise RunError(f"{path} has no score; {left_out[0]}")
+    run = OpenCompassRun(path, files, _results(scores), _block(path, work, config, scores, notes), intervals)
+    run.left_out = tuple(left_out)
+    return run
 
 
 class _NoScore(ValueError):
     """A data set without a score, and why."""
 
 
-def _scores(files: DataSetFiles, task: str) -> DataSetScores:
-    """Raises _NoScore, or RunError for a damaged file."""
-    result = read_json(files.result, RunError)
+def _scores(record: DataSetRecord, task: str) -> DataSetScores:
+    """Raises _NoScore."""
+    result = record.result
     if "error" in result:
         raise _NoScore(f"its evaluator failed: {str(result['error'])[:200]}")
     totals = {name.replace(",", ";"): value for name, value in numbers(result).items()}
     if not totals:
         raise _NoScore("its result has no number")
-    rows = detail_rows(result)
-    predictions = _predictions(files)
-    n = len(rows) or len(predictions) // files.repeats
-    if n == 0:
+    if record.n == 0:
         raise _NoScore("its number of documents is unknown: neither details nor predictions were kept")
     first = next(iter(totals))
-    per_document = verdicts([_averaged(row) for row in rows], n)
+    per_document = verdicts([_averaged(row) for row in record.details], record.n)
     scaled = in_unit_of(totals[first], per_document) if per_document is not None else None
     values = {} if scaled is None else {first: scaled}
     notes = [
@@ -177,7 +197,7 @@ def _scores(files: DataSetFiles, task: str) -> DataSetScores:
         if name in values:
             values[name] = [factor * value for value in values[name]]
             totals[name] = mean(values[name])
-    return DataSetScores(totals, values, n, notes)
+    return DataSetScores(totals, values, record.n, notes)
 
 
 def _averaged(row: Any) -> Any:
@@ -192,36 +212,30 @@ def _averaged(row: Any) -> Any:
     }
 
 
-def _predictions(files: DataSetFiles) -> list[dict[str, Any]]:
-    """The predictions in the order of the documents, repeats one after another; empty if they were not kept."""
-    if files.predictions is None:
+def _predictions(path: Path | None) -> list[dict[str, Any]]:
+    """The predictions in their order; none where the file was not kept."""
+    if path is None:
         return []
-    raw = read_json(files.predictions, RunError)
+    raw = read_json(path, RunError)
     rows = [raw.get(str(number)) for number in range(len(raw))]
     if not all(isinstance(row, dict) for row in rows):
-        raise RunError(f"{files.predictions} is damaged: expected predictions numbered from 0 to {len(raw) - 1}")
+        raise RunError(f"{path} is damaged: expected predictions numbered from 0 to {len(raw) - 1}")
     return [row for row in rows if row is not None]
 
 
 def _rows(files: DataSetFiles, task: str) -> list[dict[str, Any]]:
     """A row in lm-eval's form for each document."""
+    record = files.read()
     try:
-        scores = _scores(files, task)
+        values = _scores(record, task).values
     except _NoScore as reason:
         raise RunError(f"{files.result}: {reason}") from None
-    details = detail_rows(read_json(files.result, RunError))
-    predictions = _predictions(files)
-    if len(predictions) != scores.n * files.repeats:
-        raise RunError(
-            f"{files.predictions} has {len(predictions)} predictions, {files.result.name} of the results"
-            f" {scores.n} documents in {files.repeats} repeats"
-        )
     rows = []
-    for document in range(scores.n):
-        of_document = predictions[document :: scores.n]
-        detail = details[document] if document < len(details) and isinstance(details[document], dict) else {}
-        metrics = {name: values[document] for name, values in scores.values.items()}
-        row = {"doc_id": document, **_row(of_document, detail), "metrics": list(metrics), **metrics}
+    for document in range(record.n):
+        detail = record.details[document] if record.details else None
+        metrics = {name: of_metric[document] for name, of_metric in values.items()}
+        answers = _row(record.predictions[document :: record.n], detail if isinstance(detail, dict) else {})
+        row = {"doc_id": document, **answers, "metrics": list(metrics), **metrics}
         try:
             check(LoggedLine, row)
         except ValueError as error:

@@ -32,6 +32,8 @@ class Run:
     is_external = False
     """Was it written by the own command of lm-eval or OpenCompass?"""
     unknown: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Tasks of an external result that have no score, and why."""
     without_samples = "evaluate without --no-log-samples"
     """What to do where there are no sample lines."""
 

@@ -17,11 +17,12 @@ from paths import ROOT
 from run_factory import make_run
 from typesetting import tabular, typeset
 
+from dare_bench.analysis.opening import find_runs
 from dare_bench.errors import RunError, UnknownNameError
 from dare_bench.reports.export_formats import render
 from dare_bench.reports.latex import escaped
 from dare_bench.reports.score_table import ScoreTable, score_table
-from dare_bench.runs.reader import Run, find_runs
+from dare_bench.runs.reader import Run
 
 TRAINED = ROOT / "leaderboards" / "examples" / "trained"
 

@@ -82,6 +82,10 @@ class BoardEntry:
     edited: list[str] = field(default_factory=list)
 
     @property
+    def is_external(self) -> bool:
+        return bool(self.unknown)
+
+    @property
     def page(self) -> str:
         return f"runs/{self.slug}/index.html"
 
@@ -143,7 +147,7 @@ def settings_line(entries: Sequence[BoardEntry]) -> str:
         "chat template" if any(context.template for entry in entries for context in entry.contexts.values()) else ""
     )
     facts = [one_line(fact, 40) for fact in (first.family, first.dtype, first.harness) if fact != UNKNOWN]
-    rest = "other settings unknown" if first.unknown else ""
+    rest = "other settings unknown" if first.is_external else ""
     return ", ".join(filter(None, [*facts, template, one_line(", ".join(shown), 120), rest]))
 
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +46,18 @@ _KEPT_NAME = 180
 
 @dataclass(frozen=True, slots=True)
 class DataSetFiles:
-    """The files of one data set: the evaluator's result, and the predictions (None if they were not kept).
-    ``repeats``: answers to each prompt; None: not recorded."""
+    """The files of one data set: the evaluator's result, and the predictions, in several files if several workers
+    predicted parts (none if they were not kept). ``repeats``: answers to each prompt; None: not recorded."""
 
     result: Path
-    predictions: Path | None
+    predictions: tuple[Path, ...]
     repeats: int | None
 
     def read(self) -> DataSetRecord:
         """Raises RunError for a file that cannot be read or is damaged."""
         result = read_json(self.result, RunError)
-        details, predictions = detail_rows(result), _predictions(self.predictions)
+        details = detail_rows(result)
+        predictions = [row for path in self.predictions for row in _predictions(path)]
         repeats = self.repeats or max(1, len(predictions) // max(1, len(details)))
         if predictions and len(predictions) != repeats * len(details):
             details = []  # of something else than documents
@@ -105,7 +107,7 @@ class OpenCompassRun(ExternalRun):
         return [file.result for file in self._files.values()]
 
     def samples_file(self, task: str) -> Path | None:
-        return self._files[task].predictions if task in self._files else None
+        return next(iter(self._files[task].predictions), None) if task in self._files else None
 
     def traces_file(self, task: str) -> None:
         """OpenCompass writes none."""
@@ -153,7 +155,7 @@ def read_opencompass(path: Path, intervals: Intervals) -> OpenCompassRun:
         task = name.removesuffix(".json")
         result = own_file(path, name)
         assert result is not None
-        own = DataSetFiles(result, own_file(work / PREDICTIONS / model, name), config.repeats(task))
+        own = DataSetFiles(result, _prediction_files(work / PREDICTIONS / model, task), config.repeats(task))
         try:
             scores[task] = _scores(own.read(), task)
         except _NoScore as reason:
@@ -212,10 +214,16 @@ def _averaged(row: Any) -> Any:
     }
 
 
-def _predictions(path: Path | None) -> list[dict[str, Any]]:
-    """The predictions in their order; none where the file was not kept."""
-    if path is None:
-        return []
+def _prediction_files(folder: Path, task: str) -> tuple[Path, ...]:
+    """``<task>.json``, or the parts ``<task>_0.json``, ``<task>_1.json`` and so on."""
+    if (whole := own_file(folder, f"{task}.json")) is not None:
+        return (whole,)
+    parts = (own_file(folder, f"{task}_{number}.json") for number in count())
+    return tuple(iter(parts.__next__, None))
+
+
+def _predictions(path: Path) -> list[dict[str, Any]]:
+    """The predictions of a file in their order."""
     raw = read_json(path, RunError)
     rows = [raw.get(str(number)) for number in range(len(raw))]
     if not all(isinstance(row, dict) for row in rows):
@@ -239,7 +247,7 @@ def _rows(files: DataSetFiles, task: str) -> list[dict[str, Any]]:
         try:
             check(LoggedLine, row)
         except ValueError as error:
-            raise RunError(f"{files.predictions}, document {document}, is damaged: {error}") from error
+            raise RunError(f"{files.predictions[0]}, document {document}, is damaged: {error}") from error
         rows.append(row)
     return rows
 

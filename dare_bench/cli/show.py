@@ -9,7 +9,7 @@ import typer
 from dare_bench.analysis.names import unknown_text
 from dare_bench.analysis.unmasking import Fold, Unmasking, folded
 from dare_bench.cli.plain import echo_json, plain_console, plain_table
-from dare_bench.cli.runs import run_path
+from dare_bench.cli.runs import RUN_HELP, run_path
 from dare_bench.errors import RunError, UsageError, unknown
 from dare_bench.runs.text import visible
 
@@ -27,7 +27,7 @@ _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def show(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)],
     doc: Annotated[str | None, typer.Option(help="Document id (default: the first document).")] = None,
     task: Annotated[str | None, typer.Option(help="Task, if the run has several.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

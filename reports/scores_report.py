@@ -177,5 +177,6 @@ def record(run: Run) -> dict[str, Any]:
     if run.block is not None:
         values["harness"] = run.block.harness.model_dump()
         values["failures"] = len(run.block.failures)
+        values["not_recorded"] = list(run.unknown)
         values["execution"] = run.block.execution.model_dump() if run.block.execution else None
     return values

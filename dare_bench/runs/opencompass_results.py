@@ -155,7 +155,7 @@ def read_opencompass(path: Path, intervals: Intervals) -> OpenCompassRun:
         task = name.removesuffix(".json")
         result = own_file(path, name)
         assert result is not None
-        own = DataSetFiles(result, _prediction_files(work / PREDICTIONS / model, task), config.repeats(task))
+        own = DataSetFiles(result, _prediction_files(work / PREDICTIONS / model, path, task), config.repeats(task))
         try:
             scores[task] = _scores(own.read(), task)
         except _NoScore as reason:
@@ -214,10 +214,13 @@ def _averaged(row: Any) -> Any:
     }
 
 
-def _prediction_files(folder: Path, task: str) -> tuple[Path, ...]:
-    """``<task>.json``, or the parts ``<task>_0.json``, ``<task>_1.json`` and so on."""
+def _prediction_files(folder: Path, results: Path, task: str) -> tuple[Path, ...]:
+    """``<task>.json``, or the parts ``<task>_0.json``, ``<task>_1.json`` and so on, which have no results of their
+    own."""
     if (whole := own_file(folder, f"{task}.json")) is not None:
         return (whole,)
+    if (results / f"{task}_0.json").exists():
+        return ()
     parts = (own_file(folder, f"{task}_{number}.json") for number in count())
     return tuple(iter(parts.__next__, None))
 

@@ -51,6 +51,12 @@ def test_what_is_unknown_is_said(mixed: Path) -> None:
     assert "Reproduce this run" not in page.words and "None" not in page.words
 
 
+def test_the_data_of_a_run_have_no_facts_that_are_unknown(mixed: Path) -> None:
+    data = json.loads(next((mixed / "data" / "runs").glob("tiny-llada-opencompass-*.json")).read_text())
+    assert data["dare_bench"] is None and "cost" in data["external"]["not_recorded"]
+    assert data["external"]["seeds"] is None and "cost" not in data["external"]
+
+
 def test_their_documents_have_pages(mixed: Path) -> None:
     names = {path.parent.name for path in mixed.rglob("samples/*/index.html")}
     assert {"words_gen", "words_choice", "ARC-c", "gsm8k", "gsm8k-twice"} <= names

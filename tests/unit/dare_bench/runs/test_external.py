@@ -167,6 +167,8 @@ def test_predictions_in_parts_are_put_together(data: Path) -> None:
     for number, part in enumerate((rows[:3], rows[3:])):
         file.with_name(f"ARC-c_{number}.json").write_text(json.dumps({str(at): row for at, row in enumerate(part)}))
     assert list(open_run(_opencompass(data)).samples("ARC-c")) == before
+    shutil.copy(opencompass_results(data), _opencompass(data) / "ARC-c_0.json")  # now they are another data set's
+    assert open_run(_opencompass(data)).samples_file("ARC-c") is None
 
 
 def test_a_score_without_details_keeps_its_unit_or_says_what_it_assumes(data: Path) -> None:

@@ -118,7 +118,7 @@ def _block(path: Path, date: str, raw: Mapping[str, Any], results: Mapping[str, 
         "harness": {"name": "lm-eval", "version": str(raw.get("lm_eval_version") or UNKNOWN)},
         "tasks": {task: _task(path, task, raw, limit) for task in _leaves(results)},
         "seeds": seeds if all(type(seed) is int for seed in seeds) else None,
-        "limit": limit,
+        "limit": int(limit) if isinstance(limit, float) and limit.is_integer() else limit,
         "decoding_requested": {k: v for k, v in args.items() if k not in _MODEL_ARGS}
         | _arguments(config.get("gen_kwargs")),
     }

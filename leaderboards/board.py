@@ -18,13 +18,15 @@ FOLDER = Path(__file__).parent / "boards"
 
 
 class TaskColumn(BaseModel):
-    """One task of a board. Without ``metric`` ("metric,filter" as in lm-eval's files) it shows the headline metric."""
+    """One task of a board. Without ``metric`` ("metric,filter" as in lm-eval's files) it shows the headline metric.
+    ``ranked``: is it part of the mean that ranks, and may a row not lack it?"""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     task: str
     metric: str | None = None
     label: str | None = None
+    ranked: bool = True
 
     @property
     def name(self) -> str:
@@ -72,10 +74,13 @@ class Board(BaseModel):
         return self
 
     def columns(self, runs: Sequence[BoardEntry]) -> list[TaskColumn]:
-        """The declared columns, or every task and group that any run has a score of."""
+        """The declared columns, or every task and group that any run has a score of; those that only external results
+        have are not ranked."""
         if self.tasks != "all":
             return list(self.tasks)
-        return [TaskColumn(task=task) for task in dict.fromkeys(task for run in runs for task in run.top_level)]
+        ours = {task for run in runs if not run.is_external for task in run.top_level}
+        every = dict.fromkeys(task for run in runs for task in run.top_level)
+        return [TaskColumn(task=task, ranked=task in ours or not ours) for task in every]
 
 
 def column_names(columns: Sequence[TaskColumn]) -> list[str]:

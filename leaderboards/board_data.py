@@ -59,7 +59,7 @@ def _row_record(row: BoardRow, columns: Sequence[TaskColumn]) -> dict[str, Any]:
         "settings_text": row.settings,
         # Text stands before numbers.
         **{column.field: column.value(row) for column in sorted(COLUMNS, key=lambda column: column.sort != "text")},
-        "cost": main.cost.model_dump(),
+        "cost": None if main.is_external else main.cost.model_dump(),
     }
 
 

@@ -53,7 +53,7 @@ def _table_values(view: BoardView) -> dict[str, Any]:
         ],
         "columns": COLUMNS,
         "rows": [(row, weakest(cell.score.tier for cell in row.cells if cell) or "") for row in rows],
-        "show_mean": board.rank_by == "mean" and len(columns) > 1,
+        "show_mean": bool(view.of_mean),
         "bars": len(rows) * len(columns) <= BARS,
         "tall": len(rows) >= TALL,
         "models": len({row.main.checkpoint for row in rows}),

@@ -26,10 +26,13 @@ LEVEL = 0.05
 
 
 def settled(board: Board, columns: Sequence[TaskColumn], entries: Sequence[BoardEntry]) -> Board:
-    """Resolve ``rank_by: auto``: the mean if half of the rows have all tasks, else the task that most rows have."""
+    """Resolve ``rank_by: auto``: the mean if half of the rows have all tasks, else the task that most rows have. Rows
+    of external results are not counted unless there are no others."""
     if board.rank_by != "auto":
         return board
-    rows = [cells_of(row, columns) for row in group_rows(entries, board.rows == "run")]
+    columns = [column for column in columns if column.ranked]
+    ours = [entry for entry in entries if not entry.is_external] or entries
+    rows = [cells_of(row, columns) for row in group_rows(ours, board.rows == "run")]
     scored = [cells for cells in rows if any(cells)]
     complete = sum(all(cells) for cells in scored)
     counts = [sum(cells[at] is not None for cells in scored) for at in range(len(columns))]
@@ -67,6 +70,8 @@ def _badges(
 ) -> Iterator[Badge]:
     """The badges of a row; ``references`` are the columns' current questions."""
     statuses = {entry.status for entry in row.entries}
+    if unknown := [name for entry in row.entries for name in entry.unknown]:
+        yield badge("external", detail=", ".join(unknown))
     failures = sum(entry.failures for entry in row.entries)
     if "running" in statuses:
         yield badge("running")
@@ -93,7 +98,7 @@ def _badges(
         yield badge("stale", detail=", ".join(differing["definition"]))
     if differing["prompts"]:
         yield badge("prompts", detail=", ".join(differing["prompts"]))
-    missing = [column for column, cell in zip(columns, row.cells, strict=True) if cell is None]
+    missing = [column for column, cell in zip(columns, row.cells, strict=True) if cell is None and column.ranked]
     if "running" not in statuses and any(rank_by in ("mean", "none", column.task) for column in missing):
         text = f"{len(missing)} of {len(columns)} tasks missing"
         yield Badge("missing", text, ", ".join(column.name for column in missing))
@@ -102,7 +107,7 @@ def _badges(
 def _ranked_cells(row: BoardRow, board: Board, columns: Sequence[TaskColumn]) -> list[BoardCell | None]:
     """The cells that a row is ranked by: one task's, or all."""
     if board.rank_by == "mean":
-        return row.cells
+        return [cell for column, cell in zip(columns, row.cells, strict=True) if column.ranked]
     return [cell for column, cell in zip(columns, row.cells, strict=True) if column.task == board.rank_by][:1]
 
 
@@ -137,12 +142,14 @@ def _comparable(rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskCo
 
 def _unranked_board(rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskColumn]) -> str:
     """Why this board has no ranks, whatever its rows are; empty if it has."""
-    scores = [cell.score for row in rows for cell in row.cells if cell is not None]
+    ours = [row for row in rows if not row.main.is_external]
+    scores = [cell.score for row in ours for cell in _ranked_cells(row, board, columns) if cell is not None]
     if board.rank_by == "none":
         return "this board is declared without a ranking."
     if not columns:
         return "no run has a score yet."
-    if board.rank_by == "mean" and len(columns) > 1 and not all(is_share(s) and s.higher_is_better for s in scores):
+    several = sum(column.ranked for column in columns) > 1
+    if board.rank_by == "mean" and several and not all(is_share(s) and s.higher_is_better for s in scores):
         return "its tasks have scores of different scales or directions, which have no meaningful mean."
     return ""
 

@@ -13,6 +13,10 @@ from dare_bench.leaderboards.entries import BoardEntry, settings_line
 from dare_bench.runs.scores import Score
 
 BADGES = {
+    "external": (
+        "external",
+        "Written by the own command of lm-eval or OpenCompass, and not ranked, because some facts are not recorded.",
+    ),
     "running": ("not finished", "The run is not finished; the same command resumes it."),
     "incomplete": (
         "incomplete",

@@ -112,7 +112,10 @@ def _matrix(site: Site, view: BoardView, place: dict[int, int]) -> Matrix | None
     rows = _best(view)
     if len(rows) < 2:
         return None
-    ranked = [at for at, column in enumerate(view.columns) if view.board.rank_by in ("mean", column.task)]
+    rank_by = view.board.rank_by
+    ranked = [
+        at for at, column in enumerate(view.columns) if rank_by == column.task or (rank_by == "mean" and column.ranked)
+    ]
     if view.board.rank_by != "mean":
         ranked = ranked[:1]
     ranked_by = view.columns[ranked[0]].name if len(ranked) == 1 else f"the mean of {len(ranked)} tasks"

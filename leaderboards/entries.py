@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.analysis.names import Checkpoint, checkpoint_of
+from dare_bench.analysis.opening import iterate_runs, open_run
 from dare_bench.analysis.row_key import RowKey, row_key
 from dare_bench.analysis.settings import PromptContext, prompt_context, requested
 from dare_bench.errors import RunError
@@ -17,10 +18,10 @@ from dare_bench.leaderboards.checkpoint_names import CheckpointName, checkpoint_
 from dare_bench.leaderboards.rendering import unique_slugs
 from dare_bench.leaderboards.site import state
 from dare_bench.program import several
-from dare_bench.runs.reader import Run, iterate_runs
+from dare_bench.runs.reader import Run
 from dare_bench.runs.results import members
 from dare_bench.runs.run_files import RUN_FILE
-from dare_bench.runs.schema import UNSAFE_ALLOWED, Block, Cost
+from dare_bench.runs.schema import UNKNOWN, UNSAFE_ALLOWED, Block, Cost
 from dare_bench.runs.scores import Score, headline
 from dare_bench.runs.text import one_line, without_paths
 
@@ -42,6 +43,7 @@ class BoardEntry:
         generated: tasks and groups that were generated, at least in part.
         unsafe: could generated code and scorers run without a sandbox?
         programs: how the programs that answered differ; empty for a single program.
+        unknown: what an external result does not record; empty for a run of dare-bench.
         edited: tasks whose sample files were changed after the run (filled in when the samples are read).
     """
 
@@ -75,8 +77,13 @@ class BoardEntry:
     programs: str = ""
     task_nfe: dict[str, float] = field(default_factory=dict)
     generated: frozenset[str] = frozenset()
+    unknown: tuple[str, ...] = ()
     slug: str = ""
     edited: list[str] = field(default_factory=list)
+
+    @property
+    def is_external(self) -> bool:
+        return bool(self.unknown)
 
     @property
     def page(self) -> str:
@@ -84,7 +91,7 @@ class BoardEntry:
 
     def open(self) -> Run:
         """Open the run again; raises RunError."""
-        return Run(self.path)
+        return open_run(self.path)
 
     def headline(self, task: str) -> Score | None:
         """The headline score of a task or group."""
@@ -140,8 +147,9 @@ def settings_line(entries: Sequence[BoardEntry]) -> str:
     template = (
         "chat template" if any(context.template for entry in entries for context in entry.contexts.values()) else ""
     )
-    facts = [one_line(fact, 40) for fact in (first.family, first.dtype, first.harness)]
-    return ", ".join(filter(None, [*facts, template, one_line(", ".join(shown), 120)]))
+    facts = [one_line(fact, 40) for fact in (first.family, first.dtype, first.harness) if fact != UNKNOWN]
+    rest = "other settings unknown" if first.is_external else ""
+    return ", ".join(filter(None, [*facts, template, one_line(", ".join(shown), 120), rest]))
 
 
 def spread(values: Sequence[Any]) -> str:
@@ -182,7 +190,7 @@ def _entry(run: Run) -> BoardEntry:
         model=run.model,
         status=run.status,
         created=run.created,
-        state=(state(run.results_file), state(run.path / RUN_FILE), run.status),
+        state=([state(file) for file in run.result_files], state(run.path / RUN_FILE), run.status),
         name=CheckpointName(run.model),
         row=row_key(run, machine),
         checkpoint=checkpoint_of(block) if block else Checkpoint(run.model),
@@ -192,6 +200,7 @@ def _entry(run: Run) -> BoardEntry:
         contexts={task: prompt_context(run, task) for task in dict.fromkeys(score.task for score in scores)},
         hardware=machine,
         requested=requested(run),
+        unknown=run.unknown,
         unsafe=_unsafe(run),
         results_edited=bool(run.results_edited),
         files={

@@ -14,8 +14,7 @@ from dare_bench.errors import IncompleteError, RunError, UsageError
 from dare_bench.leaderboards import comparing
 from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.rendering import slug
-from dare_bench.leaderboards.site import Site, state
-from dare_bench.runs.run_files import samples_name
+from dare_bench.leaderboards.site import Site
 
 LEVEL = 0.95
 Verdict = Literal["better", "worse", "none"]
@@ -64,7 +63,7 @@ def facts(site: Site, first: BoardEntry, second: BoardEntry) -> dict[str, Any]:
     name = f"pair {first.slug} {second.slug}"
     if name in site.parts:
         return site.parts[name].facts
-    inputs = [(entry.state, entry.page, _samples(entry)) for entry in (first, second)]
+    inputs = [(entry.state, entry.page, entry.files) for entry in (first, second)]
     return site.part(name, inputs, lambda: _write(site, first, second))
 
 
@@ -75,7 +74,7 @@ def difference(site: Site, first: BoardEntry, second: BoardEntry, task: str, key
         return str(pair["refused"])
     item = pair["items"].get(task)
     if item is None or item["key"] != key:  # not a headline, or a task inside a group that both have
-        inputs = [(entry.state, _samples(entry)) for entry in (first, second)]
+        inputs = [(entry.state, entry.files) for entry in (first, second)]
         name = f"pair {first.slug} {second.slug} {task} {key}"
         item = site.part(name, inputs, lambda: _compare_one(first, second, task, key))
     if "refused" in item or item["breaks"]:
@@ -98,15 +97,6 @@ def _without_paths(message: object, *entries: BoardEntry) -> str:
     for entry in entries:
         text = text.replace(str(entry.path), entry.run_id)
     return text
-
-
-def _samples(entry: BoardEntry) -> list[Any]:
-    """The states of a run's sample files, whose names have the date of the results file."""
-    results = entry.state[0]
-    if results is None:
-        return []
-    date = results[0].removeprefix("results_").removesuffix(".json")
-    return [state(entry.path / samples_name(task, date)) for task in entry.tasks]
 
 
 def _write(site: Site, first: BoardEntry, second: BoardEntry) -> Mapping[str, Any]:

@@ -55,7 +55,7 @@ def _write(site: Site, entry: BoardEntry, values: Mapping[str, Any]) -> None:
             "name": entry.name.text,
             "status": run.status,
             "scores": [asdict(score) for score in run.scores()],
-            "dare_bench": block.model_dump(mode="json") if block else None,
+            **_facts(run, block),
         },
     )
     tasks = block.tasks if block else {}
@@ -73,9 +73,18 @@ def _write(site: Site, entry: BoardEntry, values: Mapping[str, Any]) -> None:
         answers=_answers(block) if block else ([], []),
         recipes=[_recipe(run, recipe) for recipe in block.recipes] if block else [],
         trainings=[_training(training) for training in trainings(entry.lineage)],
+        settings_table=settings_table,
         decoding=settings_table({name: task.decoding for name, task in tasks.items() if task.decoding}),
         likelihood=settings_table({name: task.likelihood for name, task in tasks.items() if task.likelihood}),
     )
+
+
+def _facts(run: Run, block: Block | None) -> dict[str, Any]:
+    """What a run recorded: its block, or of an external result, which has none, what is known and what is not."""
+    if block is None or not run.is_external:
+        return {"dare_bench": block.model_dump(mode="json") if block else None}
+    known = block.model_dump(mode="json", include={"model", "harness", "seeds", "limit", "decoding_requested", "notes"})
+    return {"dare_bench": None, "external": known | {"not_recorded": list(run.unknown)}}
 
 
 def _public(block: Block) -> Block:

@@ -66,7 +66,7 @@ def write(site: Site, context: Context) -> None:
             "tabs": [(sheet.name, sheet.place) for sheet in shown],
             "boards": links if len(links) > 1 else [],
             # Why there is no page of the mean although the board ranks by it; empty if there is one.
-            "no_mean": unranked_reason(view.rows, view.board, view.columns) if _ranks_by_mean(view) else "",
+            "no_mean": unranked_reason(view.rows, view.board, view.columns) if view.of_mean else "",
         }
         for sheet in shown:
             site.part(f"speed {sheet.place}", (values, sheet), partial(_write, site, sheet, values))
@@ -83,16 +83,12 @@ def _write(site: Site, sheet: SpeedSheet, values: dict[str, Any]) -> None:
     site.page(sheet.place, "speed.html.j2", sheet=sheet, charts=charts, alone=alone_rows, **values)
 
 
-def _ranks_by_mean(view: BoardView) -> bool:
-    return view.board.rank_by == "mean" and len(view.columns) > 1
-
-
 def sheets(view: BoardView, number: int) -> list[SpeedSheet]:
     """A board's sheets, the score that it ranks by first; none if nothing has a score and a cost."""
     folder = "speed/" if number == 0 else f"speed/{number}-{view.name}/"
     of_tasks = [_of_task(view, at, f"{folder}{at + 1}-{slug(c.task)}.html") for at, c in enumerate(view.columns)]
     pages = [sheet for sheet in of_tasks if sheet.passes]
-    if _ranks_by_mean(view) and any(row.rank is not None for row in view.rows):
+    if view.of_mean and any(row.rank is not None for row in view.rows):
         pages.insert(0, _of_mean(view))
     else:
         ranked_by = {column.name for column in view.columns if column.task == view.board.rank_by}
@@ -109,7 +105,7 @@ def _of_mean(view: BoardView) -> SpeedSheet:
         point = _point(view, row, row.main.page, row.mean, ends, row.cells, row.rank is not None)
         passes.append(replace(point, x=row.nfe_per_request))
         speeds.append((row.main.hardware, replace(point, x=row.tokens_per_s)))
-    return SpeedSheet("", f"Mean of {len(view.columns)} tasks", "mean", True, True, passes, _by_hardware(speeds))
+    return SpeedSheet("", f"Mean of {len(view.of_mean)} tasks", "mean", True, True, passes, _by_hardware(speeds))
 
 
 def _of_task(view: BoardView, at: int, place: str) -> SpeedSheet:

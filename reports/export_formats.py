@@ -18,6 +18,7 @@ Format = Literal["markdown", "latex", "csv"]
 Intervals = Literal["none", "pm", "range"]
 SIGNS: dict[Mark, str] = {
     "limited": "†", "incomplete": "‡", "definition": "§", "prompts": "¶", "approximate": "∗", "doubtful": "‖",
+    "external": "#",
 }  # fmt: skip
 _REPLACED = str.maketrans({"&": "&amp;", "$": "&#36;", "@": "&#64;"})
 """GitHub's markup beside Markdown: entities, formulas, mentions."""

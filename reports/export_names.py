@@ -17,7 +17,7 @@ from dare_bench.analysis.names import (
     without_folders,
 )
 from dare_bench.runs.reader import Run
-from dare_bench.runs.schema import Block
+from dare_bench.runs.schema import UNKNOWN, Block
 from dare_bench.runs.scores import opened_with
 
 _SEEDS = ("python seed", "numpy seed", "seed", "few-shot seed")
@@ -102,7 +102,7 @@ def settings_texts(rows: Sequence[Sequence[Run]]) -> list[str]:
         differing = [
             f"{name} {value}"
             for name, value in row.items()
-            if value is not None and any(name in other and other[name] != value for other in by_row)
+            if value not in (None, UNKNOWN) and any(name in other and other[name] != value for other in by_row)
         ]
         texts.append(", ".join(differing))
     return texts
@@ -120,7 +120,7 @@ def _settings(runs: Sequence[Run], decoding: Iterable[str], likelihood: Iterable
                 settings[name] = values[0] if all(value == values[0] for value in values) else "by task"
     settings |= {"dtype": first.model.dtype, **opened_with(results)}
     settings |= {"harness": first.harness.name, "answers to each prompt": first.repeats}
-    settings |= dict(zip(_SEEDS, first.seeds, strict=True))
+    settings |= dict(zip(_SEEDS, first.seeds or (None,) * len(_SEEDS), strict=True))
     template = results.get("chat_template_sha")
     settings["chat template"] = str(template)[:8] if template else "not applied"
     if template:

@@ -17,12 +17,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dare_bench.analysis.names import unknown_text
 from dare_bench.errors import RunError, UsageError, unknown
 from dare_bench.formatting import short_number
 from dare_bench.reports.hub_card import dumped
 from dare_bench.runs.reader import Run
 from dare_bench.runs.results import members
-from dare_bench.runs.schema import Block, TaskBlock
+from dare_bench.runs.schema import UNKNOWN, Block, TaskBlock
 from dare_bench.runs.scores import Score, is_share
 from dare_bench.runs.text import no_answer, visible
 from dare_bench.types import Decoding
@@ -199,9 +200,12 @@ def _notes(
         yield "chat template applied"
     if score.engine is not None:
         yield f"answered by {score.engine}"
+    if run.is_external:
+        yield unknown_text(run)
     if score.tier is not None:
         yield f"sampler exactness tier {score.tier}" + (" (approximate)" if score.tier == "A" else "")
-    yield f"{block.harness.name} {block.harness.version}, dare-bench {block.environment.dare_bench or 'unknown'}"
+    ours = "" if run.is_external else f", dare-bench {block.environment.dare_bench or UNKNOWN}"
+    yield f"{block.harness.name} {block.harness.version}{ours}"
     yield f"checkpoint {block.model.name} ({block.model.dtype})"
     yield f"settings fingerprint {score.fingerprint}, task {score.task_fingerprint}"
     yield from (note for note in block.notes if f"data set {dataset.id} " in note)
@@ -217,7 +221,8 @@ def _settings(tasks: Sequence[TaskBlock], block: Block) -> Iterator[str]:
         shown = {name: v for name, v in shared.items() if name in block.decoding_requested or not _is_off(v)}
         if shown:
             yield ", ".join(f"{name} {value}" for name, value in shown.items())
-    yield f"seed {block.seeds[2]}" + (f", {block.repeats} answers to each prompt" if block.repeats > 1 else "")
+    seed = block.seeds[2] if block.seeds else UNKNOWN
+    yield f"seed {seed}" + (f", {block.repeats} answers to each prompt" if block.repeats > 1 else "")
 
 
 def _is_off(value: Any) -> bool:

@@ -20,7 +20,7 @@ from dare_bench.runs.schema import Block
 from dare_bench.runs.scores import Score, headline, is_share
 from dare_bench.runs.text import counted
 
-Mark = Literal["limited", "incomplete", "definition", "prompts", "approximate", "doubtful"]
+Mark = Literal["limited", "incomplete", "definition", "prompts", "approximate", "doubtful", "external"]
 MARK_NOTES: dict[Mark, str] = {
     "limited": "only a part of the task's documents",
     "incomplete": "not complete: documents without an answer are left out, or the run is not finished",
@@ -28,6 +28,8 @@ MARK_NOTES: dict[Mark, str] = {
     " differ",
     "prompts": "other examples, chat template or documents than in the newest complete run",
     "doubtful": "answered by several programs, or the file of results was changed after the run",
+    "external": "external: written by the own command of lm-eval or OpenCompass, and not compared, because not all its"
+    " settings are known",
     "approximate": "approximate sampler (tier A): its distribution differs from the reference",
 }
 """The footnote of each mark."""
@@ -210,7 +212,9 @@ def _is_incomplete(run: Run, score: Score) -> bool:
 def _marks(dated: DatedScore, reference: DatedScore | None, run: Run) -> Iterator[Mark]:
     if dated.score.limited:
         yield "limited"
-    if not dated.complete:
+    if run.is_external:
+        yield "external"
+    elif not dated.complete:
         yield "incomplete"
     if (kind := question_difference(dated, reference)) is not None:
         yield kind

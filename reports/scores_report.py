@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from dare_bench.analysis.names import run_names
+from dare_bench.analysis.names import run_names, unknown_text
 from dare_bench.analysis.settings import answers_each, config_of
 from dare_bench.formatting import bounds, percent
 from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable
 from dare_bench.runs.reader import Run
+from dare_bench.runs.schema import UNKNOWN, Block
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import counted, no_answer
 
@@ -37,9 +38,10 @@ def elements(runs: Sequence[Run]) -> Iterator[Element]:
             yield Paragraph(f"No results yet (status {run.status}): run the same command again to finish it.")
             continue
         block = run.block
+        facts = [f"{name} {UNKNOWN}" if value == UNKNOWN else value for name, value in _model_facts(block)]
         yield Paragraph(
-            f"{block.model.name} ({block.model.family}, {block.model.dtype}) under {block.harness.name}"
-            f" {block.harness.version}, {run.status}, {run.created[:16].replace('T', ' ')}"
+            f"{block.model.name} ({', '.join(facts)}) under {block.harness.name}"
+            f" {_version(block)}, {run.status}, {run.created[:16].replace('T', ' ')}"
         )
         top = run.top_level()
         yield _table(["task"], [(run, score, [score.task]) for score in run.scores() if score.task in top])
@@ -47,6 +49,14 @@ def elements(runs: Sequence[Run]) -> Iterator[Element]:
         changes = (event.what for event in block.events if "has changed since" in event.what)
         if notes := [*_repeats(run), *extraction, *changes, *_limitations(run)]:
             yield Bullets(notes)
+
+
+def _model_facts(block: Block) -> list[tuple[str, str]]:
+    return [("family", block.model.family), ("dtype", block.model.dtype)]
+
+
+def _version(block: Block) -> str:
+    return f"of version {UNKNOWN}" if block.harness.version == UNKNOWN else block.harness.version
 
 
 def _overview(runs: Sequence[Run]) -> Iterator[Element]:
@@ -105,7 +115,7 @@ def _table(names: Sequence[str], rows: Sequence[tuple[Run, Score, Sequence[str]]
     lines = []
     for _, score, labels in rows:
         metric = score.metric if score.filter == "none" else score.key
-        n = f"{score.n} of {score.n_total}" if score.limited and score.n_total else str(score.n)
+        n = score.n_text
         value = percent(score.value) if 0 <= score.value <= 1 else f"({score.value:g})"
         cells = [metric, value, bounds(score.lo, score.hi), n, score.exactness]
         lines.append([*labels, *cells, *([percent(score.extraction_rate)] if rates else [])])
@@ -121,6 +131,9 @@ def _repeats(run: Run) -> Iterator[str]:
 def _limitations(run: Run) -> Iterator[str]:
     """Notes that belong to every score of the run: failed documents, execution of generated code."""
     block = run.require_block()
+    if run.is_external:
+        yield unknown_text(run).removeprefix(f"{run.run_id} is ")
+        yield from (*block.notes, *(f"left out: {reason}" for reason in run.left_out))
     if block.failures:
         first = block.failures[0]
         where = f"{first.task} {first.doc_id}: {first.error}"
@@ -164,5 +177,6 @@ def record(run: Run) -> dict[str, Any]:
     if run.block is not None:
         values["harness"] = run.block.harness.model_dump()
         values["failures"] = len(run.block.failures)
+        values["not_recorded"] = list(run.unknown)
         values["execution"] = run.block.execution.model_dump() if run.block.execution else None
     return values

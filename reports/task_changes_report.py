@@ -19,9 +19,12 @@ def elements(tasks: Sequence[TaskVariants]) -> Iterator[Element]:
     for task, title in zip(tasks, titles, strict=True):
         if not task.same:
             yield from _differing(task, title)
-    same = dict.fromkeys(title for task, title in zip(tasks, titles, strict=True) if task.same)
-    if same:
-        yield Paragraph(f"Same prompts, targets, filters and scorer in all runs: {', '.join(same)}.")
+    for recorded, qualified in ((True, ""), (False, ", as far as external results record them")):
+        same = dict.fromkeys(
+            title for task, title in zip(tasks, titles, strict=True) if task.same and task.recorded == recorded
+        )
+        if same:
+            yield Paragraph(f"Same prompts, targets, filters and scorer in all runs{qualified}: {', '.join(same)}.")
 
 
 def _differing(task: TaskVariants, title: str) -> Iterator[Element]:

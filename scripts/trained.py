@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dare_bench.analysis.opening import find_runs
 from dare_bench.analysis.paired_tests import holm, mcnemar
-from dare_bench.runs.reader import Run, find_runs
+from dare_bench.runs.reader import Run
 from dare_bench.runs.run_files import file_digest
 
 RUNS = Path("leaderboards/examples")

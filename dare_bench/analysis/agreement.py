@@ -17,7 +17,7 @@ from dare_bench.analysis.document_view import DocumentView, document_view
 from dare_bench.analysis.pairing import score_of
 from dare_bench.analysis.settings import differing_settings
 from dare_bench.errors import UsageError, unknown
-from dare_bench.runs.index import Document, SampleIndex
+from dare_bench.runs.index import Document
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
 
@@ -105,10 +105,7 @@ def agreement(
     """
     names = _tasks(first, second, tasks)
     score_first, score_second = score_of(first, names[0], scores[0]), score_of(second, names[1], scores[1])
-    left, right = (
-        SampleIndex(task, run.require_samples(task), run.traces_file(task))
-        for run, task in zip((first, second), names, strict=True)
-    )
+    left, right = (run.require_index(task) for run, task in zip((first, second), names, strict=True))
     pairs = [
         _pair(left.document(a), right.document(b), how, score_first, score_second) for a, b, how in match(left, right)
     ]

@@ -141,6 +141,8 @@ def of_run(run: Run) -> Baseline:
     block = run.require_block()
     if run.results_edited:
         raise RunError(f"{run.results_file} was changed after the run; evaluate with --fresh")
+    if block.seeds is None:
+        raise RunError(f"{run.path} is an external result; a baseline is made of a run of dare-bench")
     model, environment = block.model, block.environment.model_dump()
     scores: dict[str, list[Score]] = {}
     for score in run.scores():

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from dare_bench.analysis.intervals import Interval, interval
-from dare_bench.analysis.names import letter, run_names
+from dare_bench.analysis.names import letter, run_names, unknown_text
 from dare_bench.analysis.paired_tests import Difference, holm, smallest_drop
 from dare_bench.analysis.pairing import NotPooledError, Pairing, pair, require_same_harness, score_of
 from dare_bench.analysis.settings import MODEL, shown
 from dare_bench.errors import IncompleteError, UsageError
 from dare_bench.program import several
-from dare_bench.runs.index import Document, SampleIndex
+from dare_bench.runs.index import Document, DocumentIndex
 from dare_bench.runs.reader import Run
 from dare_bench.runs.results import members, value_range
 from dare_bench.runs.scores import Score, are_shares, headline
@@ -101,7 +101,7 @@ class RunComparison:
     items: list[ScoreComparison]
     left_out: list[str]
     level: float = 0.95
-    _indexes: dict[tuple[int, str], SampleIndex | None] = field(default_factory=dict, repr=False)
+    _indexes: dict[tuple[int, str], DocumentIndex | None] = field(default_factory=dict, repr=False)
 
     @property
     def forced(self) -> bool:
@@ -294,7 +294,9 @@ def _task_and_id(run: Run, name: str, doc: str) -> tuple[str, str]:
 def _warnings(first: Run, second: Run, pairing: Pairing) -> Iterator[str]:
     """What weakens a comparison without preventing it."""
     for run, failed in zip((first, second), pairing.failures, strict=True):
-        if run.status != "complete" or failed:
+        if run.is_external:
+            yield unknown_text(run)
+        elif run.status != "complete" or failed:
             text = f"{no_answer(failed)} left out" if failed else "documents are missing"
             yield f"{run.run_id} is {run.status}: {text}"
     if pairing.only_first or pairing.only_second:
@@ -305,7 +307,8 @@ def _warnings(first: Run, second: Run, pairing: Pairing) -> Iterator[str]:
     environments = []
     for run in (first, second):
         block = run.require_block()
-        environments.append(block.environment.model_dump())
+        if not run.is_external:
+            environments.append(block.environment.model_dump())
         if text := several(block.programs):
             yield f"{run.run_id} was {text}"
         if run.results_edited:
@@ -326,9 +329,10 @@ def _warnings(first: Run, second: Run, pairing: Pairing) -> Iterator[str]:
     ]
     if settings:
         yield "settings differ: " + ", ".join(settings)
-    pairs = [(name.replace("_", "-"), *(values.get(name) for values in environments)) for name in _ENVIRONMENT]
-    if differing := [f"{name} ({shown(a)} and {shown(b)})" for name, a, b in pairs if a != b]:
-        yield "the environments differ: " + ", ".join(differing)
+    if len(environments) == 2:
+        pairs = [(name.replace("_", "-"), *(values.get(name) for values in environments)) for name in _ENVIRONMENT]
+        if differing := [f"{name} ({shown(a)} and {shown(b)})" for name, a, b in pairs if a != b]:
+            yield "the environments differ: " + ", ".join(differing)
     if pairing.higher_is_better is None:
         yield f"the direction of {pairing.key} is not recorded: higher is taken as better"
 

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from dare_bench.runs.reader import Run
-from dare_bench.runs.schema import Block
+from dare_bench.runs.schema import UNKNOWN, Block
 
 LineageRecord = Mapping[str, Any]
 _PEFT = {"lora": "LoRA", "dora": "DoRA"}
@@ -28,9 +28,11 @@ class Checkpoint(NamedTuple):
 
 
 def checkpoint_of(block: Block) -> Checkpoint:
-    """The checkpoint that a run evaluated; equal for two runs of the same weights under the same name and dtype."""
+    """The checkpoint that a run evaluated; equal for two runs of the same weights under the same name and dtype. A
+    checkpoint of unknown content is equal to none of another run."""
     model = block.model
-    return Checkpoint(model.name, model.content_hash, model.adapter_hash or "", model.dtype)
+    content = f"{UNKNOWN}, {block.run_id}" if model.content_hash == UNKNOWN else model.content_hash
+    return Checkpoint(model.name, content, model.adapter_hash or "", model.dtype)
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
@@ -39,6 +41,16 @@ def run_names(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         folders.setdefault(run.run_id, set()).add(run.path.resolve())
     return [run.run_id if len(folders[run.run_id]) == 1 else str(run.path) for run in runs]
+
+
+def unknown_text(run: Run) -> str:
+    """What an external result does not record, as one line."""
+    harness = run.require_block().harness
+    version = "" if harness.version == UNKNOWN else f" {harness.version}"
+    return (
+        f"{run.run_id} is external, written by the own command of {harness.name}{version}; not recorded:"
+        f" {', '.join(run.unknown)}"
+    )
 
 
 def letter(index: int) -> str:

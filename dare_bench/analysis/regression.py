@@ -159,6 +159,8 @@ def judge(
 
 def complete_baseline(run: Run, any_program: bool = False) -> Baseline:
     """A complete run as a baseline; raises IncompleteError, and RunError where another program generated answers."""
+    if run.is_external:
+        raise RunError(f"{run.path} is an external result; regress judges only runs of dare-bench: use compare")
     if run.status != "complete" or run.block is None:
         failures = run.block.failures if run.block else []
         reason = f"its status is {run.status}"

@@ -36,10 +36,13 @@ class RowKey:
 
 
 def row_key(run: Run, machine: str | None = None) -> RowKey:
-    """The key of a run; with ``machine``, runs on two machines are two rows."""
+    """The key of a run; with ``machine``, runs on two machines are two rows. An external result, whose settings are not
+    all known, shares its row with no other run."""
     block, results = run.block, run.results
     if block is None:
         return RowKey((run.model, machine))
+    if run.is_external:
+        return RowKey((run.run_id, str(run.path.resolve())))
     # Template and instruction belong to the run; a task's default number of examples is no setting.
     prompt = chat_template(run), results.get("system_instruction")
     settings = sorted((name, str(value)) for name, value in requested(run).items())

@@ -9,6 +9,7 @@ from typing import Any
 from dare_bench.config import DEFAULT_SEEDS
 from dare_bench.runs.reader import Run
 from dare_bench.runs.results import members
+from dare_bench.runs.schema import UNKNOWN
 from dare_bench.runs.scores import opened_with
 from dare_bench.types import Decoding
 
@@ -34,8 +35,13 @@ def prompt_context(run: Run, name: str) -> PromptContext:
     """The prompt context of a task or group."""
     results = run.results
     shots = tuple(results.get("n-shot", {}).get(task) for task in members(results, name))
-    examples = (run.block.seeds[3], results.get("fewshot_as_multiturn")) if run.block and any(shots) else ()
+    examples = (_seed(run, 3), results.get("fewshot_as_multiturn")) if any(shots) else ()
     return PromptContext(chat_template(run), shots, results.get("system_instruction"), examples)
+
+
+def _seed(run: Run, number: int) -> int | None:
+    """One of the four seeds; None: unknown."""
+    return run.block.seeds[number] if run.block and run.block.seeds else None
 
 
 def chat_template(run: Run) -> str:
@@ -53,7 +59,8 @@ def differ_in_template_only(first: PromptContext, second: PromptContext) -> bool
 
 
 def prompt_settings(run: Run, task: str) -> dict[str, Any]:
-    """The settings that shape a task's prompts, by name: config, chat template, examples, system instruction."""
+    """The settings that shape a task's prompts, by name: config, chat template, examples, system instruction; of an
+    external result those that it records."""
     context = prompt_context(run, task)
     shots = run.results.get("n-shot", {}).get(task)
     settings = {
@@ -63,10 +70,20 @@ def prompt_settings(run: Run, task: str) -> dict[str, Any]:
         "system instruction": context.instruction,
     }
     if shots:
-        settings["few-shot seed"] = run.block.seeds[3] if run.block else None
+        settings["few-shot seed"] = _seed(run, 3)
         if context.template:
             settings["examples as turns"] = run.results.get("fewshot_as_multiturn")
-    return settings
+    if run.is_external and "chat_template" not in run.results:
+        del settings["chat template"]
+    return {name: value for name, value in settings.items() if value is not None} if run.is_external else settings
+
+
+def differing_prompt_settings(first: Run, second: Run, task: str) -> dict[str, tuple[Any, Any]]:
+    """The settings of a task's prompts that differ, as far as both runs record them."""
+    differences = differing(settings := prompt_settings(first, task), other := prompt_settings(second, task))
+    if first.is_external or second.is_external:
+        return {name: pair for name, pair in differences.items() if name in settings and name in other}
+    return differences
 
 
 def config_of(run: Run, task: str) -> str:
@@ -92,7 +109,7 @@ def requested(run: Run) -> dict[str, Any]:
         return {}
     settings = opened_with(run.results) | block.decoding_requested
     settings |= {f"likelihood {name}": value for name, value in run.requested.get("likelihood", {}).items()}
-    if block.seeds != DEFAULT_SEEDS:
+    if block.seeds is not None and block.seeds != DEFAULT_SEEDS:
         settings["seed"] = block.seeds[0] if len({*block.seeds}) == 1 else ",".join(map(str, block.seeds))
     if block.repeats > 1:
         settings["repeats"] = block.repeats
@@ -111,13 +128,24 @@ def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, 
 
 def differing_settings(first: Run, second: Run, task: str, task_second: str) -> dict[str, tuple[Any, Any]]:
     """The settings that differ between a task of the first run and one of the second: checkpoint, family, harness,
-    prompts, seeds, decoding, estimator. Families have different decoding settings: between two families only settings
-    that both have are compared."""
-    settings, settings_second = dict(_settings(first, task)), dict(_settings(second, task_second))
+    prompts, seeds, decoding, estimator. Families have different decoding settings, and an external result does not
+    record all settings: there only settings that both have are compared."""
+    settings, settings_second = _known_settings(first, task), _known_settings(second, task_second)
     differences = differing(settings, settings_second)
-    if "family" in differences:
+    if "family" in differences or first.is_external or second.is_external:
         differences = {name: pair for name, pair in differences.items() if name in settings and name in settings_second}
     return differences
+
+
+def _known_settings(run: Run, name: str) -> dict[str, Any]:
+    """The settings of a task; those of an external result as far as it records them."""
+    settings = dict(_settings(run, name))
+    if not run.is_external:
+        return settings
+    unknown = {"repeats", "answers to each prompt"}
+    if run.require_block().harness.version == UNKNOWN:
+        unknown.add("harness")
+    return {key: value for key, value in settings.items() if value not in (None, UNKNOWN) and key not in unknown}
 
 
 def _settings(run: Run, name: str) -> Iterator[tuple[str, Any]]:
@@ -131,10 +159,10 @@ def _settings(run: Run, name: str) -> Iterator[tuple[str, Any]]:
     yield from ((f"opened with {option}", value) for option, value in opened_with(run.results).items())
     yield "harness", f"{block.harness.name} {block.harness.version}"
     yield from prompt_settings(run, name).items()
-    yield "sampling seed", block.seeds[2]
-    yield "python seed", block.seeds[0]
-    yield "numpy seed", block.seeds[1]
-    yield "few-shot seed", block.seeds[3]
+    yield "sampling seed", _seed(run, 2)
+    yield "python seed", _seed(run, 0)
+    yield "numpy seed", _seed(run, 1)
+    yield "few-shot seed", _seed(run, 3)
     yield "repeats", block.repeats
     yield "answers to each prompt", answers_each(run, name)
     yield "tier", task.tier

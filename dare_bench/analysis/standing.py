@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dare_bench.analysis.settings import PromptContext, differ_in_template_only
+from dare_bench.runs.schema import UNKNOWN
 from dare_bench.runs.scores import Score
 
 QuestionDifference = Literal["definition", "prompts"]
@@ -47,7 +48,7 @@ def current(scores: Iterable[DatedScore]) -> DatedScore | None:
 
 def question_difference(dated: DatedScore, reference: DatedScore | None) -> QuestionDifference | None:
     """How a score's question differs from the current one; None where it does not, or where this is unknown."""
-    if reference is None or dated.score.task_fingerprint == reference.score.task_fingerprint:
+    if reference is None or dated.score.task_fingerprint in (reference.score.task_fingerprint, UNKNOWN):
         return None
     if dated.definition != reference.definition:
         return "definition"

@@ -6,6 +6,7 @@ prompts and targets. They show that something changed; the sample lines show in 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -14,9 +15,8 @@ from dare_bench.analysis.names import run_names
 from dare_bench.analysis.settings import (
     config_of,
     differ_in_template_only,
-    differing,
+    differing_prompt_settings,
     prompt_context,
-    prompt_settings,
     shown,
 )
 from dare_bench.runs.reader import Run
@@ -24,6 +24,9 @@ from dare_bench.runs.reader import Run
 _MANY_GROUPS = 3
 # lm-eval's hash of the document itself is left out: a column that no prompt shows changes it.
 _HASHES = {"prompt_hash": "the prompt", "target_hash": "the target"}
+_SCORING = ("output_type", "process_results", "filter_list", "metric_list")
+"""The entries of lm-eval's task configuration that decide how answers are scored; prompts show in the samples."""
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class TaskChange:
 def task_change(first: Run, second: Run, task: str, names: tuple[str, str] | None = None) -> TaskChange:
     """Compare the task of that name in both runs, by fingerprint, then document by document."""
     names = names or (first.run_id, second.run_id)
+    if first.is_external or second.is_external:
+        return _external_change(first, second, task, names)
     prints = [run.require_block().tasks[task].fingerprint.partition(":") for run in (first, second)]
     definitions, documents = [parts[0] for parts in prints], [parts[2] for parts in prints]
     breaks, notes = [], []
@@ -62,29 +67,71 @@ def task_change(first: Run, second: Run, task: str, names: tuple[str, str] | Non
             notes.append(f"the harness's version changed too: {versions[0]} and {versions[1]}")
     if documents[0] != documents[1]:
         counts = _document_counts(first, second, task)
-        # Without sample lines the contents are unknown.
-        content_differs = not counts["both"] or any(counts[name] for name in _HASHES)
-        only_prompts = counts["both"] and counts["prompt_hash"] and not counts["target_hash"]
-        contexts = prompt_context(first, task), prompt_context(second, task)
-        by_template = bool(only_prompts) and differ_in_template_only(*contexts)
-        (breaks if content_differs and not by_template else notes).extend(_document_texts(counts, first, second, task))
-        if by_template:
-            notes.append("each checkpoint was prompted with its own chat template, so the prompts differ")
-        elif content_differs:
-            reasons = differing(prompt_settings(first, task), prompt_settings(second, task))
-            notes += [f"{name}: {shown(a)} and {shown(b)}" for name, (a, b) in reasons.items()]
+        _add_documents(counts, first, second, task, breaks, notes)
     return TaskChange(*names, tuple(breaks), tuple(notes), counts)
 
 
+def _external_change(first: Run, second: Run, task: str, names: tuple[str, str]) -> TaskChange:
+    """The change of a task where one of the runs is an external result, whose definition has no fingerprint: by what
+    both runs record of it, then document by document where samples were logged."""
+    breaks, notes = list(_recorded_differences(first, second, task)), list[str]()
+    counts: dict[str, int] = {}
+    if all(run.samples_file(task) is not None for run in (first, second)):
+        counts = _document_counts(first, second, task)
+        _add_documents(counts, first, second, task, breaks, notes)
+    else:
+        notes.append("without samples of both runs, their prompts and documents cannot be compared")
+    return TaskChange(*names, tuple(breaks), tuple(notes), counts)
+
+
+def _recorded_differences(first: Run, second: Run, task: str) -> Iterator[str]:
+    """How the definitions of a task differ, as far as both runs record them."""
+    versions = [(run.results.get("versions") or {}).get(task) for run in (first, second)]
+    if None not in versions and versions[0] != versions[1]:
+        yield f"two versions of the task: {versions[0]} and {versions[1]}"
+    configs = [run.results.get("configs", {}).get(task) or {} for run in (first, second)]
+    for name in _SCORING:
+        a, b = (_ADDRESS.sub("", str(config.get(name))) for config in configs)
+        if all(name in config for config in configs) and a != b:
+            yield f"the task's {name} differs: its filters or scorer are not the same"
+    if first.is_external != second.is_external and any(
+        run.require_block().tasks[task].likelihood and run.require_block().harness.name == "opencompass"
+        for run in (first, second)
+    ):
+        yield "OpenCompass's command compares whole texts by perplexity, dare-bench compares their remainders"
+
+
+def _add_documents(
+    counts: dict[str, int], first: Run, second: Run, task: str, breaks: list[str], notes: list[str]
+) -> None:
+    """Add how the documents differ to ``breaks`` or ``notes``."""
+    # Without sample lines the contents are unknown.
+    content_differs = not counts["both"] or any(counts[name] for name in _HASHES)
+    only_prompts = counts["both"] and counts["prompt_hash"] and not counts["target_hash"]
+    contexts = prompt_context(first, task), prompt_context(second, task)
+    by_template = bool(only_prompts) and differ_in_template_only(*contexts)
+    (breaks if content_differs and not by_template else notes).extend(_document_texts(counts, first, second, task))
+    if by_template:
+        notes.append("each checkpoint was prompted with its own chat template, so the prompts differ")
+    elif content_differs:
+        reasons = differing_prompt_settings(first, second, task)
+        notes += [f"{name}: {shown(a)} and {shown(b)}" for name, (a, b) in reasons.items()]
+
+
 def _document_counts(first: Run, second: Run, task: str) -> dict[str, int]:
-    """The number of documents that only one run has, that both have, and those whose prompt or target differs."""
+    """The number of documents that only one run has, that both have, and those whose prompt or target differs. An empty
+    hash is unknown: it differs from none."""
     a, b = (
         {str(row.get("doc_id")): tuple(row.get(name) for name in _HASHES) for row in run.samples(task)}
         for run in (first, second)
     )
     both = a.keys() & b.keys()
     counts = {"only first": len(a.keys() - both), "only second": len(b.keys() - both), "both": len(both)}
-    return counts | {name: sum(a[doc][at] != b[doc][at] for doc in both) for at, name in enumerate(_HASHES)}
+    return counts | {name: sum(_differ(a[doc][at], b[doc][at]) for doc in both) for at, name in enumerate(_HASHES)}
+
+
+def _differ(a: str | None, b: str | None) -> bool:
+    return a != b and "" not in (a, b)
 
 
 def _document_texts(counts: dict[str, int], first: Run, second: Run, task: str) -> Iterator[str]:
@@ -105,13 +152,15 @@ def _document_texts(counts: dict[str, int], first: Run, second: Run, task: str) 
 @dataclass(frozen=True, slots=True)
 class TaskVariants:
     """One task under one harness in several runs. Runs of one group have the same prompts in the documents that they
-    share; ``changes`` are between the first runs of groups, ``notes`` are about runs of one group."""
+    share; ``changes`` are between the first runs of groups, ``notes`` are about runs of one group. ``recorded``: do all
+    runs record the whole definition of the task (external results do not)?"""
 
     task: str
     harness: str
     groups: tuple[tuple[str, ...], ...]
     changes: tuple[TaskChange, ...] = ()
     notes: tuple[str, ...] = ()
+    recorded: bool = True
 
     @property
     def same(self) -> bool:
@@ -136,7 +185,8 @@ def task_variants(runs: Sequence[Run]) -> list[TaskVariants]:
 def _variants(task: str, harness: str, runs: list[Run], names: dict[int, str]) -> TaskVariants:
     by_fingerprint: dict[str, list[Run]] = {}
     for run in runs:
-        by_fingerprint.setdefault(run.require_block().tasks[task].fingerprint, []).append(run)
+        key = str(run.path) if run.is_external else run.require_block().tasks[task].fingerprint
+        by_fingerprint.setdefault(key, []).append(run)
     groups: list[list[list[Run]]] = []
     # Most documents first: a document that a group's first run lacks, the others lack too.
     for same in sorted(by_fingerprint.values(), key=lambda same: -same[0].require_block().tasks[task].n_docs):
@@ -156,7 +206,8 @@ def _variants(task: str, harness: str, runs: list[Run], names: dict[int, str]) -
         for text in task_change(a, b, task).notes
     )
     runs_of_groups = (tuple(sorted(names[id(run)] for same in group for run in same)) for group in groups)
-    return TaskVariants(task, harness, tuple(runs_of_groups), tuple(changes), tuple(notes))
+    recorded = not any(run.is_external for run in runs)
+    return TaskVariants(task, harness, tuple(runs_of_groups), tuple(changes), tuple(notes), recorded)
 
 
 def _pairs(runs: Sequence[Run]) -> Iterator[tuple[Run, Run]]:

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from dare_bench.cli.plain import echo_error
-from dare_bench.cli.runs import open_runs, print_report, write_markdown
+from dare_bench.cli.runs import RUNS_HELP, open_runs, print_report, write_markdown
 
 
 def compare(
-    runs: Annotated[list[str], typer.Argument(metavar="A B [C...]", help="Run directories; A is the reference.")],
+    runs: Annotated[list[str], typer.Argument(metavar="A B [C...]", help=f"{RUNS_HELP} A is the reference.")],
     task: Annotated[
         str | None,
         typer.Option("--task", "-t", help="Tasks or groups, separated by commas (default: all shared tasks)."),
@@ -31,7 +31,7 @@ def compare(
     """Test whether runs differ, document by document.
 
     Prints exact tests, intervals of the differences, and the documents that changed. Refuses runs with different tasks
-    or prompts; warns about other differences in settings.
+    or prompts; warns about other differences in settings, and about what an external result does not record.
 
     Example: dare-bench compare out/base out/tuned --docs 5
     """

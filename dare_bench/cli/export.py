@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dare_bench.cli.plain import echo, echo_error
-from dare_bench.cli.runs import open_runs
+from dare_bench.cli.runs import RUN_HELP, RUNS_HELP, open_runs
 from dare_bench.errors import DataError, UsageError
 from dare_bench.reading import MAX_SOURCE, existing, read_text
 from dare_bench.runs.text import counted, visible
@@ -24,7 +24,7 @@ app = typer.Typer(help="Export results as tables or Hub files, and merge adapter
 
 @app.command()
 def table(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run directories, or folders that contain them.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help=RUNS_HELP)],
     format: Annotated[
         Literal["markdown", "latex", "csv"], typer.Option("--format", "-f", help="Output format.")
     ] = "markdown",
@@ -72,7 +72,7 @@ def table(
 
 @app.command()
 def hub(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)],
     output: Annotated[str | None, typer.Option("--output", "-o", help="Output folder (default: hub/<run>).")] = None,
     dataset: Annotated[
         list[str] | None,
@@ -121,7 +121,8 @@ def hub(
         raise UsageError(
             "nothing to export: no task has a data set on the hub; name one with --dataset TASK=ID:TASK_ID"
         )
-    folder = Path(output) if output is not None else Path("hub") / opened.path.resolve().name
+    run_name = opened.run_id if opened.is_external else opened.path.resolve().name
+    folder = Path(output) if output is not None else Path("hub") / run_name
     # A card without the repository's own text would take that text's place there, so only a given one is ever sent.
     card = Path(readme) if readme is not None else folder / CARD
     name = visible((repo_id or opened.model).rpartition("/")[2])

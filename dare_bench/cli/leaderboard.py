@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from dare_bench.cli.plain import echo, echo_error, echo_json
+from dare_bench.cli.runs import RUNS_HELP
 from dare_bench.errors import UsageError
 from dare_bench.runs.text import counted
 
@@ -23,9 +24,7 @@ Count = Callable[[int, int], None]
 
 @app.command()
 def build(
-    runs: Annotated[
-        list[str], typer.Argument(metavar="RUNS...", help="Run directories, or folders that contain them.")
-    ],
+    runs: Annotated[list[str], typer.Argument(metavar="RUNS...", help=RUNS_HELP)],
     out: Annotated[str, typer.Option("--out", "-o", help="Folder of the site.")] = "site",
     board: Annotated[
         list[str] | None,

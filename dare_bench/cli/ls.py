@@ -216,8 +216,8 @@ def runs(
     root: Annotated[str, typer.Argument(metavar="DIR", help="Folder to search.")] = "out",
     json: _Json = False,
 ) -> None:
-    """List run directories with their scores."""
-    from dare_bench.runs.reader import find_runs
+    """List runs and external results with their scores."""
+    from dare_bench.analysis.opening import find_runs
 
     listed = find_runs(root, echo_error)
     if json:

@@ -44,16 +44,16 @@ def regress(
 
     Example: dare-bench regress out/my-run --baseline leaderboards/baselines/tiny-llada.json --junit regress.xml
     """
+    from dare_bench.analysis.opening import open_run
     from dare_bench.analysis.regression import judge
     from dare_bench.reports import junit as junit_file
     from dare_bench.reports import regression_report as render
-    from dare_bench.runs.reader import Run
 
     if update and (json or junit is not None or markdown is not None):
         raise UsageError(
             "--update only prints the changes and writes the baseline; omit --junit, --markdown and --json"
         )
-    opened = Run(run_path(run))
+    opened = open_run(run_path(run))
     if update:
         _update(opened, Path(baseline), smallest_effect, docs, any_program)
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dare_bench.cli.runs import open_runs, print_report, write_markdown
+from dare_bench.cli.runs import RUNS_HELP, open_runs, print_report, write_markdown
 from dare_bench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def report(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run directories, or folders that contain them.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help=RUNS_HELP)],
     agreement: Annotated[
         bool, typer.Option("--agreement", help="Compare two runs of one checkpoint: same prompts, tokens, scores?")
     ] = False,

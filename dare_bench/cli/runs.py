@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 MAKE_ONE = "make one with: dare-bench eval --model tiny-llada --tasks dare_sudoku"
 
 
+RUNS_HELP = "Run directories, folders of them, or results of lm-eval's or OpenCompass's own command."
+RUN_HELP = "A run directory, or one result of lm-eval's or OpenCompass's own command."
+
+
 def run_path(name: str) -> Path:
     """``name`` as a path, or the folder of that name in the default output folder."""
     path = Path(name)
@@ -25,23 +29,26 @@ def run_path(name: str) -> Path:
 
 
 def open_runs(names: str | Iterable[str]) -> list[Run]:
-    """The runs at the paths, or of those names in the default output folder; of a folder, all runs below it.
+    """The runs at the paths, or of those names in the default output folder; of a folder, all runs below it. Runs of
+    dare-bench and external results are opened alike.
 
     Raises:
         RunError: no run at or below a path.
     """
-    from dare_bench.runs.reader import Run, find_runs
-    from dare_bench.runs.run_files import RUN_FILE
+    from dare_bench.analysis.opening import find_runs, open_run
+    from dare_bench.runs.finding import LAYOUTS, places_at
 
     runs: list[Run] = []
     for name in [names] if isinstance(names, str) else names:
         path = run_path(name)
-        if not path.is_dir() or (path / RUN_FILE).is_file() or any(path.glob("results_*.json")):
-            runs.append(Run(path))
+        if not path.is_dir() or len(places := places_at(path)) == 1:
+            runs.append(open_run(path))
+        elif places:
+            runs += sorted((open_run(place.path) for place in places), key=lambda run: (run.created, run.run_id))
         elif below := find_runs(path, echo_error):
             runs += below
         else:
-            raise RunError(f"no runs below {path}; {MAKE_ONE}")
+            raise RunError(f"no runs below {path}; give {LAYOUTS}; {MAKE_ONE}")
     return runs
 
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dare_bench.analysis.names import unknown_text
 from dare_bench.analysis.unmasking import Fold, Unmasking, folded
 from dare_bench.cli.plain import echo_json, plain_console, plain_table
-from dare_bench.cli.runs import run_path
+from dare_bench.cli.runs import RUN_HELP, run_path
 from dare_bench.errors import RunError, UsageError, unknown
 from dare_bench.runs.text import visible
 
@@ -26,7 +27,7 @@ _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def show(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)],
     doc: Annotated[str | None, typer.Option(help="Document id (default: the first document).")] = None,
     task: Annotated[str | None, typer.Option(help="Task, if the run has several.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -35,9 +36,9 @@ def show(
 
     Prints the answer, the score, the unmasking order in color, and the exact prompt."""
     from dare_bench.analysis.document_view import document_view
-    from dare_bench.runs.reader import Run
+    from dare_bench.analysis.opening import open_run
 
-    opened = Run(run_path(run))
+    opened = open_run(run_path(run))
     document = _find(opened, task, doc)
     view = document_view(document)
     if json:
@@ -66,7 +67,7 @@ def _find(run: Run, task: str | None, doc: str | None) -> Document:
         if index.ids and (doc is None or doc in index.ids):
             return index.document(index.ids[0] if doc is None else doc)
     if not indexes:
-        raise RunError(f"{run.path} has no sample lines of {', '.join(tasks)}; evaluate without --no-log-samples")
+        raise RunError(f"{run.path} has no sample lines of {', '.join(tasks)}; {run.without_samples}")
     ids = [doc_id for index in indexes for doc_id in index.ids]
     if not ids:
         raise RunError(f"{run.path} has no documents in its sample lines of {', '.join(tasks)}")
@@ -79,8 +80,10 @@ def _find(run: Run, task: str | None, doc: str | None) -> Document:
 def _print_scores(console: Console, run: Run) -> None:
     limited = ", limited" if any(score.limited for score in run.scores()) else ""
     _print(console, f"{run.model} · {run.run_id} · {run.status}{limited}", "bold")
+    if run.is_external:
+        _print(console, unknown_text(run).removeprefix(f"{run.run_id} is "), "dim")
     rows = [
-        (score.task, score.metric, score.filter, score.text, score.interval, str(score.n), score.exactness)
+        (score.task, score.metric, score.filter, score.text, score.interval, score.n_text, score.exactness)
         for score in run.scores()
     ]
     console.print(plain_table(("task", "metric", "filter", "value", "95% interval", "n", "tier"), rows))

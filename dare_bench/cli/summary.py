@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dare_bench.cli.plain import echo, plain_console, plain_table
 from dare_bench.errors import IncompleteError
+from dare_bench.runs.schema import UNKNOWN
 from dare_bench.runs.text import counted, no_answer
 from dare_bench.types import TIER_MEANING, Decoding
 
@@ -35,7 +36,8 @@ def print_run(run: Run) -> None:
     _print_settings("decoding", {t: e.decoding for t, e in block.tasks.items()}, block.decoding_requested)
     _print_settings("likelihood", {t: e.likelihood for t, e in block.tasks.items()})
     model = block.model
-    echo(f"model: {model.name}, {model.family}, {model.dtype}, seeds {','.join(map(str, block.seeds))}")
+    seeds = UNKNOWN if block.seeds is None else ",".join(map(str, block.seeds))
+    echo(f"model: {model.name}, {model.family}, {model.dtype}, seeds {seeds}")
     if model.engine is not None:
         echo(f"engine: {model.engine.text}")
     echo(f"cost: {_cost(block)}")
@@ -139,8 +141,7 @@ def _print_scores(console: Console, run: Run) -> None:
 
 def _values(score: Score) -> tuple[str, str, str]:
     """Value, interval, and number of documents."""
-    count = f"{score.n} of {score.n_total}" if score.limited and score.n_total else str(score.n)
-    return score.text, score.interval, count
+    return score.text, score.interval, score.n_text
 
 
 def _rate(score: Score) -> str:

@@ -93,6 +93,8 @@ def rescore(
         RunError: the run lacks what is needed, or its prompts differ from those of the task now.
         DataError: the task's data is missing, or the harness cannot score.
     """
+    if run.is_external:
+        raise RunError(f"{run.path} is an external result; only runs of dare-bench can be scored again")
     if run.block is None or run.status == "running":
         raise IncompleteError(f"{run.path} is not finished (status {run.status}); run its command again to finish it")
     block = run.block

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 from dare_bench.errors import RunError
 from dare_bench.reading import open_regular, parse_json, read_lines
 from dare_bench.runs.field_types import LineModel, check
-from dare_bench.runs.lines import SampleLine, TraceLine
+from dare_bench.runs.lines import LoggedLine, SampleLine, TraceLine
 
 _STRING = rb'"(?:[^"\\]|\\.)*"'
 _ID = re.compile(rb'\s*\{(?:\s*"key"\s*:\s*%b\s*,)?\s*"doc_id"\s*:\s*(-?\d{1,18}|%b)\s*,' % (_STRING, _STRING))
@@ -34,28 +35,60 @@ class Document:
         return list(self.rows[0].get("dare_bench", ()))
 
 
-class SampleIndex:
-    """The documents of one task, in the order of their first lines; only one is in memory at a time.
+class DocumentIndex(ABC):
+    """The documents of one task, by id as text."""
 
-    Building it reads only the document id of each line; a line is read when its document is requested.
+    @property
+    @abstractmethod
+    def ids(self) -> list[str]:
+        """Document ids as text."""
+
+    @abstractmethod
+    def document(self, doc_id: int | str) -> Document:
+        """The document with that id; raises KeyError."""
+
+    def __iter__(self) -> Iterator[Document]:
+        return map(self.document, self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class LoadedIndex(DocumentIndex):
+    """The documents of one task whose rows are in memory; each has one row."""
+
+    def __init__(self, task: str, rows: Sequence[dict[str, Any]]) -> None:
+        self._documents = {str(row["doc_id"]): Document(task, row["doc_id"], [row]) for row in rows}
+
+    @property
+    def ids(self) -> list[str]:
+        return list(self._documents)
+
+    def document(self, doc_id: int | str) -> Document:
+        return self._documents[str(doc_id)]
+
+
+class SampleIndex(DocumentIndex):
+    """The documents in a samples file, in the order of their first lines; only one is in memory at a time.
+
+    Building it reads only the document id of each line; a line is read when its document is requested. ``line`` is what
+    each line of the samples must fit.
 
     Raises:
         RunError: a file cannot be read, or a line (now, or when it is read) is invalid.
     """
 
-    def __init__(self, task: str, samples: Path, traces: Path | None) -> None:
+    def __init__(self, task: str, samples: Path, traces: Path | None, line: type[LoggedLine] = SampleLine) -> None:
         self.task = task
-        self._samples, self._traces = samples, traces
-        self._rows = _offsets(samples, SampleLine)
+        self._samples, self._traces, self._line = samples, traces, line
+        self._rows = _offsets(samples, line)
         self._trace_rows = _offsets(traces, TraceLine) if traces else {}
 
     @property
     def ids(self) -> list[str]:
-        """Document ids as text."""
         return list(self._rows)
 
     def document(self, doc_id: int | str) -> Document:
-        """The document with that id; raises KeyError."""
         (document,) = self._read({str(doc_id): self._rows[str(doc_id)]})
         return document
 
@@ -67,7 +100,7 @@ class SampleIndex:
 
     def _read(self, rows: Mapping[str, Sequence[int]]) -> Iterator[Document]:
         with ExitStack() as stack:
-            sample_at = _line_reader(stack, self._samples, SampleLine)
+            sample_at = _line_reader(stack, self._samples, self._line)
             trace_at = _line_reader(stack, self._traces, TraceLine) if self._traces else None
             for doc_id, offsets in rows.items():
                 samples = [sample_at(offset) for offset in offsets]

@@ -69,9 +69,9 @@ class ScoreAnswer(LineModel):
 SampleAnswer = Annotated[GenerateAnswer | ScoreAnswer, Field(discriminator="kind")]
 
 
-class SampleLine(LineModel):
-    """One line of ``samples_<task>_<date>.jsonl``: a document with one filter. Each of ``metrics`` is a key of the
-    line, whose value is the document's."""
+class LoggedLine(LineModel):
+    """One line of lm-eval's ``samples_<task>_<date>.jsonl``: a document with one filter. Each of ``metrics`` is a key
+    of the line, whose value is the document's."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -86,7 +86,6 @@ class SampleLine(LineModel):
     doc_hash: str
     prompt_hash: str
     target_hash: str
-    dare_bench: list[SampleAnswer]
 
     @model_validator(mode="after")
     def _values(self) -> Self:
@@ -99,6 +98,12 @@ class SampleLine(LineModel):
                     text = f"{value!r:.80}"
                     raise ValueError(f"{metric[:80]!r} is {text}; expected a finite number, text, or a list") from None
         return self
+
+
+class SampleLine(LoggedLine):
+    """A line of a run's samples file: lm-eval's, with a record of each request."""
+
+    dare_bench: list[SampleAnswer]
 
 
 TraceEvent = Annotated[

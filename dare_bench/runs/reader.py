@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dare_bench.errors import DareError, RunError, unknown
 from dare_bench.reading import read_json
-from dare_bench.runs.index import Document, SampleIndex, lines
+from dare_bench.runs.index import Document, DocumentIndex, SampleIndex, lines
 from dare_bench.runs.lines import SampleLine, TraceLine
 from dare_bench.runs.results import members
-from dare_bench.runs.run_files import DONE_FILE, JOURNAL, RUN_FILE, file_digest, own_file, samples_name, traces_name
+from dare_bench.runs.run_files import DONE_FILE, RUN_FILE, file_digest, own_file, samples_name, traces_name
 from dare_bench.runs.schema import Block, RunFile, Status, check_harness_part, parse_block, parse_run_file
 from dare_bench.runs.scores import Score, headline, scores_of
 from dare_bench.runs.text import counted, listed
@@ -24,11 +22,20 @@ class Run:
     """A run directory.
 
     A run without results (``status`` "running") has no scores, tasks or block; its name and date are those in
-    ``run.json``.
+    ``run.json``. ``unknown`` names what an external result (:class:`~dare_bench.runs.external.ExternalRun`) does not
+    record.
 
     Raises:
         RunError: not a run directory, or its files are damaged or of a newer schema; the message names the file.
     """
+
+    is_external = False
+    """Was it written by the own command of lm-eval or OpenCompass?"""
+    unknown: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Tasks of an external result that have no score, and why."""
+    without_samples = "evaluate without --no-log-samples"
+    """What to do where there are no sample lines."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -63,8 +70,8 @@ class Run:
         return self.block
 
     @property
-    def status(self) -> Status:
-        """Complete, incomplete (some samples failed) or running (not finished, active or not)."""
+    def status(self) -> Status | Literal["external"]:
+        """Complete, incomplete (some samples failed), running (not finished, active or not) or external."""
         return self.block.status if self.block is not None and (self.path / DONE_FILE).is_file() else "running"
 
     @property
@@ -91,6 +98,11 @@ class Run:
     def tasks(self) -> list[str]:
         """The evaluated tasks, without groups."""
         return list(self.block.tasks) if self.block else []
+
+    @property
+    def result_files(self) -> list[Path]:
+        """The files that its scores are read from."""
+        return [self.results_file] if self.results_file else []
 
     @cached_property
     def _scores(self) -> list[Score]:
@@ -132,7 +144,7 @@ class Run:
         """The samples file of a task; raises RunError if it was not written."""
         path = self.samples_file(task)
         if path is None:
-            raise RunError(f"{self.path} has no sample lines of {task}; evaluate without --no-log-samples")
+            raise RunError(f"{self.path} has no sample lines of {task}; {self.without_samples}")
         return path
 
     def failed_documents(self, name: str) -> int:
@@ -182,11 +194,18 @@ class Run:
         path = self.traces_file(task)
         return lines(path, TraceLine) if path else iter(())
 
-    def index(self, task: str) -> SampleIndex | None:
+    def index(self, task: str) -> DocumentIndex | None:
         """The documents of a task by id; None without a samples file. Reads both files; raises UnknownNameError."""
         self._check(task, self.tasks)
         path = self.samples_file(task)
         return SampleIndex(task, path, self.traces_file(task)) if path else None
+
+    def require_index(self, task: str) -> DocumentIndex:
+        """The documents of a task by id; raises RunError without a samples file."""
+        index = self.index(task)
+        if index is None:
+            raise RunError(f"{self.path} has no sample lines of {task}; {self.without_samples}")
+        return index
 
     def documents(self, task: str) -> Iterator[Document]:
         """The documents of a task, each with its sample and trace lines; none without a samples file."""
@@ -198,31 +217,3 @@ def _below(folder: Path) -> str:
     """The end of an error message about a folder of runs, which names some of them."""
     names = sorted(file.parent.name for file in folder.glob(f"*/{RUN_FILE}"))
     return f"; it contains {counted(len(names), 'run')}, give one of them: {listed(names, 3)}" if names else ""
-
-
-def find_runs(root: str | Path, on_problem: Callable[[str], None] | None = None) -> list[Run]:
-    """All run directories at or below ``root``, oldest first.
-
-    A run that cannot be read is left out and reported to ``on_problem`` (default: a warning).
-
-    Raises:
-        RunError: ``root`` is no folder.
-    """
-    return sorted(iterate_runs(root, on_problem), key=lambda run: (run.created, run.run_id))
-
-
-def iterate_runs(root: str | Path, on_problem: Callable[[str], None] | None = None) -> Iterator[Run]:
-    """The runs of :func:`find_runs` one at a time, in the order of their folders."""
-    root = Path(root)
-    if not root.is_dir():
-        raise RunError(f"no folder at {root}; give a run directory or a folder of them")
-    report = on_problem or (lambda text: warnings.warn(text, stacklevel=3))
-    for folder, folders, files in os.walk(root):
-        folders[:] = sorted(name for name in folders if name != JOURNAL and not name.startswith("."))
-        if RUN_FILE in files or any(name.startswith("results_") and name.endswith(".json") for name in files):
-            try:
-                run = Run(folder)
-            except RunError as error:
-                report(f"left out: {error}")
-            else:
-                yield run

@@ -44,6 +44,8 @@ from dare_bench.types import Tier
 
 SCHEMA_VERSION = 1
 Status = Literal["complete", "incomplete", "running"]
+UNKNOWN = "unknown"
+"""A name, hash or fingerprint that an external result does not record."""
 
 
 class LineagePart(OpenModel):
@@ -265,7 +267,9 @@ class Block(StrictModel):
     model: ModelBlock
     harness: HarnessBlock
     tasks: dict[Name, TaskBlock] = Field(max_length=MAX_TASKS)
-    seeds: tuple[int, int, int, int] = Field(description="python, numpy, torch (keys the sampler), fewshot")
+    seeds: tuple[int, int, int, int] | None = Field(
+        description="python, numpy, torch (keys the sampler), fewshot; null: unknown, in external results only"
+    )
     limit: Annotated[int | float, Field(gt=0, le=10**15)] | None = None
     repeats: int = Field(default=1, ge=1, le=10**6, description="answers to each prompt")
     command: Text = ""
@@ -413,7 +417,10 @@ def parse_block(raw: Any, where: str | Path) -> Block:
         RunError: not a block, an unknown version, or an invalid value.
     """
     if not isinstance(raw, dict):
-        raise RunError(f"{where}: no dare_bench block; this results file was not written by dare-bench")
+        raise RunError(
+            f"{where}: no dare_bench block; this results file was not written by dare-bench. External results are read"
+            " by compare, export, leaderboard, ls, report and show only"
+        )
     version = raw.get("schema_version")
     if not isinstance(version, int) or isinstance(version, bool):
         raise RunError(f"{where}: schema_version is {version!r}; expected a whole number from 1 to {SCHEMA_VERSION}")
@@ -422,6 +429,14 @@ def parse_block(raw: Any, where: str | Path) -> Block:
             f"{where}: written in schema version {version}, this dare-bench reads up to {SCHEMA_VERSION}; upgrade it"
         )
     try:
-        return read(Block, raw)
+        block = read(Block, raw)
     except ValidationError as error:
         raise RunError(f"{where}: the dare_bench block is damaged: {one_line(error, 'the block')}") from error
+    if block.seeds is None:
+        raise RunError(f"{where}: the dare_bench block is damaged: seeds is null; expected four whole numbers")
+    return block
+
+
+def parse_external_block(raw: Mapping[str, Any], where: str | Path) -> Block:
+    """A block made from the external result ``where``; raises RunError if one of its values is invalid."""
+    return _read_file(Block, dict(raw), where)

@@ -11,7 +11,7 @@ from typing import Any
 
 from dare_bench.formatting import interval_text, score_text
 from dare_bench.runs.results import members, metric_keys, stderr_of, value_range
-from dare_bench.runs.schema import Block, TaskBlock
+from dare_bench.runs.schema import UNKNOWN, Block, TaskBlock
 from dare_bench.types import Decoding, Tier
 
 HEADLINE = (
@@ -66,8 +66,11 @@ class Score:
 
     @property
     def exactness(self) -> str:
-        """The tier, beside a served engine: ``A, lmdeploy 0.18.0``; empty if a run did not record it."""
-        return self.tier or "" if self.engine is None else f"{self.tier or 'tier unknown'}, {self.engine}"
+        """The tier, beside a served engine: ``A, lmdeploy 0.18.0``; empty if an older run did not record it."""
+        if self.engine is None and self.fingerprint != UNKNOWN:
+            return self.tier or ""
+        tier = self.tier or "tier unknown"
+        return tier if self.engine is None else f"{tier}, {self.engine}"
 
     @property
     def text(self) -> str:
@@ -78,6 +81,11 @@ class Score:
     def interval(self) -> str:
         """The interval with its unit."""
         return interval_text(self.lo, self.hi, is_share(self))
+
+    @property
+    def n_text(self) -> str:
+        """The number of documents, of a limited score with that of the task."""
+        return f"{self.n} of {self.n_total or UNKNOWN}" if self.limited else str(self.n)
 
     @property
     def key(self) -> str:

@@ -11,9 +11,9 @@ import pytest
 from require import need_package
 
 import dare_bench
+from dare_bench.analysis.opening import find_runs
 from dare_bench.cli import main
 from dare_bench.errors import CheckpointError, TrainingError
-from dare_bench.runs.reader import find_runs
 
 need_package("accelerate")
 need_package("lm_eval")

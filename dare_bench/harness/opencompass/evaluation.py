@@ -19,7 +19,7 @@ from dare_bench.harness.common.time_limits import ANSWER_SECONDS, Answers, Answe
 from dare_bench.harness.opencompass.catalog import opencompass_folder
 from dare_bench.harness.opencompass.components import resolve
 from dare_bench.harness.opencompass.dataset import DataSet, config_errors
-from dare_bench.harness.opencompass.details import numbers
+from dare_bench.opencompass_numbers import numbers
 
 FORMULA_EVALUATORS = frozenset(
     {

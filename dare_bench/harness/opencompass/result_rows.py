@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dare_bench.harness.opencompass.dataset import DataSet
@@ -16,7 +15,6 @@ from dare_bench.types import Generation, Likelihood, Request, Sample
 
 Row = dict[str, Any]
 FILTER = "none"
-_UNKNOWN = re.compile(r"loss|ppl|perplex|error|bpb|toxic|length|time", re.IGNORECASE)
 
 Status = Callable[[Mapping[str, Any], Any, Any, str | None], str | None]
 """(configuration, response, extracted value, finish reason) -> extraction status."""
@@ -30,11 +28,6 @@ def metric_row(data: DataSet, scored: RepeatScores, count: int) -> Row:
         error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else "N/A"
         row |= {f"{metric},{FILTER}": total, f"{metric}_stderr,{FILTER}": error}
     return row
-
-
-def higher_is_better(metrics: Iterable[str]) -> dict[str, bool | None]:
-    """OpenCompass does not define it; nearly all its scores are accuracies. Other names are unknown (None)."""
-    return {metric: None if _UNKNOWN.search(metric) else True for metric in metrics}
 
 
 def lines(

@@ -10,6 +10,7 @@ from dare_bench.harness.common.repeats import combine
 from dare_bench.harness.opencompass import result_rows
 from dare_bench.harness.opencompass.extraction_rules import of_opencompass
 from dare_bench.harness.opencompass.scorer import Answer, RepeatScores, Scorer
+from dare_bench.opencompass_numbers import higher_is_better
 from dare_bench.types import Generation, Likelihood, Request, Sample
 
 AnsweredDocuments = dict[int, list[tuple[Request, Sample]]]
@@ -58,7 +59,7 @@ class ResultTables:
         name = scorer.data.name
         results = {
             "results": {name: result_rows.metric_row(scorer.data, scored, len(answered))},
-            "higher_is_better": {name: result_rows.higher_is_better(scored.totals)},
+            "higher_is_better": {name: higher_is_better(scored.totals)},
             "n-samples": {name: {"effective": len(answered)}},
         }
         return results, {name: result_rows.lines(scorer, scored, answered, of_opencompass)}
@@ -82,7 +83,7 @@ class ResultTables:
             row = result_rows.group_row(group, [results["results"][name] for name in names])
             results["groups"][group] = row
             metrics = [key.partition(",")[0] for key in row if key.endswith(f",{result_rows.FILTER}")]
-            better = result_rows.higher_is_better(metric for metric in metrics if not metric.endswith("_stderr"))
+            better = higher_is_better(metric for metric in metrics if not metric.endswith("_stderr"))
             results["higher_is_better"][group] = better
             counts = [results["n-samples"][name] for name in names]
             results["n-samples"][group] = {key: sum(row[key] for row in counts) for key in ("original", "effective")}

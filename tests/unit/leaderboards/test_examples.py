@@ -10,9 +10,10 @@ from types import ModuleType
 import pytest
 from paths import ROOT
 
+from dare_bench.analysis.opening import find_runs
 from dare_bench.fingerprint import content_hash
 from dare_bench.loading import locate
-from dare_bench.runs.reader import Run, find_runs
+from dare_bench.runs.reader import Run
 
 BASES = ("tiny-dream-base", "tiny-llada-base", "tiny-llada2-base", "tiny-sdar-base")
 STARTS = ("tiny-llada-sort-base", "tiny-sdar-sort-base", "tiny-llada2-sort-base", "tiny-llada-countdown-base")

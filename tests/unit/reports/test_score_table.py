@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hostile_external import DATA
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -17,11 +18,12 @@ from paths import ROOT
 from run_factory import make_run
 from typesetting import tabular, typeset
 
+from dare_bench.analysis.opening import find_runs
 from dare_bench.errors import RunError, UnknownNameError
 from dare_bench.reports.export_formats import render
 from dare_bench.reports.latex import escaped
 from dare_bench.reports.score_table import ScoreTable, score_table
-from dare_bench.runs.reader import Run, find_runs
+from dare_bench.runs.reader import Run
 
 TRAINED = ROOT / "leaderboards" / "examples" / "trained"
 
@@ -252,3 +254,19 @@ def test_csv_has_plain_numbers_and_no_formulas(tmp_path: Path) -> None:
     assert row["checkpoint"] == "'=HYPERLINK(1)" and row["t"] == "0.9" and row["t n"] == "20"
     assert float(row["t lo"]) < 0.9 < float(row["t hi"])
     assert row["t marks"] == "limited" and row["t tier"] == "E1" and len(row["t fingerprint"]) == 16
+
+
+def test_external_results_are_marked_and_not_compared(tmp_path: Path) -> None:
+    """They are newer and better than our runs, and decide neither the best nor the current version."""
+    for name, share in (("good", 0.9), ("bad", 0.3)):
+        make_run(tmp_path, name, tasks={"dare_sudoku": share}, content=name * 16, created="2026-11-01T00:00:00")
+    external = find_runs(DATA / "lm-eval" / "tiny-llada")
+    table = score_table([*find_runs(tmp_path), *external], ["dare_sudoku"])
+    cells = [row.cells[0] for row in table.rows]
+    assert [(cell.score.value, cell.marks, cell.best) for cell in cells if cell] == [
+        (pytest.approx(0.3), (), False),
+        (pytest.approx(0.9), (), True),
+        (1.0, ("limited", "external"), False),
+    ]
+    assert "100.0†# ± " in render(table, "markdown") and "- # external: " in render(table, "markdown")
+    assert "unknown" not in " ".join(row.settings for row in table.rows)

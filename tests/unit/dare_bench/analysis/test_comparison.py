@@ -13,10 +13,11 @@ from rich.console import Console
 from run_factory import make_run
 
 from dare_bench.analysis.comparison import compare
+from dare_bench.analysis.opening import find_runs
 from dare_bench.errors import IncompleteError, UsageError
 from dare_bench.reports import comparison_report as report
 from dare_bench.reports.elements import markdown, show
-from dare_bench.runs.reader import Run, find_runs
+from dare_bench.runs.reader import Run
 from dare_bench.runs.run_files import DONE_FILE
 
 KEY = "exact_match,none"

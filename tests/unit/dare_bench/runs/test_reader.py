@@ -11,9 +11,10 @@ from require import need_package
 from run_factory import make_run
 
 from dare_bench.analysis.intervals import group_interval, wilson
+from dare_bench.analysis.opening import find_runs
 from dare_bench.analysis.score_intervals import confidence_intervals
 from dare_bench.errors import RunError, UnknownNameError
-from dare_bench.runs.reader import Run, find_runs
+from dare_bench.runs.reader import Run
 from dare_bench.runs.results import members
 from dare_bench.runs.schema import Block
 from dare_bench.runs.scores import headline, scores_of, weakest

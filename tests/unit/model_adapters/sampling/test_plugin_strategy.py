@@ -10,10 +10,10 @@ import command
 import golden
 import pytest
 
+from dare_bench.analysis.opening import find_runs
 from dare_bench.errors import DareError, DecodingError
 from dare_bench.loading import load
 from dare_bench.registry import load_plugins, registry
-from dare_bench.runs.reader import find_runs
 
 PLUGIN = '''
 """Growing step sizes: 1, 2, 4, ... positions a forward, the most confident first."""

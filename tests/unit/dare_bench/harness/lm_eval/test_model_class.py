@@ -13,9 +13,11 @@ from toy_model import ToyModel
 from toy_tasks import answer_with, for_plain_lm_eval, write_data, write_tasks
 
 from dare_bench import lm_eval as dare_lm
+from dare_bench.analysis.opening import open_run
 from dare_bench.config import run_spec
 from dare_bench.errors import DareError, DecodingError, UsageError
 from dare_bench.harness.lm_eval.source import LmEvalSource
+from dare_bench.runs.schema import UNKNOWN
 
 Evaluate = Callable[..., Any]
 
@@ -105,6 +107,27 @@ def test_chat_template_and_rolling(evaluate: Evaluate) -> None:
     assert result["samples"]["toy_add"][0]["arguments"][0][0] == "[user]Q: 1 plus 2\nA:[assistant]"
     with pytest.raises(UsageError, match="toy_rolling"):
         evaluate("pretrained=toy", "toy_rolling")
+
+
+def test_what_lm_eval_writes_is_read_as_an_external_result(evaluate: Evaluate, tmp_path: Path) -> None:
+    """By lm-eval's own code: the layout that its command leaves behind."""
+    from lm_eval.loggers import EvaluationTracker
+
+    result = evaluate("pretrained=toy", "toy_add")
+    samples = result.pop("samples")
+    tracker = EvaluationTracker(output_path=str(tmp_path / "results"))
+    tracker.general_config_tracker.log_experiment_args("dare", "pretrained=toy", None, None, False)
+    tracker.save_results_aggregated(results=result, samples=samples)
+    tracker.save_results_samples("toy_add", samples["toy_add"])
+    run = open_run(tmp_path / "results")
+    row = result["results"]["toy_add"]
+    assert run.is_external and run.model == "toy"
+    assert {score.key: score.value for score in run.scores()} == {
+        key: value for key, value in row.items() if "," in key and "_stderr," not in key
+    }
+    assert len(list(run.documents("toy_add"))) == run.scores()[0].n == 6
+    assert len(list(run.samples("toy_add"))) == len(samples["toy_add"]) == 12  # two filters
+    assert run.require_block().harness.version == UNKNOWN  # add_env_info, which records it, is replaced in these tests
 
 
 def test_the_module_registers_and_is_a_command(tmp_path: Path) -> None:

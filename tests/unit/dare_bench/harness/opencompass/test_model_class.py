@@ -14,6 +14,7 @@ from paths import ROOT
 from require import need_package
 
 from dare_bench import load
+from dare_bench.analysis.opening import open_run
 from dare_bench.config import run_spec
 from dare_bench.errors import DareError, DecodingError
 from dare_bench.harness.opencompass.source import OpenCompassSource
@@ -146,6 +147,10 @@ def test_under_opencompass_own_command(tmp_path: Path, monkeypatch: pytest.Monke
     assert [request.prompt for request in requests] == [chat._prompt(prompt) for prompt in prompts]
     [scores] = [json.loads(path.read_text()) for path in (tmp_path / "work").rglob("results/tiny-llada/gsm8k.json")]
     assert 0 <= scores["accuracy"] <= 100
+    external = open_run(tmp_path / "work")
+    assert (external.model, external.tasks, external.status) == ("tiny-llada", ["gsm8k"], "external")
+    assert [score.value for score in external.scores()] == [scores["accuracy"] / 100] and external.scores()[0].limited
+    assert [row["resps"][0][0] for row in external.samples("gsm8k")] == [row["prediction"] for row in answers.values()]
     predictions.unlink()
     [dumped] = (tmp_path / "tmp").glob("*_params.py")
     done = command.run(str(dumped), script=OPENCOMPASS / "tasks" / "openicl_infer.py", cwd=tmp_path)

@@ -1,0 +1,89 @@
+"""What OpenCompass's dumped configuration (``configs/<date>.py``) says of models and data sets.
+
+The file is Python; it is parsed for literals and never executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dare_bench.errors import RunError
+from dare_bench.reading import MAX_DEPTH, read_source
+from dare_bench.runs.run_files import own_file
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCompassConfig:
+    """Models and data sets by their ``abbr``; empty where the file is missing or is not a plain list of settings."""
+
+    models: dict[str, dict[str, Any]] = field(default_factory=dict)
+    datasets: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def model_path(self, model: str) -> str | None:
+        path = self.models.get(model, {}).get("path")
+        return path if isinstance(path, str) else None
+
+    def repeats(self, task: str) -> int | None:
+        """The number of answers to each prompt; None: not recorded."""
+        n = self.datasets[task].get("n", 1) if task in self.datasets else None
+        return n if type(n) is int and 0 < n <= 10**6 else None
+
+    def is_limited(self, task: str) -> bool:
+        """Was only a part of the data set evaluated?"""
+        reader = self.datasets.get(task, {}).get("reader_cfg")
+        return isinstance(reader, Mapping) and reader.get("test_range") not in (None, "", "[:]")
+
+
+def read_config(folder: Path) -> OpenCompassConfig:
+    """The newest configuration in ``configs/``.
+
+    Raises:
+        RunError: it cannot be read, or it is a link out of the folder.
+    """
+    names = sorted(path.name for path in folder.glob("*.py"))
+    file = own_file(folder, names[-1]) if names else None
+    if file is None:
+        return OpenCompassConfig()
+    lists = _assigned(read_source(file, RunError), ("models", "datasets"))
+    return OpenCompassConfig(*(_by_abbr(lists.get(name)) for name in ("models", "datasets")))
+
+
+def _by_abbr(value: Any) -> dict[str, dict[str, Any]]:
+    entries = value if isinstance(value, list) else []
+    return {entry["abbr"]: entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("abbr"), str)}
+
+
+def _assigned(source: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """The literals assigned to these names at the top of a source; none if it cannot be parsed."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in the texts
+            statements = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    return {
+        target.id: _literal(statement.value)
+        for statement in statements
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
+        if isinstance(target, ast.Name) and target.id in names
+    }
+
+
+def _literal(node: ast.expr, depth: int = 0) -> Any:
+    """The value of a literal, or of ``dict(name=literal, ...)``; None for anything else."""
+    if depth > MAX_DEPTH:
+        return None
+    match node:
+        case ast.Constant(value):
+            return value
+        case ast.List(parts) | ast.Tuple(parts):
+            return [_literal(part, depth + 1) for part in parts]
+        case ast.Call(ast.Name("dict"), [], keywords):
+            return {word.arg: _literal(word.value, depth + 1) for word in keywords if word.arg is not None}
+    return None

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dare_bench import fingerprint, program
 from dare_bench.engine.journal import Journal
 from dare_bench.protocols import LoadedModel
+from dare_bench.registry import registry
 from dare_bench.runs.schema import Environment, Program
 
 
@@ -21,6 +22,9 @@ def program_parts(model: LoadedModel) -> dict[str, str]:
     parts = {**program.code(), "device": device}
     if spec.device == "cpu" and model.network is not None and torch is not None:
         parts["threads"] = str(torch.get_num_threads())
+    for entry in registry().entries("family"):
+        if entry.name == spec.family and entry.plugin is not None:
+            parts[f"plugin {entry.plugin}"] = program.package_code(entry.target.partition(":")[0])
     return {**parts, "dtype": spec.dtype}
 
 

@@ -21,7 +21,8 @@ from dare_bench.config import run_spec
 from dare_bench.engine import sharding
 from dare_bench.engine.evaluate import evaluate
 from dare_bench.engine.journal import Journal, unpack
-from dare_bench.engine.sharding import Shard, answer, divide
+from dare_bench.engine.pieces import Pieces, offered
+from dare_bench.engine.sharding import Shard, answer
 from dare_bench.errors import RunError, UnknownNameError, UsageError
 from dare_bench.executors import devices
 from dare_bench.fingerprint import content_hash
@@ -138,30 +139,17 @@ def test_killed_workers_and_a_killed_parent(tmp_path: Path, whole: dict[str, Any
     assert run.block is not None and [r.samples for r in run.block.resumed_from] == [kept]
 
 
-def request(task: str, doc: int, choice: int = 0) -> Request:
-    return Request(f"{task}/{doc}/{choice}", "score", f"q {doc}", "x" * choice, task=task, doc_id=doc)
-
-
-def test_shares_are_balanced_whole_and_never_empty() -> None:
-    requests = [request("choice", doc, i) for i in range(4) for doc in range(9)] + [request("long", 0)]
-    work = {r.key: 100 if r.task == "long" else 3 for r in requests}
-    shares = divide(requests, work, 3)
-    assert sorted(r.key for share in shares for r in share) == sorted(work)
-    for share in shares:
-        for r in share:
-            assert sum(r.doc_id == other.doc_id and r.task == other.task for other in share) == (
-                4 if r.task == "choice" else 1
-            )
-    assert sorted(sum(work[r.key] for r in share) for share in shares) == [48, 60, 100]
-    assert [len(share) for share in divide(requests[:1], work, 8)] == [1] and divide([], {}, 2) == []
-    assert divide(requests, work, 3) == shares
-
-
 def test_a_shard_is_of_the_checkpoint_that_the_run_is_of(tmp_path: Path) -> None:
     spec = run_spec(model="tiny-llada", tasks="x")
-    with pytest.raises(RunError, match="tiny-llada changed while its evaluation began"):
-        answer(Shard(spec, ("sha256:other", None), tmp_path, 0, 1, ()))
-    assert answer(Shard(spec, (content_hash(locate("tiny-llada")), None), tmp_path, 0, 1, ())) == {}
+    request = Request("a", "generate", [5, 6], decoding={"gen_length": 8}, task="x")
+    with offered([[request]], tmp_path) as folder:
+        with pytest.raises(RunError, match="tiny-llada changed while its evaluation began"):
+            answer(Shard(spec, ("sha256:other", None), tmp_path, 0, 1, folder, 1))
+        right = (content_hash(locate("tiny-llada")), None)
+        assert answer(Shard(spec, right, tmp_path, 0, 1, folder, 1)) == {}
+        assert answer(Shard(spec, ("sha256:other", None), tmp_path, 0, 2, folder, 1)) == {}, "nothing is left to do"
+    with Journal(tmp_path) as journal:
+        assert journal.keys == ["a"]
 
 
 def test_failures_and_errors_of_shards_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,10 +161,8 @@ def test_failures_and_errors_of_shards_come_back(tmp_path: Path, monkeypatch: py
 
         def run(self, function: Any, jobs: Any) -> Any:
             for number, job in enumerate(jobs):
-                failed = {r.key: "no luck" for r in job.payload.requests[:number]}
-                kept = tuple(r for r in job.payload.requests if r.key not in failed)
-                value = function(Shard(**{n: getattr(job.payload, n) for n in Shard.__slots__} | {"requests": kept}))
-                yield Done(job.name, {**value, **failed}, error=self.error if number else None)
+                failed = {} if number else {r.key: "no luck" for r in next(iter(Pieces(job.payload.pieces, 99)))}
+                yield Done(job.name, {**function(job.payload), **failed}, error=self.error if number else None)
 
     monkeypatch.setattr(sharding, "executor", lambda name, **_: Fake())
     run = go(tmp_path, devices=2, **long)

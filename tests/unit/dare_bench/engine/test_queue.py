@@ -209,6 +209,6 @@ def test_pieces_are_pulled_when_the_model_has_room(tmp_path: Path) -> None:
         queue.drain(offered(), share=2)
         assert taken == [piece[0].key for piece in pieces] and not queue.failures
         assert sorted(journal.keys) == sorted(r.key for piece in pieces for r in piece)
-        found = answers(queue.answer(sum(pieces, [])))
+        found = answers(queue.answer(list(chain(*pieces))))
     with Journal(tmp_path / "whole") as journal:
-        assert found == answers(Queue(ToyModel(), journal).answer(sum(pieces, [])))
+        assert found == answers(Queue(ToyModel(), journal).answer(list(chain(*pieces))))

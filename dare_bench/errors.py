@@ -24,6 +24,10 @@ class UsageError(DareError):
     exit_code = 2
 
 
+class PluginWarning(UserWarning):
+    """A plugin, or something that it registers, is left out because it does not work. The message is one line."""
+
+
 class DecodingError(UsageError):
     """A decoding field that the family does not have, or an invalid value (steps not divisible by the blocks)."""
 

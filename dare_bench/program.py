@@ -7,6 +7,7 @@ Nothing is imported for it.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -36,12 +37,21 @@ def code() -> Mapping[str, str]:
     others = set((_HERE / "model_adapters").rglob("*.py")).difference(*folders.values())
     files = {**folders, "adapters": others, "core": {_HERE / name for name in _CORE}}
     versions = {name: number for name in _PACKAGES if (number := installed(name)) is not None}
-    return {**{name: _digest(sources) for name, sources in files.items()}, **versions}
+    return {**{name: _digest(_HERE, sources) for name, sources in files.items()}, **versions}
 
 
-def _digest(files: Iterable[Path]) -> str:
+def package_code(module: str) -> str:
+    """12 hex digits over the source files of the package that a module belongs to; "" if it is not installed."""
+    spec = importlib.util.find_spec(module.partition(".")[0])
+    if spec is None or spec.origin is None:
+        return ""
+    file = Path(spec.origin)
+    return _digest(file.parent, file.parent.rglob("*.py") if spec.submodule_search_locations else [file])
+
+
+def _digest(root: Path, files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
-    for name, file in sorted((file.relative_to(_HERE).as_posix(), file) for file in files):
+    for name, file in sorted((file.relative_to(root).as_posix(), file) for file in files):
         content = file.read_bytes()
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()[:12]

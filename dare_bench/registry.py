@@ -4,19 +4,23 @@ rewards.
 Entries are lazy ``"module:attribute"`` targets, so listing names imports no torch. The project's own folders register
 through their ``register`` function; third parties through an entry point of the group ``dare_bench.plugins`` that
 names a function taking the registry. Registering a name twice is an error that names both places.
+
+A plugin that cannot be registered, for whatever reason, is left out as a whole with a warning: it must not stop an
+evaluation that has nothing to do with it.
 """
 
 from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Literal, get_args
 
-from dare_bench.errors import UsageError, unknown
+from dare_bench.errors import DareError, PluginWarning, UsageError, unknown
 
 Kind = Literal[
     "family",
@@ -32,6 +36,8 @@ Kind = Literal[
     "reward",
     "strategy",
 ]
+FILES = ("checkpoint", "task_folder", "recipe", "suite")
+"""Kinds whose target is the path of a file or folder; that of the others is ``module:attribute``."""
 BUILT_IN = (
     "dare_bench.executors",
     "dare_bench.harness",
@@ -44,40 +50,81 @@ GROUP = "dare_bench.plugins"
 
 @dataclass(frozen=True)
 class Registration:
-    """A name and its target. ``about`` has plain facts (never objects)."""
+    """A name and its target. ``about`` has plain facts (never objects); ``plugin`` is the entry point that adds it."""
 
     kind: Kind
     name: str
     target: str
     origin: str
     about: Mapping[str, Any] = field(default_factory=dict)
+    plugin: str | None = None
 
     def load(self) -> Any:
-        """Import the target: ``module:attribute``."""
+        """Import the target: ``module:attribute``.
+
+        Raises:
+            UsageError: it is a plugin's and does not import, whatever it raises.
+        """
         module, _, attribute = self.target.partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except (KeyboardInterrupt, DareError):
+            raise
+        except BaseException as error:
+            if self.plugin is None:
+                raise
+            raise UsageError(
+                f"{self.kind} {self.name!r} of the plugin {self.plugin!r} does not import: {self.target} raises "
+                f"{_reason(error)}; repair the plugin or uninstall it"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """An installed entry point, and what it adds; ``error``: why it is left out."""
+
+    name: str
+    target: str
+    distribution: str
+    added: tuple[Registration, ...] = ()
+    error: str | None = None
 
 
 class Registry:
     """Names by kind. ``add`` refuses duplicates; ``get`` suggests similar names."""
 
     def __init__(self) -> None:
+        self.plugins: list[Plugin] = []
         self._entries: dict[tuple[str, str], Registration] = {}
+        self._plugin: str | None = None
 
     def add(self, kind: Kind, name: str, target: str, *, origin: str, **about: Any) -> None:
         """Register ``name``. ``origin``: the registering module or distribution, for messages about duplicates.
 
+        Args:
+            target: ``module:attribute``, imported when it is needed; for the kinds in :data:`FILES` a path.
+            about: facts for lists: ``about`` (a sentence); of a family ``matches``, the pairs of ``model_type`` and
+                ``architectures[0]`` in the config.json files that are its own.
+
         Raises:
-            UsageError: the kind is not one of ``Kind``, or the name is taken.
+            UsageError: the kind is not one of ``Kind``, the target is not of that kind, or the name is taken.
         """
         if kind not in get_args(Kind):
             raise UsageError(f"{origin} registers {name!r} as {kind!r}; kinds are {', '.join(get_args(Kind))}")
-        entry = Registration(kind, name, target, origin, about)
+        entry = Registration(kind, name, target, origin, about, self._plugin)
+        _check(entry)
         seen = self._entries.get((kind, name))
         if seen is not None and seen != entry:
             raise UsageError(
                 f"{kind} {name!r} is registered twice: {seen.target} by {seen.origin}, {target} by {origin}; rename one"
             )
+        for other in self.entries("family") if kind == "family" else ():
+            both = [match for match in _matches(entry) if match in _matches(other) and other.name != name]
+            if both:
+                raise UsageError(
+                    f"checkpoints with model_type={both[0][0]!r}, architecture={both[0][1]!r} belong to two families: "
+                    f"{other.name!r} by {other.origin}, {name!r} by {origin}; leave them to one"
+                )
         self._entries[kind, name] = entry
 
     def get(self, kind: Kind, name: str) -> Registration:
@@ -93,16 +140,72 @@ class Registry:
     def entries(self, kind: Kind) -> list[Registration]:
         return [self._entries[kind, name] for name in self.names(kind)]
 
+    def loaded(self, kind: Kind) -> Iterator[tuple[Registration, Any]]:
+        """Every entry of a kind with its target; a plugin's that does not import is left out with a warning."""
+        for entry in self.entries(kind):
+            try:
+                target = entry.load()
+            except UsageError as error:
+                warnings.warn(str(error), PluginWarning, stacklevel=2)
+                continue
+            yield entry, target
 
-def load_plugins(registry: Registry) -> None:
-    """Register every installed plugin. One that fails to import is a warning, as it must not stop an evaluation."""
-    for point in entry_points(group=GROUP):
+    def plug_in(self, point: EntryPoint) -> None:
+        """Add all that a plugin registers, or, with a warning, nothing: it raises, or takes a name that is taken."""
+        before, self._plugin = dict(self._entries), point.name
+        package = "" if point.dist is None else f"{point.dist.name} {point.dist.version}"
         try:
             register: Callable[[Registry], None] = point.load()
-        except Exception as error:
-            warnings.warn(f"plugin {point.name!r} ({point.value}) does not import: {error}", stacklevel=2)
-            continue
-        register(registry)
+            register(self)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit too: no plugin ends a command that does not need it
+            self._entries, reason = before, _reason(error)
+            self.plugins.append(Plugin(point.name, point.value, package, error=reason))
+            warnings.warn(
+                f"plugin {point.name!r} ({point.value}) is left out: {reason}; see dare-bench doctor",
+                PluginWarning,
+                stacklevel=3,
+            )
+        else:
+            added = tuple(entry for key, entry in self._entries.items() if key not in before)
+            self.plugins.append(Plugin(point.name, point.value, package, added))
+        finally:
+            self._plugin = None
+
+
+def _check(entry: Registration) -> None:
+    """Raise UsageError for a registration whose target could not be used."""
+    place = f"{entry.origin} registers {entry.kind} {entry.name!r}"
+    for value in (entry.name, entry.target):
+        if not isinstance(value, str) or not value:
+            raise UsageError(f"{place}: {value!r} is no text; name and target must be texts")
+    if entry.kind in FILES:
+        if not Path(entry.target).exists():
+            raise UsageError(f"{place}: there is no {entry.target}; give the path of an existing file or folder")
+    elif not all(entry.target.partition(":")[::2]):
+        raise UsageError(f"{place}: {entry.target!r} is no target; write module:attribute")
+    matches = entry.about.get("matches", [])
+    pairs = isinstance(matches, list | tuple) and all(isinstance(m, list | tuple) and len(m) == 2 for m in matches)
+    if entry.kind == "family" and not pairs:
+        raise UsageError(f"{place}: matches={matches!r} must be a list of [model_type, architecture]")
+
+
+def _matches(family: Registration) -> list[tuple[Any, Any]]:
+    """The (model_type, architecture) of the checkpoints of a family."""
+    return [(model_type, architecture) for model_type, architecture in family.about.get("matches", [])]
+
+
+def _reason(error: BaseException) -> str:
+    """An exception in one line; ours without its type."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, DareError) else f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def load_plugins(registry: Registry) -> None:
+    """Register every installed plugin, in the order of their names."""
+    for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
+        registry.plug_in(point)
 
 
 @cache

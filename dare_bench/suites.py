@@ -122,7 +122,7 @@ def load(name: str) -> Suite:
         UnknownNameError: no such suite.
         UsageError: its file cannot be read or is not a suite; the message names file and field.
     """
-    return read(registry().get("suite", name).target)
+    return read(registry().get("suite", name).target).model_copy(update={"name": name})
 
 
 def find(name: str) -> Suite | None:

@@ -56,6 +56,11 @@ class NativeModel(OpenedNetwork):
         self.family = family
         self._samplers: dict[str, tuple[ModelSpec, Sampler]] = {}
 
+    @property
+    def default_rows(self) -> int:
+        """Rows at a time if ``max_rows`` is not given."""
+        return DEFAULT_ROWS.get(self.device.type, DEFAULT_ROWS["cpu"])
+
     # -- requests ------------------------------------------------------------------------------------------------
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -148,7 +153,7 @@ class NativeModel(OpenedNetwork):
                 same,
                 mask_id=first.mask_id,
                 vocab=self.spec.vocab_size,
-                max_rows=max_rows or DEFAULT_ROWS.get(self.device.type, 16),
+                max_rows=max_rows or self.default_rows,
                 device=self.device,
                 stats=stats if stats is not None else LoopStats(),
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import time
@@ -30,6 +31,8 @@ def play(payload: dict[str, Any]) -> Any:
     folder, name = Path(payload["folder"]), payload["name"]
     note(folder / "begun", name)
     time.sleep(payload.get("seconds", 0))
+    if module := payload.get("imports"):
+        importlib.import_module(module)
     match payload.get("act"):
         case "fail":
             raise DataError(f"{name} was told to fail")

@@ -1,6 +1,6 @@
 """A training method: its name and settings around an objective (``objective.py``); the loop is ``loop.py``.
 
-A plugin method is one class and one line of registration: see docs/example-plugin.
+A plugin method is one class and one line of registration: see docs/example-method.
 """
 
 from __future__ import annotations

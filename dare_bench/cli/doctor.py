@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dare_bench.cli.plain import echo, echo_json
+from dare_bench.registry import registry
 from dare_bench.version import PACKAGE, __version__
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Finding:
 def doctor(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Check this installation.
 
-    Checks versions, GPU, extras, links, caches, sandbox and disk. Exit code 1 if something will not work."""
+    Checks versions, GPU, extras, plugins, links, caches, sandbox and disk. Exit code 1 if something will not work."""
     results: list[Finding] = []
     for finding in findings():
         results.append(finding)
@@ -56,6 +57,7 @@ def findings() -> Iterator[Finding]:
     yield Finding("python", "ok", platform.python_version())
     yield from links(PACKAGE)
     yield from extras()
+    yield from plugins()
     yield cache()
     yield disk(Path.cwd())
     yield sandbox()
@@ -100,6 +102,22 @@ def extras() -> Iterator[Finding]:
             remedy = f"pip install '.[{extra_name}]' in the clone" if extra_name else "pip install . in the clone"
             remedy += " and in an environment of its own (docs/engines.md)" if extra_name in _APART else ""
             yield Finding(name, "note" if extra_name else "bad", f"{', '.join(missing)}; {remedy}")
+
+
+def plugins() -> Iterator[Finding]:
+    """What each installed plugin adds, or why it is left out."""
+    try:
+        known = registry().plugins
+    except ImportError:  # folders are missing, which has been reported
+        return
+    for plugin in known:
+        name = f"plugin {plugin.name}"
+        if plugin.error is None:
+            names = (f"{entry.kind.replace('_', ' ')} {entry.name}" for entry in plugin.added)
+            yield Finding(name, "ok", f"{plugin.distribution or plugin.target}: {', '.join(names) or 'adds nothing'}")
+        else:
+            remedy = f"repair or uninstall {plugin.distribution or 'it'}"
+            yield Finding(name, "bad", f"left out: {plugin.error} ({plugin.target}); {remedy}")
 
 
 def _problem(requirement: Requirement) -> str | None:

@@ -10,13 +10,14 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TextIO, TypeVar
 
 import typer
 
 from dare_bench.cli.plain import echo_error
-from dare_bench.errors import DareError, SaveError
+from dare_bench.errors import DareError, PluginWarning, SaveError
 from dare_bench.runs.writer import save_error
 
 INTERRUPTED = 130
@@ -118,13 +119,24 @@ class _Stream:
 
 @contextlib.contextmanager
 def streams() -> Iterator[None]:
-    """Make the three standard streams open and tolerant of closed readers."""
+    """Make the three standard streams open and tolerant of closed readers; warnings about plugins are one line each."""
     _open_streams()
     with (
+        warnings.catch_warnings(),
         contextlib.redirect_stdout(_Stream(sys.stdout, needed=True)),
         contextlib.redirect_stderr(_Stream(sys.stderr, needed=False)),
     ):
+        warnings.simplefilter("always", PluginWarning)
+        warnings.showwarning = functools.partial(_show, warnings.showwarning)
         yield
+
+
+def _show(others: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any) -> None:
+    """Show a warning; ``others`` shows those that are not about plugins."""
+    if issubclass(category, PluginWarning):
+        echo_error(f"warning: {' '.join(str(message).split())}")
+    else:
+        others(message, category, *where)
 
 
 @contextlib.contextmanager

@@ -277,8 +277,7 @@ def rewards(json: _Json = False) -> None:
 def strategies(json: _Json = False) -> None:
     """List decoding strategies with their fields and sources."""
     rows: list[dict[str, Any]] = []
-    for entry in registry().entries("strategy"):
-        kind = entry.load()
+    for entry, kind in registry().loaded("strategy"):
         fields = {name: None if field.is_required() else field.default for name, field in kind.model_fields.items()}
         rows.append({"name": entry.name, "fields": fields, "source": kind.source, "origin": entry.origin})
     if json:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dare_bench import fingerprint, program
 from dare_bench.engine.journal import Journal
 from dare_bench.protocols import LoadedModel
+from dare_bench.registry import registry
 from dare_bench.runs.schema import Environment, Program
 
 
@@ -23,6 +24,9 @@ def program_parts(model: LoadedModel) -> dict[str, str]:
         parts["threads"] = str(torch.get_num_threads())
     if spec.engine != "native":
         parts["engine"] = " ".join(filter(None, (spec.engine, spec.engine_version)))
+    for entry in registry().entries("family"):
+        if entry.name == spec.family and entry.plugin is not None:
+            parts[f"plugin {entry.plugin}"] = program.package_code(entry.target.partition(":")[0])
     return {**parts, "dtype": spec.dtype}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
 from typing import Any, cast
 
 from dare_bench.engine.codec import failure_record, to_record, to_sample
@@ -32,6 +33,10 @@ Prepare = Callable[[Request], Request]
 RemoteWorkers = Callable[[Sequence[Request], Mapping[str, int], Progress], dict[str, str]]
 """Answers prepared requests in other processes, into the same journal, given the forward passes of each key; returns
 the errors of failed requests by key."""
+
+
+_Batch = tuple[str, int | None, Iterator[Request]]
+"""Requests of one kind, and the maximum number of rows at a time (None: the model chooses)."""
 
 
 class Queue:
@@ -117,22 +122,58 @@ class Queue:
         if not missing:
             return
         if self.remote is None:
-            self._compute(prepared, missing, work)
+            by_kind = {kind: [r for r in prepared if r.kind == kind] for kind in ("generate", "score")}
+            self._compute(
+                [(kind, self.max_rows, iter(longest_first(some, work))) for kind, some in by_kind.items() if some],
+                missing,
+                work,
+            )
         else:
             self.failures |= self.remote(prepared, work, self.progress)
             self._report_answered(missing.values())
 
-    def _compute(self, prepared: Sequence[Request], originals: Mapping[str, Request], work: Mapping[str, int]) -> None:
+    def drain(self, pieces: Iterable[Sequence[Request]], share: int) -> None:
+        """Compute prepared requests that come in pieces, each of one kind, which are pulled when the model has room.
+
+        Args:
+            share: maximum number of rows to generate at a time, if it is less than what the model would take.
+
+        Raises: what the model does.
+        """
+        taken: dict[str, Request] = {}
+        rows = min(self.max_rows or getattr(self.model, "default_rows", share), share)
+
+        def missing(piece: Sequence[Request]) -> Iterator[Request]:
+            for request in piece:
+                if request.key not in self.journal:
+                    taken[request.key] = request
+                    yield request
+
+        def batches() -> Iterator[_Batch]:
+            for kind, group in groupby(pieces, key=lambda piece: piece[0].kind):
+                if kind == "generate":
+                    yield kind, rows, chain.from_iterable(map(missing, group))
+                else:  # scoring pulls many requests before it begins with the first
+                    yield from ((kind, self.max_rows, missing(piece)) for piece in group)
+
+        self.progress.start(0, 0, 0, 0)  # the session's own process shows how far it is
+        self._compute(batches(), taken, Counter())
+
+    def _compute(
+        self,
+        batches: Iterable[_Batch],
+        originals: Mapping[str, Request],
+        work: Mapping[str, int],
+    ) -> None:
+        """Answer batches of requests, each of one kind, and journal the answers."""
         environment = self.environment or current_environment()
         program = record_program(self.journal, self.model, self.session, environment)
         try:
-            for kind, compute in (("generate", self.model.generate), ("score", self.model.score)):
-                pending = longest_first((r for r in prepared if r.kind == kind), work)
-                if pending:
-                    self._clock = (kind, time.perf_counter())
-                    samples = compute(iter(pending), max_rows=self.max_rows, stats=self.stats)
-                    self._collect(samples, originals, work, program)
-                    self._tick()
+            for kind, rows, requests in batches:
+                self._clock = (kind, time.perf_counter())
+                compute = self.model.generate if kind == "generate" else self.model.score
+                self._collect(compute(requests, max_rows=rows, stats=self.stats), originals, work, program)
+                self._tick()
         finally:
             self._record_cost()
             self.journal.sync()

@@ -1,13 +1,15 @@
-"""Evaluation in several processes: missing requests are divided into shards, each with its own model and journal file.
+"""Evaluation in several processes: workers, each with its own model and journal file, answer the missing requests.
 
-The main process builds requests and scores answers; in between, an executor's workers answer. They write into the run's
-journal, so finished samples survive the death of any process, and the next session divides what is then missing. No
-sample depends on the number of shards: its randomness is keyed by the sample, and no row attends to another.
+The main process builds requests and scores answers; in between, an executor's workers take the requests in small
+pieces, as they fall free. They write into the run's journal, so finished samples survive the death of any process, and
+the next session asks for what is then missing. No sample depends on the number of workers or on which one answers it:
+its randomness is keyed by the sample, and no row attends to another.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import threading
@@ -23,8 +25,9 @@ from dare_bench.engine import identity as ident
 from dare_bench.engine.environment import current_environment
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.opening import Opener
+from dare_bench.engine.pieces import Pieces, cut, offered
 from dare_bench.engine.progress import Progress
-from dare_bench.engine.queue import Queue, RemoteWorkers, group_by_document, size
+from dare_bench.engine.queue import Queue, RemoteWorkers
 from dare_bench.errors import RunError, UsageError
 from dare_bench.executors import executor
 from dare_bench.loading import is_remote
@@ -39,7 +42,7 @@ _POLL_EVERY = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The work of one worker: its share of the requests, as the model sees them, and the run they belong to."""
+    """One worker of a session: the folder of the pieces that it takes, and the run that they belong to."""
 
     spec: RunSpec
     content: tuple[str, str | None]
@@ -47,7 +50,10 @@ class Shard:
     journal: Path
     session: int
     number: int
-    requests: tuple[Request, ...]
+    pieces: Path
+    """Requests as the model sees them (:mod:`dare_bench.engine.pieces`)."""
+    rows: int
+    """The worker's share of the generations; it has at most so many open at a time, so that all workers have some."""
     environment: Environment | None = None
 
 
@@ -97,26 +103,27 @@ def remote_workers(spec: RunSpec, content: str, model: LoadedModel, journal: Jou
         name = spec.executor or "devices"
         device = "cpu" if model.spec.device == "cpu" else spec.device
         workers = executor(name, workers=spec.devices, device=device, address=spec.ray_address)
-        shares = divide(prepared, work, workers.workers)
-        common = (spec, contents, journal.folder, session)
+        pieces = cut(prepared, work, workers.workers)
+        shards = min(workers.workers, len(pieces))
+        rows = math.ceil(sum(request.kind == "generate" for request in prepared) / shards)
         environment = current_environment()
-        jobs = [
-            Job(f"shard {i} of {len(shares)}", Shard(*common, i, tuple(share), environment))
-            for i, share in enumerate(shares, 1)
-        ]
         failures: dict[str, str] = {}
         errors: list[Exception] = []
         begin = time.perf_counter()
         journal.sync()
-        with (
-            _off_gpu(model),
-            _follow(journal, work, progress),
-            contextlib.closing(workers.run(answer, jobs)) as running,
-        ):
-            for done in running:
-                failures |= done.value or {}
-                errors += [done.error] if done.error is not None else []
-        event = {"what": f"answered in {len(shares)} shards side by side", "executor": name, "session": session}
+        with _off_gpu(model), _follow(journal, work, progress), offered(pieces, journal.folder) as folder:
+            jobs = [
+                Job(
+                    f"shard {i} of {shards}",
+                    Shard(spec, contents, journal.folder, session, i, folder, rows, environment),
+                )
+                for i in range(1, shards + 1)
+            ]
+            with contextlib.closing(workers.run(answer, jobs)) as running:
+                for done in running:
+                    failures |= done.value or {}
+                    errors += [done.error] if done.error is not None else []
+        event = {"what": f"answered in {shards} shards side by side", "executor": name, "session": session}
         seconds = round(time.perf_counter() - begin, 3)  # wall time: the cost block adds up the seconds of all devices
         date = datetime.now().astimezone().isoformat()
         journal.append({"type": "event", **event, "wall_seconds": seconds, "date": date})
@@ -127,33 +134,17 @@ def remote_workers(spec: RunSpec, content: str, model: LoadedModel, journal: Jou
     return answer_all
 
 
-def divide(requests: Sequence[Request], work: Mapping[str, int], shards: int) -> list[list[Request]]:
-    """At most ``shards`` shares of about equal work; requests of one document stay together, no share is empty.
-
-    Documents go to the lightest share so far, the heaviest first (the LPT rule: at most 4/3 of the optimal makespan).
-    """
-
-    def cost(group: Sequence[Request]) -> tuple[int, int]:
-        return sum(work[r.key] for r in group), sum(size(r) for r in group)
-
-    groups = sorted(group_by_document(requests), key=cost, reverse=True)
-    shares: list[list[Request]] = [[] for _ in range(min(shards, len(groups)))]
-    loads = [(0, 0) for _ in shares]
-    for group in groups:
-        lightest = min(range(len(shares)), key=loads.__getitem__)
-        shares[lightest] += group
-        (passes, length), (more_passes, more_length) = loads[lightest], cost(group)
-        loads[lightest] = (passes + more_passes, length + more_length)
-    return shares
-
-
 def answer(shard: Shard) -> dict[str, str]:
-    """In a worker: answer a shard into its own journal file; returns the errors of failed requests by key.
+    """In a worker: answer pieces into a journal file of its own until none are left; returns the errors of failed
+    requests by key.
 
     Raises:
         RunError: the checkpoint has changed since the run began. Also what opening and answering raise.
     """
     spec = shard.spec
+    pieces = Pieces(shard.pieces, shard.number)
+    if not pieces.any():  # others have taken all while this worker waited for its device
+        return {}
     opener = Opener()
     content = opener.content(spec)
     if (content, ident.adapter_content(spec, content)) != shard.content:
@@ -165,7 +156,7 @@ def answer(shard: Shard) -> dict[str, str]:
             opener.loaded(spec), journal, max_rows=spec.max_rows, session=shard.session, writer=writer,
             environment=shard.environment,
         )  # fmt: skip
-        queue.fill(shard.requests)
+        queue.drain(pieces, shard.rows)
         return queue.failures
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -17,7 +18,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-from dare_bench.errors import DareError, UsageError
+from dare_bench.errors import DareError, PluginWarning, UsageError
 from dare_bench.executors.graph import Graph, work
 from dare_bench.executors.lifeline import Lifeline, hold
 from dare_bench.protocols import Done, Job
@@ -127,6 +128,7 @@ def _set_up(far: Connection, gpu: str | None, threads: int) -> None:
     """In the worker, before anything is imported: set up its lifeline, device and share of the cores."""
     hold(far)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its workers
+    warnings.simplefilter("ignore", PluginWarning)  # the parent has warned of the same plugins
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     elif "OMP_NUM_THREADS" not in os.environ:

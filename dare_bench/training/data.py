@@ -86,7 +86,7 @@ def _items(row: FileRow, row_format: RowFormat | None) -> list[Item]:
 
 def readers(kind: Kind) -> str:
     """The registered methods that read a kind, for messages."""
-    names = [entry.name for entry in registry().entries("trainer") if getattr(entry.load(), "reads", None) == kind]
+    names = [entry.name for entry, trainer in registry().loaded("trainer") if getattr(trainer, "reads", None) == kind]
     return f"dare-bench train {' or '.join(names)}" if names else "another method"
 
 

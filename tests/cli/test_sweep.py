@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from command import forkserver
+from executor_jobs import until
 from require import need_package
+from safetensors.torch import load_file
 
 import dare_bench
 from dare_bench.analysis.opening import find_runs
 from dare_bench.cli import main
 from dare_bench.errors import CheckpointError, TrainingError
+from dare_bench.executors import devices
 
 need_package("accelerate")
 need_package("lm_eval")
@@ -136,3 +145,35 @@ def test_wrong_words_are_one_line(folder: Path, capsys: Any) -> None:
     assert "train[0].max_step" in capsys.readouterr().err
     assert command(folder, file="none.yaml") == 2
     assert "cannot read" in capsys.readouterr().err
+
+
+SFT = {"method": "sft", "task": "dare_sudoku", "rows": 64, "max_steps": 24, "save_steps": 4, "report_to": ["none"]}
+SFT |= {"per_device_train_batch_size": 2}
+KILLED = {
+    "name": "killed",
+    "models": ["tiny-llada-base"],
+    "train": [SFT],
+    "eval": {"tasks": ["dare_sudoku"], "limit": 2},
+    "base": False,
+}
+
+
+def test_a_real_sweep_goes_on_where_its_worker_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "get_context", lambda _: forkserver)  # workers that import nothing again
+    out, name = tmp_path / "out", "tiny-llada-base-sft"
+    record = out / "nodes" / "train" / name / "node.json"
+    with ThreadPoolExecutor(1) as pool:
+        fields = {"executor": "devices", "devices": 2, "device": "cpu", "progress": False}
+        running = pool.submit(dare_bench.sweep, KILLED, output_path=out, **fields)
+        until(lambda: (out / "train" / name / "checkpoint-4" / "lineage.json").exists() or running.done())
+        assert not running.done(), "killed in the middle"
+        where = json.loads(record.read_text())["attempts"][-1]["where"]
+        os.kill(int(re.search(r"process (\d+)", where)[1]), signal.SIGKILL)
+        result = running.result(timeout=240)
+    assert result.complete and len(result.runs) == 1
+    attempts = json.loads(record.read_text())["attempts"]
+    assert [attempt["seconds"] is None for attempt in attempts] == [True, False], "it was killed at work"
+    assert "continuing after step" in (record.parent / "log.txt").read_text()
+    whole = dare_bench.train(**SFT, model="tiny-llada-base", output_path=str(tmp_path / "whole"), device="cpu")
+    killed = load_file(out / "train" / name / "model.safetensors")
+    assert all(torch.equal(weight, killed[key]) for key, weight in load_file(whole.path / "model.safetensors").items())

@@ -13,9 +13,9 @@ COUPLED = ("coupled_grpo", "--model", "GSAI-ML/LLaDA-8B-Instruct", "--task", "gs
 DOCS = Path(__file__).parents[2] / "docs" / "scale.md"
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def said(capsys: pytest.CaptureFixture[str], *words: str, verb: str = "train") -> str:
     with pytest.raises(SystemExit) as left:
-        main(["train", *words])
+        main([verb, *words])
     output = capsys.readouterr()
     assert not left.value.code, output.err
     return output.out
@@ -39,6 +39,21 @@ def test_the_docs_show_what_is_printed(capsys: pytest.CaptureFixture[str], tmp_p
     shown = said(capsys, *COUPLED, "--dry-run", "--processes", "8", "--max-steps", "500")
     assert shown in DOCS.read_text()
     assert not list(tmp_path.iterdir())
+
+
+def test_the_docs_show_two_nodes_an_evaluation_and_a_sweep(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = DOCS.read_text()
+    nodes = ("--processes", "16", "--max-steps", "500", "--gradient-checkpointing")
+    lines = said(capsys, *COUPLED, "--dry-run", *nodes).splitlines()
+    words = ("peak in", "seconds of", "unknown: the links")
+    shown = [line for line in lines if line.strip().startswith(words)]
+    assert len(shown) == 3 and "\n".join(shown) in page
+    (tmp_path / "rates.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    estimate = said(capsys, "rates.yaml", "--output-path", "out", "--dry-run", verb="sweep")
+    costs = {line.partition("[pending] ")[2] for line in estimate.splitlines()} - {""}
+    assert len(costs) == 2 and all(cost.removesuffix(" (from the recipe's facts)") in page for cost in costs)
+    evaluation = said(capsys, "--recipe", "llada-8b-instruct/gsm8k", "--dry-run", verb="eval")
+    assert evaluation[evaluation.index("llada-8b-instruct/gsm8k: estimate") :] in page
 
 
 def test_under_torchrun_its_processes_are_counted_and_the_first_one_prints(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from dare_bench.errors import UnknownNameError, UsageError, unknown
+from dare_bench.errors import PluginWarning, UnknownNameError, UsageError, unknown
 from dare_bench.registry import Registry, load_plugins, registry
 
 
@@ -32,22 +34,86 @@ def test_targets_load_when_asked():
     assert names.get("trainer", "path").load() is Path
 
 
-def test_plugins_register_and_a_broken_one_is_a_warning(monkeypatch):
-    class Point:
-        def __init__(self, name, found):
-            self.name, self.value, self.found = name, f"{name}:register", found
+class Point:
+    """An entry point, as ``importlib.metadata`` gives it."""
 
-        def load(self):
-            if self.found is None:
-                raise ImportError("no module named x")
-            return self.found
+    dist = None
+
+    def __init__(self, name, found):
+        self.name, self.value, self.found = name, f"{name}:register", found
+
+    def load(self):
+        if isinstance(self.found, BaseException):
+            raise self.found
+        return self.found
+
+
+def plugged(monkeypatch, *points):
+    monkeypatch.setattr("dare_bench.registry.entry_points", lambda group: list(points))
+    names = Registry()
+    load_plugins(names)
+    return names
+
+
+@pytest.mark.parametrize("error", [ImportError("no module named x"), SystemExit(3), RecursionError("deep\nand deeper")])
+@pytest.mark.parametrize("imports", [True, False])
+def test_a_plugin_that_raises_is_left_out_as_a_whole(monkeypatch, error, imports):
+    def register(names):
+        names.add("trainer", "half", "a:b", origin="bad")
+        raise error
 
     good = Point("good", lambda names: names.add("trainer", "mine", "a:b", origin="good"))
-    monkeypatch.setattr("dare_bench.registry.entry_points", lambda group: [Point("bad", None), good])
-    names = Registry()
-    with pytest.warns(UserWarning, match="plugin 'bad' .* does not import"):
-        load_plugins(names)
+    with pytest.warns(PluginWarning, match=f"plugin 'bad' .* left out: {type(error).__name__}") as said:
+        names = plugged(monkeypatch, good, Point("bad", register if imports else error))
+    assert len(said) == 1 and "\n" not in str(said[0].message)
     assert names.names("trainer") == ["mine"]
+    assert [(plugin.name, plugin.error is None, len(plugin.added)) for plugin in names.plugins] == [
+        ("bad", False, 0),
+        ("good", True, 1),
+    ]
+
+
+def test_ctrl_c_while_a_plugin_is_imported_ends_the_command(monkeypatch):
+    with pytest.raises(KeyboardInterrupt):
+        plugged(monkeypatch, Point("slow", KeyboardInterrupt()))
+
+
+def test_of_two_plugins_with_one_name_the_first_by_name_has_it(monkeypatch):
+    points = [Point(name, lambda names, by=name: names.add("trainer", "x", f"{by}:x", origin=by)) for name in "ba"]
+    with pytest.warns(PluginWarning, match="plugin 'b' .* trainer 'x' is registered twice: a:x by a, b:x by b"):
+        names = plugged(monkeypatch, *points)
+    assert names.get("trainer", "x").target == "a:x"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "about", "said"),
+    [
+        (("trainer", "x", Registry), {}, "is no text; name and target must be texts"),
+        (("trainer", "x", "module"), {}, "'module' is no target; write module:attribute"),
+        (("suite", "x", "/no/such/file.yaml"), {}, "there is no /no/such/file.yaml"),
+        (("family", "x", "a:b"), {"matches": "llada"}, "matches='llada' must be a list of"),
+        (("family", "x", "a:b"), {"matches": [["m", "A"]]}, "belong to two families: 'first' by one, 'x' by me"),
+    ],
+)
+def test_registrations_that_could_not_be_used(arguments, about, said):
+    names = Registry()
+    names.add("family", "first", "a:b", origin="one", matches=[("m", "A"), ("m", "B")])
+    with pytest.raises(UsageError, match=re.escape(said)):
+        names.add(*arguments, origin="me", **about)
+    assert names.names("family") == ["first"]
+
+
+def test_a_plugins_target_that_does_not_import_says_whose_it_is(monkeypatch):
+    add = Point("late", lambda names: names.add("trainer", "x", "no_such_module:X", origin="me"))
+    names = plugged(monkeypatch, add)
+    names.add("trainer", "ours", "pathlib:Path", origin="here")
+    with pytest.raises(UsageError, match="trainer 'x' of the plugin 'late' does not import: no_such_module:X raises"):
+        names.get("trainer", "x").load()
+    with pytest.warns(PluginWarning, match="trainer 'x' of the plugin 'late'"):
+        assert [entry.name for entry, _ in names.loaded("trainer")] == ["ours"]
+    names.add("trainer", "missing", "no_such_module:X", origin="here")
+    with pytest.raises(ModuleNotFoundError):
+        names.get("trainer", "missing").load()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +176,39 @@ def test_disk_full_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         model = ToyModel()
         Queue(model, journal).answer(MIXED)
         assert not set(model.answered) & set(held)
+
+
+def test_pieces_are_pulled_when_the_model_has_room(tmp_path: Path) -> None:
+    """Of generations no more than the share, of scores one piece at a time; what the journal has is left out."""
+    taken: list[str] = []
+    pieces = [[generate(i)] for i in range(6)] + [[score(i, c) for c in range(2)] for i in range(3)]
+
+    class Roomy(ToyModel):
+        default_rows = 64
+
+        def generate(self, requests: Iterable[Request], *, max_rows: int | None = None, **_: Any) -> Iterator[Sample]:
+            given = iter(requests)
+            rows = list(islice(given, max_rows))
+            assert len(rows) == 2 and len(taken) == 3, "the first one is answered already"
+            for row in chain(rows, given):
+                yield from super().generate([row])
+
+        def score(self, requests: Iterable[Request], *, max_rows: int | None = None, **_: Any) -> Iterator[Sample]:
+            before, pulled = len(taken), list(requests)
+            assert max_rows is None and len(pulled) == 2 and len(taken) == before
+            yield from super().score(pulled)
+
+    def offered() -> Iterator[list[Request]]:
+        for piece in pieces:
+            taken.append(piece[0].key)
+            yield piece
+
+    with Journal(tmp_path) as journal:
+        Queue(ToyModel(), journal).answer(pieces[0])
+        queue = Queue(Roomy(), journal)
+        queue.drain(offered(), share=2)
+        assert taken == [piece[0].key for piece in pieces] and not queue.failures
+        assert sorted(journal.keys) == sorted(r.key for piece in pieces for r in piece)
+        found = answers(queue.answer(list(chain(*pieces))))
+    with Journal(tmp_path / "whole") as journal:
+        assert found == answers(Queue(ToyModel(), journal).answer(list(chain(*pieces))))

@@ -14,24 +14,30 @@ import toy_source
 import toy_tasks
 from command import forkserver
 from executor_jobs import alive, until
-from require import need_package
+from paths import ROOT
+from require import lacks, need_package
 from toy_model import ToyModel
 
+from dare_bench import sandbox
 from dare_bench.config import run_spec
 from dare_bench.engine import sharding
-from dare_bench.engine.evaluate import evaluate
+from dare_bench.engine.evaluate import evaluate, evaluate_all
 from dare_bench.engine.journal import Journal, unpack
-from dare_bench.engine.sharding import Shard, answer, divide
+from dare_bench.engine.pieces import Pieces, offered
+from dare_bench.engine.plan import plan
+from dare_bench.engine.sharding import Shard, answer
 from dare_bench.errors import RunError, UnknownNameError, UsageError
 from dare_bench.executors import devices
 from dare_bench.fingerprint import content_hash
 from dare_bench.loading import locate
 from dare_bench.protocols import Done
+from dare_bench.registry import registry
 from dare_bench.runs.reader import Run
 from dare_bench.types import Request
 
 toy_source.register()
-SLOW = {"tasks": "toygen", "harness": "toy", "max_rows": 1, "decoding": {"gen_length": 96}, "limit": 10}
+LIMIT = 16
+SLOW = {"tasks": "toygen", "harness": "toy", "max_rows": 1, "decoding": {"gen_length": 96}, "limit": LIMIT}
 
 
 def go(out: Path, **fields: Any) -> Run:
@@ -39,16 +45,17 @@ def go(out: Path, **fields: Any) -> Run:
 
 
 def contents(run: Run) -> dict[str, Any]:
-    """What a run is, without its dates and the times it took; floats to five digits, margins (of logits) to two: packs
-    differ."""
+    """What a run is, without its dates and the times it took; floats to five digits, margins (of logits) to two, large
+    ones (of drawn tokens) to hundreds: packs differ."""
     assert run.status == "complete" and run.block is not None
     lines = {task: [*run.samples(task), *run.traces(task)] for task in run.tasks}
     for row in (row for rows in lines.values() for row in rows):
         for entry in row.get("dare_bench", ()):
             for name in ("seconds", "tokens_per_s"):
                 entry.pop(name, None)
+                entry.get("verdict", {}).pop(name, None)
             if entry.get("margin") is not None:
-                entry["margin"] = round(entry["margin"], 2)
+                entry["margin"] = round(entry["margin"], 2 if entry["margin"] < 100 else -2)
     cost = run.block.cost
     plain = json.loads(json.dumps([run.results["results"], lines]), parse_float=lambda text: round(float(text), 5))
     return {"name": run.path.name, "plain": plain, "cost": [cost.requests, cost.nfe, cost.tokens, cost.tokens_to_eos]}
@@ -79,7 +86,7 @@ def test_any_number_of_shards_gives_the_same_run(tmp_path: Path, monkeypatch: py
     assert contents(runs[3]) == alone  # two of them: below
     written = journalled(tmp_path / "3")
     keys = Counter(key for held in written.values() for key in held)
-    assert not written.pop("main.jsonl") and len(written) == 3 and all(written.values())
+    assert not written.pop("main.jsonl") and 1 <= len(written) <= 3, "whoever is there first takes the next piece"
     assert set(keys.values()) == {1} and len(keys) == 27
     block = runs[3].block
     assert block is not None and block.cost.seconds > 0 and (block.cost.peak_memory_mb or 0) > 10
@@ -90,6 +97,37 @@ def test_any_number_of_shards_gives_the_same_run(tmp_path: Path, monkeypatch: py
     assert event.what == "answered in 3 shards side by side"
     assert event.model_extra is not None and event.model_extra["wall_seconds"] > 0
     assert go(tmp_path / "3", **fields).path == runs[3].path, "devices are no part of what was asked"
+
+
+SUITE = """
+entries:
+  - {name: code, harness: lm-eval, tasks: humaneval, decoding: {gen_length: 16}}
+  - {name: repeated, harness: lm-eval, tasks: dare_arithmetic, repeats: 3, limit: 3, decoding: {temperature: 0.7}}
+"""
+
+
+def test_a_suite_with_code_and_repeats_is_the_same_in_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_package("lm_eval")
+    if sandbox.isolation() == "none":
+        lacks("bubblewrap", "is not installed or may not isolate, and neither may namespaces")
+    monkeypatch.setattr(devices, "get_context", lambda _: forkserver)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+    monkeypatch.setattr(registry(), "_entries", dict(registry()._entries))
+    (tmp_path / "both.yaml").write_text(SUITE)
+    registry().add("suite", "both", str(tmp_path / "both.yaml"), origin=__name__)
+    found: list[list[dict[str, Any]]] = []
+    for count in (1, 2):
+        fields = {"model": "tiny-llada", "output_path": str(tmp_path / str(count)), "devices": count}
+        planned = plan({**fields, "tasks": "both", "data_dir": str(ROOT / "tests" / "data" / "bench")})
+        outcomes = list(evaluate_all(planned, progress=False))
+        assert [outcome.reason for outcome in outcomes] == [None, None]
+        found.append([contents(outcome.run) for outcome in outcomes if outcome.run is not None])
+        code, repeated = (outcome.run for outcome in outcomes)
+        assert code is not None and code.block is not None and repeated is not None
+        assert [len(row["resps"][0]) for row in repeated.samples("dare_arithmetic")] == [3, 3, 3]
+        assert code.block.execution is not None and sum(code.block.execution.statuses.values()) == 2
+        assert [event.what for event in code.block.events] == ["answered in 2 shards side by side"][: count - 1]
+    assert found[0] == found[1]
 
 
 def _evaluate_slowly(out: Path) -> None:
@@ -130,38 +168,25 @@ def test_killed_workers_and_a_killed_parent(tmp_path: Path, whole: dict[str, Any
     until(lambda: not any(alive(writer(name)) for name in shards(tmp_path)))
     before = shards(tmp_path)
     kept = sum(map(len, before.values()))
-    assert 2 <= kept < 10, "killed in the middle"
+    assert 2 <= kept < LIMIT, "killed in the middle"
     run = go(tmp_path, **{**SLOW, "max_rows": None})  # any number of devices goes on from there
     assert contents(run) == whole
     assert shards(tmp_path) == before, "no other session's file was touched"
-    assert sum(map(len, journalled(tmp_path).values())) == 10, "nothing finished was computed twice"
+    assert sum(map(len, journalled(tmp_path).values())) == LIMIT, "nothing finished was computed twice"
     assert run.block is not None and [r.samples for r in run.block.resumed_from] == [kept]
-
-
-def request(task: str, doc: int, choice: int = 0) -> Request:
-    return Request(f"{task}/{doc}/{choice}", "score", f"q {doc}", "x" * choice, task=task, doc_id=doc)
-
-
-def test_shares_are_balanced_whole_and_never_empty() -> None:
-    requests = [request("choice", doc, i) for i in range(4) for doc in range(9)] + [request("long", 0)]
-    work = {r.key: 100 if r.task == "long" else 3 for r in requests}
-    shares = divide(requests, work, 3)
-    assert sorted(r.key for share in shares for r in share) == sorted(work)
-    for share in shares:
-        for r in share:
-            assert sum(r.doc_id == other.doc_id and r.task == other.task for other in share) == (
-                4 if r.task == "choice" else 1
-            )
-    assert sorted(sum(work[r.key] for r in share) for share in shares) == [48, 60, 100]
-    assert [len(share) for share in divide(requests[:1], work, 8)] == [1] and divide([], {}, 2) == []
-    assert divide(requests, work, 3) == shares
 
 
 def test_a_shard_is_of_the_checkpoint_that_the_run_is_of(tmp_path: Path) -> None:
     spec = run_spec(model="tiny-llada", tasks="x")
-    with pytest.raises(RunError, match="tiny-llada changed while its evaluation began"):
-        answer(Shard(spec, ("sha256:other", None), tmp_path, 0, 1, ()))
-    assert answer(Shard(spec, (content_hash(locate("tiny-llada")), None), tmp_path, 0, 1, ())) == {}
+    request = Request("a", "generate", [5, 6], decoding={"gen_length": 8}, task="x")
+    with offered([[request]], tmp_path) as folder:
+        with pytest.raises(RunError, match="tiny-llada changed while its evaluation began"):
+            answer(Shard(spec, ("sha256:other", None), tmp_path, 0, 1, folder, 1))
+        right = (content_hash(locate("tiny-llada")), None)
+        assert answer(Shard(spec, right, tmp_path, 0, 1, folder, 1)) == {}
+        assert answer(Shard(spec, ("sha256:other", None), tmp_path, 0, 2, folder, 1)) == {}, "nothing is left to do"
+    with Journal(tmp_path) as journal:
+        assert journal.keys == ["a"]
 
 
 def test_failures_and_errors_of_shards_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,10 +198,8 @@ def test_failures_and_errors_of_shards_come_back(tmp_path: Path, monkeypatch: py
 
         def run(self, function: Any, jobs: Any) -> Any:
             for number, job in enumerate(jobs):
-                failed = {r.key: "no luck" for r in job.payload.requests[:number]}
-                kept = tuple(r for r in job.payload.requests if r.key not in failed)
-                value = function(Shard(**{n: getattr(job.payload, n) for n in Shard.__slots__} | {"requests": kept}))
-                yield Done(job.name, {**value, **failed}, error=self.error if number else None)
+                failed = {} if number else {r.key: "no luck" for r in next(iter(Pieces(job.payload.pieces, 99)))}
+                yield Done(job.name, {**function(job.payload), **failed}, error=self.error if number else None)
 
     monkeypatch.setattr(sharding, "executor", lambda name, **_: Fake())
     run = go(tmp_path, devices=2, **long)

@@ -17,6 +17,7 @@ from executor_jobs import alive, pid, play, told, until
 from require import need_package
 
 from dare_bench.engine.evaluate import evaluate
+from dare_bench.engine.journal import unpack
 from dare_bench.errors import DataError, UsageError
 from dare_bench.executors import cluster
 from dare_bench.protocols import Job
@@ -61,7 +62,8 @@ def test_sharded_evaluation_equals_one_process(two_nodes: Any, tmp_path: Path) -
     assert over_ray.path.name == alone.path.name and over_ray.results["results"] == alone.results["results"]
     assert answers(over_ray) == answers(alone)
     assert over_ray.block is not None and over_ray.block.events[0].what == "answered in 2 shards side by side"
-    assert len(list(over_ray.path.glob("journal/shard-*.jsonl"))) == 2
+    written = journalled(over_ray.path)
+    assert len(written) <= 2 and sum(map(len, written.values())) == 6 + 6 * 3, "each request once, by some worker"
 
 
 def answers(run: Run) -> list[Any]:
@@ -94,6 +96,53 @@ def test_a_graph_uses_all_nodes_and_a_failure_stays_alone(two_nodes: Any, tmp_pa
     assert Path(result["board"].value["cwd"]) == Path.cwd()
     begun = told(tmp_path)
     assert sorted(begun) == sorted(j.name for j in jobs if j.name != "behind bad") and begun[-1] == "board"
+
+
+def test_an_evaluation_outlives_a_node(two_nodes: Any, tmp_path: Path) -> None:
+    """Its worker goes on elsewhere, with the pieces that it had taken; what it had answered stays."""
+    fields: dict[str, Any] = {"tasks": "toygen", "harness": "toy", "decoding": {"gen_length": 96}, "limit": 10}
+    fields |= {"model": "tiny-llada", "progress": False}
+    begin_together(two_nodes, tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(evaluate, executor="ray", max_rows=1, output_path=str(tmp_path / "ray"), **fields)
+        before = until(lambda: running.done() or begun(tmp_path / "ray"))
+        assert not running.done(), "both workers are at work"
+        node = two_nodes.list_all_nodes()[-1]
+        two_nodes.remove_node(node, allow_graceful=False)
+        two_nodes.add_node(**NODE)
+        over_ray = running.result(timeout=240)
+    alone = evaluate(output_path=str(tmp_path / "alone"), **fields)
+    assert over_ray.path.name == alone.path.name and answers(over_ray) == answers(alone)
+    after = journalled(over_ray.path)
+    assert len(after) == 3, "one of two workers began again"
+    assert all(after[name][: len(keys)] == keys for name, keys in before.items()), "what was answered stays"
+    assert len({key for keys in after.values() for key in keys}) == 10
+
+
+def begin_together(two_nodes: Any, folder: Path) -> None:
+    """Let the next two workers need no imports, so that both are there before one has done all."""
+    names = ("one", "other")
+    jobs = [job(folder, name, act="wait", imports="dare_bench.model_adapters.llada.family") for name in names]
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(lambda: list(cluster.Ray(address=two_nodes.address).run(play, jobs)))
+        until(lambda: all(pid(folder, name) for name in names))
+        (folder / "go").touch()
+        assert all(done.ok for done in running.result(timeout=120))
+
+
+def journalled(run: Path) -> dict[str, list[str]]:
+    """By journal file of a worker: the keys of its samples, in order."""
+    found = {}
+    for file in run.glob("journal/shard-*.jsonl"):
+        records = map(unpack, file.read_bytes().splitlines(keepends=True))
+        found[file.name] = [record["key"] for record in records if record is not None and record["type"] == "sample"]
+    return found
+
+
+def begun(out: Path) -> dict[str, list[str]] | None:
+    """What the workers of a run have answered, once two have."""
+    found = {name: keys for run in out.glob("*") for name, keys in journalled(run).items() if keys}
+    return found if len(found) == 2 else None
 
 
 SWEEP = {

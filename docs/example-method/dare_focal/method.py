@@ -37,8 +37,3 @@ class Focal(SFT):
         factor_N = (1.0 - torch.exp(-nll_N.detach())) ** self.options.gamma
         focus = float((factor_N * step.weight_N).sum()), float(step.weight_N.sum())
         return torch.dot(nll_N * factor_N, step.weight_N), {"focus": focus}
-
-
-def register(registry):
-    """Called once by dare-bench (entry point ``dare_bench.plugins``); a name that is taken is an error."""
-    registry.add("trainer", "focal", "dare_focal:Focal", origin=__name__, about=Focal.about)

@@ -80,8 +80,7 @@ class Plan:
     to its own block and to earlier ones. ``copies`` 2: each row is [noisy | clean], the two halves at the same
     positions: noisy block b attends to itself and to the clean blocks before it, clean block b to the clean ones up to
     b (block diffusion training, arXiv 2503.09573). ``starts`` are the columns of the rows' first tokens, 0 unless
-    given; block-causal rows start on the grid. ``sequence``: the ranks that compute the pack together, in training; they
-    cannot read a cache.
+    given; block-causal rows start on the grid. ``sequence``: the ranks that compute the pack together, without a cache.
     """
 
     lengths: tuple[int, ...]

@@ -17,16 +17,24 @@ h and k heads of a rank, C channels.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
+from itertools import pairwise
 from math import lcm
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.nn.functional import all_to_all_single
 from torch.nn.functional import pad
+
+from dare_bench.errors import DareError, TrainingError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,7 @@ class SequenceGroup:
         bounds = torch.arange(self.size + 1, device=at_N.device) * length
         cuts = torch.searchsorted(at_N, bounds).tolist()
         mine = slice(cuts[self.rank], cuts[self.rank + 1])
-        counts_W = [high - low for low, high in zip(cuts[:-1], cuts[1:], strict=True)]
+        counts_W = [high - low for low, high in pairwise(cuts)]
         targets_M = None if targets_N is None else targets_N[mine]
         return Part(tokens_P, positions_P, at_N[mine] - first, targets_M, counts_W)
 
@@ -107,6 +115,26 @@ class SequenceGroup:
         length = self._length(tokens)
         filled = pad(out_ThC, (0, 0, 0, 0, 0, self.size * length - tokens))
         return self._exchange(filled.unflatten(0, (self.size, length))).transpose(0, 1).flatten(1, 2)
+
+    def divided(self, items: Sequence[Item], compute: Callable[[Sequence[Item]], Result]) -> list[Result]:
+        """Every rank's result of its share of the items (rank r has r, r + W, ...), of any kind that can be pickled.
+
+        Raises:
+            DareError: the rank's own; TrainingError where another rank raised one, instead of waiting for that rank.
+        """
+        result, error = None, None
+        try:
+            result = compute(items[self.rank :: self.size])
+        except DareError as own:
+            error = own
+        every: list[Any] = [None] * self.size
+        dist.all_gather_object(every, (result, None if error is None else str(error)), group=self.group)
+        if error is not None:
+            raise error
+        for rank, (_, problem) in enumerate(every):
+            if problem is not None:
+                raise TrainingError(f"process {rank} of the sequence-parallel group failed: {problem}")
+        return [result for result, _ in every]
 
     def _length(self, tokens: int) -> int:
         """Tokens of a part."""

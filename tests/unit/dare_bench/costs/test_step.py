@@ -184,7 +184,14 @@ def test_settings_that_a_training_refuses_are_refused() -> None:
 
 # -- sequence parallelism ----------------------------------------------------------------------------------------------
 
-SFT = {"method": "sft", "task": None, "data": "chat.jsonl", "peft": None, "bf16": True}
+SFT = {
+    "method": "sft",
+    "task": None,
+    "data": "chat.jsonl",
+    "peft": None,
+    "bf16": True,
+    "per_device_train_batch_size": 64,
+}
 
 
 def test_devices_that_compute_the_same_rows_divide_activations_and_operations() -> None:
@@ -197,7 +204,7 @@ def test_devices_that_compute_the_same_rows_divide_activations_and_operations() 
     assert four.training.division.tokens == tokens  # type: ignore[union-attr]
     exchanged = 2 * tokens * 32 * 4 * 4096 * 2 * 3 / 4 / (450e9 * UTILIZATION)
     assert four.seconds == pytest.approx({"update": alone.seconds["update"] / 4 + exchanged})  # type: ignore[index]
-    assert "a step: 16 items" in four.text() and "on a group of 4 devices 8" in four.text()
+    assert "a step: 128 items" in four.text() and "on a group of 4 devices 64" in four.text()
 
 
 def test_devices_that_compute_the_same_rows_divide_the_samples() -> None:

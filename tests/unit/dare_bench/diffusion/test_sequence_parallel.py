@@ -5,7 +5,9 @@ All that happens on the ranks is in ``at_work``, which is started once: processe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import golden
 import pytest
@@ -17,6 +19,7 @@ from dare_bench.diffusion.forward import Inputs, inputs
 from dare_bench.diffusion.looks import Looks, masked_looks
 from dare_bench.diffusion.plan import Cached, Plan
 from dare_bench.diffusion.sequence_parallel import SequenceGroup, sequence_group
+from dare_bench.errors import DareError, SaveError
 from dare_bench.loading import load
 
 FAMILIES = ("llada", "llada_moe", "dream", "sdar", "sdar_moe", "llada2")
@@ -60,16 +63,27 @@ def computed(model, case: str, group: SequenceGroup | None = None) -> dict[str, 
     return {"logits": logits, "nll": nll_N.detach(), **gradients}
 
 
-def at_work(families: tuple[str, ...]) -> dict[str, dict[str, torch.Tensor]]:
+def at_work(families: tuple[str, ...]) -> dict[str, Any]:
     from dare_bench.model_adapters.backbone import network
 
-    groups, result = {size: sequence_group(size) for size in set(SIZES.values())}, {}
+    groups = {size: sequence_group(size) for size in sorted(set(SIZES.values()))}
+    result: dict[str, Any] = {}
     for family in families:
         model = opened(family)
         for case, size in SIZES.items():
             network.CHUNK_ELEMENTS = 3 * model.spec.vocab_size if case.endswith("chunked") else 1 << 25
             result[f"{family}: {case}"] = computed(model, case, groups[size])
+    result["shares"] = groups[RANKS].divided(range(7), list)
+    try:
+        groups[2].divided(range(2), failing)
+    except DareError as error:
+        result["error"] = f"{type(error).__name__}: {error}"
     return result
+
+
+def failing(items: Sequence[int]) -> None:
+    if 1 in items:
+        raise SaveError("a fault")
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +108,16 @@ def test_ranks_equal_one(family, ranks):
             for first in range(0, RANKS, size):
                 total = sum(rank[name] for rank in got[first : first + size])
                 assert near(total, wanted[name]), f"{case}: {name}"
+
+
+def test_every_rank_has_the_results_of_all_shares(ranks):
+    for rank in ranks:
+        assert rank["shares"] == [[0, 4], [1, 5], [2, 6], [3]]
+
+
+def test_an_error_of_one_rank_is_raised_by_all(ranks):
+    own, other = "SaveError: a fault", "TrainingError: process 1 of the sequence-parallel group failed: a fault"
+    assert [rank["error"] for rank in ranks] == [other, own, other, own]
 
 
 # -- one rank alone ----------------------------------------------------------------------------------------------------

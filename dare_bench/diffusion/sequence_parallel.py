@@ -28,13 +28,29 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.nn.functional import all_to_all_single
+from torch.autograd import Function
 from torch.nn.functional import pad
 
 from dare_bench.errors import DareError, TrainingError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+class _AllToAll(Function):
+    """Entry i of every rank's tensor [W, ...] goes to rank i, and so do gradients on the way back. (The differentiable
+    ones of PyTorch are deprecated or private, depending on its version.)"""
+
+    @staticmethod
+    def forward(ctx: Any, x_W: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group, x_W = group, x_W.contiguous()
+        received_W = torch.empty_like(x_W)
+        dist.all_to_all_single(received_W, x_W, group=group)
+        return received_W
+
+    @staticmethod
+    def backward(ctx: Any, gradient_W: Tensor) -> tuple[Tensor | None, ...]:
+        return _AllToAll.apply(gradient_W, ctx.group), None
 
 
 @dataclass(frozen=True)
@@ -91,10 +107,10 @@ class SequenceGroup:
         most = max(counts_W)
         if not most:
             return x_M
-        filled = pad(x_M.detach(), (0, 0) * (x_M.dim() - 1) + (0, most - len(x_M)))
-        room = filled.new_empty(self.size * most, *x_M.shape[1:])
-        dist.all_gather_into_tensor(room, filled.contiguous(), group=self.group)
-        parts = [part[:count] for part, count in zip(room.split(most), counts_W, strict=True)]
+        filled = pad(x_M.detach(), (0, 0) * (x_M.dim() - 1) + (0, most - len(x_M))).contiguous()
+        every = [torch.empty_like(filled) for _ in counts_W]
+        dist.all_gather(every, filled, group=self.group)
+        parts = [part[:count] for part, count in zip(every, counts_W, strict=True)]
         parts[self.rank] = x_M
         return torch.cat(parts)
 
@@ -142,9 +158,8 @@ class SequenceGroup:
 
     def _exchange(self, x_W: Tensor) -> Tensor:
         """Entry i of every rank's tensor goes to rank i: [W, ...]."""
-        x_W = x_W.contiguous()
-        received: Tensor = all_to_all_single(torch.empty_like(x_W), x_W, group=self.group)
-        return received
+        received_W: Tensor = _AllToAll.apply(x_W, self.group)
+        return received_W
 
 
 def sequence_group(size: int, timeout: timedelta | None = None) -> SequenceGroup | None:

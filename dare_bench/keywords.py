@@ -141,6 +141,7 @@ class TrainKeywords(MethodKeywords, total=False):
     gradient_checkpointing: bool
     bf16: bool
     fsdp: bool
+    sequence_parallel_size: int
     seed: int
     logging_steps: int
     report_to: str | Sequence[str]

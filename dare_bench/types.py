@@ -240,6 +240,9 @@ class ModelSpec:
     dtype: str = "float32"
     device: str = "cpu"
     parameters: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    """Attention heads, of queries and of keys; 0: unknown."""
     sft: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the method ``sft`` as the family's authors fine-tune."""
     engine: str = "native"

@@ -118,6 +118,8 @@ def open_native(
         dtype=str(torch_dtype).removeprefix("torch."),
         device=str(torch_device),
         parameters=sum(p.numel() for p in loaded.parameters()),
+        heads=arch.heads,
+        kv_heads=arch.kv_heads,
         sft=family.sft,
     )
     check_ids(spec, path)

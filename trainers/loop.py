@@ -13,11 +13,12 @@ import contextlib
 import logging
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,8 +29,10 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
+from dare_bench.diffusion.forward import Inputs
 from dare_bench.diffusion.lockstep import Lockstep
 from dare_bench.diffusion.looks import Looks
+from dare_bench.diffusion.sequence_parallel import sequence_group
 from dare_bench.errors import TrainingError
 from dare_bench.protocols import LoadedModel, Services
 from dare_bench.seeds import key
@@ -48,12 +51,14 @@ from dare_bench.trainers.phases import PhaseCost, Phases
 from dare_bench.trainers.progress import TrainingProgress
 from dare_bench.trainers.reference import open_reference
 from dare_bench.trainers.steps import Step, StepShape, StepSource, forwards
-from dare_bench.training.processes import first_process
+from dare_bench.training.processes import data_parallel_size, first_process
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
 from dare_bench.types import LoopStats, Request, Reward, RewardPrompt, Sample
 
 log = logging.getLogger("dare_bench")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def run(objective: Objective, spec: TrainSpec, model: LoadedModel, data: Tokens, out: Path, services: Services) -> Path:
@@ -65,8 +70,10 @@ def run(objective: Objective, spec: TrainSpec, model: LoadedModel, data: Tokens,
     """
     spec = spec.with_defaults(objective)
     arguments = training_arguments(spec, model, out)
-    shape = StepShape(spec.rows_per_forward, spec.gradient_accumulation_steps, arguments.world_size)
-    source = objective.source(data, shape, spec.seed, arguments.process_index)
+    together = spec.sequence_parallel_size
+    processes = data_parallel_size(together, arguments.world_size)
+    shape = StepShape(spec.rows_per_forward, spec.gradient_accumulation_steps, processes, together)
+    source = objective.source(data, shape, spec.seed, arguments.process_index // together)
     arguments.max_steps = steps = spec.steps(source.rows, shape.items_per_step)
     with tensorboard_folder(out / "logs"):
         loop = Loop(objective, spec, model, source, shape, services, arguments)
@@ -126,6 +133,7 @@ class Loop(Trainer):
             if hasattr(module, "gradient_checkpointing"):
                 module.gradient_checkpointing = spec.gradient_checkpointing
         super().__init__(model=model.network, args=arguments, train_dataset=range(arguments.max_steps))
+        self.sequence = sequence_group(spec.sequence_parallel_size, timedelta(seconds=arguments.ddp_timeout))
         self.reference = None
         if objective.wants_reference:
             self.reference = open_reference(objective, spec, model, services, self.accelerator, self.values)
@@ -174,8 +182,8 @@ class Loop(Trainer):
     # -- loss ----------------------------------------------------------------------------------------------------
 
     def training_step(self, model: Any, inputs: Step, num_items_in_batch: Any = None) -> Tensor:
-        """Settle the step's loss, and accumulate its gradient forward by forward. Returns the loss times the processes,
-        since losses, like gradients, are averaged over them."""
+        """Settle the step's loss, and accumulate its gradient forward by forward. Returns the loss times the processes
+        that have rows of their own, since losses, like gradients, are averaged over all."""
         with self.phases.measure("update") as cost:
             self.phases.steps += 1
             cost.forwards += len(inputs.looks)
@@ -194,7 +202,7 @@ class Loop(Trainer):
         for number, (looks, index_N) in enumerate(parts):
             wait = contextlib.nullcontext() if number == len(parts) - 1 else self.accelerator.no_sync(model=model)
             with wait, self._dropout(inputs, number):
-                given = self.objective.inputs(looks).to(self.args.device)
+                given = self.inputs(looks)
                 cost.tokens += len(given.tokens_U)
                 nll_N = model(**given.arguments()).nll
                 if settled is None:
@@ -209,7 +217,7 @@ class Loop(Trainer):
         value = float(total) if self.objective.linear else settled.loss
         if not math.isfinite(value):
             raise self._not_finite(inputs.number, f"the loss is {value}")
-        return torch.tensor(value * self.accelerator.num_processes, device=self.args.device)
+        return torch.tensor(value * self.shape.processes, device=self.args.device)
 
     def settle(self, step: Step, nll_N: Tensor) -> SettledLoss:
         """The loss of this process's part of a step, with its derivative at the token losses; notes the metrics."""
@@ -230,10 +238,15 @@ class Loop(Trainer):
             cost.forwards += len(step.looks)
             for number, (looks, index_N) in enumerate(self.parts(step.looks)):
                 with self._dropout(step, number), self.accelerator.autocast():
-                    given = self.objective.inputs(looks).to(self.args.device)
+                    given = self.inputs(looks)
                     cost.tokens += len(given.tokens_U)
                     nll_N[index_N] = model(**given.arguments()).nll.float().cpu()
         return nll_N
+
+    def inputs(self, looks: Looks) -> Inputs:
+        """The input of the network, to be computed together with the processes that have the same rows."""
+        given = self.objective.inputs(looks).to(self.args.device)
+        return replace(given, plan=replace(given.plan, sequence=self.sequence))
 
     def parts(self, looks: Looks) -> list[tuple[Looks, Tensor]]:
         """The forwards of a step, as many in every process."""
@@ -270,7 +283,7 @@ class Loop(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """The objective's metrics beside the loss, averaged over the same steps."""
         if "loss" in logs:
-            costs = self.phases.take(self.accelerator.num_processes)
+            costs = self.phases.take(self.shape.processes)
             logs |= averages(self.gather({**self.metrics, **costs}))
             self.metrics.clear()
         super().log(logs, start_time)
@@ -283,27 +296,45 @@ class Loop(Trainer):
         return self.values(self.model_wrapped, step)
 
     def generate(self, requests: Sequence[Request]) -> list[Sample]:
-        """Answers in the order of the requests, by the network in place: in evaluation mode, in the precision of the
-        training, and in step with the other processes where weights are sharded."""
+        """Answers in the order of the requests."""
+        answers: dict[str, Sample] = {}
+        with self.phases.measure("rollout") as cost:
+            for share, stats in self._divided(requests, self._generate):
+                answers |= share
+                cost.forwards, cost.tokens = cost.forwards + stats.row_forwards, cost.tokens + stats.tokens_processed
+        return [answers[request.key] for request in requests]
+
+    def _generate(self, requests: Sequence[Request]) -> tuple[dict[str, Sample], LoopStats]:
+        """Answers by key, by the network in place: in evaluation mode, in the precision of the training, and in step
+        with the other processes where weights are sharded."""
         network: Any = self.loaded.network
         steps = Lockstep(network) if self.is_fsdp_enabled else contextlib.nullcontext(network)
         network.eval()
         self.loaded.weights_version = self.state.global_step
         answers, stats, rows = {}, LoopStats(), self.spec.rows_per_forward
         try:
-            with self.phases.measure("rollout") as cost, self.accelerator.autocast(), steps as self.loaded.network:
+            with self.accelerator.autocast(), steps as self.loaded.network:
                 for sample in self.loaded.generate(requests, max_rows=rows, stats=stats):
                     answers[sample.request.key] = sample
-                cost.forwards, cost.tokens = cost.forwards + stats.row_forwards, cost.tokens + stats.tokens_processed
         finally:
             self.loaded.network = network
             network.train()
-        return [answers[request.key] for request in requests]
+        return answers, stats
+
+    def _divided(self, items: Sequence[Item], compute: Callable[[Sequence[Item]], Result]) -> list[Result]:
+        """The results of all shares of what the processes with the same rows divide: item i belongs to share i modulo
+        their number."""
+        return [compute(items)] if self.sequence is None else self.sequence.divided(items, compute)
 
     def rewards(self, prompts: Sequence[RewardPrompt], texts: Sequence[str]) -> list[Reward]:
         """The rewards of answers."""
+
+        def rewards(pairs: Sequence[tuple[RewardPrompt, str]]) -> list[Reward]:
+            return self.services.rewards([p for p, _ in pairs], [t for _, t in pairs], self.objective.options.reward)
+
         with self.phases.measure("reward"):
-            return self.services.rewards(prompts, texts, self.objective.options.reward)
+            shares = self._divided(list(zip(prompts, texts, strict=True)), rewards)
+        return [shares[i % len(shares)][i // len(shares)] for i in range(len(prompts))]
 
     def forwards(self, request: Request) -> int:
         """Upper bound of the forwards of a request."""
@@ -315,8 +346,8 @@ class Loop(Trainer):
         return self.args.max_steps
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all processes, in order."""
-        return list(gather_object([value]))
+        """The values of all processes that have rows of their own, in order."""
+        return list(gather_object([value]))[:: self.shape.sequence]
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 

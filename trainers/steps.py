@@ -109,11 +109,15 @@ def _nothing() -> Looks:
 
 @dataclass(frozen=True)
 class StepShape:
-    """How a step is divided: ``items`` of a forward, ``accumulate`` forwards of a process, ``processes`` processes."""
+    """How a step is divided: ``items`` of a forward, ``accumulate`` forwards of a process, ``processes`` processes.
+
+    With sequence parallelism ``sequence`` processes compute a forward together, and count as one of ``processes``.
+    """
 
     items: int
     accumulate: int = 1
     processes: int = 1
+    sequence: int = 1
 
     @property
     def items_per_step(self) -> int:
@@ -122,8 +126,15 @@ class StepShape:
 
     def describe(self) -> str:
         """The product in words."""
-        processes = f"{self.processes} process{'es' if self.processes > 1 else ''}"
-        return f"{self.items} per device x {self.accumulate} accumulated x {processes} = {self.items_per_step}"
+        each = "device" if self.sequence == 1 else "group"
+        return f"{self.items} per {each} x {self.accumulate} accumulated x {self.division} = {self.items_per_step}"
+
+    @property
+    def division(self) -> str:
+        """The processes in words."""
+        if self.sequence == 1:
+            return f"{self.processes} process{'es' if self.processes > 1 else ''}"
+        return f"{self.processes} group{'s' if self.processes > 1 else ''} of {self.sequence} processes"
 
 
 class StepSource(Protocol):

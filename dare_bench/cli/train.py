@@ -50,7 +50,7 @@ _PANEL = {
         "Optimizer": "max_steps num_train_epochs per_device_train_batch_size gradient_accumulation_steps learning_rate "
         "lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm "
         "seed",
-        "Memory and processes": "gradient_checkpointing bf16 fsdp",
+        "Memory and processes": "gradient_checkpointing bf16 fsdp sequence_parallel_size",
         "Adapter": "peft adapter lora_r lora_alpha lora_dropout lora_targets",
         "Checkpoints and logs": "save_steps save_total_limit logging_steps report_to run_name",
         "Evaluation": "eval_every eval_on_start",

@@ -3,8 +3,9 @@
 Held throughout: weights, adapter, gradients, AdamW's two moments, a reference that is a second network. With FSDP over
 n processes each holds 1/n of them, and gathers two layers and the LM head at a time; a reference is not sharded. Each
 phase has its own tensors besides. Activations are the tensors that a layer keeps for its backward, counted as the
-backbone's code keeps them (a test compares them with PyTorch's own saved tensors). Not counted: the CUDA context,
-fragmentation, buffers of collectives, masks of block-causal attention.
+backbone's code keeps them (a test compares them with PyTorch's own saved tensors); with sequence parallelism over n
+processes each holds those of 1/n of the tokens. Not counted: the CUDA context, fragmentation, buffers of collectives,
+masks of block-causal attention.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
+from math import ceil, lcm
 
 from dare_bench.costs.recipe import attention_widths
 from dare_bench.costs.sizes import CheckpointSize, Dimensions, TrainingRows
@@ -84,13 +85,16 @@ class Precision:
 @dataclass(frozen=True)
 class Division:
     """The part of an optimizer step on one device: ``items`` (rows, pairs, completions) with ``looks`` noised rows in
-    all, in ``forwards`` of at most ``tokens`` tokens and ``scored`` scored ones."""
+    all, in ``forwards`` of at most ``tokens`` tokens and ``scored`` scored ones. With sequence parallelism several
+    devices have the same items and looks, a part of the tokens each, and each samples ``samples`` of the completions.
+    """
 
     items: int
     looks: float
     forwards: int
     tokens: float
     scored: float
+    samples: int
 
 
 @dataclass(frozen=True)
@@ -137,8 +141,27 @@ class DeviceTraining:
         looks = items * rows.forwards[2]
         if spec.looks_per_forward is not None:
             count = max(count, ceil(looks / spec.looks_per_forward))
-        each, copies = ceil(looks / count), 2 if self.size.two_copies else 1
-        return Division(items, looks, count, each * rows.tokens * copies, each * rows.answer)
+        each, copies = ceil(looks / count) / self.sequence, 2 if self.size.two_copies else 1
+        samples = ceil(items / self.sequence)
+        return Division(items, looks, count, each * rows.tokens * copies, each * rows.answer, samples)
+
+    @property
+    def sequence(self) -> int:
+        """The devices that compute the same rows together."""
+        return self.spec.sequence_parallel_size
+
+    @property
+    def groups(self) -> int:
+        """How many of them have rows of their own."""
+        return self.processes // self.sequence
+
+    def exchanged(self, net: Dimensions) -> tuple[float, float]:
+        """Channels of a token's keys as devices that compute together exchange them, repeated if there are fewer heads
+        than devices; and the query heads for each of them."""
+        width, narrow = attention_widths(net)
+        heads, kv_heads = net.heads or 1, net.kv_heads or net.heads or 1
+        repeated = lcm(kv_heads, self.sequence)
+        return narrow * repeated / kv_heads, heads / repeated if width != narrow else 1.0
 
     @property
     def share(self) -> float:
@@ -154,10 +177,13 @@ def layer_activations(training: DeviceTraining, net: Dimensions, trained: bool =
     learned = trained and not training.spec.peft  # the normed values are kept for the gradient of a norm's weight
     norms = 2 * (4 + of.stream * learned) * d
     if net.qk_norm:
-        copied = of.products < 4 or not net.fused_qkv
+        copied = of.products < 4 or not net.fused_qkv or training.sequence > 1
         norms += (4 * copied + of.products * learned) * (width + narrow)
     # Values that are a part of one matrix's result keep all of it, and norms in float32 read the same tensor.
-    kept = 3 * width + 3 * narrow if net.fused_qkv else 2 * width + 2 * narrow
+    kept: float = 3 * width + 3 * narrow if net.fused_qkv else 2 * width + 2 * narrow
+    if training.sequence > 1:  # all heads are one tensor, from which queries of grouped heads are copied
+        keys, grouped = training.exchanged(net)
+        kept = 2 * width + 2 * keys + (width if grouped > 1 else 0)
     attention = of.products * kept + 4 * (net.heads or 0)
     total = net.layers * (norms + attention) + (net.layers - routed) * 3 * of.products * (net.ff or 0)
     if moe:
@@ -177,7 +203,8 @@ def _inputs(training: DeviceTraining, net: Dimensions) -> float:
         if net.experts and matrix.group == "experts":
             count, size, separate = count / net.experts.count * net.experts.active, of.stream, False
         input_of = replace(matrix, outputs=0)
-        if (separate and (matrix.reads or spec.peft)) or (matrix.reads and input_of not in known):
+        own = bool(matrix.reads) or training.sequence > 1  # attention's result becomes another tensor when exchanged
+        if (separate and (own or spec.peft)) or (own and input_of not in known):
             total += size * count * matrix.inputs
         known.add(input_of)
         total += size * count * spec.lora_r if spec.peft else 0
@@ -256,7 +283,7 @@ def _phases(
     if rows.forwards[1]:
         phases["score"] = {"activations": division.tokens * forward + states, "logits": logits, **gathered}
     if rows.forwards[0]:
-        batch, causal = spec.rows_per_forward, net.block_length is not None
+        batch, causal = min(spec.rows_per_forward, division.samples), net.block_length is not None
         phases["rollout"] = {
             "activations": batch * (rows.open if causal else rows.tokens) * forward,
             "logits": batch * rows.open * vocab * of.products,

@@ -198,6 +198,8 @@ def model_spec(family: Any, facts: Facts) -> ModelSpec:
         attention=facts.attention,
         block_length=facts.block_length,
         predicts=family.predicts,
+        heads=facts.heads or 0,
+        kv_heads=facts.kv_heads or facts.heads or 0,
         sft=family.sft,
     )
 

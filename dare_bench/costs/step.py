@@ -1,7 +1,8 @@
 """One optimizer step on given devices: the memory of each by part and the seconds of each phase (``train --dry-run``).
 
 The seconds of a phase are the largest of three times, which overlap: operations (as ``training.py`` counts them), reads
-of the weights, and what FSDP or DDP send, each at a share of the GPU's peak.
+of the weights, and what FSDP or DDP send, each at a share of the GPU's peak. The exchanges of sequence parallelism do
+not overlap with them: attention waits.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from math import ceil
 from typing import Any
 
 from dare_bench.costs.memory import DeviceMemory, DeviceTraining, memory_of
-from dare_bench.costs.recipe import UTILIZATION, Gpu, gpu_named
+from dare_bench.costs.recipe import UTILIZATION, Gpu, attention_widths, gpu_named
 from dare_bench.costs.serving import Rollout
 from dare_bench.costs.sizes import rows_of, size_of, tokenizing
 from dare_bench.costs.training import Phase, PhaseWork, work_of
 from dare_bench.engine.progress import duration
 from dare_bench.errors import UsageError
 from dare_bench.registry import registry
+from dare_bench.training.processes import check_heads, data_parallel_size
 from dare_bench.training.spec import TrainSpec
 
 FLAGS = {
@@ -62,7 +64,7 @@ class StepEstimate:
         if division is None or work is None or parameters is None or active is None or of.products != 2:
             return None
         updates = work["update"].forwards
-        batches = ceil(division.items / training.spec.rows_per_forward)
+        batches = ceil(division.samples / training.spec.rows_per_forward)
         others = 1 - 1 / training.processes
         gathered = parameters * min(of.weights, of.stream) * others if training.spec.fsdp else 0.0
         # Gradients are reduced and scattered by FSDP, reduced and sent back by DDP.
@@ -73,9 +75,22 @@ class StepEstimate:
             calls *= 2 if phase == "update" else 1  # the backward reads, and gathers, all weights again
             received = calls * gathered + (reduced if phase == "update" else 0.0)
             if part.forwards:
-                flop = division.items * part.flop(active)
+                share = division.samples if phase == "rollout" else division.items / training.sequence
+                flop = share * part.flop(active)
                 seconds[phase] = self.gpu.seconds(flop, calls * parameters * of.products, received)
+                seconds[phase] += self.gpu.seconds(0.0, 0.0, share * part.tokens * self._exchanged(phase))
         return seconds
+
+    def _exchanged(self, phase: Phase) -> float:
+        """Bytes that a device receives for each of its tokens from those that compute the same rows: queries, keys and
+        values, and the results of attention; in the update also their gradients, and recomputed values again. Each
+        device samples alone."""
+        training, net = self.training, self.training.size.dimensions
+        if net is None or training.sequence == 1 or phase == "rollout":
+            return 0.0
+        passes = 1 if phase == "score" else 3 if training.spec.gradient_checkpointing else 2
+        channels = 2 * attention_widths(net)[0] + 2 * training.exchanged(net)[0]
+        return passes * net.layers * channels * training.precision.products * (1 - 1 / training.sequence)
 
     @cached_property
     def rollout(self) -> Rollout | None:
@@ -87,9 +102,9 @@ class StepEstimate:
             return None
         forwards = self.work["rollout"].forwards
         return Rollout(
-            completions=division.items,
+            completions=division.samples,
             forwards=forwards * training.rows.iterations,
-            seconds_per_forward=self.seconds["rollout"] / division.items / forwards,
+            seconds_per_forward=self.seconds["rollout"] / division.samples / forwards,
             weight_bytes=parameters * 2,
             bandwidth=self.gpu.link_gb_per_s * 1e9 * UTILIZATION,
         )
@@ -107,7 +122,7 @@ class StepEstimate:
     def steps(self) -> int:
         """Optimizer steps of the training."""
         spec = self.training.spec
-        batch = spec.rows_per_forward * spec.gradient_accumulation_steps * self.training.processes
+        batch = spec.rows_per_forward * spec.gradient_accumulation_steps * self.training.groups
         return spec.steps(self.training.rows.count, batch)
 
     def fits(self) -> bool:
@@ -125,7 +140,7 @@ class StepEstimate:
             changed = replace(self.training, spec=self.training.spec.model_copy(update=changes))
             if replace(self, training=changed).fits():
                 return f"it fits with {' '.join(FLAGS[name].format(value) for name, value in changes.items())}"
-        return "give more processes with --fsdp, or a larger GPU"
+        return "give more processes with --fsdp or --sequence-parallel-size, or a larger GPU"
 
     def _changes(self) -> Iterator[dict[str, Any]]:
         """Changes of settings that save memory."""
@@ -219,8 +234,10 @@ class StepEstimate:
         if one is not None:
             kind = "completions in rows of about" if rows.samples else "items with rows of"
             forwards = f"{one.forwards} forward{'s' if one.forwards > 1 else ''} of at most {one.tokens:,.0f} tokens"
-            yield f"a step: {one.items * self.training.processes} {kind} {rows.tokens:.0f} tokens"
-            yield f"  on a device {one.items}, {one.looks:,.0f} masked copies in {forwards}"
+            yield f"a step: {one.items * self.training.groups} {kind} {rows.tokens:.0f} tokens"
+            together = self.training.sequence
+            where, each = ("a device", "") if together == 1 else (f"a group of {together} devices", " on each")
+            yield f"  on {where} {one.items}, {one.looks:,.0f} masked copies in {forwards}{each}"
 
     def _memory(self) -> Iterator[str]:
         if (memory := self.memory) is None:
@@ -270,7 +287,10 @@ def estimate(spec: TrainSpec, processes: int = 1, gpu: str = "H100", speedup: fl
     device, method = gpu_named(gpu), registry().get("trainer", spec.method).load()
     if spec.fsdp and processes == 1:
         raise UsageError("fsdp shards a model over several processes, and this is one; give --processes N")
+    groups = data_parallel_size(spec.sequence_parallel_size, processes)
     size = size_of(spec.model, spec.family)
     size.model = size.model or tokenizing(spec.model, spec.family)
+    if size.model is not None:
+        check_heads(size.model.spec, spec.sequence_parallel_size)
     spec = spec.with_defaults(method)
-    return StepEstimate(DeviceTraining(spec, rows_of(spec, size.model, processes), size, processes), device, speedup)
+    return StepEstimate(DeviceTraining(spec, rows_of(spec, size.model, groups), size, processes), device, speedup)

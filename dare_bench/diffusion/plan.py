@@ -16,6 +16,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from dare_bench.diffusion.sequence_parallel import SequenceGroup
+
 
 class Store(Protocol):
     """Keys and values of committed tokens by slot, a tensor [S, K, C] a layer each (the backbone's ``KVStore``)."""
@@ -78,7 +80,7 @@ class Plan:
     to its own block and to earlier ones. ``copies`` 2: each row is [noisy | clean], the two halves at the same
     positions: noisy block b attends to itself and to the clean blocks before it, clean block b to the clean ones up to
     b (block diffusion training, arXiv 2503.09573). ``starts`` are the columns of the rows' first tokens, 0 unless
-    given; block-causal rows start on the grid.
+    given; block-causal rows start on the grid. ``sequence``: the ranks that compute the pack together, without a cache.
     """
 
     lengths: tuple[int, ...]
@@ -86,10 +88,13 @@ class Plan:
     copies: int = 1
     starts: tuple[int, ...] | None = None
     cached: Cached | None = field(default=None, compare=False)
+    sequence: SequenceGroup | None = field(default=None, compare=False)
     groups: tuple[Group, ...] = field(init=False)
     _views: dict[torch.device, list[View]] = field(init=False, compare=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.sequence is not None and self.cached is not None:
+            raise ValueError("a plan with a sequence-parallel group cannot read or write a cache; give one of them")
         groups, start, row = [], 0, 0
         for length, same in groupby(self.lengths):
             rows = len(list(same))

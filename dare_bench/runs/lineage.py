@@ -26,6 +26,7 @@ class Lineage(BaseModel):
     ``forwards`` are the forward passes of the training up to ``step`` in all processes, by phase, counted per row (a
     forward of four rows is four): ``rollout`` of the sampler, ``score`` without gradients, ``update`` with the backward
     that follows. ``tokens`` are those that the network read in them. Both are None where they were not counted.
+    ``sequence_parallel_size`` is the number of processes that computed the same rows together.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -43,6 +44,7 @@ class Lineage(BaseModel):
     seed: int
     forwards: dict[str, int] | None = None
     tokens: dict[str, int] | None = None
+    sequence_parallel_size: int = 1
     settings: dict[str, Any] = Field(default_factory=dict)
     version: str = __version__
     parents: tuple[dict[str, Any], ...] = ()

@@ -39,7 +39,7 @@ def replay(out: Path, step: int, model: str | None = None) -> tuple[Any, Callabl
     fields, before = record.get("spec"), record.get("asked")
     if not isinstance(fields, dict) or not isinstance(before, dict):
         raise TrainingError(f"{out / folder.FILE} has no settings to replay from; train again with this version")
-    alone = {"report_to": (), "fsdp": False, "eval": {}, "output_path": str(out)}
+    alone = {"report_to": (), "fsdp": False, "sequence_parallel_size": 1, "eval": {}, "output_path": str(out)}
     spec = train_spec(**{**fields, **alone, **({"model": model} if model else {})})
     kind = registry().get("trainer", spec.method).load()
     if not hasattr(kind, "replay"):

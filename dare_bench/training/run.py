@@ -32,7 +32,7 @@ from dare_bench.runs.writer import held
 from dare_bench.training import folder
 from dare_bench.training.data import read_data
 from dare_bench.training.files import RowTable, open_memory
-from dare_bench.training.processes import first_process, process_count
+from dare_bench.training.processes import check_heads, data_parallel_size, first_process
 from dare_bench.training.rewards import check_rewards, rewards
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec, train_spec
@@ -44,8 +44,8 @@ log = logging.getLogger("dare_bench")
 _NOT_IDENTITY = frozenset(
     {
         "output_path", "device", "report_to", "run_name", "logging_steps", "save_steps", "save_total_limit", "eval",
-        "eval_every", "eval_on_start", "fsdp", "per_device_train_batch_size", "gradient_accumulation_steps",
-        "looks_per_forward", "model", "adapter", "data", "task", "options",
+        "eval_every", "eval_on_start", "fsdp", "sequence_parallel_size", "per_device_train_batch_size",
+        "gradient_accumulation_steps", "looks_per_forward", "model", "adapter", "data", "task", "options",
     }
 )  # fmt: skip
 """Settings that do not define a training (place, division into micro-batches, output), or that are recorded
@@ -86,6 +86,7 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
     began, out = time.perf_counter(), Path(spec.output_path)
     kind = registry().get("trainer", spec.method).load()
     spec = spec.with_defaults(kind)
+    data_parallel_size(spec.sequence_parallel_size)  # raises before the model is opened
     with _held(out):
         training = open_training(spec, kind, memory)
         model, method, data = training.model, training.method, training.data
@@ -144,6 +145,7 @@ class OpenTraining:
 def open_training(spec: TrainSpec, kind: Any, memory: RowTable | None = None) -> OpenTraining:
     """Open the model and data of a training by the method ``kind``; raises as :func:`train`."""
     model = _open(spec)
+    check_heads(model.spec, spec.sequence_parallel_size)
     method = kind(kind.settle(spec.options, model.spec), model.spec, None)  # raises before data is read
     data = _tokens(spec, kind.reads, model, memory)
     method = kind(method.options, model.spec, data.canvas)
@@ -223,7 +225,8 @@ def _identity(spec: TrainSpec, method: Any, data: Tokens) -> dict[str, Any]:
     """The settings that define a training. The batch size does, its division into micro-batches and processes not."""
     settings = spec.model_dump(mode="json", exclude=set(_NOT_IDENTITY))
     items = len(data.items) * method.uses_of_item
-    batch = spec.rows_per_forward * spec.gradient_accumulation_steps * process_count()
+    processes = data_parallel_size(spec.sequence_parallel_size)
+    batch = spec.rows_per_forward * spec.gradient_accumulation_steps * processes
     return {
         **settings,
         "base": fingerprint.model_name(spec.model),
@@ -341,6 +344,7 @@ class _Services:
         given: dict[str, Any] = {
             "step": step,
             "steps": steps,
+            "sequence_parallel_size": self.spec.sequence_parallel_size,
             **(counts or {}),
             "settings": settings,
             "parents": parents,

@@ -100,6 +100,9 @@ class TrainSpec(BaseModel):
     )
     bf16: bool = Field(False, description="Compute in bfloat16 with float32 weights.")
     fsdp: bool = Field(False, description="Shard the model over the processes (FSDP2).")
+    sequence_parallel_size: int = Field(
+        1, ge=1, description="Processes that compute the same rows together, each a part of their tokens."
+    )
     seed: int = Field(0, ge=0, lt=2**32, description="Seed of noise, row order, new adapters and generated rows.")
 
     logging_steps: int = Field(10, ge=1, description="Log every N steps.")

@@ -119,7 +119,7 @@ class DiffusionNetwork(PreTrainedModel):
         cos, sin = rotary(positions_T, a.rotated, a.rope_theta)
         layers = self.at(a.names.layers)
         # Without any token, every layer is computed in full, so that all parameters get a gradient, if only zero.
-        few = logits_at is not None and 0 < len(logits_at) <= len(tokens_T) - SELECT_FROM
+        few = logits_at is not None and 0 < len(logits_at) <= len(tokens_T) - SELECT_FROM and plan.sequence is None
         queries = select_queries(plan, logits_at) if few and logits_at is not None else None
         for i, layer in enumerate(layers):
             last = few and i == len(layers) - 1
@@ -146,7 +146,8 @@ class DiffusionNetwork(PreTrainedModel):
         Args:
             input_ids: packed ids [T] with ``plan``; or [B, L], B rows of one length, without.
             positions: [T], by row; None: counted from 0.
-            plan: which tokens attend to which (see :class:`Plan`); None: the default attention of the family.
+            plan: which tokens attend to which (see :class:`Plan`); None: the default attention of the family. With a
+                sequence-parallel group, all of its ranks are given the same pack and return the same results.
             logits_at: sorted packed indices [N]; only these are projected through the head.
             targets: [N] ids (at ``logits_at``, or at all T): return ``nll`` instead of logits, with the head
                 applied in chunks, so that no [N, V] tensor exists, not even in the backward pass.
@@ -159,11 +160,28 @@ class DiffusionNetwork(PreTrainedModel):
         tokens = input_ids.reshape(-1)
         if positions is None:
             positions = plan.positions(tokens.device)
-        hidden = self.hidden(tokens, positions, plan, logits_at)
+        if plan.sequence is None:
+            result = self._results(tokens, positions, plan, logits_at, targets, temperature)
+        else:
+            own = plan.sequence.part(tokens, positions, logits_at, targets)
+            result = self._results(own.tokens_P, own.positions_P, plan, own.at_M, own.targets_M, temperature)
+            result = plan.sequence.gathered(result, own.counts_W)
         if targets is not None:
-            return NetworkOutput(nll=self._nll(hidden, targets, 1.0 / temperature))
-        logits = self.head(hidden)
-        return NetworkOutput(logits=logits.view(*shape, -1) if logits_at is None and len(shape) == 2 else logits)
+            return NetworkOutput(nll=result)
+        return NetworkOutput(logits=result.view(*shape, -1) if logits_at is None and len(shape) == 2 else result)
+
+    def _results(
+        self,
+        tokens_T: Tensor,
+        positions_T: Tensor,
+        plan: Plan,
+        logits_at: Tensor | None,
+        targets_N: Tensor | None,
+        temperature: float,
+    ) -> Tensor:
+        """Logits, or with targets losses, of the pack or of this rank's part of it."""
+        hidden = self.hidden(tokens_T, positions_T, plan, logits_at)
+        return self.head(hidden) if targets_N is None else self._nll(hidden, targets_N, 1.0 / temperature)
 
     def _nll(self, hidden_ND: Tensor, targets_N: Tensor, scale: float) -> Tensor:
         a = self.arch

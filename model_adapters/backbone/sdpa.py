@@ -55,8 +55,18 @@ def attend(
 ) -> Tensor:
     """Softmax attention inside each row and over what it reads from the cache, scaled by C^-0.5.
 
-    ``q`` is [T, H, C], or [N, H, C] for the selected tokens when ``queries`` is given; the result has q's shape.
+    ``q`` is [T, H, C], or [N, H, C] for the selected tokens when ``queries`` is given; the result has q's shape. Of a
+    plan with a sequence-parallel group, each rank gives all heads of its own tokens.
     """
+    if plan.sequence is None:
+        return _attend(q, k_TKC, v_TKC, plan, queries, layer)
+    q, k_TKC, v_TKC = plan.sequence.by_heads(q, k_TKC, v_TKC, plan.tokens)
+    return plan.sequence.by_tokens(_attend(q, k_TKC, v_TKC, plan, None, layer))
+
+
+def _attend(
+    q: Tensor, k_TKC: Tensor, v_TKC: Tensor, plan: Plan, queries: list[GroupQueries | None] | None, layer: int
+) -> Tensor:
     store = plan.cached.store if plan.cached else None
     stored_k = store.keys[layer] if store else None
     stored_v = store.values[layer] if store else None

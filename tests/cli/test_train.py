@@ -277,6 +277,21 @@ def test_two_processes_equal_one_also_after_a_resume(tmp_path, plain, more):
     assert state["log_history"][0]["grad_norm"] == pytest.approx(first["grad_norm"], rel=1e-4)
 
 
+def test_two_processes_that_compute_the_same_rows_equal_one(tmp_path, plain):
+    """Sequence parallelism: with sharded weights, and with two forwards in a step."""
+    out = tmp_path / "out"
+    more = ("--sequence-parallel-size", "2", "--fsdp", "--gradient-checkpointing", "--gradient-accumulation-steps", "2")
+    run_on_two_ranks(out, "--per-device-train-batch-size", "4", "--max-steps", "4", "--report-to", "none", *more)
+    assert difference(plain, out) < 5e-5
+    first, exact = (json.loads((o / "trainer_state.json").read_text())["log_history"][0] for o in (out, plain))
+    for name in ("loss", "grad_norm", "forwards/update"):
+        assert first[name] == pytest.approx(exact[name], rel=1e-4), name
+    left, right = (json.loads((o / "lineage.json").read_text()) for o in (out, plain))
+    assert (left["sequence_parallel_size"], right["sequence_parallel_size"]) == (2, 1)
+    assert (left["forwards"], left["tokens"]) == (right["forwards"], right["tokens"]), "counted once"
+    assert "4 per group x 2 accumulated x 1 group of 2 processes = 8 rows" in out.with_name("out-0.log").read_text()
+
+
 def test_fsdp_with_bf16_gathers_bfloat16_weights_and_keeps_float32_ones(tmp_path, plain):
     out = tmp_path / "out"
     requested = ("--per-device-train-batch-size", "4", "--report-to", "none", "--max-steps", "4")

@@ -43,6 +43,7 @@ def train(out: Path, **more: Any) -> Any:
         ({"lr_scheduler_type": "warmup_stable_decay"}, "unknown lr_scheduler_type"),
         ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "unknown lr_scheduler_type"),
         ({"fsdp": True}, "several processes, and this is one"),
+        ({"sequence_parallel_size": 2}, "does not divide the number of processes, 1; give 1, or start a multiple of 2"),
         ({"lora_r": 8}, "lora_r=8 belongs to an adapter; give peft='lora' too"),
         ({"padding": "masked_out", "canvas_length": 24}, "canvas_length belongs to padding='eos_supervised'"),
         ({"padding": "masked_out", "max_pads": 2}, "max_pads belongs to padding='eos_supervised'"),
@@ -52,6 +53,15 @@ def train(out: Path, **more: Any) -> Any:
 def test_values_that_cannot_be_are_refused(tmp_path: Path, more: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         train(tmp_path / "out", **more)
+
+
+def test_heads_that_processes_cannot_divide_are_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(UsageError, match="=3 does not divide the 4 attention heads of llada; give one of 1, 2, 4"):
+        train(tmp_path / "out", sequence_parallel_size=3)
+    assert not (tmp_path / "out" / "train.json").exists()
 
 
 @pytest.mark.parametrize(

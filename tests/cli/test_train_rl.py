@@ -192,6 +192,7 @@ def test_a_missing_rollout_is_an_error(tmp_path: Path, whole: Path) -> None:
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 KL = {"num_iterations": 2, "beta": 0.04, "max_steps": 3, "per_device_train_batch_size": 8}
+SEQUENCE = {**KL, "per_device_train_batch_size": 16, "sequence_parallel_size": 2}
 CASES: dict[str, dict[str, Any]] = {
     "ddp": {**KL, "model": "tiny-sdar-base"},
     "lora": {**KL, "peft": "lora", "looks_per_forward": 7},
@@ -199,8 +200,11 @@ CASES: dict[str, dict[str, Any]] = {
     "coupled": {**KL, "method": "coupled_grpo", "max_steps": 2},
     "espo": {**KL, "method": "espo", "max_steps": 2},
     "trees": {**KL, "method": "dtreerpo", "tree_branch_factor": 2, "distillation": 0.1},
+    "sequence parallel": {**SEQUENCE, "gradient_checkpointing": True},
+    "trees, sequence parallel": {**SEQUENCE, "method": "dtreerpo", "tree_branch_factor": 2, "max_steps": 2},
     "fsdp2": {**KL, "fsdp": True, "sync_ref_model": True, "ref_model_sync_steps": 1},
     "lora and fsdp2": {**KL, "method": "coupled_grpo", "peft": "lora", "fsdp": True, "max_steps": 2},
+    "sequence parallel and fsdp2": {**SEQUENCE, "model": "tiny-sdar-base", "fsdp": True},
 }
 """Completions end at different tokens; those of SDAR have canvases of different length. The last cases are FSDP2, which
 accelerate keeps for the rest of a process."""
@@ -227,7 +231,7 @@ def on_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_equal_one(tmp_path: Path, on_two_ranks: Path, name: str) -> None:
     two, one = on_two_ranks / name, tmp_path / "one"
-    train(one, **{**CASES[name], "per_device_train_batch_size": 16, "fsdp": False})
+    train(one, **{**CASES[name], "per_device_train_batch_size": 16, "fsdp": False, "sequence_parallel_size": 1})
     file = "adapter_model.safetensors" if CASES[name].get("peft") else "model.safetensors"
     assert difference(one, two, file) < 2e-5
     assert difference(two / "checkpoint-1", two, file) > 2e-5, "it moved by more than the tolerance"

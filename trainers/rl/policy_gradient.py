@@ -36,7 +36,7 @@ from dare_bench.trainers.rl.requirements import CAPABILITIES, check_rollout
 from dare_bench.trainers.rl.rollout import Rollout, Rollouts
 from dare_bench.trainers.rl.surrogate import Aggregation, Divergence, clipped, divergence, unit_weights
 from dare_bench.trainers.steps import Step, StepShape, TrainingRow
-from dare_bench.training.processes import process_count
+from dare_bench.training.processes import data_parallel_size
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
 from dare_bench.types import Generation, ModelSpec, RewardPrompt
@@ -217,7 +217,7 @@ class PolicyGradient(Method):
                 "weights of its own: it is the network with its adapter off; omit it, or train without --peft"
             )
         check_rollout(self, model, data)
-        self.check_sizes(spec, data, process_count())
+        self.check_sizes(spec, data, data_parallel_size(spec.sequence_parallel_size))
 
     @property
     def uses_of_item(self) -> int:

@@ -31,6 +31,7 @@ from dare_bench.trainers.rl.estimators import Completion
 from dare_bench.trainers.rl.reference_sync import ReferenceSync
 from dare_bench.trainers.rl.surrogate import advantages
 from dare_bench.trainers.steps import Step, StepShape, places
+from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
 from dare_bench.types import Generation, Request, Reward, RewardPrompt, Sample
 
@@ -160,7 +161,7 @@ class Rollouts:
             near = max(1, round(total / least)) * least
             raise UsageError(
                 f"{total} completions of an optimizer step (--per-device-train-batch-size {shape.items} x "
-                f"--gradient-accumulation-steps {shape.accumulate} x {shape.processes} processes) are not a multiple "
+                f"--gradient-accumulation-steps {shape.accumulate} x {shape.division}) are not a multiple "
                 f"of --num-generations {self.group}; give --per-device-train-batch-size {near // others} for {near}"
             )
 
@@ -299,12 +300,12 @@ class Rollouts:
         """Write the rollout of all processes to ``folder``, if the next step is on it too; and the reference's weights,
         if they have moved."""
         assert self.policy is not None
-        if (sync := self.method.reference_sync) is not None and self.process == 0 and self.next >= sync.every:
+        if (sync := self.method.reference_sync) is not None and first_process() and self.next >= sync.every:
             sync.save(folder)
         if self.rollout is None or self.next % self.iterations == 0:
             return
         parts = self.policy.gather(asdict(replace(self.rollout, metrics={})))
-        if self.process == 0:
+        if first_process():
             (folder / FILE).write_text(json.dumps(parts))
 
     def load(self, folder: Path) -> None:

@@ -134,7 +134,7 @@ class TreeRollouts(Rollouts):
         if trees % shape.processes:
             raise UsageError(
                 f"{trees} trees of {self.group} completions in an optimizer step cannot be divided among "
-                f"{shape.processes} processes, and a tree belongs to one; make --per-device-train-batch-size x "
+                f"{shape.division}, and a tree belongs to one; make --per-device-train-batch-size x "
                 f"--gradient-accumulation-steps a multiple of {self.group}"
             )
 

@@ -200,3 +200,8 @@ def test_dealing_gives_everyone_as_many_and_about_as_much(given_):
     assert {len(hand) for hand in dealt} == {len(some)}
     sums = [sum(sizes[card] for card in hand) for hand in dealt]
     assert max(sums) - min(sums) <= max(sizes)
+
+
+def test_the_size_of_a_step_is_said_with_its_factors():
+    assert StepShape(8, 2, 1).describe() == "8 per device x 2 accumulated x 1 process = 16"
+    assert StepShape(8, 1, 2, 4).describe() == "8 per group x 1 accumulated x 2 groups of 4 processes = 16"

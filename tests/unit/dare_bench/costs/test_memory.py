@@ -15,6 +15,7 @@ from dare_bench.costs.memory import DeviceMemory, DeviceTraining, layer_activati
 from dare_bench.costs.sizes import rows_of, size_of
 from dare_bench.diffusion import chunked
 from dare_bench.diffusion.plan import Plan
+from dare_bench.diffusion.sequence_parallel import SequenceGroup
 from dare_bench.errors import UnknownNameError
 from dare_bench.protocols import AdapterSettings
 from dare_bench.registry import registry
@@ -68,7 +69,19 @@ def test_a_loaded_checkpoint_holds_the_bytes_of_the_estimate_after_a_step(given:
     assert held["optimizer"] == tensor_bytes(moments)
 
 
-def saved_bytes(network: Any, tokens: int, autocast: bool) -> int:
+class NoOthers(SequenceGroup):
+    """A group without its other ranks: tensors of the sizes that they would exchange."""
+
+    size, rank = 4, 0  # type: ignore[assignment]
+
+    def _exchange(self, x_W: torch.Tensor) -> torch.Tensor:
+        return x_W.clone(memory_format=torch.contiguous_format)
+
+    def gathered(self, x_M: torch.Tensor, counts_W: list[int]) -> torch.Tensor:
+        return x_M
+
+
+def saved_bytes(network: Any, tokens: int, autocast: bool, group: SequenceGroup | None = None) -> int:
     """Bytes of the tensors that a forward keeps for its backward, besides the weights."""
     weights = {weight.untyped_storage().data_ptr() for weight in network.parameters()}
     kept: dict[int, torch.Tensor] = {}
@@ -81,7 +94,7 @@ def saved_bytes(network: Any, tokens: int, autocast: bool) -> int:
     ids = torch.arange(tokens) % 30
     casting = torch.autocast("cpu", torch.bfloat16) if autocast else nullcontext()
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), casting:
-        network.train()(ids, plan=Plan((tokens // 2,) * 2), targets=ids)
+        network.train()(ids, plan=Plan((tokens // 2,) * 2, sequence=group), targets=ids)
         return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
@@ -113,6 +126,22 @@ def test_activations_are_the_tensors_that_the_layers_keep(model: str, dtype: str
     # Of five layers. The final norm, the loss and positions are outside of them; a few numbers of each norm are not
     # counted.
     assert 0 < outside < kept / 10
+
+
+@pytest.mark.parametrize("model", TINY)
+@pytest.mark.parametrize(("lora", "bf16"), [(False, False), (False, True), (True, False)])
+def test_activations_of_one_of_four_that_compute_the_same_rows(model: str, lora: bool, bf16: bool) -> None:
+    """Of their tokens; most of these checkpoints have two heads of keys for four devices."""
+    loaded = dare_bench.load(model, device="cpu", dtype="float32").loaded
+    if lora:
+        loaded.add_adapter(AdapterSettings(r=8))
+    given = {"dtype": "float32", "bf16": bf16, **({"peft": "lora", "lora_r": 8} if lora else {})}
+    spread = training(model, 4, "sft", task="dare_sudoku", sequence_parallel_size=4, **given)
+    net, group = spread.size.dimensions, NoOthers(None)  # type: ignore[arg-type]
+    assert net is not None
+    many, few = (saved_bytes(loaded.network, tokens, bf16, group) for tokens in (512, 256))
+    kept = (many - few) / (256 / 4)
+    assert 0 < kept - layer_activations(spread, net) < kept / 10
 
 
 def test_activations_of_fsdp_with_bf16_are_those_of_a_bfloat16_network() -> None:

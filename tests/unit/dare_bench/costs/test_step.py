@@ -180,3 +180,43 @@ def test_settings_that_a_training_refuses_are_refused() -> None:
         asked(gpu="B200")
     with pytest.raises(UsageError, match="needs fully masked completions"):
         asked(model=SDAR)
+
+
+# -- sequence parallelism ----------------------------------------------------------------------------------------------
+
+SFT = {
+    "method": "sft",
+    "task": None,
+    "data": "chat.jsonl",
+    "peft": None,
+    "bf16": True,
+    "per_device_train_batch_size": 64,
+}
+
+
+def test_devices_that_compute_the_same_rows_divide_activations_and_operations() -> None:
+    alone, four = asked(**SFT), asked(**SFT, sequence_parallel_size=4)
+    assert alone.memory is not None and four.memory is not None
+    whole, quarter = (estimate.memory.phases["update"]["activations"] for estimate in (alone, four))
+    assert 1 / 4 < quarter / whole < 0.28, "the result of attention is held before and after it is exchanged"
+    assert four.memory.held == alone.memory.held
+    tokens = alone.training.division.tokens / 4  # type: ignore[union-attr]
+    assert four.training.division.tokens == tokens  # type: ignore[union-attr]
+    exchanged = 2 * tokens * 32 * 4 * 4096 * 2 * 3 / 4 / (450e9 * UTILIZATION)
+    assert four.seconds == pytest.approx({"update": alone.seconds["update"] / 4 + exchanged})  # type: ignore[index]
+    assert "a step: 128 items" in four.text() and "on a group of 4 devices 64" in four.text()
+
+
+def test_devices_that_compute_the_same_rows_divide_the_samples() -> None:
+    alone, two = asked(), asked(sequence_parallel_size=2)
+    assert two.seconds is not None and alone.seconds is not None
+    assert two.seconds["rollout"] == pytest.approx(alone.seconds["rollout"] / 2)
+    assert two.training.division.samples == 5  # type: ignore[union-attr]
+    assert asked(sequence_parallel_size=2, max_steps=None).steps == 2 * asked(max_steps=None).steps
+
+
+def test_groups_that_cannot_be() -> None:
+    with pytest.raises(UsageError, match=r"does not divide the number of processes, 8; give 1, 2, 4, 8"):
+        asked(sequence_parallel_size=3)
+    with pytest.raises(UsageError, match=r"does not divide the 32 attention heads \(8 of keys\) of sdar"):
+        asked(9, model=SDAR, method="cj_grpo", sequence_parallel_size=3)

@@ -235,7 +235,7 @@ def test_half_a_tree_for_a_process_is_refused(llada):
 
 def checked(loaded, **options):
     method = DTreeRPO(DTreeRPO.settle({"num_generations": 8, **options}, loaded.spec), loaded.spec, 8)
-    spec = SimpleNamespace(rows_per_forward=8, gradient_accumulation_steps=1, seed=0)
+    spec = SimpleNamespace(rows_per_forward=8, gradient_accumulation_steps=1, sequence_parallel_size=1, seed=0)
     method.check(spec, loaded, prompts(2))
 
 

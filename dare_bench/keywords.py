@@ -75,7 +75,7 @@ class MethodKeywords(TypedDict, total=False):
     epsilon_high: float | None
     dual_clip: float | None
     variant: Literal["paper", "dare"]
-    aggregation: Literal["sequence", "token", "transition"]
+    aggregation: Literal["sequence", "token", "transition", "sequence_sum", "constant_length"]
     importance_cap: float | None
     score_after_eos: bool
     sync_ref_model: bool

@@ -21,6 +21,13 @@ DARE_RATIO = {**DARE, "epsilon": 0.2, "dual_clip": 3.0, "beta": 0.0}
 """The same with its ratios."""
 
 
+AGGREGATION = (
+    "How the losses of units are averaged: over completions of the mean over a completion's units (sequence), or over its "
+    "forwards and their units (transition), over all units (token), over completions of the sum over their units "
+    "(sequence_sum), or that divided by the canvas (constant_length)."
+)
+
+
 class RLOptions(BaseModel):
     """Settings of every algorithm, by TRL's names where it has them; each has its paper's defaults."""
 
@@ -66,7 +73,7 @@ class RatioOptions(RLOptions):
     epsilon_high: float | None = Field(None, ge=0, description="Upper clip range (default: epsilon).")
     dual_clip: float | None = Field(None, gt=1, description="Bound of the ratio for negative advantages (DARE: 3).")
     beta: float = Field(0.0, ge=0, description="Strength of the KL penalty to the reference; 0 needs no reference.")
-    aggregation: Aggregation = Field("sequence", description="How the losses of units are averaged.")
+    aggregation: Aggregation = Field("sequence", description=AGGREGATION)
     importance_cap: float | None = Field(
         None,
         gt=0,

@@ -129,6 +129,7 @@ class TrainKeywords(MethodKeywords, total=False):
     looks_per_forward: int | None
     learning_rate: float | None
     lr_scheduler_type: str
+    min_lr_rate: float
     warmup_steps: float
     weight_decay: float
     adam_beta1: float

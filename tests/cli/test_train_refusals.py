@@ -42,6 +42,7 @@ def train(out: Path, **more: Any) -> Any:
         ({"model_args": {"block_length": 4}}, "'block_length' is no argument of load"),
         ({"lr_scheduler_type": "warmup_stable_decay"}, "unknown lr_scheduler_type"),
         ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "unknown lr_scheduler_type"),
+        ({"min_lr_rate": 0.1}, "belongs to lr_scheduler_type=cosine_with_min_lr, and the schedule is cosine"),
         ({"fsdp": True}, "several processes, and this is one"),
         ({"lora_r": 8}, "lora_r=8 belongs to an adapter; give peft='lora' too"),
         ({"padding": "masked_out", "canvas_length": 24}, "canvas_length belongs to padding='eos_supervised'"),

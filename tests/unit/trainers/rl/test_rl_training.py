@@ -137,6 +137,12 @@ def test_the_division_into_forwards_does_not_change_the_training(name, tmp_path)
     assert moved > 1e-4
 
 
+def test_the_default_schedule_of_coupled_grpo_ends_at_a_tenth_of_the_learning_rate(tmp_path):
+    """``cosine_with_min_lr`` with ``min_lr_rate`` 0.1, as published: half way down it is 0.55 of the peak."""
+    fitted("coupled_grpo", tmp_path, lr_scheduler_type=None, warmup_steps=0)
+    assert [entry["learning_rate"] for entry in logged(tmp_path)] == pytest.approx([1e-4, 0.55e-4])
+
+
 # What is not finite
 
 

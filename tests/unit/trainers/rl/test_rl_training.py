@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import cycle
 
 import pytest
@@ -84,6 +85,9 @@ class ScriptedServices:
     def lineage(self, folder, step, steps, counts=None):
         (folder / "lineage.json").write_text(json.dumps({"step": step}))
 
+    def counts(self, folder):
+        return None
+
 
 def prompts(count=4):
     """Token ids that every bundled vocabulary has."""
@@ -135,6 +139,21 @@ def test_the_division_into_forwards_does_not_change_the_training(name, tmp_path)
         assert norms == pytest.approx(results[0][1], rel=1e-3)
         assert float((trained - results[0][0]).norm()) < 1e-3 * moved
     assert moved > 1e-4
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_training_resumed_inside_a_rollout_ends_with_the_same_bits(name, tmp_path):
+    """From the checkpoint after the first of two steps on a rollout, as a kill leaves it. Other rewards show that the
+    rollout is read and not sampled again."""
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    options = {} if name == "spg" else {"beta": 0.05}
+    fitted(name, whole, options=options, save_steps=1)
+    saved = whole / "checkpoint-1"
+    assert (saved / "rollout.json").exists()
+    shutil.copytree(saved, out / saved.name)
+    fitted(name, out, rewards=(0.3,), options=options, save_steps=1)
+    assert (out / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes() != (saved / WEIGHTS).read_bytes()
+    assert [entry["loss"] for entry in logged(out)] == [entry["loss"] for entry in logged(whole)]
 
 
 def test_the_default_schedule_of_coupled_grpo_ends_at_a_tenth_of_the_learning_rate(tmp_path):

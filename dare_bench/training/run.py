@@ -86,7 +86,10 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
     began, out = time.perf_counter(), Path(spec.output_path)
     kind = registry().get("trainer", spec.method).load()
     spec = spec.with_defaults(kind)
-    with _held(out):
+    with contextlib.ExitStack() as stack:
+        existed = out.exists()
+        if existed:
+            stack.enter_context(_held(out))
         training = open_training(spec, kind, memory)
         model, method, data = training.model, training.method, training.data
         settings, services = training.settings, training.services
@@ -94,6 +97,8 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
         if data.records:
             check_rewards(data.records, method.options.reward)
         _report_padding(method.resolved_options(), data)
+        if not existed:  # a training that is refused leaves no folder
+            stack.enter_context(_held(out))
         given = {"spec": spec.model_dump(mode="json")}
         status = folder.claim(out, settings, given) if first_process() else folder.status(out, settings)
         trained = status == "complete" or folder.is_trained(out, settings)  # the latter: killed while evaluating

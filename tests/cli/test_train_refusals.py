@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from require import need_package
 
 from dare_bench.cli.train import settings
-from dare_bench.errors import TrainingError, UsageError
+from dare_bench.errors import RunError, TrainingError, UsageError
 
 need_package("accelerate")
 FIELDS: dict[str, Any] = {
@@ -53,6 +54,14 @@ def train(out: Path, **more: Any) -> Any:
 def test_values_that_cannot_be_are_refused(tmp_path: Path, more: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         train(tmp_path / "out", **more)
+
+
+def test_a_folder_in_which_another_process_trains_is_refused_before_a_model_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dare_bench.training.run.open_training", lambda *_: pytest.fail("it was opened"))
+    with FileLock(tmp_path / ".lock"), pytest.raises(RunError, match="is being trained by another process"):
+        train(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_settings_that_cannot_work_are_refused_first(tmp_path, more, said):
     fields = {name: value for name, value in FIELDS.items() if name != "sample_train_steps"}
     with pytest.raises(UsageError, match=said) as caught:
         train(**{**fields, **more}, max_completion_length=4, output_path=str(tmp_path / "out"))
-    assert "\n" not in str(caught.value) and not (tmp_path / "out" / "train.json").exists()
+    assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
 
 
 def test_a_model_that_records_no_predictions_is_refused(tmp_path, monkeypatch):

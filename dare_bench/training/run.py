@@ -93,6 +93,7 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
         training = open_training(spec, kind, memory)
         model, method, data = training.model, training.method, training.data
         settings, services = training.settings, training.services
+        _report_lengths(data)
         method.check(spec, model.loaded, data)
         if data.records:
             check_rewards(data.records, method.options.reward)
@@ -196,11 +197,14 @@ def _thaw(network: Any) -> None:
 
 
 def _tokens(spec: TrainSpec, kind: Any, model: Any, memory: RowTable | None) -> Tokens:
-    tokens = tokenise(read_data(spec, kind, memory), model.loaded, spec)
+    return tokenise(read_data(spec, kind, memory), model.loaded, spec)
+
+
+def _report_lengths(data: Tokens) -> None:
+    """Log the lengths of the rows."""
     if first_process():
-        for line in histogram(tokens).split("\n"):
+        for line in histogram(data).split("\n"):
             log.info("%s", line)
-    return tokens
 
 
 def _report_padding(options: Any, data: Tokens) -> None:

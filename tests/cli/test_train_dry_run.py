@@ -78,7 +78,9 @@ def test_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_rewards_and_paths_that_the_training_would_refuse_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     local = ("d1", "--model", "tiny-llada-base", "--task", "dare_sort", "--num-generations", "4", "--dry-run")
-    assert "'format_weigt' is not a field of the reward 'dare_sort'" in refused(capsys, *local, "--reward", "format_weigt=1")
+    assert "'format_weigt' is not a field of the reward 'dare_sort'" in refused(
+        capsys, *local, "--reward", "format_weigt=1"
+    )
     assert "scheme='dare'" in refused(capsys, *COUPLED, "--dry-run", "--processes", "2", "--reward", "scheme=dare")
     assert "no row has; rows have dare_sort" in refused(capsys, *local, "--reward", "gsm8k={}")
     assert "no checkpoint './ref'" in refused(capsys, *local, "--beta", "0.1", "--reference", "./ref", code=1)

@@ -67,8 +67,8 @@ def check_rewards(prompts: Sequence[RewardPrompt], options: Mapping[str, Any]) -
 
 
 def check_options(prompts: Sequence[RewardPrompt], options: Mapping[str, Any]) -> None:
-    """Score an empty answer to every prompt, so that a malformed row, an unknown reward or option is an error, also on a
-    machine that misses a requirement of the rewards. Raises as :func:`rewards`."""
+    """Score an empty answer to every prompt, so that a malformed row, an unknown reward or option is an error, also on
+    a machine that misses a requirement of the rewards. Raises as :func:`rewards`."""
     if not isinstance(options.get("random", False), bool):
         raise UsageError(f"random={options['random']!r} of the rewards must be True or False")
     used = dict.fromkeys(prompt.task for prompt in prompts)

@@ -3,8 +3,9 @@
     python scripts/bench/update.py [--runs 5] [--threads 2] [--quick]
 
 Both sides have the same noised rows, loss and gradients: the script fails if they differ by more than 1e-6 with float64
-weights. Float32 is timed; there the two sides add the same numbers in different orders, and the script prints by how much
-their results differ. An update is loss, backward and an AdamW step, with learning rate 0 so that the weights do not change.
+weights. Float32 is timed; there the two sides add the same numbers in different orders, and the script prints by how
+much their results differ. An update is loss, backward and an AdamW step, with learning rate 0 so that the weights do
+not change.
 
 - padded: rows of the length of the longest, an attention mask over the pads, logits of every position, of which those
   of the masked tokens are gathered, plain cross-entropy (as in LLaDA's GUIDELINES.md, without pads in the loss). Of two

@@ -1,9 +1,9 @@
 """Detection of collapse: accuracy, format or entropy falls, and the reward does not fall with it.
 
-A policy then exploits its reward, learns from noise in it, or repeats itself. Two halves of a window of logged steps are
-compared. A fall counts if a rank test (Mann-Whitney, one-sided) finds it with p < 1e-4, so that noise gives no warning,
-and if the value falls by a share that matters; a reward that falls with p < 0.05 is enough for no warning. Entropy falls
-in every successful training: only a fall to half of it without a rise of accuracy counts.
+A policy then exploits its reward, learns from noise in it, or repeats itself. Two halves of a window of logged steps
+are compared. A fall counts if a rank test (Mann-Whitney, one-sided) finds it with p < 1e-4, so that noise gives no
+warning, and if the value falls by a share that matters; a reward that falls with p < 0.05 is enough for no warning.
+Entropy falls in every successful training: only a fall to half of it without a rise of accuracy counts.
 """
 
 from __future__ import annotations

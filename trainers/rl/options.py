@@ -22,9 +22,9 @@ DARE_RATIO = {**DARE, "epsilon": 0.2, "dual_clip": 3.0, "beta": 0.0}
 
 
 AGGREGATION = (
-    "How the losses of units are averaged: over completions of the mean over a completion's units (sequence), or over its "
-    "forwards and their units (transition), over all units (token), over completions of the sum over their units "
-    "(sequence_sum), or that divided by the canvas (constant_length)."
+    "How the losses of units are averaged: sequence, the mean over completions of the mean over a completion's units; "
+    "transition, the same with the mean over its forwards of the mean over a forward's units; token, the mean over all "
+    "units; sequence_sum, the mean over completions of the sum; constant_length, that divided by the canvas's length."
 )
 
 

@@ -31,8 +31,8 @@ from dare_bench.errors import UsageError
 from dare_bench.trainers.rl.estimators import Completion, Prediction, predicted
 from dare_bench.trainers.rl.mdpo import MDPO
 from dare_bench.trainers.rl.rollout import Rollout, Rollouts
-from dare_bench.trainers.rl.surrogate import Aggregation
 from dare_bench.trainers.rl.step_rewards import step_advantages, step_scores
+from dare_bench.trainers.rl.surrogate import Aggregation
 from dare_bench.trainers.steps import StepShape
 from dare_bench.types import Event, Generation, ModelSpec, Reward, Sample
 

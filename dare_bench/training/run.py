@@ -151,7 +151,7 @@ def open_training(spec: TrainSpec, kind: Any, memory: RowTable | None = None) ->
     """Open the model and data of a training by the method ``kind``; raises as :func:`train`."""
     model = _open(spec)
     method = kind(kind.settle(spec.options, model.spec), model.spec, None)  # raises before data is read
-    data = _tokens(spec, kind.reads, model, memory)
+    data = tokenise(read_data(spec, kind.reads, memory), model.loaded, spec)
     method = kind(method.options, model.spec, data.canvas)
     settings = _identity(spec, method, data)
     return OpenTraining(spec, model, method, data, settings, _Services(spec, settings))
@@ -194,10 +194,6 @@ def _thaw(network: Any) -> None:
     """Make the weights of an opened adapter trainable."""
     for name, weight in network.named_parameters():
         weight.requires_grad_("lora_" in name)
-
-
-def _tokens(spec: TrainSpec, kind: Any, model: Any, memory: RowTable | None) -> Tokens:
-    return tokenise(read_data(spec, kind, memory), model.loaded, spec)
 
 
 def _report_lengths(data: Tokens) -> None:

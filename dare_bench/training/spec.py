@@ -24,6 +24,7 @@ DEFAULTS: Mapping[str, Any] = {
 WITH_FLOOR = "cosine_with_min_lr"
 """The schedule that has a ``min_lr_rate``."""
 MIN_LR_RATE = 0.1
+"""Its default, which is that of the published recipe of coupled-GRPO."""
 
 
 class TrainSpec(BaseModel):

@@ -249,7 +249,7 @@ def compare(case: UpdateCase, runs: int, shorter: int) -> Iterator[str]:
 def differences(exact: float, rounded: float) -> str:
     """The line about the :func:`difference` of both sides: with float64 weights, as :func:`check` allowed it, and in
     float32."""
-    return f"    differ  by {exact:.0e} in float64  <= {SAME:.0e} met; by {rounded:.0e} in float32, from rounding"
+    return f"    apart   {exact:.0e} in float64  <= {SAME:.0e} met; {rounded:.0e} in float32, from rounding"
 
 
 def verdict(met: bool) -> str:

@@ -78,7 +78,7 @@ class MethodKeywords(TypedDict, total=False):
     epsilon_high: float | None
     dual_clip: float | None
     variant: Literal["paper", "dare"]
-    aggregation: Literal["sequence", "token", "transition"]
+    aggregation: Literal["sequence", "token", "transition", "sequence_sum", "constant_length"]
     importance_cap: float | None
     score_after_eos: bool
     sync_ref_model: bool
@@ -132,6 +132,7 @@ class TrainKeywords(MethodKeywords, total=False):
     looks_per_forward: int | None
     learning_rate: float | None
     lr_scheduler_type: str
+    min_lr_rate: float
     warmup_steps: float
     weight_decay: float
     adam_beta1: float

@@ -16,14 +16,15 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from dare_bench.errors import UsageError, unknown
 from dare_bench.protocols import LoadedModel
 from dare_bench.training.processes import first_process
-from dare_bench.training.spec import TrainSpec
+from dare_bench.training.spec import WITH_FLOOR, TrainSpec
 
 log = logging.getLogger("dare_bench")
 
 SCHEDULES = (
-    "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt",
+    "linear", "cosine", WITH_FLOOR, "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
+    "inverse_sqrt",
 )  # fmt: skip
-"""Schedules of transformers that need no further settings."""
+"""Schedules of transformers that need no further settings, or ``min_lr_rate`` alone."""
 SETTINGS = (
     "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon",
     "max_grad_norm", "seed", "bf16", "logging_steps", "run_name",
@@ -52,6 +53,7 @@ def training_arguments(spec: TrainSpec, model: LoadedModel, out: Path) -> Traini
         disable_tqdm=True,
         ddp_timeout=7 * 24 * 3600,  # the other processes wait while the first one evaluates
         ddp_find_unused_parameters=False,
+        lr_scheduler_kwargs={} if spec.min_lr_rate is None else {"min_lr_rate": spec.min_lr_rate},
         **({"fsdp": True, "fsdp_config": {"version": 2}} if spec.fsdp else {}),
     )
     arguments._n_gpu = min(arguments.n_gpu, 1)  # several GPUs are several processes, never DataParallel

@@ -69,6 +69,9 @@ def _print_group(console: Console, group: Any, piece: Callable[[int], str]) -> N
             line.append(" " + (visible(piece(token)).replace("\n", "⏎") or "∅"), style=color)
             line.append("" if weight is None else f"({weight:+.2g})", style="dim")
         console.print(line, soft_wrap=True)
+        for predicted in c.predictions:
+            seen = visible(_text(predicted.tokens[: predicted.scored], piece)).replace("\n", "⏎")
+            echo(f"    {len(predicted.masked)} masked: advantage {predicted.advantage:<+8.3g} predicted {seen}")
 
 
 def _text(tokens: Sequence[int], piece: Callable[[int], str]) -> str:
@@ -90,4 +93,8 @@ def _completion_record(completion: Any, piece: Callable[[int], str]) -> dict[str
         **{name: getattr(completion, name) for name in names},
         "prompt_text": _text(completion.prompt, piece),
         "pieces": [piece(token) for token in completion.tokens],
+        "predictions": [
+            {"masked": each.masked, "advantage": each.advantage, "text": _text(each.tokens[: each.scored], piece)}
+            for each in completion.predictions
+        ],
     }

@@ -48,7 +48,7 @@ _PANEL = {
     for panel, names in {
         "Data": "data task split rows max_length overlong",
         "Optimizer": "max_steps num_train_epochs per_device_train_batch_size gradient_accumulation_steps learning_rate "
-        "lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm "
+        "lr_scheduler_type min_lr_rate warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm "
         "seed",
         "Memory and processes": "gradient_checkpointing bf16 fsdp sequence_parallel_size",
         "Adapter": "peft adapter lora_r lora_alpha lora_dropout lora_targets",

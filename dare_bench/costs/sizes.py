@@ -11,17 +11,17 @@ from typing import Any
 from dare_bench import recipes
 from dare_bench.checkpoint_files import read_config, read_header
 from dare_bench.costs.recipe import TEMPLATE_TOKENS, model_spec, network_shape
-from dare_bench.errors import DareError
 from dare_bench.loading import family_of, here
 from dare_bench.protocols import LoadedModel
-from dare_bench.reading import existing
 from dare_bench.recipe_schema import ExpertFacts, Facts, RecipeFile
 from dare_bench.registry import registry
+from dare_bench.training.files import find_files
+from dare_bench.training.rewards import check_options
 from dare_bench.training.rows import Data, Kind, PreferencePair, TokenRow, Tokens
 from dare_bench.training.run import refuse_untrainable
 from dare_bench.training.spec import TrainSpec
 from dare_bench.training.tokens import default_canvas, tokenise
-from dare_bench.types import Decoding, ModelSpec, Request
+from dare_bench.types import Decoding, ModelSpec, Request, RewardPrompt
 
 SAMPLED_ROWS = 256
 """Number of rows from which the mean length is estimated."""
@@ -204,6 +204,10 @@ def rows_of(spec: TrainSpec, model: LoadedModel | PublishedModel | None = None, 
         forwards = None if kind == "prompts" else _forwards(trainer, spec, kind)
         return TrainingRows(count, prompt + answer, source, forwards, answer, samples=kind == "prompts")
     method = trainer(trainer.settle(spec.options, model.spec), model.spec, built.canvas)
+    if records := _rewarded(spec, built):
+        check_options(records, method.options.reward)
+    if method.reference is not None:
+        here(method.reference)  # raises CheckpointError
     method.check_sizes(spec.with_defaults(trainer), built, processes)
     tokens = mean(method.lengths(built))
     rows = TrainingRows(
@@ -215,6 +219,14 @@ def rows_of(spec: TrainSpec, model: LoadedModel | PublishedModel | None = None, 
         second_network=method.wants_reference and not _is_base(method, spec),
     )
     return _with_sampler(rows, method, spec, model, built) if kind == "prompts" else rows
+
+
+def _rewarded(spec: TrainSpec, tokens: Tokens) -> tuple[RewardPrompt, ...]:
+    """The prompts for the reward; if the rows are in a hub data set that a task names, one that stands for them, if the
+    reward has the task's name. Its truth is one that every such reward reads."""
+    if tokens.records or tokens.kind != "prompts" or spec.task not in registry().names("reward"):
+        return tokens.records
+    return (RewardPrompt("", "0", str(spec.task), str(spec.task)),)
 
 
 def _forwards(method: Any, spec: TrainSpec, kind: Kind) -> tuple[float, float, float]:
@@ -252,13 +264,9 @@ def _tokens_of(spec: TrainSpec, kind: Kind, model: LoadedModel | PublishedModel 
     from dare_bench.training.data import hub_data, read_data
 
     known = hub_data(spec.task)
-    if known is None and (spec.task is not None or existing(spec.data or "") is not None):
+    if known is None and (spec.task is not None or find_files(str(spec.data), spec.split)):
         limited = spec.model_copy(update={"rows": min(spec.rows or SAMPLED_ROWS, SAMPLED_ROWS)})
-        try:
-            data = read_data(spec if spec.max_steps is None else limited, kind)
-        except DareError as error:
-            return _assumed(spec, kind, model, UNKNOWN_ROWS, f"assumed: {error}")
-        return _read(data, spec, model)
+        return _read(read_data(spec if spec.max_steps is None else limited, kind), spec, model)
     count = UNKNOWN_ROWS if known is None else known.count
     return _assumed(spec, kind, model, count, "assumed: not a local file", known and known.data)
 
@@ -299,7 +307,8 @@ def _with_canvas(
     canvas = data.canvas
     if canvas is None and model is not None:
         canvas = default_canvas(items, model.spec, spec.max_length or model.spec.context_limit)
-    return Tokens(data.kind, items, "", data.name, canvas)
+    records = tuple(row for row in data.rows if isinstance(row, RewardPrompt))
+    return Tokens(data.kind, items, "", data.name, canvas, records)
 
 
 def _row(prompt: float, answer: float, spec: TrainSpec) -> TokenRow:

@@ -14,13 +14,14 @@ from itertools import combinations
 from math import ceil
 from typing import Any
 
+from dare_bench import recipes
 from dare_bench.costs.memory import DeviceMemory, DeviceTraining, memory_of
 from dare_bench.costs.recipe import UTILIZATION, Gpu, attention_widths, gpu_named
 from dare_bench.costs.serving import Rollout
 from dare_bench.costs.sizes import rows_of, size_of, tokenizing
 from dare_bench.costs.training import Phase, PhaseWork, work_of
 from dare_bench.engine.progress import duration
-from dare_bench.errors import UsageError
+from dare_bench.errors import CheckpointError, UsageError, suggestion
 from dare_bench.registry import registry
 from dare_bench.training.processes import check_heads, data_parallel_size
 from dare_bench.training.spec import TrainSpec
@@ -173,9 +174,6 @@ class StepEstimate:
     def unknown(self) -> Iterator[str]:
         """What cannot be known."""
         training, spec, size = self.training, self.training.spec, self.training.size
-        if size.parameters is None:
-            yield f"all of {spec.model}, which is not on this machine and has no recipe (dare-bench ls recipes)"
-            return
         if size.dimensions is None:
             yield f"the memory of {spec.model}, whose network is not one of ours"
         elif training.trained is None:
@@ -282,13 +280,20 @@ def estimate(spec: TrainSpec, processes: int = 1, gpu: str = "H100", speedup: fl
 
     Raises:
         UsageError: an unknown GPU, or settings that the training would refuse.
-        CheckpointError, DataError: a local checkpoint or rows that the training would refuse.
+        CheckpointError: nothing is known of the checkpoint, or the training would refuse it.
+        DataError: rows that the training would refuse.
     """
     device, method = gpu_named(gpu), registry().get("trainer", spec.method).load()
     if spec.fsdp and processes == 1:
         raise UsageError("fsdp shards a model over several processes, and this is one; give --processes N")
     groups = data_parallel_size(spec.sequence_parallel_size, processes)
     size = size_of(spec.model, spec.family)
+    if size.parameters is None:
+        published = [recipes.load(name).model for name in registry().names("recipe")]
+        raise CheckpointError(
+            f"nothing to estimate from: the checkpoint {spec.model!r} is not on this machine, and no recipe has it"
+            f"{suggestion(spec.model, published)}; give its folder, or a hub id of dare-bench ls recipes"
+        )
     size.model = size.model or tokenizing(spec.model, spec.family)
     if size.model is not None:
         check_heads(size.model.spec, spec.sequence_parallel_size)

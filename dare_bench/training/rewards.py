@@ -50,8 +50,8 @@ def rewards(prompts: Sequence[RewardPrompt], texts: Sequence[str], options: Mapp
 
 
 def check_rewards(prompts: Sequence[RewardPrompt], options: Mapping[str, Any]) -> None:
-    """Check the requirements of the rewards (a sandbox, a package) and score an empty answer to every prompt, so that a
-    missing requirement, a malformed row, an unknown reward or option is an error before a training begins.
+    """Check the requirements of the rewards (a sandbox, a package) beside what :func:`check_options` checks, so that
+    whatever is missing or wrong is an error before a training begins.
 
     A reward names the function that checks its requirements when it is registered: ``requires="module:function"``. It
     is called with the options of the reward, and raises UsageError with what is missing.
@@ -59,15 +59,21 @@ def check_rewards(prompts: Sequence[RewardPrompt], options: Mapping[str, Any]) -
     Raises:
         UsageError: a requirement is missing. Otherwise as :func:`rewards`.
     """
-    if not isinstance(options.get("random", False), bool):
-        raise UsageError(f"random={options['random']!r} of the rewards must be True or False")
-    used = {prompt.task: prompt for prompt in reversed(prompts)}
-    for name in options.keys() & set(registry().names("reward")) - used.keys():
-        raise UsageError(f"options are given for the reward {name!r}, which no row has; rows have {', '.join(used)}")
-    for name, prompt in used.items():
+    for name, prompt in {prompt.task: prompt for prompt in reversed(prompts)}.items():
         entry = _registered(name, prompt)
         if (target := entry.about.get("requires")) is not None:
             replace(entry, target=target).load()(_options_of(name, options))
+    check_options(prompts, options)
+
+
+def check_options(prompts: Sequence[RewardPrompt], options: Mapping[str, Any]) -> None:
+    """Score an empty answer to every prompt, so that a malformed row, an unknown reward or option is an error, also on
+    a machine that misses a requirement of the rewards. Raises as :func:`rewards`."""
+    if not isinstance(options.get("random", False), bool):
+        raise UsageError(f"random={options['random']!r} of the rewards must be True or False")
+    used = dict.fromkeys(prompt.task for prompt in prompts)
+    for name in options.keys() & set(registry().names("reward")) - used.keys():
+        raise UsageError(f"options are given for the reward {name!r}, which no row has; rows have {', '.join(used)}")
     rewards(prompts, [""] * len(prompts), options)
 
 

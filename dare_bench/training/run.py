@@ -87,14 +87,20 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
     kind = registry().get("trainer", spec.method).load()
     spec = spec.with_defaults(kind)
     data_parallel_size(spec.sequence_parallel_size)  # raises before the model is opened
-    with _held(out):
+    with contextlib.ExitStack() as stack:
+        existed = out.exists()
+        if existed:
+            stack.enter_context(_held(out))
         training = open_training(spec, kind, memory)
         model, method, data = training.model, training.method, training.data
         settings, services = training.settings, training.services
+        _report_lengths(data)
         method.check(spec, model.loaded, data)
         if data.records:
             check_rewards(data.records, method.options.reward)
         _report_padding(method.resolved_options(), data)
+        if not existed:  # a training that is refused leaves no folder
+            stack.enter_context(_held(out))
         given = {"spec": spec.model_dump(mode="json")}
         status = folder.claim(out, settings, given) if first_process() else folder.status(out, settings)
         trained = status == "complete" or folder.is_trained(out, settings)  # the latter: killed while evaluating
@@ -147,7 +153,7 @@ def open_training(spec: TrainSpec, kind: Any, memory: RowTable | None = None) ->
     model = _open(spec)
     check_heads(model.spec, spec.sequence_parallel_size)
     method = kind(kind.settle(spec.options, model.spec), model.spec, None)  # raises before data is read
-    data = _tokens(spec, kind.reads, model, memory)
+    data = tokenise(read_data(spec, kind.reads, memory), model.loaded, spec)
     method = kind(method.options, model.spec, data.canvas)
     settings = _identity(spec, method, data)
     return OpenTraining(spec, model, method, data, settings, _Services(spec, settings))
@@ -203,12 +209,11 @@ def _thaw(network: Any) -> None:
         weight.requires_grad_("lora_" in name)
 
 
-def _tokens(spec: TrainSpec, kind: Any, model: Any, memory: RowTable | None) -> Tokens:
-    tokens = tokenise(read_data(spec, kind, memory), model.loaded, spec)
+def _report_lengths(data: Tokens) -> None:
+    """Log the lengths of the rows."""
     if first_process():
-        for line in histogram(tokens).split("\n"):
+        for line in histogram(data).split("\n"):
             log.info("%s", line)
-    return tokens
 
 
 def _report_padding(options: Any, data: Tokens) -> None:

@@ -21,6 +21,10 @@ DEFAULTS: Mapping[str, Any] = {
     "max_grad_norm": 1.0,
 }
 """Settings of the optimizer where neither the user nor the method gives a value."""
+WITH_FLOOR = "cosine_with_min_lr"
+"""The schedule that has a ``min_lr_rate``."""
+MIN_LR_RATE = 0.1
+"""Its default, which is that of the published recipe of coupled-GRPO."""
 
 
 class TrainSpec(BaseModel):
@@ -87,6 +91,12 @@ class TrainSpec(BaseModel):
     )
     learning_rate: float | None = Field(None, gt=0, description="Peak learning rate (default: the method's).")
     lr_scheduler_type: str | None = Field(None, description="linear, cosine, constant_with_warmup, ...")
+    min_lr_rate: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Learning rate at the end of cosine_with_min_lr, as a fraction of the peak (default: 0.1).",
+    )
     warmup_steps: float | None = Field(
         None, ge=0, description="Number of warm-up steps; below 1, a fraction of all steps."
     )
@@ -128,10 +138,21 @@ class TrainSpec(BaseModel):
 
         Args:
             method: has ``training_defaults``, ``learning_rate``, ``lora_learning_rate`` and ``default_batch``.
+
+        Raises:
+            UsageError: ``min_lr_rate`` is given for a schedule that has none.
         """
         rate = method.lora_learning_rate if self.peft else method.learning_rate
         defaults = {**DEFAULTS, **method.training_defaults, "learning_rate": rate}
         update = {name: value for name, value in defaults.items() if getattr(self, name) is None}
+        schedule = update.get("lr_scheduler_type", self.lr_scheduler_type)
+        if schedule == WITH_FLOOR and self.min_lr_rate is None:
+            update["min_lr_rate"] = MIN_LR_RATE
+        elif schedule != WITH_FLOOR and self.min_lr_rate is not None:
+            raise UsageError(
+                f"min_lr_rate={self.min_lr_rate:g} belongs to lr_scheduler_type={WITH_FLOOR}, and the schedule is "
+                f"{schedule}; omit it, or give that schedule"
+            )
         if self.per_device_train_batch_size is None:
             update["per_device_train_batch_size"] = method.default_batch(self.options)
         return self.model_copy(update=update)

@@ -87,3 +87,17 @@ def test_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "are not a multiple of --num-generations 10; give --per-device-train-batch-size" in refused(capsys, *odd)
     unknown = ("sft", "--model", "tiny-lada", "--task", "dare_sudoku", "--dry-run")
     assert "no checkpoint 'tiny-lada'" in refused(capsys, *unknown, code=1)
+    typo = ("sft", "--model", "GSAI-ML/LLaDA-8B-Instruc", "--task", "dare_sudoku", "--dry-run")
+    assert "closest: GSAI-ML/LLaDA-8B-Instruct" in refused(capsys, *typo, code=1)
+
+
+def test_rewards_and_paths_that_the_training_would_refuse_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    local = ("d1", "--model", "tiny-llada-base", "--task", "dare_sort", "--num-generations", "4", "--dry-run")
+    assert "'format_weigt' is not a field of the reward 'dare_sort'" in refused(
+        capsys, *local, "--reward", "format_weigt=1"
+    )
+    assert "scheme='dare'" in refused(capsys, *COUPLED, "--dry-run", "--processes", "2", "--reward", "scheme=dare")
+    assert "no row has; rows have dare_sort" in refused(capsys, *local, "--reward", "gsm8k={}")
+    assert "no checkpoint './ref'" in refused(capsys, *local, "--beta", "0.1", "--reference", "./ref", code=1)
+    for path in ("missing.jsonl", "rows/train.jsonl", "rows/*.jsonl"):
+        assert path in refused(capsys, "sft", "--model", "tiny-llada-base", "--data", path, "--dry-run")

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from require import need_package
 
 from dare_bench.cli.train import settings
-from dare_bench.errors import TrainingError, UsageError
+from dare_bench.errors import RunError, TrainingError, UsageError
 
 need_package("accelerate")
 FIELDS: dict[str, Any] = {
@@ -42,6 +43,7 @@ def train(out: Path, **more: Any) -> Any:
         ({"model_args": {"block_length": 4}}, "'block_length' is no argument of load"),
         ({"lr_scheduler_type": "warmup_stable_decay"}, "unknown lr_scheduler_type"),
         ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "unknown lr_scheduler_type"),
+        ({"min_lr_rate": 0.1}, "belongs to lr_scheduler_type=cosine_with_min_lr, and the schedule is cosine"),
         ({"fsdp": True}, "several processes, and this is one"),
         ({"sequence_parallel_size": 2}, "does not divide the number of processes, 1; give 1, or start a multiple of 2"),
         ({"lora_r": 8}, "lora_r=8 belongs to an adapter; give peft='lora' too"),
@@ -62,6 +64,14 @@ def test_heads_that_processes_cannot_divide_are_refused_before_anything_runs(
     with pytest.raises(UsageError, match="=3 does not divide the 4 attention heads of llada; give one of 1, 2, 4"):
         train(tmp_path / "out", sequence_parallel_size=3)
     assert not (tmp_path / "out" / "train.json").exists()
+
+
+def test_a_folder_in_which_another_process_trains_is_refused_before_a_model_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dare_bench.training.run.open_training", lambda *_: pytest.fail("it was opened"))
+    with FileLock(tmp_path / ".lock"), pytest.raises(RunError, match="is being trained by another process"):
+        train(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from dare_bench.trainers.rl.estimators import Completion, Units, trajectory
-from dare_bench.trainers.rl.options import DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
+from dare_bench.trainers.rl.options import AGGREGATION, DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.surrogate import Advantage, Aggregation
 
@@ -31,7 +31,7 @@ class CJGRPOOptions(EndOptions, RatioOptions):
     advantage: Advantage = Field("mean", description="Advantages within a group.")
     epsilon: float = Field(0.5, ge=0, description="Clip range of the ratio.")
     beta: float = Field(0.04, ge=0, description="Strength of the KL penalty to the reference; 0 needs no reference.")
-    aggregation: Aggregation = Field("transition", description="How the losses of units are averaged.")
+    aggregation: Aggregation = Field("transition", description=AGGREGATION)
 
 
 class CJGRPO(PolicyGradient):

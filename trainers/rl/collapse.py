@@ -1,9 +1,9 @@
-"""Detection of collapse: accuracy, format or entropy falls while the reward rises.
+"""Detection of collapse: accuracy, format or entropy falls, and the reward does not fall with it.
 
-A policy then exploits its reward, or repeats itself. Two halves of a window of logged steps are compared. A change
-counts if a rank test (Mann-Whitney, one-sided) finds it with p < 1e-4 in both the reward and the other value, so that
-noise gives no warning, and if the value falls by a share that matters. Entropy falls in every successful training:
-only a fall to half of it without a rise of accuracy counts.
+A policy then exploits its reward, learns from noise in it, or repeats itself. Two halves of a window of logged steps
+are compared. A fall counts if a rank test (Mann-Whitney, one-sided) finds it with p < 1e-4, so that noise gives no
+warning, and if the value falls by a share that matters; a reward that falls with p < 0.05 is enough for no warning.
+Entropy falls in every successful training: only a fall to half of it without a rise of accuracy counts.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ log = logging.getLogger("dare_bench")
 WINDOW = 24
 """Logged steps in a window."""
 SIGNIFICANT = 1e-4
+LIKELY = 0.05
 LEAST_FALL = 0.1
 """Minimum share by which accuracy or format falls."""
 LEAST_ENTROPY_FALL = 0.5
@@ -40,7 +41,7 @@ class CollapseDetector:
             return []
         for name in ("reward", *names):
             self.series[name] = [*self.series.get(name, ()), entry[name]][-WINDOW:]
-        if not _moved(self.series["reward"], "less"):
+        if _moved(self.series["reward"], "greater", LIKELY):
             return []
         found = [name for name in sorted(names - self.warned) if self._collapses(name)]
         self.warned.update(found)
@@ -48,9 +49,11 @@ class CollapseDetector:
 
     def _collapses(self, name: str) -> bool:
         values = self.series[name]
+        if not _moved(values, "greater"):
+            return False
         before, after = _halves(values)
         least = LEAST_ENTROPY_FALL if name == "entropy" else LEAST_FALL
-        if mean(after) > (1 - least) * mean(before) or not _moved(values, "greater"):
+        if mean(after) > (1 - least) * mean(before):
             return False
         return name != "entropy" or not _moved(self.series.get("accuracy", []), "less")
 
@@ -66,7 +69,7 @@ class CollapseDetector:
         )
         return (
             f"possible collapse: in the last {WINDOW} logged steps with a reward, {name} fell {change(name)} while the "
-            f"reward rose {change('reward')}; {remedy}"
+            f"reward went {change('reward')}; {remedy}"
         )
 
 
@@ -96,11 +99,11 @@ def _halves(values: list[float]) -> tuple[list[float], list[float]]:
     return values[: WINDOW // 2], values[WINDOW // 2 :]
 
 
-def _moved(values: list[float], direction: str) -> bool:
+def _moved(values: list[float], direction: str, level: float = SIGNIFICANT) -> bool:
     """Is the first half of a full window significantly ``less`` or ``greater`` than the second?"""
     from scipy.stats import mannwhitneyu  # slow to import
 
     before, after = _halves(values)
     if len(values) < WINDOW or min(values) == max(values):
         return False
-    return bool(mannwhitneyu(before, after, alternative=direction).pvalue < SIGNIFICANT)
+    return bool(mannwhitneyu(before, after, alternative=direction).pvalue < level)

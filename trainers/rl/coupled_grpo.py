@@ -2,9 +2,8 @@
 
 Every token is predicted once by the pair, and once from the full mask (equation 6); ``estimators.coupled`` has the
 formula. It is not a log-probability: without context its expectation is 1.5 log p, and ``normalized`` divides by that.
-Source: section 4 and apple/ml-diffucoder at f735e01 (recipes/config_coupled_code.yaml, whose cosine ends at a tenth of
-the learning rate, ours at 0). In DARE the mask level is always 0.5837, since it seeds the global generator in each
-call; its variant here does not reproduce that.
+Source: section 4 and apple/ml-diffucoder at f735e01 (recipes/config_coupled_code.yaml). In DARE the mask level is
+always 0.5837, since it seeds the global generator in each call; its variant here does not reproduce that.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from dare_bench.trainers.rl.estimators import Completion, Units, coupled
 from dare_bench.trainers.rl.options import DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, level_key
 from dare_bench.trainers.rl.surrogate import Advantage
+from dare_bench.training.spec import WITH_FLOOR
 
 
 class CoupledGRPOOptions(EndOptions, RatioOptions):
@@ -53,7 +53,7 @@ class CoupledGRPO(PolicyGradient):
     paper, code = "arXiv 2506.20639", "apple/ml-diffucoder"
     Options = CoupledGRPOOptions
     learning_rate = lora_learning_rate = 1e-6
-    training_defaults: ClassVar = {**SCRIPTS, "lr_scheduler_type": "cosine"}
+    training_defaults: ClassVar = {**SCRIPTS, "lr_scheduler_type": WITH_FLOOR}
     variants: ClassVar = {"dare": {**DARE_RATIO, "aggregation": "token"}}
 
     def looks(self, sampled: int) -> float:

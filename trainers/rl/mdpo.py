@@ -29,7 +29,7 @@ from dare_bench.errors import DecodingError, UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.trainers.objective import Metrics
 from dare_bench.trainers.rl.estimators import Completion, Units, predicted
-from dare_bench.trainers.rl.options import EndOptions, RatioOptions
+from dare_bench.trainers.rl.options import AGGREGATION, EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.requirements import CAPABILITIES
 from dare_bench.trainers.rl.rollout import Rollouts
@@ -45,7 +45,7 @@ class MDPOOptions(EndOptions, RatioOptions):
 
     temperature: float = Field(0.4, gt=0, description="Temperature of the rollout.")
     beta: float = Field(0.02, ge=0, description="Strength of the KL penalty to the reference; 0 needs no reference.")
-    aggregation: Aggregation = Field("transition", description="How the losses of units are averaged.")
+    aggregation: Aggregation = Field("transition", description=AGGREGATION)
     score_after_eos: bool = Field(True, description="Score the tokens after the first EOS too.")
     sample_train_steps: int = Field(8, ge=1, description="Forwards of the sampler that each prompt is trained on.")
     confidence_weights: bool = Field(

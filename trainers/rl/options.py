@@ -21,6 +21,13 @@ DARE_RATIO = {**DARE, "epsilon": 0.2, "dual_clip": 3.0, "beta": 0.0}
 """The same with its ratios."""
 
 
+AGGREGATION = (
+    "How the losses of units are averaged: sequence, the mean over completions of the mean over a completion's units; "
+    "transition, the same with the mean over its forwards of the mean over a forward's units; token, the mean over all "
+    "units; sequence_sum, the mean over completions of the sum; constant_length, that divided by the canvas's length."
+)
+
+
 class RLOptions(BaseModel):
     """Settings of every algorithm, by TRL's names where it has them; each has its paper's defaults."""
 
@@ -66,7 +73,7 @@ class RatioOptions(RLOptions):
     epsilon_high: float | None = Field(None, ge=0, description="Upper clip range (default: epsilon).")
     dual_clip: float | None = Field(None, gt=1, description="Bound of the ratio for negative advantages (DARE: 3).")
     beta: float = Field(0.0, ge=0, description="Strength of the KL penalty to the reference; 0 needs no reference.")
-    aggregation: Aggregation = Field("sequence", description="How the losses of units are averaged.")
+    aggregation: Aggregation = Field("sequence", description=AGGREGATION)
     importance_cap: float | None = Field(
         None,
         gt=0,

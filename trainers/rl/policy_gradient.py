@@ -151,7 +151,8 @@ class PolicyGradient(Method):
             completions, scored_total: completions, and tokens that count in them, in all processes.
         """
         count = scored_total if self.unit == "token" else completions * self.units_each
-        return unit_weights(self.aggregation, units.sample_U, units.transition_U, completions, count)
+        length = self.completion_length
+        return unit_weights(self.aggregation, units.sample_U, units.transition_U, completions, count, length)
 
     def unit_losses(self, log_ratio_U: Tensor, advantage_U: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of each unit, from log policy - log old policy, and where a clip has taken its gradient."""

@@ -19,6 +19,7 @@ from dare_bench.protocols import LoadedModel, Services
 from dare_bench.trainers.arguments import training_arguments
 from dare_bench.trainers.checkpoints import checkpoints, step_of
 from dare_bench.trainers.loop import Loop
+from dare_bench.trainers.rl.estimators import Prediction
 from dare_bench.trainers.rl.rollout import Rollout
 from dare_bench.trainers.steps import Step, StepShape
 from dare_bench.training.rows import Tokens
@@ -34,7 +35,8 @@ class ReplayedCompletion:
 
     ``weights`` are the derivatives of the step's loss at -log p of each token, summed over looks: the update makes a
     token with a positive weight likelier. Looks that score another token at its position do not count. None if the
-    weights before the update were not kept.
+    weights before the update were not kept. ``predictions``: of the forwards that are trained on, if the method scores
+    them (``mdpo``); ``advantage`` is then that of the last answer, and each of them has its own.
     """
 
     where: str
@@ -47,6 +49,7 @@ class ReplayedCompletion:
     reward: float
     advantage: float
     weights: tuple[float, ...] | None
+    predictions: tuple[Prediction, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ def replayed(rollout: Rollout, update: Step, weight_N: Tensor | None) -> list[Re
     return [
         ReplayedCompletion(
             c.where, c.prompt, c.tokens, c.scored, c.set_at, c.logprobs, text, reward, advantage,
-            None if weight_N is None else tuple(of_tokens),
+            None if weight_N is None else tuple(of_tokens), c.predictions,
         )
         for c, text, reward, advantage, of_tokens in parts
     ]  # fmt: skip

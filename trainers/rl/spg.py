@@ -61,6 +61,9 @@ class SPG(PolicyGradient):
     def looks(self, sampled: int) -> float:
         return float(self.options.num_mc)
 
+    def learns_from(self, completion: Completion, advantage: float) -> bool:
+        return advantage > 0 if self.options.negative == "zero" else advantage != 0
+
     def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> BoundedUnits:
         o = self.options
         return block_masked(completions, self.spec.mask, iteration, o.num_mc, o.mask_block_length, o.p_mask_prompt)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 Advantage = Literal["standardized", "mean", "leave_one_out"]
 Divergence = Literal["k1", "k2", "k3"]
-Aggregation = Literal["sequence", "token", "transition"]
+Aggregation = Literal["sequence", "token", "transition", "sequence_sum", "constant_length"]
 
 STD_EPS = 1e-6
 MAX_LOG_RATIO = 60.0
@@ -78,21 +78,29 @@ def divergence(log_ratio_U: Tensor, kind: Divergence = "k3") -> Tensor:
     return torch.expm1((-log_ratio_U).clamp(max=MAX_LOG_RATIO)) + log_ratio_U
 
 
-def unit_weights(kind: Aggregation, sample_U: Tensor, group_U: Tensor, completions: int, units: int) -> Tensor:
+def unit_weights(
+    kind: Aggregation, sample_U: Tensor, group_U: Tensor, completions: int, units: int, canvas: int
+) -> Tensor:
     """The weight of each unit's loss in the loss of the step, float64 [U].
 
     ``sequence``: the mean over completions of the mean over a completion's units. ``token``: the mean over all units of
     the step. ``transition``: the mean over completions of the mean over a completion's transitions of the mean over a
-    transition's units (CJ-GRPO, arXiv 2509.23924).
+    transition's units (CJ-GRPO, arXiv 2509.23924). ``sequence_sum``: the mean over completions of the sum over a
+    completion's units. ``constant_length``: the same, divided by the length of the canvas, so that a unit weighs the
+    same in short and in long completions (Dr. GRPO, arXiv 2503.20783).
 
     Args:
         group_U: the transition of each unit, numbered over all completions.
         completions, units: of the whole step, in all processes; a completion without units counts.
+        canvas: tokens of a completion's canvas.
     """
     if not len(sample_U):
         return torch.zeros(0, dtype=torch.float64)
     if kind == "token":
         return torch.full((len(sample_U),), 1.0 / max(units, 1), dtype=torch.float64)
+    if kind in ("sequence_sum", "constant_length"):
+        divisor = completions * (canvas if kind == "constant_length" else 1)
+        return torch.full((len(sample_U),), 1.0 / divisor, dtype=torch.float64)
     if kind == "sequence":
         return 1.0 / (torch.bincount(sample_U)[sample_U].double() * completions)
     size_U = torch.bincount(group_U)[group_U].double()

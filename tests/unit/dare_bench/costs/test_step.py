@@ -9,7 +9,7 @@ import pytest
 from dare_bench.costs.recipe import GPUS, UTILIZATION
 from dare_bench.costs.serving import Rollout
 from dare_bench.costs.step import StepEstimate, estimate
-from dare_bench.errors import UnknownNameError, UsageError
+from dare_bench.errors import CheckpointError, UnknownNameError, UsageError
 from dare_bench.training.spec import train_spec
 
 LLADA, SDAR = "GSAI-ML/LLaDA-8B-Instruct", "JetLM/SDAR-8B-Chat"
@@ -159,10 +159,11 @@ def test_supervised_and_preference_methods_have_no_rollout() -> None:
     assert asked(method="vrpo", task=None, data="org/pairs", bf16=True).training.division.looks == 8 * 16  # type: ignore[union-attr]
 
 
-def test_a_checkpoint_without_recipe_is_unknown() -> None:
-    text = asked(model="org/model").text()
-    assert "unknown: all of org/model, which is not on this machine and has no recipe" in text
-    assert "GB" not in text and "seconds" not in text
+def test_a_checkpoint_of_which_nothing_is_known_is_an_error() -> None:
+    with pytest.raises(CheckpointError, match=r"'GSAI-ML/LLaDA-8B-Instruc' is not on .*; closest: GSAI-ML/LLaDA-8B-In"):
+        asked(model="GSAI-ML/LLaDA-8B-Instruc")
+    with pytest.raises(CheckpointError, match=r"the checkpoint 'checkpoints/none' is not on this machine, and no rec"):
+        asked(model="checkpoints/none")
 
 
 def test_a_local_checkpoint_is_counted_by_its_files() -> None:

@@ -91,6 +91,10 @@ def test_the_same_number_of_steps_by_other_settings_is_the_same_training(tmp_pat
     ("settings", "problem"),
     [
         ({"lr_scheduler_type": "cosine"}, "with lr_scheduler_type=cosine every learning rate depends on the number"),
+        (
+            {"lr_scheduler_type": "cosine_with_min_lr", "min_lr_rate": 0.1},
+            "with lr_scheduler_type=cosine_with_min_lr every learning rate depends on the number",
+        ),
         ({"lr_scheduler_type": "constant_with_warmup"}, "warmup_steps=0.1 is a fraction of all steps"),
         ({"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 1.0}, ""),
         ({"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 0.0}, ""),

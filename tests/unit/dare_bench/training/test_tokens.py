@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -225,11 +224,10 @@ def test_the_histogram_counts_every_row_and_names_the_longest():
     assert longest == "longest: f:97 (7 + 98 tokens)"
 
 
-def test_the_histogram_is_logged_a_line_at_a_time(caplog, monkeypatch):
-    rows = data(example("p", "aa"), example("pp", "a"))
-    monkeypatch.setattr(run, "read_data", lambda spec, kind, memory: rows)
+def test_the_histogram_is_logged_a_line_at_a_time(caplog):
+    tokens = tokenise(data(example("p", "aa"), example("pp", "a")), ToyModel(), spec())
     with caplog.at_level(logging.INFO, "dare_bench"):
-        tokens = run._tokens(spec(), "examples", SimpleNamespace(loaded=ToyModel()), None)
+        run._report_lengths(tokens)
     assert [record.getMessage() for record in caplog.records] == histogram(tokens).splitlines()
 
 

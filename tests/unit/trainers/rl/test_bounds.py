@@ -153,8 +153,19 @@ def test_the_sign_of_the_advantage_chooses_the_bound(negative, share):
     other_U = 0 * lower_U if share is None else share * upper_U + (1 - share) * lower_U
     bound_U = torch.where(surrogate.advantage_U > 0, lower_U, other_U)
     scored = torch.tensor([4, 2, 3, 4, 1, 4]).double()
-    wanted = -float((surrogate.advantage_U * bound_U * scored).sum() / scored.sum())
+    wanted = -float((surrogate.advantage_U * bound_U * scored[surrogate.completion_U]).sum() / scored.sum())
     assert float(algorithm.loss(step, nll_N, None)[0]) == pytest.approx(wanted)
+
+
+def test_completions_whose_bound_is_zero_are_not_looked_at(monkeypatch):
+    """With ``negative=zero``; the gradient is that of a step with looks at all of them."""
+    table, algorithm = Table(), method(SPG, negative="zero")
+    step = rollouts(algorithm, table, ANSWERS).step(0)
+    few = gradient(algorithm, table, step, 1)
+    monkeypatch.setattr(SPG, "learns_from", lambda self, completion, advantage: advantage != 0)
+    every = rollouts(algorithm, table, ANSWERS).step(0)
+    assert (len(step.looks), len(every.looks)) == (2 * 3, 2 * 6)
+    torch.testing.assert_close(few, gradient(algorithm, table, every, 1), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("negative", ["mix", "elbo"])

@@ -1,9 +1,12 @@
-"""Detection of collapse on synthetic series: what falls while the reward rises, and no alarm otherwise."""
+"""Detection of collapse on synthetic series and on logs of trainings: what falls while the reward does not, and no
+alarm otherwise."""
 
 from __future__ import annotations
 
+import json
 import logging
 import random
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +16,8 @@ pytest.importorskip("transformers")
 from dare_bench.trainers.rl.collapse import WINDOW, CollapseDetector, CollapseWarning
 
 STEPS = 3 * WINDOW
+LOGS = json.loads((Path(__file__).parents[3] / "data" / "rl_logs.json").read_text())
+"""Logged values of trainings, with their commands (``--logging-steps 1``)."""
 
 
 def series(start: float, end: float, noise: float, seed: int, steps: int = STEPS) -> list[float]:
@@ -38,7 +43,7 @@ def warnings(**columns: list[float]) -> list[str]:
 def test_a_value_that_falls_while_the_reward_rises_gives_one_warning(name: str, start: float, end: float) -> None:
     (text,) = warnings(reward=series(0.2, 0.9, 0.02, 1), **{name: series(start, end, 0.02, 2)})
     assert f"{name.replace('__', '/')} fell from" in text
-    assert "while the reward rose from" in text
+    assert "while the reward went from" in text
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -57,8 +62,24 @@ def test_a_training_that_succeeds_gives_no_warning() -> None:
     assert warnings(reward=reward, accuracy=reward, entropy=series(1.0, 0.05, 0.02, 2)) == []
 
 
-def test_a_fall_without_a_rise_of_the_reward_is_no_collapse() -> None:
+def test_a_fall_with_the_reward_is_no_collapse() -> None:
     assert warnings(reward=series(0.9, 0.2, 0.02, 1), accuracy=series(0.9, 0.1, 0.02, 2)) == []
+
+
+def test_a_training_on_random_rewards_is_found_to_collapse() -> None:
+    """Its accuracy falls to 0, and the reward is a coin."""
+    log = LOGS["random rewards"]["log"]
+    assert sum(log["accuracy"][:4]) / 4 > 0.3 and log["accuracy"][-1] == 0
+    found = warnings(**{name.replace("/", "__"): values for name, values in log.items()})
+    assert [text.partition(" fell")[0].rpartition(" ")[2] for text in found] == ["accuracy", "reward/format"]
+
+
+@pytest.mark.parametrize("name", ["rising", "few completions"])
+def test_a_training_that_learns_or_stays_where_it_is_gives_no_warning(name: str) -> None:
+    """With 32 completions a step the values scatter between 0 and 0.6, and nothing is learned."""
+    log = LOGS[name]["log"]
+    assert len(log["reward"]) == 100
+    assert warnings(**{name.replace("/", "__"): values for name, values in log.items()}) == []
 
 
 def test_steps_without_a_rollout_do_not_count() -> None:

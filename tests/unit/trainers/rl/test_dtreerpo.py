@@ -6,6 +6,7 @@ import math
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise, product
+from typing import get_args
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from dare_bench.trainers.rl.distillation import MIN_TEMPERATURE, targets
 from dare_bench.trainers.rl.dtreerpo import DTreeRPO
 from dare_bench.trainers.rl.estimators import from_parents, trajectory
 from dare_bench.trainers.rl.rollout import Rollout
+from dare_bench.trainers.rl.surrogate import Aggregation
 from dare_bench.trainers.rl.tree import local_advantages, node_values
 from dare_bench.trainers.steps import StepShape
 from dare_bench.types import Event, Generation, Sample
@@ -365,7 +367,7 @@ def test_the_division_into_forwards_does_not_change_the_gradient(iteration):
     check_divisions(algorithm, policy, step, reference)
 
 
-@pytest.mark.parametrize("aggregation", ["sequence", "token", "transition"])
+@pytest.mark.parametrize("aggregation", get_args(Aggregation))
 def test_the_division_among_processes_does_not_change_the_gradient(aggregation):
     """Each has whole trees, and sees all siblings of a group."""
     table, algorithm = Table(), method(aggregation=aggregation, distillation=1.0)
@@ -383,6 +385,13 @@ def test_the_division_among_processes_does_not_change_the_gradient(aggregation):
     equal.completions, equal.advantage = source.rollout.completions[:6], [0.0] * 6
     idle = algorithm.step(equal, 3, 0, 8)
     assert algorithm.needs_values(step) and algorithm.needs_values(idle), "all processes make the same forwards"
+
+
+@pytest.mark.parametrize("aggregation", ["sequence", "token", "transition"])
+def test_the_weights_of_a_mean_sum_to_the_share_of_nodes_with_a_token(aggregation):
+    algorithm = method(aggregation=aggregation, distillation=1.0)
+    source = trees(algorithm, Table())
+    source.step(0)
     weight = algorithm.step(source.rollout, 0, 0, 8).extra.weight_U.sum()
     assert float(weight) == pytest.approx(1.0 if aggregation == "token" else 10 / 12), "two nodes have no token"
 

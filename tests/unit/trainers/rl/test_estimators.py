@@ -206,7 +206,7 @@ def test_blocks_of_two_three_and_one_forwards_weigh_their_six_transitions_equall
     row = completion(range(1, 10), (0, 0, 1, 2, 3, 4, 5, 5, 5), prompt=(0, 0, 0))
     units = trajectory([row], SPEC.mask_id, block_length=3)
     assert scored_positions(units) == [[3, 4, 6, 9, 10, 11], [5, 7], [8]], "as many looks as the slowest block has"
-    weight_U = unit_weights("transition", units.sample_U, units.transition_U, 1, 9)
+    weight_U = unit_weights("transition", units.sample_U, units.transition_U, 1, 9, 9)
     by_transition = torch.zeros(6).double().index_add(0, units.transition_U, weight_U)
     assert by_transition.tolist() == pytest.approx([1 / 6] * 6)
     assert torch.bincount(units.transition_U).sort().values.tolist() == [1, 1, 1, 1, 2, 3]

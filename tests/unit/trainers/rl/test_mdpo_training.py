@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from require import need_package
 
+from dare_bench.cli import main
 from dare_bench.errors import DareError, UsageError
 from dare_bench.training.run import train
 
@@ -62,7 +63,7 @@ def test_settings_that_cannot_work_are_refused_first(tmp_path, more, said):
     fields = {name: value for name, value in FIELDS.items() if name != "sample_train_steps"}
     with pytest.raises(UsageError, match=said) as caught:
         train(**{**fields, **more}, max_completion_length=4, output_path=str(tmp_path / "out"))
-    assert "\n" not in str(caught.value) and not (tmp_path / "out" / "train.json").exists()
+    assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
 
 
 def test_a_model_that_records_no_predictions_is_refused(tmp_path, monkeypatch):
@@ -71,3 +72,23 @@ def test_a_model_that_records_no_predictions_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(NativeModel, "capabilities", replace(NativeModel.capabilities, predictions=False))
     with pytest.raises(DareError, match=r"mdpo needs a model that can record the answer .*capability 'predictions'"):
         train(**FIELDS, output_path=str(tmp_path / "out"))
+
+
+def test_a_replay_shows_the_forwards_that_are_trained_on(tmp_path, capsys, caplog):
+    """Each with its advantage and what it predicted; the lengths of the prompts are not shown again."""
+    train(**{**FIELDS, "max_steps": 1, "num_iterations": 1}, output_path=str(tmp_path / "out"))
+    caplog.clear()
+    with pytest.raises(SystemExit) as left:
+        main(["rl", "replay", str(tmp_path / "out"), "--step", "1", "--json"])
+    assert not left.value.code and "tokens of" not in caplog.text
+    groups = json.loads(capsys.readouterr().out)["groups"]
+    assert [len(completion["predictions"]) for group in groups for completion in group] == [2] * 8
+    for group in groups:
+        for forward in range(2):
+            chosen = [completion["predictions"][forward] for completion in group]
+            assert sum(each["advantage"] for each in chosen) == pytest.approx(0, abs=1e-6)
+            assert all(len(each["masked"]) == len(chosen[0]["masked"]) for each in chosen)
+    assert any(each["advantage"] for group in groups for c in group for each in c["predictions"])
+    with pytest.raises(SystemExit):
+        main(["rl", "replay", str(tmp_path / "out"), "--step", "1"])
+    assert capsys.readouterr().out.count("predicted") == 2 * 8

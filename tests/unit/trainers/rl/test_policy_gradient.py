@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from dare_bench.trainers.rl.ebpo import EBPO
 from dare_bench.trainers.rl.espo import ESPO
 from dare_bench.trainers.rl.just_grpo import JustGRPO
 from dare_bench.trainers.rl.rollout import Rollouts
-from dare_bench.trainers.rl.surrogate import advantages
+from dare_bench.trainers.rl.surrogate import Aggregation, advantages
 from dare_bench.trainers.steps import StepShape
 from dare_bench.types import Event, Generation, ModelSpec
 
@@ -153,7 +154,14 @@ def test_the_division_into_forwards_does_not_change_the_gradient(kind, iteration
     check_divisions(algorithm, policy, step, reference)
 
 
-@pytest.mark.parametrize("aggregation", ["sequence", "token", "transition"])
+@pytest.mark.parametrize("aggregation", get_args(Aggregation))
+def test_no_aggregation_depends_on_the_division_into_forwards(aggregation):
+    """A mean over the tokens of a micro-batch would."""
+    table, algorithm = Table(), method(CoupledGRPO, aggregation=aggregation)
+    check_divisions(algorithm, table, rollouts(algorithm, table, ANSWERS).step(0), None)
+
+
+@pytest.mark.parametrize("aggregation", get_args(Aggregation))
 @pytest.mark.parametrize("kind", ALGORITHMS)
 def test_the_division_among_processes_does_not_change_the_gradient(kind, aggregation):
     table, algorithm = Table(), method(kind, aggregation=aggregation)

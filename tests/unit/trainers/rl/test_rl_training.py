@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import cycle
 
 import pytest
@@ -20,8 +21,8 @@ from dare_bench.types import Reward, RewardPrompt
 need_package("accelerate")
 ALGORITHMS = ("d1", "coupled_grpo", "cj_grpo", "espo", "just_grpo", "bgpo", "ebpo", "spg", "mdpo")
 RUNS = [
-    *((name, "llada") for name in ALGORITHMS), ("cj_grpo", "sdar"), ("bgpo", "sdar"), ("ebpo", "llada2"),
-    ("cj_grpo", "dream"), ("spg", "dream"), ("mdpo", "dream"),
+    *((name, "llada") for name in ALGORITHMS), ("cj_grpo", "dream"), ("spg", "dream"), ("mdpo", "dream"),
+    *((name, family) for name in ("cj_grpo", "bgpo", "ebpo") for family in ("sdar", "llada2")),
 ]  # fmt: skip
 FEW = {"bgpo": {"num_mc": 3}, "ebpo": {"num_mc": 3}}
 WEIGHTS = "model.safetensors"
@@ -84,6 +85,9 @@ class ScriptedServices:
     def lineage(self, folder, step, steps, counts=None):
         (folder / "lineage.json").write_text(json.dumps({"step": step}))
 
+    def counts(self, folder):
+        return None
+
 
 def prompts(count=4):
     """Token ids that every bundled vocabulary has."""
@@ -135,6 +139,27 @@ def test_the_division_into_forwards_does_not_change_the_training(name, tmp_path)
         assert norms == pytest.approx(results[0][1], rel=1e-3)
         assert float((trained - results[0][0]).norm()) < 1e-3 * moved
     assert moved > 1e-4
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_training_resumed_inside_a_rollout_ends_with_the_same_bits(name, tmp_path):
+    """From the checkpoint after the first of two steps on a rollout, as a kill leaves it. Other rewards show that the
+    rollout is read and not sampled again."""
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    options = {} if name == "spg" else {"beta": 0.05}
+    fitted(name, whole, options=options, save_steps=1)
+    saved = whole / "checkpoint-1"
+    assert (saved / "rollout.json").exists()
+    shutil.copytree(saved, out / saved.name)
+    fitted(name, out, rewards=(0.3,), options=options, save_steps=1)
+    assert (out / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes() != (saved / WEIGHTS).read_bytes()
+    assert [entry["loss"] for entry in logged(out)] == [entry["loss"] for entry in logged(whole)]
+
+
+def test_the_default_schedule_of_coupled_grpo_ends_at_a_tenth_of_the_learning_rate(tmp_path):
+    """``cosine_with_min_lr`` with ``min_lr_rate`` 0.1, as published: half way down it is 0.55 of the peak."""
+    fitted("coupled_grpo", tmp_path, lr_scheduler_type=None, warmup_steps=0)
+    assert [entry["learning_rate"] for entry in logged(tmp_path)] == pytest.approx([1e-4, 0.55e-4])
 
 
 # What is not finite

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dare_bench.trainers.rl.surrogate import advantages, clipped, divergence, unit_weights
+from dare_bench.trainers.rl.surrogate import Aggregation, advantages, clipped, divergence, unit_weights
 
 KINDS = ("standardized", "mean", "leave_one_out")
 REWARD = torch.tensor([1.0, 0.0, 0.0, 2.0, 0.3, 0.3, 0.1, 0.2], dtype=torch.float64)
@@ -152,6 +153,7 @@ def test_k3_keeps_its_digits_near_equality():
 
 # Aggregation
 
+CANVAS = 8
 SAMPLE = torch.tensor([0] * 7 + [1] * 3 + [2])
 TRANSITION = torch.tensor([0, 0, 1, 2, 2, 2, 3, 4, 4, 4, 5])
 """Eleven units of three completions: of 4, 1 and 1 transitions."""
@@ -162,15 +164,35 @@ def weights(kind, chosen=(0, 1, 2)):
     kept = torch.isin(SAMPLE, torch.tensor(chosen))
     sample_U = SAMPLE[kept].unique(return_inverse=True)[1]
     group_U = TRANSITION[kept].unique(return_inverse=True)[1]
-    return unit_weights(kind, sample_U, group_U, 3, len(SAMPLE))
+    return unit_weights(kind, sample_U, group_U, 3, len(SAMPLE), CANVAS)
+
+
+@pytest.mark.parametrize("kind", get_args(Aggregation))
+def test_weights_do_not_depend_on_the_division_among_processes(kind):
+    whole_U = weights(kind)
+    for division in (((0,), (1, 2)), ((0, 1), (2,)), ((0,), (1,), (2,))):
+        assert torch.equal(torch.cat([weights(kind, chosen) for chosen in division]), whole_U)
 
 
 @pytest.mark.parametrize("kind", ["sequence", "token", "transition"])
-def test_weights_sum_to_one_and_do_not_depend_on_the_division_among_processes(kind):
-    whole_U = weights(kind)
-    assert float(whole_U.sum()) == pytest.approx(1.0)
-    for division in (((0,), (1, 2)), ((0, 1), (2,)), ((0,), (1,), (2,))):
-        assert torch.equal(torch.cat([weights(kind, chosen) for chosen in division]), whole_U)
+def test_weights_of_means_sum_to_one(kind):
+    assert float(weights(kind).sum()) == pytest.approx(1.0)
+
+
+def test_sums_weigh_every_unit_the_same():
+    """The sum over units is their mean times their number, and times the canvas what a constant length gives."""
+    assert weights("sequence_sum").tolist() == pytest.approx([1 / 3] * 11)
+    torch.testing.assert_close(weights("sequence_sum"), weights("sequence") * torch.bincount(SAMPLE)[SAMPLE])
+    torch.testing.assert_close(weights("sequence_sum"), weights("token") * 11 / 3)
+    torch.testing.assert_close(weights("constant_length") * CANVAS, weights("sequence_sum"))
+
+
+def test_completions_that_fill_the_canvas_have_the_same_weights_by_sequence_and_by_constant_length():
+    sample_U = torch.arange(3).repeat_interleave(CANVAS)
+    kinds = ("sequence", "token", "constant_length")
+    of_kind = [unit_weights(kind, sample_U, sample_U, 3, 3 * CANVAS, CANVAS) for kind in kinds]
+    torch.testing.assert_close(of_kind[0], of_kind[2])
+    torch.testing.assert_close(of_kind[1], of_kind[2])
 
 
 def test_weights_are_means_of_means():
@@ -182,6 +204,6 @@ def test_weights_are_means_of_means():
 
 @pytest.mark.parametrize("kind", ["sequence", "transition"])
 def test_completions_without_units_count(kind):
-    one = unit_weights(kind, torch.tensor([1, 1]), torch.tensor([3, 5]), 4, 2)
+    one = unit_weights(kind, torch.tensor([1, 1]), torch.tensor([3, 5]), 4, 2, CANVAS)
     assert one.tolist() == pytest.approx([1 / 8, 1 / 8])
-    assert unit_weights(kind, SAMPLE[:0], SAMPLE[:0], 4, 0).tolist() == []
+    assert unit_weights(kind, SAMPLE[:0], SAMPLE[:0], 4, 0, CANVAS).tolist() == []

@@ -7,6 +7,7 @@ imports, and how soon, start Python themselves.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import runpy
@@ -91,6 +92,7 @@ def redirect(stdout: str | Path, stderr: str | Path) -> None:
 
 def call(words: list[str], stdout: str, stderr: str, env: dict[str, str], cwd: str, script: Path | None) -> None:
     """Be the command, in this process."""
+    gc.freeze()  # what the server has imported is no garbage; looking through it takes longer than many a command
     redirect(stdout, stderr)
     os.environ.clear()
     os.environ.update(env)

@@ -42,6 +42,20 @@ def pytest_runtestloop() -> None:
     gc.enable()
 
 
+_modules = 0  # imported when objects were last frozen
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The same after each file, and after a test that imported a library: accelerate collects garbage at each training,
+    and looks through everything that is not frozen."""
+    global _modules
+    if nextitem is None or nextitem.path != item.path or len(sys.modules) > _modules + 100:
+        _modules = len(sys.modules)
+        gc.collect()
+        gc.freeze()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files come first in each worker's share, so that short ones are left to help with at the end.

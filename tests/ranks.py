@@ -10,6 +10,7 @@ they wrote last.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import importlib.util
 import os
 import socket
@@ -85,6 +86,7 @@ def _environment(rank: int, ranks: int) -> dict[str, str]:
 
 def _rank(rank: int, ranks: int, file: str, name: str, folder: Path, end: float) -> None:
     """One rank. The group meets by a file: no port that another process could take first."""
+    gc.freeze()
     redirect(folder / f"{rank}.log", folder / f"{rank}.log")
     left = max(end - time.time(), 1.0)
     faulthandler.dump_traceback_later(0.9 * left)  # where a rank waits, when time is up

@@ -89,13 +89,16 @@ def mcnemar(won: int, lost: int) -> float:
 
 
 def holm(p: Sequence[float | None]) -> list[float | None]:
-    """p-values adjusted by Holm's method over all of them (None stays None and does not count)."""
-    from statsmodels.stats.multitest import multipletests
-
-    known = [value for value in p if value is not None]
-    # A single p stays as it is; multipletests runs the garbage collector each time, which is slow on a large site.
-    adjusted = iter(multipletests(known, method="holm")[1] if len(known) > 1 else known)
-    return [None if value is None else float(next(adjusted)) for value in p]
+    """p-values adjusted by Holm's method over all of them (None stays None and does not count): of n values the k-th
+    smallest is multiplied by n - k + 1; it is at least as large as those before it, and at most 1."""
+    known = sorted(value for value in p if value is not None)
+    # statsmodels' multipletests collects garbage at each call, which takes longer than all tests of a large site.
+    adjusted: dict[float, float] = {}
+    largest = 0.0
+    for smaller, value in enumerate(known):
+        largest = max(largest, min(1.0, (len(known) - smaller) * value))
+        adjusted.setdefault(value, largest)  # equal values have the p of the first
+    return [None if value is None else adjusted[value] for value in p]
 
 
 def _bounds(changes: list[float], shares: bool, level: float) -> tuple[float | None, float | None, str]:

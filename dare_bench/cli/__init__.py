@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -80,6 +81,12 @@ for group, name in ((ls.app, "ls"), (leaderboard.app, "leaderboard"), (export.ap
 app.add_typer(train.app, name="train")
 
 
+@functools.cache
+def _command() -> Any:
+    """The click command of all verbs. Below ``train``, methods are added by :func:`main`."""
+    return typer.main.get_command(app)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """The entry point: leaves with 0 fine, 1 failed, 2 usage, 3 changed scores, 4 incomplete, 130 interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -91,4 +98,5 @@ def main(argv: Sequence[str] | None = None) -> None:
                 guarded(train.add_commands)(arguments[1] if len(arguments) > 1 else None)
             except typer.Exit as stop:
                 sys.exit(stop.exit_code)
-        words.run(app, eval.with_template_names(arguments) if arguments[:1] == ["eval"] else arguments)
+            _command().commands["train"] = typer.main.get_command(train.app)
+        words.run(_command(), eval.with_template_names(arguments) if arguments[:1] == ["eval"] else arguments)

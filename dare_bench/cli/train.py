@@ -33,6 +33,8 @@ _DRY_RUN = {
 app = typer.Typer(
     help="Train a checkpoint, then evaluate it. dare-bench train METHOD --help lists the settings.",
     no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
 )
 
 _FLAGS = {"model": ("--model", "-m"), "output_path": ("--output-path", "-o")}
@@ -61,7 +63,9 @@ _PANEL = {
 
 
 def add_commands(selected: str | None) -> None:
-    """Add a command for each registered method; the selected one gets its settings as flags."""
+    """Add a command for each registered method, in place of those of an earlier call; the selected one gets its
+    settings as flags."""
+    app.registered_commands.clear()
     for entry in registry().entries("trainer"):
         about = str(entry.about.get("about", "")) or f"Train by {entry.name}."
         about = about[:1].upper() + about[1:]

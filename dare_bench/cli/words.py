@@ -32,10 +32,10 @@ class Command(TyperCommand):
                 formatter.write_dl(records)
 
 
-def run(app: typer.Typer, arguments: Sequence[str]) -> None:
+def run(command: Any, arguments: Sequence[str]) -> None:
     """Run a command and exit with its exit code."""
     try:
-        sys.exit(app(args=list(arguments), prog_name="dare-bench", standalone_mode=False) or 0)
+        sys.exit(command(args=list(arguments), prog_name="dare-bench", standalone_mode=False) or 0)
     except _Error as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()

@@ -33,14 +33,19 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class TaskEntry:
-    """A name: ``kind`` is task, python (a task written as a class), group or tag; ``path`` is its YAML file (None for
+    """A name: ``kind`` is task, python (a task written as a class), group or tag; ``file`` is its YAML file (None for
     a tag); ``members`` are the tasks of a tag; ``origin`` is its source (``lm-eval`` or a folder's name)."""
 
     name: str
     kind: str
-    path: Path | None
+    file: str | None  # a path made for each of many thousands of names would take longer than reading them
     origin: str
     members: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> Path | None:
+        """``file`` as a path."""
+        return None if self.file is None else Path(self.file)
 
 
 def lm_eval_folder() -> Path:
@@ -62,7 +67,7 @@ def _scanned(root: Path) -> dict[str, list[Any]]:
 
 def _entries(root: Path, origin: str, names: dict[str, list[Any]]) -> dict[str, TaskEntry]:
     return {
-        name: TaskEntry(name, kind, root / relative if relative else None, origin, tuple(sorted(members)))
+        name: TaskEntry(name, kind, f"{root}{os.sep}{relative}" if relative else None, origin, tuple(sorted(members)))
         for name, (kind, relative, members) in names.items()
     }
 
@@ -170,19 +175,19 @@ class TaskIndex:
             name, kind, *_ = next(rows, ("", ""))
             if not name:
                 raise DataError(f"--tasks {path}: the file has no task or group key")
-            entries = {name: TaskEntry(name, kind, path.resolve(), str(path))}
+            entries = {name: TaskEntry(name, kind, str(path.resolve()), str(path))}
         self.entries.update(entries)
         return [name for name, entry in entries.items() if entry.kind != "tag"]
 
     def members(self, name: str) -> list[str]:
         """Direct members of a group or tag, as names; tasks written inline in a group's file are left out."""
         entry = self.entries[name]
-        if entry.kind != "group" or entry.path is None:
+        if entry.kind != "group" or entry.file is None:
             return list(entry.members)
         try:
-            return list(_names_in(value_of(self._scanner.keys(str(entry.path)).get("task", ""))))
+            return list(_names_in(value_of(self._scanner.keys(entry.file).get("task", ""))))
         except DataError as error:
-            raise DataError(f"{entry.path}: cannot be read as a task file ({error})") from error
+            raise DataError(f"{entry.file}: cannot be read as a task file ({error})") from error
 
     def refuse_rolling(self, leaves: Iterable[TaskEntry]) -> None:
         """Raise UsageError for a task that a diffusion model cannot answer, before its data are fetched."""
@@ -196,10 +201,10 @@ class TaskIndex:
 
     def _key(self, entry: TaskEntry, name: str) -> str | None:
         """The text of a key in a task's file; None if it has none or cannot be read (lm-eval will report that)."""
-        if entry.path is None or entry.kind != "task":
+        if entry.file is None or entry.kind != "task":
             return None
         try:
-            value = value_of(self._scanner.keys(str(entry.path)).get(name, ""))
+            value = value_of(self._scanner.keys(entry.file).get(name, ""))
         except DataError:
             return None
         return value if isinstance(value, str) else None

@@ -29,6 +29,7 @@ from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.stopping import StoppingPolicy
 from dare_bench.model_adapters.sampling.strategies import Strategy, WrappedStrategy, strategy_of
+from dare_bench.model_adapters.sampling.strategies.first_token import FirstToken
 from dare_bench.model_adapters.sampling.strategies.quota import BlockQuota, Quota
 from dare_bench.model_adapters.scoring.likelihood_laws import Blockwise, LikelihoodLaw, WholeTarget
 from dare_bench.types import Decoding, ModelSpec, Tier
@@ -174,7 +175,10 @@ class Family(ABC):
         """
         chosen = decoding.strategy
         if around is not None and chosen is not None and chosen.edits:
-            raise DecodingError(f"strategy {chosen.name!r} writes over tokens; {self.name} cannot do so with a cache")
+            raise DecodingError(
+                f"strategy {chosen.name!r} writes over tokens; {self.name} cannot do so with a cache, or where a block's "
+                "first token is predicted before the block"
+            )
         ends = {"eos_ids": spec.eos_ids, **(stopping or {})}
         inner = (chosen or strategy).for_model(ends["eos_ids"], block_length)
         return Sampler(
@@ -210,8 +214,10 @@ class Family(ABC):
         if spec.block_length is None:
             attention = AttentionPolicy(predicts_next=self.predicts == "next", cfg_scale=cfg_scale)
             return Sampler(n, n, Quota(), attention=attention)
-        attention = AttentionPolicy(causal=True, cache=CACHES["exact"], cfg_scale=cfg_scale)
-        return Sampler(n, spec.block_length, BlockQuota(), attention=attention)
+        shifted = self.predicts == "next"
+        attention = AttentionPolicy(causal=True, predicts_next=shifted, cache=CACHES["exact"], cfg_scale=cfg_scale)
+        strategy = FirstToken(inner=BlockQuota()) if shifted else BlockQuota()
+        return Sampler(n, spec.block_length, strategy, attention=attention)
 
     def tier(self, sampler: Sampler) -> Tier:
         """The exactness tier of a sampler against the published one of the family."""

@@ -45,7 +45,7 @@ def start_of(request: Request, prompt: int, spec: ModelSpec, sampler: Sampler) -
         raise DecodingError(
             "a given canvas with rng='reference': published random numbers cannot start in the middle; use rng='ours'"
         )
-    _check_step(request.start_step, given, spec, sampler)
+    _check_step(request.start_step, given, prompt, spec, sampler)
     return Start(given, request.start_step, turn)
 
 
@@ -70,7 +70,7 @@ def end_of(request: Request, start: Start, sampler: Sampler) -> int | None:
     return turn
 
 
-def _check_step(step: int, given: list[int], spec: ModelSpec, sampler: Sampler) -> None:
+def _check_step(step: int, given: list[int], prompt: int, spec: ModelSpec, sampler: Sampler) -> None:
     """Raise DecodingError for a step that the block does not have."""
     strategy, length = sampler.strategy, sampler.block_length
     limit = strategy.limit(length, strategy.schedule(length, 0, length))
@@ -83,8 +83,10 @@ def _check_step(step: int, given: list[int], spec: ModelSpec, sampler: Sampler) 
         )
     first = next((i for i, token in enumerate(given) if token == spec.mask_id), len(given))
     attention = sampler.attention
-    if step and attention.predicts_next and attention.cache.approximate and first % length == 0:
+    column = prompt + first - sampler.origin(prompt)
+    if step and attention.predicts_next and (attention.causal or attention.cache.approximate) and column % length == 0:
+        other = "" if attention.causal else " or cache='none'"
         raise DecodingError(
-            f"start_step={step} in a block whose first token is open: with a cache, the first forward of a block "
-            "writes that token; use start_step=0 or cache='none'"
+            f"start_step={step} in a block whose first token is open: the first forward of a block writes that token; use "
+            f"start_step=0{other}"
         )

@@ -3,7 +3,7 @@ the published code gave on it.
 
 Sources: ML-GSAI/LLaDA generate.py and get_log_likelihood.py, NVlabs/Fast-dLLM generate.py (LLaDA and Dream), Dream
 generation_utils.py and its evaluation, SDAR generate.py with the confidence of its own evaluation, LLaDA2.0 and 2.1
-generate. Cases that document defects of the published code are not among them.
+generate, Fast-dLLM v2 modeling.py and eval.py. Cases that document defects of the published code are not among them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dare_bench.types import Generation, Request
 
 PARITY = Path(__file__).parent / "parity"
 FOLDER = PARITY / "llada"
-FAMILIES = ("llada", "llada_moe", "dream", "sdar", "sdar_moe", "llada2", "llada21")
-BLOCK_CAUSAL = ("sdar", "sdar_moe", "llada2", "llada21")
+FAMILIES = ("llada", "llada_moe", "dream", "sdar", "sdar_moe", "llada2", "llada21", "fast_dllm_v2")
+BLOCK_CAUSAL = ("sdar", "sdar_moe", "llada2", "llada21", "fast_dllm_v2")
 
 
 @cache
@@ -60,6 +60,9 @@ def fields(case: dict[str, Any]) -> dict[str, Any]:
     if kind in ("prefix", "dual"):
         args["cache"] = kind
     args.pop("dual_cache", None)
+    if case["sampler"].startswith("fast_dllm_v2"):  # its blocks count from column 0, and the answer ends with the last
+        args["max_new_tokens"] -= len(case["prompt_ids"][0]) % args.get("block_size", 32)
+        args |= {"eos_id": args.get("eos_id", ()), **({"cache": "sub_block"} if args.pop("use_block_cache", 0) else {})}
     if case["name"].startswith("bd3"):  # SDAR's evaluation code names the same strategies otherwise
         del args["remasking"]
         threshold = args.pop("threshold")
@@ -77,7 +80,7 @@ def wanted(case: dict[str, Any], row: int) -> list[int]:
     output, args = case["output_ids"][row], case["args"]
     if not case["sampler"].startswith("llada2"):
         output = output[len(case["prompt_ids"][row]) :]
-    output = output[: args.get("gen_length") or args["max_new_tokens"]]
+    output = output[: args.get("gen_length") or fields(case)["max_new_tokens"]]
     end = through_eos(output, args.get("stopping_criteria_idx") or ())
     return output[:end]
 

@@ -104,6 +104,12 @@ class RowState:
         return max(self.begin, len(self.prompt))
 
     @property
+    def opens_by_state_before(self) -> bool:
+        """Does the next forward predict the block's first token, from the state before it?"""
+        is_first = not self.opened and bool(self.canvas[self.begin] == self.mask_id)
+        return self.sampler.attention.predicts_next and is_first
+
+    @property
     def limit(self) -> int:
         """Maximum number of turns of the current block."""
         return self.sampler.strategy.limit(self.sampler.block_length, self.schedule)
@@ -222,6 +228,7 @@ class BatchState:
         self.carried = any(sampler.reference.count == "carry" for sampler in samplers)
         self.stopped_in_block = [i for i, s in enumerate(samplers) if s.stopping.stop_in_block and s.stopping.eos_ids]
         self.margins = any(sampler.record_margin for sampler in samplers)
+        self.followed = any(row.cache.follows_canvas for row in self.rows)
         self.turns = 0
         self.end_turns = {i: row.end_turn - row.turn for i, row in enumerate(self.rows) if row.end_turn is not None}
         """By row, the turns of this batch after which the row ends."""
@@ -268,6 +275,8 @@ class BatchState:
         A forward that fails leaves canvases and cache unchanged.
         """
         if self.pack is None:
+            if self.followed:
+                self.sync()
             self.pack = self.packer.pack()
             self.copies = GuidedCopies(self.rows, self.pack, self.mask_id, self.device) if self.guided else None
         pack = self.pack
@@ -361,8 +370,9 @@ class BatchState:
 
     def advance(self, positions: OpenPositions, decision: Decision) -> list[int]:
         """Count the step; returns the rows whose block it finished."""
-        rows = len(self.rows)
-        if self.pack is not None and self.pack.fresh:
+        rows, pack = len(self.rows), self.pack
+        assert pack is not None
+        if pack.fresh:
             self.pack = None
             for row in self.rows:  # windows of cached blocks depend on whether a row is at its first forward
                 row.opened = True
@@ -371,7 +381,7 @@ class BatchState:
         self.turn_R += 1
         current_N = torch.where(decision.written_N, decision.token_N, positions.current_N)
         inside_N = (current_N == self.mask_id) & (positions.column_N >= self.begin_R[positions.row_N])
-        masks_R = torch.bincount(positions.row_N[inside_N], minlength=rows)
+        masks_R = torch.bincount(positions.row_N[inside_N], minlength=rows) + pack.masks_outside_R
         changed_R = torch.bincount(positions.row_N[current_N != positions.current_N], minlength=rows)
         full_R = torch.bincount(positions.row_N[positions.masked_N], minlength=rows) == 0
         self.post_steps_R += full_R.long()
@@ -397,7 +407,8 @@ class BatchState:
         return [i for i, turns in self.end_turns.items() if turns <= self.turns]
 
     def _stopped(self, positions: OpenPositions, decision: Decision) -> list[int]:
-        """Rows that have just written an EOS without masks before it (LLaDA2 generate, eos_early_stop)."""
+        """Rows with an EOS without masks before it, which this forward has written (LLaDA2 generate, eos_early_stop)
+        or, with ``stop_when_filled``, an earlier one (Fast-dLLM v2 generate)."""
         stopped = []
         canvases = self.canvas_T.split(self.lengths)
         for i in self.stopped_in_block:
@@ -406,7 +417,8 @@ class BatchState:
             new = decision.token_N[decision.written_N & (positions.row_N == i)].tolist()
             block = canvases[i][row.first_response : row.stop].tolist()
             end = next((k for k, token in enumerate(block) if token in eos_ids), None)
-            if end is not None and eos_ids.intersection(new) and self.mask_id not in block[:end]:
+            is_new = row.sampler.stopping.stop_when_filled or eos_ids.intersection(new)
+            if end is not None and is_new and self.mask_id not in block[:end]:
                 stopped.append(i)
         return stopped
 

@@ -72,6 +72,7 @@ FAST_DLLM_V2 = {
         "small_block_size": 4,
         "temperature": 0.6,
         "cache": "sub_block",
+        "eos_id": [],
     },
 }
 WAYS = {

@@ -26,6 +26,11 @@ from dare_bench.types import ModelSpec
 SMALL_BLOCK_SIZE = 8
 
 
+def _small_block_size(block_length: int) -> int:
+    """The largest divisor of the block length up to the published size."""
+    return max(size for size in range(1, SMALL_BLOCK_SIZE + 1) if block_length % size == 0)
+
+
 class FastDLLMv2Decoding(SamplerFields):
     """Fast-dLLM v2's sampler. ``block_length`` (published as ``block_size``) is the checkpoint's unless given.
 
@@ -38,7 +43,7 @@ class FastDLLMv2Decoding(SamplerFields):
     aliases: ClassVar[dict[str, str]] = {**SamplerFields.aliases, "block_size": "block_length"}
 
     block_length: Count
-    small_block_size: Count = Field(default_factory=lambda fields: min(SMALL_BLOCK_SIZE, fields["block_length"]))
+    small_block_size: Count = Field(default_factory=lambda fields: _small_block_size(fields["block_length"]))
     threshold: Probability = 0.9
     top_p: TopP = 0.95
     cache: Literal["exact", "none", "sub_block"] = "exact"
@@ -88,7 +93,7 @@ class FastDLLMv2(Family):
                 temperature=d.temperature,
                 top_p=d.top_p if d.temperature > 0 else 1.0,
                 confidence_of="kept",
-                greedy_first=True,
+                greedy_first=d.strategy is None,
             ),
             attention=AttentionPolicy(
                 causal=True,

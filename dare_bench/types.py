@@ -230,6 +230,10 @@ class ModelSpec:
     block_length: int | None = None
     """Of block-causal attention; blocks are counted from the first token."""
     predicts: Literal["same", "next"] = "same"
+    routing_block: int | None = None
+    """The columns whose tokens choose experts together (block routing); blocks are multiples of it."""
+    edit_ids: tuple[int, ...] = ()
+    """Of a model that edits: the tokens that delete a token and insert a mask before it (LLaDA2.2)."""
     noise: Literal["absorbing", "uniform"] = "absorbing"
     dtype: str = "float32"
     device: str = "cpu"

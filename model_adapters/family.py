@@ -43,6 +43,8 @@ class SpecialIds:
     eos: tuple[int, ...]
     eot: int | None
     pad: int | None
+    edit: tuple[int, ...] = ()
+    """The tokens that delete a token and insert a mask before it, where the checkpoint has them."""
 
 
 class SamplerFields(Decoding):
@@ -86,6 +88,9 @@ class SamplerFields(Decoding):
             return values
         values["strategy"] = self.strategy.recorded()
         return {name: value for name, value in values.items() if name not in self.own_strategy}
+
+
+EDIT_IDS = ("delete_token_id", "split_token_id")
 
 
 class Family(ABC):
@@ -141,6 +146,7 @@ class Family(ABC):
             eos=tuple(eos) if isinstance(eos, list | tuple) else (eos,),
             eot=special_from_tokenizer(tokenizer, self.eot_text) if self.eot_text else None,
             pad=pad,
+            edit=tuple(token for name in EDIT_IDS if (token := getattr(config, name, None)) is not None),
         )
 
     def defaults(self, spec: ModelSpec) -> dict[str, Any]:
@@ -176,8 +182,8 @@ class Family(ABC):
         chosen = decoding.strategy
         if around is not None and chosen is not None and chosen.edits:
             raise DecodingError(
-                f"strategy {chosen.name!r} writes over tokens; {self.name} cannot do so with a cache, or where a block's "
-                "first token is predicted before the block"
+                f"strategy {chosen.name!r} writes over tokens; {self.name} cannot do so with a cache, or where "
+                "a block's first token is predicted before the block"
             )
         ends = {"eos_ids": spec.eos_ids, **(stopping or {})}
         inner = (chosen or strategy).for_model(ends["eos_ids"], block_length)
@@ -207,7 +213,9 @@ class Family(ABC):
 
     def likelihood_settings(self, fields: Mapping[str, Any], spec: ModelSpec) -> dict[str, Any]:
         """All resolved likelihood settings; raises DecodingError."""
-        return self.likelihood_law(spec).settings(fields, spec)
+        settings = self.likelihood_law(spec).settings(fields, spec)
+        _check_routing(settings.get("block_length"), spec)
+        return settings
 
     def greedy_sampler(self, n: int, spec: ModelSpec, cfg_scale: float = 0.0) -> Sampler:
         """The sampler behind ``is_greedy``, for n tokens: the most confident one at a time, on the family's grid."""
@@ -256,6 +264,7 @@ class Family(ABC):
         except ValidationError as error:
             raise DecodingError(first_error(error)) from error
         self._check_ids(decoding, spec)
+        _check_routing(getattr(decoding, "block_length", None), spec)
         return decoding
 
     def _check_ids(self, decoding: Decoding, spec: ModelSpec) -> None:
@@ -288,6 +297,15 @@ class Family(ABC):
         """The spec with the special ids of one call."""
         assert decoding.mask_id is not None
         return replace(spec, mask_id=decoding.mask_id, eos_ids=decoding.eos_id or (), eot_id=decoding.eot_id)
+
+
+def _check_routing(block_length: int | None, spec: ModelSpec) -> None:
+    """Raise DecodingError for blocks that cut through those whose tokens choose experts together."""
+    if block_length and spec.routing_block and block_length % spec.routing_block:
+        raise DecodingError(
+            f"block_length={block_length} must be a multiple of {spec.routing_block}, the block of tokens that choose "
+            "their experts together (block_size in config.json)"
+        )
 
 
 def special_from_tokenizer(tokenizer: Any | None, text: str) -> int | None:

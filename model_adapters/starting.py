@@ -76,6 +76,11 @@ def _check_step(step: int, given: list[int], prompt: int, spec: ModelSpec, sampl
     limit = strategy.limit(length, strategy.schedule(length, 0, length))
     if step >= max(limit, 1):
         raise DecodingError(f"start_step={step} must be less than the {limit} forwards of a block")
+    if step and strategy.remembers:
+        raise DecodingError(
+            f"start_step={step} with strategy {strategy.name!r}, which remembers earlier states of the block; use "
+            "start_step=0, and the given tokens stay until they are edited"
+        )
     if step and strategy.remasks:
         raise DecodingError(
             f"start_step={step} with strategy {strategy.name!r}: it masks tokens again by the confidence with which "
@@ -87,6 +92,6 @@ def _check_step(step: int, given: list[int], prompt: int, spec: ModelSpec, sampl
     if step and attention.predicts_next and (attention.causal or attention.cache.approximate) and column % length == 0:
         other = "" if attention.causal else " or cache='none'"
         raise DecodingError(
-            f"start_step={step} in a block whose first token is open: the first forward of a block writes that token; use "
-            f"start_step=0{other}"
+            f"start_step={step} in a block whose first token is open: the first forward of a block writes that token; "
+            f"use start_step=0{other}"
         )

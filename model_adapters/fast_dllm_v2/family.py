@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from dare_bench.model_adapters.chatml import CHAT_TEMPLATE
+from dare_bench.model_adapters.family import Family, SamplerFields
 from dare_bench.model_adapters.fast_dllm_v2.likelihood import FastDLLMLaw
 from dare_bench.model_adapters.fast_dllm_v2.network import Fast_dLLM_QwenForCausalLM
-from dare_bench.model_adapters.family import Family, SamplerFields
 from dare_bench.model_adapters.fields import Count, Probability, TopP, divisors
 from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy, SubBlockCache
 from dare_bench.model_adapters.sampling.reference import ReferencePolicy

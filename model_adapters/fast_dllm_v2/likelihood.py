@@ -43,7 +43,9 @@ class FastDLLMLaw(Blockwise):
         if settings["nll_type"] != "first_token" or not in_one_block or total % length == 0:
             return [], 0
         if not spec.eos_ids:
-            raise PromptError("nll_type='first_token' puts an EOS behind the target; this checkpoint has none: give eos_id=")
+            raise PromptError(
+                "nll_type='first_token' puts an EOS behind the target; this checkpoint has none: give eos_id="
+            )
         added = [spec.eos_ids[0], *[spec.mask_id] * (length - total % length - 1)]
         return added, len(added)
 

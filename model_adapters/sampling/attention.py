@@ -68,8 +68,8 @@ class ExactCache(CachePolicy):
 
 @dataclass(frozen=True)
 class SubBlockCache(ExactCache):
-    """Fast-dLLM v2's use_block_cache: the keys and values of the block's other sub-blocks of ``length`` tokens are kept,
-    too, and become stale. They are computed again while the first token of the sub-block is a mask."""
+    """Fast-dLLM v2's use_block_cache: the keys and values of the block's other sub-blocks of ``length`` tokens are
+    kept, too, and become stale. They are computed again while the first token of the sub-block is a mask."""
 
     approximate = follows_canvas = True
 
@@ -222,9 +222,9 @@ class Packer:
             None if editable_T is None else editable_T.to(self.device),
             (column_T > first_T).long().to(self.device),
             fresh=cached is not None and (not cached.steady or any(row.cache.follows_canvas for row in self.rows)),
-            masks_outside_R=torch.tensor([self._masks_outside(*pair) for pair in zip(self.rows, spans, strict=True)]).to(
-                self.device
-            ),
+            masks_outside_R=torch.tensor(
+                [self._masks_outside(*pair) for pair in zip(self.rows, spans, strict=True)]
+            ).to(self.device),
             commits=commits,
         )
 
@@ -246,9 +246,7 @@ class Packer:
         first_R = torch.tensor([row.first_response for row in self.rows])
         return fillable_T, fillable_T & torch.tensor(edits)[row_T] & (column_T >= first_R[row_T])
 
-    def _cached(
-        self, order: Sequence[int], spans: Sequence[tuple[int, int]]
-    ) -> tuple[Cached | None, list[Commit]]:
+    def _cached(self, order: Sequence[int], spans: Sequence[tuple[int, int]]) -> tuple[Cached | None, list[Commit]]:
         """The reads of every row and the writes of those that commit; allocates slots."""
         if self.pool is None or self.store is None or not any(row.cache.used for row in self.rows):
             return None, []
@@ -276,8 +274,8 @@ class Packer:
 
     @staticmethod
     def _slots(pool: PagePool, row: RowState, low: int, high: int) -> tuple[Tensor, list[CachePage]]:
-        """Slots of the columns to write: shared caches commit new pages and may overwrite those of the block, the others
-        overwrite their pages."""
+        """Slots of the columns to write: shared caches commit new pages and may overwrite those of the block, the
+        others overwrite their pages."""
         if row.cache.shared:
             length = row.sampler.block_length
             pages = [pool.take(length) for _ in range(low, row.begin, length)]

@@ -34,8 +34,8 @@ class ReferencePolicy:
 
     ``noise``: Gumbel noise over the window | multinomial over the block | over a sub-block, none for the block's first
     token | over the masked positions | the same after a draw of the written ones. ``count``: the whole schedule | the
-    forwards made | one more for each block and the prefill | one more for a prefill in the middle of a block and for the
-    commit of the last block | the schedule and the positions that its last step leaves.
+    forwards made | one more for each block and the prefill | one more for a prefill in the middle of a block and for
+    the commit of the last block | the schedule and the positions that its last step leaves.
     """
 
     replay: bool = False

@@ -66,6 +66,8 @@ class RowState:
     """Positions due in each forward of the block, as the strategy planned them."""
     scores: Tensor | None = None
     """If the strategy remasks: the score with which each token was written, float64 [L]; inf where it was given."""
+    memory: Any = None
+    """What a strategy that remembers keeps of the block."""
     pages: RowPages = field(default_factory=RowPages)
     """The row's slots in the cache."""
     margin: float = float("inf")
@@ -159,6 +161,8 @@ class RowState:
                 return False
             masked = self.canvas == self.mask_id
             masks, before = int(masked[self.begin : self.stop].sum()), int(masked[self.low : self.begin].sum())
+            if sampler.strategy.remembers:
+                self.memory = sampler.strategy.remember(masked[self.first_response : self.stop].tolist())
             if masks and self.start_step:
                 self._go_on(masks, before)
                 return True
@@ -322,6 +326,7 @@ class BatchState:
             quota_R=self.schedule_RS.gather(1, step_R[:, None])[:, 0],
             begin_R=self.begin_R,
             lengths=self.lengths,
+            memories=[row.memory for row in self.rows],
         )
 
     def write(self, place_N: Tensor, positions: OpenPositions, decision: Decision) -> None:
@@ -393,6 +398,7 @@ class BatchState:
             changed_R=changed_R,
             deterministic_R=self.deterministic_R,
             post_steps_R=self.post_steps_R,
+            ended_R=decision.ended_R,
         )
         done_R = self.kinds[0].strategy.finished(outcome)
         for i, sampler in enumerate(self.kinds[1:], 1):

@@ -38,6 +38,8 @@ class TokenPolicy:
     uncounted: tuple[int, ...] = ()
     """Ids whose logits are -inf after the token is chosen, when its confidence is computed."""
     confidence_float64: bool = False
+    alternatives: int = 0
+    """The number of most probable tokens of each position that the strategy sees."""
     greedy_first: bool = False
     """The first token of a block is the argmax at any temperature."""
 
@@ -68,6 +70,8 @@ class OpenPositions:
     lengths: Sequence[int]
     score_N: Tensor | None = None
     """If a strategy remasks: the score with which a written token was chosen, float64; inf where it was given."""
+    memories: Sequence[Any] = ()
+    """By row, what a strategy that remembers keeps of its block."""
 
     @property
     def rows(self) -> int:
@@ -106,11 +110,14 @@ class Proposal:
     score_N: Tensor
     margin_N: Tensor
     sensitivity: Sensitivity | None = None
+    best_NK: Tensor | None = None
+    """The K most probable tokens of each position, if the policy asks for them."""
 
     def only(self, which: Tensor) -> Proposal:
         """The proposal at the positions ``which``, indices int64."""
         tensors = {name: getattr(self, name)[which] for name in PER_POSITION}
-        return Proposal(**tensors, sensitivity=self.sensitivity and self.sensitivity.only(which))
+        best_NK = None if self.best_NK is None else self.best_NK[which]
+        return Proposal(**tensors, sensitivity=self.sensitivity and self.sensitivity.only(which), best_NK=best_NK)
 
 
 PER_POSITION = ("token_N", "confidence_N", "logprob_N", "score_N", "margin_N")
@@ -142,12 +149,15 @@ def propose(
         part = _propose(logits_NV[cut], policy, score, margins, uniform_N, noise and noise.only(cut))
         if policy.greedy_first and not policy.greedy:
             part = _greedy_first(part, logits_NV[cut], positions.is_first_N[cut], margins)
+        if policy.alternatives:
+            part = replace(part, best_NK=logits_NV[cut].topk(policy.alternatives, -1).indices)
         parts.append(part)
     if len(parts) == 1:
         return parts[0]
     tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in PER_POSITION}
     known = Sensitivity.joined([part.sensitivity for part in parts if part.sensitivity is not None])
-    return Proposal(**tensors, sensitivity=known)
+    best = [part.best_NK for part in parts if part.best_NK is not None]
+    return Proposal(**tensors, sensitivity=known, best_NK=torch.cat(best) if best else None)
 
 
 def _propose(

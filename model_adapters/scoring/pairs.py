@@ -96,7 +96,8 @@ class MaskedCanvas:
     """One masked copy of a pair, or of one of its blocks, as it goes through the network.
 
     ``start`` is the column of its first token, on the grid of ``block_length``, ``slots`` the cached columns before it;
-    ``scored`` are places among its tokens, ``hidden`` the places that the unconditional half of guidance masks. ``key`` is equal for equal work.
+    ``scored`` are places among its tokens, ``hidden`` the places that the unconditional half of guidance masks. ``key``
+    is equal for equal work.
     """
 
     tokens: tuple[int, ...]

@@ -21,7 +21,16 @@ SAMPLERS = [
     for family in golden.FAMILIES
     for case in golden.cases(family)["samplers"]
 ]
-LEAST = {"llada": 61, "llada_moe": 4, "dream": 49, "sdar": 30, "sdar_moe": 30, "llada2": 23, "llada21": 23, "fast_dllm_v2": 55}
+LEAST = {
+    "llada": 61,
+    "llada_moe": 4,
+    "dream": 49,
+    "sdar": 30,
+    "sdar_moe": 30,
+    "llada2": 23,
+    "llada21": 23,
+    "fast_dllm_v2": 55,
+}
 GRIDS = [
     (family, int(name.removeprefix("logits_block")))
     for family in golden.BLOCK_CAUSAL
@@ -143,7 +152,9 @@ def test_experts_and_their_weights(family, monkeypatch):
     assert far(got, want) < 1e-5
     seen = {}
     feed = layer._feed_forward
-    monkeypatch.setattr(layer, "_feed_forward", lambda y_TD: seen.setdefault(y_TD.shape, (y_TD, feed(y_TD)))[1])
+    monkeypatch.setattr(
+        layer, "_feed_forward", lambda y_TD, plan: seen.setdefault(y_TD.shape, (y_TD, feed(y_TD, plan)))[1]
+    )
     golden.model(family).logits(t["input_ids"][0].tolist(), block_length=8)
     ((given_TD, out_TD),) = seen.values()
     assert far(given_TD, x_TD) < TOLERANCE, "what the layer's experts see in a whole forward"

@@ -184,8 +184,8 @@ class LLaDA22(Family):
         missing = [name for name in EDIT_IDS if getattr(decoding, name) is None]
         if missing and getattr(decoding, "strategy", None) is None:
             raise DecodingError(
-                f"config.json names no {missing[0]}, so this checkpoint cannot delete and insert; give {missing[0]}=, or "
-                'open it with family="llada2.1"'
+                f"config.json names no {missing[0]}, so this checkpoint cannot delete and insert; give "
+                f'{missing[0]}=, or open it with family="llada2.1"'
             )
         return decoding
 

@@ -10,6 +10,7 @@ from dare_bench.diffusion.plan import Plan
 from dare_bench.errors import DecodingError
 from dare_bench.loading import load
 from dare_bench.model_adapters.backbone.moe import route
+from dare_bench.types import Request
 
 CASES = [pytest.param(case, id=case["name"]) for case in golden.cases("llada22")["samplers"]]
 
@@ -40,6 +41,17 @@ def test_a_trajectory_holds_every_change(case):
         canvas[event.position] = event.token
         assert (event.op == "remask") == (event.token == 167)
     assert [canvas[i] for i in range(len(answer.tokens))] == answer.tokens
+
+
+def test_the_margin_and_the_bound_of_forwards():
+    case = CASES[0].values[0]
+    model, prompt = golden.model("llada22"), golden.unpadded(case)
+    plain, measured = (model.generate(prompt, margin=margin, **case["args"])[0] for margin in (False, True))
+    assert measured.tokens == plain.tokens and 0 < measured.margin < 1
+    fields = {**case["args"], "max_steps_per_block": 5}
+    request = Request("0", "generate", prompt[0], decoding=fields)
+    (sample,) = model.loaded.generate([request])
+    assert sample.answer.nfe <= model.loaded.forwards(request) == 10
 
 
 def test_rows_do_not_depend_on_their_neighbors():

@@ -94,6 +94,7 @@ class LLaDA22Decoding(SamplerFields):
         {"steps", "threshold", "editing_threshold", "max_post_steps", "max_steps_per_block", *EDIT_IDS}
     )
     id_fields: ClassVar[tuple[str, ...]] = (*SamplerFields.id_fields, *EDIT_IDS)
+    editing: ClassVar[bool] = True
 
     block_length: Count
     steps: Count = Field(default_factory=lambda fields: fields["block_length"])

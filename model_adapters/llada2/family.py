@@ -87,8 +87,8 @@ class LLaDA21Decoding(LLaDA2Decoding):
 
 class LLaDA22Decoding(SamplerFields):
     """LLaDA2.2's sampler. ``steps`` and ``block_length`` as in LLaDA2; ``delete_token_id`` and ``split_token_id`` are
-    the checkpoint's. At a temperature above 0 it is approximate: what replaces a repeated or a last edit is not drawn.
-    """
+    the checkpoint's. It is approximate: a state of a block that repeats is left by a rule and not at random, and at a
+    temperature what replaces a last edit is not drawn."""
 
     own_strategy = frozenset(
         {"steps", "threshold", "editing_threshold", "max_post_steps", "max_steps_per_block", *EDIT_IDS}
@@ -201,7 +201,7 @@ class LLaDA22(Family):
             d.block_length,
             ReferencePolicy(noise="block"),
             early_stop=stops and cut,
-            approximate=d.temperature > 0,
+            approximate=True,  # the published code leaves a repeated state at random
             stopping={"cut_at_eos": cut},
             tokens=TokenPolicy(
                 temperature=d.temperature,

@@ -37,8 +37,8 @@ class Levenshtein(Strategy):
     ``split_id`` for it. The block keeps its length: masks are added at its end, or tokens are lost there. Forward i
     fills at least its share of the masks that the block began with, and as many as were added since. A block ends when
     a forward changes nothing, or after ``max_post_steps`` forwards without such masks, in the last of which nothing is
-    deleted or inserted (LLaDA2.2 at temperature 0; exact, except that a state that repeats is left by the least
-    confident change and not by a random one)."""
+    deleted or inserted (LLaDA2.2; approximate: a state that repeats is left by the least confident change and not by a
+    random one)."""
 
     name = "levenshtein"
     source = "LLaDA2.2 generate, as in FLX-OSS/FluxServe decoders/levenshtein.py"

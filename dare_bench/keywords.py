@@ -180,7 +180,7 @@ class DecodingKeywords(TypedDict, total=False):
     confidence_eos_eot_inf: bool | None
     threshold: float | None
     factor: float | None
-    cache: Literal["none", "prefix", "dual", "exact"] | None
+    cache: Literal["none", "prefix", "dual", "exact", "sub_block"] | None
     confidence_dtype: Literal["float32", "float64"] | None
     alg: Literal["origin", "maskgit_plus", "topk_margin", "entropy", "confidence_threshold"] | None
     alg_temp: float | None
@@ -201,6 +201,11 @@ class DecodingKeywords(TypedDict, total=False):
     editing_threshold: float | None
     max_post_steps: int | None
     num_to_transfer: int | None
+    max_steps_per_block: int | None
+    delete_token_id: int | None
+    split_token_id: int | None
+    small_block_size: int | None
+    block_size: int | None
 
 
 class LikelihoodKeywords(TypedDict, total=False):
@@ -210,7 +215,7 @@ class LikelihoodKeywords(TypedDict, total=False):
     batch_size: int | None
     cfg_scale: float | None
     block_length: int | None
-    nll_type: Literal["mc", "ar_ftb", "ar_btf"] | None
+    nll_type: Literal["mc", "ar_ftb", "ar_btf", "blocks", "first_token"] | None
     log_type: Literal["ftb", "btf", "union"] | None
     sampling_eps: float | None
     classifier_free_guidance: float | None

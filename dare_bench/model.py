@@ -129,7 +129,7 @@ class Model:
                 model is autoregressive; else the reference's draws), ``exact``, ``reference``.
             seed: seeds the published code's draws, for each pair.
             fields: the family's fields by their users' names (``mc_num, batch_size``; LLaDA: ``cfg_scale``; Dream:
-                ``nll_type, log_type, sampling_eps, classifier_free_guidance``; SDAR, LLaDA2: ``block_length``).
+                ``nll_type, log_type, sampling_eps, classifier_free_guidance``; families with blocks: ``block_length``).
                 ``batch_size`` sets the stratification of the draws, not the batch on the device: that is max_rows.
 
         Raises:

@@ -236,6 +236,10 @@ class ModelSpec:
     block_length: int | None = None
     """Of block-causal attention; blocks are counted from the first token."""
     predicts: Literal["same", "next"] = "same"
+    routing_block: int | None = None
+    """The columns whose tokens choose experts together (block routing); blocks are multiples of it."""
+    edit_ids: tuple[int, ...] = ()
+    """Of a model that edits: the tokens that delete a token and insert a mask before it (LLaDA2.2)."""
     noise: Literal["absorbing", "uniform"] = "absorbing"
     dtype: str = "float32"
     device: str = "cpu"
@@ -248,13 +252,6 @@ class ModelSpec:
     engine: str = "native"
     """What computes the answers: ``native`` is this package; others are served engines (docs/engines.md)."""
     engine_version: str | None = None
-
-    @property
-    def mask(self) -> int:
-        """``mask_id`` where the caller needs one; raises TypeError for an autoregressive model."""
-        if self.mask_id is None:
-            raise TypeError(f"{self.family}: an autoregressive model has no mask id")
-        return self.mask_id
 
     @property
     def mask(self) -> int:

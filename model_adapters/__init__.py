@@ -19,9 +19,11 @@ FAMILIES: tuple[tuple[str, str, list[list[str]]], ...] = (
     ("sdar", "sdar:FAMILY", [["sdar", "SDARForCausalLM"], ["sdar_moe", "SDARMoeForCausalLM"]]),
     ("llada2", "llada2:FAMILY", [["llada2_moe", "LLaDA2MoeModelLM"]]),
     ("llada2.1", "llada2:FAMILY_21", []),
+    ("llada2.2", "llada2:FAMILY_22", []),
+    ("fast_dllm_v2", "fast_dllm_v2:FAMILY", [["Fast_dLLM_Qwen", "Fast_dLLM_QwenForCausalLM"]]),
 )
-"""Name, target, and the (model_type, architecture) of published configs; that of LLaDA2.1 equals that of LLaDA2.0, so
-"llada2.1" is opened only by name."""
+"""Name, target, and the (model_type, architecture) of published configs; those of LLaDA2.1 and 2.2 equal that of
+LLaDA2.0, so "llada2.1" and "llada2.2" are opened only by name."""
 
 CAUSAL_ENDINGS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """Ends of the names of transformers' own causal language models; which of them it has, the family's opener checks."""

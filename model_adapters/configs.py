@@ -96,6 +96,11 @@ def _check_routing(name: str, moe: MoE) -> None:
         raise CheckpointError(
             f"{name} config has num_experts_per_tok={moe.top_k}; it must be at most num_experts={moe.experts}"
         )
+    if moe.pool and not moe.top_k <= moe.pool <= moe.experts:
+        raise CheckpointError(
+            f"{name} config has expert_capacity={moe.pool}; it must be at least num_experts_per_tok={moe.top_k} and "
+            f"at most num_experts={moe.experts}"
+        )
     eligible = moe.experts // moe.groups * moe.top_groups
     if moe.top_k > eligible:
         raise CheckpointError(

@@ -22,6 +22,7 @@ from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.stopping import StoppingPolicy
 from dare_bench.model_adapters.sampling.strategies import Strategy, WrappedStrategy, strategy_of
+from dare_bench.model_adapters.sampling.strategies.first_token import FirstToken
 from dare_bench.model_adapters.sampling.strategies.quota import BlockQuota, Quota
 from dare_bench.model_adapters.scoring.likelihood_laws import Blockwise, LikelihoodLaw, WholeTarget
 from dare_bench.types import Decoding, ModelSpec, Tier
@@ -35,6 +36,8 @@ class SpecialIds:
     eos: tuple[int, ...]
     eot: int | None
     pad: int | None
+    edit: tuple[int, ...] = ()
+    """The tokens that delete a token and insert a mask before it, where the checkpoint has them."""
 
 
 class SamplerFields(Decoding):
@@ -78,6 +81,9 @@ class SamplerFields(Decoding):
             return values
         values["strategy"] = self.strategy.recorded()
         return {name: value for name, value in values.items() if name not in self.own_strategy}
+
+
+EDIT_IDS = ("delete_token_id", "split_token_id")
 
 
 class Family(ABC):
@@ -133,6 +139,7 @@ class Family(ABC):
             eos=tuple(eos) if isinstance(eos, list | tuple) else (eos,),
             eot=special_from_tokenizer(tokenizer, self.eot_text) if self.eot_text else None,
             pad=pad,
+            edit=tuple(token for name in EDIT_IDS if (token := getattr(config, name, None)) is not None),
         )
 
     def defaults(self, spec: ModelSpec) -> dict[str, Any]:
@@ -167,7 +174,10 @@ class Family(ABC):
         """
         chosen = decoding.strategy
         if around is not None and chosen is not None and chosen.edits:
-            raise DecodingError(f"strategy {chosen.name!r} writes over tokens; {self.name} cannot do so with a cache")
+            raise DecodingError(
+                f"strategy {chosen.name!r} writes over tokens; {self.name} cannot do so with a cache, or where "
+                "a block's first token is predicted before the block"
+            )
         ends = {"eos_ids": spec.eos_ids, **(stopping or {})}
         inner = (chosen or strategy).for_model(ends["eos_ids"], block_length)
         return Sampler(
@@ -196,15 +206,19 @@ class Family(ABC):
 
     def likelihood_settings(self, fields: Mapping[str, Any], spec: ModelSpec) -> dict[str, Any]:
         """All resolved likelihood settings; raises DecodingError."""
-        return self.likelihood_law(spec).settings(fields, spec)
+        settings = self.likelihood_law(spec).settings(fields, spec)
+        _check_routing(settings.get("block_length"), spec)
+        return settings
 
     def greedy_sampler(self, n: int, spec: ModelSpec, cfg_scale: float = 0.0) -> Sampler:
         """The sampler behind ``is_greedy``, for n tokens: the most confident one at a time, on the family's grid."""
         if spec.block_length is None:
             attention = AttentionPolicy(predicts_next=self.predicts == "next", cfg_scale=cfg_scale)
             return Sampler(n, n, Quota(), attention=attention)
-        attention = AttentionPolicy(causal=True, cache=CACHES["exact"], cfg_scale=cfg_scale)
-        return Sampler(n, spec.block_length, BlockQuota(), attention=attention)
+        shifted = self.predicts == "next"
+        attention = AttentionPolicy(causal=True, predicts_next=shifted, cache=CACHES["exact"], cfg_scale=cfg_scale)
+        strategy = FirstToken(inner=BlockQuota()) if shifted else BlockQuota()
+        return Sampler(n, spec.block_length, strategy, attention=attention)
 
     def tier(self, sampler: Sampler) -> Tier:
         """The exactness tier of a sampler against the published one of the family."""
@@ -218,12 +232,23 @@ class Family(ABC):
         Raises:
             DecodingError: a field that the family does not have, or an invalid value.
         """
-        return resolve_fields(self.decoding, fields, spec, self.defaults(spec))
+        decoding = resolve_fields(self.decoding, fields, spec, self.defaults(spec))
+        _check_routing(getattr(decoding, "block_length", None), spec)
+        return decoding
 
     def with_ids(self, spec: ModelSpec, decoding: Decoding) -> ModelSpec:
         """The spec with the special ids of one call."""
         assert decoding.mask_id is not None
         return replace(spec, mask_id=decoding.mask_id, eos_ids=decoding.eos_id or (), eot_id=decoding.eot_id)
+
+
+def _check_routing(block_length: int | None, spec: ModelSpec) -> None:
+    """Raise DecodingError for blocks that cut through those whose tokens choose experts together."""
+    if block_length and spec.routing_block and block_length % spec.routing_block:
+        raise DecodingError(
+            f"block_length={block_length} must be a multiple of {spec.routing_block}, the block of tokens that choose "
+            "their experts together (block_size in config.json)"
+        )
 
 
 def special_from_tokenizer(tokenizer: Any | None, text: str) -> int | None:

@@ -110,6 +110,8 @@ def open_native(
         eos_ids=ids.eos if eos_id is None else given_eos,
         eot_id=eot_id if eot_id is not None else ids.eot,
         pad_id=ids.pad,
+        routing_block=arch.moe.pool_block if arch.moe is not None and arch.moe.pool else None,
+        edit_ids=ids.edit,
         vocab_size=arch.vocab,
         context_limit=int(config.max_position_embeddings),
         attention="bidirectional" if arch.block_length is None else "block-causal",
@@ -142,7 +144,8 @@ def check_ids(spec: ModelSpec, path: Path) -> None:
     if spec.pad_id is not None and as_id(spec.pad_id) is None:
         raise CheckpointError(f"{path}: pad_token_id={one_line(spec.pad_id)} is no token id; it must be one, or null")
     mask = () if spec.mask_id is None else (spec.mask_id,)
-    for name, ids in (("mask_id", mask), ("eos_id", spec.eos_ids), ("eot_id", eot)):
+    named = (("mask_id", mask), ("eos_id", spec.eos_ids), ("eot_id", eot), ("edit ids", spec.edit_ids))
+    for name, ids in named:
         for token in ids:
             if as_id(token) is None:
                 raise CheckpointError(f"{path}: {name}={one_line(token)} is no token id; give {name}=")

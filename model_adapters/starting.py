@@ -45,7 +45,7 @@ def start_of(request: Request, prompt: int, spec: ModelSpec, sampler: Sampler) -
         raise DecodingError(
             "a given canvas with rng='reference': published random numbers cannot start in the middle; use rng='ours'"
         )
-    _check_step(request.start_step, given, spec, sampler)
+    _check_step(request.start_step, given, prompt, spec, sampler)
     return Start(given, request.start_step, turn)
 
 
@@ -70,12 +70,17 @@ def end_of(request: Request, start: Start, sampler: Sampler) -> int | None:
     return turn
 
 
-def _check_step(step: int, given: list[int], spec: ModelSpec, sampler: Sampler) -> None:
+def _check_step(step: int, given: list[int], prompt: int, spec: ModelSpec, sampler: Sampler) -> None:
     """Raise DecodingError for a step that the block does not have."""
     strategy, length = sampler.strategy, sampler.block_length
     limit = strategy.limit(length, strategy.schedule(length, 0, length))
     if step >= max(limit, 1):
         raise DecodingError(f"start_step={step} must be less than the {limit} forwards of a block")
+    if step and strategy.remembers:
+        raise DecodingError(
+            f"start_step={step} with strategy {strategy.name!r}, which remembers earlier states of the block; use "
+            "start_step=0, and the given tokens stay until they are edited"
+        )
     if step and strategy.remasks:
         raise DecodingError(
             f"start_step={step} with strategy {strategy.name!r}: it masks tokens again by the confidence with which "
@@ -83,8 +88,10 @@ def _check_step(step: int, given: list[int], spec: ModelSpec, sampler: Sampler) 
         )
     first = next((i for i, token in enumerate(given) if token == spec.mask_id), len(given))
     attention = sampler.attention
-    if step and attention.predicts_next and attention.cache.approximate and first % length == 0:
+    column = prompt + first - sampler.origin(prompt)
+    if step and attention.predicts_next and (attention.causal or attention.cache.approximate) and column % length == 0:
+        other = "" if attention.causal else " or cache='none'"
         raise DecodingError(
-            f"start_step={step} in a block whose first token is open: with a cache, the first forward of a block "
-            "writes that token; use start_step=0 or cache='none'"
+            f"start_step={step} in a block whose first token is open: the first forward of a block writes that token; "
+            f"use start_step=0{other}"
         )

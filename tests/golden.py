@@ -3,13 +3,16 @@ the published code gave on it.
 
 Sources: ML-GSAI/LLaDA generate.py and get_log_likelihood.py, NVlabs/Fast-dLLM generate.py (LLaDA and Dream), Dream
 generation_utils.py and its evaluation, SDAR generate.py with the confidence of its own evaluation, LLaDA2.0 and 2.1
-generate. Cases that document defects of the published code are not among them.
+generate, Fast-dLLM v2 modeling.py and eval.py. Cases that document defects of the published code are not among them.
 """
 
 from __future__ import annotations
 
+import atexit
 import gzip
 import json
+import shutil
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,8 +27,8 @@ from dare_bench.types import Generation, Request
 
 PARITY = Path(__file__).parent / "parity"
 FOLDER = PARITY / "llada"
-FAMILIES = ("llada", "llada_moe", "dream", "sdar", "sdar_moe", "llada2", "llada21")
-BLOCK_CAUSAL = ("sdar", "sdar_moe", "llada2", "llada21")
+FAMILIES = ("llada", "llada_moe", "dream", "sdar", "sdar_moe", "llada2", "llada21", "fast_dllm_v2")
+BLOCK_CAUSAL = ("sdar", "sdar_moe", "llada2", "llada21", "fast_dllm_v2")
 
 
 @cache
@@ -44,7 +47,20 @@ def model(family: str = "llada") -> Model:
     """Opened once a process: nothing in the tests changes its weights."""
     meta = cases(family)["meta"]
     ids = {k: meta[k] for k in ("mask_id", "eos_id", "eot_id") if k in meta}
+    if family == "llada22":
+        return load(with_weights(family, "llada21"), device="cpu", dtype="float32", family="llada2.2", **ids)
     return load(PARITY / family, device="cpu", dtype="float32", **ids)
+
+
+@cache
+def with_weights(family: str, source: str) -> Path:
+    """A folder of this family's configuration and another one's weights, which have the same names and shapes."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{family}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name in ("config.json", "generation_config.json"):
+        shutil.copyfile(PARITY / family / name, folder / name)
+    (folder / "model.safetensors").symlink_to(PARITY / source / "model.safetensors")
+    return folder
 
 
 def unpadded(case: dict[str, Any]) -> list[list[int]]:
@@ -60,6 +76,9 @@ def fields(case: dict[str, Any]) -> dict[str, Any]:
     if kind in ("prefix", "dual"):
         args["cache"] = kind
     args.pop("dual_cache", None)
+    if case["sampler"].startswith("fast_dllm_v2"):  # its blocks count from column 0, and the answer ends with the last
+        args["max_new_tokens"] -= len(case["prompt_ids"][0]) % args.get("block_size", 32)
+        args |= {"eos_id": args.get("eos_id", ()), **({"cache": "sub_block"} if args.pop("use_block_cache", 0) else {})}
     if case["name"].startswith("bd3"):  # SDAR's evaluation code names the same strategies otherwise
         del args["remasking"]
         threshold = args.pop("threshold")
@@ -77,7 +96,7 @@ def wanted(case: dict[str, Any], row: int) -> list[int]:
     output, args = case["output_ids"][row], case["args"]
     if not case["sampler"].startswith("llada2"):
         output = output[len(case["prompt_ids"][row]) :]
-    output = output[: args.get("gen_length") or args["max_new_tokens"]]
+    output = output[: args.get("gen_length") or fields(case)["max_new_tokens"]]
     end = through_eos(output, args.get("stopping_criteria_idx") or ())
     return output[:end]
 

@@ -53,6 +53,13 @@ def dream_keys(c):
     return result
 
 
+def fast_dllm_v2_keys(c):
+    result = dream_keys(c)
+    if c["tie_word_embeddings"]:
+        del result["lm_head.weight"]
+    return result
+
+
 def sdar_keys(c):
     result, d, moe = around(c), c["hidden_size"], c["model_type"] == "sdar_moe"
     for i in range(c["num_hidden_layers"]):
@@ -106,6 +113,7 @@ KEYS = {
     "sdar_moe": sdar_keys,
     "llada_moe": llada_moe_keys,
     "llada2": llada2_keys,
+    "fast_dllm_v2": fast_dllm_v2_keys,
 }
 LAYOUTS = {
     "dream": {},
@@ -113,6 +121,8 @@ LAYOUTS = {
     "sdar_moe": {},
     "llada_moe": {},
     "llada2": {},
+    "fast_dllm_v2": {},
+    "fast_dllm_v2, tied": {"tie_word_embeddings": True},
     "sdar_moe, some layers dense": {"num_hidden_layers": 3, "mlp_only_layers": [0], "decoder_sparse_step": 1},
     "llada_moe, shared expert and bias": {
         "moe_layer_freq": [0, 1],

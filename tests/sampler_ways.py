@@ -60,6 +60,21 @@ LLADA2 = {
         "temperature": 0.6,
     },
 }
+FAST_DLLM_V2 = {
+    "one a step": {"gen_length": 12, "block_length": 8, "threshold": 1.0, "small_block_size": 4},
+    "threshold": {"gen_length": 12, "block_length": 8, "threshold": 0.4, "small_block_size": 4},
+    "block 32": {"gen_length": 16, "threshold": 0.4},
+    "top-p": {"gen_length": 12, "block_length": 8, "threshold": 0.5, "small_block_size": 2, "temperature": 0.7},
+    "sub_block": {
+        "gen_length": 12,
+        "block_length": 8,
+        "threshold": 0.4,
+        "small_block_size": 4,
+        "temperature": 0.6,
+        "cache": "sub_block",
+        "eos_id": [],
+    },
+}
 WAYS = {
     "llada": LLADA,
     "llada_moe": {way: LLADA[way] for way in ("low_confidence", "temperature", "dual")},
@@ -67,6 +82,7 @@ WAYS = {
     "sdar": SDAR,
     "sdar_moe": {way: SDAR[way] for way in SDAR if way.startswith(("low_confidence_dynamic 4", "entropy_bounded 6"))},
     "llada2": LLADA2,
+    "fast_dllm_v2": FAST_DLLM_V2,
     "llada21": {way: LLADA2[way] for way in ("eos_early_stop", "editing at temperature")},
 }
 

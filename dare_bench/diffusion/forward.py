@@ -58,7 +58,7 @@ def inputs(looks: Looks, spec: ModelSpec, block_length: int | None = None) -> In
     """The input of the network of ``spec``; ``block_length`` overrides the model's own."""
     block_length = spec.block_length if block_length is None else block_length
     if block_length is not None:
-        return two_copies(looks, block_length)
+        return two_copies(looks, block_length, spec.predicts == "next")
     at_N = predicted_from(looks.batch, looks.at_N) if spec.predicts == "next" else looks.at_N
     return Inputs(looks.seen_T, looks.batch.column_T, Plan(looks.batch.lengths), at_N, looks.target_N)
 
@@ -72,9 +72,14 @@ def predicted_from(batch: Batch, at_N: Tensor) -> Tensor:
     return at_N - (batch.column_T[at_N] > 0).long()
 
 
-def two_copies(looks: Looks, block_length: int) -> Inputs:
-    """The input of block diffusion: each look as [seen | clean]; tokens are hidden and scored in the first copy."""
+def two_copies(looks: Looks, block_length: int, shifted: bool = False) -> Inputs:
+    """The input of block diffusion: each look as [seen | clean]; tokens are hidden and scored in the first copy.
+
+    With a ``shifted`` head, a block's first token is predicted by the last state of the seen block before it, as in
+    Fast-dLLM v2's training (modeling.py, arXiv 2509.26328); in decoding, that block is clean.
+    """
     batch = looks.batch
+    at_N = predicted_from(batch, looks.at_N) if shifted else looks.at_N
     length_R = torch.tensor(batch.lengths)
     before_T = (length_R.cumsum(0) - length_R)[batch.row_T]  # the clean copies of earlier looks
     seen_T = torch.arange(len(looks.seen_T)) + before_T
@@ -82,4 +87,4 @@ def two_copies(looks: Looks, block_length: int) -> Inputs:
     tokens_U[seen_T] = looks.seen_T
     tokens_U[seen_T + length_R[batch.row_T]] = batch.tokens_T
     plan = Plan(tuple(2 * n for n in batch.lengths), block_length, copies=2)
-    return Inputs(tokens_U, plan.positions(), plan, seen_T[looks.at_N], looks.target_N)
+    return Inputs(tokens_U, plan.positions(), plan, seen_T[at_N], looks.target_N)

@@ -91,6 +91,7 @@ class Plan:
     sequence: SequenceGroup | None = field(default=None, compare=False)
     groups: tuple[Group, ...] = field(init=False)
     _views: dict[torch.device, list[View]] = field(init=False, compare=False, repr=False, default_factory=dict)
+    _blocks: dict[tuple[int, torch.device], Tensor] = field(init=False, compare=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.sequence is not None and self.cached is not None:
@@ -119,6 +120,16 @@ class Plan:
             return positions
         length_R = torch.tensor(self.lengths, device=device)
         return positions + torch.tensor(self.starts, device=device).repeat_interleave(length_R)
+
+    def blocks(self, length: int, device: torch.device) -> Tensor:
+        """The number of each token's block of ``length`` columns; those of rows and copies are different: int64 [T],
+        computed once for all layers."""
+        if (length, device) not in self._blocks:
+            half_R = torch.tensor(self.lengths) // self.copies
+            part_T = torch.arange(len(half_R) * self.copies).repeat_interleave(half_R.repeat_interleave(self.copies))
+            pair_T2 = torch.stack([part_T, self.positions() // length], dim=1)
+            self._blocks[length, device] = pair_T2.unique(dim=0, return_inverse=True)[1].to(device)
+        return self._blocks[length, device]
 
     def views(self, device: torch.device) -> list[View]:
         """The groups with their masks and reads, computed once for all layers."""

@@ -64,6 +64,8 @@ class MoE:
     bias: ``choice``: a stored bias decides which experts, the weights are without it (LLaDA2); ``weight``: the biased
         values are the weights too (LLaDA-MoE).
     groups, top_groups: only experts of the best groups may be chosen; a group is as good as its two best experts.
+    pool, pool_block: only ``pool`` experts may be chosen in a block of ``pool_block`` columns: those with the highest
+        value at any of its tokens (LLaDA2.2's block routing); 0: any.
     """
 
     layers: tuple[bool, ...]
@@ -77,6 +79,8 @@ class MoE:
     bias: Literal["none", "choice", "weight"] = "none"
     groups: int = 1
     top_groups: int = 1
+    pool: int = 0
+    pool_block: int = 0
     float32: bool = False
     """Router and weighted sum in float32 also in a bfloat16 model."""
 

@@ -145,7 +145,7 @@ class Layer(nn.Module):
         q = rotate(q, cos, sin, self.arch.rope_in_float32)
         mixed = attend(q, k, v, plan, queries, self.index)
         x_TD = x_TD + self.part("o")(mixed.reshape(x_TD.shape[0], -1))
-        return x_TD + self._feed_forward(self.part("ff_norm")(x_TD))
+        return x_TD + self._feed_forward(self.part("ff_norm")(x_TD), plan)
 
     def _project(self, y_TD: Tensor, keep_N: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [N or T, H, C], keys and values [T, K, C], normed and clipped where the family does so."""
@@ -165,11 +165,12 @@ class Layer(nn.Module):
             q, k, v = (x.clamp(-a.clip_qkv, a.clip_qkv) for x in (q, k, v))
         return q, k, v
 
-    def _feed_forward(self, y_TD: Tensor) -> Tensor:
+    def _feed_forward(self, y_TD: Tensor, plan: Plan) -> Tensor:
         if self.moe is None:
             return self._swiglu(y_TD, "gate", "up", "down")
         bias = self.part("expert_bias") if self.moe.bias != "none" else None
-        expert_TK, weight_TK = route(self.part("router")(y_TD), bias, self.moe, y_TD.dtype)
+        block_T = plan.blocks(self.moe.pool_block, y_TD.device) if self.moe.pool else None
+        expert_TK, weight_TK = route(self.part("router")(y_TD), bias, self.moe, y_TD.dtype, block_T)
         out_TD = self.part("experts")(y_TD, expert_TK, weight_TK)
         if self.moe.shared_width:
             out_TD = out_TD + self._swiglu(y_TD, "shared_gate", "shared_up", "shared_down")

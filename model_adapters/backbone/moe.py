@@ -108,15 +108,20 @@ def _each(x_SD: Tensor, weight_EMD: Tensor, ends_E: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def route(raw_TE: Tensor, bias_E: Tensor | None, moe: MoE, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def route(
+    raw_TE: Tensor, bias_E: Tensor | None, moe: MoE, dtype: torch.dtype, block_T: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Each token's experts [T, K] and their weights [T, K] from the router's values; weights in ``dtype``, the model's,
-    unless the family has weights in float32.
+    unless the family has weights in float32. ``block_T`` numbers the blocks whose tokens share a pool of experts.
 
-    Sources: Qwen3MoeTopKRouter (softmax), LLaDA2MoeGate of inclusionAI/LLaDA2.0-mini (sigmoid, groups, bias).
+    Sources: Qwen3MoeTopKRouter (softmax), LLaDA2MoeGate of inclusionAI/LLaDA2.0-mini (sigmoid, groups, bias), its block
+    routing in LLaDA2.2-flash as described in sgl-project/sglang pull request 31768.
     """
     value_TE = raw_TE.softmax(-1) if moe.score == "softmax" else raw_TE.sigmoid()
     rank_TE = value_TE if bias_E is None else value_TE + bias_E.float()
-    if moe.groups > 1:
+    if block_T is not None:
+        rank_TE = _in_pools(rank_TE, block_T, moe.pool)
+    elif moe.groups > 1:
         rank_TE = _best_groups(rank_TE, moe)
     expert_TK = rank_TE.topk(moe.top_k, dim=-1).indices
     weight_TK = (rank_TE if moe.bias == "weight" else value_TE).gather(1, expert_TK)
@@ -124,6 +129,16 @@ def route(raw_TE: Tensor, bias_E: Tensor | None, moe: MoE, dtype: torch.dtype) -
         weight_TK = weight_TK / (weight_TK.sum(-1, keepdim=True) + 1e-20)
     weight_TK = weight_TK * moe.scale
     return expert_TK, weight_TK if moe.float32 else weight_TK.to(dtype)
+
+
+def _in_pools(rank_TE: Tensor, block_T: Tensor, pool: int) -> Tensor:
+    """-inf outside the ``pool`` experts of each block with the highest value at any of its tokens."""
+    blocks = int(block_T.max()) + 1 if len(block_T) else 0
+    best_BE = rank_TE.new_full((blocks, rank_TE.shape[1]), float("-inf"))
+    best_BE.scatter_reduce_(0, block_T[:, None].expand_as(rank_TE), rank_TE, "amax")
+    keep_BE = torch.zeros_like(best_BE, dtype=torch.bool)
+    keep_BE.scatter_(1, best_BE.topk(pool, dim=-1).indices, True)
+    return rank_TE.masked_fill(~keep_BE[block_T], float("-inf"))
 
 
 def _best_groups(rank_TE: Tensor, moe: MoE) -> Tensor:

@@ -119,7 +119,9 @@ class DiffusionNetwork(PreTrainedModel):
         cos, sin = rotary(positions_T, a.rotated, a.rope_theta)
         layers = self.at(a.names.layers)
         # Without any token, every layer is computed in full, so that all parameters get a gradient, if only zero.
-        few = logits_at is not None and 0 < len(logits_at) <= len(tokens_T) - SELECT_FROM and plan.sequence is None
+        whole = a.moe is not None and a.moe.pool > 0  # the experts of a block are chosen by all of its tokens
+        few = not whole and logits_at is not None and 0 < len(logits_at) <= len(tokens_T) - SELECT_FROM
+        few = few and plan.sequence is None
         queries = select_queries(plan, logits_at) if few and logits_at is not None else None
         for i, layer in enumerate(layers):
             last = few and i == len(layers) - 1

@@ -70,8 +70,10 @@ class DreamLaw(LikelihoodLaw):
                 "log_type='union' scores everything: use ftb or btf, or leave it at 1"
             )
 
-    def ending(self, target: Sequence[int], requested: str, text: bool, spec: ModelSpec) -> tuple[list[int], int]:
-        if not text and requested != "auto":
+    def ending(
+        self, context: int, target: Sequence[int], settings: Mapping[str, Any], text: bool, spec: ModelSpec
+    ) -> tuple[list[int], int]:
+        if not text and settings["estimator"] != "auto":
             return [], 0
         if not text and target[-1] in spec.eos_ids:
             return [], 1

@@ -9,9 +9,9 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from dare_bench.model_adapters.chatml import CHAT_TEMPLATE
 from dare_bench.model_adapters.dream.estimators import DreamLaw
 from dare_bench.model_adapters.dream.network import DreamModel
-from dare_bench.model_adapters.dream.template import CHAT_TEMPLATE
 from dare_bench.model_adapters.family import Family, SamplerFields
 from dare_bench.model_adapters.fields import Count, NaturalNumber, Probability, TopP, divides, divisors, steps_fit
 from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy

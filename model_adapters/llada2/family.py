@@ -1,16 +1,19 @@
-"""LLaDA2.0 and 2.1: decoding fields by the names of their generate, special ids, chat template.
+"""LLaDA2.0, 2.1 and 2.2: decoding fields by the names of their generate, special ids, chat template.
 
-Both have one configuration and one network. 2.1 also edits: it replaces tokens it has written (token-to-token). Editing
-is on in the family ``llada2.1``, or when an editing field is given.
+2.0 and 2.1 have one configuration and one network. 2.1 also edits: it replaces tokens it has written (token-to-token).
+Editing is on in the family ``llada2.1``, or when an editing field is given. 2.2 has another router, and also deletes
+tokens and inserts masks in the family ``llada2.2``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dare_bench.model_adapters.family import Family, SamplerFields
+from dare_bench.errors import DecodingError
+from dare_bench.model_adapters.family import EDIT_IDS, Family, SamplerFields
 from dare_bench.model_adapters.fields import Count, NaturalNumber, Probability, TopP
 from dare_bench.model_adapters.llada2.network import LLaDA2MoeModelLM
 from dare_bench.model_adapters.llada2.template import CHAT_TEMPLATE
@@ -20,8 +23,9 @@ from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.strategies import Strategy
 from dare_bench.model_adapters.sampling.strategies.dynamic import Dynamic
 from dare_bench.model_adapters.sampling.strategies.edit import Edit
+from dare_bench.model_adapters.sampling.strategies.levenshtein import ALTERNATIVES, Levenshtein
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
-from dare_bench.types import ModelSpec
+from dare_bench.types import Decoding, ModelSpec
 
 EDITING = {"editing_threshold": 0.9, "max_post_steps": 16, "num_to_transfer": 1}
 """The fields of editing, and their defaults where it is on."""
@@ -81,6 +85,31 @@ class LLaDA21Decoding(LLaDA2Decoding):
     edits = True
 
 
+class LLaDA22Decoding(SamplerFields):
+    """LLaDA2.2's sampler. ``steps`` and ``block_length`` as in LLaDA2; ``delete_token_id`` and ``split_token_id`` are
+    the checkpoint's. It is approximate: a state of a block that repeats is left by a rule and not at random, and at a
+    temperature what replaces a last edit is not drawn."""
+
+    own_strategy = frozenset(
+        {"steps", "threshold", "editing_threshold", "max_post_steps", "max_steps_per_block", *EDIT_IDS}
+    )
+    id_fields: ClassVar[tuple[str, ...]] = (*SamplerFields.id_fields, *EDIT_IDS)
+    editing: ClassVar[bool] = True
+
+    block_length: Count
+    steps: Count = Field(default_factory=lambda fields: fields["block_length"])
+    threshold: Probability = 0.5
+    editing_threshold: Probability = 0.0
+    max_post_steps: NaturalNumber = 16
+    max_steps_per_block: Count = Field(default=1000, ge=2)
+    delete_token_id: NaturalNumber | None = None
+    split_token_id: NaturalNumber | None = None
+    top_p: TopP | None = None
+    top_k: NaturalNumber | None = None
+    eos_early_stop: bool = False
+    cache: Literal["exact", "none"] = "exact"
+
+
 class LLaDA2(Family):
     """inclusionAI/LLaDA2.0-mini, -flash, their CAP versions; LLaDA2.1-mini and -flash with editing fields."""
 
@@ -137,5 +166,68 @@ class LLaDA21(LLaDA2):
     decoding = LLaDA21Decoding
 
 
+class LLaDA22(Family):
+    """inclusionAI/LLaDA2.2-mini and -flash opened with ``family="llada2.2"``: tokens are also deleted and inserted."""
+
+    name = "llada2.2"
+    sft = LLaDA2.sft
+    network = LLaDA2MoeModelLM
+    decoding = LLaDA22Decoding
+    chat_template = CHAT_TEMPLATE
+    mask_texts = LLaDA2.mask_texts
+    eos_from_generation = True
+
+    def defaults(self, spec: ModelSpec) -> dict[str, Any]:
+        return {"block_length": spec.block_length, **dict(zip(EDIT_IDS, spec.edit_ids, strict=False))}
+
+    def resolve(self, fields: Mapping[str, Any], spec: ModelSpec) -> Decoding:
+        decoding = super().resolve(fields, spec)
+        missing = [name for name in EDIT_IDS if getattr(decoding, name) is None]
+        if missing and getattr(decoding, "strategy", None) is None:
+            raise DecodingError(
+                f"config.json names no {missing[0]}, so this checkpoint cannot delete and insert; give "
+                f'{missing[0]}=, or open it with family="llada2.1"'
+            )
+        return decoding
+
+    def sampler(self, decoding: LLaDA22Decoding, spec: ModelSpec) -> Sampler:
+        d = decoding
+        cut = d.text_after_eos == "cut"
+        stops = d.eos_early_stop if d.early_stop is None else d.early_stop
+        return self.compose(
+            d,
+            spec,
+            d.strategy or self._strategy(d, spec),
+            d.block_length,
+            ReferencePolicy(noise="block"),
+            early_stop=stops and cut,
+            approximate=True,  # the published code leaves a repeated state at random
+            stopping={"cut_at_eos": cut},
+            tokens=TokenPolicy(
+                temperature=d.temperature,
+                top_k=(d.top_k or 0) if d.temperature > 0 else 0,
+                top_p=1.0 if d.top_p is None or d.temperature == 0 else d.top_p,
+                confidence_of="kept",
+                alternatives=ALTERNATIVES,
+            ),
+            attention=AttentionPolicy(causal=True, cache=CACHES[d.cache]),
+        )
+
+    @staticmethod
+    def _strategy(d: LLaDA22Decoding, spec: ModelSpec) -> Strategy:
+        assert d.delete_token_id is not None and d.split_token_id is not None
+        return Levenshtein(
+            steps=d.steps,
+            threshold=d.threshold,
+            edit_threshold=d.editing_threshold,
+            max_post_steps=d.max_post_steps,
+            max_steps=d.max_steps_per_block,
+            mask_id=spec.mask_id,
+            delete_id=d.delete_token_id,
+            split_id=d.split_token_id,
+        )
+
+
 FAMILY = LLaDA2()
 FAMILY_21 = LLaDA21()
+FAMILY_22 = LLaDA22()

@@ -1,6 +1,8 @@
 """LLaDA2.x's published configuration and weight names over the shared backbone.
 
-Facts: inclusionAI/LLaDA2.0-mini and LLaDA2.1-mini config.json (equal) and the key names of their shards.
+Facts: inclusionAI/LLaDA2.0-mini and LLaDA2.1-mini config.json (equal) and the key names of their shards; LLaDA2.2-flash
+has the same names, and ``expert_capacity`` experts for a block of ``block_size`` instead of groups (sgl-project/sglang
+pull request 31768, FLX-OSS/FluxServe dev-notes on LLaDA2.2).
 """
 
 from __future__ import annotations
@@ -83,6 +85,7 @@ class LLaDA2MoeConfig(StandardConfig):
     routed_scaling_factor: Positive = 2.5
     moe_router_enable_expert_bias: bool = True
     block_size: Count | None = None
+    expert_capacity: Natural | None = None
 
 
 class LLaDA2MoeModelLM(DiffusionNetwork):
@@ -109,8 +112,10 @@ class LLaDA2MoeModelLM(DiffusionNetwork):
                 renormalise=True,
                 scale=config.routed_scaling_factor,
                 bias="choice" if config.moe_router_enable_expert_bias else "none",
-                groups=config.n_group or 1,
-                top_groups=config.topk_group or 1,
+                groups=1 if config.expert_capacity else config.n_group or 1,
+                top_groups=1 if config.expert_capacity else config.topk_group or 1,
+                pool=config.expert_capacity or 0,
+                pool_block=config.block_size or BLOCK_LENGTH,
                 float32=True,
             ),
             block_length=config.block_size or BLOCK_LENGTH,

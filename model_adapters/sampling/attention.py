@@ -31,6 +31,10 @@ class CachePolicy:
     """Do the later forwards of a block compute only the block?"""
     draws_twice: ClassVar[bool] = False
     """Does the published code draw its noise twice in later forwards of a block, using only the second?"""
+    late_exit: ClassVar[bool] = False
+    """Does the published code look only after a block's second forward whether the block is full?"""
+    follows_canvas: ClassVar[bool] = False
+    """Do windows depend on the written tokens, so that each forward has a pack of its own?"""
 
     def window(self, row: RowState) -> tuple[int, int]:
         """The columns that the next forward computes."""
@@ -46,25 +50,59 @@ class CachePolicy:
 
 
 class ExactCache(CachePolicy):
-    """Block-causal attention: a finished block never changes, and is committed with the next one's first forward."""
+    """Block-causal attention: a finished block never changes, and is committed with the next one's first forward. Where
+    states predict the next token, that forward computes the block before in any case, for the first token."""
 
     used = shared = True
 
     def window(self, row: RowState) -> tuple[int, int]:
-        return row.pages.columns, row.stop
+        before = row.begin - row.sampler.block_length if row.opens_by_state_before else row.begin
+        return min(row.pages.columns, max(before, 0)), row.stop
 
     def writes(self, row: RowState) -> tuple[int, int]:
         return row.pages.columns, row.begin
 
     def reads(self, row: RowState) -> Tensor:
-        return row.pages.slots
+        return row.pages.slots[: self.window(row)[0]]
+
+
+@dataclass(frozen=True)
+class SubBlockCache(ExactCache):
+    """Fast-dLLM v2's use_block_cache: the keys and values of the block's other sub-blocks of ``length`` tokens are
+    kept, too, and become stale. They are computed again while the first token of the sub-block is a mask."""
+
+    approximate = follows_canvas = True
+
+    length: int
+
+    def _inside(self, row: RowState) -> tuple[int, int] | None:
+        """The columns of the first sub-block with masks, where the next forward computes nothing else."""
+        masked = (row.canvas[row.begin : row.stop] == row.mask_id).nonzero()[:, 0]
+        low = row.begin + int(masked[0]) // self.length * self.length
+        kept = row.pages.block_begin == row.begin and row.canvas[low] != row.mask_id
+        return (low, low + self.length) if kept else None
+
+    def window(self, row: RowState) -> tuple[int, int]:
+        return self._inside(row) or super().window(row)
+
+    def writes(self, row: RowState) -> tuple[int, int]:
+        keeps = self._inside(row) is None and row.canvas[row.begin] != row.mask_id
+        return row.pages.columns, row.stop if keeps else row.begin
+
+    def reads(self, row: RowState) -> Tensor:
+        inside = self._inside(row)
+        if inside is None:
+            return super().reads(row)
+        low, high = (column - row.begin for column in inside)
+        slots = row.pages.block_slots
+        return torch.cat([row.pages.slots, slots[:low], slots[high:]])
 
 
 class PrefixCache(CachePolicy):
     """Fast-dLLM: the first forward of a block computes all columns and stores those before the block; later forwards
     compute from the block on."""
 
-    used = approximate = draws_twice = True
+    used = approximate = draws_twice = late_exit = True
 
     def window(self, row: RowState) -> tuple[int, int]:
         return super().window(row) if not row.opened else (row.begin, len(row.canvas))
@@ -116,12 +154,22 @@ class AttentionPolicy:
     cfg_scale: float = 0.0
 
 
+@dataclass(frozen=True)
+class Commit:
+    """What a forward stores of a row with a shared cache: new pages, and the block itself where ``block``."""
+
+    row: RowState
+    pages: list[CachePage]
+    block: bool
+
+
 @dataclass(eq=False)
 class Pack:
     """The tokens of a forward: ``index_T`` among the concatenated canvases (None: all, in order), ``row_T`` and
     ``column_T``; ``fillable_T`` is True where a mask may be filled now, ``editable_T`` where a written token may be
     replaced, ``shift_T`` is 1 where the token before is in the pack, too. ``fresh``: valid for one forward only, since
-    a row writes to the cache or is at the first forward of a cached block."""
+    a row writes to the cache or is at the first forward of a cached block. ``masks_outside_R``: masks of the block that
+    are not in the pack."""
 
     plan: Plan
     index_T: Tensor | None
@@ -131,7 +179,8 @@ class Pack:
     editable_T: Tensor | None
     shift_T: Tensor
     fresh: bool
-    commits: list[tuple[RowState, list[CachePage]]] = field(default_factory=list)
+    masks_outside_R: Tensor
+    commits: list[Commit] = field(default_factory=list)
 
 
 class Packer:
@@ -172,9 +221,20 @@ class Packer:
             fillable_T.to(self.device),
             None if editable_T is None else editable_T.to(self.device),
             (column_T > first_T).long().to(self.device),
-            fresh=cached is not None and not cached.steady,
+            fresh=cached is not None and (not cached.steady or any(row.cache.follows_canvas for row in self.rows)),
+            masks_outside_R=torch.tensor(
+                [self._masks_outside(*pair) for pair in zip(self.rows, spans, strict=True)]
+            ).to(self.device),
             commits=commits,
         )
+
+    @staticmethod
+    def _masks_outside(row: RowState, span: tuple[int, int]) -> int:
+        """Masks of the block outside of the window; there are none but in windows that follow the canvas."""
+        if not row.cache.follows_canvas:
+            return 0
+        masked = row.canvas == row.mask_id
+        return int(masked[row.begin : row.stop].sum() - masked[max(row.begin, span[0]) : span[1]].sum())
 
     def _open(self, row_T: Tensor, column_T: Tensor) -> tuple[Tensor, Tensor | None]:
         stop_R = torch.tensor([row.stop for row in self.rows])
@@ -186,14 +246,12 @@ class Packer:
         first_R = torch.tensor([row.first_response for row in self.rows])
         return fillable_T, fillable_T & torch.tensor(edits)[row_T] & (column_T >= first_R[row_T])
 
-    def _cached(
-        self, order: Sequence[int], spans: Sequence[tuple[int, int]]
-    ) -> tuple[Cached | None, list[tuple[RowState, list[CachePage]]]]:
+    def _cached(self, order: Sequence[int], spans: Sequence[tuple[int, int]]) -> tuple[Cached | None, list[Commit]]:
         """The reads of every row and the writes of those that commit; allocates slots."""
         if self.pool is None or self.store is None or not any(row.cache.used for row in self.rows):
             return None, []
         at, to, place = [], [], 0
-        commits: list[tuple[RowState, list[CachePage]]] = []
+        commits: list[Commit] = []
         for i in order:
             row, (start, stop) = self.rows[i], spans[i]
             low, high = row.cache.writes(row)
@@ -201,8 +259,8 @@ class Packer:
                 slots, pages = self._slots(self.pool, row, low, high)
                 at.append(torch.arange(place + low - start, place + high - start))
                 to.append(slots)
-                if pages:
-                    commits.append((row, pages))
+                if row.cache.shared:
+                    commits.append(Commit(row, pages, block=high > row.begin))
             place += stop - start
         none = torch.zeros(0, dtype=torch.long)
         cached = Cached(
@@ -216,27 +274,33 @@ class Packer:
 
     @staticmethod
     def _slots(pool: PagePool, row: RowState, low: int, high: int) -> tuple[Tensor, list[CachePage]]:
-        """Slots of the columns to write: shared caches commit new pages, approximate ones overwrite their pages."""
+        """Slots of the columns to write: shared caches commit new pages and may overwrite those of the block, the
+        others overwrite their pages."""
         if row.cache.shared:
             length = row.sampler.block_length
-            pages = [pool.take(length) for _ in range(low, high, length)]
-            return torch.tensor([slot for page in pages for slot in page.slots]), pages
+            pages = [pool.take(length) for _ in range(low, row.begin, length)]
+            slots = torch.tensor([slot for page in pages for slot in page.slots], dtype=torch.long)
+            return (torch.cat([slots, pool.of_block(row.pages, length)]) if high > row.begin else slots), pages
         if row.pages.columns < high:
             row.pages.add([pool.take(high - row.pages.columns)])
         return row.pages.slots[low:high], []
 
     def committed(self, pack: Pack) -> None:
         """The forward succeeded: commit its pages."""
-        for row, pages in pack.commits:
+        for commit in pack.commits:
             assert self.pool is not None
-            low = row.pages.columns
-            tokens = row.canvas[low : low + sum(len(page.slots) for page in pages)].tolist()
-            self.pool.commit(row.pages, pages, tokens, row.sampler.block_length)
+            row, pages = commit.row, commit.pages
+            if pages:
+                low = row.pages.columns
+                tokens = row.canvas[low : low + sum(len(page.slots) for page in pages)].tolist()
+                self.pool.commit(row.pages, pages, tokens, row.sampler.block_length)
+            if commit.block:
+                row.pages.block_begin = row.begin
         pack.commits = []
 
     def abandoned(self, pack: Pack) -> None:
         """The forward failed: return its slots."""
-        for _, pages in pack.commits:
+        for commit in pack.commits:
             assert self.pool is not None
-            self.pool.give_back(pages)
+            self.pool.give_back(commit.pages)
         pack.commits = []

@@ -32,6 +32,8 @@ class Decision:
     score_N: Tensor
     written_N: Tensor
     margin_R: Tensor
+    ended_R: Tensor | None = None
+    """Rows whose block ends with this forward, whatever it holds (None: no row)."""
 
 
 def decide(batch: BatchState, logits_NV: Tensor, positions: OpenPositions) -> Decision:
@@ -43,6 +45,7 @@ def decide(batch: BatchState, logits_NV: Tensor, positions: OpenPositions) -> De
     token_N, confidence_N = torch.zeros_like(positions.row_N), torch.zeros_like(positions.row_N, dtype=torch.float64)
     logprob_N, score_N = torch.zeros_like(confidence_N), torch.zeros_like(confidence_N)
     written_N, margin_R = torch.zeros_like(positions.row_N, dtype=torch.bool), positions.no_margin_R
+    ended_R = torch.zeros_like(batch.kind_R, dtype=torch.bool)
     for i, sampler in enumerate(batch.kinds):
         group_N = (batch.kind_R[positions.row_N] == i).nonzero()[:, 0]
         if len(group_N):
@@ -51,7 +54,8 @@ def decide(batch: BatchState, logits_NV: Tensor, positions: OpenPositions) -> De
             confidence_N[group_N], logprob_N[group_N] = part.confidence_N.double(), part.logprob_N
             score_N[group_N] = part.score_N.double()
             margin_R = torch.minimum(margin_R, part.margin_R)
-    return Decision(token_N, confidence_N, logprob_N, score_N, written_N, margin_R)
+            ended_R = ended_R if part.ended_R is None else ended_R | part.ended_R
+    return Decision(token_N, confidence_N, logprob_N, score_N, written_N, margin_R, ended_R)
 
 
 def decide_alike(
@@ -69,8 +73,15 @@ def decide_alike(
     written_N, margin_R = selection.written_N, selection.margin_R
     if margins:
         margin_R = margin_R.scatter_reduce(0, positions.row_N[written_N], proposal.margin_N[written_N], "amin")
+    token_N = proposal.token_N if selection.token_N is None else selection.token_N
     decision = Decision(
-        proposal.token_N, proposal.confidence_N, proposal.logprob_N, proposal.score_N, written_N, margin_R
+        token_N,
+        proposal.confidence_N,
+        proposal.logprob_N,
+        proposal.score_N,
+        written_N,
+        margin_R,
+        selection.ended_R,
     )
     return decision if selection.remasked_N is None else remasked(decision, positions, selection.remasked_N, mask_id)
 

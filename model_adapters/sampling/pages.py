@@ -33,10 +33,19 @@ class RowPages:
     slots: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
     promised: tuple[bytes, ...] = ()
     """Keys that this row's next forward will commit; rows that need them wait."""
+    block: CachePage | None = None
+    """Slots of the block that is being decoded, where its keys and values are kept between forwards."""
+    block_begin: int = -1
+    """The first column of the block that they hold."""
 
     @property
     def columns(self) -> int:
         return len(self.slots)
+
+    @property
+    def block_slots(self) -> Tensor:
+        assert self.block is not None
+        return torch.tensor(self.block.slots)
 
     def add(self, pages: Sequence[CachePage]) -> None:
         self.pages.extend(pages)
@@ -78,6 +87,12 @@ class PagePool:
             self._free[:0] = range(total - 1, self._slots - 1, -1)
             self._slots = total
         return CachePage([self._free.pop() for _ in range(count)])
+
+    def of_block(self, row_pages: RowPages, length: int) -> Tensor:
+        """The slots for the row's block, int64 [length]; taken once for all blocks."""
+        if row_pages.block is None:
+            row_pages.block = self.take(length)
+        return row_pages.block_slots
 
     def admit(self, row_pages: RowPages, prompt: Sequence[int], length: int) -> bool:
         """Give a new row the committed pages of its prompt. False: another row is about to commit the next page, so
@@ -121,7 +136,10 @@ class PagePool:
                 self._idle[page.key] = page
             else:
                 self._free.extend(page.slots)
+        if row_pages.block is not None:
+            self._free.extend(row_pages.block.slots)
         row_pages.pages, row_pages.slots = [], row_pages.slots[:0]
+        row_pages.block, row_pages.block_begin = None, -1
 
     def give_back(self, pages: Sequence[CachePage]) -> None:
         """Return private pages that were never written."""

@@ -2,7 +2,8 @@
 
 LLaDA and Fast-dLLM draw uniform float64 noise over the whole window, then uniform float32 for random remasking. The
 others call ``torch.multinomial``, which on the CPU divides probabilities by exponential noise and takes the largest:
-SDAR and LLaDA2 over all positions of the block, Dream over the masked ones (``origin`` first draws which are written).
+SDAR and LLaDA2 over all positions of the block, Fast-dLLM v2 over those of a sub-block, Dream over the masked ones
+(``origin`` first draws which are written).
 
 Shape letters: n open positions of the row, N of all rows, R rows, W window length, V vocabulary.
 """
@@ -16,23 +17,25 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from dare_bench.model_adapters.sampling.stopping import through_eos
 from dare_bench.model_adapters.sampling.strategies import Selection, WrappedStrategy
 from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
 
 if TYPE_CHECKING:
     from dare_bench.model_adapters.sampling.state import RowState
 
-NoiseLaw = Literal["gumbel", "block", "masked", "origin"]
-CountLaw = Literal["schedule", "turns", "commit", "carry"]
+NoiseLaw = Literal["gumbel", "block", "sub_block", "masked", "origin"]
+CountLaw = Literal["schedule", "turns", "commit", "commit_ahead", "carry"]
 
 
 @dataclass(frozen=True)
 class ReferencePolicy:
     """How the published code draws random numbers (used if ``replay``) and counts forwards.
 
-    ``noise``: Gumbel noise over the window | multinomial over the block | multinomial over the masked positions | the
-    same after a draw of the written ones. ``count``: the whole schedule | the forwards made | one more for each block
-    and the prefill | the schedule and the positions that its last step leaves.
+    ``noise``: Gumbel noise over the window | multinomial over the block | over a sub-block, none for the block's first
+    token | over the masked positions | the same after a draw of the written ones. ``count``: the whole schedule | the
+    forwards made | one more for each block and the prefill | one more for a prefill in the middle of a block and for
+    the commit of the last block | the schedule and the positions that its last step leaves.
     """
 
     replay: bool = False
@@ -60,7 +63,7 @@ class TokenNoise:
             token_N = gumbel_argmax(logits_NV, self.noise_NV, temperature)
             return token_N, _logprob(logits_NV.double() / temperature, token_N)
         probability_NV = kept_NV.softmax(-1)
-        if self.law != "block":  # torch's Categorical normalizes once more
+        if self.law in ("masked", "origin"):  # torch's Categorical normalizes once more
             probability_NV = probability_NV / probability_NV.sum(-1, keepdim=True)
         token_N = (probability_NV / self.noise_NV).argmax(-1)
         return token_N, _logprob(kept_NV.double(), token_N)
@@ -127,6 +130,18 @@ def _block(row: RowState, generator: torch.Generator, vocab: int, due: int) -> N
     return _exponential((row.sampler.block_length, vocab), generator)[row.open_columns() - row.begin], None
 
 
+def _sub_block(row: RowState, generator: torch.Generator, vocab: int, due: int) -> Noise:
+    column_n = row.open_columns()
+    token = torch.ones((len(column_n), vocab))
+    if column_n[0] == row.begin:  # the first token is the argmax
+        return token, None
+    size: int = row.sampler.strategy.inner.length  # type: ignore[attr-defined]
+    low = row.begin + (int(column_n[0]) - row.begin) // size * size
+    inside = column_n < low + size
+    token[inside] = _exponential((size, vocab), generator)[column_n[inside] - low]
+    return token, None
+
+
 def _masked(row: RowState, generator: torch.Generator, vocab: int, due: int) -> Noise:
     column_n = row.open_columns()
     token = None if row.sampler.tokens.temperature == 0 else _exponential((len(column_n), vocab), generator)
@@ -149,6 +164,7 @@ def _origin(row: RowState, generator: torch.Generator, vocab: int, due: int) -> 
 _LAWS: Mapping[NoiseLaw, Callable[[RowState, torch.Generator, int, int], Noise]] = {
     "gumbel": _gumbel,
     "block": _block,
+    "sub_block": _sub_block,
     "masked": _masked,
     "origin": _origin,
 }
@@ -176,7 +192,7 @@ def leave_block(row: RowState, vocab: int) -> None:
     if sampler.reference.count == "schedule":
         wasted = planned - row.step
     else:  # Fast-dLLM checks whether the block is full only after a second forward
-        wasted = int(sampler.attention.cache.approximate and row.step == 1 and planned > 1)
+        wasted = int(sampler.attention.cache.late_exit and row.step == 1 and planned > 1)
         row.extra_forwards += wasted
     if sampler.replays:
         for _ in range(wasted):
@@ -201,6 +217,10 @@ def published_forwards(row: RowState) -> int:
         turns = sampler.blocks(prompt) * sampler.strategy.planned(sampler.block_length)
     elif sampler.reference.count == "commit":
         turns = row.turn + row.done_blocks + int(prompt >= sampler.block_length)
+    elif sampler.reference.count == "commit_ahead":
+        prefill = prompt > sampler.block_length and prompt % sampler.block_length > 0
+        ended = through_eos(row.response(), sampler.stopping.eos_ids) is not None
+        turns = row.turn + int(prefill) + int(not ended)
     else:
         turns = row.turn + row.extra_forwards
     return turns * sampler.forwards_per_turn

@@ -66,6 +66,8 @@ class RowState:
     """Positions due in each forward of the block, as the strategy planned them."""
     scores: Tensor | None = None
     """If the strategy remasks: the score with which each token was written, float64 [L]; inf where it was given."""
+    memory: Any = None
+    """What a strategy that remembers keeps of the block."""
     pages: RowPages = field(default_factory=RowPages)
     """The row's slots in the cache."""
     margin: float = float("inf")
@@ -102,6 +104,12 @@ class RowState:
     def first_response(self) -> int:
         """The first column of the block after the prompt."""
         return max(self.begin, len(self.prompt))
+
+    @property
+    def opens_by_state_before(self) -> bool:
+        """Does the next forward predict the block's first token, from the state before it?"""
+        is_first = not self.opened and bool(self.canvas[self.begin] == self.mask_id)
+        return self.sampler.attention.predicts_next and is_first
 
     @property
     def limit(self) -> int:
@@ -153,6 +161,8 @@ class RowState:
                 return False
             masked = self.canvas == self.mask_id
             masks, before = int(masked[self.begin : self.stop].sum()), int(masked[self.low : self.begin].sum())
+            if sampler.strategy.remembers:
+                self.memory = sampler.strategy.remember(masked[self.first_response : self.stop].tolist())
             if masks and self.start_step:
                 self._go_on(masks, before)
                 return True
@@ -222,6 +232,7 @@ class BatchState:
         self.carried = any(sampler.reference.count == "carry" for sampler in samplers)
         self.stopped_in_block = [i for i, s in enumerate(samplers) if s.stopping.stop_in_block and s.stopping.eos_ids]
         self.margins = any(sampler.record_margin for sampler in samplers)
+        self.followed = any(row.cache.follows_canvas for row in self.rows)
         self.turns = 0
         self.end_turns = {i: row.end_turn - row.turn for i, row in enumerate(self.rows) if row.end_turn is not None}
         """By row, the turns of this batch after which the row ends."""
@@ -268,6 +279,8 @@ class BatchState:
         A forward that fails leaves canvases and cache unchanged.
         """
         if self.pack is None:
+            if self.followed:
+                self.sync()
             self.pack = self.packer.pack()
             self.copies = GuidedCopies(self.rows, self.pack, self.mask_id, self.device) if self.guided else None
         pack = self.pack
@@ -313,6 +326,7 @@ class BatchState:
             quota_R=self.schedule_RS.gather(1, step_R[:, None])[:, 0],
             begin_R=self.begin_R,
             lengths=self.lengths,
+            memories=[row.memory for row in self.rows],
         )
 
     def write(self, place_N: Tensor, positions: OpenPositions, decision: Decision) -> None:
@@ -361,8 +375,9 @@ class BatchState:
 
     def advance(self, positions: OpenPositions, decision: Decision) -> list[int]:
         """Count the step; returns the rows whose block it finished."""
-        rows = len(self.rows)
-        if self.pack is not None and self.pack.fresh:
+        rows, pack = len(self.rows), self.pack
+        assert pack is not None
+        if pack.fresh:
             self.pack = None
             for row in self.rows:  # windows of cached blocks depend on whether a row is at its first forward
                 row.opened = True
@@ -371,7 +386,7 @@ class BatchState:
         self.turn_R += 1
         current_N = torch.where(decision.written_N, decision.token_N, positions.current_N)
         inside_N = (current_N == self.mask_id) & (positions.column_N >= self.begin_R[positions.row_N])
-        masks_R = torch.bincount(positions.row_N[inside_N], minlength=rows)
+        masks_R = torch.bincount(positions.row_N[inside_N], minlength=rows) + pack.masks_outside_R
         changed_R = torch.bincount(positions.row_N[current_N != positions.current_N], minlength=rows)
         full_R = torch.bincount(positions.row_N[positions.masked_N], minlength=rows) == 0
         self.post_steps_R += full_R.long()
@@ -383,6 +398,7 @@ class BatchState:
             changed_R=changed_R,
             deterministic_R=self.deterministic_R,
             post_steps_R=self.post_steps_R,
+            ended_R=decision.ended_R,
         )
         done_R = self.kinds[0].strategy.finished(outcome)
         for i, sampler in enumerate(self.kinds[1:], 1):
@@ -397,7 +413,8 @@ class BatchState:
         return [i for i, turns in self.end_turns.items() if turns <= self.turns]
 
     def _stopped(self, positions: OpenPositions, decision: Decision) -> list[int]:
-        """Rows that have just written an EOS without masks before it (LLaDA2 generate, eos_early_stop)."""
+        """Rows with an EOS without masks before it, which this forward has written (LLaDA2 generate, eos_early_stop)
+        or, with ``stop_when_filled``, an earlier one (Fast-dLLM v2 generate)."""
         stopped = []
         canvases = self.canvas_T.split(self.lengths)
         for i in self.stopped_in_block:
@@ -406,7 +423,8 @@ class BatchState:
             new = decision.token_N[decision.written_N & (positions.row_N == i)].tolist()
             block = canvases[i][row.first_response : row.stop].tolist()
             end = next((k for k, token in enumerate(block) if token in eos_ids), None)
-            if end is not None and eos_ids.intersection(new) and self.mask_id not in block[:end]:
+            is_new = row.sampler.stopping.stop_when_filled or eos_ids.intersection(new)
+            if end is not None and is_new and self.mask_id not in block[:end]:
                 stopped.append(i)
         return stopped
 

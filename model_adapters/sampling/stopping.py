@@ -14,6 +14,8 @@ class StoppingPolicy:
     early_stop: bool = False
     stop_in_block: bool = False
     """Also stop inside a block, when an EOS is written that has no mask before it."""
+    stop_when_filled: bool = False
+    """With ``stop_in_block``: also when the last mask before an EOS is filled."""
     cut_at_eos: bool = False
     """The published sampler returns nothing after the first EOS, early stop or not."""
     keep_text_after_eos: bool = False

@@ -38,6 +38,10 @@ class TokenPolicy:
     uncounted: tuple[int, ...] = ()
     """Ids whose logits are -inf after the token is chosen, when its confidence is computed."""
     confidence_float64: bool = False
+    alternatives: int = 0
+    """The number of most probable tokens of each position that the strategy sees."""
+    greedy_first: bool = False
+    """The first token of a block is the argmax at any temperature."""
 
     @property
     def greedy(self) -> bool:
@@ -66,6 +70,8 @@ class OpenPositions:
     lengths: Sequence[int]
     score_N: Tensor | None = None
     """If a strategy remasks: the score with which a written token was chosen, float64; inf where it was given."""
+    memories: Sequence[Any] = ()
+    """By row, what a strategy that remembers keeps of its block."""
 
     @property
     def rows(self) -> int:
@@ -75,6 +81,11 @@ class OpenPositions:
     def no_margin_R(self) -> Tensor:
         """Margins of decisions that no change of the logits affects: inf, float64 [R]."""
         return torch.full((self.rows,), float("inf"), dtype=torch.float64, device=self.row_N.device)
+
+    @property
+    def is_first_N(self) -> Tensor:
+        """True at the first position of a block."""
+        return self.column_N == self.begin_R[self.row_N]
 
     def only(self, which_N: Tensor) -> OpenPositions:
         names = ("row_N", "column_N", "position_N", "current_N", "masked_N")
@@ -99,6 +110,17 @@ class Proposal:
     score_N: Tensor
     margin_N: Tensor
     sensitivity: Sensitivity | None = None
+    best_NK: Tensor | None = None
+    """The K most probable tokens of each position, if the policy asks for them."""
+
+    def only(self, which: Tensor) -> Proposal:
+        """The proposal at the positions ``which``, indices int64."""
+        tensors = {name: getattr(self, name)[which] for name in PER_POSITION}
+        best_NK = None if self.best_NK is None else self.best_NK[which]
+        return Proposal(**tensors, sensitivity=self.sensitivity and self.sensitivity.only(which), best_NK=best_NK)
+
+
+PER_POSITION = ("token_N", "confidence_N", "logprob_N", "score_N", "margin_N")
 
 
 def propose(
@@ -124,13 +146,18 @@ def propose(
     for i in range(0, max(1, logits_NV.shape[0]), rows):
         cut = slice(i, i + rows)
         uniform_N = None if policy.greedy or noise is not None else positions.uniform(Draw.TOKEN, cut)
-        parts.append(_propose(logits_NV[cut], policy, score, margins, uniform_N, noise and noise.only(cut)))
+        part = _propose(logits_NV[cut], policy, score, margins, uniform_N, noise and noise.only(cut))
+        if policy.greedy_first and not policy.greedy:
+            part = _greedy_first(part, logits_NV[cut], positions.is_first_N[cut], margins)
+        if policy.alternatives:
+            part = replace(part, best_NK=logits_NV[cut].topk(policy.alternatives, -1).indices)
+        parts.append(part)
     if len(parts) == 1:
         return parts[0]
-    names = ("token_N", "confidence_N", "logprob_N", "score_N", "margin_N")
-    tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+    tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in PER_POSITION}
     known = Sensitivity.joined([part.sensitivity for part in parts if part.sensitivity is not None])
-    return Proposal(**tensors, sensitivity=known)
+    best = [part.best_NK for part in parts if part.best_NK is not None]
+    return Proposal(**tensors, sensitivity=known, best_NK=torch.cat(best) if best else None)
 
 
 def _propose(
@@ -164,6 +191,18 @@ def _propose(
     tempered = policy.temperature > 0 and policy.confidence_of != "plain"
     lead = Lead(probability_NV, token_N, policy.temperature if tempered else 1.0)
     return Proposal(token_N, confidence_N, logprob_N, score_N, margin_N, score.sensitivity(lead, score_N))
+
+
+def _greedy_first(proposal: Proposal, logits_NV: Tensor, is_first_N: Tensor, margins: bool) -> Proposal:
+    """The proposal with the argmax at the first positions of blocks, which are written whatever their scores are."""
+    token_N = logits_NV.argmax(-1)
+    margin_N = of_tokens(logits_NV.float(), token_N) if margins else torch.full_like(proposal.margin_N, float("inf"))
+    return replace(
+        proposal,
+        token_N=torch.where(is_first_N, token_N, proposal.token_N),
+        logprob_N=torch.where(is_first_N, 0.0, proposal.logprob_N),
+        margin_N=torch.where(is_first_N, margin_N, proposal.margin_N),
+    )
 
 
 def inverse_cdf(logits_NV: Tensor, uniform_N: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:

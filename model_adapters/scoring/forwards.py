@@ -75,9 +75,9 @@ def _work(model: NativeModel, pairs: Sequence[ScoredPair]) -> Work:
             keys.add(key)
         pair.canvases = len(keys)
 
-    def order(uses: list[CanvasUse]) -> tuple[float, int, int]:
+    def order(uses: list[CanvasUse]) -> tuple[float, int, int, int]:
         canvas = uses[0].canvas
-        return canvas.guidance, -len(canvas.tokens), -canvas.start
+        return canvas.guidance, canvas.block_length or 0, -len(canvas.tokens), -canvas.start
 
     return sorted(wanted.values(), key=order)
 
@@ -85,12 +85,13 @@ def _work(model: NativeModel, pairs: Sequence[ScoredPair]) -> Work:
 def _fits(work: Work, at: int, limit: int, device: str) -> int:
     """The number of canvases from ``at`` on that the next forward pass takes."""
     most_tokens, most_reads = (table.get(device, table["cpu"]) for table in (PACK_TOKENS, READ_TOKENS))
-    count, tokens, widest, guidance = 0, 0, 0, work[at][0].canvas.guidance
+    count, tokens, widest, first = 0, 0, 0, work[at][0].canvas
     for uses in work[at : at + limit]:
         canvas = uses[0].canvas
         tokens, widest = tokens + len(canvas.tokens), max(widest, canvas.start)
         full = tokens > most_tokens or widest * (count + 1) > most_reads
-        if canvas.guidance != guidance or (count and full):
+        same = (canvas.guidance, canvas.block_length) == (first.guidance, first.block_length)
+        if not same or (count and full):
             break
         count += 1
     return count
@@ -138,13 +139,13 @@ def _losses(logits_NV: Tensor, targets: Sequence[int]) -> Tensor:
 
 def _plan(model: NativeModel, firsts: Sequence[MaskedCanvas], store: KVStore | None) -> Plan:
     """Whole canvases attend to themselves; a block attends to itself and the clean columns before it."""
-    lengths = tuple(len(c.tokens) for c in firsts)
+    lengths, grid = tuple(len(c.tokens) for c in firsts), firsts[0].block_length
     if not any(c.start for c in firsts):
-        return Plan(lengths)
+        return Plan(lengths, grid)
     assert store is not None
     nothing = torch.zeros(0, dtype=torch.long, device=model.device)
     cached = Cached(store, tuple(c.slots for c in firsts), nothing, nothing)
-    return Plan(lengths, starts=tuple(c.start for c in firsts), cached=cached)
+    return Plan(lengths, grid, starts=tuple(c.start for c in firsts), cached=cached)
 
 
 def _guided(

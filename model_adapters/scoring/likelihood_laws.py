@@ -72,11 +72,13 @@ class LikelihoodLaw(ABC):
         """The largest number of tokens whose masks an exact estimate enumerates together."""
         return target
 
-    def ending(self, target: Sequence[int], requested: str, text: bool, spec: ModelSpec) -> tuple[list[int], int]:
+    def ending(
+        self, context: int, target: Sequence[int], settings: Mapping[str, Any], text: bool, spec: ModelSpec
+    ) -> tuple[list[int], int]:
         """The tokens appended to a target before it is scored, and how many tokens at its new end stay visible, neither
         masked nor scored.
 
-        ``requested`` is the estimator requested; ``text``: the pair was given as strings.
+        ``context``: the number of tokens before the target; ``text``: the pair was given as strings.
         """
         return [], 0
 

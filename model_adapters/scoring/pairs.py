@@ -31,6 +31,8 @@ class ScoredPair:
     law: LikelihoodLaw
     settings: dict[str, Any]
     parts: list[MaskDraws]
+    shifted: bool = False
+    """Does the state before a token predict it?"""
     losses: list[Tensor] = field(init=False)
     pages: RowPages = field(default_factory=RowPages)
     """The clean blocks before the target's last one, in the cache."""
@@ -59,11 +61,14 @@ class ScoredPair:
         return 0 if self.block_length is None else (len(self.whole) - 1) // self.block_length * self.block_length
 
     def window(self, part: MaskDraws) -> tuple[int, int]:
-        """The columns that a canvas of this part holds."""
+        """The columns that a canvas of this part holds: its block, and the one before where the state before the block
+        predicts its first token."""
         if self.block_length is None:
             return 0, len(self.whole)
-        low = (len(self.context) + part.start) // self.block_length * self.block_length
-        return low, min(low + self.block_length, len(self.whole))
+        first = len(self.context) + part.start
+        low = first // self.block_length * self.block_length
+        high = min(low + self.block_length, len(self.whole))
+        return low - (self.block_length if self.shifted and first == low > 0 else 0), high
 
     def likelihood(self, seconds: float, weights_version: int = 0) -> Likelihood:
         """The answer, when all losses are there."""
@@ -90,8 +95,9 @@ class ScoredPair:
 class MaskedCanvas:
     """One masked copy of a pair, or of one of its blocks, as it goes through the network.
 
-    ``start`` is the column of its first token, ``slots`` the cached columns before it; ``scored`` are places among its
-    tokens, ``hidden`` the places that the unconditional half of guidance masks. ``key`` is equal for equal work.
+    ``start`` is the column of its first token, on the grid of ``block_length``, ``slots`` the cached columns before it;
+    ``scored`` are places among its tokens, ``hidden`` the places that the unconditional half of guidance masks. ``key``
+    is equal for equal work.
     """
 
     tokens: tuple[int, ...]
@@ -99,13 +105,14 @@ class MaskedCanvas:
     targets: tuple[int, ...]
     guidance: float
     hidden: range
+    block_length: int | None
     start: int
     slots: Tensor
     prefix: bytes
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return self.tokens, self.scored, self.guidance, self.hidden, self.prefix
+        return self.tokens, self.scored, self.guidance, self.hidden, self.block_length, self.prefix
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +145,12 @@ def canvases(pair: ScoredPair, mask_id: int) -> Iterator[CanvasUse]:
                     tokens[first + i] = mask_id
             targets = tuple(clean[i] for i in scored)
             yield CanvasUse(
-                pair, p, m, MaskedCanvas(tuple(tokens), scored, targets, pair.guidance, hidden, low, slots, prefix)
+                pair,
+                p,
+                m,
+                MaskedCanvas(
+                    tuple(tokens), scored, targets, pair.guidance, hidden, pair.block_length, low, slots, prefix
+                ),
             )
 
 
@@ -171,7 +183,7 @@ def make_pair(model: NativeModel, request: Request) -> ScoredPair:
     settings = model.resolve_likelihood(request.decoding)
     kind = law.estimator(len(context), len(target), settings)
     text = isinstance(request.prompt, str) and isinstance(request.target, str)
-    ending, visible = law.ending(target, str(settings["estimator"]), text, spec)
+    ending, visible = law.ending(len(context), target, settings, text, spec)
     total = len(context) + len(target) + len(ending)
     if total > spec.context_limit:
         behind = f" and {len(ending)} behind it" if ending else ""
@@ -181,4 +193,4 @@ def make_pair(model: NativeModel, request: Request) -> ScoredPair:
         )
     target = [*target, *ending]
     parts = law.draws(len(context), len(target), {**settings, "estimator": kind}, request.seed, visible)
-    return ScoredPair(request, context, target, len(ending), law, settings, parts)
+    return ScoredPair(request, context, target, len(ending), law, settings, parts, spec.predicts == "next")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from dare_bench.model_adapters.dream import template as dream
+from dare_bench.model_adapters import chatml
 from dare_bench.model_adapters.llada2 import template as llada2
 from dare_bench.model_adapters.sdar import template as sdar
 
@@ -54,7 +54,7 @@ DREAM = Special(
     tokens=("<|beginoftext|>", EOS, "<|mask|>", "<|im_start|>", "<|im_end|>"),
     mask="<|mask|>",
     bos="<|beginoftext|>",
-    chat_template=dream.CHAT_TEMPLATE,
+    chat_template=chatml.CHAT_TEMPLATE,
 )
 SDAR = Special(
     tokens=(EOS, "<|im_start|>", "<|im_end|>", "<|MASK|>"),

@@ -21,7 +21,16 @@ SAMPLERS = [
     for family in golden.FAMILIES
     for case in golden.cases(family)["samplers"]
 ]
-LEAST = {"llada": 61, "llada_moe": 4, "dream": 49, "sdar": 30, "sdar_moe": 30, "llada2": 23, "llada21": 23}
+LEAST = {
+    "llada": 61,
+    "llada_moe": 4,
+    "dream": 49,
+    "sdar": 30,
+    "sdar_moe": 30,
+    "llada2": 23,
+    "llada21": 23,
+    "fast_dllm_v2": 55,
+}
 GRIDS = [
     (family, int(name.removeprefix("logits_block")))
     for family in golden.BLOCK_CAUSAL
@@ -66,6 +75,8 @@ def test_dream_rows_agree_with_the_padded_reference():
 def test_logits_on_a_block_grid(family, block):
     t = golden.tensors("forward", family)
     for ids, want in zip(t["input_ids"], t[f"logits_block{block}"], strict=True):
+        if golden.model(family).spec.predicts == "next":  # kept as the network gives them: row i predicts token i + 1
+            want = torch.cat([want[:1], want[:-1]])
         assert far(golden.model(family).logits(ids.tolist(), block_length=block), want) < TOLERANCE
 
 
@@ -141,7 +152,9 @@ def test_experts_and_their_weights(family, monkeypatch):
     assert far(got, want) < 1e-5
     seen = {}
     feed = layer._feed_forward
-    monkeypatch.setattr(layer, "_feed_forward", lambda y_TD: seen.setdefault(y_TD.shape, (y_TD, feed(y_TD)))[1])
+    monkeypatch.setattr(
+        layer, "_feed_forward", lambda y_TD, plan: seen.setdefault(y_TD.shape, (y_TD, feed(y_TD, plan)))[1]
+    )
     golden.model(family).logits(t["input_ids"][0].tolist(), block_length=8)
     ((given_TD, out_TD),) = seen.values()
     assert far(given_TD, x_TD) < TOLERANCE, "what the layer's experts see in a whole forward"
@@ -165,6 +178,8 @@ def test_there_are_vectors_of_every_kind():
 def approximate(case):
     """Fast-dLLM's caches and its parallel decoding change the distribution."""
     args = case["args"]
+    if case["sampler"].startswith("fast_dllm_v2"):
+        return bool(args.get("use_block_cache"))
     fast = case["sampler"].startswith("fast_dllm")
     cached = case["sampler"].endswith((".prefix", ".dual"))
     return fast and (cached or args.get("threshold") is not None or args.get("factor") is not None)
@@ -186,7 +201,7 @@ def test_tokens(family, case):
 
 @pytest.mark.parametrize("family", golden.BLOCK_CAUSAL)
 def test_tokens_without_a_cache_are_the_same_vectors(family):
-    for case in golden.cases(family)["samplers"][::3]:
+    for case in [case for case in golden.cases(family)["samplers"] if not approximate(case)][::3]:
         answers = golden.model(family).generate(golden.unpadded(case), cache="none", **golden.fields(case))
         assert [a.tokens for a in answers] == [golden.wanted(case, i) for i in range(len(answers))], case["name"]
 

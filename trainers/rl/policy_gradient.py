@@ -100,6 +100,11 @@ class PolicyGradient(Method):
                 f"{self.name} needs fully masked completions, from which {spec.family} never decodes (it decodes block "
                 "by block); use cj_grpo, just_grpo, bgpo or ebpo"
             )
+        if spec.block_length is not None and spec.predicts == "next":
+            raise UsageError(
+                f"{self.name}: {spec.family} draws a block's first token given the finished block before it, which the "
+                "learner's masked copies do not show; use sft, dpo or vrpo"
+            )
 
     # -- declared by algorithms ----------------------------------------------------------------------------------
 

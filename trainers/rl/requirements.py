@@ -99,7 +99,9 @@ def _check_tokens_stay(method: Sampling, decoding: Decoding) -> None:
     # A strategy that is named replaces the family's own, editing included.
     if by_strategy or (strategy is None and getattr(decoding, "editing", False)):
         how = f"strategy {strategy.name!r}" if by_strategy and strategy is not None else "editing"
-        instead = "give a strategy that writes each token once" if by_strategy else "give --rollout editing=false"
+        fields = type(decoding).model_fields
+        own = "give --rollout editing=false" if "editing" in fields else 'open it with family="llada2"'
+        instead = "give a strategy that writes each token once" if by_strategy else own
         raise UsageError(
             f"{method.name}: the sampler rewrites tokens ({how}), so that no forward of its trajectory has written a "
             f"token for good; {instead}"

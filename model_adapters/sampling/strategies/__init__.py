@@ -28,11 +28,14 @@ from dare_bench.registry import registry
 @dataclass(frozen=True)
 class Selection:
     """The positions to write, for each row the smallest change of the logits that would select others, and the written
-    positions that become masks again (None: no position does)."""
+    positions that become masks again (None: no position does). ``token_N``: other tokens than the proposed ones;
+    ``ended_R``: rows whose block ends with this forward."""
 
     written_N: Tensor
     margin_R: Tensor
     remasked_N: Tensor | None = None
+    token_N: Tensor | None = None
+    ended_R: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class TurnOutcome:
     changed_R: Tensor
     deterministic_R: Tensor
     post_steps_R: Tensor
+    ended_R: Tensor | None = None
+    """Rows for which ``select`` said so."""
 
     @property
     def stuck_R(self) -> Tensor:
@@ -76,6 +81,9 @@ class Strategy(BaseModel):
     remasks: ClassVar[bool] = False
     """Does ``select`` read the scores with which tokens were written (``OpenPositions.score_N``)? Only with
     ``edits``."""
+    remembers: ClassVar[bool] = False
+    """Does ``select`` read and change what :meth:`remember` returned for a row's block (``OpenPositions.memories``)? It
+    is also given the most probable tokens (``Proposal.best_NK``), and has ``edits``."""
 
     steps: int | None = Field(default=None, ge=1)
     """Forwards planned for a block; None: one for each of its tokens."""
@@ -98,6 +106,10 @@ class Strategy(BaseModel):
         """The strategy for rows whose answers end with one of ``eos_ids`` and whose blocks have ``length`` tokens:
         override if it depends on them."""
         return self
+
+    def remember(self, masked: Sequence[bool]) -> Any:
+        """The state of a row's block for ``select``, if the strategy ``remembers``, from its masks after the prompt."""
+        return None
 
     def planned(self, length: int) -> int:
         """Forwards planned for a block of ``length`` tokens."""

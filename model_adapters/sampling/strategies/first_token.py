@@ -12,21 +12,25 @@ from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
 
 class FirstToken(WrappedStrategy):
     """The first forward of a block, which fills the cache, writes the block's first token alone; the inner strategy
-    goes on from there (Fast-dLLM's Dream with a cache; approximate)."""
+    goes on from there: later forwards see only the block, and its first token is predicted before it (Fast-dLLM's Dream
+    with a cache, approximate; Fast-dLLM v2, exact)."""
 
     source: ClassVar[str] = "Fast-dLLM, arXiv 2505.22618, Dream generation_utils_block.py"
 
     def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
         if first:
             return self.inner.schedule(masks, 0, length, first)
-        return [1, *self.inner.schedule(masks - 1, 0, length, 1)]
+        rest = self.inner.schedule(masks - 1, 0, length, 1)
+        if rest:
+            rest[-1] += max(0, masks - 1 - sum(rest))
+        return [1, *rest]
 
     def most_forwards(self, length: int) -> int:
         return max(self.inner.most_forwards(length), len(self.schedule(length, 0, length)))
 
     def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
         chosen = self.inner.select(proposal, positions)
-        is_first_N = positions.column_N == positions.begin_R[positions.row_N]
+        is_first_N = positions.is_first_N
         has_first_R = torch.bincount(positions.row_N[is_first_N], minlength=positions.rows) > 0
         opening_R = (positions.step_R == 0) & has_first_R  # a given canvas may hold the first token
         written_N = torch.where(opening_R[positions.row_N], is_first_N, chosen.written_N)

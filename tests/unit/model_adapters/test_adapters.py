@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import linear
 
 from dare_bench import fingerprint
+from dare_bench.diffusion.plan import Plan
 from dare_bench.errors import CheckpointError, SaveError, UsageError
 from dare_bench.loading import load
 from dare_bench.model_adapters.backbone.layers import Layer
@@ -233,7 +234,7 @@ def test_the_router_is_called_and_gives_float32_values() -> None:
     layer: Layer = load("tiny-llada2-base").network.model.layers[1]
     calls: list[int] = []
     layer.part("router").register_forward_hook(lambda *_: calls.append(1))
-    layer._feed_forward(torch.randn(3, 128))
+    layer._feed_forward(torch.randn(3, 128), Plan((3,)))
     assert calls == [1]
 
 

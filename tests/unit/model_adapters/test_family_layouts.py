@@ -94,6 +94,7 @@ def test_validate_passes(family, tmp_path, capsys):
         ("sdar", "SDARForCausalLM", "sdar"),
         ("sdar_moe", "SDARMoeForCausalLM", "sdar"),
         ("llada2_moe", "LLaDA2MoeModelLM", "llada2"),
+        ("Fast_dLLM_Qwen", "Fast_dLLM_QwenForCausalLM", "fast_dllm_v2"),
     ],
 )
 def test_dispatch(model_type, architecture, family, tmp_path):
@@ -222,6 +223,8 @@ def test_more_experts_than_the_config_says(family, tmp_path):
         ("llada_moe", {"attention_bias": True}),
         ("llada2", {"score_function": "softmax"}),
         ("llada2", {"use_sliding_window": True}),
+        ("fast_dllm_v2", {"use_sliding_window": True}),
+        ("fast_dllm_v2", {"rope_scaling": {"type": "yarn", "factor": 2.0}}),
     ],
 )
 def test_what_the_network_cannot_do_is_refused(family, fields, tmp_path):
@@ -247,6 +250,7 @@ def test_what_the_network_cannot_do_is_refused(family, fields, tmp_path):
         ),
         ("llada2", {"block_size": 0}, "block_size=0; it must be a whole number of at least 1"),
         ("llada2", {"block_size": 1.5}, "block_size=1.5; it must be a whole number"),
+        ("fast_dllm_v2", {"bd_size": 0}, "bd_size=0; it must be a whole number of at least 1"),
         ("sdar", {"block_size": -4}, "block_size=-4; it must be a whole number"),
         ("sdar", {"block_size": True}, "block_size=True; it must be a whole number"),
         ("sdar_moe", {"block_size": "4"}, "block_size='4'; it must be a whole number"),
@@ -346,8 +350,9 @@ def test_llada2_decodes_in_blocks_of_32():
 def test_what_families_predict_and_see():
     seen = {f: (golden.model(f).spec.predicts, golden.model(f).spec.attention) for f in golden.FAMILIES}
     assert seen["dream"] == ("next", "bidirectional")
+    assert seen["fast_dllm_v2"] == ("next", "block-causal")
     assert seen["llada"] == seen["llada_moe"] == ("same", "bidirectional")
-    assert {seen[f] for f in golden.BLOCK_CAUSAL} == {("same", "block-causal")}
+    assert {seen[f] for f in golden.BLOCK_CAUSAL if f != "fast_dllm_v2"} == {("same", "block-causal")}
 
 
 def test_sdar_stops_at_what_its_generation_config_names(tmp_path):

@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from dare_bench.diffusion.canvas import pack
-from dare_bench.diffusion.forward import predicted_from, two_copies
+from dare_bench.diffusion.forward import inputs, predicted_from, two_copies
 from dare_bench.diffusion.laws import draw_masks
 from dare_bench.diffusion.looks import masked_looks
 from dare_bench.model_adapters.backbone import Plan
 from dare_bench.model_adapters.dream.network import DreamConfig, DreamModel
 from dare_bench.model_adapters.sdar.network import SDARConfig, SDARForCausalLM
+from dare_bench.types import ModelSpec
 
 V, MASK = 11, 10
 SIZES = {
@@ -111,6 +112,18 @@ def test_rows_stand_twice_and_masks_only_in_responses_of_noisy_copies():
     assert pair.at_N.tolist() == [2, 4, 17]
     assert pair.targets_N.tolist() == [2, 4, 1]
     assert pair.plan.lengths == (12, 12)
+
+
+def test_a_shifted_head_predicts_from_the_noisy_token_before():
+    """Also across blocks; a row's first token predicts itself."""
+    rows = [([], [3, 1, 4, 1, 5]), ([9, 2], [6, 5])]
+    looks = masked_looks(pack(rows), pack(rows).response_T, MASK)
+    plain, shifted = two_copies(looks, 2), two_copies(looks, 2, shifted=True)
+    assert plain.at_N.tolist() == [0, 1, 2, 3, 4, 12, 13]
+    assert shifted.at_N.tolist() == [0, 0, 1, 2, 3, 11, 12]
+    assert torch.equal(shifted.targets_N, plain.targets_N)
+    spec = ModelSpec("toy", MASK, (9,), None, None, 12, 64, "block-causal", 2, "next")
+    assert torch.equal(inputs(looks, spec).at_N, shifted.at_N)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8])

@@ -22,7 +22,13 @@ from dare_bench.types import LoopStats, Request
 STATIC = {"remasking_strategy": "low_confidence_static", "temperature": 0.0}
 DYNAMIC = {"confidence_threshold": 0.5, "temperature": 0.7}
 EDITS = {"editing_threshold": 0.5, "threshold": 0.7, "max_post_steps": 2}
-SAMPLERS = {"sdar": DYNAMIC, "sdar_moe": STATIC, "llada2": {"threshold": 0.5}, "llada21": EDITS}
+SAMPLERS = {
+    "sdar": DYNAMIC,
+    "sdar_moe": STATIC,
+    "llada2": {"threshold": 0.5},
+    "llada21": EDITS,
+    "fast_dllm_v2": {"threshold": 0.4},
+}
 
 
 def tokens(count, seed=0, vocab=130):

@@ -107,7 +107,8 @@ def test_rows_that_decide_apart_keep_their_log_probabilities() -> None:
 
 
 LEFT_TO_RIGHT = [
-    *((family, {}) for family in golden.FAMILIES),
+    *((family, {"top_p": 1.0} if family == "fast_dllm_v2" else {}) for family in golden.FAMILIES),
+    ("fast_dllm_v2", {"block_length": 4, "top_p": 1.0}),
     *((family, {"block_length": 4, "cache": cache}) for family in ("sdar", "llada2") for cache in ("exact", "none")),
     ("llada", {"block_length": 2, "gen_length": 6}),
 ]

@@ -54,6 +54,7 @@ def test_the_bound_of_forwards_holds(family, steps):
             for s in ("entropy_bounded", "sequential", "low_confidence_static", "low_confidence_dynamic")
         ],
         "llada2": [{"steps": steps}, {"editing_threshold": 0.2, "threshold": 0.5, "max_post_steps": 3}],
+        "fast_dllm_v2": [{"small_block_size": steps, "cache": cache} for cache in ("exact", "sub_block")],
     }
     kind = {"llada_moe": "llada", "sdar_moe": "sdar", "llada21": "llada2"}.get(family, family)
     for fields in ways[kind]:

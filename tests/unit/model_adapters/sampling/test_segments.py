@@ -11,7 +11,7 @@ from sampler_ways import WAYS, prompts
 
 from dare_bench.types import Capabilities, Generation, Request
 
-APPROXIMATE = ("prefix", "dual", "prefix by factor")
+APPROXIMATE = ("prefix", "dual", "prefix by factor", "sub_block")
 WAYS_IN_SEGMENTS = [
     (family, way) for family, ways in WAYS.items() for way in ways if way not in APPROXIMATE and "editing" not in way
 ]

@@ -20,7 +20,7 @@ from dare_bench.diffusion.likelihood import (
 from dare_bench.errors import DecodingError, PromptError
 from dare_bench.types import Request
 
-BLOCKED = ("sdar", "sdar_moe", "llada2")
+BLOCKED = ("sdar", "sdar_moe", "llada2", "fast_dllm_v2")
 
 
 def block_bound(family, context, target, b):
@@ -61,6 +61,17 @@ def test_reference_draws_equal_plain_recomputation(family):
     assert result.value == pytest.approx(value, abs=1e-4)
     assert (result.draws, result.estimator, result.tier) == (6, "reference", "E2")
     assert result.stderr > 0
+
+
+@pytest.mark.parametrize("case", golden.cases("fast_dllm_v2")["likelihood"], ids=lambda c: str(len(c["context"])))
+def test_fast_dllm_v2_scores_the_first_token_as_its_evaluation_does(case):
+    settings = {"estimator": "reference", "nll_type": "first_token"}
+    model = golden.model("fast_dllm_v2")
+    result = model.loglikelihood([(case["context"], case["target"])], **settings)[0]
+    assert result.value == pytest.approx(case["value"], abs=1e-4)
+    assert (result.stderr, result.tier, result.draws) == (0.0, "E1", 1)
+    request = Request("0", "score", case["context"], case["target"], settings, want_greedy=True)
+    assert scored("fast_dllm_v2", [request])[0][0].nfe <= model.loaded.forwards(request)
 
 
 def test_blocks_of_one_token_are_the_chain_rule():
@@ -171,6 +182,7 @@ def test_error_of_blocks_comes_from_neighboring_draws():
     [
         ("sdar", {"remasking_strategy": "low_confidence_static", "temperature": 0.0}),
         ("llada2", {"threshold": 1.0, "eos_early_stop": False, "text_after_eos": "keep"}),
+        ("fast_dllm_v2", {"threshold": 1.0}),
     ],
 )
 @pytest.mark.parametrize("b", [4, 8])
@@ -220,6 +232,8 @@ def test_all_values_that_hold_are_named():
         ("sdar", {"block_length": 2.0}, "block_length=2.0 must be a whole number"),
         ("llada2", {"mc_num": 0}, "mc_num=0 must be at least 1"),
         ("llada2", {"estimator": "mc"}, "estimators are auto, exact, reference"),
+        ("fast_dllm_v2", {"nll_type": "mc"}, "nll_type='mc' is not known; nll_types are blocks, first_token"),
+        ("fast_dllm_v2", {"nll_type": "first_token"}, "belongs to estimator='reference', not to 'auto'"),
         ("dream", {"block_length": 4}, "fields are estimator, nll_type, log_type, mc_num, batch_size, sampling_eps"),
         ("dream", {"nll_type": "ar"}, "nll_type='ar' is not known; nll_types are mc, ar_ftb, ar_btf"),
         ("dream", {"log_type": "both"}, "log_types are ftb, btf, union"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import get_args
 
@@ -271,6 +272,11 @@ def test_a_prompt_event_is_not_part_of_the_completion():
 def test_estimators_that_mask_whole_completions_refuse_block_causal_families(kind):
     with pytest.raises(UsageError, match="decodes block by block\\); use cj_grpo"):
         method(kind, BLOCKS)
+
+
+def test_a_family_that_predicts_a_block_s_first_token_before_the_block_is_refused():
+    with pytest.raises(UsageError, match=r"finished block before it.*use sft, dpo or vrpo"):
+        method(EBPO, replace(BLOCKS, predicts="next"))
 
 
 def test_a_step_that_is_no_multiple_of_the_group_is_refused():

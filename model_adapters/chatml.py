@@ -1,4 +1,4 @@
-"""Dream's chat prompt: ChatML with a default system prompt, for folders without a template."""
+"""ChatML with a default system prompt: the chat prompt of Dream and Fast-dLLM v2, for folders without a template."""
 
 from __future__ import annotations
 
@@ -13,4 +13,3 @@ CHAT_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
 )
-"""``<|im_end|>`` closes a turn but is not the end of sequence: Dream's answers are cut at ``<|endoftext|>``."""

@@ -1,0 +1,192 @@
+"""Tokens are written, replaced, deleted and inserted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from dare_bench.model_adapters.sampling.margins import distance
+from dare_bench.model_adapters.sampling.strategies import Selection, Strategy, TurnOutcome
+from dare_bench.model_adapters.sampling.strategies.quota import even_schedule
+from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
+
+ALTERNATIVES = 3
+"""Most probable tokens of a position that are enough to leave out the two edits."""
+TRIES = 5
+"""Attempts to leave a state of the block that was there before."""
+
+
+@dataclass
+class BlockState:
+    """The state of a row's block. ``original``: by position, has its token come from a mask that the block began with?
+    ``seen``: its states before edits; ``after``: forwards since the last of those masks was filled."""
+
+    original: list[bool]
+    masks: int
+    forwards: int = 0
+    after: int = 0
+    seen: set[tuple[int, ...]] = field(default_factory=set)
+
+
+class Levenshtein(Strategy):
+    """As ``edit``, and a token may also be deleted, or a mask inserted before it: the model proposes ``delete_id`` or
+    ``split_id`` for it. The block keeps its length: masks are added at its end, or tokens are lost there. Forward i
+    fills at least its share of the masks that the block began with, and as many as were added since. A block ends when
+    a forward changes nothing, or after ``max_post_steps`` forwards without such masks, in the last of which nothing is
+    deleted or inserted (LLaDA2.2; approximate: a state that repeats is left by the least confident change and not by a
+    random one)."""
+
+    name = "levenshtein"
+    source = "LLaDA2.2 generate, as in FLX-OSS/FluxServe decoders/levenshtein.py"
+    parallel = True
+    edits = True
+    remembers = True
+
+    steps: int = Field(ge=1)
+    threshold: float = Field(ge=0, le=1)
+    edit_threshold: float = Field(ge=0, le=1)
+    max_post_steps: int = Field(default=16, ge=0)
+    max_steps: int = Field(default=1000, ge=2)
+    mask_id: int
+    delete_id: int
+    split_id: int
+
+    @property
+    def decision(self) -> Strategy:
+        return self  # ``select`` reads ``steps``
+
+    def remember(self, masked: Sequence[bool]) -> BlockState:
+        return BlockState(list(masked), sum(masked))
+
+    def most_forwards(self, length: int) -> int:
+        return self.max_steps  # a mask that is split again and again is never filled
+
+    def expected_forwards(self, length: int, tokens_per_forward: float | None = None) -> float:
+        most = float(min(self.steps + self.max_post_steps, self.max_steps))
+        return min(most, max(1.0, length / tokens_per_forward)) if tokens_per_forward else most
+
+    def limit(self, length: int, schedule: Sequence[int]) -> int:
+        return self.max_steps
+
+    def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
+        assert proposal.best_NK is not None
+        token_N, ended_R = positions.current_N.clone(), torch.zeros(positions.rows, dtype=torch.bool)
+        margin_R = positions.no_margin_R
+        for r in positions.row_N.unique().tolist():
+            at = (positions.row_N == r).nonzero()[:, 0]
+            step = _Step(
+                self,
+                positions.memories[r],
+                positions.current_N[at].tolist(),
+                proposal.token_N[at].tolist(),
+                proposal.score_N[at].tolist(),
+                proposal.best_NK[at].tolist(),
+            )
+            tokens, ended_R[r] = step.run()
+            token_N[at] = torch.tensor(tokens, device=token_N.device)
+        if proposal.sensitivity is not None:
+            margin_R = self._margins(proposal, positions)
+        return Selection(token_N != positions.current_N, margin_R, token_N=token_N, ended_R=ended_R.to(token_N.device))
+
+    def _margins(self, proposal: Proposal, positions: OpenPositions) -> Tensor:
+        """The smallest change of the logits that moves a confidence across its threshold, or past another one's."""
+        assert proposal.sensitivity is not None
+        slope_N, rounding_N = proposal.sensitivity.slope_N, proposal.sensitivity.rounding_N
+        limit_N = torch.where(positions.masked_N, self.threshold, self.edit_threshold)
+        near_N = distance((proposal.score_N - limit_N).abs(), slope_N, rounding_N)
+        margin_R = positions.no_margin_R.scatter_reduce(0, positions.row_N, near_N, "amin")
+        order = proposal.score_N.argsort()
+        for r in positions.row_N.unique().tolist():
+            mine = order[(positions.row_N[order] == r) & positions.masked_N[order]]
+            if len(mine) > 1:
+                gap, slope, rounding = (x_N[mine] for x_N in (proposal.score_N, slope_N, rounding_N))
+                near = distance(gap.diff(), slope[1:] + slope[:-1], rounding[1:] + rounding[:-1])
+                margin_R[r] = torch.minimum(margin_R[r], near.min())
+        return margin_R
+
+    def finished(self, turn: TurnOutcome) -> Tensor:
+        assert turn.ended_R is not None
+        return (turn.step_R >= turn.limit_R) | (turn.full_R & (turn.changed_R == 0)) | turn.ended_R
+
+
+@dataclass
+class _Step:
+    """A forward's edits of one row: the block's tokens after the prompt, with the proposed ones, their confidences, and
+    the best alternatives of each."""
+
+    law: Levenshtein
+    state: BlockState
+    old: list[int]
+    proposed: list[int]
+    confidence: list[float]
+    best: list[list[int]]
+
+    def run(self) -> tuple[list[int], bool]:
+        """The new tokens, and whether the block ends here."""
+        law, state = self.law, self.state
+        masked = [i for i, token in enumerate(self.old) if token == law.mask_id]
+        original = [i for i in masked if state.original[i]]
+        state.after = 0 if original else state.after + 1
+        chosen = self._filled(masked, len(masked) - len(original))
+        if law.max_post_steps:
+            last = state.after >= law.max_post_steps
+        else:
+            last = bool(original) and set(original) <= set(chosen)
+        last = last or state.forwards >= law.max_steps - 1
+        changed = {*(masked if last else chosen), *self._replaced()}
+        new = [self._token(i, last) if i in changed else token for i, token in enumerate(self.old)]
+        if not last:
+            self._leave_seen(new)
+        state.seen.add(tuple(new))
+        state.forwards += 1
+        return self._edited(new), last
+
+    def _filled(self, masked: list[int], added: int) -> list[int]:
+        """The masks to fill."""
+        if self.state.forwards >= self.law.steps:
+            return masked
+        due = even_schedule(self.state.masks, self.law.steps)[self.state.forwards] + added
+        above = [i for i in masked if self.confidence[i] > self.law.threshold]
+        return above if len(above) >= due else sorted(masked, key=lambda i: -self.confidence[i])[:due]
+
+    def _replaced(self) -> list[int]:
+        """The written tokens to replace."""
+        return [
+            i
+            for i, token in enumerate(self.old)
+            if token not in (self.law.mask_id, self.proposed[i]) and self.confidence[i] > self.law.edit_threshold
+        ]
+
+    def _token(self, i: int, last: bool) -> int:
+        edits = (self.law.delete_id, self.law.split_id)
+        if not last or self.proposed[i] not in edits:
+            return self.proposed[i]
+        return next(token for token in self.best[i] if token not in edits)
+
+    def _leave_seen(self, new: list[int]) -> None:
+        """Where the block was in this state before: another token at its least confident change."""
+        for _ in range(TRIES):
+            changes = [i for i, token in enumerate(self.old) if new[i] != token]
+            if tuple(new) not in self.state.seen or not changes:
+                return
+            i = min(changes, key=lambda i: self.confidence[i])
+            new[i] = next(token for token in self.best[i] if token != new[i])
+
+    def _edited(self, new: list[int]) -> list[int]:
+        """Delete and insert; ``state.original`` follows its tokens."""
+        law, tokens, original = self.law, list[int](), list[bool]()
+        for i, token in enumerate(new):
+            if token == law.split_id:
+                tokens += [law.mask_id, self.old[i]]
+                original += [False, self.state.original[i]]
+            elif token != law.delete_id:
+                tokens.append(token)
+                original.append(self.state.original[i])
+        length = len(self.old)
+        tokens += [law.mask_id] * (length - len(tokens))
+        self.state.original = (original + [False] * length)[:length]
+        return tokens[:length]

@@ -46,7 +46,7 @@ class FastDLLMLaw(Blockwise):
             raise PromptError(
                 "nll_type='first_token' puts an EOS behind the target; this checkpoint has none: give eos_id="
             )
-        added = [spec.eos_ids[0], *[spec.mask_id] * (length - total % length - 1)]
+        added = [spec.eos_ids[0], *[spec.mask] * (length - total % length - 1)]
         return added, len(added)
 
     def draws(

@@ -222,7 +222,7 @@ class LLaDA22(Family):
             edit_threshold=d.editing_threshold,
             max_post_steps=d.max_post_steps,
             max_steps=d.max_steps_per_block,
-            mask_id=spec.mask_id,
+            mask_id=spec.mask,
             delete_id=d.delete_token_id,
             split_id=d.split_token_id,
         )

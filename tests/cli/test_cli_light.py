@@ -195,6 +195,14 @@ def test_help_of_a_training_names_its_settings(capsys: pytest.CaptureFixture[str
         assert rates in " ".join(shown.split())
 
 
+def test_a_process_that_calls_train_twice_has_each_method_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """They piled up, and each command took longer than the one before; the settings are those of the last method."""
+    shown_by(capsys, "train", "vrpo", "--help")
+    assert "Settings of vrpo:" not in shown_by(capsys, "train", "sft", "--help")
+    names = [command.name for command in train.app.registered_commands]
+    assert len(names) == len(set(names)) > 5
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_names_every_option_whole(
     verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -356,7 +356,10 @@ class _Loop:
                 self.loop.call_soon_threadsafe(self.loop.stop)
                 self.thread.join()
             if left := [task for task in asyncio.all_tasks(self.loop) if task.cancel()]:
-                self.loop.run_until_complete(asyncio.wait(left))
+                # In a thread of its own: another test may have left a loop running in this one.
+                ending = threading.Thread(target=self.loop.run_until_complete, args=(asyncio.wait(left),))
+                ending.start()
+                ending.join()
             self.loop.close()
 
 

@@ -24,6 +24,7 @@ from dare_bench.errors import DataError, RunError, TrainingError, UsageError
 from dare_bench.keywords import TrainKeywords
 from dare_bench.loading import base_and_adapter, family_of, locate
 from dare_bench.protocols import AdapterSettings, LoadedModel
+from dare_bench.reading import existing
 from dare_bench.registry import registry
 from dare_bench.run_fields import run_fields
 from dare_bench.runs import lineage
@@ -88,7 +89,7 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
     spec = spec.with_defaults(kind)
     data_parallel_size(spec.sequence_parallel_size)  # raises before the model is opened
     with contextlib.ExitStack() as stack:
-        existed = out.exists()
+        existed = existing(out) is not None
         if existed:
             stack.enter_context(_held(out))
         training = open_training(spec, kind, memory)

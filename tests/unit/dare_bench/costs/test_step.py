@@ -188,7 +188,7 @@ def test_settings_that_a_training_refuses_are_refused() -> None:
 SFT = {
     "method": "sft",
     "task": None,
-    "data": "chat.jsonl",
+    "data": "org/chat",
     "peft": None,
     "bf16": True,
     "per_device_train_batch_size": 64,

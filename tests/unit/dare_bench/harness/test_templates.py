@@ -106,7 +106,7 @@ def opened(folder: Path, template: str, in_config: bool) -> Any:
 def recorded(folder: Path, template: str) -> Any:
     """The tokenizer that stands in where a run's answers are scored again."""
     run = SimpleNamespace(results={"chat_template": template, "tokenizer_eos_token": ["<eos>", "0"]})
-    model = SimpleNamespace(name="m", family="llada", dtype="float32", parameters=1)
+    model = SimpleNamespace(name="m", family="llada", dtype="float32", parameters=1, engine=None)
     return RecordedModel(run, SimpleNamespace(model=model, tasks={}), True).tokenizer  # type: ignore[arg-type]
 
 

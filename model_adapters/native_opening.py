@@ -77,8 +77,7 @@ def open_native(
     """
     mask_id = None if mask_id is None else given_id("mask_id", mask_id)
     eot_id = None if eot_id is None else given_id("eot_id", eot_id)
-    several = eos_id if isinstance(eos_id, list | tuple) else () if eos_id is None else (eos_id,)
-    given_eos = tuple(given_id("eos_id", item) for item in several)
+    given_eos = given_eos_ids(eos_id)
     raw = read_config(path)
     try:
         config, arch = family.arch_of(raw)
@@ -128,6 +127,12 @@ def open_native(
     if tokenizer is not None:
         name_mask(tokenizer, spec.mask_id)
     return NativeModel(family, loaded, tokenizer, spec, path, adapter)
+
+
+def given_eos_ids(eos_id: int | tuple[int, ...] | list[int] | None) -> tuple[int, ...]:
+    """The EOS ids that were given to ``load``, one or several; raises UsageError."""
+    several = eos_id if isinstance(eos_id, list | tuple) else () if eos_id is None else (eos_id,)
+    return tuple(given_id("eos_id", item) for item in several)
 
 
 def given_id(name: str, value: Any) -> int:

@@ -100,7 +100,8 @@ def extras() -> Iterator[Finding]:
             yield Finding(name, "ok", f"all {len(results)} requirements are installed")
         else:
             remedy = f"pip install '.[{extra_name}]' in the clone" if extra_name else "pip install . in the clone"
-            remedy += " and in an environment of its own (docs/engines.md)" if extra_name in _APART else ""
+            if extra_name in _APART:
+                remedy = f"pip install '.[eval,{extra_name}]' in the clone, in its own environment (docs/engines.md)"
             yield Finding(name, "note" if extra_name else "bad", f"{', '.join(missing)}; {remedy}")
 
 

@@ -18,7 +18,7 @@ from dare_bench.model_adapters.causal.model import CausalModel
 from dare_bench.model_adapters.causal.weights import check_sizes, load_network
 from dare_bench.model_adapters.checkpoint import check_files, read_object
 from dare_bench.model_adapters.encoding import one_line, open_tokenizer
-from dare_bench.model_adapters.native_opening import check_ids, given_id, pick_device, pick_dtype
+from dare_bench.model_adapters.native_opening import check_ids, given_eos_ids, pick_device, pick_dtype
 from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.types import ModelSpec
 
@@ -59,8 +59,7 @@ def open_causal(
     for name, value in (("mask_id", mask_id), ("eot_id", eot_id)):
         if value is not None:
             raise UsageError(f"{name}={one_line(value)}: an autoregressive model has none; leave it out")
-    several = eos_id if isinstance(eos_id, list | tuple) else () if eos_id is None else (eos_id,)
-    given_eos = tuple(given_id("eos_id", item) for item in several)
+    given_eos = given_eos_ids(eos_id)
     raw = read_config(path)
     check_files(path)
     if (path / ADAPTER).is_file():

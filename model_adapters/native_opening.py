@@ -89,6 +89,7 @@ def open_native(
     _check_counts(path, arch, len(shapes))
     try:
         empty = shapes_of(network, config)
+        empty.name_or_path = str(path)
     except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         raise CheckpointError(f"{path}: config.json describes no network ({' '.join(str(error).split())})") from error
     compare(path, shapes, published_shapes(empty.state_dict()), "the family", "config.json")

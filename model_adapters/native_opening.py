@@ -17,7 +17,7 @@ from dare_bench.model_adapters.checkpoint import check_files, compare, read_obje
 from dare_bench.model_adapters.encoding import as_id, one_line, open_tokenizer
 from dare_bench.model_adapters.native import NativeModel
 from dare_bench.model_adapters.qwen_tokenizer import name_mask
-from dare_bench.model_adapters.weights import check_finite, from_folder
+from dare_bench.model_adapters.weights import from_folder
 from dare_bench.types import ModelSpec
 
 if TYPE_CHECKING:
@@ -97,11 +97,10 @@ def open_native(
     tokenizer = open_tokenizer(path, arch.vocab)
     if tokenizer is not None and not getattr(tokenizer, "chat_template", None):
         tokenizer.chat_template = family.chat_template  # the harnesses read it from the tokenizer
-    loaded = empty
+    empty.name_or_path = str(path)
     if weights:
-        loaded = from_folder(network, path, config, torch_dtype).to(torch_device)
-        check_finite(loaded.state_dict(), path)
-    loaded = (loaded if adapter is None else open_adapter(loaded, adapter)).eval()
+        from_folder(empty, path, torch_dtype, torch_device)
+    loaded = (empty if adapter is None else open_adapter(empty, adapter)).eval()
     ids = family.special_ids(config, tokenizer, read_object(path / "generation_config.json"))
     spec = ModelSpec(
         family=family.name,

@@ -12,6 +12,8 @@ from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, UsageError
 from dare_bench.model_adapters.adapters import open_adapter
 from dare_bench.model_adapters.backbone import Arch
+from dare_bench.model_adapters.backbone.attention import pick_attention
+from dare_bench.model_adapters.backbone.host_memory import keep_freed_memory
 from dare_bench.model_adapters.backbone.moe import published_shapes
 from dare_bench.model_adapters.checkpoint import check_files, compare, read_object, weights_of
 from dare_bench.model_adapters.encoding import as_id, one_line, open_tokenizer
@@ -98,6 +100,8 @@ def open_native(
     if tokenizer is not None and not getattr(tokenizer, "chat_template", None):
         tokenizer.chat_template = family.chat_template  # the harnesses read it from the tokenizer
     loaded = empty
+    if torch_device.type == "cpu":
+        keep_freed_memory()
     if weights:
         loaded = from_folder(network, path, config, torch_dtype).to(torch_device)
         check_finite(loaded.state_dict(), path)

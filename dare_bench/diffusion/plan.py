@@ -72,6 +72,17 @@ class View:
     gathered: dict[str, Tensor] | None = field(default=None, repr=False)
 
 
+@dataclass(frozen=True, eq=False)
+class PaddedView:
+    """A pack as one group of rows of equal length. ``index_RL`` is the packed index of each token (None: rows are
+    equally long already), where padding repeats the row's first token, and ``place_T`` the place of each packed token
+    among the R L padded ones."""
+
+    view: View
+    index_RL: Tensor | None
+    place_T: Tensor
+
+
 @dataclass(frozen=True)
 class Plan:
     """How a pack attends.
@@ -91,6 +102,7 @@ class Plan:
     sequence: SequenceGroup | None = field(default=None, compare=False)
     groups: tuple[Group, ...] = field(init=False)
     _views: dict[torch.device, list[View]] = field(init=False, compare=False, repr=False, default_factory=dict)
+    _padded: dict[torch.device, PaddedView] = field(init=False, compare=False, repr=False, default_factory=dict)
     _blocks: dict[tuple[int, torch.device], Tensor] = field(init=False, compare=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -134,11 +146,41 @@ class Plan:
     def views(self, device: torch.device) -> list[View]:
         """The groups with their masks and reads, computed once for all layers."""
         if device not in self._views:
-            self._views[device] = [self._view(g, device) for g in self.groups]
+            self._views[device] = [self._view(g, device, self._own_mask(g.length, device)) for g in self.groups]
         return self._views[device]
 
-    def _view(self, g: Group, device: torch.device) -> View:
-        own = self._own_mask(g.length, device)
+    def padded(self, device: torch.device) -> PaddedView:
+        """The pack as one group, computed once for all layers."""
+        if device not in self._padded:
+            self._padded[device] = self._pad(device)
+        return self._padded[device]
+
+    def _pad(self, device: torch.device) -> PaddedView:
+        place_T = torch.arange(self.tokens, device=device)
+        if len(self.groups) == 1:
+            return PaddedView(self.views(device)[0], None, place_T)
+        group = Group(0, len(self.lengths), max(self.lengths))
+        length_R = torch.tensor(self.lengths, device=device)
+        column_L = torch.arange(group.length, device=device)
+        real_RL = column_L < length_R[:, None]
+        first_R1 = (length_R.cumsum(0) - length_R)[:, None]
+        index_RL = first_R1 + torch.where(real_RL, column_L, 0)
+        row_T = torch.arange(group.rows, device=device).repeat_interleave(length_R)
+        place_T = place_T - first_R1[row_T, 0] + row_T * group.length
+        own = torch.stack([self._padded_mask(n, group.length, device) for n in self.lengths])[:, None]
+        return PaddedView(self._view(group, device, own), index_RL, place_T)
+
+    def _padded_mask(self, length: int, padded: int, device: torch.device) -> Tensor:
+        """Boolean [L, L] of a row of ``length`` tokens. Padded queries attend to the row's first token, so that their
+        values are finite."""
+        mask = torch.zeros((padded, padded), dtype=torch.bool, device=device)
+        own = self._own_mask(length, device)
+        mask[:length, :length] = True if own is None else own[0, 0]
+        mask[length:, 0] = True
+        return mask
+
+    def _view(self, g: Group, device: torch.device, own: Tensor | None) -> View:
+        """``own``: the mask among the tokens of the rows, [R or 1, 1, L, L]."""
         if self.cached is None:
             return View(g, None, own)
         slots = self.cached.slots[g.row : g.row + g.rows]

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm, silu
 
-from dare_bench.diffusion.plan import GroupQueries, Plan
+from dare_bench.diffusion.plan import Plan
 from dare_bench.model_adapters.backbone.arch import Arch, MoE
+from dare_bench.model_adapters.backbone.attention import Attention, attend
 from dare_bench.model_adapters.backbone.moe import Experts, Router, route
-from dare_bench.model_adapters.backbone.sdpa import attend
 
 WHOLE_MODEL = ("embed", "layers", "final_norm", "head")
 
@@ -38,12 +38,13 @@ class RMSNorm(nn.Module):
         return y if self.weight is None else y * self.weight
 
 
-def rotary(positions_T: Tensor, channels: int, theta: float) -> tuple[Tensor, Tensor]:
-    """cos and sin [T, 1, C] in float32, in the two-halves (GPT-NeoX) layout."""
+def rotary(positions_T: Tensor, channels: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and sin [T, 1, C] in the two-halves (GPT-NeoX) layout, as :func:`rotate` takes them: the sines of the first
+    half are negated."""
     exponent = torch.arange(0, channels, 2, device=positions_T.device, dtype=torch.float32) / channels
     angles = positions_T.float()[:, None] * (1.0 / theta**exponent)[None, :]
-    angles = torch.cat([angles, angles], dim=-1)[:, None, :]
-    return angles.cos(), angles.sin()
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([cos, cos], dim=-1)[:, None].to(dtype), torch.cat([-sin, sin], dim=-1)[:, None].to(dtype)
 
 
 def rotate(x_THC: Tensor, cos: Tensor, sin: Tensor, in_float32: bool) -> Tensor:
@@ -52,10 +53,8 @@ def rotate(x_THC: Tensor, cos: Tensor, sin: Tensor, in_float32: bool) -> Tensor:
     width = cos.shape[-1]
     x, rest = (x_THC, None) if width == x_THC.shape[-1] else (x_THC[..., :width], x_THC[..., width:])
     x = x.float() if in_float32 else x
-    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
-    half = width // 2
-    turned = torch.cat([-x[..., half:], x[..., :half]], dim=-1)
-    x = (x * cos + turned * sin).to(x_THC.dtype)
+    turned = x.roll(width // 2, -1).mul_(sin.to(x.dtype))
+    x = (x * cos.to(x.dtype)).add_(turned).to(x_THC.dtype)
     return x if rest is None else torch.cat([x, rest], dim=-1)
 
 
@@ -131,11 +130,13 @@ class Layer(nn.Module):
         cos: Tensor,
         sin: Tensor,
         plan: Plan,
+        attention: Attention,
         keep_N: Tensor | None = None,
-        queries: list[GroupQueries | None] | None = None,
+        selected: Any = None,
     ) -> Tensor:
         """[T, D] in; [T, D] out, or [N, D] when only the tokens ``keep_N`` are needed: then keys and values are
-        computed for all tokens, but queries, output and feed-forward for these alone (enough in the last layer)."""
+        computed for all tokens, but queries, output and feed-forward for these alone (enough in the last layer).
+        ``selected`` is what ``attention.select`` gave for them."""
         q, k, v = self._project(self.part("attn_norm")(x_TD), keep_N)
         k = rotate(k, cos, sin, self.arch.rope_in_float32)
         if plan.cached is not None and len(plan.cached.write_at):
@@ -143,7 +144,7 @@ class Layer(nn.Module):
         if keep_N is not None:
             x_TD, cos, sin = x_TD[keep_N], cos[keep_N], sin[keep_N]
         q = rotate(q, cos, sin, self.arch.rope_in_float32)
-        mixed = attend(q, k, v, plan, queries, self.index)
+        mixed = attend(attention, q, k, v, plan, selected, self.index)
         x_TD = x_TD + self.part("o")(mixed.reshape(x_TD.shape[0], -1))
         return x_TD + self._feed_forward(self.part("ff_norm")(x_TD), plan)
 

@@ -64,12 +64,22 @@ class Cached:
 class View:
     """A group for attention: the slots ``reads_RE`` (None: nothing cached) and a boolean ``mask`` [R or 1, 1, L, E +
     L], True where a query may attend to a key (None: everywhere). Cached keys come first. ``gathered`` holds the keys
-    and values of a steady plan by layer, [R, E + L, K, C]."""
+    and values of a steady plan by layer, [R, E + L, K, C], with the part of it that is the rows' own."""
 
     group: Group
     reads_RE: Tensor | None
     mask: Tensor | None
-    gathered: dict[str, Tensor] | None = field(default=None, repr=False)
+    gathered: dict[str, tuple[Tensor, Tensor]] | None = field(default=None, repr=False)
+    _repeated: dict[int, Tensor] = field(init=False, repr=False, default_factory=dict)
+
+    def repeated_mask(self, times: int) -> Tensor | None:
+        """The mask for queries that stand there several times, [R or 1, 1, times L, E + L]; computed once for all
+        layers."""
+        if self.mask is None or times == 1:
+            return self.mask
+        if times not in self._repeated:
+            self._repeated[times] = self.mask.repeat(1, 1, times, 1)
+        return self._repeated[times]
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +200,7 @@ class Plan:
         even = all(len(s) == width for s in slots)
         table = torch.stack(slots) if even else torch.nn.utils.rnn.pad_sequence(list(slots), batch_first=True)
         reads = table.to(device)
-        gathered: dict[str, Tensor] | None = {} if self.cached.steady else None
+        gathered: dict[str, tuple[Tensor, Tensor]] | None = {} if self.cached.steady else None
         if even and own is None:
             return View(g, reads, None, gathered)
         count_R = torch.tensor([len(s) for s in slots], device=device)

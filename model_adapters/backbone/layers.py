@@ -44,18 +44,22 @@ def rotary(positions_T: Tensor, channels: int, theta: float, dtype: torch.dtype)
     exponent = torch.arange(0, channels, 2, device=positions_T.device, dtype=torch.float32) / channels
     angles = positions_T.float()[:, None] * (1.0 / theta**exponent)[None, :]
     cos, sin = angles.cos(), angles.sin()
-    return torch.cat([cos, cos], dim=-1)[:, None].to(dtype), torch.cat([-sin, sin], dim=-1)[:, None].to(dtype)
+    cos, sin = torch.cat([cos, cos], dim=-1)[:, None], torch.cat([-sin, sin], dim=-1)[:, None]
+    return as_dtype(cos, dtype), as_dtype(sin, dtype)
 
 
-def rotate(x_THC: Tensor, cos: Tensor, sin: Tensor, in_float32: bool) -> Tensor:
-    """Apply rotary positions to the first channels (as many as ``cos`` has); in float32 and cast back where the family
-    does so."""
+def rotate(x_THC: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Apply rotary positions to the first channels (as many as ``cos`` has), in the dtype of the tables."""
     width = cos.shape[-1]
     x, rest = (x_THC, None) if width == x_THC.shape[-1] else (x_THC[..., :width], x_THC[..., width:])
-    x = x.float() if in_float32 else x
-    turned = x.roll(width // 2, -1).mul_(sin.to(x.dtype))
-    x = (x * cos.to(x.dtype)).add_(turned).to(x_THC.dtype)
+    x = as_dtype(x, cos.dtype)
+    x = as_dtype((x * cos).add_(x.roll(width // 2, -1).mul_(sin)), x_THC.dtype)
     return x if rest is None else torch.cat([x, rest], dim=-1)
+
+
+def as_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """``x.to(dtype)``, without an operation where nothing changes."""
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 def attach(root: nn.Module, path: str, module: nn.Module) -> None:
@@ -138,12 +142,12 @@ class Layer(nn.Module):
         computed for all tokens, but queries, output and feed-forward for these alone (enough in the last layer).
         ``selected`` is what ``attention.select`` gave for them."""
         q, k, v = self._project(self.part("attn_norm")(x_TD), keep_N)
-        k = rotate(k, cos, sin, self.arch.rope_in_float32)
+        k = rotate(k, cos, sin)
         if plan.cached is not None and len(plan.cached.write_at):
             plan.cached.store.write(self.index, plan.cached.write_at, plan.cached.write_to, k, v)
         if keep_N is not None:
             x_TD, cos, sin = x_TD[keep_N], cos[keep_N], sin[keep_N]
-        q = rotate(q, cos, sin, self.arch.rope_in_float32)
+        q = rotate(q, cos, sin)
         mixed = attend(attention, q, k, v, plan, selected, self.index)
         x_TD = x_TD + self.part("o")(mixed.reshape(x_TD.shape[0], -1))
         return x_TD + self._feed_forward(self.part("ff_norm")(x_TD), plan)

@@ -85,13 +85,13 @@ class Experts(nn.Module):
     def forward(self, x_TD: Tensor, expert_TK: Tensor, weight_TK: Tensor) -> Tensor:
         """The weighted sum of each token's experts, [T, D]: sorted by expert, so one grouped product computes all."""
         k = expert_TK.shape[1]
-        order_S = expert_TK.reshape(-1).argsort(stable=True)
-        ends_E = torch.bincount(expert_TK.reshape(-1), minlength=self.count).cumsum(0).to(torch.int32)
+        expert_S, order_S = expert_TK.reshape(-1).sort(stable=True)
+        every_E = torch.arange(self.count, device=x_TD.device)
+        ends_E = torch.searchsorted(expert_S, every_E, right=True, out_int32=True)
         x_SD = x_TD[order_S // k]
         gate, up = _each(x_SD, self.gate_up_proj, ends_E).chunk(2, dim=-1)
         out_SD = _each(silu(gate) * up, self.down_proj, ends_E)
-        back_S = torch.empty_like(order_S).scatter_(0, order_S, torch.arange(len(order_S), device=order_S.device))
-        out = out_SD[back_S].view(*expert_TK.shape, -1) * weight_TK[..., None]
+        out = out_SD[order_S.argsort()].view(*expert_TK.shape, -1) * weight_TK[..., None]
         return out.sum(1).to(x_TD.dtype)
 
 

@@ -30,12 +30,11 @@ class PaddedAttention:
         k = with_cached(_rows(k_TKC, padded), store.keys[layer] if store else None, padded.view, f"k{layer}")
         v = with_cached(_rows(v_TKC, padded), store.values[layer] if store else None, padded.view, f"v{layer}")
         if selected is None:
-            out_RLHC = dense(_rows(q, padded), k, v, padded.view.mask)
-            return out_RLHC.reshape(q.shape) if padded.index_RL is None else out_RLHC.flatten(0, 1)[padded.place_T]
+            out = dense(_rows(q, padded), k, v, padded.view)
+            return out if padded.index_RL is None else out[padded.place_T]
         g = padded.view.group
         sparse = q.new_zeros(g.rows * g.length, *q.shape[1:]).index_copy(0, selected, q)
-        out_RLHC = dense(sparse.view(g.rows, g.length, *q.shape[1:]), k, v, padded.view.mask)
-        return out_RLHC.flatten(0, 1)[selected]
+        return dense(sparse.view(g.rows, g.length, *q.shape[1:]), k, v, padded.view)[selected]
 
 
 def _rows(x_T: Tensor, padded: PaddedView) -> Tensor:

@@ -8,6 +8,8 @@ K key heads, G = H / K, C head channels.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -22,27 +24,28 @@ def with_cached(own_RLKC: Tensor, stored_SKC: Tensor | None, view: View, name: s
     assert stored_SKC is not None
     if view.gathered is None:
         return torch.cat([stored_SKC[view.reads_RE], own_RLKC], dim=1)
-    rows, cached = view.reads_RE.shape
-    room = view.gathered.get(name)
-    if room is None:
-        room = view.gathered[name] = own_RLKC.new_empty(rows, cached + own_RLKC.shape[1], *own_RLKC.shape[2:])
+    if name not in view.gathered:
+        rows, cached = view.reads_RE.shape
+        room = own_RLKC.new_empty(rows, cached + own_RLKC.shape[1], *own_RLKC.shape[2:])
         room[:, :cached] = stored_SKC[view.reads_RE]
-    room[:, cached:] = own_RLKC
+        view.gathered[name] = room, room[:, cached:]
+    room, place = view.gathered[name]
+    place.copy_(own_RLKC)
     return room
 
 
-def dense(q_RQHC: Tensor, k_REKC: Tensor, v_REKC: Tensor, mask: Tensor | None) -> Tensor:
-    """[R, Q, H, C] queries against [R, E, K, C] keys; ``mask`` is boolean, [R or 1, 1, Q, E]."""
+def dense(q_RQHC: Tensor, k_REKC: Tensor, v_REKC: Tensor, view: View) -> Tensor:
+    """[R, Q, H, C] queries of a view against its [R, E, K, C] keys: [R Q, H, C]."""
     rows, count, heads, channels = q_RQHC.shape
     kv = k_REKC.shape[2]
     k, v, fold = k_REKC.transpose(1, 2), v_REKC.transpose(1, 2), heads // kv
+    mask = view.repeated_mask(fold)
     if fold == 1:
-        return scaled_dot_product_attention(q_RQHC.transpose(1, 2), k, v, attn_mask=mask).transpose(1, 2)
+        out = scaled_dot_product_attention(q_RQHC.transpose(1, 2), k, v, attn_mask=mask)
+        return out.transpose(1, 2).reshape(rows * count, heads, channels)
     q = q_RQHC.view(rows, count, kv, fold, channels).permute(0, 2, 3, 1, 4).reshape(rows, kv, fold * count, channels)
-    if mask is not None:
-        mask = mask.repeat(1, 1, fold, 1)
     out = scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    return out.view(rows, kv, fold, count, channels).permute(0, 3, 1, 2, 4).reshape(rows, count, heads, channels)
+    return out.view(rows, kv, fold, count, channels).permute(0, 3, 1, 2, 4).reshape(rows * count, heads, channels)
 
 
 class GroupedAttention:
@@ -76,11 +79,10 @@ class GroupedAttention:
             k = with_cached(k_G[i].view(g.rows, g.length, *k_TKC.shape[1:]), stored_k, view, f"k{layer}")
             v = with_cached(v_G[i].view(g.rows, g.length, *v_TKC.shape[1:]), stored_v, view, f"v{layer}")
             if chosen is None:
-                out = dense(q_G[i].view(g.rows, g.length, *q.shape[1:]), k, v, view.mask)
-                parts.append(out.reshape(g.rows * g.length, *q.shape[1:]))
+                parts.append(dense(q_G[i].view(g.rows, g.length, *q.shape[1:]), k, v, view))
             else:
-                out = dense(q[chosen.index_RQ], k, v, _mask_of(view, chosen))
-                parts.append(out[chosen.keep_RQ])
+                out = dense(q[chosen.index_RQ], k, v, replace(view, mask=_mask_of(view, chosen)))
+                parts.append(out[chosen.keep_RQ.view(-1)])
         if not parts:  # no query is selected
             return q
         return parts[0] if len(parts) == 1 else torch.cat(parts)

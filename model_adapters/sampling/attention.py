@@ -163,6 +163,26 @@ class Commit:
     block: bool
 
 
+@dataclass(frozen=True)
+class Candidates:
+    """The tokens of a pack that may be open before it is rebuilt: as long as it serves, forwards have one shape.
+
+    ``at_N`` in the pack, ``source_N`` the tokens whose states predict them, ``place_N`` in the canvases; ``slot_N``
+    counts in the row, up to ``width``; ``groups`` are the indices of those that are decided together.
+    """
+
+    at_N: Tensor
+    source_N: Tensor
+    place_N: Tensor
+    row_N: Tensor
+    column_N: Tensor
+    position_N: Tensor
+    slot_N: Tensor
+    editable_N: Tensor | None
+    width: int
+    groups: list[Tensor]
+
+
 @dataclass(eq=False)
 class Pack:
     """The tokens of a forward: ``index_T`` among the concatenated canvases (None: all, in order), ``row_T`` and
@@ -180,11 +200,14 @@ class Pack:
     shift_T: Tensor
     fresh: bool
     masks_outside_R: Tensor
+    candidates: Candidates | None = None
+    """For forwards of static shape."""
     commits: list[Commit] = field(default_factory=list)
 
 
 class Packer:
-    """Packs the rows of a batch for each turn; ``offsets`` are the beginnings of their canvases."""
+    """Packs the rows of a batch for each turn; ``offsets`` are the beginnings of their canvases. ``kinds`` numbers the
+    rows that decide together; for forwards of static shape only (None: open positions are listed in each forward)."""
 
     def __init__(
         self,
@@ -193,7 +216,9 @@ class Packer:
         device: torch.device,
         store: KVStore | None,
         pool: PagePool | None,
+        kinds: Sequence[int] | None = None,
     ) -> None:
+        self.kinds = kinds
         self.rows, self.offsets, self.device = rows, offsets, device
         self.store, self.pool = store, pool
         self.total = sum(len(row.canvas) for row in rows)
@@ -213,19 +238,55 @@ class Packer:
         row_T = torch.tensor(order).repeat_interleave(torch.tensor(lengths))
         fillable_T, editable_T = self._open(row_T, column_T)
         first_T = torch.tensor(starts).repeat_interleave(torch.tensor(lengths))
+        place_T, shift_T = torch.tensor(self.offsets)[row_T] + column_T, (column_T > first_T).long()
+        candidates = None
+        if self.kinds is not None:
+            candidates = self._candidates(row_T, column_T, place_T, shift_T, fillable_T, editable_T)
         return Pack(
             plan,
-            None if whole else (torch.tensor(self.offsets)[row_T] + column_T).to(self.device),
+            None if whole else place_T.to(self.device),
             row_T.to(self.device),
             column_T.to(self.device),
             fillable_T.to(self.device),
             None if editable_T is None else editable_T.to(self.device),
-            (column_T > first_T).long().to(self.device),
+            shift_T.to(self.device),
             fresh=cached is not None and (not cached.steady or any(row.cache.follows_canvas for row in self.rows)),
             masks_outside_R=torch.tensor(
                 [self._masks_outside(*pair) for pair in zip(self.rows, spans, strict=True)]
             ).to(self.device),
+            candidates=candidates,
             commits=commits,
+        )
+
+    def _candidates(
+        self,
+        row_T: Tensor,
+        column_T: Tensor,
+        place_T: Tensor,
+        shift_T: Tensor,
+        fillable_T: Tensor,
+        editable_T: Tensor | None,
+    ) -> Candidates:
+        """The fillable columns of each row's block, and the masks before it. The host may not know what was written
+        since, but no mask has been added outside of the block."""
+        assert self.kinds is not None
+        masked_T = torch.cat([row.canvas == row.mask_id for row in self.rows])[place_T]
+        begin_R = torch.tensor([row.begin for row in self.rows])
+        at_N = (fillable_T & (masked_T | (column_T >= begin_R[row_T]))).nonzero()[:, 0]
+        row_N, column_N = row_T[at_N], column_T[at_N]
+        count_R = torch.bincount(row_N, minlength=len(self.rows))
+        counts = row_N.unique_consecutive(return_counts=True)[1]
+        slot_N = torch.cat([torch.arange(n) for n in counts.tolist()]) if len(at_N) else at_N
+        predicts_next = torch.tensor([row.sampler.attention.predicts_next for row in self.rows])
+        source_N = at_N - shift_T[at_N] * predicts_next[row_N]
+        prompt_R, kind_R = torch.tensor([len(row.prompt) for row in self.rows]), torch.tensor(self.kinds)
+        tensors = (at_N, source_N, place_T[at_N], row_N, column_N, column_N - prompt_R[row_N], slot_N)
+        groups = [(kind_R[row_N] == kind).nonzero()[:, 0].to(self.device) for kind in range(max(self.kinds) + 1)]
+        return Candidates(
+            *(x_N.to(self.device) for x_N in tensors),
+            editable_N=None if editable_T is None else editable_T[at_N].to(self.device),
+            width=max(int(count_R.max()), 1),
+            groups=groups,
         )
 
     @staticmethod

@@ -82,7 +82,8 @@ class _Loop:
             if not self.active:
                 return
             if self.batch is None:
-                self.batch = BatchState(self.active, self.mask_id, self.device, self.store, self.pool)
+                static = self.network.attention.static_shapes
+                self.batch = BatchState(self.active, self.mask_id, self.device, self.store, self.pool, static)
             finished = self.turn(self.batch)
             if finished is None:
                 self.halve(self.batch)

@@ -14,9 +14,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from dare_bench.errors import ModelOutputError
 from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.sampling import reference
-from dare_bench.model_adapters.sampling.attention import CachePolicy, Pack, Packer
+from dare_bench.model_adapters.sampling.attention import CachePolicy, Candidates, Pack, Packer
 from dare_bench.model_adapters.sampling.decide import Decision
 from dare_bench.model_adapters.sampling.guidance import GuidedCopies
 from dare_bench.model_adapters.sampling.pages import PagePool, RowPages
@@ -137,6 +138,15 @@ class RowState:
         """Forward turns that were made here."""
         return self.turn - self.start_turn
 
+    def least_turns(self) -> int:
+        """Turns before which the row neither leaves its block nor ends, unless a forward changes nothing."""
+        sampler = self.sampler
+        in_block = sampler.stopping.stop_in_block or sampler.reference.count == "carry" or sampler.replays
+        if self.end_turn is not None or in_block or self.cache.follows_canvas:
+            return 1
+        masks = int((self.canvas[max(self.begin, self.low) : self.stop] == self.mask_id).sum())
+        return max(1, sampler.strategy.least_forwards(masks, self.schedule[self.step :]))
+
     def response(self) -> list[int]:
         return self.response_in(self.canvas)
 
@@ -196,6 +206,7 @@ class BatchState:
         device: torch.device,
         store: KVStore | None = None,
         pool: PagePool | None = None,
+        static: bool = False,
     ) -> None:
         self.rows = sorted(rows, key=lambda row: len(row.canvas))
         self.mask_id, self.device = mask_id, device
@@ -203,7 +214,15 @@ class BatchState:
         offsets = [0, *accumulate(self.lengths)][:-1]
         self.canvas_T = torch.cat([row.canvas for row in self.rows]).to(device)
         self.score_T = self._scores()
-        self.packer = Packer(self.rows, offsets, device, store, pool)
+        samplers = [row.sampler for row in self.rows]
+        self.kinds = list({sampler.decision: sampler for sampler in samplers}.values())
+        """One sampler of each group of rows that decide together."""
+        kind_of = {sampler.decision: i for i, sampler in enumerate(self.kinds)}
+        kinds = [kind_of[sampler.decision] for sampler in samplers]
+        self.kind_R = self._ints(kinds)
+        self.replayed = any(sampler.replays for sampler in samplers)
+        static = static and not self.replayed and all(sampler.strategy.static for sampler in self.kinds)
+        self.packer = Packer(self.rows, offsets, device, store, pool, kinds if static else None)
         self.pack: Pack | None = None
         self.copies: GuidedCopies | None = None
         self.tokens_done = 0
@@ -218,21 +237,20 @@ class BatchState:
         self.schedule_RS = torch.zeros((len(self.rows), 1), dtype=torch.long, device=device)
         for i in range(len(self.rows)):
             self._set_schedule(i)
-        samplers = [row.sampler for row in self.rows]
-        self.kinds = list({sampler.decision: sampler for sampler in samplers}.values())
-        """One sampler of each group of rows that decide together."""
-        kind_of = {sampler.decision: i for i, sampler in enumerate(self.kinds)}
-        self.kind_R = self._ints(kind_of[sampler.decision] for sampler in samplers)
         self.deterministic_R = self._bools(not sampler.draws for sampler in samplers)
         self.traced = any(sampler.record_trajectory for sampler in samplers)
         self.predicted = any(sampler.record_predictions for sampler in samplers)
-        self.replayed = any(sampler.replays for sampler in samplers)
         self.shifted = any(sampler.attention.predicts_next for sampler in samplers)
         self.guided = any(sampler.attention.cfg_scale > 0 for sampler in samplers)
         self.carried = any(sampler.reference.count == "carry" for sampler in samplers)
         self.stopped_in_block = [i for i, s in enumerate(samplers) if s.stopping.stop_in_block and s.stopping.eos_ids]
+        self.edited = any(sampler.strategy.edits for sampler in samplers)
         self.margins = any(sampler.record_margin for sampler in samplers)
         self.followed = any(row.cache.follows_canvas for row in self.rows)
+        self.going_R = self._bools(True for _ in self.rows)
+        """False for rows whose block is finished, which wait unchanged until the host looks."""
+        self.finite = torch.ones((), dtype=torch.bool, device=device)
+        self.look_in = self._next_look()
         self.turns = 0
         self.end_turns = {i: row.end_turn - row.turn for i, row in enumerate(self.rows) if row.end_turn is not None}
         """By row, the turns of this batch after which the row ends."""
@@ -273,6 +291,16 @@ class BatchState:
         self.schedule_RS[i].zero_()
         self.schedule_RS[i, : len(schedule)] = torch.tensor(schedule, dtype=torch.long)
 
+    def _next_look(self) -> int:
+        """Turns after which the host looks which blocks are finished; at once, if positions are listed on the host."""
+        return 1 if self.packer.kinds is None else min(row.least_turns() for row in self.rows)
+
+    def groups(self, positions: OpenPositions) -> list[Tensor]:
+        """The indices of the positions that each of ``kinds`` decides."""
+        if self.pack is not None and self.pack.candidates is not None:
+            return self.pack.candidates.groups
+        return [(self.kind_R[positions.row_N] == i).nonzero()[:, 0] for i in range(len(self.kinds))]
+
     def forward(self, network: Any) -> tuple[Tensor, Tensor, OpenPositions]:
         """Logits that predict the open positions [N, V], their indices in ``canvas_T`` [N], and the positions.
 
@@ -286,40 +314,64 @@ class BatchState:
         pack = self.pack
         self.tokens_done = (self.copies.plan if self.copies else pack.plan).tokens
         tokens_T = self.canvas_T if pack.index_T is None else self.canvas_T[pack.index_T]
-        masked_T = tokens_T == self.mask_id
-        open_T = masked_T & pack.fillable_T
-        if pack.editable_T is not None:
-            open_T |= pack.editable_T
-        open_N = open_T.nonzero()[:, 0]
+        if pack.candidates is None:
+            source_N, place_N, positions = self._listed(pack, tokens_T)
+        else:
+            source_N, place_N, positions = self._planned(pack.candidates, tokens_T)
         try:
-            logits_NV = self._logits(network, pack, tokens_T, open_N)
+            if self.copies is not None:
+                logits_NV = self.copies.logits(network, tokens_T, source_N)
+            else:
+                logits_NV = network(tokens_T, pack.column_T, pack.plan, logits_at=source_N).logits
         except BaseException:
             self.packer.abandoned(pack)
             self.pack = None
             raise
         self.packer.committed(pack)
-        place_N = open_N if pack.index_T is None else pack.index_T[open_N]
-        positions = self._open(pack, open_N, tokens_T[open_N], masked_T[open_N])
         if self.score_T is not None:
             positions = replace(positions, score_N=self.score_T[place_N])
         return logits_NV, place_N, positions
 
-    def _logits(self, network: Any, pack: Pack, tokens_T: Tensor, open_N: Tensor) -> Tensor:
-        """Logits that predict the open positions, [N, V]."""
-        source_N = open_N - pack.shift_T[open_N] if self.shifted else open_N
-        if self.copies is not None:
-            return self.copies.logits(network, tokens_T, source_N)
-        return network(tokens_T, pack.column_T, pack.plan, logits_at=source_N).logits
-
-    def _open(self, pack: Pack, open_N: Tensor, current_N: Tensor, masked_N: Tensor) -> OpenPositions:
+    def _listed(self, pack: Pack, tokens_T: Tensor) -> tuple[Tensor, Tensor, OpenPositions]:
+        """The tokens whose states predict the open positions, the places of these in the canvases, and the positions:
+        as many as are open now, which the host has to know."""
+        masked_T = tokens_T == self.mask_id
+        open_T = masked_T & pack.fillable_T
+        if pack.editable_T is not None:
+            open_T |= pack.editable_T
+        open_N = open_T.nonzero()[:, 0]
         row_N, column_N = pack.row_T[open_N], pack.column_T[open_N]
-        step_R = self.step_R.clamp(max=self.schedule_RS.shape[1] - 1)
-        return OpenPositions(
+        positions = self._open(
             row_N=row_N,
             column_N=column_N,
             position_N=column_N - self.prompt_R[row_N],
+            current_N=tokens_T[open_N],
+            masked_N=masked_T[open_N],
+        )
+        source_N = open_N - pack.shift_T[open_N] if self.shifted else open_N
+        return source_N, open_N if pack.index_T is None else pack.index_T[open_N], positions
+
+    def _planned(self, candidates: Candidates, tokens_T: Tensor) -> tuple[Tensor, Tensor, OpenPositions]:
+        """As :meth:`_listed`, of all positions that may be open while the pack serves: their number is fixed."""
+        c, current_N = candidates, tokens_T[candidates.at_N]
+        masked_N = current_N == self.mask_id
+        open_N = masked_N if c.editable_N is None else masked_N | c.editable_N
+        positions = self._open(
+            row_N=c.row_N,
+            column_N=c.column_N,
+            position_N=c.position_N,
             current_N=current_N,
             masked_N=masked_N,
+            live_N=open_N & self.going_R[c.row_N],
+            slot_N=c.slot_N,
+            width=c.width,
+        )
+        return c.source_N, c.place_N, positions
+
+    def _open(self, **positions: Any) -> OpenPositions:
+        step_R = self.step_R.clamp(max=self.schedule_RS.shape[1] - 1)
+        return OpenPositions(
+            **positions,
             key_R=self.key_R,
             step_R=self.step_R,
             turn_R=self.turn_R,
@@ -331,6 +383,7 @@ class BatchState:
 
     def write(self, place_N: Tensor, positions: OpenPositions, decision: Decision) -> None:
         """Write a decision into the canvases, and record margins, predictions and events if requested."""
+        self.finite &= decision.finite
         if self.margins:  # before the canvas changes: margins count only for rows that are not settled
             counted_R = torch.where(self._settled(), float("inf"), decision.margin_R)
             self.margin_R = torch.minimum(self.margin_R, counted_R)
@@ -349,7 +402,9 @@ class BatchState:
         ends_T = torch.isin(self.canvas_T, self.eos_V) & self.response_T
         masks_T = (self.canvas_T == self.mask_id) & self.response_T
         first_end_R, first_mask_R = (
-            torch.full_like(self.key_R, never).scatter_reduce_(0, self.row_T[here_T], self.place_T[here_T], "amin")
+            torch.full_like(self.key_R, never).scatter_reduce_(
+                0, self.row_T, torch.where(here_T, self.place_T, never), "amin"
+            )
             for here_T in (ends_T, masks_T)
         )
         return self.cut_R & (first_end_R < first_mask_R)
@@ -374,38 +429,50 @@ class BatchState:
                 self.rows[i].events.append(Event(turns[i], op, column, token, round(confidence, 6), logprob))
 
     def advance(self, positions: OpenPositions, decision: Decision) -> list[int]:
-        """Count the step; returns the rows whose block it finished."""
-        rows, pack = len(self.rows), self.pack
+        """Count the step; returns the rows whose block is finished, if the host looks.
+
+        Raises:
+            ModelOutputError: NaN or infinite logits since the host has last looked.
+        """
+        pack = self.pack
         assert pack is not None
         if pack.fresh:
             self.pack = None
             for row in self.rows:  # windows of cached blocks depend on whether a row is at its first forward
                 row.opened = True
         self.turns += 1
-        self.step_R += 1
-        self.turn_R += 1
-        current_N = torch.where(decision.written_N, decision.token_N, positions.current_N)
-        inside_N = (current_N == self.mask_id) & (positions.column_N >= self.begin_R[positions.row_N])
-        masks_R = torch.bincount(positions.row_N[inside_N], minlength=rows) + pack.masks_outside_R
-        changed_R = torch.bincount(positions.row_N[current_N != positions.current_N], minlength=rows)
-        full_R = torch.bincount(positions.row_N[positions.masked_N], minlength=rows) == 0
-        self.post_steps_R += full_R.long()
+        self.step_R += self.going_R
+        self.turn_R += self.going_R
         outcome = TurnOutcome(
             step_R=self.step_R,
             limit_R=self.limit_R,
-            masks_R=masks_R,
-            full_R=full_R,
-            changed_R=changed_R,
             deterministic_R=self.deterministic_R,
             post_steps_R=self.post_steps_R,
+            positions=positions,
+            token_N=torch.where(decision.written_N, decision.token_N, positions.current_N),
+            mask_id=self.mask_id,
+            masks_outside_R=pack.masks_outside_R if self.followed else 0,
             ended_R=decision.ended_R,
         )
+        if self.edited:
+            self.post_steps_R += outcome.full_R & self.going_R
         done_R = self.kinds[0].strategy.finished(outcome)
         for i, sampler in enumerate(self.kinds[1:], 1):
             done_R = torch.where(self.kind_R == i, sampler.strategy.finished(outcome), done_R)
         if self.carried:
-            reference.count_rejected(self.rows, self.step_R, masks_R)
-        done = done_R.nonzero()[:, 0].tolist()
+            reference.count_rejected(self.rows, self.step_R, outcome.masks_R)
+        self.going_R &= ~done_R
+        self.look_in -= 1
+        if self.look_in > 0:
+            return []
+        self.look_in = 1
+        finite, *going = torch.cat([self.finite[None], self.going_R]).tolist()
+        if not finite:
+            raise ModelOutputError(
+                "the network gave NaN or infinite logits; logits must be finite: check the weights (dare-bench "
+                "validate) and the dtype"
+            )
+        done = [i for i, goes_on in enumerate(going) if not goes_on]
         return sorted({*done, *self._stopped(positions, decision)}) if self.stopped_in_block else done
 
     def ended(self) -> list[int]:
@@ -441,7 +508,7 @@ class BatchState:
     def enter_block(self, i: int) -> None:
         """Row i has moved to another block."""
         row = self.rows[i]
-        self.step_R[i], self.post_steps_R[i] = row.step, 0
+        self.step_R[i], self.post_steps_R[i], self.going_R[i] = row.step, 0, True
         self.begin_R[i], self.limit_R[i] = row.begin, row.limit
         self._set_schedule(i)
-        self.pack = None
+        self.pack, self.look_in = None, self._next_look()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from pydantic import Field
@@ -57,6 +58,9 @@ class Quota(Strategy):
     def limit(self, length: int, schedule: Sequence[int]) -> int:
         return len(schedule)
 
+    def least_forwards(self, masks: int, due: Sequence[int]) -> int:
+        return len(due)
+
     def count(self, ranked: Ranked, positions: OpenPositions) -> tuple[Tensor, Tensor]:
         count_R = torch.minimum(positions.quota_R, ranked.count_R)
         return count_R, of_swap(ranked, count_R)
@@ -75,6 +79,9 @@ class BlockQuota(Quota):
 
     def limit(self, length: int, schedule: Sequence[int]) -> int:
         return self.planned(length)
+
+    def least_forwards(self, masks: int, due: Sequence[int]) -> int:
+        return next((i for i, total in enumerate(accumulate(due), 1) if total >= masks), len(due))
 
 
 class TimeQuota(Quota):

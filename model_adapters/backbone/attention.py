@@ -54,7 +54,9 @@ def pick_attention(name: str, device: torch.device) -> Attention:
     return BACKENDS[name]
 
 
-def attend(backend: Attention, q: Tensor, k_TKC: Tensor, v_TKC: Tensor, plan: Plan, selected: Any, layer: int) -> Tensor:
+def attend(
+    backend: Attention, q: Tensor, k_TKC: Tensor, v_TKC: Tensor, plan: Plan, selected: Any, layer: int
+) -> Tensor:
     """:meth:`Attention.attend`; of a plan with a sequence-parallel group, each rank gives all heads of its own
     tokens."""
     if plan.sequence is None:

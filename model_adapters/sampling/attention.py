@@ -280,10 +280,15 @@ class Packer:
         predicts_next = torch.tensor([row.sampler.attention.predicts_next for row in self.rows])
         source_N = at_N - shift_T[at_N] * predicts_next[row_N]
         prompt_R, kind_R = torch.tensor([len(row.prompt) for row in self.rows]), torch.tensor(self.kinds)
-        tensors = (at_N, source_N, place_T[at_N], row_N, column_N, column_N - prompt_R[row_N], slot_N)
         groups = [(kind_R[row_N] == kind).nonzero()[:, 0].to(self.device) for kind in range(max(self.kinds) + 1)]
         return Candidates(
-            *(x_N.to(self.device) for x_N in tensors),
+            at_N=at_N.to(self.device),
+            source_N=source_N.to(self.device),
+            place_N=place_T[at_N].to(self.device),
+            row_N=row_N.to(self.device),
+            column_N=column_N.to(self.device),
+            position_N=(column_N - prompt_R[row_N]).to(self.device),
+            slot_N=slot_N.to(self.device),
             editable_N=None if editable_T is None else editable_T[at_N].to(self.device),
             width=max(int(count_R.max()), 1),
             groups=groups,

@@ -12,7 +12,6 @@ import torch
 from dare_bench.diffusion.lockstep import Lockstep
 from dare_bench.errors import MemoryLimitError
 from dare_bench.model_adapters.backbone.cache import KVStore
-from dare_bench.model_adapters.sampling.decide import decide
 from dare_bench.model_adapters.sampling.pages import PagePool
 from dare_bench.model_adapters.sampling.state import BatchState, RowState
 from dare_bench.types import LoopStats
@@ -93,11 +92,10 @@ class _Loop:
     def turn(self, batch: BatchState) -> list[int] | None:
         """One forward and decision for all rows. Returns the rows whose block is finished; None if memory ran out."""
         try:
-            logits_NV, place_N, positions = batch.forward(self.network)
-            decision = decide(batch, logits_NV, positions)
-            batch.write(place_N, positions, decision)
-            finished = batch.advance(positions, decision)
-        except (RuntimeError, MemoryError) as error:
+            batch.prepare()
+            finished = batch.finish(batch.step(self.network))
+        except BaseException as error:
+            batch.abandon()
             if not out_of_memory(error):
                 raise
             if len(self.active) > 1:

@@ -18,7 +18,7 @@ from dare_bench.errors import ModelOutputError
 from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.sampling import reference
 from dare_bench.model_adapters.sampling.attention import CachePolicy, Candidates, Pack, Packer
-from dare_bench.model_adapters.sampling.decide import Decision
+from dare_bench.model_adapters.sampling.decide import Decision, decide
 from dare_bench.model_adapters.sampling.guidance import GuidedCopies
 from dare_bench.model_adapters.sampling.pages import PagePool, RowPages
 from dare_bench.model_adapters.sampling.sampler import Sampler
@@ -195,6 +195,16 @@ class RowState:
         self.step, self.schedule = made, [*[0] * made, *left]
 
 
+@dataclass(frozen=True)
+class Step:
+    """What a turn did on the device: the decision at ``positions``, whose places in the canvases are ``place_N``."""
+
+    place_N: Tensor
+    positions: OpenPositions
+    decision: Decision
+    outcome: TurnOutcome
+
+
 class BatchState:
     """The concatenated canvases of the active rows, and their counters. The rows are fixed: a new batch is built when a
     row enters or leaves. The input of a forward is a :class:`Pack`, rebuilt whenever a window moves."""
@@ -301,33 +311,41 @@ class BatchState:
             return self.pack.candidates.groups
         return [(self.kind_R[positions.row_N] == i).nonzero()[:, 0] for i in range(len(self.kinds))]
 
-    def forward(self, network: Any) -> tuple[Tensor, Tensor, OpenPositions]:
-        """Logits that predict the open positions [N, V], their indices in ``canvas_T`` [N], and the positions.
+    def prepare(self) -> None:
+        """On the host, before a turn: pack the rows, if their windows have moved."""
+        if self.pack is not None:
+            return
+        if self.followed:
+            self.sync()
+        self.pack = self.packer.pack()
+        self.copies = GuidedCopies(self.rows, self.pack, self.mask_id, self.device) if self.guided else None
+        self.tokens_done = (self.copies.plan if self.copies else self.pack.plan).tokens
+
+    def step(self, network: Any) -> Step:
+        """On the device: a forward, the decision, and what it writes. With static shapes this has no host
+        synchronization, and takes and changes tensors of the batch alone.
 
         A forward that fails leaves canvases and cache unchanged.
         """
-        if self.pack is None:
-            if self.followed:
-                self.sync()
-            self.pack = self.packer.pack()
-            self.copies = GuidedCopies(self.rows, self.pack, self.mask_id, self.device) if self.guided else None
+        logits_NV, place_N, positions = self.forward(network)
+        decision = decide(self, logits_NV, positions)
+        self.write(place_N, positions, decision)
+        token_N = torch.where(decision.written_N, decision.token_N, positions.current_N)
+        return Step(place_N, positions, decision, self.count(positions, decision, token_N))
+
+    def forward(self, network: Any) -> tuple[Tensor, Tensor, OpenPositions]:
+        """Logits that predict the open positions [N, V], their indices in ``canvas_T`` [N], and the positions."""
         pack = self.pack
-        self.tokens_done = (self.copies.plan if self.copies else pack.plan).tokens
+        assert pack is not None
         tokens_T = self.canvas_T if pack.index_T is None else self.canvas_T[pack.index_T]
         if pack.candidates is None:
             source_N, place_N, positions = self._listed(pack, tokens_T)
         else:
             source_N, place_N, positions = self._planned(pack.candidates, tokens_T)
-        try:
-            if self.copies is not None:
-                logits_NV = self.copies.logits(network, tokens_T, source_N)
-            else:
-                logits_NV = network(tokens_T, pack.column_T, pack.plan, logits_at=source_N).logits
-        except BaseException:
-            self.packer.abandoned(pack)
-            self.pack = None
-            raise
-        self.packer.committed(pack)
+        if self.copies is not None:
+            logits_NV = self.copies.logits(network, tokens_T, source_N)
+        else:
+            logits_NV = network(tokens_T, pack.column_T, pack.plan, logits_at=source_N).logits
         if self.score_T is not None:
             positions = replace(positions, score_N=self.score_T[place_N])
         return logits_NV, place_N, positions
@@ -382,19 +400,15 @@ class BatchState:
         )
 
     def write(self, place_N: Tensor, positions: OpenPositions, decision: Decision) -> None:
-        """Write a decision into the canvases, and record margins, predictions and events if requested."""
+        """Write a decision into the canvases, and keep the smallest margins if requested."""
         self.finite &= decision.finite
         if self.margins:  # before the canvas changes: margins count only for rows that are not settled
             counted_R = torch.where(self._settled(), float("inf"), decision.margin_R)
-            self.margin_R = torch.minimum(self.margin_R, counted_R)
-        if self.predicted:
-            self._predict(place_N, positions, decision)
+            self.margin_R.copy_(torch.minimum(self.margin_R, counted_R))
         if self.score_T is not None:
             new_N = decision.written_N & positions.masked_N
             self.score_T[place_N] = torch.where(new_N, decision.score_N.double(), self.score_T[place_N])
         self.canvas_T[place_N] = torch.where(decision.written_N, decision.token_N, positions.current_N)
-        if self.traced:
-            self._record(positions, decision)
 
     def _settled(self) -> Tensor:
         """Rows whose answer ends at an EOS without masks before it: without editing, no later choice changes it."""
@@ -409,38 +423,9 @@ class BatchState:
         )
         return self.cut_R & (first_end_R < first_mask_R)
 
-    def _predict(self, place_N: Tensor, positions: OpenPositions, decision: Decision) -> None:
-        """Record the responses that this forward predicts: every open mask takes its proposed token."""
-        predicted_T = self.canvas_T.clone()
-        predicted_T[place_N] = torch.where(positions.masked_N, decision.token_N, positions.current_N)
-        for row, canvas in zip(self.rows, predicted_T.cpu().split(self.lengths), strict=True):
-            if row.sampler.record_predictions:
-                row.predictions.append(row.response_in(canvas))
-
-    def _record(self, positions: OpenPositions, decision: Decision) -> None:
-        where = decision.written_N & ((decision.token_N != self.mask_id) | ~positions.masked_N)
-        rows, columns = positions.row_N[where].tolist(), positions.position_N[where].tolist()
-        tables = (decision.token_N, decision.confidence_N, decision.logprob_N)
-        values = (table_N[where].tolist() for table_N in tables)
-        turns = self.turn_R.tolist()
-        for i, column, token, confidence, logprob in zip(rows, columns, *values, strict=True):
-            if self.rows[i].sampler.record_trajectory:
-                op: Literal["set", "remask"] = "remask" if token == self.mask_id else "set"
-                self.rows[i].events.append(Event(turns[i], op, column, token, round(confidence, 6), logprob))
-
-    def advance(self, positions: OpenPositions, decision: Decision) -> list[int]:
-        """Count the step; returns the rows whose block is finished, if the host looks.
-
-        Raises:
-            ModelOutputError: NaN or infinite logits since the host has last looked.
-        """
-        pack = self.pack
-        assert pack is not None
-        if pack.fresh:
-            self.pack = None
-            for row in self.rows:  # windows of cached blocks depend on whether a row is at its first forward
-                row.opened = True
-        self.turns += 1
+    def count(self, positions: OpenPositions, decision: Decision, token_N: Tensor) -> TurnOutcome:
+        """Count the forward, and note which blocks are finished. ``token_N``: the tokens at the positions now."""
+        assert self.pack is not None
         self.step_R += self.going_R
         self.turn_R += self.going_R
         outcome = TurnOutcome(
@@ -449,9 +434,9 @@ class BatchState:
             deterministic_R=self.deterministic_R,
             post_steps_R=self.post_steps_R,
             positions=positions,
-            token_N=torch.where(decision.written_N, decision.token_N, positions.current_N),
+            token_N=token_N,
             mask_id=self.mask_id,
-            masks_outside_R=pack.masks_outside_R if self.followed else 0,
+            masks_outside_R=self.pack.masks_outside_R if self.followed else 0,
             ended_R=decision.ended_R,
         )
         if self.edited:
@@ -459,12 +444,34 @@ class BatchState:
         done_R = self.kinds[0].strategy.finished(outcome)
         for i, sampler in enumerate(self.kinds[1:], 1):
             done_R = torch.where(self.kind_R == i, sampler.strategy.finished(outcome), done_R)
-        if self.carried:
-            reference.count_rejected(self.rows, self.step_R, outcome.masks_R)
         self.going_R &= ~done_R
+        return outcome
+
+    def finish(self, step: Step) -> list[int]:
+        """On the host, after a turn: records, the cache, and the rows whose block is finished, if the host looks.
+
+        Raises:
+            ModelOutputError: NaN or infinite logits since the host has last looked.
+        """
+        pack = self.pack
+        assert pack is not None
+        if self.predicted:
+            self._predict(step)
+        if self.traced:
+            self._record(step)
+        if self.carried:
+            reference.count_rejected(self.rows, self.step_R, step.outcome.masks_R)
+        self.packer.committed(pack)
+        if pack.fresh:
+            self.pack = None
+            for row in self.rows:  # windows of cached blocks depend on whether a row is at its first forward
+                row.opened = True
+        self.turns += 1
         self.look_in -= 1
-        if self.look_in > 0:
-            return []
+        return [] if self.look_in > 0 else self._look(step)
+
+    def _look(self, step: Step) -> list[int]:
+        """The rows whose block is finished; waits for the device."""
         self.look_in = 1
         finite, *going = torch.cat([self.finite[None], self.going_R]).tolist()
         if not finite:
@@ -473,13 +480,41 @@ class BatchState:
                 "validate) and the dtype"
             )
         done = [i for i, goes_on in enumerate(going) if not goes_on]
-        return sorted({*done, *self._stopped(positions, decision)}) if self.stopped_in_block else done
+        return sorted({*done, *self._stopped(step)}) if self.stopped_in_block else done
+
+    def abandon(self) -> None:
+        """The turn failed: its pack is built again."""
+        if self.pack is not None:
+            self.packer.abandoned(self.pack)
+            self.pack = None
+
+    def _predict(self, step: Step) -> None:
+        """Record the responses that this forward predicts: every open mask takes its proposed token."""
+        positions = step.positions
+        predicted_T = self.canvas_T.clone()
+        predicted_T[step.place_N] = torch.where(positions.masked_N, step.decision.token_N, positions.current_N)
+        for row, canvas in zip(self.rows, predicted_T.cpu().split(self.lengths), strict=True):
+            if row.sampler.record_predictions:
+                row.predictions.append(row.response_in(canvas))
+
+    def _record(self, step: Step) -> None:
+        """Record the events of this forward."""
+        decision, positions = step.decision, step.positions
+        where = decision.written_N & ((decision.token_N != self.mask_id) | ~positions.masked_N)
+        rows, columns = positions.row_N[where].tolist(), positions.position_N[where].tolist()
+        tables = (decision.token_N, decision.confidence_N, decision.logprob_N)
+        values = (table_N[where].tolist() for table_N in tables)
+        turns = (self.turn_R - 1).tolist()  # a row that writes has counted this turn
+        for i, column, token, confidence, logprob in zip(rows, columns, *values, strict=True):
+            if self.rows[i].sampler.record_trajectory:
+                op: Literal["set", "remask"] = "remask" if token == self.mask_id else "set"
+                self.rows[i].events.append(Event(turns[i], op, column, token, round(confidence, 6), logprob))
 
     def ended(self) -> list[int]:
         """The rows that end here, whether their blocks are finished or not."""
         return [i for i, turns in self.end_turns.items() if turns <= self.turns]
 
-    def _stopped(self, positions: OpenPositions, decision: Decision) -> list[int]:
+    def _stopped(self, step: Step) -> list[int]:
         """Rows with an EOS without masks before it, which this forward has written (LLaDA2 generate, eos_early_stop)
         or, with ``stop_when_filled``, an earlier one (Fast-dLLM v2 generate)."""
         stopped = []
@@ -487,7 +522,7 @@ class BatchState:
         for i in self.stopped_in_block:
             row = self.rows[i]
             eos_ids = set(row.sampler.stopping.eos_ids)
-            new = decision.token_N[decision.written_N & (positions.row_N == i)].tolist()
+            new = step.decision.token_N[step.decision.written_N & (step.positions.row_N == i)].tolist()
             block = canvases[i][row.first_response : row.stop].tolist()
             end = next((k for k, token in enumerate(block) if token in eos_ids), None)
             is_new = row.sampler.stopping.stop_when_filled or eos_ids.intersection(new)

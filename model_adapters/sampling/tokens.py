@@ -118,7 +118,8 @@ class OpenPositions:
     def only(self, which_N: Tensor) -> OpenPositions:
         names = ("row_N", "column_N", "position_N", "current_N", "masked_N", "score_N", "live_N", "slot_N")
         tensors = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: x_N if x_N is None else x_N[which_N] for name, x_N in tensors.items()})
+        chosen: dict[str, Any] = {name: x_N if x_N is None else x_N[which_N] for name, x_N in tensors.items()}
+        return replace(self, **chosen)
 
     def uniform(self, draw: Draw, which: slice = slice(None)) -> Tensor:
         """Uniform random numbers of this forward, float64 [N]."""

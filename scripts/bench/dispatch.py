@@ -136,10 +136,8 @@ def main() -> None:
                     layers = model.network.arch.layers
                     outside = step.total - step.operations["layers"]
                     waits = ", ".join(f"{n} {k}" for k, n in step.waits.items()) or "none"
-                    print(
-                        f"{name:18} {cache:6} {backend:9} {rows:4} {step.operations['layers'] / layers:8.1f} {outside:8} "
-                        f"{step.total:6} {waits}"
-                    )
+                    counts = f"{step.operations['layers'] / layers:8.1f} {outside:8} {step.total:6}"
+                    print(f"{name:18} {cache:6} {backend:9} {rows:4} {counts} {waits}")
                     if args.names:
                         print("   ", ", ".join(f"{k} {n}" for k, n in step.names.most_common()))
 

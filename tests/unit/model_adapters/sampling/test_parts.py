@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dare_bench.diffusion.rng import Draw, uniform
-from dare_bench.errors import ModelOutputError
 from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.reference import topk_choice
 from dare_bench.model_adapters.sampling.scores import SCORES

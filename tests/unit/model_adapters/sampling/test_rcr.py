@@ -31,7 +31,8 @@ def proposal(confidence: list[float]) -> Proposal:
     score_N = torch.tensor(confidence)
     none_N = torch.full((len(confidence),), INF, dtype=torch.float64)
     finite, known = torch.tensor(True), unit_sensitivity(len(confidence))
-    return Proposal(torch.arange(len(confidence)), score_N, torch.zeros(len(confidence)), score_N, none_N, finite, known)
+    token_N, logprob_N = torch.arange(len(confidence)), torch.zeros(len(confidence))
+    return Proposal(token_N, score_N, logprob_N, score_N, none_N, finite, known)
 
 
 def test_masks_are_left_where_the_running_confidence_is_lowest() -> None:

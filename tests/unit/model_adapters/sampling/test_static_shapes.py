@@ -7,7 +7,6 @@ import pytest
 from sampler_ways import WAYS, prompts
 
 from dare_bench.model_adapters.backbone.attention import BACKENDS
-from dare_bench.types import Request
 
 CASES = [(family, way) for family, ways in WAYS.items() for way in ways]
 

@@ -6,14 +6,16 @@ Shape letters: T packed tokens, R rows, E cache slots.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from dare_bench.diffusion.plan import Cached, Plan
+from dare_bench.diffusion.plan import Cached, Filled, Plan
 from dare_bench.model_adapters.backbone.cache import KVStore
+from dare_bench.model_adapters.sampling.buckets import LEAST_POSITIONS, LEAST_TOKENS, bucket
 from dare_bench.model_adapters.sampling.pages import CachePage, PagePool
 
 if TYPE_CHECKING:
@@ -182,6 +184,11 @@ class Candidates:
     width: int
     groups: list[Tensor]
 
+    def to(self, device: torch.device) -> Candidates:
+        tensors = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("width", "groups")}
+        moved: dict[str, Any] = {name: x_N if x_N is None else x_N.to(device) for name, x_N in tensors.items()}
+        return Candidates(**moved, width=self.width, groups=[x_N.to(device) for x_N in self.groups])
+
 
 @dataclass(eq=False)
 class Pack:
@@ -207,7 +214,8 @@ class Pack:
 
 class Packer:
     """Packs the rows of a batch for each turn; ``offsets`` are the beginnings of their canvases. ``kinds`` numbers the
-    rows that decide together; for forwards of static shape only (None: open positions are listed in each forward)."""
+    rows that decide together; for forwards of static shape only (None: open positions are listed in each forward).
+    ``slots``: fill packs with null tokens to the sizes of buckets, with that many rows in all tables; 0: do not."""
 
     def __init__(
         self,
@@ -217,8 +225,9 @@ class Packer:
         store: KVStore | None,
         pool: PagePool | None,
         kinds: Sequence[int] | None = None,
+        slots: int = 0,
     ) -> None:
-        self.kinds = kinds
+        self.kinds, self.slots = kinds, slots
         self.rows, self.offsets, self.device = rows, offsets, device
         self.store, self.pool = store, pool
         self.total = sum(len(row.canvas) for row in rows)
@@ -230,11 +239,9 @@ class Packer:
         lengths = [spans[i][1] - spans[i][0] for i in order]
         starts = tuple(spans[i][0] for i in order)
         cached, commits = self._cached(order, spans)
-        sampler = self.rows[0].sampler
-        grid = sampler.block_length if sampler.attention.causal else None
-        plan = Plan(tuple(lengths), grid, starts=starts if any(starts) else None, cached=cached)
-        whole = sum(lengths) == self.total and order == sorted(order)
-        column_T = plan.positions()
+        plan = self._plan(lengths, starts, cached)
+        whole = sum(lengths) == self.total and order == sorted(order) and not self.slots
+        column_T = plan.positions()[: sum(lengths)]
         row_T = torch.tensor(order).repeat_interleave(torch.tensor(lengths))
         fillable_T, editable_T = self._open(row_T, column_T)
         first_T = torch.tensor(starts).repeat_interleave(torch.tensor(lengths))
@@ -242,11 +249,12 @@ class Packer:
         candidates = None
         if self.kinds is not None:
             candidates = self._candidates(row_T, column_T, place_T, shift_T, fillable_T, editable_T)
+            candidates = self._filled(candidates, plan.tokens - 1) if self.slots else candidates
         return Pack(
             plan,
-            None if whole else place_T.to(self.device),
+            None if whole else pad(place_T, (0, plan.tokens - len(place_T)), value=self.total).to(self.device),
             row_T.to(self.device),
-            column_T.to(self.device),
+            plan.positions(self.device),
             fillable_T.to(self.device),
             None if editable_T is None else editable_T.to(self.device),
             shift_T.to(self.device),
@@ -254,8 +262,43 @@ class Packer:
             masks_outside_R=torch.tensor(
                 [self._masks_outside(*pair) for pair in zip(self.rows, spans, strict=True)]
             ).to(self.device),
-            candidates=candidates,
+            candidates=candidates if candidates is None else candidates.to(self.device),
             commits=commits,
+        )
+
+    def _plan(self, lengths: list[int], starts: tuple[int, ...], cached: Cached | None) -> Plan:
+        """The rows, then null rows that no other row attends to, if packs are filled."""
+        sampler = self.rows[0].sampler
+        grid = sampler.block_length if sampler.attention.causal else None
+        if not self.slots:
+            return Plan(tuple(lengths), grid, starts=starts if any(starts) else None, cached=cached)
+        missing, longest = bucket(sum(lengths), LEAST_TOKENS, steps=4) - sum(lengths), max(lengths)
+        whole, rest = divmod(missing, longest)
+        null = [longest] * whole + ([rest] if rest else [])
+        if cached is not None:
+            nothing = torch.zeros(0, dtype=torch.long)
+            cached = replace(cached, slots=(*cached.slots, *[nothing] * len(null)))
+        most_cached = 0 if cached is None else max(len(slots) for slots in cached.slots)
+        rows = bucket(max(len(lengths) + len(null), self.slots))
+        filled = Filled(rows, bucket(longest), bucket(most_cached) if most_cached else 0)
+        starts = (*starts, *[0] * len(null))
+        return Plan((*lengths, *null), grid, starts=starts if any(starts) else None, cached=cached, filled=filled)
+
+    def _filled(self, c: Candidates, token: int) -> Candidates:
+        """With candidates that are never open, of the last null row, at the packed index ``token``."""
+        missing = bucket(len(c.at_N), LEAST_POSITIONS) - len(c.at_N)
+        null, editable_N = self.slots - 1, c.editable_N
+        return Candidates(
+            at_N=pad(c.at_N, (0, missing), value=token),
+            source_N=pad(c.source_N, (0, missing), value=token),
+            place_N=pad(c.place_N, (0, missing), value=self.total),
+            row_N=pad(c.row_N, (0, missing), value=null),
+            column_N=pad(c.column_N, (0, missing)),
+            position_N=pad(c.position_N, (0, missing)),
+            slot_N=pad(c.slot_N, (0, missing)),
+            editable_N=None if editable_N is None else pad(editable_N, (0, missing)),
+            width=bucket(c.width),
+            groups=c.groups,
         )
 
     def _candidates(
@@ -280,18 +323,17 @@ class Packer:
         predicts_next = torch.tensor([row.sampler.attention.predicts_next for row in self.rows])
         source_N = at_N - shift_T[at_N] * predicts_next[row_N]
         prompt_R, kind_R = torch.tensor([len(row.prompt) for row in self.rows]), torch.tensor(self.kinds)
-        groups = [(kind_R[row_N] == kind).nonzero()[:, 0].to(self.device) for kind in range(max(self.kinds) + 1)]
         return Candidates(
-            at_N=at_N.to(self.device),
-            source_N=source_N.to(self.device),
-            place_N=place_T[at_N].to(self.device),
-            row_N=row_N.to(self.device),
-            column_N=column_N.to(self.device),
-            position_N=(column_N - prompt_R[row_N]).to(self.device),
-            slot_N=slot_N.to(self.device),
-            editable_N=None if editable_T is None else editable_T[at_N].to(self.device),
+            at_N=at_N,
+            source_N=source_N,
+            place_N=place_T[at_N],
+            row_N=row_N,
+            column_N=column_N,
+            position_N=column_N - prompt_R[row_N],
+            slot_N=slot_N,
+            editable_N=None if editable_T is None else editable_T[at_N],
             width=max(int(count_R.max()), 1),
-            groups=groups,
+            groups=[(kind_R[row_N] == kind).nonzero()[:, 0] for kind in range(max(self.kinds) + 1)],
         )
 
     @staticmethod

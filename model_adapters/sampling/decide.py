@@ -17,7 +17,8 @@ from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.tokens import OpenPositions, propose
 
 if TYPE_CHECKING:
-    from dare_bench.model_adapters.sampling.state import BatchState, RowState
+    from dare_bench.model_adapters.sampling.batch import BatchState
+from dare_bench.model_adapters.sampling.state import RowState
 
 
 @dataclass(frozen=True)

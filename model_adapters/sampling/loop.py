@@ -12,8 +12,9 @@ import torch
 from dare_bench.diffusion.lockstep import Lockstep
 from dare_bench.errors import MemoryLimitError
 from dare_bench.model_adapters.backbone.cache import KVStore
+from dare_bench.model_adapters.sampling.batch import BatchState
 from dare_bench.model_adapters.sampling.pages import PagePool
-from dare_bench.model_adapters.sampling.state import BatchState, RowState
+from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.types import LoopStats
 
 FIRST_SLOTS = 1024

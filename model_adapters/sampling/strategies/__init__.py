@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -57,18 +56,18 @@ class TurnOutcome:
     ended_R: Tensor | None = None
     """Rows for which ``select`` said so."""
 
-    @cached_property
+    @property
     def masks_R(self) -> Tensor:
         """Masks left in the block."""
         at = self.positions
         return at.count((self.token_N == self.mask_id) & at.in_block_N) + self.masks_outside_R
 
-    @cached_property
+    @property
     def changed_R(self) -> Tensor:
         """Changed positions."""
         return self.positions.count(self.token_N != self.positions.current_N)
 
-    @cached_property
+    @property
     def full_R(self) -> Tensor:
         """Had the block no mask before the forward?"""
         return self.positions.count(self.positions.masked_N) == 0

@@ -98,7 +98,8 @@ class TimeQuota(Quota):
 
     @property
     def score(self) -> PositionScore:
-        return DrawnOrder(super().score, self.order_temperature) if self.order_temperature > 0 else super().score
+        score = SCORES[self.rank_by]
+        return DrawnOrder(score, self.order_temperature) if self.order_temperature > 0 else score
 
     def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
         schedule, left = [], masks + before

@@ -96,7 +96,7 @@ class Filled:
 class PaddedView:
     """A pack as one group of rows of equal length. ``index_RL`` is the packed index of each token (None: rows are
     equally long already), where padding repeats the row's first token, and ``place_T`` the place of each packed token
-    among the R L padded ones."""
+    among the R L padded ones. Padded queries attend to the row's first token, so that their values are finite."""
 
     view: View
     index_RL: Tensor | None
@@ -190,16 +190,19 @@ class Plan:
         index_RL = (first_R1 + torch.where(real_RL, column_L, 0)).clamp(max=self.tokens - 1)
         row_T = torch.arange(group.rows, device=device).repeat_interleave(length_R)
         place_T = place_T - first_R1[row_T, 0] + row_T * group.length
-        own = torch.stack([self._padded_mask(n, group.length, device) for n in lengths])[:, None]
-        return PaddedView(self._view(group, device, own), index_RL, place_T)
+        if self.copies == 1:  # a row's mask is a part of the longest one's
+            whole = self._own_mask(group.length, device)
+            own = real_RL[:, None] if whole is None else whole[0] & real_RL[:, None]
+        else:
+            own = torch.stack([self._padded_mask(n, group.length, device) for n in lengths])
+        own = own & real_RL[:, :, None] | (~real_RL[:, :, None] & (column_L == 0))
+        return PaddedView(self._view(group, device, own[:, None]), index_RL, place_T)
 
     def _padded_mask(self, length: int, padded: int, device: torch.device) -> Tensor:
-        """Boolean [L, L] of a row of ``length`` tokens. Padded queries attend to the row's first token, so that their
-        values are finite."""
+        """Boolean [L, L] of a row of ``length`` tokens."""
         mask = torch.zeros((padded, padded), dtype=torch.bool, device=device)
         own = self._own_mask(length, device)
         mask[:length, :length] = True if own is None else own[0, 0]
-        mask[length:, 0] = True
         return mask
 
     def _view(self, g: Group, device: torch.device, own: Tensor | None) -> View:

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from dare_bench.diffusion.plan import Cached, Filled, Plan
 from dare_bench.model_adapters.backbone.cache import KVStore
-from dare_bench.model_adapters.sampling.buckets import LEAST_POSITIONS, LEAST_TOKENS, bucket
+from dare_bench.model_adapters.sampling.buckets import LEAST_ROW, LEAST_TOKENS, MANY_TOKENS, Sizes, bucket
 from dare_bench.model_adapters.sampling.pages import CachePage, PagePool
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class Pack:
 class Packer:
     """Packs the rows of a batch for each turn; ``offsets`` are the beginnings of their canvases. ``kinds`` numbers the
     rows that decide together; for forwards of static shape only (None: open positions are listed in each forward).
-    ``slots``: fill packs with null tokens to the sizes of buckets, with that many rows in all tables; 0: do not."""
+    ``sizes``: fill packs with null tokens to these, with ``slots`` rows in all tables."""
 
     def __init__(
         self,
@@ -226,8 +226,9 @@ class Packer:
         pool: PagePool | None,
         kinds: Sequence[int] | None = None,
         slots: int = 0,
+        sizes: Sizes | None = None,
     ) -> None:
-        self.kinds, self.slots = kinds, slots
+        self.kinds, self.slots, self.sizes = kinds, slots, sizes
         self.rows, self.offsets, self.device = rows, offsets, device
         self.store, self.pool = store, pool
         self.total = sum(len(row.canvas) for row in rows)
@@ -240,7 +241,7 @@ class Packer:
         starts = tuple(spans[i][0] for i in order)
         cached, commits = self._cached(order, spans)
         plan = self._plan(lengths, starts, cached)
-        whole = sum(lengths) == self.total and order == sorted(order) and not self.slots
+        whole = sum(lengths) == self.total and order == sorted(order) and self.sizes is None
         column_T = plan.positions()[: sum(lengths)]
         row_T = torch.tensor(order).repeat_interleave(torch.tensor(lengths))
         fillable_T, editable_T = self._open(row_T, column_T)
@@ -249,7 +250,7 @@ class Packer:
         candidates = None
         if self.kinds is not None:
             candidates = self._candidates(row_T, column_T, place_T, shift_T, fillable_T, editable_T)
-            candidates = self._filled(candidates, plan.tokens - 1) if self.slots else candidates
+            candidates = candidates if self.sizes is None else self._filled(candidates, plan.tokens - 1, self.sizes)
         return Pack(
             plan,
             None if whole else pad(place_T, (0, plan.tokens - len(place_T)), value=self.total).to(self.device),
@@ -270,23 +271,27 @@ class Packer:
         """The rows, then null rows that no other row attends to, if packs are filled."""
         sampler = self.rows[0].sampler
         grid = sampler.block_length if sampler.attention.causal else None
-        if not self.slots:
+        if self.sizes is None:
             return Plan(tuple(lengths), grid, starts=starts if any(starts) else None, cached=cached)
-        missing, longest = bucket(sum(lengths), LEAST_TOKENS, steps=4) - sum(lengths), max(lengths)
+        total, longest = sum(lengths), max(lengths)
+        missing = bucket(total, LEAST_TOKENS, steps=4 if total > MANY_TOKENS else 2) - total
         whole, rest = divmod(missing, longest)
         null = [longest] * whole + ([rest] if rest else [])
         if cached is not None:
             nothing = torch.zeros(0, dtype=torch.long)
             cached = replace(cached, slots=(*cached.slots, *[nothing] * len(null)))
         most_cached = 0 if cached is None else max(len(slots) for slots in cached.slots)
-        rows = bucket(max(len(lengths) + len(null), self.slots))
-        filled = Filled(rows, bucket(longest), bucket(most_cached) if most_cached else 0)
+        filled = Filled(
+            rows=self.sizes.grown("plan rows", len(lengths) + len(null)),
+            length=bucket(longest, LEAST_ROW),
+            cached=self.sizes.grown("cached", most_cached) if most_cached else 0,
+        )
         starts = (*starts, *[0] * len(null))
         return Plan((*lengths, *null), grid, starts=starts if any(starts) else None, cached=cached, filled=filled)
 
-    def _filled(self, c: Candidates, token: int) -> Candidates:
+    def _filled(self, c: Candidates, token: int, sizes: Sizes) -> Candidates:
         """With candidates that are never open, of the last null row, at the packed index ``token``."""
-        missing = bucket(len(c.at_N), LEAST_POSITIONS) - len(c.at_N)
+        missing = sizes.grown("candidates", len(c.at_N)) - len(c.at_N)
         null, editable_N = self.slots - 1, c.editable_N
         return Candidates(
             at_N=pad(c.at_N, (0, missing), value=token),
@@ -297,7 +302,7 @@ class Packer:
             position_N=pad(c.position_N, (0, missing)),
             slot_N=pad(c.slot_N, (0, missing)),
             editable_N=None if editable_N is None else pad(editable_N, (0, missing)),
-            width=bucket(c.width),
+            width=sizes.grown("width", c.width),
             groups=c.groups,
         )
 

@@ -18,7 +18,7 @@ from dare_bench.errors import ModelOutputError
 from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.sampling import reference
 from dare_bench.model_adapters.sampling.attention import Candidates, Pack, Packer
-from dare_bench.model_adapters.sampling.buckets import LEAST_ROWS, LEAST_TOKENS, bucket
+from dare_bench.model_adapters.sampling.buckets import Sizes
 from dare_bench.model_adapters.sampling.decide import Decision, decide
 from dare_bench.model_adapters.sampling.guidance import GuidedCopies
 from dare_bench.model_adapters.sampling.pages import PagePool
@@ -27,9 +27,6 @@ from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.strategies import TurnOutcome
 from dare_bench.model_adapters.sampling.tokens import OpenPositions
 from dare_bench.types import Event
-
-LEAST_SCHEDULE = 64
-"""Forwards of a block whose schedules share a shape."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class BatchState:
         device: torch.device,
         store: KVStore | None = None,
         pool: PagePool | None = None,
-        static: bool = False,
+        sizes: Sizes | None = None,
     ) -> None:
         self.rows = sorted(rows, key=lambda row: len(row.canvas))
         self.mask_id, self.device = mask_id, device
@@ -66,16 +63,16 @@ class BatchState:
         kind_of = {sampler.decision: i for i, sampler in enumerate(self.kinds)}
         kinds = [kind_of[sampler.decision] for sampler in samplers]
         self.replayed = any(sampler.replays for sampler in samplers)
-        static = static and not self.replayed and all(sampler.strategy.static for sampler in self.kinds)
+        static = sizes is not None and not self.replayed and all(sampler.strategy.static for sampler in self.kinds)
         self.guided = any(sampler.attention.cfg_scale > 0 for sampler in samplers)
-        fills = static and not self.guided  # null rows and tokens, to the sizes of buckets
-        self.slots = bucket(len(self.rows) + 1, LEAST_ROWS) if fills else len(self.rows)
+        self.sizes = sizes if static and not self.guided else None
+        """If packs are filled with null rows and tokens."""
+        self.slots = self._grown("rows", len(self.rows))
         """Rows of the tables on the device; the last ones are null rows."""
-        self.canvas_T = self._canvases(fills)
+        canvas_T = torch.cat([row.canvas for row in self.rows])
+        self.canvas_T = pad(canvas_T, (0, self._grown("canvas", len(canvas_T)) - len(canvas_T))).to(device)
         self.kind_R = self._by_row(kinds)
-        self.packer = Packer(
-            self.rows, offsets, device, store, pool, kinds if static else None, self.slots if fills else 0
-        )
+        self.packer = Packer(self.rows, offsets, device, store, pool, kinds if static else None, self.slots, self.sizes)
         self.pack: Pack | None = None
         self.copies: GuidedCopies | None = None
         self.tokens_done = 0
@@ -87,7 +84,7 @@ class BatchState:
         self.begin_R = self._by_row(row.begin for row in self.rows)
         self.limit_R = self._by_row(row.limit for row in self.rows)
         self.margin_R = self._by_row((row.margin for row in self.rows), torch.float64)
-        self.schedule_RS = torch.zeros((self.slots, LEAST_SCHEDULE if fills else 1), dtype=torch.long, device=device)
+        self.schedule_RS = torch.zeros((self.slots, 1), dtype=torch.long, device=device)
         for i in range(len(self.rows)):
             self._set_schedule(i)
         self.deterministic_R = self._by_row((not sampler.draws for sampler in samplers), torch.bool)
@@ -129,11 +126,9 @@ class BatchState:
         cut = (not s.strategy.edits and (s.stopping.early_stop or s.stopping.cut_at_eos) for s in samplers)
         self.cut_R = self._by_row(cut, torch.bool)
 
-    def _canvases(self, fills: bool) -> Tensor:
-        """All canvases, int64 [T]; if filled, then null tokens, at least one."""
-        total = sum(self.lengths)
-        canvas_T = torch.cat([row.canvas for row in self.rows])
-        return pad(canvas_T, (0, bucket(total + 1, LEAST_TOKENS) - total if fills else 0)).to(self.device)
+    def _grown(self, name: str, size: int) -> int:
+        """A size with room for at least one null entry, if they are used."""
+        return size if self.sizes is None else self.sizes.grown(name, size + 1)
 
     def _by_row(self, values: Iterable[float], dtype: torch.dtype = torch.long) -> Tensor:
         """A value for each row, then zeros for the null rows: [R]."""
@@ -144,7 +139,7 @@ class BatchState:
         """Write row i's schedule into the table; nothing is due after its end."""
         schedule = [*self.rows[i].schedule, 0]
         if len(schedule) > self.schedule_RS.shape[1]:
-            size = bucket(len(schedule)) if self.slots > len(self.rows) else len(schedule)
+            size = self._grown("schedule", len(schedule))
             self.schedule_RS = pad(self.schedule_RS, (0, size - self.schedule_RS.shape[1]))
         self.schedule_RS[i].zero_()
         self.schedule_RS[i, : len(schedule)] = torch.tensor(schedule, dtype=torch.long)

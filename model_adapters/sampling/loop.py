@@ -13,6 +13,7 @@ from dare_bench.diffusion.lockstep import Lockstep
 from dare_bench.errors import MemoryLimitError
 from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.sampling.batch import BatchState
+from dare_bench.model_adapters.sampling.buckets import Sizes
 from dare_bench.model_adapters.sampling.pages import PagePool
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.types import LoopStats
@@ -75,6 +76,7 @@ class _Loop:
     batch: BatchState | None = None
     store: KVStore | None = None
     pool: PagePool | None = None
+    sizes: Sizes = field(default_factory=Sizes)
 
     def run(self) -> Iterator[RowState]:
         while True:
@@ -82,8 +84,8 @@ class _Loop:
             if not self.active:
                 return
             if self.batch is None:
-                static = self.network.attention.static_shapes
-                self.batch = BatchState(self.active, self.mask_id, self.device, self.store, self.pool, static)
+                sizes = self.sizes if self.network.attention.static_shapes else None
+                self.batch = BatchState(self.active, self.mask_id, self.device, self.store, self.pool, sizes)
             finished = self.turn(self.batch)
             if finished is None:
                 self.halve(self.batch)

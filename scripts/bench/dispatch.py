@@ -25,7 +25,7 @@ from dare_bench.types import Request
 
 MODELS = ("tiny-llada", "tiny-dream", "tiny-sdar", "tiny-llada2-base")
 CACHES = {"tiny-llada": ("none", "dual"), "tiny-dream": ("none", "dual")}
-BLOCK = 8
+BLOCK = 4
 WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "bincount", "_unique2")
 """Operations whose result, or its size, the host has to know before it goes on."""
 
@@ -99,8 +99,8 @@ def counting(network: Any) -> Iterator[Counting]:
 
 
 def prompts(rows: int) -> list[list[int]]:
-    """Prompts of different length: 40, 48, ... tokens, so that all of them end with a block."""
-    return [[5 + (7 * i + j) % 200 for j in range(40 + BLOCK * i)] for i in range(rows)]
+    """Prompts of different length: 8, 12, ... tokens, so that all of them end with a block."""
+    return [[5 + (7 * i + j) % 200 for j in range(8 + BLOCK * i)] for i in range(rows)]
 
 
 def steady_step(model: NativeModel, rows: int, decoding: dict[str, Any]) -> Step:
@@ -114,10 +114,10 @@ def steady_step(model: NativeModel, rows: int, decoding: dict[str, Any]) -> Step
 def decodings(name: str) -> dict[str, dict[str, Any]]:
     """The decodings that are counted for a model, by the name of the cache."""
     if name in CACHES:
-        length = {"gen_length": 32, "steps": 32}
-        return {"none": {**length, "cache": "none"}, "dual": {**length, "cache": "dual", "block_length": BLOCK}}
+        length = {"gen_length": 4 * BLOCK, "steps": 4 * BLOCK}
+        return {"none": {**length, "cache": "none"}, "dual": {**length, "cache": "dual", "block_length": 2 * BLOCK}}
     static = {"remasking_strategy": "low_confidence_static", "denoising_steps": BLOCK}
-    one_by_one = {"gen_length": 32, "block_length": BLOCK, **({"threshold": 1.0} if "llada2" in name else static)}
+    one_by_one = {"gen_length": 2 * BLOCK, "block_length": BLOCK, **({"threshold": 1.0} if "llada2" in name else static)}
     return {"none": {**one_by_one, "cache": "none"}, "exact": {**one_by_one, "cache": "exact"}}
 
 

@@ -1,6 +1,6 @@
 """Stand-ins for the kernels of FlashAttention, which need a GPU: the documented signatures of torch 2.13's
-``varlen_attn`` and of flash-attn 2's ``flash_attn_varlen_func``, computed slowly on any device. They fail on arguments that
-the kernels do not take. Dtypes besides float16 and bfloat16 are allowed here, so that values can be compared.
+``varlen_attn`` and of flash-attn 2's ``flash_attn_varlen_func``, computed slowly on any device. They fail on arguments
+that the kernels do not take. Dtypes besides float16 and bfloat16 are allowed here, so that values can be compared.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def varlen_attn(
         assert table is not None and table.dtype == torch.int32 and table.is_contiguous()
         assert table.device == query.device and len(table) == rows == len(cu_seq_q) - 1
     assert most == max_k and int(seqused_k.max()) <= most
-    assert 0 <= int(block_table.min()) and int(block_table.max()) < len(key)
+    assert int(block_table.min()) >= 0 and int(block_table.max()) < len(key)
     pages = torch.cat([table[:count] for table, count in zip(block_table, seqused_k.tolist(), strict=True)])
     cu_seq_k = torch.nn.functional.pad(seqused_k.cumsum(0), (1, 0)).int()
     return _attention(query, key[pages, 0], value[pages, 0], cu_seq_q, cu_seq_k, max_q, max_k)
@@ -84,7 +84,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, first_q: Tensor, first_k: Tensor
     for first, x, most in ((first_q, q, most_q), (first_k, k, most_k)):
         assert first.dtype == torch.int32 and first.dim() == 1 and first.is_contiguous() and first.device == q.device
         counts = first.diff()
-        assert int(first[0]) == 0 and int(first[-1]) == len(x) and 0 <= int(counts.min()) and int(counts.max()) <= most
+        assert int(first[0]) == 0 and int(first[-1]) == len(x) and int(counts.min()) >= 0 and int(counts.max()) <= most
     assert len(first_q) == len(first_k)
     row_N = torch.arange(len(first_q) - 1, device=q.device).repeat_interleave(first_q.diff())
     row_J = torch.arange(len(first_k) - 1, device=q.device).repeat_interleave(first_k.diff())

@@ -42,31 +42,36 @@ class Attention(Protocol):
         ...
 
 
-BACKENDS: Mapping[str, Attention] = {"sdpa": GroupedAttention(), "padded": PaddedAttention(), "flex": FlexAttention()}
-"""The backends that compute on every device, by name."""
+BACKENDS: Mapping[str, Attention] = {"sdpa": GroupedAttention(), "padded": PaddedAttention()}
+"""The backends that compute every plan on every device, with gradients."""
+NAMES = ("auto", *BACKENDS, "flex", "varlen")
 
 
 def pick_attention(name: Any, device: torch.device, dtype: torch.dtype, channels: int) -> Attention:
-    """The backend of that name for a network with ``channels`` channels a head. ``auto``: sdpa on a CPU; on a GPU varlen
-    if it can compute the network, else padded.
+    """The backend of that name for a network with ``channels`` channels a head. ``auto``: sdpa on a CPU; on a GPU
+    varlen if it can compute the network, else padded.
 
     Raises:
         UsageError: an unknown name, or varlen where it cannot compute.
     """
+    if name not in NAMES:
+        raise UsageError(f"attention={name!r} is not known; allowed are {', '.join(NAMES)}")
+    if name == "flex":
+        return FlexAttention()
     if name == "auto" and device.type == "cpu":
         return BACKENDS["sdpa"]
-    if name in ("auto", "varlen"):
-        reason = why_not(device, dtype, channels)
-        if reason is not None and name == "varlen":
-            raise UsageError(f"attention='varlen' {reason}; use padded or flex, or leave it out")
-        kernel = None if reason is not None else find_kernel()
-        return BACKENDS["padded"] if kernel is None else VarlenAttention(kernel)
-    if name not in BACKENDS:
-        raise UsageError(f"attention={name!r} is not known; allowed are auto, {', '.join(BACKENDS)} and varlen")
-    return BACKENDS[name]
+    if name in BACKENDS:
+        return BACKENDS[name]
+    reason = why_not(device, dtype, channels)
+    if reason is not None and name == "varlen":
+        raise UsageError(f"attention='varlen' {reason}; use padded or flex, or leave it out")
+    kernel = None if reason is not None else find_kernel()
+    return BACKENDS["padded"] if kernel is None else VarlenAttention(kernel)
 
 
-def attend(backend: Attention, q: Tensor, k_TKC: Tensor, v_TKC: Tensor, plan: Plan, selected: Any, layer: int) -> Tensor:
+def attend(
+    backend: Attention, q: Tensor, k_TKC: Tensor, v_TKC: Tensor, plan: Plan, selected: Any, layer: int
+) -> Tensor:
     """:meth:`Attention.attend`; of a plan with a sequence-parallel group, each rank gives all heads of its own
     tokens."""
     if plan.sequence is None:

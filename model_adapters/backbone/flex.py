@@ -1,7 +1,7 @@
 """Attention of a pack by PyTorch's FlexAttention, one call for all rows and for any plan.
 
-The rule of a plan is computed inside the kernel from a few tables, which are made once a plan; tiles that no row attends
-to are skipped. Cached keys and values are read where they are stored, not gathered.
+The rule of a plan is computed inside the kernel from a few tables, which are made once a plan; tiles that no row
+attends to are skipped. Cached keys and values are read where they are stored, not gathered.
 
 Shape letters: T packed tokens, N queries (all tokens, or the selected ones), S slots of the cache, J = S + T keys,
 R rows, I and B tiles of queries and keys, H heads, K key heads, C head channels.
@@ -51,7 +51,7 @@ class FlexAttention:
         k, v = k_TKC, v_TKC
         if (cached := plan.reading) is not None:
             k, v = cached.store.with_own(layer, k, v)
-        kernel = _kernel(not on_cpu if self.compiled is None else self.compiled)
+        kernel = _kernel(not on_cpu if self.compiled is None else self.compiled, on_cpu)
         q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
         out: Tensor = kernel(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
         return out[0].transpose(0, 1)
@@ -76,13 +76,17 @@ def block_mask(plan: Plan, device: torch.device, at_N: Tensor | None = None) -> 
 
     count_I, index_IB = _tiles(row_N, sees_RJ)
     return BlockMask.from_kv_blocks(
-        count_I[None, None], index_IB[None, None], BLOCK_SIZE=TILE, mask_mod=allowed, seq_lengths=(len(row_N), len(code_J))
+        count_I[None, None],
+        index_IB[None, None],
+        BLOCK_SIZE=TILE,
+        mask_mod=allowed,
+        seq_lengths=(len(row_N), len(code_J)),
     )
 
 
 def _codes(plan: Plan, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """The rule of a plan inside a row: a query attends to the keys whose code is below its ``until``, and to those whose
-    code equals its ``also``.
+    """The rule of a plan inside a row: a query attends to the keys whose code is below its ``until``, and to those
+    whose code equals its ``also``.
 
     The code of a token is its block, that of a noisy copy is larger than any block, and that of cached tokens is
     smaller.
@@ -117,14 +121,15 @@ def _tiles(row_N: Tensor, sees_RJ: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @cache
-def _kernel(compiled: bool) -> Callable[..., Any]:
+def _kernel(compiled: bool, on_cpu: bool) -> Callable[..., Any]:
     """FlexAttention, imported at first use because the import takes seconds."""
     import torch._dynamo
     from torch.nn.attention import flex_attention as module
 
     config: Any = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, VARIANTS)
-    if compiled:
-        kernel: Callable[..., Any] = torch.compile(module.flex_attention, dynamic=True)
-        return kernel
-    return module.flex_attention
+    if not compiled:
+        return module.flex_attention
+    # With variable sizes, PyTorch 2.13 generates code for CPUs that no compiler accepts.
+    kernel: Callable[..., Any] = torch.compile(module.flex_attention, dynamic=not on_cpu)
+    return kernel

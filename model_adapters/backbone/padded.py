@@ -7,7 +7,6 @@ channels.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from dare_bench.diffusion.plan import PaddedView, Plan

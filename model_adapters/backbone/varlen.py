@@ -1,12 +1,12 @@
-"""Attention of a pack by kernels for rows of different length (FlashAttention, arXiv 2205.14135): one call for all rows,
-nothing padded, on CUDA only.
+"""Attention of a pack by kernels for rows of different length (FlashAttention, arXiv 2205.14135): one call for all
+rows, nothing padded, on CUDA only.
 
 These kernels take no mask: a query attends to all keys of its row. Plans whose rows attend otherwise (several blocks of
 a block-causal row, two copies) are computed by the backend ``padded``. Cached keys and values are read where they are
-stored if the kernel takes pages of one slot, as FlashAttention 3 does; FlashAttention 2 takes multiples of 256, so there
-they are packed together with the rows' own, once for a steady plan.
+stored if the kernel takes pages of one slot, as FlashAttention 3 does. FlashAttention 2 takes multiples of 256 slots;
+for it they are packed together with the rows' own, once for a steady plan.
 
-Shape letters: T packed tokens, N queries, S slots, J keys, R rows, E cached keys, H heads, K key heads, C head channels.
+Shape letters: T packed tokens, N queries, S slots, J keys, R rows, E cached keys, K key heads, C head channels.
 """
 
 from __future__ import annotations
@@ -151,8 +151,13 @@ def segments(plan: Plan, device: torch.device, in_place: bool = False) -> Segmen
         table_RJ = torch.zeros((len(both_R), rows.most_k), dtype=torch.int32)
         table_RJ[row_J, column_J] = token_J.int()
         return replace(rows, table_RJ=table_RJ.to(device), count_R=both_R.int().to(device))
-    packed = {"slots_E": slots_E, "order_J": order_J, "own_T": own_J.nonzero()[:, 0]}
-    return replace(rows, **{k: v.to(device) for k, v in packed.items()}, kept={} if cached.steady else None)
+    return replace(
+        rows,
+        slots_E=slots_E.to(device),
+        order_J=order_J.to(device),
+        own_T=own_J.nonzero()[:, 0].to(device),
+        kept={} if cached.steady else None,
+    )
 
 
 def _firsts(count_R: Tensor, device: torch.device) -> Tensor:
@@ -188,5 +193,5 @@ def why_not(device: torch.device, dtype: torch.dtype, channels: int) -> str | No
     if torch.cuda.get_device_capability(device) < (8, 0):
         return f"needs an NVIDIA GPU of compute capability 8.0 or newer, {device} is older"
     if find_kernel() is None:
-        return "needs torch 2.12 or newer, or the package flash-attn, and finds neither"
+        return "needs torch 2.12 or newer, or the package flash-attn 2"
     return None

@@ -9,8 +9,9 @@ R rows, I and B tiles of queries and keys, H heads, K key heads, C head channels
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -129,7 +130,14 @@ def _kernel(compiled: bool, on_cpu: bool) -> Callable[..., Any]:
     config: Any = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, VARIANTS)
     if not compiled:
-        return module.flex_attention
+        return partial(_quietly, module.flex_attention)
     # With variable sizes, PyTorch 2.13 generates code for CPUs that no compiler accepts.
     kernel: Callable[..., Any] = torch.compile(module.flex_attention, dynamic=not on_cpu)
     return kernel
+
+
+def _quietly(kernel: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Without PyTorch's advice to compile it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
+        return kernel(*args, **options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from dataclasses import dataclass, replace
 from shutil import which
 from types import SimpleNamespace
@@ -97,14 +96,6 @@ def computed(backend, plan, q, k, v, at=None):
     return torch.stack(
         [backend.attend(q * (1 + i), k - i, v + i, plan, selected, layer) for i in range(2) for layer in range(LAYERS)]
     )
-
-
-@pytest.fixture(autouse=True)
-def _quiet():
-    """FlexAttention warns that it is slow when it is not compiled."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
-        yield
 
 
 @pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS)

@@ -292,7 +292,6 @@ class _Evaluation:
                 "lineage": lineage.read(locate(spec.adapter) if spec.adapter else self.path),
             },
             "device": facts.device,
-            "attention": facts.attention_backend,
             "command": command(),
             "moment": datetime.now().timestamp(),
         }

@@ -266,7 +266,6 @@ def _lm_eval_keys(run: RunRecord, block: schema.Block) -> dict[str, Any]:
         "model_revision": str(spec.model_args.get("revision") or ""),
         "batch_sizes": [],
         "device": run.about["device"],
-        "attention": run.about.get("attention"),
         "use_cache": None,
         "limit": spec.limit,
         "bootstrap_iters": None,

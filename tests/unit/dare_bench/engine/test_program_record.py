@@ -54,8 +54,7 @@ def test_the_attention_backend_is_recorded(tmp_path: Path) -> None:
     model = ToyModel()
     model.spec = replace(model.spec, attention_backend="padded")
     run = go(tmp_path, model, limit=2)
-    assert run.block is not None and run.results["config"]["attention"] == "padded"
-    assert [program.parts["attention"] for program in run.block.programs] == ["padded"]
+    assert run.block is not None and [program.parts["attention"] for program in run.block.programs] == ["padded"]
     assert run.run_id == go(tmp_path, limit=2).run_id
 
 

@@ -243,6 +243,8 @@ class ModelSpec:
     noise: Literal["absorbing", "uniform"] = "absorbing"
     dtype: str = "float32"
     device: str = "cpu"
+    attention_backend: str | None = None
+    """How our own networks compute attention (docs/attention.md); None: another engine or library does."""
     parameters: int = 0
     heads: int = 0
     kv_heads: int = 0

@@ -67,6 +67,7 @@ def open_native(
     eos_id: int | tuple[int, ...] | list[int] | None = None,
     eot_id: int | None = None,
     adapter: Path | None = None,
+    attention: Any = None,
     weights: bool = True,
 ) -> NativeModel:
     """Open ``path`` with a family's network, and optionally an adapter. Without ``weights`` the network has shapes
@@ -74,7 +75,7 @@ def open_native(
 
     Raises:
         CheckpointError: an incomplete folder, or one of another family.
-        UsageError: unknown device or dtype, or a special id that is not a whole number.
+        UsageError: unknown device, dtype or attention backend, or a special id that is not a whole number.
     """
     mask_id = None if mask_id is None else given_id("mask_id", mask_id)
     eot_id = None if eot_id is None else given_id("eot_id", eot_id)
@@ -95,6 +96,7 @@ def open_native(
     compare(path, shapes, published_shapes(empty.state_dict()), "the family", "config.json")
     torch_device = pick_device(device)
     torch_dtype = pick_dtype(dtype, torch_device, raw)
+    backend = pick_attention("auto" if attention is None else attention, torch_device, torch_dtype, arch.head_dim)
     tokenizer = open_tokenizer(path, arch.vocab)
     if tokenizer is not None and not getattr(tokenizer, "chat_template", None):
         tokenizer.chat_template = family.chat_template  # the harnesses read it from the tokenizer
@@ -104,6 +106,7 @@ def open_native(
     if weights:
         loaded = from_folder(network, path, config, torch_dtype).to(torch_device)
         check_finite(loaded.state_dict(), path)
+    loaded.attention = backend
     loaded = (loaded if adapter is None else open_adapter(loaded, adapter)).eval()
     ids = family.special_ids(config, tokenizer, read_object(path / "generation_config.json"))
     spec = ModelSpec(
@@ -121,6 +124,7 @@ def open_native(
         predicts=family.predicts,
         dtype=str(torch_dtype).removeprefix("torch."),
         device=str(torch_device),
+        attention_backend=backend.name,
         parameters=sum(p.numel() for p in loaded.parameters()),
         heads=arch.heads,
         kv_heads=arch.kv_heads,

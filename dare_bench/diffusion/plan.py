@@ -9,14 +9,17 @@ Shape letters: T packed tokens, R rows of a group, L their length, E cached keys
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from dare_bench.diffusion.sequence_parallel import SequenceGroup
+
+Made = TypeVar("Made")
 
 
 class Store(Protocol):
@@ -25,8 +28,18 @@ class Store(Protocol):
     keys: list[Tensor]
     values: list[Tensor]
 
+    @property
+    def slots(self) -> int:
+        """S."""
+        ...
+
     def write(self, layer: int, at_n: Tensor, to_n: Tensor, k_TKC: Tensor, v_TKC: Tensor) -> None:
         """Store the keys and values of the packed tokens ``at_n`` in the slots ``to_n``."""
+        ...
+
+    def with_own(self, layer: int, k_TKC: Tensor, v_TKC: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of all slots, followed by those of the pack: each [S + T, K, C]. No slot is copied; they are
+        valid until the next call."""
         ...
 
 
@@ -123,9 +136,7 @@ class Plan:
     sequence: SequenceGroup | None = field(default=None, compare=False)
     filled: Filled | None = None
     groups: tuple[Group, ...] = field(init=False)
-    _views: dict[torch.device, list[View]] = field(init=False, compare=False, repr=False, default_factory=dict)
-    _padded: dict[torch.device, PaddedView] = field(init=False, compare=False, repr=False, default_factory=dict)
-    _blocks: dict[tuple[int, torch.device], Tensor] = field(init=False, compare=False, repr=False, default_factory=dict)
+    _made: dict[tuple[Hashable, ...], Any] = field(init=False, compare=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.sequence is not None and self.cached is not None:
@@ -146,6 +157,23 @@ class Plan:
     def tokens(self) -> int:
         return sum(self.lengths)
 
+    @property
+    def unmasked(self) -> bool:
+        """Do the tokens of every row attend to all of its tokens?"""
+        return all(self._own_mask(length, torch.device("meta")) is None for length in set(self.lengths))
+
+    @property
+    def reading(self) -> Cached | None:
+        """The cache, if any row reads it."""
+        return self.cached if self.cached is not None and any(len(slots) for slots in self.cached.slots) else None
+
+    def once(self, key: tuple[Hashable, ...], make: Callable[[], Made]) -> Made:
+        """What ``make`` returns, computed once for all layers and forwards of this plan."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: Made = self._made[key]
+        return made
+
     def positions(self, device: torch.device | str = "cpu") -> Tensor:
         """Each row's own positions, packed: int64 [T]."""
         parts = [torch.arange(g.length // self.copies, device=device).repeat(g.rows * self.copies) for g in self.groups]
@@ -158,24 +186,26 @@ class Plan:
     def blocks(self, length: int, device: torch.device) -> Tensor:
         """The number of each token's block of ``length`` columns; those of rows and copies are different: int64 [T],
         computed once for all layers."""
-        if (length, device) not in self._blocks:
+
+        def make() -> Tensor:
             half_R = torch.tensor(self.lengths) // self.copies
             part_T = torch.arange(len(half_R) * self.copies).repeat_interleave(half_R.repeat_interleave(self.copies))
             pair_T2 = torch.stack([part_T, self.positions() // length], dim=1)
-            self._blocks[length, device] = pair_T2.unique(dim=0, return_inverse=True)[1].to(device)
-        return self._blocks[length, device]
+            return pair_T2.unique(dim=0, return_inverse=True)[1].to(device)
+
+        return self.once(("blocks", length, device), make)
 
     def views(self, device: torch.device) -> list[View]:
         """The groups with their masks and reads, computed once for all layers."""
-        if device not in self._views:
-            self._views[device] = [self._view(g, device, self._own_mask(g.length, device)) for g in self.groups]
-        return self._views[device]
+
+        def make() -> list[View]:
+            return [self._view(g, device, self._own_mask(g.length, device)) for g in self.groups]
+
+        return self.once(("views", device), make)
 
     def padded(self, device: torch.device) -> PaddedView:
         """The pack as one group, computed once for all layers."""
-        if device not in self._padded:
-            self._padded[device] = self._pad(device)
-        return self._padded[device]
+        return self.once(("padded", device), lambda: self._pad(device))
 
     def _pad(self, device: torch.device) -> PaddedView:
         place_T, to = torch.arange(self.tokens, device=device), self.filled

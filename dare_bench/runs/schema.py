@@ -172,13 +172,15 @@ class Environment(OpenModel):
 
 
 Parts = Annotated[dict[Name, Name], Field(max_length=100)]
-"""Parts of a program by name: digests of code, versions of packages, device, dtype, threads."""
+"""Parts of a program by name: digests of code, versions of packages, device, threads, attention, dtype."""
 
 
 class Program(StrictModel):
     """A program that answered ``requests`` of the run's requests."""
 
-    parts: Parts = Field(description="digests of our code, versions, device, dtype, threads; empty: not recorded")
+    parts: Parts = Field(
+        description="digests of our code, versions, device, threads, attention, dtype; empty: not recorded"
+    )
     requests: Count
 
 

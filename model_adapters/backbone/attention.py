@@ -1,8 +1,9 @@
 """Attention backends: how the rows of a plan attend. All of them compute the same values.
 
 ``sdpa`` makes one call for each group of rows of equal length and computes nothing that is not needed, which is best on
-a CPU. ``padded`` makes one call for all rows, padded to the longest one, which is best where the launch of an operation
-costs more than its work.
+a CPU. The others make one call for all rows, which is best where the launch of an operation costs more than its work:
+``padded`` pads them to the longest one, ``flex`` computes the rule of the plan inside the kernel, and ``varlen`` takes
+rows of different length, without a mask.
 
 Shape letters: T packed tokens, N selected queries, H heads, K key heads, C head channels.
 """
@@ -17,8 +18,10 @@ from torch import Tensor
 
 from dare_bench.diffusion.plan import Plan
 from dare_bench.errors import UsageError
+from dare_bench.model_adapters.backbone.flex import FlexAttention
 from dare_bench.model_adapters.backbone.padded import PaddedAttention
 from dare_bench.model_adapters.backbone.sdpa import GroupedAttention
+from dare_bench.model_adapters.backbone.varlen import VarlenAttention, find_kernel, why_not
 
 
 class Attention(Protocol):
@@ -43,15 +46,30 @@ class Attention(Protocol):
 
 
 BACKENDS: Mapping[str, Attention] = {"sdpa": GroupedAttention(), "padded": PaddedAttention()}
+"""The backends that compute every plan on every device, with gradients."""
+NAMES = ("auto", *BACKENDS, "flex", "varlen")
 
 
-def pick_attention(name: str, device: torch.device) -> Attention:
-    """The backend of that name; ``auto``: sdpa on a CPU, else padded. Raises UsageError."""
-    if name == "auto":
-        name = "sdpa" if device.type == "cpu" else "padded"
-    if name not in BACKENDS:
-        raise UsageError(f"attention={name!r} is not known; allowed are auto, {', '.join(BACKENDS)}")
-    return BACKENDS[name]
+def pick_attention(name: Any, device: torch.device, dtype: torch.dtype, channels: int) -> Attention:
+    """The backend of that name for a network with ``channels`` channels a head. ``auto``: sdpa on a CPU; on a GPU
+    varlen if it can compute the network, else padded.
+
+    Raises:
+        UsageError: an unknown name, or varlen where it cannot compute.
+    """
+    if name not in NAMES:
+        raise UsageError(f"attention={name!r} is not known; allowed are {', '.join(NAMES)}")
+    if name == "flex":
+        return FlexAttention()
+    if name == "auto" and device.type == "cpu":
+        return BACKENDS["sdpa"]
+    if name in BACKENDS:
+        return BACKENDS[name]
+    reason = why_not(device, dtype, channels)
+    if reason is not None and name == "varlen":
+        raise UsageError(f"attention='varlen' {reason}; use padded or flex, or leave it out")
+    kernel = None if reason is not None else find_kernel()
+    return BACKENDS["padded"] if kernel is None else VarlenAttention(kernel)
 
 
 def attend(

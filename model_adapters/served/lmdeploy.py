@@ -88,7 +88,9 @@ class LmdeployModel(ServedModel):
         self.native, self.tokenizer, self._package, self.settings = native, native.tokenizer, package, settings
         device = "cuda" if torch.cuda.is_available() else "cpu"
         stated = str(getattr(package, "__version__", "")) or None
-        self.spec = replace(native.spec, dtype=dtype, device=device, engine="lmdeploy", engine_version=stated)
+        self.spec = replace(
+            native.spec, dtype=dtype, device=device, attention_backend=None, engine="lmdeploy", engine_version=stated
+        )
         self._engine: tuple[EngineConfig, Any] | None = None
 
     def encode(self, prompt: Prompt) -> list[int]:

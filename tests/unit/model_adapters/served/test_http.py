@@ -166,6 +166,7 @@ def test_opening_settings_that_do_not_fit_the_engine(server: StandIn) -> None:
         ({"engine": "openai"}, "needs the address"),
         ({"engine": "openia", "engine_url": server.url}, "unknown engine 'openia'; closest: openai"),
         ({"engine": "openai", "engine_url": server.url, "dtype": "float16"}, "started with its own"),
+        ({"engine": "openai", "engine_url": server.url, "attention": "flex"}, "attention='flex': a server of"),
         (
             {"engine": "openai", "engine_url": server.url, "engine_args": {"timeot": 3}},
             "'timeot' is not a field of them",

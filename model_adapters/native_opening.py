@@ -12,6 +12,7 @@ from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, UsageError
 from dare_bench.model_adapters.adapters import open_adapter
 from dare_bench.model_adapters.backbone import Arch
+from dare_bench.model_adapters.backbone.attention import pick_attention
 from dare_bench.model_adapters.backbone.host_memory import keep_freed_memory
 from dare_bench.model_adapters.backbone.moe import published_shapes
 from dare_bench.model_adapters.checkpoint import check_files, compare, read_object, weights_of

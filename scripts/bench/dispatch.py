@@ -117,7 +117,11 @@ def decodings(name: str) -> dict[str, dict[str, Any]]:
         length = {"gen_length": 4 * BLOCK, "steps": 4 * BLOCK}
         return {"none": {**length, "cache": "none"}, "dual": {**length, "cache": "dual", "block_length": 2 * BLOCK}}
     static = {"remasking_strategy": "low_confidence_static", "denoising_steps": BLOCK}
-    one_by_one = {"gen_length": 2 * BLOCK, "block_length": BLOCK, **({"threshold": 1.0} if "llada2" in name else static)}
+    one_by_one = {
+        "gen_length": 2 * BLOCK,
+        "block_length": BLOCK,
+        **({"threshold": 1.0} if "llada2" in name else static),
+    }
     return {"none": {**one_by_one, "cache": "none"}, "exact": {**one_by_one, "cache": "exact"}}
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
 import pytest
 import torch
 from completions import completion, rollouts, scored_positions, seen, values
-from table_policy import EOS, MASK, SPEC, Table, V, accumulated, elbo, masks
+from table_policy import EOS, MASK, SPEC, Table, V, accumulated, elbo, gradient_of, masks
+from torch.nn.functional import cross_entropy
 
 from dare_bench.diffusion.forward import inputs
 from dare_bench.diffusion.laws import Law
 from dare_bench.errors import DecodingError, UsageError
+from dare_bench.loading import load
 from dare_bench.trainers.rl import estimators
 from dare_bench.trainers.rl.bgpo import BGPO
 from dare_bench.trainers.rl.estimators import block_masked
@@ -117,23 +120,47 @@ def test_both_bounds_are_those_of_the_paper(power):
         assert float(units.upper(nll_N, power)[i]) == pytest.approx(upper)
 
 
-def exact_upper(table, power):
-    """The upper bound with all masks instead of draws: 1 / power log of the expectation of p^power / share."""
-    whole, total = torch.tensor([*PROMPT, *ANSWER]), torch.zeros(4, dtype=torch.float64)
+def logps_by_mask(table):
+    """log p of each token under every mask, and the log of the mask's weight for it: two float64 [masks, 4], -inf where
+    a token is not masked."""
+    whole, logps, shares = torch.tensor([*PROMPT, *ANSWER]), [], []
     for mask, chance in masks(4):
         hidden = torch.cat([torch.zeros(2, dtype=torch.bool), mask])
-        p = table(torch.where(hidden, MASK, whole)).softmax(-1)[torch.arange(6), whole][2:].detach()
-        total += torch.where(mask, p**power * chance * 4 / int(mask.sum()), 0.0)
-    return float(total.log().sum() / power)
+        logp = table(torch.where(hidden, MASK, whole)).log_softmax(-1)[torch.arange(6), whole][2:].detach()
+        logps.append(torch.where(mask, logp, -torch.inf))
+        shares.append((mask.double() * chance * 4 / int(mask.sum())).log())
+    return torch.stack(logps), torch.stack(shares)
 
 
-def test_the_upper_bound_is_a_power_mean_that_starts_at_the_elbo():
-    """Its weights sum to 1 for each token, so that it grows with the power, from the ELBO on."""
+def exact_upper(table, power):
+    """The upper bound with all masks instead of draws: 1 / power log of the expectation of p^power / share."""
+    logp_ML, share_ML = logps_by_mask(table)
+    return float((logp_ML * power + share_ML).logsumexp(0).sum() / power)
+
+
+def test_the_upper_bound_is_a_power_mean_from_the_elbo_to_the_best_context_of_each_token():
+    """Its weights sum to 1 for each token, so that it grows with the power, from the ELBO on; in the limit each token
+    has the probability that it has in the context that favors it most."""
     table = Table()
-    powers = (1e-6, 0.3, 1.0, 1.5, 4.0)
+    logp_ML, share_ML = logps_by_mask(table)
+    assert share_ML.exp().sum(0).tolist() == pytest.approx([1.0] * 4)
+    powers = (1e-6, 0.3, 1.0, 1.5, 4.0, 1e5)
     bounds = [exact_upper(table, power) for power in powers]
     assert bounds[0] == pytest.approx(float(elbo(table, PROMPT, ANSWER).detach()), abs=1e-4)
-    assert bounds == sorted(bounds) and bounds[-1] - bounds[0] > 0.05
+    assert bounds == sorted(bounds) and bounds[-1] - bounds[-2] > 0.05
+    assert bounds[-1] == pytest.approx(float(logp_ML.max(0).values.sum()), abs=1e-3)
+
+
+def test_the_estimated_upper_bound_has_the_same_limit():
+    """Of each token that some draw masks, the largest log p among those draws; p^power itself would be zero."""
+    table = Table()
+    units = block_masked(many(5), MASK, 0, 3, 2, 0.2)
+    nll_N = table.losses(inputs(units.looks, SPEC)).detach()
+    best_P = torch.full((len(units.sample_P),), -torch.inf, dtype=torch.float64)
+    best_P = best_P.scatter_reduce(0, units.place_N, -nll_N, "amax")
+    wanted = [float(best_P[units.sample_P == i].mean()) for i in range(5)]
+    assert units.upper(nll_N, 1e6).tolist() == pytest.approx(wanted, abs=1e-4)
+    assert (units.upper(nll_N, 1e6) - units.upper(nll_N, 1.5)).abs().max() > 0.05
 
 
 def test_without_context_both_bounds_are_equal():
@@ -152,6 +179,21 @@ def test_the_sign_of_the_advantage_chooses_the_bound(negative, share):
     scored = torch.tensor([4, 2, 3, 4, 1, 4]).double()
     wanted = -float((surrogate.advantage_U * bound_U * scored[surrogate.completion_U]).sum() / scored.sum())
     assert float(algorithm.loss(step, nll_N, None)[0]) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("negative", ["elbo", "mix"])
+def test_lower_bounds_alone_give_the_policy_gradient_on_the_elbo(negative):
+    """With ``negative=elbo``, and with any bound where all advantages are positive."""
+    table, algorithm = Table(), method(SPG, negative=negative)
+    step = rollouts(algorithm, table, ANSWERS).step(0)
+    surrogate = step.extra
+    if negative == "mix":
+        surrogate = replace(surrogate, advantage_U=surrogate.advantage_U.abs() + 0.1)
+    weight_U = surrogate.advantage_U * torch.tensor([4, 2, 3, 4, 1, 4]).double() / 18
+    wanted = -gradient_of(table, torch.dot(weight_U, values(surrogate.units, table.losses)))
+    result = gradient(algorithm, table, replace(step, extra=surrogate), 1)
+    torch.testing.assert_close(result, wanted, rtol=1e-9, atol=1e-12)
+    assert float(wanted.norm()) > 1e-3
 
 
 def test_completions_whose_bound_is_zero_are_not_looked_at(monkeypatch):
@@ -277,9 +319,19 @@ def test_ragged_answers_do_not_change_each_other():
 
 
 def test_the_temperature_of_the_rollout_divides_the_logits_of_the_learner():
+    model = load("tiny-llada-base", device="cpu").loaded
+    units = method(JustGRPO).units(many(1), 0, 0)
+    losses = []
     for temperature in (1.0, 0.5):
-        algorithm = method(JustGRPO, temperature=temperature)
-        assert algorithm.inputs(algorithm.units(many(1), 0, 0).looks).temperature == temperature
+        given = method(JustGRPO, model.spec, temperature=temperature).inputs(units.looks)
+        with torch.no_grad():
+            nll_N = model.network(**given.arguments()).nll
+            logits_NV = model.network(**{**given.arguments(), "targets": None}).logits
+        torch.testing.assert_close(
+            nll_N, cross_entropy(logits_NV / temperature, units.looks.target_N, reduction="none")
+        )
+        losses.append(nll_N)
+    assert not torch.allclose(*losses, rtol=0.05)
 
 
 def test_the_order_of_the_rollout_is_no_setting():

@@ -90,6 +90,7 @@ class OpenCompassRun(ExternalRun):
     """One model's folder of results."""
 
     without_samples = "OpenCompass writes them to predictions/, beside results/"
+    choice_value = "log-likelihood per token"
 
     def __init__(
         self,
@@ -299,7 +300,8 @@ def _prompt_of(part: Any) -> str:
 
 
 def _log_likelihood(part: Any) -> list[str]:
-    """OpenCompass's "PPL" is the mean negative log-likelihood per token; as lm-eval logs a likelihood."""
+    """OpenCompass's "PPL" is the mean negative log-likelihood per token; with the sign of a likelihood, in the form in
+    which lm-eval logs one."""
     value = part.get("PPL") if isinstance(part, dict) else None
     return [str(-value) if isinstance(value, (int, float)) else "", "False"]
 

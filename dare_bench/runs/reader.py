@@ -36,6 +36,8 @@ class Run:
     """Tasks of an external result that have no score, and why."""
     without_samples = "evaluate without --no-log-samples"
     """What to do where there are no sample lines."""
+    choice_value = "log-likelihood"
+    """What is logged of a scored continuation, in nats."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)

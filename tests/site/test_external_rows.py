@@ -60,6 +60,8 @@ def test_the_data_of_a_run_have_no_facts_that_are_unknown(mixed: Path) -> None:
 def test_their_documents_have_pages(mixed: Path) -> None:
     names = {path.parent.name for path in mixed.rglob("samples/*/index.html")}
     assert {"words_gen", "words_choice", "ARC-c", "gsm8k", "gsm8k-twice"} <= names
+    choices = {name: next(mixed.rglob(f"samples/{name}/1.html")).read_text() for name in ("words_choice", "ARC-c")}
+    assert ">log-likelihood<" in choices["words_choice"] and ">log-likelihood per token<" in choices["ARC-c"]
 
 
 @pytest.mark.parametrize("tasks", [("dare_sudoku",), ("dare_sudoku", "choice_x")])

@@ -78,8 +78,7 @@ def _find(run: Run, task: str | None, doc: str | None) -> Document:
 
 
 def _print_scores(console: Console, run: Run) -> None:
-    limited = ", limited" if any(score.limited for score in run.scores()) else ""
-    _print(console, f"{run.model} · {run.run_id} · {run.status}{limited}", "bold")
+    _print(console, f"{run.model} · {run.run_id} · {run.status_text}", "bold")
     if run.is_external:
         _print(console, unknown_text(run).removeprefix(f"{run.run_id} is "), "dim")
     rows = [

@@ -77,6 +77,16 @@ class Run:
         return self.block.status if self.block is not None and (self.path / DONE_FILE).is_file() else "running"
 
     @property
+    def is_limited(self) -> bool:
+        """Was only a part of some task's documents evaluated?"""
+        return self.block is not None and any(task.limit_applied for task in self.block.tasks.values())
+
+    @property
+    def status_text(self) -> str:
+        """The status for people: ``complete, limited``."""
+        return f"{self.status}, limited" if self.is_limited else self.status
+
+    @property
     def model(self) -> str:
         """The checkpoint's name."""
         return self.block.model.name if self.block else str(self.requested.get("model") or "")

@@ -180,8 +180,14 @@ def record(comparison: RunComparison, docs: int) -> dict[str, Any]:
         "forced": comparison.forced,
         "level": comparison.level,
         "runs": [
-            {"name": letter(at), "run_id": run.run_id, "path": str(run.path), "model": run.model, "status": run.status,
-             "limited": run.is_limited}
+            {
+                "name": letter(at),
+                "run_id": run.run_id,
+                "path": str(run.path),
+                "model": run.model,
+                "status": run.status,
+                "limited": run.is_limited,
+            }
             for at, run in enumerate(comparison.runs)
         ],  # fmt: skip
         "comparisons": [_record(comparison, item, docs) for item in comparison.items],

@@ -189,7 +189,7 @@ def record(comparison: RunComparison, docs: int) -> dict[str, Any]:
                 "limited": run.is_limited,
             }
             for at, run in enumerate(comparison.runs)
-        ],  # fmt: skip
+        ],
         "comparisons": [_record(comparison, item, docs) for item in comparison.items],
         "not_compared": comparison.left_out,
     }

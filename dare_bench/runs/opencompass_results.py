@@ -1,7 +1,7 @@
 """Results of OpenCompass's own command as external runs, one for each model.
 
 OpenCompass writes ``<date>/{configs,predictions,results,summary}``: for each model a folder of ``predictions`` and of
-``results``, with one JSON file for each data set. Averages over data sets (``summary``) are not read.
+``results``, with one JSON file for each data set. ``summary`` has averages over data sets.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from dare_bench.runs.index import DocumentIndex, LoadedIndex
 from dare_bench.runs.lines import LoggedLine
 from dare_bench.runs.lm_eval_results import is_named_as_results
 from dare_bench.runs.opencompass_config import OpenCompassConfig, read_config
+from dare_bench.runs.opencompass_summary import Averages, read_averages
 from dare_bench.runs.run_files import RUN_FILE, own_file
 from dare_bench.runs.schema import UNKNOWN
 
@@ -166,7 +167,11 @@ def read_opencompass(path: Path, intervals: Intervals) -> OpenCompassRun:
         notes += scores[task].notes
     if not scores:
         raise RunError(f"{path} has no score; {left_out[0]}")
-    run = OpenCompassRun(path, files, _results(scores), _block(path, work, config, scores, notes), intervals)
+    totals = {task: own.totals for task, own in scores.items()}
+    averages = read_averages(work / "summary", model, config.groups, totals, {*totals, *config.datasets})
+    left_out += [f"{path}, {name}: its average is not read: {reason}" for name, reason in averages.left_out.items()]
+    results = _results(scores, averages)
+    run = OpenCompassRun(path, files, results, _block(path, work, config, scores, notes), intervals)
     run.left_out = tuple(left_out)
     return run
 
@@ -321,18 +326,17 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-def _results(scores: Mapping[str, DataSetScores]) -> dict[str, Any]:
+def _results(scores: Mapping[str, DataSetScores], averages: Averages) -> dict[str, Any]:
     """The scores in lm-eval's form."""
+    totals = {**{task: own.totals for task, own in scores.items()}, **averages.totals}
     return {
-        "results": {
-            task: {f"{metric},none": total for metric, total in own.totals.items()} for task, own in scores.items()
-        },
-        "group_subtasks": {},
+        "results": {name: {f"{metric},none": total for metric, total in own.items()} for name, own in totals.items()},
+        "group_subtasks": averages.members,
         "configs": {},
         "versions": {},
         "n-shot": {},
         "n-samples": {task: {"effective": own.n} for task, own in scores.items()},
-        "higher_is_better": {task: higher_is_better(own.totals) for task, own in scores.items()},
+        "higher_is_better": {name: higher_is_better(own) for name, own in totals.items()},
         "config": {},
     }
 

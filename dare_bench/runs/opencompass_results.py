@@ -106,7 +106,12 @@ class OpenCompassRun(ExternalRun):
 
     @property
     def result_files(self) -> list[Path]:
-        return [file.result for file in self._files.values()]
+        work = self.path.parent.parent
+        return [
+            *(file.result for file in self._files.values()),
+            *sorted(work.glob("configs/*.py")),
+            *sorted(work.glob("summary/*.csv")),
+        ]
 
     def samples_file(self, task: str) -> Path | None:
         return next(iter(self._files[task].predictions), None) if task in self._files else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dare_bench.checkpoint_files import read_config
+from dare_bench.checkpoint_files import ADAPTER, read_config
 from dare_bench.errors import CheckpointError, UsageError, suggestion, unknown
 from dare_bench.reading import existing, read_json
 from dare_bench.registry import Registration, registry
@@ -18,7 +18,6 @@ FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
 """Files fetched from a hub: weights, configuration, tokenizer; never Python code or pickles."""
 COPIES = ["consolidated*", "original/*", "onnx/*"]
 """The same weights in other formats, which some repositories (of Llama and Mistral) have beside them."""
-ADAPTER = "adapter_config.json"
 _LM_EVAL = ("hf", "hf-auto", "huggingface", "vllm", "sglang")
 """Values of lm-eval's ``--model``."""
 

@@ -272,6 +272,8 @@ class Capabilities:
     """Do events have the ``logprob`` of the distribution that drew the token?"""
     predictions: bool = False
     """Does the decoding field ``predictions`` record the response that each forward predicts?"""
+    margin: bool = False
+    """Does the decoding field ``margin`` record how close the closest decision was?"""
     canvas: bool = False
     """May a request start from a given canvas?"""
     end_turn: bool = False

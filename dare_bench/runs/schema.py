@@ -129,6 +129,11 @@ class ModelBlock(StrictModel):
         default=None, description="of a checkpoint trained here: base, method, data hash, step, seed, settings, parents"
     )
 
+    @property
+    def on_server(self) -> bool:
+        """Did a server hold the model, on hardware that is not recorded?"""
+        return self.engine is not None and not self.engine.content_verified
+
 
 class HarnessBlock(StrictModel):
     name: Name

@@ -12,7 +12,6 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, Generation
 
 from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, UsageError
-from dare_bench.model_adapters.adapters import CONFIG as ADAPTER
 from dare_bench.model_adapters.adapters import open_adapter
 from dare_bench.model_adapters.causal.model import CausalModel
 from dare_bench.model_adapters.causal.weights import check_sizes, load_network
@@ -67,10 +66,6 @@ def open_causal(
     given_eos = given_eos_ids(eos_id)
     raw = read_config(path)
     check_files(path)
-    if (path / ADAPTER).is_file():
-        raise CheckpointError(
-            f"{path}: both a checkpoint and an adapter ({ADAPTER}); move the adapter to another folder"
-        )
     config, network = network_of(path, raw)
     rows = check_sizes(path, network, config)
     torch_device = pick_device(device)

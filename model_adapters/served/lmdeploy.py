@@ -36,7 +36,13 @@ from dare_bench.model_adapters.sampling.stopping import response_text
 from dare_bench.model_adapters.sdar import FAMILY
 from dare_bench.model_adapters.sdar.family import SDARDecoding
 from dare_bench.model_adapters.served.in_flight import in_flight
-from dare_bench.model_adapters.served.model import EngineSettings, ServedModel, cannot_honor, refuse_unserved
+from dare_bench.model_adapters.served.model import (
+    EngineSettings,
+    ServedModel,
+    cannot_honor,
+    refuse_unknown,
+    refuse_unserved,
+)
 from dare_bench.types import Decoding, Generation, LoopStats, Prompt, Request, Sample, Tier
 
 MASK_ID = 151669
@@ -97,6 +103,7 @@ class LmdeployModel(ServedModel):
         return self.native.encode(prompt)
 
     def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
+        refuse_unknown("lmdeploy", decoding, SDARDecoding, ("strategy", "cache", "mask_id", "eb_threshold"))
         resolved = self.native.resolve(decoding)
         assert isinstance(resolved, SDARDecoding)
         refuse_unserved("lmdeploy", resolved)

@@ -172,6 +172,12 @@ def test_a_pickle_is_never_loaded(folder):
         load(folder)
 
 
+def test_an_adapter_inside_a_checkpoint_is_refused(folder):
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with pytest.raises(CheckpointError, match=r"both a checkpoint and an adapter .* move the adapter"):
+        load(folder, device="cpu")
+
+
 def test_missing_and_surplus_weights(folder):
     weights = load_file(str(folder / "model.safetensors"))
     lost = dict(weights)

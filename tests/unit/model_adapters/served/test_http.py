@@ -258,6 +258,20 @@ def test_only_openais_own_fields_are_offered(openai: StandIn) -> None:
             model.resolve({field: 1})
 
 
+def test_a_name_of_no_field_is_answered_with_those_that_the_engine_honors(openai: StandIn, sglang: StandIn) -> None:
+    drawing = {**sglang.started, "dllm_algorithm": "Sampled"}
+    models = [opened(openai), opened(sglang)]
+    sglang.started = drawing
+    offered = (", temperature, top_p", "", ", temperature, top_k, top_p")  # SGLang's LowConfidence never draws
+    for model, more in zip([*models, opened(sglang)], offered, strict=True):
+        with pytest.raises(DecodingError, match=f"it has gen_length, max_new_tokens, stop{more}$"):
+            model.resolve({"gen_lenght": 8})
+        for field in ("margin", "trajectory", "predictions"):
+            with pytest.raises(DecodingError, match=f"cannot honor {field}=True: it returns finished tokens only"):
+                model.resolve({field: True})
+            assert getattr(model.resolve({field: False}), field) is False
+
+
 def test_more_stop_strings_than_openai_takes_are_applied_here(openai: StandIn) -> None:
     (sample,) = opened(openai).generate(asked(number=1, stop=["a b", "c d", "e f", "g h", "STOP"]))
     assert "stop" not in openai.asked[0]

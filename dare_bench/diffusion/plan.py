@@ -95,11 +95,21 @@ class View:
         return self._repeated[times]
 
 
+@dataclass(frozen=True)
+class Filled:
+    """Sizes to which a plan's padded view is filled, so that many plans share a shape: rows, the length of a row, and
+    the cached keys of a row."""
+
+    rows: int
+    length: int
+    cached: int
+
+
 @dataclass(frozen=True, eq=False)
 class PaddedView:
     """A pack as one group of rows of equal length. ``index_RL`` is the packed index of each token (None: rows are
     equally long already), where padding repeats the row's first token, and ``place_T`` the place of each packed token
-    among the R L padded ones."""
+    among the R L padded ones. Padded queries attend to the row's first token, so that their values are finite."""
 
     view: View
     index_RL: Tensor | None
@@ -115,6 +125,7 @@ class Plan:
     positions: noisy block b attends to itself and to the clean blocks before it, clean block b to the clean ones up to
     b (block diffusion training, arXiv 2503.09573). ``starts`` are the columns of the rows' first tokens, 0 unless
     given; block-causal rows start on the grid. ``sequence``: the ranks that compute the pack together, without a cache.
+    ``filled``: sizes of the padded view.
     """
 
     lengths: tuple[int, ...]
@@ -123,6 +134,7 @@ class Plan:
     starts: tuple[int, ...] | None = None
     cached: Cached | None = field(default=None, compare=False)
     sequence: SequenceGroup | None = field(default=None, compare=False)
+    filled: Filled | None = None
     groups: tuple[Group, ...] = field(init=False)
     _made: dict[tuple[Hashable, ...], Any] = field(init=False, compare=False, repr=False, default_factory=dict)
 
@@ -196,27 +208,31 @@ class Plan:
         return self.once(("padded", device), lambda: self._pad(device))
 
     def _pad(self, device: torch.device) -> PaddedView:
-        place_T = torch.arange(self.tokens, device=device)
-        if len(self.groups) == 1:
+        place_T, to = torch.arange(self.tokens, device=device), self.filled
+        if len(self.groups) == 1 and to is None:
             return PaddedView(self.views(device)[0], None, place_T)
-        group = Group(0, len(self.lengths), max(self.lengths))
-        length_R = torch.tensor(self.lengths, device=device)
+        lengths = [*self.lengths, *[0] * (to.rows - len(self.lengths) if to else 0)]
+        group = Group(0, len(lengths), max(to.length if to else 0, *lengths))
+        length_R = torch.tensor(lengths, device=device)
         column_L = torch.arange(group.length, device=device)
         real_RL = column_L < length_R[:, None]
         first_R1 = (length_R.cumsum(0) - length_R)[:, None]
-        index_RL = first_R1 + torch.where(real_RL, column_L, 0)
+        index_RL = (first_R1 + torch.where(real_RL, column_L, 0)).clamp(max=self.tokens - 1)
         row_T = torch.arange(group.rows, device=device).repeat_interleave(length_R)
         place_T = place_T - first_R1[row_T, 0] + row_T * group.length
-        own = torch.stack([self._padded_mask(n, group.length, device) for n in self.lengths])[:, None]
-        return PaddedView(self._view(group, device, own), index_RL, place_T)
+        if self.copies == 1:  # a row's mask is a part of the longest one's
+            whole = self._own_mask(group.length, device)
+            own = real_RL[:, None] if whole is None else whole[0] & real_RL[:, None]
+        else:
+            own = torch.stack([self._padded_mask(n, group.length, device) for n in lengths])
+        own = own & real_RL[:, :, None] | (~real_RL[:, :, None] & (column_L == 0))
+        return PaddedView(self._view(group, device, own[:, None]), index_RL, place_T)
 
     def _padded_mask(self, length: int, padded: int, device: torch.device) -> Tensor:
-        """Boolean [L, L] of a row of ``length`` tokens. Padded queries attend to the row's first token, so that their
-        values are finite."""
+        """Boolean [L, L] of a row of ``length`` tokens."""
         mask = torch.zeros((padded, padded), dtype=torch.bool, device=device)
         own = self._own_mask(length, device)
         mask[:length, :length] = True if own is None else own[0, 0]
-        mask[length:, 0] = True
         return mask
 
     def _view(self, g: Group, device: torch.device, own: Tensor | None) -> View:
@@ -224,12 +240,15 @@ class Plan:
         if self.cached is None:
             return View(g, None, own)
         slots = self.cached.slots[g.row : g.row + g.rows]
+        slots = (*slots, *[torch.zeros(0, dtype=torch.long)] * (g.rows - len(slots)))
         width = max(len(s) for s in slots)
         if width == 0:
             return View(g, None, own)
         even = all(len(s) == width for s in slots)
         table = torch.stack(slots) if even else torch.nn.utils.rnn.pad_sequence(list(slots), batch_first=True)
-        reads = table.to(device)
+        if self.filled is not None and width < self.filled.cached:
+            table, even = torch.nn.functional.pad(table, (0, self.filled.cached - width)), False
+        reads, width = table.to(device), table.shape[1]
         gathered: dict[str, tuple[Tensor, Tensor]] | None = {} if self.cached.steady else None
         if even and own is None:
             return View(g, reads, None, gathered)

@@ -25,9 +25,12 @@ from dare_bench.model_adapters.backbone.varlen import VarlenAttention, find_kern
 
 
 class Attention(Protocol):
-    """A backend. ``name`` is what users select and what results record."""
+    """A backend. ``name`` is what users select and what results record; ``static_shapes``: the sampler computes all
+    positions that may be open in a block, so that shapes stay the same and the host need not wait, rather than only
+    those that are open."""
 
     name: str
+    static_shapes: bool
 
     def select(self, plan: Plan, at_N: Tensor) -> Any:
         """What :meth:`attend` needs to know of the selected tokens ``at_N``, sorted packed indices; computed once for

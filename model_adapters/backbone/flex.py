@@ -31,6 +31,7 @@ class FlexAttention:
     scores. None: compiled where there is a GPU."""
 
     name = "flex"
+    static_shapes = True
 
     def __init__(self, compiled: bool | None = None) -> None:
         self.compiled = compiled

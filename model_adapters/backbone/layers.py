@@ -5,9 +5,7 @@ Shape letters: T packed tokens, N selected tokens, D width, H heads, C head chan
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -73,7 +71,8 @@ def attach(root: nn.Module, path: str, module: nn.Module) -> None:
 
 
 def unwrapped(root: nn.Module, path: str) -> Any:
-    """The attribute at a dotted path; of a module that peft has wrapped, that of the original."""
+    """The attribute at a dotted path; of a module that peft has wrapped (a router may hold the experts' bias), that of
+    the original."""
     parent, _, leaf = path.rpartition(".")
     module: Any = root.get_submodule(parent)
     while hasattr(module, "base_layer"):
@@ -103,11 +102,7 @@ class Layer(nn.Module):
             self._attach_ff((n.gate, n.up, n.down), arch.ff_width)
         else:
             self._attach_experts(self.moe)
-        self._parts: dict[str, Callable[[Any], Any]] = {
-            part: attrgetter(path) for part, path in asdict(n).items() if path and part not in WHOLE_MODEL
-        }
-        if n.expert_bias:  # in some families it is in the router, which LoRA may wrap
-            self._parts["expert_bias"] = partial(unwrapped, path=n.expert_bias)
+        self._paths = {part: path.split(".") for part, path in asdict(n).items() if path and part not in WHOLE_MODEL}
 
     def _attach_ff(self, paths: tuple[str, str, str], width: int) -> None:
         gate, up, down = paths
@@ -126,7 +121,10 @@ class Layer(nn.Module):
             self._attach_ff((n.shared_gate, n.shared_up, n.shared_down), moe.shared_width)
 
     def part(self, name: str) -> Any:
-        return self._parts[name](self)
+        part: Any = self
+        for step in self._paths[name]:
+            part = getattr(part, step)
+        return part
 
     def forward(
         self,
@@ -173,7 +171,7 @@ class Layer(nn.Module):
     def _feed_forward(self, y_TD: Tensor, plan: Plan) -> Tensor:
         if self.moe is None:
             return self._swiglu(y_TD, "gate", "up", "down")
-        bias = self.part("expert_bias") if self.moe.bias != "none" else None
+        bias = unwrapped(self, self.arch.names.expert_bias) if self.moe.bias != "none" else None
         block_T = plan.blocks(self.moe.pool_block, y_TD.device) if self.moe.pool else None
         expert_TK, weight_TK = route(self.part("router")(y_TD), bias, self.moe, y_TD.dtype, block_T)
         out_TD = self.part("experts")(y_TD, expert_TK, weight_TK)

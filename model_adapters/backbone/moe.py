@@ -95,12 +95,24 @@ class Experts(nn.Module):
         return out.sum(1).to(x_TD.dtype)
 
 
+@torch.library.custom_op("dare_bench::grouped_mm", mutates_args=())
+def _compiled_grouped_mm(x_SD: Tensor, weight_EDM: Tensor, offs: Tensor) -> Tensor:
+    """``grouped_mm`` for torch.compile, whose own shape function takes bfloat16 alone. Without gradients."""
+    return grouped_mm(x_SD, weight_EDM, offs=offs)
+
+
+@_compiled_grouped_mm.register_fake
+def _(x_SD: Tensor, weight_EDM: Tensor, offs: Tensor) -> Tensor:
+    return x_SD.new_empty(x_SD.shape[0], weight_EDM.shape[2])
+
+
 def _each(x_SD: Tensor, weight_EMD: Tensor, ends_E: Tensor) -> Tensor:
     """Rows of expert e, which end at ``ends_E[e]``, times its matrix: [S, M]. The grouped kernel does not support
     float64, and rows must be multiples of 16 bytes; otherwise the experts are computed one at a time."""
     odd = any(size * x_SD.element_size() % 16 for size in weight_EMD.shape[1:])
     if x_SD.dtype != torch.float64 and not odd:
-        return grouped_mm(x_SD, weight_EMD.transpose(1, 2), offs=ends_E)
+        product = _compiled_grouped_mm if torch.compiler.is_compiling() else grouped_mm
+        return product(x_SD, weight_EMD.transpose(1, 2), offs=ends_E)
     parts, start = [], 0
     for e, end in enumerate(ends_E.tolist()):
         parts.append(linear(x_SD[start:end], weight_EMD[e]))

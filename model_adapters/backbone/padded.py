@@ -17,6 +17,7 @@ class PaddedAttention:
     """One call for all rows, padded to the longest one."""
 
     name = "padded"
+    static_shapes = True
 
     def select(self, plan: Plan, at_N: Tensor) -> Tensor:
         """The places of the selected tokens among the padded ones, [N]."""

@@ -52,6 +52,7 @@ class GroupedAttention:
     """One call for each group of rows of equal length; nothing is padded."""
 
     name = "sdpa"
+    static_shapes = False
 
     def select(self, plan: Plan, at_N: Tensor) -> list[GroupQueries | None]:
         return select_queries(plan, at_N)

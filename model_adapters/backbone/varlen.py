@@ -106,6 +106,7 @@ class VarlenAttention:
     """One call of ``kernel`` for all rows."""
 
     name = "varlen"
+    static_shapes = True
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, self.padded = kernel, PaddedAttention()

@@ -25,6 +25,7 @@ from dare_bench.types import Request
 
 MODELS = ("tiny-llada", "tiny-dream", "tiny-sdar", "tiny-llada2-base")
 CACHES = {"tiny-llada": ("none", "dual"), "tiny-dream": ("none", "dual")}
+BLOCK = 4
 WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "bincount", "_unique2")
 """Operations whose result, or its size, the host has to know before it goes on."""
 
@@ -98,8 +99,8 @@ def counting(network: Any) -> Iterator[Counting]:
 
 
 def prompts(rows: int) -> list[list[int]]:
-    """Prompts of different length: 40, 41, ... tokens."""
-    return [[5 + (7 * i + j) % 200 for j in range(40 + i)] for i in range(rows)]
+    """Prompts of different length: 8, 12, ... tokens, so that all of them end with a block."""
+    return [[5 + (7 * i + j) % 200 for j in range(8 + BLOCK * i)] for i in range(rows)]
 
 
 def steady_step(model: NativeModel, rows: int, decoding: dict[str, Any]) -> Step:
@@ -113,9 +114,15 @@ def steady_step(model: NativeModel, rows: int, decoding: dict[str, Any]) -> Step
 def decodings(name: str) -> dict[str, dict[str, Any]]:
     """The decodings that are counted for a model, by the name of the cache."""
     if name in CACHES:
-        length = {"gen_length": 32, "steps": 32}
-        return {"none": {**length, "cache": "none"}, "dual": {**length, "cache": "dual", "block_length": 8}}
-    return {"none": {"gen_length": 32, "cache": "none"}, "exact": {"gen_length": 32, "cache": "exact"}}
+        length = {"gen_length": 4 * BLOCK, "steps": 4 * BLOCK}
+        return {"none": {**length, "cache": "none"}, "dual": {**length, "cache": "dual", "block_length": 2 * BLOCK}}
+    static = {"remasking_strategy": "low_confidence_static", "denoising_steps": BLOCK}
+    one_by_one = {
+        "gen_length": 2 * BLOCK,
+        "block_length": BLOCK,
+        **({"threshold": 1.0} if "llada2" in name else static),
+    }
+    return {"none": {**one_by_one, "cache": "none"}, "exact": {**one_by_one, "cache": "exact"}}
 
 
 def main() -> None:
@@ -136,10 +143,8 @@ def main() -> None:
                     layers = model.network.arch.layers
                     outside = step.total - step.operations["layers"]
                     waits = ", ".join(f"{n} {k}" for k, n in step.waits.items()) or "none"
-                    print(
-                        f"{name:18} {cache:6} {backend:9} {rows:4} {step.operations['layers'] / layers:8.1f} {outside:8} "
-                        f"{step.total:6} {waits}"
-                    )
+                    counts = f"{step.operations['layers'] / layers:8.1f} {outside:8} {step.total:6}"
+                    print(f"{name:18} {cache:6} {backend:9} {rows:4} {counts} {waits}")
                     if args.names:
                         print("   ", ", ".join(f"{k} {n}" for k, n in step.names.most_common()))
 

@@ -15,11 +15,13 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
 
 Tokens = list[list[int]]
@@ -29,14 +31,24 @@ def load(network: Any, folder: str) -> Any:
     return network.from_pretrained(folder, torch_dtype=torch.float32).eval()
 
 
-class LLaDA:
-    """generate.py and get_log_likelihood.py, one prompt at a time as its eval_llada.py. The network is that of
-    Fast-dLLM's repository, since LLaDA's own is on the hub alone."""
+def load_llada(folder: str) -> Any:
+    """dllm's copy of the network that LLaDA publishes on the hub. It opens on CUDA alone unless it is built by hand."""
+    module = importlib.import_module("dllm.pipelines.llada.models.modeling_llada")
+    config = module.LLaDAModelLM.config_class.from_pretrained(folder)
+    settings = module.create_model_config_from_pretrained_config(config)
+    settings.init_device = "cpu"
+    network = module.LLaDAModelLM(config, model=module.LLaDAModel(settings, init_params=False))
+    network.load_state_dict(load_file(Path(folder, "model.safetensors")))
+    return network.float().eval()
 
-    paths = ("LLaDA", "Fast-dLLM/llada")
+
+class LLaDA:
+    """generate.py and get_log_likelihood.py, one prompt at a time as its eval_llada.py does."""
+
+    paths = ("LLaDA", "dllm")
 
     def __init__(self, folder: str) -> None:
-        self.model = load(importlib.import_module("model.modeling_llada").LLaDAModelLM, folder)
+        self.model = load_llada(folder)
 
     def generate(self, prompts: Tokens, fields: dict[str, Any]) -> Tokens:
         function = importlib.import_module("generate").generate
@@ -52,10 +64,13 @@ class LLaDA:
         return values
 
 
-class FastDLLM(LLaDA):
-    """generate.py with its caches, one prompt at a time."""
+class FastDLLM:
+    """generate.py with its caches and its network, one prompt at a time."""
 
     paths = ("Fast-dLLM/llada",)
+
+    def __init__(self, folder: str) -> None:
+        self.model = load(importlib.import_module("model.modeling_llada").LLaDAModelLM, folder)
 
     def generate(self, prompts: Tokens, fields: dict[str, Any]) -> Tokens:
         cache = fields.pop("cache")
@@ -78,7 +93,9 @@ class SDAR:
         stand_in("flash_attn.ops.triton.layer_norm", rms_norm_fn=_rms_norm)
         package = "training.model.SDAR-4B-Chat"
         stand_in(f"{package}.fused_linear_diffusion_cross_entropy", FusedLinearDiffusionCrossEntropyLoss=None)
-        self.model = load(importlib.import_module(f"{package}.modeling_sdar").SDARForCausalLM, folder)
+        network = importlib.import_module(f"{package}.modeling_sdar").SDARForCausalLM
+        self.model = load(network, folder)
+        self.model.config.fuse_cross_entropy = False
 
     def generate(self, prompts: Tokens, fields: dict[str, Any]) -> Tokens:
         function, length = importlib.import_module("generate").block_diffusion_generate, fields["gen_length"]
@@ -96,7 +113,9 @@ class Dream:
         self.model = load(importlib.import_module("dllm.pipelines.dream.models.modeling_dream").DreamModel, folder)
 
     def generate(self, prompts: Tokens, fields: dict[str, Any]) -> Tokens:
-        rows = [self.model.diffusion_generate(torch.tensor([prompt]), **fields) for prompt in prompts]
+        module = importlib.import_module("dllm.pipelines.dream.models.generation_utils")
+        config = module.DreamGenerationConfig(**fields, pad_token_id=self.model.config.pad_token_id)
+        rows = [self.model.diffusion_generate(torch.tensor([prompt]), config) for prompt in prompts]
         return [row[0, len(prompt) :].tolist() for row, prompt in zip(rows, prompts, strict=True)]
 
 
@@ -106,7 +125,7 @@ class DLLM:
     paths = ("dllm",)
 
     def __init__(self, folder: str) -> None:
-        self.model = load(importlib.import_module("dllm.pipelines.llada.models.modeling_llada").LLaDAModelLM, folder)
+        self.model = load_llada(folder)
         self.sampler = importlib.import_module("dllm.core.samplers.mdlm").MDLMSampler
 
     def generate(self, prompts: Tokens, fields: dict[str, Any]) -> Tokens:
@@ -123,7 +142,7 @@ PEERS = {"llada": LLaDA, "fast-dllm": FastDLLM, "sdar": SDAR, "dream": Dream, "d
 def stand_in(name: str, **attributes: Any) -> None:
     """A module in place of one that needs CUDA."""
     module = ModuleType(name)
-    module.__dict__.update(attributes, __path__=[])
+    module.__dict__.update(attributes, __path__=[], __spec__=ModuleSpec(name, None))
     sys.modules[name] = module
 
 

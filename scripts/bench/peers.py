@@ -1,6 +1,6 @@
 """Our sampler and likelihoods against the published code of others: same weights, same prompts, same tokens.
 
-    python scripts/bench/peers.py CHECKOUTS --python PYTHON [--peers llada,...] [--models tiny,512] [--runs 5] [--threads 1]
+    python scripts/bench/peers.py CHECKOUTS --python PYTHON [--peers llada,sdar] [--models tiny,512]
 
 CHECKOUTS contains clones of ML-GSAI/LLaDA, NVlabs/Fast-dLLM, JetAstra/SDAR and ZHZisZZ/dllm under these last names;
 their code runs in a process of its own (``peer_process.py``) by PYTHON, an interpreter with torch and the version of
@@ -148,30 +148,25 @@ def inputs(case: PeerCase, mixed: bool, model: Any) -> dict[str, Any]:
     return {"pairs": [(context, tokens(rng.randint(8, 30))) for context in contexts for _ in range(4)]}
 
 
+def answer(model: Any, case: PeerCase, asked: dict[str, Any]) -> Any:
+    """Ours: tokens of responses, or log-likelihoods."""
+    if case.score:
+        return [found.value for found in model.loglikelihood(asked["pairs"], **case.ours)]
+    return [found.tokens for found in model.generate(asked["prompts"], max_rows=16, **case.ours)]
+
+
 def compare(ask: Any, model: Any, case: PeerCase, asked: dict[str, Any], runs: int, clock: str) -> Timing:
     """Alternating runs after one to warm up; exits with an error if the answers differ."""
-
-    def ours() -> Any:
-        if case.score:
-            return [answer.value for answer in model.loglikelihood(asked["pairs"], **case.ours)]
-        return [answer.tokens for answer in model.generate(asked["prompts"], max_rows=16, **case.ours)]
-
     times: tuple[list[float], list[float]] = ([], [])
     for run in range(runs + 1):
-        replies = ask({**asked, "fields": case.theirs}), timed(ours)
+        replies = ask({**asked, "fields": case.theirs}), timed(lambda: answer(model, case, asked))
         for seconds, reply in zip(times, replies, strict=True):
             seconds += [reply[clock]] if run else []
-    theirs, mine = (reply["answer"] for reply in replies)
-    same = (
-        all(abs(a - b) < 1e-3 + 1e-5 * abs(a) for a, b in zip(theirs, mine, strict=True))
-        if case.score
-        else theirs == mine
-    )
-    if not same:
-        raise SystemExit(
-            f"error: {case.name}: the peer's answers are {theirs}, ours are {mine}; the comparison is void"
-        )
-    return Timing(*times, theirs, mine)
+    theirs, ours = (reply["answer"] for reply in replies)
+    near = case.score and all(abs(a - b) < 1e-3 + 1e-5 * abs(a) for a, b in zip(theirs, ours, strict=True))
+    if not near and theirs != ours:
+        raise SystemExit(f"error: {case.name}: the peer answers {theirs}, ours {ours}; the comparison is void")
+    return Timing(*times, theirs, ours)
 
 
 def main() -> None:
@@ -194,6 +189,7 @@ def main() -> None:
                     random_checkpoint(family, folder)
                 else:
                     dare_bench.load(f"tiny-{family}").save(folder)
+                (folder / "generation_config.json").write_text("{}")  # Dream's code requires the file
                 model = dare_bench.load(folder, dtype="float32", device="cpu")
                 with opened(peer, args.checkouts, args.python, folder, args.threads) as ask:
                     for case in cases(peer, model.spec.mask):

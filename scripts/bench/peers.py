@@ -27,21 +27,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from models import native_model
 from peer_process import timed
 from timing import Timing
 
 import dare_bench
-from dare_bench.model_adapters.dream import FAMILY as DREAM
-from dare_bench.model_adapters.dream.network import DreamConfig, DreamModel
-from dare_bench.model_adapters.llada import FAMILY as LLADA
-from dare_bench.model_adapters.llada import LLaDAConfig, LLaDAModelLM
-from dare_bench.model_adapters.sdar import FAMILY as SDAR
-from dare_bench.model_adapters.sdar import SDARConfig, SDARForCausalLM
-from dare_bench.types import ModelSpec
 
 FAMILIES = {"llada": "llada", "fast-dllm": "llada", "dllm": "llada", "sdar": "sdar", "dream": "dream"}
-VOCAB, GEN, BLOCK = 2048, 64, 32
+GEN, BLOCK = 64, 32
+STD = 0.06
+"""Standard deviation of random weights: logits then differ by several units."""
+LLADA = {
+    "d_model": 512, "n_heads": 8, "n_kv_heads": 8, "n_layers": 4, "mlp_hidden_size": 1408, "vocab_size": 2048,
+    "embedding_size": 2048, "init_std": STD,
+}  # fmt: skip
+QWEN = {
+    "hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4, "num_hidden_layers": 4, "head_dim": 64,
+    "intermediate_size": 1408, "vocab_size": 2048, "initializer_range": STD,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -85,33 +87,16 @@ def cases(peer: str, mask: int) -> list[PeerCase]:
     return [PeerCase("MDLMSampler", llada, theirs)]
 
 
-def random_checkpoint(family: str, folder: Path) -> None:
-    """Write a checkpoint of hidden size 512."""
+def random_checkpoint(tiny: Any, folder: Path) -> None:
+    """Write a checkpoint of the family of ``tiny``, with other sizes and random weights."""
     torch.manual_seed(0)
-    mask, eos, std = VOCAB - 1, VOCAB - 2, 0.06
-    names: dict[str, Any] = {"vocab_size": VOCAB, "mask_token_id": mask, "eos_token_id": eos, "pad_token_id": eos}
-    qwen: dict[str, Any] = {
-        **names, "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 4, "num_attention_heads": 8,
-        "num_key_value_heads": 8, "max_position_embeddings": 4096, "initializer_range": std, "bos_token_id": eos,
-    }  # fmt: skip
-    network: Any
-    if family == "llada":
-        network = LLaDAModelLM(
-            LLaDAConfig(
-                d_model=512, n_heads=8, n_kv_heads=8, n_layers=4, mlp_hidden_size=1408, embedding_size=VOCAB,
-                max_sequence_length=4096, init_std=std, **names,
-            )
-        )  # fmt: skip
-    elif family == "sdar":
-        network = SDARForCausalLM(SDARConfig(head_dim=64, block_size=4, **qwen))
-    else:
-        network = DreamModel(DreamConfig(**qwen))
+    config = tiny.config.to_dict() | (LLADA if "d_model" in tiny.config.to_dict() else QWEN)
+    network = type(tiny)(type(tiny.config)(**config))
+    head = network.get_output_embeddings().weight
     with torch.no_grad():
-        network.get_output_embeddings().weight *= 4
-    network.config.architectures = [type(network).__name__]
-    block = 4 if family == "sdar" else None
-    spec = ModelSpec(family, mask, (eos,), None, eos, VOCAB, 4096, block_length=block)
-    native_model({"llada": LLADA, "sdar": SDAR, "dream": DREAM}[family], network, spec).save(folder)
+        head *= 4
+        head[network.config.mask_token_id] = 0  # never predicted
+    network.save_pretrained(folder)
 
 
 @contextmanager
@@ -183,12 +168,13 @@ def main() -> None:
     for kind in args.models.split(","):
         for peer in args.peers.split(","):
             family = FAMILIES[peer]
+            tiny = dare_bench.load(f"tiny-{family}")
             with tempfile.TemporaryDirectory() as scratch:
                 folder = Path(scratch, "model")
                 if kind == "512":
-                    random_checkpoint(family, folder)
+                    random_checkpoint(tiny.network, folder)
                 else:
-                    dare_bench.load(f"tiny-{family}").save(folder)
+                    tiny.save(folder)
                 (folder / "generation_config.json").write_text("{}")  # Dream's code requires the file
                 model = dare_bench.load(folder, dtype="float32", device="cpu")
                 with opened(peer, args.checkouts, args.python, folder, args.threads) as ask:

@@ -83,6 +83,8 @@ class Request:
     repeat: int = 0
     want_greedy: bool = False
     """Score requests: is ``is_greedy`` needed? It costs a diffusion model one forward pass for each target token."""
+    want_value: bool = True
+    """Score requests: is ``value`` needed? Without it the answer may have NaN there."""
     rolling: bool = False
     """Score requests: the target is a text without a prompt, of any length. Every token is scored given the tokens
     before it in its window; the windows are as long as the context (lm-eval's ``loglikelihood_rolling``)."""
@@ -137,7 +139,8 @@ class Generation:
 
 @dataclass(slots=True)
 class Likelihood:
-    """log p(target | context) as estimated. ``stderr`` is the Monte Carlo standard error (0 for exact), in nats."""
+    """log p(target | context) as estimated. ``stderr`` is the Monte Carlo standard error (0 for exact), in nats.
+    ``is_greedy``: does greedy decoding give the target? None: it was not asked for."""
 
     value: float
     stderr: float

@@ -59,7 +59,8 @@ class _Scorer:
 
     def finish(self, pairs: list[ScoredPair]) -> Iterator[Sample]:
         started = time.perf_counter()
-        self._losses(pairs)
+        if valued := [pair for pair in pairs if pair.request.want_value]:
+            self._losses(valued)
         wanting = [pair for pair in pairs if pair.request.want_greedy]
         if wanting:
             _greedy(self.model, wanting, self.slots[0], self.stats)

@@ -9,13 +9,14 @@ Shape letters: T packed tokens, R rows of a group, L their length, E cached keys
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from dare_bench.diffusion.clean_prefix import attends
 from dare_bench.diffusion.sequence_parallel import SequenceGroup
 
 
@@ -81,6 +82,10 @@ class Plan:
     positions: noisy block b attends to itself and to the clean blocks before it, clean block b to the clean ones up to
     b (block diffusion training, arXiv 2503.09573). ``starts`` are the columns of the rows' first tokens, 0 unless
     given; block-causal rows start on the grid. ``sequence``: the ranks that compute the pack together, without a cache.
+
+    ``clean``: the first so many tokens of each row attend causally, the others, its canvas, to the whole row and to all
+    that it reads, which are the columns before it in their order. With a ``window``, a clean token attends to so many
+    tokens, itself included, and the canvas to the ``window - 1`` before it and to itself (DiffusionGemma).
     """
 
     lengths: tuple[int, ...]
@@ -89,9 +94,12 @@ class Plan:
     starts: tuple[int, ...] | None = None
     cached: Cached | None = field(default=None, compare=False)
     sequence: SequenceGroup | None = field(default=None, compare=False)
+    clean: tuple[int, ...] | None = None
+    window: int | None = None
     groups: tuple[Group, ...] = field(init=False)
     _views: dict[torch.device, list[View]] = field(init=False, compare=False, repr=False, default_factory=dict)
     _blocks: dict[tuple[int, torch.device], Tensor] = field(init=False, compare=False, repr=False, default_factory=dict)
+    _within: dict[int, Plan] = field(init=False, compare=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.sequence is not None and self.cached is not None:
@@ -121,6 +129,24 @@ class Plan:
         length_R = torch.tensor(self.lengths, device=device)
         return positions + torch.tensor(self.starts, device=device).repeat_interleave(length_R)
 
+    def within(self, window: int | None) -> Plan:
+        """The plan of the layers with that window, computed once; this one where the window reaches everything."""
+        if window is None or self.clean is None:
+            return self
+        starts = self.starts or (0,) * len(self.lengths)
+        if max(start + clean for start, clean in zip(starts, self.clean, strict=True)) < window:
+            return self
+        if window not in self._within:
+            self._within[window] = replace(self, window=window)
+        return self._within[window]
+
+    def clean_tokens(self, device: torch.device) -> Tensor | None:
+        """True at clean tokens, False in canvases: boolean [T]; None for plans without either."""
+        if self.clean is None:
+            return None
+        parts = (torch.arange(n) < clean for n, clean in zip(self.lengths, self.clean, strict=True))
+        return torch.cat(list(parts)).to(device)
+
     def blocks(self, length: int, device: torch.device) -> Tensor:
         """The number of each token's block of ``length`` columns; those of rows and copies are different: int64 [T],
         computed once for all layers."""
@@ -138,14 +164,14 @@ class Plan:
         return self._views[device]
 
     def _view(self, g: Group, device: torch.device) -> View:
-        own = self._own_mask(g.length, device)
+        own = self._own_mask(g.length, device) if self.clean is None else self._clean_mask(g, device)
         if self.cached is None:
             return View(g, None, own)
         slots = self.cached.slots[g.row : g.row + g.rows]
         width = max(len(s) for s in slots)
         if width == 0:
             return View(g, None, own)
-        even = all(len(s) == width for s in slots)
+        even = all(len(s) == width for s in slots) and self.window is None
         table = torch.stack(slots) if even else torch.nn.utils.rnn.pad_sequence(list(slots), batch_first=True)
         reads = table.to(device)
         gathered: dict[str, Tensor] | None = {} if self.cached.steady else None
@@ -154,6 +180,8 @@ class Plan:
         count_R = torch.tensor([len(s) for s in slots], device=device)
         seen = (torch.arange(width, device=device)[None] < count_R[:, None])[:, None, None]
         seen = seen.expand(g.rows, 1, g.length, width)
+        if self.window is not None:
+            seen = seen & self._attends(g, torch.arange(width)).to(device)
         if own is None:
             own = torch.ones((1, 1, g.length, g.length), dtype=torch.bool, device=device)
         return View(g, reads, torch.cat([seen, own.expand(g.rows, 1, g.length, g.length)], dim=-1), gathered)
@@ -170,6 +198,19 @@ class Plan:
         noisy, past = block[:, None] == block[None, :], block[:, None] > block[None, :]
         top, bottom = torch.cat([noisy, past], dim=1), torch.cat([torch.zeros_like(clean), clean], dim=1)
         return torch.cat([top, bottom])[None, None]
+
+    def _clean_mask(self, g: Group, device: torch.device) -> Tensor | None:
+        """Boolean [R, 1, L, L] among the tokens of rows with clean ones; None if all attend to all."""
+        assert self.clean is not None
+        return self._attends(g, None).to(device) if any(self.clean[g.row : g.row + g.rows]) else None
+
+    def _attends(self, g: Group, column_E: Tensor | None) -> Tensor:
+        """:func:`attends` of a group's rows to cached keys of these columns, or to their own (None)."""
+        assert self.clean is not None
+        rows = slice(g.row, g.row + g.rows)
+        starts = torch.tensor((self.starts or (0,) * len(self.lengths))[rows])
+        column_RE = starts[:, None] + torch.arange(g.length) if column_E is None else column_E.expand(g.rows, -1)
+        return attends(starts, torch.tensor(self.clean[rows]), g.length, column_RE, self.window)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,305 @@
+"""DiffusionGemma's published configuration and weight names over the shared backbone.
+
+Facts: transformers, models/diffusion_gemma (configuration and modeling), google/diffusiongemma-26B-A4B-it config.json and
+the key names of its shards.
+
+Shape letters: T packed tokens, N selected tokens, K experts a token, E experts, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import rms_norm
+from transformers import PreTrainedConfig
+
+from dare_bench.diffusion.chunked import CHUNK_ELEMENTS
+from dare_bench.diffusion.plan import Plan
+from dare_bench.errors import CheckpointError
+from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork, LayerAttention, MoE, WeightNames
+from dare_bench.model_adapters.backbone.layers import Layer, RMSNorm, attach
+from dare_bench.model_adapters.backbone.moe import route
+from dare_bench.model_adapters.configs import Count, Experts, Layers, Positive, Share, check_moe, check_types, refuse
+from dare_bench.model_adapters.encoding import one_line
+
+ENCODER = "model.encoder.language_model.layers"
+"""Of the encoder's layers, the checkpoint has the scalars alone; all else is the decoder's."""
+NAMES = WeightNames(
+    embed="model.decoder.embed_tokens",
+    layers="model.decoder.layers",
+    final_norm="model.decoder.norm",
+    head="lm_head",
+    attn_norm="input_layernorm",
+    attn_post_norm="post_attention_layernorm",
+    q="self_attn.q_proj",
+    k="self_attn.k_proj",
+    v="self_attn.v_proj",
+    o="self_attn.o_proj",
+    q_norm="self_attn.q_norm",
+    k_norm="self_attn.k_norm",
+    ff_norm="pre_feedforward_layernorm",
+    ff_post_norm="post_feedforward_layernorm",
+    gate="mlp.gate_proj",
+    up="mlp.up_proj",
+    down="mlp.down_proj",
+    router="router",
+    experts="experts",
+)
+SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "hidden_activation": ("gelu_pytorch_tanh",),
+    "attention_bias": (False,),
+    "tie_word_embeddings": (True,),
+    "use_bidirectional_attention": ("vision", None),
+}
+ROTATIONS = {"sliding_attention": "default", "full_attention": "proportional"}
+"""The rotation of each kind of layer."""
+Object = Annotated[dict[str, Any], Field(description="an object")]
+
+
+class DiffusionGemmaTextConfig(PreTrainedConfig):
+    """The published fields of ``text_config``; others are kept and saved unchanged."""
+
+    model_type = "diffusion_gemma_text"
+
+    vocab_size: Count = 262144
+    hidden_size: Count = 2304
+    intermediate_size: Count = 9216
+    num_hidden_layers: Layers = 30
+    num_attention_heads: Count = 8
+    num_key_value_heads: Count = 4
+    num_global_key_value_heads: Count | None = None
+    head_dim: Count = 256
+    global_head_dim: Count = 512
+    hidden_activation: str = "gelu_pytorch_tanh"
+    max_position_embeddings: Count = 131072
+    initializer_range: float = 0.02
+    rms_norm_eps: Share = 1e-6
+    tie_word_embeddings: bool = True
+    rope_parameters: Any = None
+    attention_bias: bool = False
+    sliding_window: Annotated[int, Field(ge=2, description="a whole number of at least 2")] = 512
+    layer_types: list[str] | None = None
+    final_logit_softcapping: Positive | None = 30.0
+    use_bidirectional_attention: str | None = None
+    num_experts: Experts | None = None
+    top_k_experts: Count | None = None
+    moe_intermediate_size: Count | None = None
+
+
+class DiffusionGemmaConfig(PreTrainedConfig):
+    """The published fields; others, such as those of the vision tower, are kept and saved unchanged."""
+
+    model_type = "diffusion_gemma"
+    sub_configs: ClassVar[dict[str, Any]] = {"text_config": DiffusionGemmaTextConfig}
+
+    text_config: Object | None = None
+    canvas_length: Count = 256
+    tie_word_embeddings: bool = True
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        text: Any = self.text_config or {}
+        if isinstance(text, dict):
+            check_types(DiffusionGemmaTextConfig, text)
+            text = DiffusionGemmaTextConfig(**text)
+        self.text_config = text
+        super().__post_init__(**kwargs)
+
+    @property
+    def max_position_embeddings(self) -> int:
+        return int(self.get_text_config().max_position_embeddings)
+
+
+def attention_of(text: Any) -> tuple[LayerAttention, ...]:
+    """The attention of each layer; raises CheckpointError."""
+    count = text.num_hidden_layers
+    # The published configuration class fills in every sixth layer, and the last one.
+    kinds = text.layer_types or ["full_attention" if i % 6 == 5 or i == count - 1 else "sliding_attention" for i in range(count)]
+    if len(kinds) != count or kinds[-1] != "full_attention" or set(kinds) - set(ROTATIONS):
+        raise CheckpointError(
+            f"DiffusionGemma config has layer_types={one_line(kinds)}; it must hold sliding_attention or full_attention "
+            f"for each of num_hidden_layers={count} layers, and full_attention for the last"
+        )
+    rotations = {kind: _rotation(text, kind) for kind in set(kinds)}
+    layers = []
+    for kind in kinds:
+        full = kind == "full_attention"
+        channels = text.global_head_dim if full else text.head_dim
+        heads = (full and text.num_global_key_value_heads) or text.num_key_value_heads
+        if text.num_attention_heads % heads:
+            raise CheckpointError(
+                f"DiffusionGemma config has num_attention_heads={text.num_attention_heads}, not divisible by the {heads} "
+                f"key heads of its {kind} layers"
+            )
+        theta, share = rotations[kind]
+        rotated = 2 * int(share * channels // 2)
+        window = None if full else text.sliding_window
+        layers.append(LayerAttention(heads, channels, theta, channels, rotated, window, value_is_key=full))
+    return tuple(layers)
+
+
+def _rotation(text: Any, kind: str) -> tuple[float, float]:
+    """Theta, and the share of a head's channels that are rotated; raises CheckpointError."""
+    defaults = {"sliding_attention": {"rope_theta": 1e4}, "full_attention": {"rope_theta": 1e6, "partial_rotary_factor": 0.25}}
+    given = defaults if text.rope_parameters is None else text.rope_parameters
+    rope = given.get(kind) if isinstance(given, dict) else None
+    rope = {"rope_type": ROTATIONS[kind], **rope} if isinstance(rope, dict) else {}
+    theta, share = rope.get("rope_theta"), rope.get("partial_rotary_factor", 1.0)
+    known = all(isinstance(x, int | float) and not isinstance(x, bool) and x > 0 for x in (theta, share))
+    whole = kind == "full_attention" or share == 1
+    if not known or share > 1 or not whole or rope["rope_type"] != ROTATIONS[kind] or rope.get("factor", 1) != 1:
+        raise CheckpointError(
+            f"DiffusionGemma config has rope_parameters={one_line(given)}; supported are sliding_attention of the type "
+            "default and full_attention of the type proportional, each with a rope_theta above 0, without a factor"
+        )
+    return float(theta), float(share)
+
+
+class ScaledRouter(nn.Module):
+    """Each expert's value for each token before softmax, float32 [T, E], from normed and scaled states."""
+
+    def __init__(self, width: int, experts: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.proj = nn.Linear(width, experts, bias=False)
+        self.scale = nn.Parameter(torch.ones(width))
+        self.per_expert_scale = nn.Parameter(torch.ones(experts))
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        y_TD = rms_norm(x_TD.float(), (x_TD.shape[-1],), None, self.eps).to(x_TD.dtype)
+        return self.proj(y_TD * self.scale * x_TD.shape[-1] ** -0.5).float()
+
+
+class GemmaLayer(Layer):
+    """A layer whose feed-forward is a dense one and experts beside each other, with norms around both."""
+
+    def __init__(self, arch: Arch, index: int = 0) -> None:
+        super().__init__(arch, index)
+        self._attach_ff((arch.names.gate, arch.names.up, arch.names.down), arch.ff_width)
+        for name in ("post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2"):
+            attach(self, name, RMSNorm(arch.width, arch.norm_eps))
+        self.register_buffer("layer_scalar", torch.ones(1))
+
+    def _attach_experts(self, moe: MoE) -> None:
+        super()._attach_experts(moe)
+        self.router = ScaledRouter(self.arch.width, moe.experts, self.arch.norm_eps)
+
+    def _feed_forward(self, x_TD: Tensor, plan: Plan) -> Tensor:
+        assert self.moe is not None
+        dense_TD = self._gated(self.part("ff_norm")(x_TD), "gate", "up", "down")
+        expert_TK, weight_TK = route(self.router(x_TD), None, self.moe, x_TD.dtype)
+        weight_TK = weight_TK * self.router.per_expert_scale[expert_TK]
+        sparse_TD = self.part("experts")(self.pre_feedforward_layernorm_2(x_TD), expert_TK, weight_TK)
+        return self.post_feedforward_layernorm_1(dense_TD) + self.post_feedforward_layernorm_2(sparse_TD)
+
+
+class SelfConditioning(nn.Module):
+    """Embeddings of a canvas with what was predicted for it before: [N, D] each."""
+
+    def __init__(self, arch: Arch) -> None:
+        super().__init__()
+        self.pre_norm = RMSNorm(arch.width, arch.norm_eps)
+        self.post_norm = RMSNorm(arch.width, arch.norm_eps, weight=False)
+        self.gate_proj = nn.Linear(arch.width, arch.ff_width, bias=False)
+        self.up_proj = nn.Linear(arch.width, arch.ff_width, bias=False)
+        self.down_proj = nn.Linear(arch.ff_width, arch.width, bias=False)
+
+    def forward(self, embedded_ND: Tensor, soft_ND: Tensor) -> Tensor:
+        y_ND = self.pre_norm(soft_ND)
+        gate_ND = nn.functional.gelu(self.gate_proj(y_ND), approximate="tanh")
+        return self.post_norm(embedded_ND + self.down_proj(gate_ND * self.up_proj(y_ND)))
+
+
+class DiffusionGemmaForBlockDiffusion(DiffusionNetwork):
+    """The published class name, so that ``architectures`` is correct in saved configs.
+
+    Encoder and decoder are one network: clean tokens of a plan are the encoder's, canvases the decoder's. Both have
+    their own scalars behind each layer, and the embeddings of a canvas are conditioned on ``soft``.
+    """
+
+    config_class = DiffusionGemmaConfig
+    base_model_prefix = ""
+    layer = GemmaLayer
+    conditions = True
+    _no_split_modules: ClassVar[list[str]] = ["GemmaLayer"]
+    _keys_to_ignore_on_load_unexpected: ClassVar[list[str]] = [r"^model\.encoder\.(vision_tower|embed_vision)\."]
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        scalars = [nn.Module() for _ in range(self.arch.layers)]
+        for scalar in scalars:
+            scalar.register_buffer("layer_scalar", torch.ones(1))
+        attach(self, ENCODER, nn.ModuleList(scalars))
+        attach(self, "model.decoder.self_conditioning", SelfConditioning(self.arch))
+        self.post_init()
+
+    @classmethod
+    def arch_of(cls, config: Any) -> Arch:
+        text = config.get_text_config()
+        refuse(text, "DiffusionGemma", SUPPORTED)
+        refuse(config, "DiffusionGemma", {"tie_word_embeddings": (True,)})
+        for name in ("num_experts", "top_k_experts", "moe_intermediate_size"):
+            if not getattr(text, name):
+                raise CheckpointError(f"DiffusionGemma config has {name}={getattr(text, name)}; every layer needs experts")
+        moe = MoE(
+            layers=(True,) * text.num_hidden_layers,
+            experts=text.num_experts,
+            top_k=text.top_k_experts,
+            width=text.moe_intermediate_size,
+            renormalise=True,
+            float32=True,
+            stacked=True,
+        )
+        check_moe("DiffusionGemma", moe, "top_k_experts")
+        return Arch(
+            names=NAMES,
+            layers=text.num_hidden_layers,
+            width=text.hidden_size,
+            heads=text.num_attention_heads,
+            kv_heads=text.num_key_value_heads,
+            head_dim=text.head_dim,
+            ff_width=text.intermediate_size,
+            vocab=text.vocab_size,
+            norm_eps=text.rms_norm_eps,
+            rope_theta=0.0,
+            rope_in_float32=False,
+            qk_norm=True,
+            v_norm=True,
+            attention_scale=1.0,
+            tied_head=True,
+            embed_scale=text.hidden_size**0.5,
+            logit_cap=text.final_logit_softcapping,
+            activation="gelu_tanh",
+            moe=moe,
+            block_length=config.canvas_length,
+            by_layer=attention_of(text),
+        )
+
+    def _scale(self, x: Tensor) -> Tensor:
+        """Times the scale of embeddings in their own dtype, as published."""
+        return x * torch.tensor(self.arch.embed_scale, dtype=x.dtype, device=x.device)
+
+    def embedded(self, tokens_T: Tensor, plan: Plan, soft_TD: Tensor | None) -> Tensor:
+        x_TD = self._scale(self.get_input_embeddings()(tokens_T))
+        clean_T = plan.clean_tokens(x_TD.device)
+        soft_TD = torch.zeros_like(x_TD) if soft_TD is None else soft_TD.to(x_TD.dtype)
+        canvas_TD = self.at("model.decoder.self_conditioning")(x_TD, soft_TD)
+        return canvas_TD if clean_T is None else torch.where(clean_T[:, None], x_TD, canvas_TD)
+
+    def after_layer(self, x_TD: Tensor, index: int, clean_T: Tensor | None) -> Tensor:
+        decoder = self.at(self.arch.names.layers)[index].layer_scalar
+        if clean_T is None:
+            return x_TD * decoder
+        return x_TD * torch.where(clean_T[:, None], self.at(ENCODER)[index].layer_scalar, decoder)
+
+    @torch.no_grad()
+    def soft(self, logits_NV: Tensor) -> Tensor:
+        """The mean embedding of softmax(logits), [N, D]: what the next forward is conditioned on."""
+        weight_VD = self.get_input_embeddings().weight
+        rows = max(1, CHUNK_ELEMENTS // self.arch.vocab)
+        parts = [
+            part.to(weight_VD.dtype).float().softmax(-1).to(weight_VD.dtype) @ weight_VD for part in logits_NV.split(rows)
+        ]
+        return self._scale(torch.cat(parts) if parts else weight_VD.new_zeros(0, weight_VD.shape[1]))

@@ -96,6 +96,8 @@ class Family(ABC):
     has_cfg_likelihood: bool = False
     predicts: Literal["same", "next"] = "same"
     """Does the state at a position predict its own token or the next one?"""
+    noise: Literal["absorbing", "uniform"] = "absorbing"
+    """Are unknown tokens masks, or random tokens?"""
 
     def network_of(self, raw: dict[str, Any]) -> type[DiffusionNetwork]:
         """The network class of a config.json; a family with several published classes chooses here."""
@@ -238,7 +240,6 @@ class Family(ABC):
 
     def with_ids(self, spec: ModelSpec, decoding: Decoding) -> ModelSpec:
         """The spec with the special ids of one call."""
-        assert decoding.mask_id is not None
         return replace(spec, mask_id=decoding.mask_id, eos_ids=decoding.eos_id or (), eot_id=decoding.eot_id)
 
 

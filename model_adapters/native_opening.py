@@ -17,7 +17,7 @@ from dare_bench.model_adapters.checkpoint import check_files, compare, read_obje
 from dare_bench.model_adapters.encoding import as_id, one_line, open_tokenizer
 from dare_bench.model_adapters.native import NativeModel
 from dare_bench.model_adapters.qwen_tokenizer import name_mask
-from dare_bench.model_adapters.weights import check_finite, from_folder
+from dare_bench.model_adapters.weights import check_finite, from_folder, is_unused
 from dare_bench.types import ModelSpec
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ def open_native(
         UsageError: unknown device or dtype, or a special id that is not a whole number.
     """
     mask_id = None if mask_id is None else given_id("mask_id", mask_id)
+    if mask_id is not None and family.noise == "uniform":
+        raise UsageError(f"mask_id={mask_id}: {family.name} has no mask token; leave it out")
     eot_id = None if eot_id is None else given_id("eot_id", eot_id)
     given_eos = given_eos_ids(eos_id)
     raw = read_config(path)
@@ -83,7 +85,8 @@ def open_native(
         config, arch = family.arch_of(raw)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    network, shapes = family.network_of(raw), weights_of(path)
+    network = family.network_of(raw)
+    shapes = {name: shape for name, shape in weights_of(path).items() if not is_unused(network, name)}
     check_files(path)
     _check_counts(path, arch, len(shapes))
     try:
@@ -105,7 +108,7 @@ def open_native(
     ids = family.special_ids(config, tokenizer, read_object(path / "generation_config.json"))
     spec = ModelSpec(
         family=family.name,
-        mask_id=mask_id if mask_id is not None else _mask_id(ids, path),
+        mask_id=None if family.noise == "uniform" else mask_id if mask_id is not None else _mask_id(ids, path),
         eos_ids=ids.eos if eos_id is None else given_eos,
         eot_id=eot_id if eot_id is not None else ids.eot,
         pad_id=ids.pad,
@@ -116,6 +119,7 @@ def open_native(
         attention="bidirectional" if arch.block_length is None else "block-causal",
         block_length=arch.block_length,
         predicts=family.predicts,
+        noise=family.noise,
         dtype=str(torch_dtype).removeprefix("torch."),
         device=str(torch_device),
         parameters=sum(p.numel() for p in loaded.parameters()),
@@ -124,7 +128,7 @@ def open_native(
         sft=family.sft,
     )
     check_ids(spec, path)
-    if tokenizer is not None:
+    if tokenizer is not None and spec.mask_id is not None:
         name_mask(tokenizer, spec.mask_id)
     return NativeModel(family, loaded, tokenizer, spec, path, adapter)
 
@@ -166,7 +170,7 @@ def check_ids(spec: ModelSpec, path: Path) -> None:
 def _check_counts(path: Path, arch: Arch, tensors: int) -> None:
     """Raise CheckpointError if a config has more layers or experts than there are weights: building such a network,
     even without weights, could take forever."""
-    experts = sum(arch.moe.layers) * arch.moe.experts if arch.moe is not None else 0
+    experts = sum(arch.moe.layers) * arch.moe.experts if arch.moe is not None and not arch.moe.stacked else 0
     if max(arch.layers, experts) > tensors:
         raise CheckpointError(
             f"{path}: config.json describes {arch.layers} layers and {experts} experts in all, but the files hold "

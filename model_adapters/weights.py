@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -13,8 +14,12 @@ from torch import Tensor
 
 from dare_bench.errors import CheckpointError
 from dare_bench.model_adapters.backbone.moe import published, published_shapes
-from dare_bench.model_adapters.checkpoint import check_weights, weight_files
+from dare_bench.model_adapters.checkpoint import compare, weight_files, weights_of
 from dare_bench.model_adapters.quiet import quiet_transformers
+
+def is_unused(network: Any, name: str) -> bool:
+    """Is this weight of a folder one that the network (or its class) does not have by design: a vision tower's?"""
+    return any(re.search(pattern, name) for pattern in network._keys_to_ignore_on_load_unexpected or ())
 
 
 def from_folder(network: Any, path: Path, config: Any, dtype: torch.dtype) -> Any:
@@ -33,18 +38,22 @@ def into(network: Any, path: Path) -> None:
     Raises:
         CheckpointError: missing or unknown weights, another shape, NaN.
     """
-    check_weights(path, published_shapes(network.state_dict()))
+    shapes = {name: shape for name, shape in weights_of(path).items() if not is_unused(network, name)}
+    compare(path, shapes, published_shapes(network.state_dict()), "the family", "config.json")
     weights = from_folder(type(network), path, deepcopy(network.config), network.dtype).state_dict()
     check_finite(weights, path)
     network.load_state_dict(weights)
 
 
-def holds(state: Mapping[str, Tensor], path: Path, dtype: torch.dtype) -> bool:
-    """Are these the weights of a folder, each as it is opened in ``dtype``? They are read one at a time."""
+def holds(state: Mapping[str, Tensor], path: Path, dtype: torch.dtype, network: Any) -> bool:
+    """Are these, of this network, the weights of a folder, each as it is opened in ``dtype``? They are read one at a
+    time."""
     remaining = published(state)
     for file in weight_files(path):
         with safe_open(str(file), framework="pt") as shard:
             for name in shard.keys():  # noqa: SIM118 - no mapping: it cannot be iterated over
+                if is_unused(network, name):
+                    continue
                 weight = remaining.pop(name, None)
                 if weight is None or weight.dtype != dtype:
                     return False
@@ -63,3 +72,12 @@ def check_finite(weights: Mapping[str, Tensor], path: Path) -> None:
         if not bool(torch.isfinite(weight).all()):
             count = int((~torch.isfinite(weight)).sum())
             raise CheckpointError(f"{path}: {name} holds {count} NaN or infinite values; fetch or train it again")
+
+
+def unused(network: Any, path: Path) -> dict[str, Tensor]:
+    """The weights of a folder that the network does not have by design, which a saved copy keeps."""
+    kept = {}
+    for file in weight_files(path) if network._keys_to_ignore_on_load_unexpected else ():
+        with safe_open(str(file), framework="pt") as shard:
+            kept |= {name: shard.get_tensor(name) for name in shard.keys() if is_unused(network, name)}  # noqa: SIM118
+    return kept

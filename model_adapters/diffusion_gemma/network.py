@@ -88,6 +88,11 @@ class DiffusionGemmaTextConfig(PreTrainedConfig):
     top_k_experts: Count | None = None
     moe_intermediate_size: Count | None = None
 
+    def __post_init__(self, **kwargs: Any) -> None:
+        self.of_layers = kwargs.pop("per_layer_config", None)
+        """What current versions of transformers write instead of the global sizes: the sizes of single layers."""
+        super().__post_init__(**kwargs)
+
 
 class DiffusionGemmaConfig(PreTrainedConfig):
     """The published fields; others, such as those of the vision tower, are kept and saved unchanged."""
@@ -124,10 +129,9 @@ def attention_of(text: Any) -> tuple[LayerAttention, ...]:
         )
     rotations = {kind: _rotation(text, kind) for kind in set(kinds)}
     layers = []
-    for kind in kinds:
+    for i, kind in enumerate(kinds):
         full = kind == "full_attention"
-        channels = text.global_head_dim if full else text.head_dim
-        heads = (full and text.num_global_key_value_heads) or text.num_key_value_heads
+        heads, channels = _sizes(text, i, full)
         if text.num_attention_heads % heads:
             raise CheckpointError(
                 f"DiffusionGemma config has num_attention_heads={text.num_attention_heads}, not divisible by the {heads} "
@@ -138,6 +142,22 @@ def attention_of(text: Any) -> tuple[LayerAttention, ...]:
         window = None if full else text.sliding_window
         layers.append(LayerAttention(heads, channels, theta, channels, rotated, window, value_is_key=full))
     return tuple(layers)
+
+
+def _sizes(text: Any, layer: int, full: bool) -> tuple[int, int]:
+    """Key heads of a layer, and channels of a head; raises CheckpointError."""
+    if text.of_layers is None:
+        heads = (full and text.num_global_key_value_heads) or text.num_key_value_heads
+        return heads, text.global_head_dim if full else text.head_dim
+    own = text.of_layers.get(str(layer), {}) if isinstance(text.of_layers, dict) else None
+    sizes = {"num_key_value_heads": text.num_key_value_heads, "head_dim": text.head_dim}
+    if not isinstance(own, dict) or own.keys() - sizes.keys():
+        raise CheckpointError(
+            f"DiffusionGemma config has per_layer_config={one_line(text.of_layers)}; it must be an object of layers with "
+            "their num_key_value_heads and head_dim"
+        )
+    check_types(DiffusionGemmaTextConfig, own)
+    return tuple({**sizes, **own}.values())  # type: ignore[return-value]
 
 
 def _rotation(text: Any, kind: str) -> tuple[float, float]:

@@ -98,6 +98,26 @@ class SubBlockCache(ExactCache):
         return torch.cat([row.pages.slots, slots[:low], slots[high:]])
 
 
+class CleanCache(CachePolicy):
+    """A clean prefix, which attends causally: the tokens before a block never change, and are committed with the
+    block's first forward."""
+
+    used = True
+
+    def _before(self, row: RowState) -> int:
+        """The columns that earlier forwards have committed."""
+        return row.begin if row.opened else row.begin - row.sampler.block_length if row.turns else 0
+
+    def window(self, row: RowState) -> tuple[int, int]:
+        return self._before(row), row.stop
+
+    def writes(self, row: RowState) -> tuple[int, int]:
+        return self._before(row), row.begin
+
+    def reads(self, row: RowState) -> Tensor:
+        return row.pages.slots[: self._before(row)]
+
+
 class PrefixCache(CachePolicy):
     """Fast-dLLM: the first forward of a block computes all columns and stores those before the block; later forwards
     compute from the block on."""
@@ -135,6 +155,7 @@ NO_CACHE = CachePolicy()
 CACHES: Mapping[str, CachePolicy] = {
     "none": NO_CACHE,
     "exact": ExactCache(),
+    "clean": CleanCache(),
     "prefix": PrefixCache(),
     "dual": DualCache(),
 }
@@ -146,12 +167,14 @@ class AttentionPolicy:
 
     ``causal``: block-causal attention on blocks that count from column 0; otherwise bidirectional.
     ``predicts_next``: the state at position i predicts token i + 1. ``cfg_scale``: classifier-free guidance, 0 is off.
+    ``clean_prefix``, with ``causal``: tokens before a block attend causally, and blocks begin behind the prompt.
     """
 
     causal: bool = False
     predicts_next: bool = False
     cache: CachePolicy = NO_CACHE
     cfg_scale: float = 0.0
+    clean_prefix: bool = False
 
 
 @dataclass(frozen=True)
@@ -206,8 +229,11 @@ class Packer:
         starts = tuple(spans[i][0] for i in order)
         cached, commits = self._cached(order, spans)
         sampler = self.rows[0].sampler
-        grid = sampler.block_length if sampler.attention.causal else None
-        plan = Plan(tuple(lengths), grid, starts=starts if any(starts) else None, cached=cached)
+        clean = None
+        if sampler.attention.clean_prefix:
+            clean = tuple(self.rows[i].begin - spans[i][0] for i in order)
+        grid = sampler.block_length if sampler.attention.causal and clean is None else None
+        plan = Plan(tuple(lengths), grid, starts=starts if any(starts) else None, cached=cached, clean=clean)
         whole = sum(lengths) == self.total and order == sorted(order)
         column_T = plan.positions()
         row_T = torch.tensor(order).repeat_interleave(torch.tensor(lengths))

@@ -93,8 +93,9 @@ class _Loop:
         """One forward and decision for all rows. Returns the rows whose block is finished; None if memory ran out."""
         try:
             logits_NV, place_N, positions = batch.forward(self.network)
+            soft_ND = batch.soft_of(self.network, logits_NV, positions)
             decision = decide(batch, logits_NV, positions)
-            batch.write(place_N, positions, decision)
+            batch.write(place_N, positions, decision, soft_ND)
             finished = batch.advance(positions, decision)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):

@@ -23,6 +23,7 @@ from dare_bench.model_adapters.sampling.pages import PagePool, RowPages
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.strategies import TurnOutcome
 from dare_bench.model_adapters.sampling.tokens import OpenPositions
+from dare_bench.model_adapters.sampling.uniform import SoftPredictions, with_noise
 from dare_bench.types import Event
 
 
@@ -68,6 +69,10 @@ class RowState:
     """If the strategy remasks: the score with which each token was written, float64 [L]; inf where it was given."""
     memory: Any = None
     """What a strategy that remembers keeps of the block."""
+    soft: Tensor | None = None
+    """Where a network is conditioned on it: what the last forward predicted for the block, [block_length, D]."""
+    noise: Tensor | None = None
+    """The published code's random tokens for the block's next forward, if they are replayed."""
     pages: RowPages = field(default_factory=RowPages)
     """The row's slots in the cache."""
     margin: float = float("inf")
@@ -157,6 +162,7 @@ class RowState:
                     self.stopped = True
                     return False
             self.block, self.step, self.post_steps, self.opened = self.block + 1, 0, 0, False
+            self.soft = self.noise = None
             if self.begin >= len(self.canvas):
                 return False
             masked = self.canvas == self.mask_id
@@ -203,6 +209,7 @@ class BatchState:
         offsets = [0, *accumulate(self.lengths)][:-1]
         self.canvas_T = torch.cat([row.canvas for row in self.rows]).to(device)
         self.score_T = self._scores()
+        self.offsets = offsets
         self.packer = Packer(self.rows, offsets, device, store, pool)
         self.pack: Pack | None = None
         self.copies: GuidedCopies | None = None
@@ -231,6 +238,8 @@ class BatchState:
         self.guided = any(sampler.attention.cfg_scale > 0 for sampler in samplers)
         self.carried = any(sampler.reference.count == "carry" for sampler in samplers)
         self.stopped_in_block = [i for i, s in enumerate(samplers) if s.stopping.stop_in_block and s.stopping.eos_ids]
+        self.noised = any(sampler.uniform_noise for sampler in samplers)
+        self.soft: SoftPredictions | None = None
         self.margins = any(sampler.record_margin for sampler in samplers)
         self.followed = any(row.cache.follows_canvas for row in self.rows)
         self.turns = 0
@@ -309,7 +318,20 @@ class BatchState:
         source_N = open_N - pack.shift_T[open_N] if self.shifted else open_N
         if self.copies is not None:
             return self.copies.logits(network, tokens_T, source_N)
-        return network(tokens_T, pack.column_T, pack.plan, logits_at=source_N).logits
+        given = {}
+        if self.noised:
+            tokens_T = with_noise(self, pack, tokens_T, tokens_T == self.mask_id, network.arch.vocab)
+        if getattr(network, "conditions", False):
+            self.soft = self.soft or SoftPredictions(self.rows, self.offsets, network, self.device)
+            given["soft"] = self.soft.of(pack)
+        return network(tokens_T, pack.column_T, pack.plan, logits_at=source_N, **given).logits
+
+    def soft_of(self, network: Any, logits_NV: Tensor, positions: OpenPositions) -> Tensor | None:
+        """What the next forward is conditioned on, [N, D]; None for networks that are not."""
+        if self.soft is None:
+            return None
+        kinds = [(sampler, self.kind_R == i) for i, sampler in enumerate(self.kinds)]
+        return self.soft.predicted(network, logits_NV, positions, kinds)
 
     def _open(self, pack: Pack, open_N: Tensor, current_N: Tensor, masked_N: Tensor) -> OpenPositions:
         row_N, column_N = pack.row_T[open_N], pack.column_T[open_N]
@@ -329,8 +351,13 @@ class BatchState:
             memories=[row.memory for row in self.rows],
         )
 
-    def write(self, place_N: Tensor, positions: OpenPositions, decision: Decision) -> None:
-        """Write a decision into the canvases, and record margins, predictions and events if requested."""
+    def write(
+        self, place_N: Tensor, positions: OpenPositions, decision: Decision, soft_ND: Tensor | None = None
+    ) -> None:
+        """Write a decision into the canvases, keep what :meth:`soft_of` gave, and record margins, predictions and
+        events if requested."""
+        if self.soft is not None and soft_ND is not None:
+            self.soft.soft_TD[place_N] = soft_ND
         if self.margins:  # before the canvas changes: margins count only for rows that are not settled
             counted_R = torch.where(self._settled(), float("inf"), decision.margin_R)
             self.margin_R = torch.minimum(self.margin_R, counted_R)
@@ -437,6 +464,8 @@ class BatchState:
         if self.score_T is not None:
             for row, scores in zip(self.rows, self.score_T.cpu().split(self.lengths), strict=True):
                 row.scores = None if row.scores is None else scores
+        if self.soft is not None:
+            self.soft.sync(self.rows)
 
     def enter_block(self, i: int) -> None:
         """Row i has moved to another block."""
@@ -444,4 +473,4 @@ class BatchState:
         self.step_R[i], self.post_steps_R[i] = row.step, 0
         self.begin_R[i], self.limit_R[i] = row.begin, row.limit
         self._set_schedule(i)
-        self.pack = None
+        self.pack = self.soft = None

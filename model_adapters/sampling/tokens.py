@@ -42,10 +42,20 @@ class TokenPolicy:
     """The number of most probable tokens of each position that the strategy sees."""
     greedy_first: bool = False
     """The first token of a block is the argmax at any temperature."""
+    cooled_to: float | None = None
+    """The temperature falls to this in equal steps, which it would reach after ``cooling_steps`` forwards of a block."""
+    cooling_steps: int = 1
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0 or self.top_k == 1
+
+    def temperatures(self, step_N: Tensor) -> Tensor | float:
+        """The temperature of positions after ``step_N`` forwards of their blocks, float32 [N, 1], or that of all."""
+        if self.cooled_to is None or self.cooled_to == self.temperature:
+            return self.temperature
+        left_N = (self.cooling_steps - step_N).clamp(min=1) / self.cooling_steps
+        return (self.cooled_to + (self.temperature - self.cooled_to) * left_N)[:, None]
 
 
 @dataclass(frozen=True)
@@ -142,11 +152,13 @@ def propose(
         ModelOutputError: NaN or infinite logits.
     """
     rows = max(1, CHUNK_ELEMENTS // logits_NV.shape[1])
+    temperature = policy.temperatures(positions.step_R[positions.row_N])
     parts = []
     for i in range(0, max(1, logits_NV.shape[0]), rows):
         cut = slice(i, i + rows)
         uniform_N = None if policy.greedy or noise is not None else positions.uniform(Draw.TOKEN, cut)
-        part = _propose(logits_NV[cut], policy, score, margins, uniform_N, noise and noise.only(cut))
+        at = temperature[cut] if isinstance(temperature, Tensor) else temperature
+        part = _propose(logits_NV[cut], policy, at, score, margins, uniform_N, noise and noise.only(cut))
         if policy.greedy_first and not policy.greedy:
             part = _greedy_first(part, logits_NV[cut], positions.is_first_N[cut], margins)
         if policy.alternatives:
@@ -161,12 +173,18 @@ def propose(
 
 
 def _propose(
-    logits_NV: Tensor, policy: TokenPolicy, score: PositionScore, margins: bool, uniform_N: Tensor | None, noise: Any
+    logits_NV: Tensor,
+    policy: TokenPolicy,
+    temperature: Tensor | float,
+    score: PositionScore,
+    margins: bool,
+    uniform_N: Tensor | None,
+    noise: Any,
 ) -> Proposal:
     logits_NV = _without(logits_NV.float(), policy.suppressed)
     best_N, token_N = logits_NV.max(-1)
     check_finite(best_N)
-    tempered_NV = logits_NV / policy.temperature if policy.temperature > 0 else logits_NV
+    tempered_NV = logits_NV / temperature if policy.temperature > 0 else logits_NV
     kept_NV = tempered_NV
     if policy.temperature > 0 or policy.confidence_of == "kept":
         kept_NV = keep(tempered_NV, policy.top_k, policy.top_p, policy.top_p_first)

@@ -54,6 +54,8 @@ class NativeModel(OpenedNetwork):
     ) -> None:
         super().__init__(network, tokenizer, spec, path, adapter)
         self.family = family
+        if spec.noise == "uniform":
+            self.capabilities = replace(self.capabilities, predictions=False, canvas=False, end_turn=False)
         self._samplers: dict[str, tuple[ModelSpec, Sampler]] = {}
 
     @property

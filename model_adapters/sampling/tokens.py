@@ -122,15 +122,18 @@ class Proposal:
     sensitivity: Sensitivity | None = None
     best_NK: Tensor | None = None
     """The K most probable tokens of each position, if the policy asks for them."""
+    best_confidence_NK: Tensor | None = None
+    """Their confidences."""
 
     def only(self, which: Tensor) -> Proposal:
         """The proposal at the positions ``which``, indices int64."""
         tensors = {name: getattr(self, name)[which] for name in PER_POSITION}
-        best_NK = None if self.best_NK is None else self.best_NK[which]
-        return Proposal(**tensors, sensitivity=self.sensitivity and self.sensitivity.only(which), best_NK=best_NK)
+        best = {name: None if (x := getattr(self, name)) is None else x[which] for name in BEST}
+        return Proposal(**tensors, sensitivity=self.sensitivity and self.sensitivity.only(which), **best)
 
 
 PER_POSITION = ("token_N", "confidence_N", "logprob_N", "score_N", "margin_N")
+BEST = ("best_NK", "best_confidence_NK")
 
 
 def propose(
@@ -161,15 +164,14 @@ def propose(
         part = _propose(logits_NV[cut], policy, at, score, margins, uniform_N, noise and noise.only(cut))
         if policy.greedy_first and not policy.greedy:
             part = _greedy_first(part, logits_NV[cut], positions.is_first_N[cut], margins)
-        if policy.alternatives:
-            part = replace(part, best_NK=logits_NV[cut].topk(policy.alternatives, -1).indices)
         parts.append(part)
     if len(parts) == 1:
         return parts[0]
     tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in PER_POSITION}
     known = Sensitivity.joined([part.sensitivity for part in parts if part.sensitivity is not None])
-    best = [part.best_NK for part in parts if part.best_NK is not None]
-    return Proposal(**tensors, sensitivity=known, best_NK=torch.cat(best) if best else None)
+    if policy.alternatives:
+        tensors |= {name: torch.cat([getattr(part, name) for part in parts]) for name in BEST}
+    return Proposal(**tensors, sensitivity=known)
 
 
 def _propose(
@@ -181,6 +183,7 @@ def _propose(
     uniform_N: Tensor | None,
     noise: Any,
 ) -> Proposal:
+    best = {"best_NK": logits_NV.topk(policy.alternatives, -1).indices} if policy.alternatives else {}
     logits_NV = _without(logits_NV.float(), policy.suppressed)
     best_N, token_N = logits_NV.max(-1)
     check_finite(best_N)
@@ -204,11 +207,13 @@ def _propose(
     probability_NV = torch.softmax(_without(source_NV, policy.uncounted), -1, dtype=dtype)
     confidence_N = probability_NV.gather(1, token_N[:, None])[:, 0]
     score_N = score.of(probability_NV, confidence_N)
+    if best:
+        best["best_confidence_NK"] = probability_NV.gather(1, best["best_NK"])
     if not margins:
-        return Proposal(token_N, confidence_N, logprob_N, score_N, margin_N)
+        return Proposal(token_N, confidence_N, logprob_N, score_N, margin_N, **best)
     tempered = policy.temperature > 0 and policy.confidence_of != "plain"
     lead = Lead(probability_NV, token_N, policy.temperature if tempered else 1.0)
-    return Proposal(token_N, confidence_N, logprob_N, score_N, margin_N, score.sensitivity(lead, score_N))
+    return Proposal(token_N, confidence_N, logprob_N, score_N, margin_N, score.sensitivity(lead, score_N), **best)
 
 
 def _greedy_first(proposal: Proposal, logits_NV: Tensor, is_first_N: Tensor, margins: bool) -> Proposal:

@@ -86,6 +86,7 @@ def by_openai() -> Iterator[Opened]:
 OPENED: dict[str, Callable[[], contextlib.AbstractContextManager[Opened]]] = {
     **{family: partial(native, family) for family in golden.FAMILIES if "llada2" not in family},
     **{family: partial(native, family, block_length=4) for family in ("llada2", "llada21")},
+    "diffusion_gemma": partial(native, "diffusion_gemma", block_length=4, max_denoising_steps=4),
     "tiny-llada": partial(bundled, "tiny-llada"),
     "lmdeploy": by_lmdeploy,
     "sglang": by_sglang,

@@ -93,9 +93,7 @@ def check_moe(name: str, moe: MoE, top_k: str = "num_experts_per_tok") -> None:
     if moe.top_groups > moe.groups:
         raise CheckpointError(f"{name} config has topk_group={moe.top_groups}; it must be at most n_group={moe.groups}")
     if moe.top_k > moe.experts:
-        raise CheckpointError(
-            f"{name} config has {top_k}={moe.top_k}; it must be at most num_experts={moe.experts}"
-        )
+        raise CheckpointError(f"{name} config has {top_k}={moe.top_k}; it must be at most num_experts={moe.experts}")
     if moe.pool and not moe.top_k <= moe.pool <= moe.experts:
         raise CheckpointError(
             f"{name} config has expert_capacity={moe.pool}; it must be at least num_experts_per_tok={moe.top_k} and "

@@ -37,8 +37,8 @@ def start_of(request: Request, prompt: int, spec: ModelSpec, sampler: Sampler) -
         return Start()
     if sampler.uniform_noise:
         raise DecodingError(
-            "a given canvas: this model's forwards are conditioned on what the one before predicted, which a canvas does "
-            "not hold; leave out canvas"
+            "a given canvas: this model's forwards are conditioned on what the one before predicted, which a canvas "
+            "does not hold; leave out canvas"
         )
     given = encode_canvas(request.canvas, spec)
     if len(given) > (most := sampler.canvas_length(prompt) - prompt):

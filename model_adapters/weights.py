@@ -17,6 +17,7 @@ from dare_bench.model_adapters.backbone.moe import published, published_shapes
 from dare_bench.model_adapters.checkpoint import compare, weight_files, weights_of
 from dare_bench.model_adapters.quiet import quiet_transformers
 
+
 def is_unused(network: Any, name: str) -> bool:
     """Is this weight of a folder one that the network (or its class) does not have by design: a vision tower's?"""
     return any(re.search(pattern, name) for pattern in network._keys_to_ignore_on_load_unexpected or ())
@@ -76,7 +77,7 @@ def check_finite(weights: Mapping[str, Tensor], path: Path) -> None:
 
 def unused(network: Any, path: Path) -> dict[str, Tensor]:
     """The weights of a folder that the network does not have by design, which a saved copy keeps."""
-    kept = {}
+    kept: dict[str, Tensor] = {}
     for file in weight_files(path) if network._keys_to_ignore_on_load_unexpected else ():
         with safe_open(str(file), framework="pt") as shard:
             kept |= {name: shard.get_tensor(name) for name in shard.keys() if is_unused(network, name)}  # noqa: SIM118

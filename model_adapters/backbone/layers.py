@@ -88,7 +88,7 @@ class Layer(nn.Module):
     def __init__(self, arch: Arch, index: int = 0) -> None:
         super().__init__()
         self.arch, self.index, n = arch, index, arch.names
-        self.attention = own = arch.attention(index)
+        self.kind = own = arch.attention(index)
         q_width, kv_width = arch.heads * own.head_dim, own.kv_heads * own.head_dim
         attach(self, n.attn_norm, RMSNorm(arch.width, arch.norm_eps, arch.norm_weight))
         apart = {n.q: q_width, n.k: kv_width, **({} if own.value_is_key else {n.v: kv_width})}
@@ -159,7 +159,7 @@ class Layer(nn.Module):
 
     def _project(self, y_TD: Tensor, keep_N: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [N or T, H, C], keys and values [T, K, C], normed and clipped where the family does so."""
-        a, own = self.arch, self.attention
+        a, own = self.arch, self.kind
         if a.names.qkv:
             widths = [a.heads * own.head_dim, own.kv_heads * own.head_dim, own.kv_heads * own.head_dim]
             q, k, v = self.part("qkv")(y_TD).split(widths, dim=-1)

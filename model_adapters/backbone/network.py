@@ -220,8 +220,8 @@ class DiffusionNetwork(PreTrainedModel):
         if isinstance(head, Head | TiedEmbedding) and a.logit_cap is None:
             losses: Tensor = head(hidden_ND, targets_N, a.logit_scale * scale, rows)
             return losses
-        # It is capped, or was replaced (LoRA, quantization): called chunk by chunk, or once if calls are collective, since processes
-        # may have different numbers of chunks.
+        # It is capped, or was replaced (LoRA, quantization): called chunk by chunk, or once if calls are collective,
+        # since processes may have different numbers of chunks.
         rows = max(1, len(targets_N)) if isinstance(self, FSDPModule) else rows
         chunk = partial(self._chunk_nll, scale=scale)
         if torch.is_grad_enabled():

@@ -30,9 +30,9 @@ class DiffusionGemmaDecoding(SamplerFields):
     """DiffusionGemma's sampler. ``temperature`` (published as ``t_max``) is that of a block's first forward; it falls
     to ``t_min`` in ``max_denoising_steps`` forwards. ``block_length`` is the checkpoint's ``canvas_length``.
 
-    At temperature 0, which the published code does not have, the most probable tokens are accepted by their entropies at
-    temperature 1 (tier A). ``cache="none"`` computes the whole prefix again in every forward: the same tokens. Margins
-    are not reported, also where ``margin`` is given: the rule that ends a canvas has none.
+    At temperature 0, which the published code does not have, the most probable tokens are accepted by their entropies
+    at temperature 1 (tier A). ``cache="none"`` computes the whole prefix again in every forward: the same tokens.
+    Margins are not reported, also where ``margin`` is given: the rule that ends a canvas has none.
     """
 
     own_strategy = frozenset({"max_denoising_steps", "entropy_bound", "stability_threshold", "confidence_threshold"})
@@ -61,7 +61,9 @@ class DiffusionGemmaDecoding(SamplerFields):
         if self.t_min > self.temperature:
             raise ValueError(f"t_min={self.t_min} must be at most temperature={self.temperature}, from which it falls")
         if self.predictions:
-            raise ValueError("predictions=True is not known for this sampler, which opens all tokens again; leave it out")
+            raise ValueError(
+                "predictions=True is not known for this sampler, which opens all tokens again; leave it out"
+            )
         if self.rng == "reference" and (self.temperature == 0 or self.strategy is not None):
             way = "temperature=0" if self.temperature == 0 else "strategy="
             raise ValueError(f"rng='reference' with {way}, which the published code does not have; use rng='ours'")

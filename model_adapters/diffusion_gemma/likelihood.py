@@ -14,9 +14,9 @@ from dare_bench.types import ModelSpec
 
 
 class EncoderLaw(LikelihoodLaw):
-    """log p(target | context) by the chain rule, exactly and in one forward: the encoder's state at a token predicts the
-    next one. This is the distribution of the encoder, with which the decoder shares its weights; that of the sampler,
-    which has no published bound, is another."""
+    """log p(target | context) by the chain rule, exactly and in one forward: the encoder's state at a token predicts
+    the next one. This is the distribution of the encoder, with which the decoder shares its weights; that of the
+    sampler, which has no published bound, is another."""
 
     counts = ()
     causal = True
@@ -38,7 +38,9 @@ class EncoderLaw(LikelihoodLaw):
         self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0
     ) -> list[MaskDraws]:
         if not context:
-            raise PromptError("an empty context: nothing predicts the target's first token; give at least one token (BOS)")
+            raise PromptError(
+                "an empty context: nothing predicts the target's first token; give at least one token (BOS)"
+            )
         nothing = torch.zeros((1, target), dtype=torch.bool)
         return [MaskDraws(nothing, torch.ones(1, dtype=torch.float64), 0, "exact", scored_Mn=~nothing)]
 

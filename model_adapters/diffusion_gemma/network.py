@@ -1,29 +1,26 @@
-"""DiffusionGemma's published configuration and weight names over the shared backbone.
+"""DiffusionGemma's weight names, and what it adds to the shared backbone.
 
-Facts: transformers, models/diffusion_gemma (configuration and modeling), google/diffusiongemma-26B-A4B-it config.json and
-the key names of its shards.
+Facts: transformers, models/diffusion_gemma (modeling), and the key names of google/diffusiongemma-26B-A4B-it.
 
 Shape letters: T packed tokens, N selected tokens, K experts a token, E experts, D width, V vocabulary.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
-from transformers import PreTrainedConfig
 
 from dare_bench.diffusion.chunked import CHUNK_ELEMENTS
 from dare_bench.diffusion.plan import Plan
 from dare_bench.errors import CheckpointError
-from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork, LayerAttention, MoE, WeightNames
+from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork, MoE, WeightNames
 from dare_bench.model_adapters.backbone.layers import Layer, RMSNorm, attach
 from dare_bench.model_adapters.backbone.moe import route
-from dare_bench.model_adapters.configs import Count, Experts, Layers, Positive, Share, check_moe, check_types, refuse
-from dare_bench.model_adapters.encoding import one_line
+from dare_bench.model_adapters.configs import check_moe, refuse
+from dare_bench.model_adapters.diffusion_gemma.config import SUPPORTED, DiffusionGemmaConfig, attention_of
 
 ENCODER = "model.encoder.language_model.layers"
 """Of the encoder's layers, the checkpoint has the scalars alone; all else is the decoder's."""
@@ -48,133 +45,6 @@ NAMES = WeightNames(
     router="router",
     experts="experts",
 )
-SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "hidden_activation": ("gelu_pytorch_tanh",),
-    "attention_bias": (False,),
-    "tie_word_embeddings": (True,),
-    "use_bidirectional_attention": ("vision", None),
-}
-ROTATIONS = {"sliding_attention": "default", "full_attention": "proportional"}
-"""The rotation of each kind of layer."""
-Object = Annotated[dict[str, Any], Field(description="an object")]
-
-
-class DiffusionGemmaTextConfig(PreTrainedConfig):
-    """The published fields of ``text_config``; others are kept and saved unchanged."""
-
-    model_type = "diffusion_gemma_text"
-
-    vocab_size: Count = 262144
-    hidden_size: Count = 2304
-    intermediate_size: Count = 9216
-    num_hidden_layers: Layers = 30
-    num_attention_heads: Count = 8
-    num_key_value_heads: Count = 4
-    num_global_key_value_heads: Count | None = None
-    head_dim: Count = 256
-    global_head_dim: Count = 512
-    hidden_activation: str = "gelu_pytorch_tanh"
-    max_position_embeddings: Count = 131072
-    initializer_range: float = 0.02
-    rms_norm_eps: Share = 1e-6
-    tie_word_embeddings: bool = True
-    rope_parameters: Any = None
-    attention_bias: bool = False
-    sliding_window: Annotated[int, Field(ge=2, description="a whole number of at least 2")] = 512
-    layer_types: list[str] | None = None
-    final_logit_softcapping: Positive | None = 30.0
-    use_bidirectional_attention: str | None = None
-    num_experts: Experts | None = None
-    top_k_experts: Count | None = None
-    moe_intermediate_size: Count | None = None
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        self.of_layers = kwargs.pop("per_layer_config", None)
-        """What current versions of transformers write instead of the global sizes: the sizes of single layers."""
-        super().__post_init__(**kwargs)
-
-
-class DiffusionGemmaConfig(PreTrainedConfig):
-    """The published fields; others, such as those of the vision tower, are kept and saved unchanged."""
-
-    model_type = "diffusion_gemma"
-    sub_configs: ClassVar[dict[str, Any]] = {"text_config": DiffusionGemmaTextConfig}
-
-    text_config: Object | None = None
-    canvas_length: Count = 256
-    tie_word_embeddings: bool = True
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        text: Any = self.text_config or {}
-        if isinstance(text, dict):
-            check_types(DiffusionGemmaTextConfig, text)
-            text = DiffusionGemmaTextConfig(**text)
-        self.text_config = text
-        super().__post_init__(**kwargs)
-
-    @property
-    def max_position_embeddings(self) -> int:
-        return int(self.get_text_config().max_position_embeddings)
-
-
-def attention_of(text: Any) -> tuple[LayerAttention, ...]:
-    """The attention of each layer; raises CheckpointError."""
-    count = text.num_hidden_layers
-    # The published configuration class fills in every sixth layer, and the last one.
-    kinds = text.layer_types or ["full_attention" if i % 6 == 5 or i == count - 1 else "sliding_attention" for i in range(count)]
-    if len(kinds) != count or kinds[-1] != "full_attention" or set(kinds) - set(ROTATIONS):
-        raise CheckpointError(
-            f"DiffusionGemma config has layer_types={one_line(kinds)}; it must hold sliding_attention or full_attention "
-            f"for each of num_hidden_layers={count} layers, and full_attention for the last"
-        )
-    rotations = {kind: _rotation(text, kind) for kind in set(kinds)}
-    layers = []
-    for i, kind in enumerate(kinds):
-        full = kind == "full_attention"
-        heads, channels = _sizes(text, i, full)
-        if text.num_attention_heads % heads:
-            raise CheckpointError(
-                f"DiffusionGemma config has num_attention_heads={text.num_attention_heads}, not divisible by the {heads} "
-                f"key heads of its {kind} layers"
-            )
-        theta, share = rotations[kind]
-        rotated = 2 * int(share * channels // 2)
-        window = None if full else text.sliding_window
-        layers.append(LayerAttention(heads, channels, theta, channels, rotated, window, value_is_key=full))
-    return tuple(layers)
-
-
-def _sizes(text: Any, layer: int, full: bool) -> tuple[int, int]:
-    """Key heads of a layer, and channels of a head; raises CheckpointError."""
-    if text.of_layers is None:
-        heads = (full and text.num_global_key_value_heads) or text.num_key_value_heads
-        return heads, text.global_head_dim if full else text.head_dim
-    own = text.of_layers.get(str(layer), {}) if isinstance(text.of_layers, dict) else None
-    sizes = {"num_key_value_heads": text.num_key_value_heads, "head_dim": text.head_dim}
-    if not isinstance(own, dict) or own.keys() - sizes.keys():
-        raise CheckpointError(
-            f"DiffusionGemma config has per_layer_config={one_line(text.of_layers)}; it must be an object of layers with "
-            "their num_key_value_heads and head_dim"
-        )
-    check_types(DiffusionGemmaTextConfig, own)
-    return tuple({**sizes, **own}.values())  # type: ignore[return-value]
-
-
-def _rotation(text: Any, kind: str) -> tuple[float, float]:
-    """Theta, and the share of a head's channels that are rotated; raises CheckpointError."""
-    defaults = {"sliding_attention": {"rope_theta": 1e4}, "full_attention": {"rope_theta": 1e6, "partial_rotary_factor": 0.25}}
-    given = defaults if text.rope_parameters is None else text.rope_parameters
-    rope = given.get(kind) if isinstance(given, dict) else None
-    rope = {"rope_type": ROTATIONS[kind], **rope} if isinstance(rope, dict) else {}
-    theta, share = rope.get("rope_theta"), rope.get("partial_rotary_factor", 1.0)
-    known = all(isinstance(x, int | float) and not isinstance(x, bool) and x > 0 for x in (theta, share))
-    whole = kind == "full_attention" or share == 1
-    if not known or share > 1 or not whole or rope["rope_type"] != ROTATIONS[kind] or rope.get("factor", 1) != 1:
-        raise CheckpointError(
-            f"DiffusionGemma config has rope_parameters={one_line(given)}; supported are sliding_attention of the type "
-            "default and full_attention of the type proportional, each with a rope_theta above 0, without a factor"
-        )
-    return float(theta), float(share)
 
 
 class ScaledRouter(nn.Module):
@@ -189,7 +59,8 @@ class ScaledRouter(nn.Module):
 
     def forward(self, x_TD: Tensor) -> Tensor:
         y_TD = rms_norm(x_TD.float(), (x_TD.shape[-1],), None, self.eps).to(x_TD.dtype)
-        return self.proj(y_TD * self.scale * x_TD.shape[-1] ** -0.5).float()
+        values_TE: Tensor = self.proj(y_TD * self.scale * x_TD.shape[-1] ** -0.5)
+        return values_TE.float()
 
 
 class GemmaLayer(Layer):
@@ -211,8 +82,13 @@ class GemmaLayer(Layer):
         dense_TD = self._gated(self.part("ff_norm")(x_TD), "gate", "up", "down")
         expert_TK, weight_TK = route(self.router(x_TD), None, self.moe, x_TD.dtype)
         weight_TK = weight_TK * self.router.per_expert_scale[expert_TK]
-        sparse_TD = self.part("experts")(self.pre_feedforward_layernorm_2(x_TD), expert_TK, weight_TK)
-        return self.post_feedforward_layernorm_1(dense_TD) + self.post_feedforward_layernorm_2(sparse_TD)
+        sparse_TD = self.part("experts")(self.norm("pre_feedforward_layernorm_2", x_TD), expert_TK, weight_TK)
+        dense_TD = self.norm("post_feedforward_layernorm_1", dense_TD)
+        return dense_TD + self.norm("post_feedforward_layernorm_2", sparse_TD)
+
+    def norm(self, name: str, x_TD: Tensor) -> Tensor:
+        y_TD: Tensor = self.get_submodule(name)(x_TD)
+        return y_TD
 
 
 class SelfConditioning(nn.Module):
@@ -229,7 +105,8 @@ class SelfConditioning(nn.Module):
     def forward(self, embedded_ND: Tensor, soft_ND: Tensor) -> Tensor:
         y_ND = self.pre_norm(soft_ND)
         gate_ND = nn.functional.gelu(self.gate_proj(y_ND), approximate="tanh")
-        return self.post_norm(embedded_ND + self.down_proj(gate_ND * self.up_proj(y_ND)))
+        conditioned_ND: Tensor = self.post_norm(embedded_ND + self.down_proj(gate_ND * self.up_proj(y_ND)))
+        return conditioned_ND
 
 
 class DiffusionGemmaForBlockDiffusion(DiffusionNetwork):
@@ -262,7 +139,9 @@ class DiffusionGemmaForBlockDiffusion(DiffusionNetwork):
         refuse(config, "DiffusionGemma", {"tie_word_embeddings": (True,)})
         for name in ("num_experts", "top_k_experts", "moe_intermediate_size"):
             if not getattr(text, name):
-                raise CheckpointError(f"DiffusionGemma config has {name}={getattr(text, name)}; every layer needs experts")
+                raise CheckpointError(
+                    f"DiffusionGemma config has {name}={getattr(text, name)}; every layer needs experts"
+                )
         moe = MoE(
             layers=(True,) * text.num_hidden_layers,
             experts=text.num_experts,
@@ -317,9 +196,10 @@ class DiffusionGemmaForBlockDiffusion(DiffusionNetwork):
     @torch.no_grad()
     def soft(self, logits_NV: Tensor) -> Tensor:
         """The mean embedding of softmax(logits), [N, D]: what the next forward is conditioned on."""
-        weight_VD = self.get_input_embeddings().weight
+        weight_VD: Tensor = self.at(self.arch.names.embed).weight
         rows = max(1, CHUNK_ELEMENTS // self.arch.vocab)
         parts = [
-            part.to(weight_VD.dtype).float().softmax(-1).to(weight_VD.dtype) @ weight_VD for part in logits_NV.split(rows)
+            part.to(weight_VD.dtype).float().softmax(-1).to(weight_VD.dtype) @ weight_VD
+            for part in logits_NV.split(rows)
         ]
         return self._scale(torch.cat(parts) if parts else weight_VD.new_zeros(0, weight_VD.shape[1]))

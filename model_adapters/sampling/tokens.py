@@ -43,7 +43,7 @@ class TokenPolicy:
     greedy_first: bool = False
     """The first token of a block is the argmax at any temperature."""
     cooled_to: float | None = None
-    """The temperature falls to this in equal steps, which it would reach after ``cooling_steps`` forwards of a block."""
+    """The temperature falls to this in equal steps: it would reach it after ``cooling_steps`` forwards of a block."""
     cooling_steps: int = 1
 
     @property
@@ -128,7 +128,7 @@ class Proposal:
     def only(self, which: Tensor) -> Proposal:
         """The proposal at the positions ``which``, indices int64."""
         tensors = {name: getattr(self, name)[which] for name in PER_POSITION}
-        best = {name: None if (x := getattr(self, name)) is None else x[which] for name in BEST}
+        best: dict[str, Any] = {name: None if (x := getattr(self, name)) is None else x[which] for name in BEST}
         return Proposal(**tensors, sensitivity=self.sensitivity and self.sensitivity.only(which), **best)
 
 
@@ -183,7 +183,9 @@ def _propose(
     uniform_N: Tensor | None,
     noise: Any,
 ) -> Proposal:
-    best = {"best_NK": logits_NV.topk(policy.alternatives, -1).indices} if policy.alternatives else {}
+    best: dict[str, Any] = {}
+    if policy.alternatives:
+        best["best_NK"] = logits_NV.topk(policy.alternatives, -1).indices
     logits_NV = _without(logits_NV.float(), policy.suppressed)
     best_N, token_N = logits_NV.max(-1)
     check_finite(best_N)

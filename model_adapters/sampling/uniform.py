@@ -63,8 +63,8 @@ class SoftPredictions:
     def predicted(
         self, network: Any, logits_NV: Tensor, positions: OpenPositions, kinds: Sequence[tuple[Sampler, Tensor]]
     ) -> Tensor:
-        """What a forward predicts at the open positions, [N, D], at each sampler's temperature; ``kinds`` are the samplers
-        with the rows that use them, boolean [R]."""
+        """What a forward predicts at the open positions, [N, D], at each sampler's temperature; ``kinds`` are the
+        samplers with the rows that use them, boolean [R]."""
         soft_ND = self.soft_TD.new_zeros(len(logits_NV), self.soft_TD.shape[1])
         for sampler, mine_R in kinds:
             at = mine_R[positions.row_N].nonzero()[:, 0]

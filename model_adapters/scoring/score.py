@@ -113,7 +113,8 @@ def _greedy(model: NativeModel, pairs: Sequence[ScoredPair], max_rows: int | Non
     """Would greedy decoding, one most confident token at a time on the family's own grid, give the target? (LLaDA
     eval_llada.py, suffix_greedy_prediction.)"""
     if pairs[0].law.causal:
-        return _greedy_causal(model, pairs, stats)
+        _greedy_causal(model, pairs, stats)
+        return
     for length, same in groupby(sorted(pairs, key=lambda p: p.block_length or 0), key=lambda p: p.block_length):
         spec = replace(model.spec, block_length=length)
         rows = []

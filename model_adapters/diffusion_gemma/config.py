@@ -118,8 +118,8 @@ def attention_of(text: Any) -> tuple[LayerAttention, ...]:
         heads, channels = _sizes(text, i, full)
         if text.num_attention_heads % heads or channels % 2:
             raise CheckpointError(
-                f"DiffusionGemma config has {heads} key heads of {channels} channels in {kind} layers; their number must "
-                f"divide num_attention_heads={text.num_attention_heads}, and their channels must be even"
+                f"DiffusionGemma config has {heads} key heads of {channels} channels in {kind} layers; their number "
+                f"must divide num_attention_heads={text.num_attention_heads}, and their channels must be even"
             )
         theta, share = rotations[kind]
         rotated = 2 * int(share * channels // 2)

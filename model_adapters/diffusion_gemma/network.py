@@ -44,6 +44,9 @@ NAMES = WeightNames(
     down="mlp.down_proj",
     router="router",
     experts="experts",
+    shared_gate="mlp.gate_proj",
+    shared_up="mlp.up_proj",
+    shared_down="mlp.down_proj",
 )
 
 
@@ -68,7 +71,6 @@ class GemmaLayer(Layer):
 
     def __init__(self, arch: Arch, index: int = 0) -> None:
         super().__init__(arch, index)
-        self._attach_ff((arch.names.gate, arch.names.up, arch.names.down), arch.ff_width)
         for name in ("post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2"):
             attach(self, name, RMSNorm(arch.width, arch.norm_eps))
         self.register_buffer("layer_scalar", torch.ones(1))
@@ -79,7 +81,7 @@ class GemmaLayer(Layer):
 
     def _feed_forward(self, x_TD: Tensor, plan: Plan) -> Tensor:
         assert self.moe is not None
-        dense_TD = self._gated(self.part("ff_norm")(x_TD), "gate", "up", "down")
+        dense_TD = self._gated(self.part("ff_norm")(x_TD), "shared_gate", "shared_up", "shared_down")
         expert_TK, weight_TK = route(self.router(x_TD), None, self.moe, x_TD.dtype)
         weight_TK = weight_TK * self.router.per_expert_scale[expert_TK]
         sparse_TD = self.part("experts")(self.norm("pre_feedforward_layernorm_2", x_TD), expert_TK, weight_TK)
@@ -147,6 +149,7 @@ class DiffusionGemmaForBlockDiffusion(DiffusionNetwork):
             experts=text.num_experts,
             top_k=text.top_k_experts,
             width=text.moe_intermediate_size,
+            shared_width=text.intermediate_size,
             renormalise=True,
             float32=True,
             stacked=True,

@@ -243,6 +243,8 @@ class ModelSpec:
     noise: Literal["absorbing", "uniform"] = "absorbing"
     dtype: str = "float32"
     device: str = "cpu"
+    attention_backend: str | None = None
+    """How our own networks compute attention (docs/attention.md); None: another engine or library does."""
     parameters: int = 0
     heads: int = 0
     kv_heads: int = 0
@@ -276,6 +278,8 @@ class Capabilities:
     """Do events have the ``logprob`` of the distribution that drew the token?"""
     predictions: bool = False
     """Does the decoding field ``predictions`` record the response that each forward predicts?"""
+    margin: bool = False
+    """Does the decoding field ``margin`` record how close the closest decision was?"""
     canvas: bool = False
     """May a request start from a given canvas?"""
     end_turn: bool = False

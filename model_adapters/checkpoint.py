@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dare_bench.checkpoint_files import read_header
+from dare_bench.checkpoint_files import ADAPTER, read_header
 from dare_bench.errors import CheckpointError
 from dare_bench.reading import check_folder, read_json
 
@@ -25,7 +25,12 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def check_files(path: Path) -> None:
-    """Raise CheckpointError for files that would block transformers or exhaust memory (it opens files itself)."""
+    """Raise CheckpointError for files that would block transformers or exhaust memory (it opens files itself), and for
+    an adapter in the folder, which transformers would apply and a recorded checkpoint would not name."""
+    if (path / ADAPTER).is_file():
+        raise CheckpointError(
+            f"{path}: both a checkpoint and an adapter ({ADAPTER}); move the adapter to another folder"
+        )
     for folder in (path, path / CHAT_TEMPLATES):
         if folder.is_dir():
             check_folder(folder, CheckpointError, texts=TEXTS)

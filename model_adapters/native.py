@@ -36,6 +36,7 @@ class NativeModel(OpenedNetwork):
         trajectory=True,
         logprobs=True,
         predictions=True,
+        margin=True,
         canvas=True,
         end_turn=True,
         likelihood=True,

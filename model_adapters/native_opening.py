@@ -12,6 +12,8 @@ from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, UsageError
 from dare_bench.model_adapters.adapters import open_adapter
 from dare_bench.model_adapters.backbone import Arch
+from dare_bench.model_adapters.backbone.attention import Attention, pick_attention
+from dare_bench.model_adapters.backbone.host_memory import keep_freed_memory
 from dare_bench.model_adapters.backbone.moe import published_shapes
 from dare_bench.model_adapters.checkpoint import check_files, compare, read_object, weights_of
 from dare_bench.model_adapters.encoding import as_id, one_line, open_tokenizer
@@ -66,6 +68,7 @@ def open_native(
     eos_id: int | tuple[int, ...] | list[int] | None = None,
     eot_id: int | None = None,
     adapter: Path | None = None,
+    attention: Any = None,
     weights: bool = True,
 ) -> NativeModel:
     """Open ``path`` with a family's network, and optionally an adapter. Without ``weights`` the network has shapes
@@ -73,7 +76,7 @@ def open_native(
 
     Raises:
         CheckpointError: an incomplete folder, or one of another family.
-        UsageError: unknown device or dtype, or a special id that is not a whole number.
+        UsageError: unknown device, dtype or attention backend, or a special id that is not a whole number.
     """
     mask_id = None if mask_id is None else given_id("mask_id", mask_id)
     if mask_id is not None and family.noise == "uniform":
@@ -97,13 +100,17 @@ def open_native(
     compare(path, shapes, published_shapes(empty.state_dict()), "the family", "config.json")
     torch_device = pick_device(device)
     torch_dtype = pick_dtype(dtype, torch_device, raw)
+    backend = _backend(attention, arch, torch_device, torch_dtype)
     tokenizer = open_tokenizer(path, arch.vocab)
     if tokenizer is not None and not getattr(tokenizer, "chat_template", None):
         tokenizer.chat_template = family.chat_template  # the harnesses read it from the tokenizer
     loaded = empty
+    if torch_device.type == "cpu":
+        keep_freed_memory()
     if weights:
         loaded = from_folder(network, path, config, torch_dtype).to(torch_device)
         check_finite(loaded.state_dict(), path)
+    loaded.attention = backend
     loaded = (loaded if adapter is None else open_adapter(loaded, adapter)).eval()
     ids = family.special_ids(config, tokenizer, read_object(path / "generation_config.json"))
     spec = ModelSpec(
@@ -122,6 +129,7 @@ def open_native(
         noise=family.noise,
         dtype=str(torch_dtype).removeprefix("torch."),
         device=str(torch_device),
+        attention_backend=backend.name,
         parameters=sum(p.numel() for p in loaded.parameters()),
         heads=arch.heads,
         kv_heads=arch.kv_heads,
@@ -131,6 +139,18 @@ def open_native(
     if tokenizer is not None and spec.mask_id is not None:
         name_mask(tokenizer, spec.mask_id)
     return NativeModel(family, loaded, tokenizer, spec, path, adapter)
+
+
+def _backend(name: str | None, arch: Arch, device: torch.device, dtype: torch.dtype) -> Attention:
+    """The attention backend of that name; raises UsageError."""
+    if arch.by_layer and name in ("flex", "varlen"):
+        raise UsageError(
+            f"attention={name!r} computes no network whose layers differ (sliding windows); use padded or sdpa, or "
+            "leave it out"
+        )
+    if arch.by_layer and name in (None, "auto"):
+        name = "sdpa" if device.type == "cpu" else "padded"
+    return pick_attention("auto" if name is None else name, device, dtype, arch.head_dim)
 
 
 def given_eos_ids(eos_id: int | tuple[int, ...] | list[int] | None) -> tuple[int, ...]:

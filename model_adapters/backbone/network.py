@@ -23,8 +23,9 @@ from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from dare_bench.diffusion.chunked import CHUNK_ELEMENTS
-from dare_bench.diffusion.plan import Plan, select_queries
+from dare_bench.diffusion.plan import Plan
 from dare_bench.model_adapters.backbone.arch import Arch
+from dare_bench.model_adapters.backbone.attention import BACKENDS, Attention
 from dare_bench.model_adapters.backbone.head import Head, TiedEmbedding
 from dare_bench.model_adapters.backbone.layers import Layer, RMSNorm, attach, rotary
 from dare_bench.model_adapters.backbone.moe import Experts
@@ -56,6 +57,7 @@ class DiffusionNetwork(PreTrainedModel):
     def __init__(self, config: Any) -> None:
         config._attn_implementation = "sdpa"  # a hint for the published code; here the plan determines the attention
         super().__init__(config)
+        self.attention: Attention = BACKENDS["sdpa"]
         self.arch = arch = self.arch_of(config)
         self.gradient_checkpointing = False
         self._gradient_checkpointing_func: Callable[..., Any] = partial(checkpoint, use_reentrant=False)
@@ -142,13 +144,13 @@ class DiffusionNetwork(PreTrainedModel):
         whole = a.moe is not None and a.moe.pool > 0  # the experts of a block are chosen by all of its tokens
         few = not whole and logits_at is not None and 0 < len(logits_at) <= len(tokens_T) - SELECT_FROM
         few = few and plan.sequence is None
-        queries = select_queries(plan, logits_at) if few and logits_at is not None else None
+        selected = self.attention.select(plan, logits_at) if few and logits_at is not None else None
         for i, layer in enumerate(layers):
             last, own = few and i == len(layers) - 1, a.attention(i)
             if own.rotation not in turns:
-                turns[own.rotation] = rotary(positions_T, own)
-            cos, sin = turns[own.rotation]
-            args = (x, cos, sin, plan.within(own.window), logits_at if last else None, queries if last else None)
+                turns[own.rotation] = rotary(positions_T, own, torch.float32 if a.rope_in_float32 else x.dtype)
+            whom = plan.within(own.window)
+            args = (x, *turns[own.rotation], whom, self.attention, *((logits_at, selected) if last else (None, None)))
             if self.gradient_checkpointing and self.training and i % self._checkpoint_every == 0:
                 x = self._gradient_checkpointing_func(layer, *args)
             else:

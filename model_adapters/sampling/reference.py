@@ -210,7 +210,7 @@ def leave_block(row: RowState, vocab: int) -> None:
 
 def count_rejected(rows: Sequence[RowState], step_R: Tensor, masks_R: Tensor) -> None:
     """Fast-dLLM's Dream adds a forward for each position that its last scheduled step rejected."""
-    for row, step, masks in zip(rows, step_R.tolist(), masks_R.tolist(), strict=True):
+    for row, step, masks in zip(rows, step_R.tolist(), masks_R.tolist(), strict=False):  # then null rows
         if row.sampler.reference.count == "carry":
             planned = row.sampler.strategy.planned(row.sampler.block_length)
             row.extra_forwards += masks if step == planned else -int(step > planned)

@@ -60,7 +60,7 @@ class TokenPolicy:
 
 @dataclass(frozen=True)
 class OpenPositions:
-    """The open positions of one forward, ordered by row.
+    """The open positions of one forward, the rows one after another.
 
     ``position_N`` counts from the first response token; ``masked_N`` is False where a written token may be replaced
     (editing). Of all rows of the batch: the ``key_R`` of a row's random numbers, forwards of the block (``step_R``) and
@@ -82,6 +82,12 @@ class OpenPositions:
     """If a strategy remasks: the score with which a written token was chosen, float64; inf where it was given."""
     memories: Sequence[Any] = ()
     """By row, what a strategy that remembers keeps of its block."""
+    live_N: Tensor | None = None
+    """In forwards of static shape: False at positions that are not open now. None: all are open."""
+    slot_N: Tensor | None = None
+    """Counts the positions of each row; None: not counted yet."""
+    width: int = 0
+    """The most positions of a row, where they are counted."""
 
     @property
     def rows(self) -> int:
@@ -92,15 +98,38 @@ class OpenPositions:
         """Margins of decisions that no change of the logits affects: inf, float64 [R]."""
         return torch.full((self.rows,), float("inf"), dtype=torch.float64, device=self.row_N.device)
 
+    def live(self, which_N: Tensor) -> Tensor:
+        """``which_N`` at open positions, else False."""
+        return which_N if self.live_N is None else which_N & self.live_N
+
+    def count(self, which_N: Tensor) -> Tensor:
+        """The number of positions of each row where ``which_N`` is True, int64 [R]."""
+        return torch.zeros_like(self.key_R).scatter_add_(0, self.row_N, which_N.long())
+
+    def counted(self) -> OpenPositions:
+        """These positions with ``slot_N`` and ``width``."""
+        if self.slot_N is not None:
+            return self
+        count_R = torch.bincount(self.row_N, minlength=self.rows)
+        place_N = torch.arange(len(self.row_N), device=self.row_N.device)
+        first_R = torch.full_like(self.key_R, len(self.row_N)).scatter_reduce_(0, self.row_N, place_N, "amin")
+        return replace(self, slot_N=place_N - first_R[self.row_N], width=max(int(count_R.max()), 1))
+
     @property
     def is_first_N(self) -> Tensor:
         """True at the first position of a block."""
         return self.column_N == self.begin_R[self.row_N]
 
+    @property
+    def in_block_N(self) -> Tensor:
+        """False before the block."""
+        return self.column_N >= self.begin_R[self.row_N]
+
     def only(self, which_N: Tensor) -> OpenPositions:
-        names = ("row_N", "column_N", "position_N", "current_N", "masked_N")
-        score_N = None if self.score_N is None else self.score_N[which_N]
-        return replace(self, score_N=score_N, **{name: getattr(self, name)[which_N] for name in names})
+        names = ("row_N", "column_N", "position_N", "current_N", "masked_N", "score_N", "live_N", "slot_N")
+        tensors = {name: getattr(self, name) for name in names}
+        chosen: dict[str, Any] = {name: x_N if x_N is None else x_N[which_N] for name, x_N in tensors.items()}
+        return replace(self, **chosen)
 
     def uniform(self, draw: Draw, which: slice = slice(None)) -> Tensor:
         """Uniform random numbers of this forward, float64 [N]."""
@@ -119,6 +148,8 @@ class Proposal:
     logprob_N: Tensor
     score_N: Tensor
     margin_N: Tensor
+    finite: Tensor
+    """False, [], if any position has no finite largest logit."""
     sensitivity: Sensitivity | None = None
     best_NK: Tensor | None = None
     """The K most probable tokens of each position, if the policy asks for them."""
@@ -129,7 +160,8 @@ class Proposal:
         """The proposal at the positions ``which``, indices int64."""
         tensors = {name: getattr(self, name)[which] for name in PER_POSITION}
         best: dict[str, Any] = {name: None if (x := getattr(self, name)) is None else x[which] for name in BEST}
-        return Proposal(**tensors, sensitivity=self.sensitivity and self.sensitivity.only(which), **best)
+        known = self.sensitivity and self.sensitivity.only(which)
+        return Proposal(**tensors, finite=self.finite, sensitivity=known, **best)
 
 
 PER_POSITION = ("token_N", "confidence_N", "logprob_N", "score_N", "margin_N")
@@ -150,9 +182,6 @@ def propose(
     Args:
         margins: record margins of tokens and sensitivities of scores.
         noise: the published code's random numbers, if they are replayed (``reference.TokenNoise``).
-
-    Raises:
-        ModelOutputError: NaN or infinite logits.
     """
     rows = max(1, CHUNK_ELEMENTS // logits_NV.shape[1])
     temperature = policy.temperatures(positions.step_R[positions.row_N])
@@ -171,7 +200,8 @@ def propose(
     known = Sensitivity.joined([part.sensitivity for part in parts if part.sensitivity is not None])
     if policy.alternatives:
         tensors |= {name: torch.cat([getattr(part, name) for part in parts]) for name in BEST}
-    return Proposal(**tensors, sensitivity=known)
+    finite = torch.stack([part.finite for part in parts]).all()
+    return Proposal(**tensors, finite=finite, sensitivity=known)
 
 
 def _propose(
@@ -188,7 +218,7 @@ def _propose(
         best["best_NK"] = logits_NV.topk(policy.alternatives, -1).indices
     logits_NV = _without(logits_NV.float(), policy.suppressed)
     best_N, token_N = logits_NV.max(-1)
-    check_finite(best_N)
+    finite = torch.isfinite(best_N).all()  # a NaN makes the maximum NaN
     tempered_NV = logits_NV / temperature if policy.temperature > 0 else logits_NV
     kept_NV = tempered_NV
     if policy.temperature > 0 or policy.confidence_of == "kept":
@@ -211,11 +241,12 @@ def _propose(
     score_N = score.of(probability_NV, confidence_N)
     if best:
         best["best_confidence_NK"] = probability_NV.gather(1, best["best_NK"])
+    known = Proposal(token_N, confidence_N, logprob_N, score_N, margin_N, finite, **best)
     if not margins:
-        return Proposal(token_N, confidence_N, logprob_N, score_N, margin_N, **best)
+        return known
     tempered = policy.temperature > 0 and policy.confidence_of != "plain"
     lead = Lead(probability_NV, token_N, policy.temperature if tempered else 1.0)
-    return Proposal(token_N, confidence_N, logprob_N, score_N, margin_N, score.sensitivity(lead, score_N), **best)
+    return replace(known, sensitivity=score.sensitivity(lead, score_N))
 
 
 def _greedy_first(proposal: Proposal, logits_NV: Tensor, is_first_N: Tensor, margins: bool) -> Proposal:

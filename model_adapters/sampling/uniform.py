@@ -17,7 +17,8 @@ from dare_bench.model_adapters.sampling.tokens import OpenPositions
 
 if TYPE_CHECKING:
     from dare_bench.model_adapters.sampling.attention import Pack
-    from dare_bench.model_adapters.sampling.state import BatchState, RowState
+    from dare_bench.model_adapters.sampling.batch import BatchState
+    from dare_bench.model_adapters.sampling.state import RowState
 
 
 def with_noise(batch: BatchState, pack: Pack, tokens_T: Tensor, open_T: Tensor, vocab: int) -> Tensor:
@@ -61,13 +62,17 @@ class SoftPredictions:
         return self.soft_TD if pack.index_T is None else self.soft_TD[pack.index_T]
 
     def predicted(
-        self, network: Any, logits_NV: Tensor, positions: OpenPositions, kinds: Sequence[tuple[Sampler, Tensor]]
+        self,
+        network: Any,
+        logits_NV: Tensor,
+        positions: OpenPositions,
+        kinds: Sequence[Sampler],
+        groups: Sequence[Tensor],
     ) -> Tensor:
-        """What a forward predicts at the open positions, [N, D], at each sampler's temperature; ``kinds`` are the
-        samplers with the rows that use them, boolean [R]."""
+        """What a forward predicts at the open positions, [N, D], at each sampler's temperature; ``groups`` are the
+        indices of the positions of ``kinds``."""
         soft_ND = self.soft_TD.new_zeros(len(logits_NV), self.soft_TD.shape[1])
-        for sampler, mine_R in kinds:
-            at = mine_R[positions.row_N].nonzero()[:, 0]
+        for sampler, at in zip(kinds, groups, strict=True):
             temperature = sampler.tokens.temperatures(positions.step_R[positions.row_N[at]])
             scaled_NV = logits_NV[at] if sampler.tokens.temperature == 0 else logits_NV[at] / temperature
             soft_ND[at] = network.soft(scaled_NV)

@@ -79,6 +79,28 @@ def test_rows_of_all_lengths_in_one_pack():
             assert far(part, t[f"{prompt}_logits"]) < 1e-4
 
 
+def test_the_padded_backend():
+    """The same logits of rows of all lengths, and the same tokens."""
+    padded = load(golden.PARITY / FAMILY, device="cpu", dtype="float32", attention="padded")
+    model, prompts = golden.model(FAMILY), some_prompts()
+    packs = [pack(prompt) for prompt in PROMPTS]
+    lengths = tuple(len(tokens) for tokens, _ in packs)
+    tokens, plan = torch.cat([tokens for tokens, _ in packs]), Plan(lengths, clean=PROMPTS)
+    with torch.no_grad():
+        got, want = (m.network(tokens, plan=plan).logits for m in (padded, model))
+    assert far(got, want) < 1e-4
+    fields = {"seed": 4, **WAYS["published"]}
+    assert [a.tokens for a in padded.generate(prompts, **fields)] == [
+        a.tokens for a in model.generate(prompts, **fields)
+    ]
+
+
+@pytest.mark.parametrize("name", ["flex", "varlen"])
+def test_backends_without_windows_are_refused(name):
+    with pytest.raises(UsageError, match=f"attention='{name}' computes no network whose layers differ"):
+        load(golden.PARITY / FAMILY, device="cpu", attention=name)
+
+
 # -- tokens ---------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -143,6 +143,10 @@ class Family(ABC):
             pad=pad,
             edit=tuple(token for name in EDIT_IDS if (token := getattr(config, name, None)) is not None),
         )
+
+    def check_prompt(self, tokens: Sequence[int], config: Any) -> None:
+        """Raise PromptError for token ids that the network cannot read."""
+        return
 
     def defaults(self, spec: ModelSpec) -> dict[str, Any]:
         """Decoding values that the checkpoint determines (its block length)."""

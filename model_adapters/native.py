@@ -68,7 +68,9 @@ class NativeModel(OpenedNetwork):
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt; raises PromptError."""
-        return encode_prompt(prompt, self.tokenizer, self.spec, self.family.chat_template, self.path)
+        tokens = encode_prompt(prompt, self.tokenizer, self.spec, self.family.chat_template, self.path)
+        self.family.check_prompt(tokens, self.network.config)
+        return tokens
 
     def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
         """All resolved decoding values; raises DecodingError."""

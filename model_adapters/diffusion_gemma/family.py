@@ -5,13 +5,13 @@ Where the published sources disagree, README.md in this folder says which side i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dare_bench.errors import DecodingError
+from dare_bench.errors import DecodingError, PromptError
 from dare_bench.model_adapters.diffusion_gemma.likelihood import EncoderLaw
 from dare_bench.model_adapters.diffusion_gemma.network import DiffusionGemmaForBlockDiffusion
 from dare_bench.model_adapters.family import Family, SamplerFields, SpecialIds
@@ -85,6 +85,13 @@ class DiffusionGemma(Family):
             if getattr(config, name, None) is None:
                 setattr(config, name, getattr(text, name, None))
         return super().special_ids(config, tokenizer, generation)
+
+    def check_prompt(self, tokens: Sequence[int], config: Any) -> None:
+        image = getattr(config, "image_token_id", None)
+        if image in tokens:
+            raise PromptError(
+                f"the prompt holds an image (token id {image}); images are not supported here: give text alone"
+            )
 
     def defaults(self, spec: ModelSpec) -> dict[str, Any]:
         return {"block_length": spec.block_length}

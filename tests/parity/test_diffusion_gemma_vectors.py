@@ -316,6 +316,10 @@ def test_rows_start_and_end_with_whole_canvases(given, name):
     assert not getattr(golden.model(FAMILY).loaded.capabilities, name)
 
 
+def test_images_are_refused():
+    assert "the prompt holds an image (token id 95)" in golden.error(FAMILY, Request("0", "generate", [5, 95, 6]))
+
+
 def test_a_mask_id_is_refused():
     with pytest.raises(UsageError, match="mask_id=4: diffusion_gemma has no mask token"):
         load(golden.PARITY / FAMILY, device="cpu", mask_id=4)

@@ -229,7 +229,7 @@ class ModelSpec:
 
     family: str
     mask_id: int | None
-    """The token that a diffusion model replaces; None for an autoregressive model, which has none."""
+    """The token that a diffusion model replaces; None for a model that has none."""
     eos_ids: tuple[int, ...]
     eot_id: int | None
     pad_id: int | None
@@ -260,10 +260,16 @@ class ModelSpec:
 
     @property
     def mask(self) -> int:
-        """``mask_id`` where the caller needs one; raises TypeError for an autoregressive model."""
+        """``mask_id`` where the caller needs one; raises TypeError for a model without one."""
         if self.mask_id is None:
-            raise TypeError(f"{self.family}: an autoregressive model has no mask id")
+            raise TypeError(f"{self.family}: this model has no mask id")
         return self.mask_id
+
+    @property
+    def open_id(self) -> int:
+        """What an open position of a canvas holds: the mask, or, where noise is uniform, an id beyond the vocabulary,
+        for which the network is shown a random token."""
+        return self.vocab_size if self.noise == "uniform" else self.mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,8 +168,9 @@ def holds_adapter(network: Any, base: Path, folder: Path, dtype: torch.dtype) ->
     own, known = _state(network), load_file(str(weight_file(folder)))
     if own.keys() != known.keys() or not all(torch.equal(known[n].to(own[n]), own[n]) for n in own):
         return False
-    whole = network.get_base_model().state_dict()
-    return holds({n.replace(".base_layer", ""): w for n, w in whole.items() if "lora_" not in n}, base, dtype)
+    model = network.get_base_model()
+    whole = {n.replace(".base_layer", ""): w for n, w in model.state_dict().items() if "lora_" not in n}
+    return holds(whole, base, dtype, model)
 
 
 def write_adapter(network: Any, folder: Path, state_dict: Mapping[str, Any] | None = None) -> None:

@@ -95,11 +95,6 @@ def _indexed(path: Path, weight_map: dict[str, str]) -> dict[str, tuple[int, ...
     return {name: shape for shard in shards for name, shape in shapes[shard].items()}
 
 
-def check_weights(path: Path, expected: dict[str, tuple[int, ...]]) -> None:
-    """Raise CheckpointError unless a folder has exactly the expected tensors, by name and shape."""
-    compare(path, weights_of(path), expected, "the family", "config.json")
-
-
 def compare(
     path: Path, shapes: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]], owner: str, source: str
 ) -> None:

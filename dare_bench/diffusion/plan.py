@@ -10,13 +10,14 @@ Shape letters: T packed tokens, R rows of a group, L their length, E cached keys
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from dare_bench.diffusion.clean_prefix import attends
 from dare_bench.diffusion.sequence_parallel import SequenceGroup
 
 Made = TypeVar("Made")
@@ -126,6 +127,10 @@ class Plan:
     b (block diffusion training, arXiv 2503.09573). ``starts`` are the columns of the rows' first tokens, 0 unless
     given; block-causal rows start on the grid. ``sequence``: the ranks that compute the pack together, without a cache.
     ``filled``: sizes of the padded view.
+
+    ``clean``: the first so many tokens of each row attend causally, the others, its canvas, to the whole row and to all
+    that it reads, which are the columns before it in their order. With a ``window``, a clean token attends to so many
+    tokens, itself included, and the canvas to the ``window - 1`` before it and to itself (DiffusionGemma).
     """
 
     lengths: tuple[int, ...]
@@ -135,6 +140,8 @@ class Plan:
     cached: Cached | None = field(default=None, compare=False)
     sequence: SequenceGroup | None = field(default=None, compare=False)
     filled: Filled | None = None
+    clean: tuple[int, ...] | None = None
+    window: int | None = None
     groups: tuple[Group, ...] = field(init=False)
     _made: dict[tuple[Hashable, ...], Any] = field(init=False, compare=False, repr=False, default_factory=dict)
 
@@ -160,7 +167,7 @@ class Plan:
     @property
     def unmasked(self) -> bool:
         """Do the tokens of every row attend to all of its tokens?"""
-        return not any(self._masked(group.length) for group in self.groups)
+        return self.clean is None and not any(self._masked(group.length) for group in self.groups)
 
     @property
     def reading(self) -> Cached | None:
@@ -183,6 +190,22 @@ class Plan:
         length_R = torch.tensor(self.lengths, device=device)
         return positions + torch.tensor(self.starts, device=device).repeat_interleave(length_R)
 
+    def within(self, window: int | None) -> Plan:
+        """The plan of the layers with that window, computed once; this one where the window reaches everything."""
+        if window is None or self.clean is None:
+            return self
+        starts = self.starts or (0,) * len(self.lengths)
+        if max(start + clean for start, clean in zip(starts, self.clean, strict=True)) < window:
+            return self
+        return self.once(("within", window), lambda: replace(self, window=window))
+
+    def clean_tokens(self, device: torch.device) -> Tensor | None:
+        """True at clean tokens, False in canvases: boolean [T]; None for plans without either."""
+        if self.clean is None:
+            return None
+        parts = (torch.arange(n) < clean for n, clean in zip(self.lengths, self.clean, strict=True))
+        return torch.cat(list(parts)).to(device)
+
     def blocks(self, length: int, device: torch.device) -> Tensor:
         """The number of each token's block of ``length`` columns; those of rows and copies are different: int64 [T],
         computed once for all layers."""
@@ -199,7 +222,7 @@ class Plan:
         """The groups with their masks and reads, computed once for all layers."""
 
         def make() -> list[View]:
-            return [self._view(g, device, self._own_mask(g.length, device)) for g in self.groups]
+            return [self._view(g, device, self._mask_of(g, device)) for g in self.groups]
 
         return self.once(("views", device), make)
 
@@ -221,8 +244,8 @@ class Plan:
         row_T = torch.arange(group.rows, device=device).repeat_interleave(length_R)
         place_T = place_T - first_R1[row_T, 0] + row_T * group.length
         if self.copies == 1:  # a row's mask is a part of the longest one's
-            whole = self._own_mask(group.length, device)
-            own = real_RL[:, None] if whole is None else whole[0] & real_RL[:, None]
+            whole = self._mask_of(group, device)
+            own = real_RL[:, None] if whole is None else whole[:, 0] & real_RL[:, None]
         else:
             own = torch.stack([self._padded_mask(n, group.length, device) for n in lengths])
         own = own & real_RL[:, :, None] | (~real_RL[:, :, None] & (column_L == 0))
@@ -244,7 +267,7 @@ class Plan:
         width = max(len(s) for s in slots)
         if width == 0:
             return View(g, None, own)
-        even = all(len(s) == width for s in slots)
+        even = all(len(s) == width for s in slots) and self.window is None
         table = torch.stack(slots) if even else torch.nn.utils.rnn.pad_sequence(list(slots), batch_first=True)
         if self.filled is not None and width < self.filled.cached:
             table, even = torch.nn.functional.pad(table, (0, self.filled.cached - width)), False
@@ -255,9 +278,25 @@ class Plan:
         count_R = torch.tensor([len(s) for s in slots], device=device)
         seen = (torch.arange(width, device=device)[None] < count_R[:, None])[:, None, None]
         seen = seen.expand(g.rows, 1, g.length, width)
+        if self.window is not None:
+            seen = seen & self._attends(g, torch.arange(width)).to(device)
         if own is None:
             own = torch.ones((1, 1, g.length, g.length), dtype=torch.bool, device=device)
         return View(g, reads, torch.cat([seen, own.expand(g.rows, 1, g.length, g.length)], dim=-1), gathered)
+
+    def _mask_of(self, g: Group, device: torch.device) -> Tensor | None:
+        """Boolean [R or 1, 1, L, L] among the tokens of rows of one length; None if all attend to all."""
+        if self.clean is None:
+            return self._own_mask(g.length, device)
+        return self._attends(g, None).to(device) if any(self.clean[g.row : g.row + g.rows]) else None
+
+    def _attends(self, g: Group, column_E: Tensor | None) -> Tensor:
+        """:func:`attends` of a group's rows to cached keys of these columns, or to their own (None)."""
+        assert self.clean is not None
+        rows = slice(g.row, g.row + g.rows)
+        starts = torch.tensor((self.starts or (0,) * len(self.lengths))[rows])
+        column_RE = starts[:, None] + torch.arange(g.length) if column_E is None else column_E.expand(g.rows, -1)
+        return attends(starts, torch.tensor(self.clean[rows]), g.length, column_RE, self.window)
 
     def _masked(self, length: int) -> bool:
         """Are there tokens in a row of this length that do not attend to each other?"""

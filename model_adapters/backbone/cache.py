@@ -19,9 +19,11 @@ class KVStore:
     """Two tensors [S, K, C] a layer, grown on demand. Unwritten slots are zero, so masked reads stay finite."""
 
     def __init__(self, arch: Arch, slots: int, device: torch.device, dtype: torch.dtype) -> None:
-        self.shape, self.device, self.dtype = (arch.kv_heads, arch.head_dim), device, dtype
-        self.keys = [self._zeros(slots) for _ in range(arch.layers)]
-        self.values = [self._zeros(slots) for _ in range(arch.layers)]
+        self.device, self.dtype = device, dtype
+        layers = [arch.attention(i) for i in range(arch.layers)]
+        self.shapes = [(layer.kv_heads, layer.head_dim) for layer in layers]
+        self.keys = [self._zeros(slots, i) for i in range(arch.layers)]
+        self.values = [self._zeros(slots, i) for i in range(arch.layers)]
         self._parts = ((self.keys, list(self.keys)), (self.values, list(self.values)))
         """Of keys and of values: the slots by layer, and the tensors that they are the beginning of."""
 
@@ -29,8 +31,8 @@ class KVStore:
     def slots(self) -> int:
         return len(self.keys[0])
 
-    def _zeros(self, slots: int) -> Tensor:
-        return torch.zeros((slots, *self.shape), device=self.device, dtype=self.dtype)
+    def _zeros(self, slots: int, layer: int) -> Tensor:
+        return torch.zeros((slots, *self.shapes[layer]), device=self.device, dtype=self.dtype)
 
     def grow(self, slots: int) -> None:
         """Make room for ``slots`` slots in all; what is stored stays."""
@@ -41,7 +43,7 @@ class KVStore:
 
     def _enlarge(self, stored: list[Tensor], whole: list[Tensor], layer: int, slots: int, behind: int) -> None:
         """Make room for ``slots`` slots and for ``behind`` tokens behind them."""
-        larger = self._zeros(slots + behind)
+        larger = self._zeros(slots + behind, layer)
         larger[: len(stored[layer])] = stored[layer]
         stored[layer], whole[layer] = larger[:slots], larger
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import rms_norm, silu
+from torch.nn.functional import rms_norm
 
 from dare_bench.diffusion.plan import Plan
-from dare_bench.model_adapters.backbone.arch import Arch, MoE
+from dare_bench.model_adapters.backbone.arch import Arch, LayerAttention, MoE
 from dare_bench.model_adapters.backbone.attention import Attention, attend
-from dare_bench.model_adapters.backbone.moe import Experts, Router, route
+from dare_bench.model_adapters.backbone.moe import ACTIVATIONS, Experts, Router, route
 
 WHOLE_MODEL = ("embed", "layers", "final_norm", "head")
 
@@ -36,11 +36,15 @@ class RMSNorm(nn.Module):
         return y if self.weight is None else y * self.weight
 
 
-def rotary(positions_T: Tensor, channels: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def rotary(positions_T: Tensor, layer: LayerAttention, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """cos and sin [T, 1, C] in the two-halves (GPT-NeoX) layout, as :func:`rotate` takes them: the sines of the first
     half are negated."""
+    channels = layer.rotary_width
     exponent = torch.arange(0, channels, 2, device=positions_T.device, dtype=torch.float32) / channels
-    angles = positions_T.float()[:, None] * (1.0 / theta**exponent)[None, :]
+    frequency = 1.0 / layer.theta**exponent
+    if layer.rotated < channels:
+        frequency[layer.rotated // 2 :] = 0.0
+    angles = positions_T.float()[:, None] * frequency[None, :]
     cos, sin = angles.cos(), angles.sin()
     cos, sin = torch.cat([cos, cos], dim=-1)[:, None], torch.cat([-sin, sin], dim=-1)[:, None]
     return as_dtype(cos, dtype), as_dtype(sin, dtype)
@@ -87,16 +91,19 @@ class Layer(nn.Module):
     def __init__(self, arch: Arch, index: int = 0) -> None:
         super().__init__()
         self.arch, self.index, n = arch, index, arch.names
-        q_width, kv_width = arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
+        self.kind = own = arch.attention(index)
+        q_width, kv_width = arch.heads * own.head_dim, own.kv_heads * own.head_dim
         attach(self, n.attn_norm, RMSNorm(arch.width, arch.norm_eps, arch.norm_weight))
-        apart = {n.q: q_width, n.k: kv_width, n.v: kv_width}
+        apart = {n.q: q_width, n.k: kv_width, **({} if own.value_is_key else {n.v: kv_width})}
         for path, out in ({n.qkv: q_width + 2 * kv_width} if n.qkv else apart).items():
             attach(self, path, nn.Linear(arch.width, out, bias=arch.qkv_bias))
         if arch.qk_norm:
-            attach(self, n.q_norm, RMSNorm(arch.head_dim, arch.norm_eps))
-            attach(self, n.k_norm, RMSNorm(arch.head_dim, arch.norm_eps))
+            attach(self, n.q_norm, RMSNorm(own.head_dim, arch.norm_eps))
+            attach(self, n.k_norm, RMSNorm(own.head_dim, arch.norm_eps))
         attach(self, n.o, nn.Linear(q_width, arch.width, bias=arch.bias))
-        attach(self, n.ff_norm, RMSNorm(arch.width, arch.norm_eps, arch.norm_weight))
+        for path in (n.ff_norm, n.attn_post_norm, n.ff_post_norm):
+            if path:
+                attach(self, path, RMSNorm(arch.width, arch.norm_eps, arch.norm_weight))
         self.moe = arch.moe if arch.is_moe(index) else None
         if self.moe is None:
             self._attach_ff((n.gate, n.up, n.down), arch.ff_width)
@@ -113,7 +120,7 @@ class Layer(nn.Module):
     def _attach_experts(self, moe: MoE) -> None:
         n = self.arch.names
         attach(self, n.router, Router(self.arch.width, moe.experts, moe.float32))
-        attach(self, n.experts, Experts(moe, self.arch.width))
+        attach(self, n.experts, Experts(moe, self.arch.width, self.arch.activation))
         if moe.bias != "none":
             parent, _, leaf = n.expert_bias.rpartition(".")
             attrgetter(parent)(self).register_buffer(leaf, torch.zeros(moe.experts))
@@ -147,37 +154,48 @@ class Layer(nn.Module):
             x_TD, cos, sin = x_TD[keep_N], cos[keep_N], sin[keep_N]
         q = rotate(q, cos, sin)
         mixed = attend(attention, q, k, v, plan, selected, self.index)
-        x_TD = x_TD + self.part("o")(mixed.reshape(x_TD.shape[0], -1))
-        return x_TD + self._feed_forward(self.part("ff_norm")(x_TD), plan)
+        x_TD = x_TD + self._post_norm("attn_post_norm", self.part("o")(mixed.reshape(x_TD.shape[0], -1)))
+        return x_TD + self._post_norm("ff_post_norm", self._feed_forward(x_TD, plan))
+
+    def _post_norm(self, part: str, y_TD: Tensor) -> Tensor:
+        """Normed, in families with norms behind attention and feed-forward."""
+        return self.part(part)(y_TD) if part in self._paths else y_TD
 
     def _project(self, y_TD: Tensor, keep_N: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [N or T, H, C], keys and values [T, K, C], normed and clipped where the family does so."""
-        a = self.arch
+        a, own = self.arch, self.kind
         if a.names.qkv:
-            widths = [a.heads * a.head_dim, a.kv_heads * a.head_dim, a.kv_heads * a.head_dim]
+            widths = [a.heads * own.head_dim, own.kv_heads * own.head_dim, own.kv_heads * own.head_dim]
             q, k, v = self.part("qkv")(y_TD).split(widths, dim=-1)
             q = q if keep_N is None else q[keep_N]
         else:
             q = self.part("q")(y_TD if keep_N is None else y_TD[keep_N])
-            k, v = self.part("k")(y_TD), self.part("v")(y_TD)
-        q = q.view(len(q), a.heads, a.head_dim)
-        k, v = k.view(len(k), a.kv_heads, a.head_dim), v.view(len(v), a.kv_heads, a.head_dim)
+            k = self.part("k")(y_TD)
+            v = k if own.value_is_key else self.part("v")(y_TD)
+        q = q.view(len(q), a.heads, own.head_dim)
+        k, v = k.view(len(k), own.kv_heads, own.head_dim), v.view(len(v), own.kv_heads, own.head_dim)
         if a.qk_norm:
             q, k = self.part("q_norm")(q), self.part("k_norm")(k)
+        if a.v_norm:
+            v = rms_norm(v.float(), (own.head_dim,), None, a.norm_eps).to(v.dtype)
+        if a.attention_scale is not None:  # the products are scaled by head_dim^-0.5 again
+            q = q * (a.attention_scale * own.head_dim**0.5)
         if a.clip_qkv is not None:
             q, k, v = (x.clamp(-a.clip_qkv, a.clip_qkv) for x in (q, k, v))
         return q, k, v
 
-    def _feed_forward(self, y_TD: Tensor, plan: Plan) -> Tensor:
+    def _feed_forward(self, x_TD: Tensor, plan: Plan) -> Tensor:
+        y_TD = self.part("ff_norm")(x_TD)
         if self.moe is None:
-            return self._swiglu(y_TD, "gate", "up", "down")
+            return self._gated(y_TD, "gate", "up", "down")
         bias = unwrapped(self, self.arch.names.expert_bias) if self.moe.bias != "none" else None
         block_T = plan.blocks(self.moe.pool_block, y_TD.device) if self.moe.pool else None
         expert_TK, weight_TK = route(self.part("router")(y_TD), bias, self.moe, y_TD.dtype, block_T)
         out_TD = self.part("experts")(y_TD, expert_TK, weight_TK)
         if self.moe.shared_width:
-            out_TD = out_TD + self._swiglu(y_TD, "shared_gate", "shared_up", "shared_down")
+            out_TD = out_TD + self._gated(y_TD, "shared_gate", "shared_up", "shared_down")
         return out_TD
 
-    def _swiglu(self, y_TD: Tensor, gate: str, up: str, down: str) -> Tensor:
-        return self.part(down)(silu(self.part(gate)(y_TD)) * self.part(up)(y_TD))
+    def _gated(self, y_TD: Tensor, gate: str, up: str, down: str) -> Tensor:
+        activation = ACTIVATIONS[self.arch.activation]
+        return self.part(down)(activation(self.part(gate)(y_TD)) * self.part(up)(y_TD))

@@ -8,21 +8,26 @@ Shape letters: T tokens, D width, E experts, K experts a token, M expert width, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import grouped_mm, linear, silu
+from torch.nn.functional import gelu, grouped_mm, linear, silu
 
 from dare_bench.model_adapters.backbone.arch import MoE
 
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"silu": silu, "gelu_tanh": partial(gelu, approximate="tanh")}
+"""By the name in ``Arch.activation``."""
+
 
 def published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A network's weights under the names of a published file: stacked experts one by one, as views."""
+    """A network's weights under the names of a published file: stacked experts one by one, as views. Those of a layer's
+    ``experts`` outside of ``mlp`` are published as they are (DiffusionGemma)."""
     weights: dict[str, Tensor] = {}
     for name, weight in state.items():
         stem, _, leaf = name.rpartition(".")
-        if not (stem.endswith("experts") and weight.ndim == 3):
+        if not (stem.endswith("mlp.experts") and weight.ndim == 3):
             weights[name] = weight
             continue
         for e, expert in enumerate(weight):
@@ -55,11 +60,11 @@ class Router(nn.Linear):
 
 
 class Experts(nn.Module):
-    """All SwiGLU experts of a layer: ``gate_up_proj`` [E, 2M, D], ``down_proj`` [E, D, M]."""
+    """All gated experts of a layer: ``gate_up_proj`` [E, 2M, D], ``down_proj`` [E, D, M]."""
 
-    def __init__(self, moe: MoE, width: int) -> None:
+    def __init__(self, moe: MoE, width: int, activation: str = "silu") -> None:
         super().__init__()
-        self.count = moe.experts
+        self.count, self.activation = moe.experts, activation
         self.gate_up_proj = nn.Parameter(torch.empty(moe.experts, 2 * moe.width, width))
         self.down_proj = nn.Parameter(torch.empty(moe.experts, width, moe.width))
 
@@ -71,7 +76,7 @@ class Experts(nn.Module):
         ends_E = torch.searchsorted(expert_S, every_E, right=True, out_int32=True)
         x_SD = x_TD[order_S // k]
         gate, up = _each(x_SD, self.gate_up_proj, ends_E).chunk(2, dim=-1)
-        out_SD = _each(silu(gate) * up, self.down_proj, ends_E)
+        out_SD = _each(ACTIVATIONS[self.activation](gate) * up, self.down_proj, ends_E)
         out = out_SD[order_S.argsort()].view(*expert_TK.shape, -1) * weight_TK[..., None]
         return out.sum(1).to(x_TD.dtype)
 

@@ -100,6 +100,26 @@ class SubBlockCache(ExactCache):
         return torch.cat([row.pages.slots, slots[:low], slots[high:]])
 
 
+class CleanCache(CachePolicy):
+    """A clean prefix, which attends causally: the tokens before a block never change, and are committed with the
+    block's first forward."""
+
+    used = True
+
+    def _before(self, row: RowState) -> int:
+        """The columns that earlier forwards have committed."""
+        return row.begin if row.opened else row.begin - row.sampler.block_length if row.turns else 0
+
+    def window(self, row: RowState) -> tuple[int, int]:
+        return self._before(row), row.stop
+
+    def writes(self, row: RowState) -> tuple[int, int]:
+        return self._before(row), row.begin
+
+    def reads(self, row: RowState) -> Tensor:
+        return row.pages.slots[: self._before(row)]
+
+
 class PrefixCache(CachePolicy):
     """Fast-dLLM: the first forward of a block computes all columns and stores those before the block; later forwards
     compute from the block on."""
@@ -137,6 +157,7 @@ NO_CACHE = CachePolicy()
 CACHES: Mapping[str, CachePolicy] = {
     "none": NO_CACHE,
     "exact": ExactCache(),
+    "clean": CleanCache(),
     "prefix": PrefixCache(),
     "dual": DualCache(),
 }
@@ -148,12 +169,14 @@ class AttentionPolicy:
 
     ``causal``: block-causal attention on blocks that count from column 0; otherwise bidirectional.
     ``predicts_next``: the state at position i predicts token i + 1. ``cfg_scale``: classifier-free guidance, 0 is off.
+    ``clean_prefix``, with ``causal``: tokens before a block attend causally, and blocks begin behind the prompt.
     """
 
     causal: bool = False
     predicts_next: bool = False
     cache: CachePolicy = NO_CACHE
     cfg_scale: float = 0.0
+    clean_prefix: bool = False
 
 
 @dataclass(frozen=True)
@@ -240,7 +263,8 @@ class Packer:
         lengths = [spans[i][1] - spans[i][0] for i in order]
         starts = tuple(spans[i][0] for i in order)
         cached, commits = self._cached(order, spans)
-        plan = self._plan(lengths, starts, cached)
+        clean = tuple(self.rows[i].begin - spans[i][0] for i in order)
+        plan = self._plan(lengths, starts, cached, clean)
         whole = sum(lengths) == self.total and order == sorted(order) and self.sizes is None
         column_T = plan.positions()[: sum(lengths)]
         row_T = torch.tensor(order).repeat_interleave(torch.tensor(lengths))
@@ -267,9 +291,12 @@ class Packer:
             commits=commits,
         )
 
-    def _plan(self, lengths: list[int], starts: tuple[int, ...], cached: Cached | None) -> Plan:
-        """The rows, then null rows that no other row attends to, if packs are filled."""
+    def _plan(self, lengths: list[int], starts: tuple[int, ...], cached: Cached | None, clean: tuple[int, ...]) -> Plan:
+        """The rows, then null rows that no other row attends to, if packs are filled. ``clean``: the tokens before the
+        rows' blocks."""
         sampler = self.rows[0].sampler
+        if sampler.attention.clean_prefix:
+            return Plan(tuple(lengths), starts=starts if any(starts) else None, cached=cached, clean=clean)
         grid = sampler.block_length if sampler.attention.causal else None
         if self.sizes is None:
             return Plan(tuple(lengths), grid, starts=starts if any(starts) else None, cached=cached)

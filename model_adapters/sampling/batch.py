@@ -26,6 +26,7 @@ from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.strategies import TurnOutcome
 from dare_bench.model_adapters.sampling.tokens import OpenPositions
+from dare_bench.model_adapters.sampling.uniform import SoftPredictions, with_noise
 from dare_bench.types import Event
 
 
@@ -63,7 +64,9 @@ class BatchState:
         kind_of = {sampler.decision: i for i, sampler in enumerate(self.kinds)}
         kinds = [kind_of[sampler.decision] for sampler in samplers]
         self.replayed = any(sampler.replays for sampler in samplers)
-        static = sizes is not None and not self.replayed and all(sampler.strategy.static for sampler in self.kinds)
+        self.noised = any(sampler.uniform_noise for sampler in samplers)
+        static = sizes is not None and not self.replayed and not self.noised
+        static = static and all(sampler.strategy.static for sampler in self.kinds)
         self.guided = any(sampler.attention.cfg_scale > 0 for sampler in samplers)
         self.sizes = sizes if static and not self.guided else None
         """If packs are filled with null rows and tokens."""
@@ -72,6 +75,8 @@ class BatchState:
         canvas_T = torch.cat([row.canvas for row in self.rows])
         self.canvas_T = pad(canvas_T, (0, self._grown("canvas", len(canvas_T)) - len(canvas_T))).to(device)
         self.kind_R = self._by_row(kinds)
+        self.offsets = offsets
+        self.soft: SoftPredictions | None = None
         self.packer = Packer(self.rows, offsets, device, store, pool, kinds if static else None, self.slots, self.sizes)
         self.pack: Pack | None = None
         self.copies: GuidedCopies | None = None
@@ -171,8 +176,11 @@ class BatchState:
         A forward that fails leaves canvases and cache unchanged.
         """
         logits_NV, place_N, positions = self.forward(network)
+        soft_ND = None
+        if self.soft is not None:
+            soft_ND = self.soft.predicted(network, logits_NV, positions, self.kinds, self.groups(positions))
         decision = decide(self, logits_NV, positions)
-        self.write(place_N, positions, decision)
+        self.write(place_N, positions, decision, soft_ND)
         token_N = torch.where(decision.written_N, decision.token_N, positions.current_N)
         return Step(place_N, positions, decision, self.count(positions, decision, token_N))
 
@@ -194,7 +202,13 @@ class BatchState:
         """Logits at the packed tokens ``source_N``, [N, V]."""
         if self.copies is not None:
             return self.copies.logits(network, tokens_T, source_N)
-        logits_NV: Tensor = network(tokens_T, pack.column_T, pack.plan, logits_at=source_N).logits
+        given: dict[str, Tensor] = {}
+        if self.noised:
+            tokens_T = with_noise(self, pack, tokens_T, tokens_T == self.mask_id, network.arch.vocab)
+        if getattr(network, "conditions", False):
+            self.soft = self.soft or SoftPredictions(self.rows, self.offsets, network, self.device)
+            given["soft"] = self.soft.of(pack)
+        logits_NV: Tensor = network(tokens_T, pack.column_T, pack.plan, logits_at=source_N, **given).logits
         return logits_NV
 
     def _listed(self, pack: Pack, tokens_T: Tensor) -> tuple[Tensor, Tensor, OpenPositions]:
@@ -246,8 +260,13 @@ class BatchState:
             memories=[row.memory for row in self.rows],
         )
 
-    def write(self, place_N: Tensor, positions: OpenPositions, decision: Decision) -> None:
-        """Write a decision into the canvases, and keep the smallest margins if requested."""
+    def write(
+        self, place_N: Tensor, positions: OpenPositions, decision: Decision, soft_ND: Tensor | None = None
+    ) -> None:
+        """Write a decision into the canvases, keep the smallest margins if requested, and the predictions ``soft_ND``
+        that the next forward is conditioned on."""
+        if self.soft is not None and soft_ND is not None:
+            self.soft.soft_TD[place_N] = soft_ND
         self.finite &= decision.finite
         if self.margins:  # before the canvas changes: margins count only for rows that are not settled
             counted_R = torch.where(self._settled(), float("inf"), decision.margin_R)
@@ -386,6 +405,8 @@ class BatchState:
         if self.score_T is not None:
             for row, scores in zip(self.rows, self._split(self.score_T), strict=True):
                 row.scores = None if row.scores is None else scores
+        if self.soft is not None:
+            self.soft.sync(self.rows)
 
     def _split(self, x_T: Tensor) -> tuple[Tensor, ...]:
         """The part of each row, on the host."""
@@ -397,4 +418,4 @@ class BatchState:
         self.step_R[i], self.post_steps_R[i], self.going_R[i] = row.step, 0, True
         self.begin_R[i], self.limit_R[i] = row.begin, row.limit
         self._set_schedule(i)
-        self.pack, self.look_in = None, self._next_look()
+        self.pack, self.look_in, self.soft = None, self._next_look(), None

@@ -77,10 +77,14 @@ def decide_alike(
         margin_N = torch.where(written_N, proposal.margin_N, float("inf"))
         margin_R = margin_R.scatter_reduce(0, positions.row_N, margin_N, "amin")
     token_N = proposal.token_N if selection.token_N is None else selection.token_N
+    confidence_N, logprob_N = proposal.confidence_N, proposal.logprob_N
+    if selection.greedy_N is not None and proposal.best_confidence_NK is not None:
+        confidence_N = torch.where(selection.greedy_N, proposal.best_confidence_NK[:, 0], confidence_N)
+        logprob_N = torch.where(selection.greedy_N, 0.0, logprob_N)
     decision = Decision(
         token_N,
-        proposal.confidence_N,
-        proposal.logprob_N,
+        confidence_N,
+        logprob_N,
         proposal.score_N,
         written_N,
         margin_R,

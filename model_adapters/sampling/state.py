@@ -59,6 +59,10 @@ class RowState:
     """If the strategy remasks: the score with which each token was written, float64 [L]; inf where it was given."""
     memory: Any = None
     """What a strategy that remembers keeps of the block."""
+    soft: Tensor | None = None
+    """Where a network is conditioned on it: what the last forward predicted for the block, [block_length, D]."""
+    noise: Tensor | None = None
+    """The published code's random tokens for the block's next forward, if they are replayed."""
     pages: RowPages = field(default_factory=RowPages)
     """The row's slots in the cache."""
     margin: float = float("inf")
@@ -157,6 +161,7 @@ class RowState:
                     self.stopped = True
                     return False
             self.block, self.step, self.post_steps, self.opened = self.block + 1, 0, 0, False
+            self.soft = self.noise = None
             if self.begin >= len(self.canvas):
                 return False
             masked = self.canvas == self.mask_id

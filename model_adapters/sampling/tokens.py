@@ -42,10 +42,20 @@ class TokenPolicy:
     """The number of most probable tokens of each position that the strategy sees."""
     greedy_first: bool = False
     """The first token of a block is the argmax at any temperature."""
+    cooled_to: float | None = None
+    """The temperature falls to this in equal steps: it would reach it after ``cooling_steps`` forwards of a block."""
+    cooling_steps: int = 1
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0 or self.top_k == 1
+
+    def temperatures(self, step_N: Tensor) -> Tensor | float:
+        """The temperature of positions after ``step_N`` forwards of their blocks, float32 [N, 1], or that of all."""
+        if self.cooled_to is None or self.cooled_to == self.temperature:
+            return self.temperature
+        left_N = (self.cooling_steps - step_N).clamp(min=1) / self.cooling_steps
+        return (self.cooled_to + (self.temperature - self.cooled_to) * left_N)[:, None]
 
 
 @dataclass(frozen=True)
@@ -143,16 +153,19 @@ class Proposal:
     sensitivity: Sensitivity | None = None
     best_NK: Tensor | None = None
     """The K most probable tokens of each position, if the policy asks for them."""
+    best_confidence_NK: Tensor | None = None
+    """Their confidences."""
 
     def only(self, which: Tensor) -> Proposal:
         """The proposal at the positions ``which``, indices int64."""
         tensors = {name: getattr(self, name)[which] for name in PER_POSITION}
-        best_NK = None if self.best_NK is None else self.best_NK[which]
+        best: dict[str, Any] = {name: None if (x := getattr(self, name)) is None else x[which] for name in BEST}
         known = self.sensitivity and self.sensitivity.only(which)
-        return Proposal(**tensors, finite=self.finite, sensitivity=known, best_NK=best_NK)
+        return Proposal(**tensors, finite=self.finite, sensitivity=known, **best)
 
 
 PER_POSITION = ("token_N", "confidence_N", "logprob_N", "score_N", "margin_N")
+BEST = ("best_NK", "best_confidence_NK")
 
 
 def propose(
@@ -171,32 +184,42 @@ def propose(
         noise: the published code's random numbers, if they are replayed (``reference.TokenNoise``).
     """
     rows = max(1, CHUNK_ELEMENTS // logits_NV.shape[1])
+    temperature = policy.temperatures(positions.step_R[positions.row_N])
     parts = []
     for i in range(0, max(1, logits_NV.shape[0]), rows):
         cut = slice(i, i + rows)
         uniform_N = None if policy.greedy or noise is not None else positions.uniform(Draw.TOKEN, cut)
-        part = _propose(logits_NV[cut], policy, score, margins, uniform_N, noise and noise.only(cut))
+        at = temperature[cut] if isinstance(temperature, Tensor) else temperature
+        part = _propose(logits_NV[cut], policy, at, score, margins, uniform_N, noise and noise.only(cut))
         if policy.greedy_first and not policy.greedy:
             part = _greedy_first(part, logits_NV[cut], positions.is_first_N[cut], margins)
-        if policy.alternatives:
-            part = replace(part, best_NK=logits_NV[cut].topk(policy.alternatives, -1).indices)
         parts.append(part)
     if len(parts) == 1:
         return parts[0]
     tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in PER_POSITION}
     known = Sensitivity.joined([part.sensitivity for part in parts if part.sensitivity is not None])
-    best = [part.best_NK for part in parts if part.best_NK is not None]
+    if policy.alternatives:
+        tensors |= {name: torch.cat([getattr(part, name) for part in parts]) for name in BEST}
     finite = torch.stack([part.finite for part in parts]).all()
-    return Proposal(**tensors, finite=finite, sensitivity=known, best_NK=torch.cat(best) if best else None)
+    return Proposal(**tensors, finite=finite, sensitivity=known)
 
 
 def _propose(
-    logits_NV: Tensor, policy: TokenPolicy, score: PositionScore, margins: bool, uniform_N: Tensor | None, noise: Any
+    logits_NV: Tensor,
+    policy: TokenPolicy,
+    temperature: Tensor | float,
+    score: PositionScore,
+    margins: bool,
+    uniform_N: Tensor | None,
+    noise: Any,
 ) -> Proposal:
+    best: dict[str, Any] = {}
+    if policy.alternatives:
+        best["best_NK"] = logits_NV.topk(policy.alternatives, -1).indices
     logits_NV = _without(logits_NV.float(), policy.suppressed)
     best_N, token_N = logits_NV.max(-1)
     finite = torch.isfinite(best_N).all()  # a NaN makes the maximum NaN
-    tempered_NV = logits_NV / policy.temperature if policy.temperature > 0 else logits_NV
+    tempered_NV = logits_NV / temperature if policy.temperature > 0 else logits_NV
     kept_NV = tempered_NV
     if policy.temperature > 0 or policy.confidence_of == "kept":
         kept_NV = keep(tempered_NV, policy.top_k, policy.top_p, policy.top_p_first)
@@ -216,11 +239,14 @@ def _propose(
     probability_NV = torch.softmax(_without(source_NV, policy.uncounted), -1, dtype=dtype)
     confidence_N = probability_NV.gather(1, token_N[:, None])[:, 0]
     score_N = score.of(probability_NV, confidence_N)
+    if best:
+        best["best_confidence_NK"] = probability_NV.gather(1, best["best_NK"])
+    known = Proposal(token_N, confidence_N, logprob_N, score_N, margin_N, finite, **best)
     if not margins:
-        return Proposal(token_N, confidence_N, logprob_N, score_N, margin_N, finite)
+        return known
     tempered = policy.temperature > 0 and policy.confidence_of != "plain"
     lead = Lead(probability_NV, token_N, policy.temperature if tempered else 1.0)
-    return Proposal(token_N, confidence_N, logprob_N, score_N, margin_N, finite, score.sensitivity(lead, score_N))
+    return replace(known, sensitivity=score.sensitivity(lead, score_N))
 
 
 def _greedy_first(proposal: Proposal, logits_NV: Tensor, is_first_N: Tensor, margins: bool) -> Proposal:

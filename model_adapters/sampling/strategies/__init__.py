@@ -36,6 +36,8 @@ class Selection:
     remasked_N: Tensor | None = None
     token_N: Tensor | None = None
     ended_R: Tensor | None = None
+    greedy_N: Tensor | None = None
+    """Where the token is the most probable one, whatever was proposed (``Proposal.best_NK``)."""
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,7 @@ def by_openai() -> Iterator[Opened]:
 OPENED: dict[str, Callable[[], contextlib.AbstractContextManager[Opened]]] = {
     **{family: partial(native, family) for family in golden.FAMILIES if "llada2" not in family},
     **{family: partial(native, family, block_length=4) for family in ("llada2", "llada21")},
+    "diffusion_gemma": partial(native, "diffusion_gemma", block_length=4, max_denoising_steps=4),
     "tiny-llada": partial(bundled, "tiny-llada"),
     "llama": partial(causal, causal_models.make_llama, [{"role": "user", "content": "a message"}]),
     "gpt2": partial(causal, causal_models.make_gpt2),
@@ -132,7 +133,8 @@ def test_it_says_what_it_is(opened: Opened) -> None:
     assert isinstance(model, LoadedModel) and model.spec.context_limit > 0 and model.spec.vocab_size > 0
     served = model.spec.engine != "native"
     assert (model.network is None) == served and (model.spec.engine_version is not None) == served
-    assert served or (model.spec.mask_id is None) == (model.spec.attention == "causal")
+    without = model.spec.attention == "causal" or model.spec.noise == "uniform"
+    assert served or (model.spec.mask_id is None) == without
 
 
 def test_every_request_comes_back_once_with_its_answer(opened: Opened) -> None:

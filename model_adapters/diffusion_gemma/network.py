@@ -122,7 +122,6 @@ class DiffusionGemmaForBlockDiffusion(DiffusionNetwork):
     base_model_prefix = ""
     layer = GemmaLayer
     conditions = True
-    _no_split_modules: ClassVar[list[str]] = ["GemmaLayer"]
     unused: ClassVar[str | None] = r"^model\.encoder\.(vision_tower|embed_vision)\."
 
     def __init__(self, config: Any) -> None:

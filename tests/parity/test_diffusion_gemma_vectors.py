@@ -235,7 +235,7 @@ def test_the_likelihood_is_the_encoder_s(prompt):
     want = sum(float(logits[i - 1, ids[i]]) for i in range(cut, 20))
     best = int(logits[cut - 1].argmax())
     results = golden.model(FAMILY).loglikelihood(
-        [(ids[:cut], ids[cut:]), (ids[:cut], [best]), (ids[:cut], [best, ids[0]])]
+        [(ids[:cut], ids[cut:]), (ids[:cut], [best]), (ids[:cut], [best, ids[0]])], want_greedy=True
     )
     assert results[0].value == pytest.approx(want, abs=1e-4)
     assert (results[0].estimator, results[0].tier, results[0].stderr) == ("exact", "E1", 0.0)

@@ -47,7 +47,7 @@ class Renoise(EntropyBound):
     def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
         assert proposal.best_NK is not None
         row_N, best_N = positions.row_N, proposal.best_NK[:, 0]
-        ranked = rank(proposal.score_N, positions)
+        ranked = rank(proposal.score_N, positions, proposal.sensitivity)
         count_R, margin_R = self.count(ranked, positions)
         entropy_R = -ranked.sorted_RW.where(ranked.open_RW, 0.0).sum(1) / ranked.count_R
         ended_R = (entropy_R < self.confidence) & self._stable(best_N, positions)

@@ -57,7 +57,8 @@ class NoKernel:
 @torch.no_grad()
 def copied(backend: Attention, args: argparse.Namespace) -> list[int]:
     """Bytes that a layer copies in the first step of a pack and in the next one."""
-    arch: Any = SimpleNamespace(kv_heads=args.kv_heads, head_dim=args.channels, layers=1)
+    shape = SimpleNamespace(kv_heads=args.kv_heads, head_dim=args.channels)
+    arch: Any = SimpleNamespace(layers=1, attention=lambda layer: shape)
     counts = [max(1, args.cached - i * args.window) for i in range(args.rows)]
     store = KVStore(arch, 1 + sum(counts), torch.device("cpu"), torch.float32)
     none = torch.zeros(0, dtype=torch.long)

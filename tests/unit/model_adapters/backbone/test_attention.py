@@ -72,7 +72,8 @@ HEADS = {"plain heads": (2, 2), "grouped heads": (4, 2)}
 
 
 def filled_store(kv_heads, device=CPU, dtype=torch.float32):
-    arch = SimpleNamespace(kv_heads=kv_heads, head_dim=CHANNELS, layers=LAYERS)
+    shape = SimpleNamespace(kv_heads=kv_heads, head_dim=CHANNELS)
+    arch = SimpleNamespace(layers=LAYERS, attention=lambda layer: shape)
     store = KVStore(arch, SLOTS // 2, device, dtype)
     store.grow(SLOTS)
     for stored in (*store.keys, *store.values):

@@ -69,7 +69,8 @@ class Model:
     Attributes:
         loaded: the interface that the engine uses (:class:`dare_bench.protocols.LoadedModel`).
         spec: family, special ids, vocabulary, context limit, dtype, device.
-        network: the ``PreTrainedModel`` (None for a served engine); peft, FSDP and ``save_pretrained`` work on it.
+        network: the ``PreTrainedModel`` (None for a served engine); peft, FSDP and ``save_pretrained`` work on it. The
+            first look at it imports what transformers has for training, which takes a few seconds.
         tokenizer: the checkpoint's tokenizer, or None.
         path: the folder it was read from (None: it is on a server); adapter: that of the LoRA adapter on it, if any.
         checkpoint, load_settings: the arguments of ``load``.
@@ -97,7 +98,7 @@ class Model:
 
     @property
     def network(self) -> Any | None:
-        return self.loaded.network
+        return self.loaded.pretrained()
 
     @property
     def tokenizer(self) -> Any | None:

@@ -73,6 +73,11 @@ class LoadedModel(Protocol):
         """Upper bound of the forward passes of a request, computed without running the model."""
         ...
 
+    def pretrained(self) -> Any | None:
+        """The network for training libraries: from now on a ``PreTrainedModel``, or a PeftModel, with the same weights;
+        None for a served engine."""
+        ...
+
     def save(self, path: str | Path, state_dict: Mapping[str, Any] | None = None) -> None:
         """Write the published layout, so that the original code loads it; of a model with an adapter, only the adapter,
         in peft's layout. ``state_dict``: the network's full state if it is sharded (FSDP).

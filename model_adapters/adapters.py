@@ -63,7 +63,7 @@ def wrap(network: Any, settings: AdapterSettings) -> Any:
         target_parameters=targets.target_parameters,
     )
     with _building(settings.seed):
-        return _peft().PeftModel(network, config, NAME)
+        return _adapted(network, config)
 
 
 def open_adapter(network: Any, folder: Path) -> Any:
@@ -80,7 +80,7 @@ def open_adapter(network: Any, folder: Path) -> Any:
             config = _peft().LoraConfig.from_pretrained(str(folder))
             # With a task_type, peft would choose a class that calls the network as a causal language model.
             config.task_type, config.inference_mode = None, False
-            adapted = _peft().PeftModel(network, config, NAME)
+            adapted = _adapted(network, config)
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, re.error) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(f"{folder}: does not fit the model {network.name_or_path} ({reason})") from error
@@ -204,6 +204,13 @@ def _state(network: Any, state_dict: Mapping[str, Any] | None = None) -> dict[st
     whole = None if state_dict is None else dict(state_dict)
     tensors: dict[str, Any] = get_peft_model_state_dict(network, whole, NAME, save_embedding_layers=False)
     return tensors
+
+
+def _adapted(network: Any, config: Any) -> Any:
+    """The network as a PeftModel with a new adapter."""
+    from dare_bench.model_adapters.backbone.pretrained import as_pretrained
+
+    return _peft().PeftModel(as_pretrained(network), config, NAME)
 
 
 def _peft() -> Any:

@@ -15,11 +15,12 @@ from dare_bench.model_adapters.backbone import Arch
 from dare_bench.model_adapters.backbone.attention import pick_attention
 from dare_bench.model_adapters.backbone.host_memory import keep_freed_memory
 from dare_bench.model_adapters.backbone.moe import published_shapes
+from dare_bench.model_adapters.backbone.network import shapes_of
 from dare_bench.model_adapters.checkpoint import check_files, compare, read_object, weights_of
 from dare_bench.model_adapters.encoding import as_id, one_line, open_tokenizer
 from dare_bench.model_adapters.native import NativeModel
 from dare_bench.model_adapters.qwen_tokenizer import name_mask
-from dare_bench.model_adapters.weights import check_finite, from_folder
+from dare_bench.model_adapters.weights import from_folder
 from dare_bench.types import ModelSpec
 
 if TYPE_CHECKING:
@@ -90,8 +91,8 @@ def open_native(
     check_files(path)
     _check_counts(path, arch, len(shapes))
     try:
-        with torch.device("meta"):
-            empty = network(config)
+        empty = shapes_of(network, config)
+        empty.name_or_path = str(path)
     except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         raise CheckpointError(f"{path}: config.json describes no network ({' '.join(str(error).split())})") from error
     compare(path, shapes, published_shapes(empty.state_dict()), "the family", "config.json")
@@ -101,14 +102,13 @@ def open_native(
     tokenizer = open_tokenizer(path, arch.vocab)
     if tokenizer is not None and not getattr(tokenizer, "chat_template", None):
         tokenizer.chat_template = family.chat_template  # the harnesses read it from the tokenizer
-    loaded = empty
+    empty.name_or_path = str(path)
     if torch_device.type == "cpu":
         keep_freed_memory()
     if weights:
-        loaded = from_folder(network, path, config, torch_dtype).to(torch_device)
-        check_finite(loaded.state_dict(), path)
-    loaded.attention = backend
-    loaded = (loaded if adapter is None else open_adapter(loaded, adapter)).eval()
+        from_folder(empty, path, torch_dtype, torch_device)
+    empty.attention = backend
+    loaded = (empty if adapter is None else open_adapter(empty, adapter)).eval()
     ids = family.special_ids(config, tokenizer, read_object(path / "generation_config.json"))
     spec = ModelSpec(
         family=family.name,

@@ -32,9 +32,15 @@ class OpenedNetwork:
         self.device = torch.device(spec.device)
         self._adapter, self._words = adapter, words_of(tokenizer)
 
+    def pretrained(self) -> Any:
+        """The network, which is transformers' ``PreTrainedModel`` (with an adapter, a PeftModel) from now on."""
+        from dare_bench.model_adapters.backbone.pretrained import as_pretrained
+
+        return self.network if is_adapted(self.network) else as_pretrained(self.network)
+
     def save(self, path: str | Path, state_dict: Mapping[str, Any] | None = None) -> None:
         """Write the published layout to ``path``, or the adapter if the network has one; raises SaveError."""
-        save_checkpoint(self.network, self.path, Path(path), state_dict)
+        save_checkpoint(self.pretrained(), self.path, Path(path), state_dict)
 
     def read_weights(self, path: str | Path) -> None:
         """Load the weights of a folder that ``save`` wrote into the network, in place; raises CheckpointError."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from copy import deepcopy
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,42 +15,68 @@ from torch import Tensor
 from dare_bench.errors import CheckpointError
 from dare_bench.model_adapters.backbone.moe import published, published_shapes
 from dare_bench.model_adapters.checkpoint import check_weights, weight_files
-from dare_bench.model_adapters.quiet import quiet_transformers
 
 
-def from_folder(network: Any, path: Path, config: Any, dtype: torch.dtype) -> Any:
-    """A network of the class ``network`` with a folder's weights; raises CheckpointError."""
-    try:
-        with quiet_transformers():
-            return network.from_pretrained(str(path), config=config, dtype=dtype, use_safetensors=True)
-    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{path}: its weights do not load ({reason})") from error
+def from_folder(network: Any, path: Path, dtype: torch.dtype, device: torch.device) -> None:
+    """Give a network on the meta device, whose shapes are those of a folder, its weights: each is read into its place
+    on ``device``, in ``dtype``. Besides the network, host memory holds one tensor of a file at a time.
+
+    Raises:
+        CheckpointError: damaged files, NaN, too little memory.
+    """
+    with _loading(path):
+        empty = {name: torch.empty(w.shape, dtype=dtype, device=device) for name, w in network.state_dict().items()}
+    network.load_state_dict(empty, assign=True)
+    network.config.dtype = dtype
+    _fill(network, path)
 
 
 def into(network: Any, path: Path) -> None:
-    """Load the weights of a folder into an open network in place. For a moment, both are in memory.
+    """Load the weights of a folder into an open network in place; after an error it may hold some of them.
 
     Raises:
         CheckpointError: missing or unknown weights, another shape, NaN.
     """
     check_weights(path, published_shapes(network.state_dict()))
-    weights = from_folder(type(network), path, deepcopy(network.config), network.dtype).state_dict()
-    check_finite(weights, path)
-    network.load_state_dict(weights)
+    _fill(network, path)
+
+
+def _fill(network: Any, path: Path) -> None:
+    """Copy a folder's weights into the network's; raises CheckpointError."""
+    state = network.state_dict()
+    places = published(state)
+    with _loading(path):
+        for name, weight in stored(path):
+            places[name].copy_(weight)
+    check_finite(state, path)
+
+
+def stored(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """The weights of a folder's files by name, read one at a time into memory of their own: pages of a file that is
+    mapped would count as memory of the process until the file is closed."""
+    for file in weight_files(path):
+        with safe_open(str(file), framework="pt", backend="pread") as shard:
+            for name in shard.keys():  # noqa: SIM118 - no mapping: it cannot be iterated over
+                yield name, shard.get_tensor(name)
+
+
+@contextmanager
+def _loading(path: Path) -> Iterator[None]:
+    """Errors of files and of memory as CheckpointError."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(f"{path}: its weights do not load ({reason})") from error
 
 
 def holds(state: Mapping[str, Tensor], path: Path, dtype: torch.dtype) -> bool:
-    """Are these the weights of a folder, each as it is opened in ``dtype``? They are read one at a time."""
+    """Are these the weights of a folder, each as it is opened in ``dtype``?"""
     remaining = published(state)
-    for file in weight_files(path):
-        with safe_open(str(file), framework="pt") as shard:
-            for name in shard.keys():  # noqa: SIM118 - no mapping: it cannot be iterated over
-                weight = remaining.pop(name, None)
-                if weight is None or weight.dtype != dtype:
-                    return False
-                if not torch.equal(shard.get_tensor(name).to(dtype).to(weight.device), weight):
-                    return False
+    for name, read in stored(path):
+        weight = remaining.pop(name, None)
+        if weight is None or weight.dtype != dtype or not torch.equal(read.to(dtype).to(weight.device), weight):
+            return False
     return not remaining
 
 
@@ -60,6 +87,6 @@ def check_finite(weights: Mapping[str, Tensor], path: Path) -> None:
         CheckpointError: naming the first tensor with NaN or infinite values.
     """
     for name, weight in weights.items():
-        if not bool(torch.isfinite(weight).all()):
+        if weight.numel() and not all(map(math.isfinite, map(float, weight.aminmax()))):  # many times isfinite's speed
             count = int((~torch.isfinite(weight)).sum())
             raise CheckpointError(f"{path}: {name} holds {count} NaN or infinite values; fetch or train it again")

@@ -122,17 +122,17 @@ class Loop(Trainer):
         services: Services,
         arguments: TrainingArguments,
     ) -> None:
-        assert model.network is not None
         self.objective, self.spec, self.loaded, self.services = objective, spec, model, services
         self.source, self.shape = source, shape
         self.metrics: dict[str, tuple[float, float]] = {}
         self._scores: list[tuple[int, Mapping[str, float]]] = []  # (step, scores) that are not in the log yet
         self.phases = Phases({})
-        model.network.train()
-        for module in model.network.modules():
+        network: Any = model.pretrained()
+        network.train()
+        for module in network.modules():
             if hasattr(module, "gradient_checkpointing"):
                 module.gradient_checkpointing = spec.gradient_checkpointing
-        super().__init__(model=model.network, args=arguments, train_dataset=range(arguments.max_steps))
+        super().__init__(model=network, args=arguments, train_dataset=range(arguments.max_steps))
         self.sequence = sequence_group(spec.sequence_parallel_size, timedelta(seconds=arguments.ddp_timeout))
         self.reference = None
         if objective.wants_reference:

@@ -23,7 +23,6 @@ from typing import Any, Protocol, TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 
 from dare_bench.diffusion.plan import Plan
 from dare_bench.errors import TrainingError
@@ -32,6 +31,11 @@ NOTHING, WORK, AGAIN, FAILED = 0, 1, 2, 3
 """The state that a rank announces before a forward; the highest state of all ranks counts. AGAIN: its last forward was
 interrupted, so it lost gathered weights that other ranks may still hold; a forward follows. A rank that failed
 announces FAILED + its number."""
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Was ``fully_shard`` applied to it? ``FSDPModule`` has this method; to import that class takes a second."""
+    return hasattr(type(module), "unshard")
 
 
 class _HasNetwork(Protocol):
@@ -52,7 +56,7 @@ def lockstep(model: Model, group: dist.ProcessGroup | None = None) -> Iterator[M
         TrainingError: another rank failed inside; raised instead of waiting for that rank.
     """
     network = model.network
-    if not any(isinstance(module, FSDPModule) for module in network.modules()):
+    if not any(is_sharded(module) for module in network.modules()):
         yield model
         return
     with Lockstep(network, group) as together:
@@ -183,8 +187,9 @@ class Lockstep:
 def _units(network: nn.Module) -> dict[int, Any]:
     """One module of each unit that FSDP gathers at once, in the order of the forward, by the unit's state."""
     units: dict[int, Any] = {}
+    module: Any
     for module in network.modules():
-        if isinstance(module, FSDPModule):
+        if is_sharded(module):
             units.setdefault(id(module._get_fsdp_state()), module)
     return units
 

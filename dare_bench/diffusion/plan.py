@@ -160,7 +160,7 @@ class Plan:
     @property
     def unmasked(self) -> bool:
         """Do the tokens of every row attend to all of its tokens?"""
-        return all(self._own_mask(length, torch.device("meta")) is None for length in set(self.lengths))
+        return not any(self._masked(group.length) for group in self.groups)
 
     @property
     def reading(self) -> Cached | None:
@@ -259,9 +259,13 @@ class Plan:
             own = torch.ones((1, 1, g.length, g.length), dtype=torch.bool, device=device)
         return View(g, reads, torch.cat([seen, own.expand(g.rows, 1, g.length, g.length)], dim=-1), gathered)
 
+    def _masked(self, length: int) -> bool:
+        """Are there tokens in a row of this length that do not attend to each other?"""
+        return self.block_length is not None and (self.copies > 1 or length > self.block_length)
+
     def _own_mask(self, length: int, device: torch.device) -> Tensor | None:
         """Boolean [1, 1, L, L] among the tokens of a row; None if all attend to all."""
-        if self.block_length is None or (self.copies == 1 and length <= self.block_length):
+        if self.block_length is None or not self._masked(length):
             return None
         n = length // self.copies
         block = torch.arange(n, device=device) // self.block_length

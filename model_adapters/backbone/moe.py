@@ -1,7 +1,7 @@
 """Mixture of experts: a router picks each token's experts; all experts of a layer are two tensors.
 
-Published checkpoints store experts one by one. :func:`stack_experts` lets transformers stack them when it loads a file
-and split them when it saves one, so files keep their published names while one grouped product computes all experts.
+Published checkpoints store experts one by one. They are stacked when a file is loaded and split when one is saved, so
+files keep their published names while one grouped product computes all experts.
 
 Shape letters: T tokens, D width, E experts, K experts a token, M expert width, S = T K chosen pairs.
 """
@@ -13,27 +13,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import grouped_mm, linear, silu
-from transformers.conversion_mapping import register_checkpoint_conversion_mapping
-from transformers.core_model_loading import Concatenate, MergeModulelist, WeightConverter
 
 from dare_bench.model_adapters.backbone.arch import MoE
-
-
-def stack_experts(class_name: str, experts: str = "mlp.experts") -> None:
-    """Register a network class whose published experts are stored one by one under ``experts``."""
-    converters = [
-        WeightConverter(
-            source_patterns=[f"{experts}.*.gate_proj.weight", f"{experts}.*.up_proj.weight"],
-            target_patterns=f"{experts}.gate_up_proj",
-            operations=[MergeModulelist(dim=0), Concatenate(dim=1)],
-        ),
-        WeightConverter(
-            source_patterns=f"{experts}.*.down_proj.weight",
-            target_patterns=f"{experts}.down_proj",
-            operations=[MergeModulelist(dim=0)],
-        ),
-    ]
-    register_checkpoint_conversion_mapping(class_name, converters, overwrite=True)
 
 
 def published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,5 @@
-"""The network behind every family: a ``PreTrainedModel`` over the shared layers.
+"""The network behind every family: a plain module over the shared layers, which imports nothing of transformers that
+answering does not need (``pretrained.py`` makes it a ``PreTrainedModel``).
 
 It has one entry point, ``forward``: packed tokens, positions and a plan in; logits where requested (``logits_at``),
 or token losses (``targets``) without ever holding all logits. So the hooks of peft, FSDP and DDP always run.
@@ -16,13 +17,13 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.functional import cross_entropy
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from dare_bench.diffusion.chunked import CHUNK_ELEMENTS
+from dare_bench.diffusion.lockstep import is_sharded
 from dare_bench.diffusion.plan import Plan
 from dare_bench.model_adapters.backbone.arch import Arch
 from dare_bench.model_adapters.backbone.attention import BACKENDS, Attention
@@ -43,17 +44,14 @@ class NetworkOutput(ModelOutput):
     nll: Tensor | None = None
 
 
-class DiffusionNetwork(PreTrainedModel):
+class DiffusionNetwork(nn.Module):
     """A family subclasses this with ``config_class`` and ``arch_of(config)``; everything else is shared."""
 
-    main_input_name = "input_ids"
-    supports_gradient_checkpointing = True
-    _supports_sdpa = True
-    _no_split_modules: ClassVar[list[str]] = ["Layer"]
+    config_class: ClassVar[type[Any]]
 
     def __init__(self, config: Any) -> None:
-        config._attn_implementation = "sdpa"  # a hint for the published code; here the plan determines the attention
-        super().__init__(config)
+        nn.Module.__init__(self)
+        self.config, self.name_or_path = config, config.name_or_path
         self.attention: Attention = BACKENDS["sdpa"]
         self.arch = arch = self.arch_of(config)
         self.gradient_checkpointing = False
@@ -65,7 +63,7 @@ class DiffusionNetwork(PreTrainedModel):
         attach(self, n.final_norm, RMSNorm(arch.width, arch.norm_eps, arch.norm_weight))
         if not arch.tied_head:
             attach(self, n.head, Head(arch.width, arch.vocab, bias=arch.bias))
-        self.post_init()
+        self.apply(self._init_weights)
 
     @classmethod
     def arch_of(cls, config: Any) -> Arch:
@@ -95,13 +93,6 @@ class DiffusionNetwork(PreTrainedModel):
             nn.init.normal_(module.down_proj, 0.0, std)
         elif isinstance(module, RMSNorm) and module.weight is not None:
             nn.init.ones_(module.weight)
-
-    def _set_gradient_checkpointing(
-        self, enable: bool = True, gradient_checkpointing_func: Callable[..., Any] = checkpoint, every_n_layers: int = 1
-    ) -> None:
-        """Called by ``activation_checkpointing_enable`` of transformers, with all its options."""
-        super()._set_gradient_checkpointing(enable, gradient_checkpointing_func)
-        self._checkpoint_every = every_n_layers
 
     def head(self, hidden_ND: Tensor) -> Tensor:
         """Logits [N, V] of final hidden states."""
@@ -196,7 +187,7 @@ class DiffusionNetwork(PreTrainedModel):
             return losses
         # It was replaced (LoRA, quantization): called chunk by chunk, or once if calls are collective, since processes
         # may have different numbers of chunks.
-        rows = max(1, len(targets_N)) if isinstance(self, FSDPModule) else rows
+        rows = max(1, len(targets_N)) if is_sharded(self) else rows
         chunk = partial(self._chunk_nll, scale=scale)
         if torch.is_grad_enabled():
             chunk = partial(checkpoint, chunk, use_reentrant=False)
@@ -206,3 +197,18 @@ class DiffusionNetwork(PreTrainedModel):
     def _chunk_nll(self, hidden_RD: Tensor, targets_R: Tensor, scale: float) -> Tensor:
         logits_RV = self.head(hidden_RD).float()
         return cross_entropy(logits_RV if scale == 1.0 else logits_RV * scale, targets_R, reduction="none")
+
+
+def shapes_of(network: type[DiffusionNetwork], config: Any) -> DiffusionNetwork:
+    """A network without weights, on the meta device."""
+    with torch.device("meta"), _NoInitialization():
+        return network(config)
+
+
+class _NoInitialization(TorchFunctionMode):
+    """Skips the initialization of weights, for which torch would import its compiler on the meta device."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return None  # nobody reads it
+        return func(*args, **(kwargs or {}))

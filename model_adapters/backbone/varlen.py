@@ -6,7 +6,7 @@ a block-causal row, two copies) are computed by the backend ``padded``. Cached k
 stored if the kernel takes pages of one slot, as FlashAttention 3 does. FlashAttention 2 takes multiples of 256 slots;
 for it they are packed together with the rows' own, once for a steady plan.
 
-Shape letters: T packed tokens, N queries, S slots, J keys, R rows, E cached keys, K key heads, C head channels.
+Shape letters: T packed tokens, N queries, S slots, J keys, R rows, K key heads, C head channels.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from dare_bench.diffusion.plan import Plan
+from dare_bench.diffusion.plan import Plan, Store
 from dare_bench.model_adapters.backbone.padded import PaddedAttention
 
 MOST_CHANNELS = 256
@@ -31,32 +32,34 @@ class Segments:
     """The rows of a plan as the kernels take them.
 
     ``first_q`` and ``first_k`` are where the queries and keys of each row begin, and their total (int32 [R + 1]);
-    ``most_q`` and ``most_k`` bound their number in a row. Keys are packed by ``order_J``, from the slots ``slots_E`` of
-    the cache followed by the pack (None: nothing is cached); ``own_T`` is where the pack's own then are. Or they stay
-    where they are, and key j of row r is the token ``table_RJ`` (int32) of store and pack, of ``count_R`` (int32) in
-    all. ``kept`` holds the packed keys and values of a steady plan.
+    ``most_q`` and ``most_k`` bound their number in a row. With a cache, keys are tokens of the store followed by the
+    pack. Either they stay there, and ``table_RJ`` (int32) has the tokens of each row, ``count_R`` (int32) of them. Or
+    the tokens ``token_J`` are packed, where those of the pack itself are at ``own_T``; ``kept`` holds the packed keys
+    and values of a steady plan.
     """
 
     first_q: Tensor
     first_k: Tensor
     most_q: int
     most_k: int
-    slots_E: Tensor | None = None
-    order_J: Tensor | None = None
-    own_T: Tensor | None = None
     table_RJ: Tensor | None = None
     count_R: Tensor | None = None
-    kept: dict[str, Tensor] | None = None
+    token_J: Tensor | None = None
+    own_T: Tensor | None = None
+    kept: dict[int, tuple[Tensor, Tensor]] | None = None
 
-    def packed(self, own_TKC: Tensor, stored_SKC: Tensor, name: str) -> Tensor:
-        """Cached keys (or values) and the rows' own by row, [J, K, C]."""
-        assert self.order_J is not None and self.own_T is not None
-        if self.kept is not None and name in self.kept:
-            return self.kept[name].index_copy_(0, self.own_T, own_TKC)
-        both = torch.cat([stored_SKC[self.slots_E], own_TKC])[self.order_J]
+    def packed(self, store: Store, layer: int, k_TKC: Tensor, v_TKC: Tensor) -> tuple[Tensor, Tensor]:
+        """Cached keys and values and the rows' own by row, each [J, K, C]."""
+        if self.kept is not None and layer in self.kept:
+            assert self.own_T is not None
+            for packed, own in zip(self.kept[layer], (k_TKC, v_TKC), strict=True):
+                packed.index_copy_(0, self.own_T, own)
+            return self.kept[layer]
+        k, v = store.with_own(layer, k_TKC, v_TKC)
+        packed_k, packed_v = k[self.token_J], v[self.token_J]
         if self.kept is not None:
-            self.kept[name] = both
-        return both
+            self.kept[layer] = packed_k, packed_v
+        return packed_k, packed_v
 
 
 class Kernel(Protocol):
@@ -121,11 +124,8 @@ class VarlenAttention:
         rows: Segments = self._rows(plan, q.device) if selected is None else selected
         if (cached := plan.reading) is None:
             return self.kernel(q, k_TKC, v_TKC, rows)
-        store = cached.store
-        if rows.table_RJ is not None:
-            return self.kernel(q, *store.with_own(layer, k_TKC, v_TKC), rows)
-        k = rows.packed(k_TKC, store.keys[layer], f"k{layer}")
-        return self.kernel(q, k, rows.packed(v_TKC, store.values[layer], f"v{layer}"), rows)
+        placed = cached.store.with_own if rows.table_RJ is not None else partial(rows.packed, cached.store)
+        return self.kernel(q, *placed(layer, k_TKC, v_TKC), rows)
 
     def _rows(self, plan: Plan, device: torch.device) -> Segments:
         in_place = self.kernel.pages and not torch.is_grad_enabled()
@@ -133,8 +133,8 @@ class VarlenAttention:
 
 
 def segments(plan: Plan, device: torch.device, in_place: bool = False) -> Segments:
-    """The rows of a plan, with all of their tokens as queries. ``in_place``: with a table of the keys instead of an
-    order in which they are packed."""
+    """The rows of a plan, with all of their tokens as queries. ``in_place``: with a table of the cached keys, instead
+    of an order in which they are packed."""
     cached = plan.reading
     own_R = torch.tensor(plan.lengths)
     read_R = torch.zeros_like(own_R) if cached is None else torch.tensor([len(s) for s in cached.slots])
@@ -142,23 +142,18 @@ def segments(plan: Plan, device: torch.device, in_place: bool = False) -> Segmen
     rows = Segments(_firsts(own_R, device), _firsts(both_R, device), int(own_R.max()), int(both_R.max()))
     if cached is None:
         return rows
-    slots_E = torch.cat(cached.slots).cpu()
     row_J = torch.arange(len(both_R)).repeat_interleave(both_R)
     column_J = torch.arange(len(row_J)) - (both_R.cumsum(0) - both_R)[row_J]
     own_J = column_J >= read_R[row_J]
-    order_J = torch.where(own_J, len(slots_E) + own_J.cumsum(0) - 1, (~own_J).cumsum(0) - 1)
+    token_J = torch.empty_like(row_J)
+    token_J[~own_J] = torch.cat(cached.slots).cpu()
+    token_J[own_J] = cached.store.slots + torch.arange(plan.tokens)
     if in_place:
-        token_J = torch.cat([slots_E, cached.store.slots + torch.arange(plan.tokens)])[order_J]
         table_RJ = torch.zeros((len(both_R), rows.most_k), dtype=torch.int32)
         table_RJ[row_J, column_J] = token_J.int()
         return replace(rows, table_RJ=table_RJ.to(device), count_R=both_R.int().to(device))
-    return replace(
-        rows,
-        slots_E=slots_E.to(device),
-        order_J=order_J.to(device),
-        own_T=own_J.nonzero()[:, 0].to(device),
-        kept={} if cached.steady else None,
-    )
+    own_T = own_J.nonzero()[:, 0].to(device)
+    return replace(rows, token_J=token_J.to(device), own_T=own_T, kept={} if cached.steady else None)
 
 
 def _firsts(count_R: Tensor, device: torch.device) -> Tensor:

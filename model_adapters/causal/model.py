@@ -202,7 +202,8 @@ class CausalModel(OpenedNetwork):
             super().read_weights(path)
             return
         base = self.network
-        base.load_state_dict(load_network(type(base), Path(path), base.config, base.dtype).state_dict())
+        read = load_network(type(base), Path(path), base.config, base.dtype, torch.device("cpu"))
+        base.load_state_dict(read.state_dict())
 
     def published_weights(self) -> Mapping[str, Tensor]:
         """The network's weights under their names in the folder's files."""

@@ -72,7 +72,7 @@ def open_causal(
     torch_dtype = pick_dtype(dtype, torch_device, raw)
     tokenizer = open_tokenizer(path, rows)
     generation = read_object(path / "generation_config.json")
-    loaded = load_network(network, path, config, torch_dtype).to(torch_device)
+    loaded = load_network(network, path, config, torch_dtype, torch_device)
     loaded.generation_config = GenerationConfig()  # the checkpoint's would be mixed into every call of generate
     _report_defaults(path, generation)
     ids = special_ids(config, tokenizer, generation)

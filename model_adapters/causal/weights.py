@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
+from transformers.utils import is_accelerate_available
 from transformers.utils import logging as transformers_logging
 
 from dare_bench.errors import CheckpointError
@@ -46,14 +47,16 @@ def check_sizes(path: Path, network: type[Any], config: Any) -> int:
     return rows
 
 
-def load_network(network: type[Any], path: Path, config: Any, dtype: torch.dtype) -> Any:
-    """A network with a folder's weights, each of which must be there in its shape.
+def load_network(network: type[Any], path: Path, config: Any, dtype: torch.dtype, device: torch.device) -> Any:
+    """A network with a folder's weights, each of which must be there in its shape. Where accelerate is installed, they
+    are read straight to ``device``; without it, host memory holds all of them first.
 
     Raises:
         CheckpointError: weights are missing or of another shape, NaN, or files that do not load.
     """
     shown = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # its report is raised or logged below
+    straight = {"device_map": {"": device}} if is_accelerate_available() else {}
     try:
         with quiet_transformers():
             loaded, info = network.from_pretrained(
@@ -64,7 +67,9 @@ def load_network(network: type[Any], path: Path, config: Any, dtype: torch.dtype
                 ignore_mismatched_sizes=True,  # refused below, with the name
                 local_files_only=True,
                 output_loading_info=True,
+                **straight,
             )
+            loaded.to(device)
     except (OSError, RuntimeError, ValueError, LookupError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(f"{path}: its weights do not load ({reason})") from error

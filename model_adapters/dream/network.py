@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import AutoConfig, AutoModel
-
 from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, WeightNames
 from dare_bench.model_adapters.configs import Count, Layers, Positive, StandardConfig, arch_from
 
@@ -43,7 +41,3 @@ class DreamModel(DiffusionNetwork):
     @classmethod
     def arch_of(cls, config: Any) -> Arch:
         return arch_from(config, "Dream", WeightNames(**QWEN_NAMES), SUPPORTED, qkv_bias=True)
-
-
-AutoConfig.register("Dream", DreamConfig, exist_ok=True)
-AutoModel.register(DreamConfig, DreamModel, exist_ok=True)

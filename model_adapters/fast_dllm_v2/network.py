@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
-
 from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, WeightNames
 from dare_bench.model_adapters.configs import Count, Layers, Positive, StandardConfig, arch_from
 
@@ -45,8 +43,3 @@ class Fast_dLLM_QwenForCausalLM(DiffusionNetwork):
     def arch_of(cls, config: Any) -> Arch:
         names = WeightNames(**QWEN_NAMES)
         return arch_from(config, "Fast-dLLM v2", names, SUPPORTED, qkv_bias=True, block_length=config.bd_size)
-
-
-AutoConfig.register("Fast_dLLM_Qwen", Fast_dLLM_QwenConfig, exist_ok=True)
-AutoModel.register(Fast_dLLM_QwenConfig, Fast_dLLM_QwenForCausalLM, exist_ok=True)
-AutoModelForCausalLM.register(Fast_dLLM_QwenConfig, Fast_dLLM_QwenForCausalLM, exist_ok=True)

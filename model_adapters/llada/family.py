@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from dare_bench.model_adapters.backbone import DiffusionNetwork
 from dare_bench.model_adapters.family import Family, SamplerFields
 from dare_bench.model_adapters.fields import Count, Probability, divides, steps_fit
 from dare_bench.model_adapters.llada.network import LLaDAModelLM
@@ -81,7 +82,7 @@ class LLaDA(Family):
     """GSAI-ML/LLaDA-8B-Base, -Instruct and LLaDA-1.5."""
 
     name = "llada"
-    network = LLaDAModelLM
+    network: type[DiffusionNetwork] = LLaDAModelLM
     decoding = LLaDADecoding
     chat_template: str | None = CHAT_TEMPLATE
     has_cfg_likelihood = True

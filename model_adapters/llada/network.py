@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from dare_bench.errors import CheckpointError
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork, WeightNames
@@ -119,8 +119,3 @@ class LLaDAModelLM(DiffusionNetwork):
             embed_scale=root if config.input_emb_norm else 1.0,
             logit_scale=1.0 / root if config.scale_logits else 1.0,
         )
-
-
-AutoConfig.register("llada", LLaDAConfig, exist_ok=True)
-AutoModel.register(LLaDAConfig, LLaDAModelLM, exist_ok=True)
-AutoModelForCausalLM.register(LLaDAConfig, LLaDAModelLM, exist_ok=True)

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
-
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork, MoE, WeightNames
-from dare_bench.model_adapters.backbone.moe import stack_experts
 from dare_bench.model_adapters.configs import (
     Count,
     Experts,
@@ -120,9 +117,3 @@ class LLaDA2MoeModelLM(DiffusionNetwork):
             ),
             block_length=config.block_size or BLOCK_LENGTH,
         )
-
-
-AutoConfig.register("llada2_moe", LLaDA2MoeConfig, exist_ok=True)
-AutoModel.register(LLaDA2MoeConfig, LLaDA2MoeModelLM, exist_ok=True)
-AutoModelForCausalLM.register(LLaDA2MoeConfig, LLaDA2MoeModelLM, exist_ok=True)
-stack_experts("LLaDA2MoeModelLM")

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import AutoModel, AutoModelForCausalLM
-
 from dare_bench.errors import CheckpointError
 from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, MoE, WeightNames
-from dare_bench.model_adapters.backbone.moe import stack_experts
 from dare_bench.model_adapters.configs import (
     Count,
     Experts,
@@ -97,8 +94,3 @@ class LLaDAMoEModelLM(DiffusionNetwork):
                 bias="weight" if config.moe_router_enable_expert_bias else "none",
             ),
         )
-
-
-AutoModel.register(LLaDAMoEConfig, LLaDAMoEModelLM, exist_ok=True)
-AutoModelForCausalLM.register(LLaDAMoEConfig, LLaDAMoEModelLM, exist_ok=True)
-stack_experts("LLaDAMoEModelLM")

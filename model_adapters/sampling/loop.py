@@ -84,7 +84,8 @@ class _Loop:
             if not self.active:
                 return
             if self.batch is None:
-                sizes = self.sizes if self.network.attention.static_shapes else None
+                backend = getattr(self.network, "attention", None)  # a wrapped network may have none
+                sizes = self.sizes if backend is not None and backend.static_shapes else None
                 self.batch = BatchState(self.active, self.mask_id, self.device, self.store, self.pool, sizes)
             finished = self.turn(self.batch)
             if finished is None:

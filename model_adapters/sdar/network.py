@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
-
 from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, MoE, WeightNames
-from dare_bench.model_adapters.backbone.moe import stack_experts
 from dare_bench.model_adapters.configs import Count, Experts, Layers, Positive, StandardConfig, arch_from
 
 BLOCK_LENGTH = 4
@@ -89,10 +86,3 @@ class SDARMoeForCausalLM(SDARForCausalLM):
             width=config.moe_intermediate_size,
             renormalise=config.norm_topk_prob,
         )
-
-
-for _config, _network in ((SDARConfig, SDARForCausalLM), (SDARMoeConfig, SDARMoeForCausalLM)):
-    AutoConfig.register(_config.model_type, _config, exist_ok=True)
-    AutoModel.register(_config, _network, exist_ok=True)
-    AutoModelForCausalLM.register(_config, _network, exist_ok=True)
-stack_experts("SDARMoeForCausalLM")

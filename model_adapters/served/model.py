@@ -65,6 +65,10 @@ class ServedModel(ABC):
     ) -> Iterator[Sample]:
         """Answer generate requests. ``max_rows``: requests at a time."""
 
+    def pretrained(self) -> Any | None:
+        """None: the network is in the server."""
+        return self.network
+
     def forwards(self, request: Request) -> int:
         """The tokens of the answer: every forward pass writes at least one, those that only fill a cache aside."""
         return (request.resolved or self.resolve(request.decoding)).gen_length

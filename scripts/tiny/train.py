@@ -28,6 +28,7 @@ from recipe import RECIPES, TinyRecipe
 from tokenizer import EOS, save
 
 import dare_bench
+from dare_bench.model_adapters.backbone.pretrained import pretrained
 
 PUBLISHED = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 
@@ -40,7 +41,7 @@ def initialize(recipe: TinyRecipe, family: TinyFamily, folder: Path) -> None:
         dare_bench.load(recipe.start).save(folder)
         return
     torch.manual_seed(recipe.seed)
-    family.network(family.config(recipe)).save_pretrained(folder)
+    pretrained(family.network)(family.config(recipe)).save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     save(family.special, folder)
 

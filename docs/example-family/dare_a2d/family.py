@@ -8,7 +8,6 @@ LLaDA's too. Its siblings "bd3lm" have the same configuration and another sample
 from __future__ import annotations
 
 from pydantic import model_validator
-from transformers import AutoConfig, AutoModel
 
 from dare_bench.model_adapters.backbone import QWEN_NAMES, DiffusionNetwork, WeightNames
 from dare_bench.model_adapters.configs import Count, Layers, Positive, StandardConfig, arch_from
@@ -77,6 +76,4 @@ class A2DQwen3(LLaDA):
     eot_text = None
 
 
-AutoConfig.register("a2d-qwen3", A2DQwen3Config, exist_ok=True)
-AutoModel.register(A2DQwen3Config, A2DQwen3LMHeadModel, exist_ok=True)
 FAMILY = A2DQwen3()

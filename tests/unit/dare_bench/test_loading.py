@@ -71,12 +71,13 @@ def test_saved_equals_opened_and_keeps_the_published_layout(folder, tmp_path):
 
 def test_published_config_fields(tmp_path, folder):
     """Grouped-query heads, tied head, ratios instead of widths: what the published configuration allows."""
+    from dare_bench.model_adapters.backbone.pretrained import pretrained
     from dare_bench.model_adapters.llada import LLaDAConfig, LLaDAModelLM
 
     raw = json.loads((folder / "config.json").read_text())
     raw |= {"n_kv_heads": 2, "mlp_hidden_size": None, "mlp_ratio": 2, "weight_tying": True, "include_qkv_bias": True}
     torch.manual_seed(0)
-    LLaDAModelLM(LLaDAConfig.from_dict(raw)).save_pretrained(tmp_path / "new")
+    pretrained(LLaDAModelLM)(LLaDAConfig.from_dict(raw)).save_pretrained(tmp_path / "new")
     (tmp_path / "new/config.json").write_text(json.dumps(raw))
     model = load(tmp_path / "new")
     names = load_file(str(tmp_path / "new/model.safetensors"))

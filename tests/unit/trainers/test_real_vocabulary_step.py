@@ -15,11 +15,11 @@ MEMORY = Path("/proc/meminfo")
 STEP = r"""
 import json, time
 import peft, torch
-from transformers.initialization import no_init_weights
 from dare_bench.diffusion.canvas import pack
 from dare_bench.diffusion.looks import masked_looks
 from dare_bench.diffusion.laws import Copies, Law, draw, weights
 from dare_bench.diffusion.plan import Plan
+from dare_bench.model_adapters.backbone.network import shapes_of
 from dare_bench.model_adapters.llada import LLaDAConfig, LLaDAModelLM
 
 MASK = 126336
@@ -31,8 +31,7 @@ def peak():  # of this program alone: ru_maxrss begins with the parent's
 
 torch.manual_seed(0)
 start = time.perf_counter()
-with no_init_weights():
-    network = LLaDAModelLM._from_config(LLaDAConfig(n_layers=2, mlp_hidden_size=12288), dtype=torch.bfloat16)
+network = shapes_of(LLaDAModelLM, LLaDAConfig(n_layers=2, mlp_hidden_size=12288)).bfloat16().to_empty(device="cpu")
 some = (0.02 * torch.randn(2**20 + 1)).bfloat16()  # repeated: 1.5 G normal numbers of their own take half a minute
 for p in network.parameters():
     for part in p.data.view(-1).split(len(some)):

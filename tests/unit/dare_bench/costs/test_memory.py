@@ -17,6 +17,7 @@ from dare_bench.diffusion import chunked
 from dare_bench.diffusion.plan import Plan
 from dare_bench.diffusion.sequence_parallel import SequenceGroup
 from dare_bench.errors import UnknownNameError
+from dare_bench.model_adapters.backbone.network import shapes_of
 from dare_bench.protocols import AdapterSettings
 from dare_bench.registry import registry
 from dare_bench.training.spec import train_spec
@@ -159,8 +160,7 @@ def test_the_loss_computes_as_many_logits_at_a_time_as_are_counted() -> None:
 
 def test_a_published_checkpoint_has_the_parameters_of_its_network() -> None:
     family = registry().get("family", "llada").load()
-    with torch.device("meta"):
-        network = family.network(family.network.config_class(mlp_hidden_size=12288))
+    network = shapes_of(family.network, family.network.config_class(mlp_hidden_size=12288))
     assert size_of(LLADA).parameters == sum(weight.numel() for weight in network.parameters()) == 8_015_581_184
 
 

@@ -173,6 +173,28 @@ def test_same_logits(family, monkeypatch):
         assert (network(tokens, plan=replace(plan), logits_at=at).logits - want).abs().max() <= bound, name
 
 
+@pytest.mark.parametrize(
+    ("family", "decoding"),
+    [
+        ("llada", {"gen_length": 8, "steps": 4, "block_length": 4, "cache": "dual"}),
+        ("llada", {"gen_length": 8, "steps": 4, "cfg_scale": 1.0}),
+        ("sdar", {"gen_length": 16, "cache": "exact"}),
+    ],
+)
+def test_same_answers(family, decoding, monkeypatch):
+    """While rows come and go, and their caches grow."""
+    model = golden.model(family)
+    prompts = [[5, 6, 7], [9] * 9, [3, 1, 4, 1, 5, 9]]
+
+    def answers():
+        return [answer.tokens for answer in model.generate(prompts, max_rows=2, **decoding)]
+
+    want = answers()
+    for name, backend in OTHERS.items():
+        monkeypatch.setattr(model.network, "attention", backend)
+        assert answers() == want, name
+
+
 class Operations(TorchDispatchMode):
     """Counts operations."""
 

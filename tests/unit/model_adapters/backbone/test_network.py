@@ -6,10 +6,13 @@ import golden
 import pytest
 import torch
 from require import need_package
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from dare_bench import load
 from dare_bench.diffusion.plan import select_queries
 from dare_bench.model_adapters.backbone import Plan
+from dare_bench.model_adapters.backbone.pretrained import pretrained, register_auto
+from dare_bench.model_adapters.llada import LLaDAConfig, LLaDAModelLM
 
 ROWS = [[5, 6, 7, 8], [1, 2], [9, 9, 9, 9], [3, 1, 4, 1, 5, 9, 2]]
 
@@ -66,10 +69,10 @@ def test_block_causal_sees_no_later_block():
 
 
 def test_auto_classes_and_save_pretrained(tmp_path):
-    import dare_bench.model_adapters.llada
-
-    assert type(AutoConfig.from_pretrained(golden.FOLDER)) is dare_bench.model_adapters.llada.LLaDAConfig
+    register_auto(LLaDAModelLM)
+    assert type(AutoConfig.from_pretrained(golden.FOLDER)) is LLaDAConfig
     network = AutoModelForCausalLM.from_pretrained(golden.FOLDER)
+    assert type(network) is pretrained(LLaDAModelLM) and isinstance(network, LLaDAModelLM)
     network.save_pretrained(tmp_path)
     again = AutoModelForCausalLM.from_pretrained(tmp_path)
     ids = torch.tensor([[1, 2, 3]])
@@ -77,9 +80,25 @@ def test_auto_classes_and_save_pretrained(tmp_path):
         assert torch.equal(network(ids).logits, again(ids).logits)
 
 
+def test_an_opened_network_becomes_a_pretrained_model_where_it_is():
+    """The same object with the same weights, hooks and mode; a plain module until somebody asks for it."""
+    model, calls = load(golden.FOLDER), []
+    plain = model.loaded.network
+    assert not isinstance(plain, PreTrainedModel) and plain.arch is not None
+    weights, ids = list(plain.parameters()), torch.tensor([[1, 2, 3]])
+    plain.register_forward_hook(lambda *args: calls.append(1))
+    with torch.no_grad():
+        logits = plain(ids).logits
+        network = model.network
+        assert network is plain and isinstance(network, PreTrainedModel) and not network.training
+        assert all(a is b for a, b in zip(network.parameters(), weights, strict=True))
+        assert torch.equal(network(ids).logits, logits) and len(calls) == 2
+    assert model.network is network and network.get_input_embeddings() is network.at(network.arch.names.embed)
+
+
 def test_peft_wraps_it_and_off_equals_base():
     peft = need_package("peft")
-    network = AutoModelForCausalLM.from_pretrained(golden.FOLDER)
+    network = load(golden.FOLDER).network
     ids = torch.tensor([[1, 2, 3, 4]])
     with torch.no_grad():
         base = network(ids).logits
@@ -99,7 +118,7 @@ def test_peft_wraps_it_and_off_equals_base():
 def test_gradient_checkpointing_changes_no_gradient():
     grads = []
     for on in (False, True):
-        network = AutoModelForCausalLM.from_pretrained(golden.FOLDER).train()
+        network = load(golden.FOLDER).network.train()
         if on:
             network.gradient_checkpointing_enable()
         network(torch.tensor([[1, 2, 3, 4]]), targets=torch.tensor([1, 2, 3, 4])).nll.mean().backward()

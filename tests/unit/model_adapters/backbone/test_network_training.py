@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dare_bench.model_adapters.backbone import network as backbone
+from dare_bench.model_adapters.backbone.pretrained import pretrained
 from dare_bench.model_adapters.llada import LLaDAConfig, LLaDAModelLM
 
 V, ROWS = 97, 9
@@ -22,7 +23,7 @@ close = {"atol": 1e-5, "rtol": 1e-5}
 def network(**fields):
     torch.manual_seed(0)
     sizes = {"d_model": 16, "n_heads": 2, "n_layers": 3, "mlp_hidden_size": 24, "vocab_size": V, "init_std": 0.3}
-    return LLaDAModelLM(LLaDAConfig(**sizes, **fields)).train()
+    return pretrained(LLaDAModelLM)(LLaDAConfig(**sizes, **fields)).train()
 
 
 def through_logits(model):

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from dare_bench.errors import CheckpointError
 from dare_bench.reading import json_object, open_regular, read_json
 
+ADAPTER = "adapter_config.json"
+"""The file of an adapter folder that describes it, as peft names it."""
 MAX_HEADER = 100_000_000
 """Maximum length of a safetensors header, as in the format's own reader."""
 BITS = {

@@ -43,6 +43,9 @@ class RunSpec(BaseModel):
     )
     device: str | None = Field(None, description="cpu, cuda, cuda:1, ...")
     dtype: str | None = Field(None, description="float32, bfloat16, ...")
+    attention: str | None = Field(
+        None, description="How attention is computed: auto, sdpa, padded, flex or varlen (docs/attention.md)."
+    )
     harness: str = Field("lm-eval", description="Evaluation harness: lm-eval or opencompass.")
     tasks: tuple[str, ...] = Field(
         description="Names, groups, globs or suites (dare, dare-smoke), separated by commas."

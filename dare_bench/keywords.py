@@ -22,6 +22,7 @@ class RunKeywords(TypedDict, total=False):
     engine_args: Mapping[str, Any]
     device: str | None
     dtype: str | None
+    attention: str | None
     harness: str
     tasks: str | Sequence[str]
     num_fewshot: int | None
@@ -206,6 +207,12 @@ class DecodingKeywords(TypedDict, total=False):
     split_token_id: int | None
     small_block_size: int | None
     block_size: int | None
+    max_denoising_steps: int | None
+    entropy_bound: float | None
+    t_min: float | None
+    t_max: float | None
+    stability_threshold: int | None
+    canvas_length: int | None
 
 
 class LikelihoodKeywords(TypedDict, total=False):

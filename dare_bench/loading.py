@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dare_bench.checkpoint_files import read_config
+from dare_bench.checkpoint_files import ADAPTER, read_config
 from dare_bench.errors import CheckpointError, UsageError, suggestion, unknown
 from dare_bench.reading import existing, read_json
 from dare_bench.registry import Registration, registry
@@ -18,7 +18,6 @@ FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
 """Files fetched from a hub: weights, configuration, tokenizer; never Python code or pickles."""
 COPIES = ["consolidated*", "original/*", "onnx/*"]
 """The same weights in other formats, which some repositories (of Llama and Mistral) have beside them."""
-ADAPTER = "adapter_config.json"
 _LM_EVAL = ("hf", "hf-auto", "huggingface", "vllm", "sglang")
 """Values of lm-eval's ``--model``."""
 
@@ -149,10 +148,15 @@ def _check_engine(engine: str, url: str | None, args: Mapping[str, Any] | None, 
         )
     if engine == "native" and args:
         raise UsageError(f"--engine-args {', '.join(args)}: engine native has none; give --engine too, or --model-args")
-    refused = [name for name in ("adapter", "family") if engine != "native" and given[name] is not None]
-    if refused:
-        remedy = "merge it into a checkpoint first" if refused[0] == "adapter" else "leave it out"
-        raise UsageError(f"{refused[0]}={given[refused[0]]!r}: engine {engine} takes a whole checkpoint; {remedy}")
+    whole = "takes a whole checkpoint"
+    refused = {
+        "adapter": f"{whole}; merge it into a checkpoint first",
+        "family": f"{whole}; leave it out",
+        "attention": "has its own attention; leave it out",
+    }
+    for name, reason in refused.items():
+        if engine != "native" and given[name] is not None:
+            raise UsageError(f"{name}={given[name]!r}: engine {engine} {reason}")
 
 
 def _on_server(name: str, engine: str, url: str, args: Mapping[str, Any]) -> Model:
@@ -203,6 +207,7 @@ def load(
     adapter: str | Path | None = None,
     device: str | None = None,
     dtype: Any = None,
+    attention: str | None = None,
     family: str | None = None,
     mask_id: int | None = None,
     eos_id: int | list[int] | None = None,
@@ -219,6 +224,8 @@ def load(
         adapter: the folder or hub id of a LoRA adapter for this checkpoint, in safetensors; it is not merged.
         device: ``cpu``, ``cuda``, ...; CUDA where there is one when not given.
         dtype: ``float32``, ``bfloat16``, ...; float32 on CPU, the checkpoint's own on a GPU when not given.
+        attention: ``auto``, ``sdpa``, ``padded``, ``flex`` or ``varlen``: how a diffusion model computes attention
+            (docs/attention.md), which changes speed and rounding alone; ``auto`` when not given.
         family: overrides what config.json says.
         mask_id, eos_id, eot_id: override what config and tokenizer say.
         engine: ``native``, ``lmdeploy``, ``sglang`` or ``openai`` (docs/engines.md).
@@ -230,13 +237,13 @@ def load(
 
     Raises:
         CheckpointError: missing, incomplete, of an unknown family, wrong vocabulary; an adapter of another base.
-        UsageError: unknown device, dtype, family or engine, or a setting that the engine does not have.
+        UsageError: unknown device, dtype, attention, family or engine, or a setting that the engine does not have.
         EngineError: a server that cannot be reached, or that serves something else.
     """
     from dare_bench.fingerprint import file_states
     from dare_bench.model import Model
 
-    given = {"adapter": adapter, "device": device, "dtype": dtype, "family": family}
+    given = {"adapter": adapter, "device": device, "dtype": dtype, "attention": attention, "family": family}
     given |= {"mask_id": mask_id, "eos_id": eos_id, "eot_id": eot_id}
     _check_engine(engine, engine_url, engine_args, given)
     if is_remote(engine):
@@ -247,6 +254,7 @@ def load(
     base, adapter_name = base_and_adapter(checkpoint, adapter)
     path, folder = locate(base), None if adapter_name is None else locate(adapter_name)
     options = {"device": device, "dtype": dtype, "mask_id": mask_id, "eos_id": eos_id, "eot_id": eot_id}
+    options |= {} if attention is None else {"attention": attention}
     settings = {name: value for name, value in {"family": family, **options}.items() if value is not None}
     if dtype is not None:
         settings["dtype"] = str(dtype).removeprefix("torch.")

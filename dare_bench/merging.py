@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from dare_bench.checkpoint_files import read_config
+from dare_bench.checkpoint_files import ADAPTER, read_config
 from dare_bench.errors import UsageError
-from dare_bench.loading import ADAPTER, base_and_adapter, load, locate
+from dare_bench.loading import base_and_adapter, load, locate
 from dare_bench.runs.lineage import FILE as LINEAGE
 
 

@@ -75,6 +75,6 @@ def several(programs: Sequence[Program]) -> str:
 
 
 def from_running(parts: Mapping[str, str]) -> str:
-    """How the running code differs from the recorded ``parts``; device, dtype and threads are not compared."""
+    """How the running code differs from the recorded ``parts``; device, threads, attention, dtype are not compared."""
     now = code()
     return differences({name: parts[name] for name in now if name in parts}, now)

@@ -99,6 +99,7 @@ class RecipeRun(_Strict):
     fewshot_as_multiturn: bool | None = None
     system_instruction: str | None = None
     dtype: str | None = None
+    engine: str | None = Field(default=None, description="--engine; null: dare-bench computes the answers itself")
     repeats: int = Field(default=1, ge=1)
     decoding: dict[str, Any] = Field(default_factory=dict)
     likelihood: dict[str, Any] = Field(default_factory=dict)

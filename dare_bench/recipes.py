@@ -46,7 +46,7 @@ class Recipe:
         if run is None:
             raise UsageError(f"recipe {self.name} cannot be run: {self.entry.doubts[0]}")
         required = {"harness", "tasks", "apply_chat_template", "repeats", "decoding", "likelihood"}
-        optional = {"num_fewshot", "fewshot_as_multiturn", "system_instruction", "dtype"}
+        optional = {"num_fewshot", "fewshot_as_multiturn", "system_instruction", "dtype", "engine"}
         return {
             "model": self.file.model,
             "family": self.file.family,
@@ -129,6 +129,8 @@ def deviations(recipe: Recipe, spec: RunSpec) -> list[str]:
     for name in ("num_fewshot", "system_instruction"):
         if (value := getattr(spec, name)) is not None:
             actual[name] = value
+    if spec.engine != "native":
+        actual["engine"] = spec.engine
     if spec.apply_chat_template and not spec.fewshot_as_multiturn:
         actual["fewshot_as_multiturn"] = False
     sentences = list(_differences("", expected, actual))

@@ -83,6 +83,8 @@ class Request:
     repeat: int = 0
     want_greedy: bool = False
     """Score requests: is ``is_greedy`` needed? It costs a diffusion model one forward pass for each target token."""
+    want_value: bool = True
+    """Score requests: is ``value`` needed? Without it the answer may have NaN there."""
     rolling: bool = False
     """Score requests: the target is a text without a prompt, of any length. Every token is scored given the tokens
     before it in its window; the windows are as long as the context (lm-eval's ``loglikelihood_rolling``)."""
@@ -137,7 +139,8 @@ class Generation:
 
 @dataclass(slots=True)
 class Likelihood:
-    """log p(target | context) as estimated. ``stderr`` is the Monte Carlo standard error (0 for exact), in nats."""
+    """log p(target | context) as estimated. ``stderr`` is the Monte Carlo standard error (0 for exact), in nats.
+    ``is_greedy``: does greedy decoding give the target? None: it was not asked for."""
 
     value: float
     stderr: float
@@ -226,7 +229,7 @@ class ModelSpec:
 
     family: str
     mask_id: int | None
-    """The token that a diffusion model replaces; None for an autoregressive model, which has none."""
+    """The token that a diffusion model replaces; None for a model that has none."""
     eos_ids: tuple[int, ...]
     eot_id: int | None
     pad_id: int | None
@@ -243,6 +246,8 @@ class ModelSpec:
     noise: Literal["absorbing", "uniform"] = "absorbing"
     dtype: str = "float32"
     device: str = "cpu"
+    attention_backend: str | None = None
+    """How our own networks compute attention (docs/attention.md); None: another engine or library does."""
     parameters: int = 0
     heads: int = 0
     kv_heads: int = 0
@@ -255,10 +260,16 @@ class ModelSpec:
 
     @property
     def mask(self) -> int:
-        """``mask_id`` where the caller needs one; raises TypeError for an autoregressive model."""
+        """``mask_id`` where the caller needs one; raises TypeError for a model without one."""
         if self.mask_id is None:
-            raise TypeError(f"{self.family}: an autoregressive model has no mask id")
+            raise TypeError(f"{self.family}: this model has no mask id")
         return self.mask_id
+
+    @property
+    def open_id(self) -> int:
+        """What an open position of a canvas holds: the mask, or, where noise is uniform, an id beyond the vocabulary,
+        for which the network is shown a random token."""
+        return self.vocab_size if self.noise == "uniform" else self.mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +281,8 @@ class Capabilities:
     """Do events have the ``logprob`` of the distribution that drew the token?"""
     predictions: bool = False
     """Does the decoding field ``predictions`` record the response that each forward predicts?"""
+    margin: bool = False
+    """Does the decoding field ``margin`` record how close the closest decision was?"""
     canvas: bool = False
     """May a request start from a given canvas?"""
     end_turn: bool = False

@@ -182,7 +182,7 @@ def read_entries(roots: Iterable[str | Path], problem: Callable[[str], None]) ->
 
 def _entry(run: Run) -> BoardEntry:
     block, scores = run.block, run.scores()
-    environment = block.environment if block else None
+    environment = block.environment if block and not block.model.on_server else None
     machine = (environment.gpu or environment.cpu or "") if environment else ""
     entry = BoardEntry(
         path=run.path,

@@ -67,8 +67,11 @@ def anchor(doc_id: int | str) -> str:
     return f"doc-{slug(str(doc_id))}"
 
 
-def render_document(document: Document, score: Score | None, opened: bool = False) -> RenderedDocument:
-    """A document as it stands on its page; ``score`` has the metric and filter of the task's headline."""
+def render_document(
+    document: Document, score: Score | None, choice_value: str, opened: bool = False
+) -> RenderedDocument:
+    """A document as it stands on its page; ``score`` has the metric and filter of the task's headline, ``choice_value``
+    says what is logged of a scored continuation."""
     view = document_view(document)
     verdict = next((v for v in view.verdicts if score and v.filter == score.filter), view.verdicts[0])
     name = score.metric if score and score.metric in verdict.metrics else next(iter(verdict.metrics), None)
@@ -82,6 +85,7 @@ def render_document(document: Document, score: Score | None, opened: bool = Fals
         .get_template("sample_document.html.j2")
         .render(
             view=view,
+            choice_value=choice_value,
             anchor=place,
             opened=opened,
             kind={True: "right", False: "wrong", None: "part"}[right] + (" unread" if unread else ""),

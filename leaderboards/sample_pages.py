@@ -156,7 +156,7 @@ def _spooled(run: Run, task: str, score: Score | None, spool: BinaryIO) -> tuple
     pages: list[SamplePage] = []
     overview = _Overview()
     for at, document in enumerate(run.documents(task)):
-        rendered = render_document(document, score, opened=at == 0)
+        rendered = render_document(document, score, run.choice_value, opened=at == 0)
         text = rendered.html.encode("utf-8", "replace")
         doc_id = one_line(str(document.doc_id), 24)
         if not pages or pages[-1].documents >= PAGE_SIZE or pages[-1].size + len(text) > PAGE_BYTES:

@@ -25,6 +25,8 @@ FAMILIES: tuple[tuple[str, str, list[list[str]]], ...] = (
 """Name, target, and the (model_type, architecture) of published configs; those of LLaDA2.1 and 2.2 equal that of
 LLaDA2.0, so "llada2.1" and "llada2.2" are opened only by name."""
 
+GEMMA = "DiffusionGemmaForBlockDiffusion"
+
 CAUSAL_ENDINGS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """Ends of the names of transformers' own causal language models; which of them it has, the family's opener checks."""
 
@@ -54,6 +56,8 @@ def register(registry: Registry) -> None:
     """Families by (model_type, architecture), strategies, engines and bundled checkpoints by name. Imports no torch."""
     for name, target, matches in FAMILIES:
         registry.add("family", name, f"dare_bench.model_adapters.{target}", origin=__name__, matches=matches)
+    target, matches = "dare_bench.model_adapters.diffusion_gemma:FAMILY", [["diffusion_gemma", GEMMA]]
+    registry.add("family", "diffusion_gemma", target, origin=__name__, matches=matches, trains=False)
     causal = "dare_bench.model_adapters.causal:FAMILY"
     registry.add("family", "causal", causal, origin=__name__, matches=[], endings=CAUSAL_ENDINGS, trains=False)
     for target in STRATEGIES:

@@ -19,6 +19,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors.torch import load_file, save_file
 
+from dare_bench.checkpoint_files import ADAPTER
 from dare_bench.config import one_line as settings_line
 from dare_bench.errors import CheckpointError, UsageError
 from dare_bench.model_adapters.checkpoint import compare, read_object, shapes_of
@@ -27,7 +28,7 @@ from dare_bench.model_adapters.targets import choose
 from dare_bench.model_adapters.weights import check_finite, holds
 from dare_bench.protocols import AdapterSettings
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+WEIGHTS = "adapter_model.safetensors"
 NAME = "default"
 """peft's default name of a single adapter."""
 
@@ -72,7 +73,7 @@ def open_adapter(network: Any, folder: Path) -> Any:
         CheckpointError: not a LoRA adapter in safetensors, damaged, or trained for another network.
         UsageError: peft is not installed.
     """
-    _check_settings(folder, read_object(folder / CONFIG))
+    _check_settings(folder, read_object(folder / ADAPTER))
     weight_file(folder)
     try:
         with _building(0):
@@ -123,14 +124,14 @@ def _check_settings(folder: Path, raw: Mapping[str, Any]) -> None:
     try:
         targets = _Settings.model_validate(raw).target_modules
     except ValidationError as error:
-        raise CheckpointError(f"{folder / CONFIG}: {settings_line(error, 'an adapter')}") from error
+        raise CheckpointError(f"{folder / ADAPTER}: {settings_line(error, 'an adapter')}") from error
     plain = _peft().LoraConfig().to_dict()
     for name, value in raw.items():
         if name not in _Settings.model_fields.keys() | _ABOUT and value and value != plain.get(name):
-            raise CheckpointError(f"{folder / CONFIG}: {name}={one_line(value)} is not supported; it must be null")
+            raise CheckpointError(f"{folder / ADAPTER}: {name}={one_line(value)} is not supported; it must be null")
     if isinstance(targets, str) and (re.search(r"\)[*+?{]", targets) or len(re.findall(r"(?<!\\d)[*+{]", targets)) > 4):
         raise CheckpointError(
-            f"{folder / CONFIG}: target_modules={one_line(targets)} repeats more than names need, so that matching it "
+            f"{folder / ADAPTER}: target_modules={one_line(targets)} repeats more than names need, so that matching it "
             "could take forever; give a list of names"
         )
 
@@ -167,8 +168,9 @@ def holds_adapter(network: Any, base: Path, folder: Path, dtype: torch.dtype) ->
     own, known = _state(network), load_file(str(weight_file(folder)))
     if own.keys() != known.keys() or not all(torch.equal(known[n].to(own[n]), own[n]) for n in own):
         return False
-    whole = network.get_base_model().state_dict()
-    return holds({n.replace(".base_layer", ""): w for n, w in whole.items() if "lora_" not in n}, base, dtype)
+    model = network.get_base_model()
+    whole = {n.replace(".base_layer", ""): w for n, w in model.state_dict().items() if "lora_" not in n}
+    return holds(whole, base, dtype, model)
 
 
 def write_adapter(network: Any, folder: Path, state_dict: Mapping[str, Any] | None = None) -> None:
@@ -180,9 +182,9 @@ def write_adapter(network: Any, folder: Path, state_dict: Mapping[str, Any] | No
     config.inference_mode, config.base_model_name_or_path = True, network.get_base_model().name_or_path
     config.save_pretrained(str(folder))
     # peft keeps some lists as sets, whose order differs between processes, and the file is part of the model's hash.
-    plain = read_object(folder / CONFIG)
+    plain = read_object(folder / ADAPTER)
     plain = {key: sorted(value, key=str) if isinstance(value, list) else value for key, value in plain.items()}
-    (folder / CONFIG).write_text(json.dumps(plain, indent=2, sort_keys=True) + "\n")
+    (folder / ADAPTER).write_text(json.dumps(plain, indent=2, sort_keys=True) + "\n")
 
 
 def merge(network: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dare_bench.checkpoint_files import read_header
+from dare_bench.checkpoint_files import ADAPTER, read_header
 from dare_bench.errors import CheckpointError
 from dare_bench.reading import check_folder, read_json
 
@@ -25,7 +25,12 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def check_files(path: Path) -> None:
-    """Raise CheckpointError for files that would block transformers or exhaust memory (it opens files itself)."""
+    """Raise CheckpointError for files that would block transformers or exhaust memory (it opens files itself), and for
+    an adapter in the folder, which transformers would apply and a recorded checkpoint would not name."""
+    if (path / ADAPTER).is_file():
+        raise CheckpointError(
+            f"{path}: both a checkpoint and an adapter ({ADAPTER}); move the adapter to another folder"
+        )
     for folder in (path, path / CHAT_TEMPLATES):
         if folder.is_dir():
             check_folder(folder, CheckpointError, texts=TEXTS)
@@ -88,11 +93,6 @@ def _indexed(path: Path, weight_map: dict[str, str]) -> dict[str, tuple[int, ...
         reason = "the shard has it, the index does not" if first in stored else "the index says so, the shard has none"
         raise CheckpointError(f"{path}: weight {name!r} in {shard}: {reason}; fetch the index and its shards again")
     return {name: shape for shard in shards for name, shape in shapes[shard].items()}
-
-
-def check_weights(path: Path, expected: dict[str, tuple[int, ...]]) -> None:
-    """Raise CheckpointError unless a folder has exactly the expected tensors, by name and shape."""
-    compare(path, weights_of(path), expected, "the family", "config.json")
 
 
 def compare(

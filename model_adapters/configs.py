@@ -85,17 +85,15 @@ def refuse(config: Any, name: str, supported: Mapping[str, tuple[Any, ...]]) -> 
             )
 
 
-def _check_routing(name: str, moe: MoE) -> None:
-    """Raise CheckpointError where a router cannot choose ``num_experts_per_tok`` of ``num_experts`` experts, of which
-    only those in the best ``topk_group`` of ``n_group`` groups may be chosen."""
+def check_moe(name: str, moe: MoE, top_k: str = "num_experts_per_tok") -> None:
+    """Raise CheckpointError where a router cannot choose as many experts as the field ``top_k`` says of ``num_experts``
+    experts, of which only those in the best ``topk_group`` of ``n_group`` groups may be chosen."""
     if moe.experts % moe.groups:
         raise CheckpointError(f"{name} config has n_group={moe.groups}; it must divide num_experts={moe.experts}")
     if moe.top_groups > moe.groups:
         raise CheckpointError(f"{name} config has topk_group={moe.top_groups}; it must be at most n_group={moe.groups}")
     if moe.top_k > moe.experts:
-        raise CheckpointError(
-            f"{name} config has num_experts_per_tok={moe.top_k}; it must be at most num_experts={moe.experts}"
-        )
+        raise CheckpointError(f"{name} config has {top_k}={moe.top_k}; it must be at most num_experts={moe.experts}")
     if moe.pool and not moe.top_k <= moe.pool <= moe.experts:
         raise CheckpointError(
             f"{name} config has expert_capacity={moe.pool}; it must be at least num_experts_per_tok={moe.top_k} and "
@@ -136,7 +134,7 @@ def arch_from(
     """
     refuse(config, name, supported)
     if moe is not None and any(moe.layers):
-        _check_routing(name, moe)
+        check_moe(name, moe)
     channels, share = head_dim(config, name), getattr(config, "partial_rotary_factor", None)
     rotated = channels if share is None else int(channels * share)
     if rotated % 2 or rotated < 2:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -96,6 +96,8 @@ class Family(ABC):
     has_cfg_likelihood: bool = False
     predicts: Literal["same", "next"] = "same"
     """Does the state at a position predict its own token or the next one?"""
+    noise: Literal["absorbing", "uniform"] = "absorbing"
+    """Are unknown tokens masks, or random tokens?"""
 
     def network_of(self, raw: dict[str, Any]) -> type[DiffusionNetwork]:
         """The network class of a config.json; a family with several published classes chooses here."""
@@ -141,6 +143,10 @@ class Family(ABC):
             pad=pad,
             edit=tuple(token for name in EDIT_IDS if (token := getattr(config, name, None)) is not None),
         )
+
+    def check_prompt(self, tokens: Sequence[int], config: Any) -> None:
+        """Raise PromptError for token ids that the network cannot read."""
+        return
 
     def defaults(self, spec: ModelSpec) -> dict[str, Any]:
         """Decoding values that the checkpoint determines (its block length)."""
@@ -238,7 +244,6 @@ class Family(ABC):
 
     def with_ids(self, spec: ModelSpec, decoding: Decoding) -> ModelSpec:
         """The spec with the special ids of one call."""
-        assert decoding.mask_id is not None
         return replace(spec, mask_id=decoding.mask_id, eos_ids=decoding.eos_id or (), eot_id=decoding.eot_id)
 
 

@@ -36,6 +36,7 @@ class NativeModel(OpenedNetwork):
         trajectory=True,
         logprobs=True,
         predictions=True,
+        margin=True,
         canvas=True,
         end_turn=True,
         likelihood=True,
@@ -54,6 +55,8 @@ class NativeModel(OpenedNetwork):
     ) -> None:
         super().__init__(network, tokenizer, spec, path, adapter)
         self.family = family
+        if spec.noise == "uniform":
+            self.capabilities = replace(self.capabilities, predictions=False, canvas=False, end_turn=False)
         self._samplers: dict[str, tuple[ModelSpec, Sampler]] = {}
 
     @property
@@ -65,7 +68,9 @@ class NativeModel(OpenedNetwork):
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt; raises PromptError."""
-        return encode_prompt(prompt, self.tokenizer, self.spec, self.family.chat_template, self.path)
+        tokens = encode_prompt(prompt, self.tokenizer, self.spec, self.family.chat_template, self.path)
+        self.family.check_prompt(tokens, self.network.config)
+        return tokens
 
     def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
         """All resolved decoding values; raises DecodingError."""
@@ -92,8 +97,10 @@ class NativeModel(OpenedNetwork):
         law, settings = self.family.likelihood_law(self.spec), self.resolve_likelihood(request.decoding)
         n = len(self.encode(request.target if isinstance(request.target, str) else list(request.target or ())))
         context = len(self.encode(request.prompt)) if law.reads_context else 0
-        passes = law.passes(context, max(n, 1), settings)
-        if request.want_greedy:
+        passes = law.passes(context, max(n, 1), settings) if request.want_value else 0
+        if request.want_greedy and law.causal:
+            passes += 1
+        elif request.want_greedy:
             spec = replace(self.spec, block_length=settings.get("block_length"))
             passes += self.family.greedy_sampler(max(n, 1), spec).most_forwards(context)
         return passes * (2 if law.guidance(settings) > 0 else 1)
@@ -115,7 +122,7 @@ class NativeModel(OpenedNetwork):
             prompt,
             sampler,
             request.seed,
-            spec.mask,
+            spec.open_id,
             tag=request,
             tokenizer=self.tokenizer,
             generator=torch.Generator().manual_seed(request.seed) if sampler.reference.replay else None,
@@ -223,6 +230,10 @@ class NativeModel(OpenedNetwork):
             raise DecodingError(f"block_length={one_line(block_length)} must be a whole number of at least 1")
         tokens = logits_tokens(ids, self.encode, self.spec)
         plan = Plan((len(tokens),), grid)
+        if self.spec.noise == "uniform":
+            if block_length is not None:
+                raise DecodingError(f"block_length={block_length}: {self.family.name} has no attention on a grid")
+            plan = Plan((len(tokens),), clean=(0,))  # all of them are a canvas, without a prompt
         packed = torch.tensor(tokens, dtype=torch.long, device=self.device)
         logits = self.network(packed, plan=plan).logits.float().cpu()
         if self.spec.predicts == "next":

@@ -12,13 +12,15 @@ from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, UsageError
 from dare_bench.model_adapters.adapters import open_adapter
 from dare_bench.model_adapters.backbone import Arch
+from dare_bench.model_adapters.backbone.attention import Attention, pick_attention
+from dare_bench.model_adapters.backbone.host_memory import keep_freed_memory
 from dare_bench.model_adapters.backbone.moe import published_shapes
 from dare_bench.model_adapters.backbone.network import shapes_of
 from dare_bench.model_adapters.checkpoint import check_files, compare, read_object, weights_of
 from dare_bench.model_adapters.encoding import as_id, one_line, open_tokenizer
 from dare_bench.model_adapters.native import NativeModel
 from dare_bench.model_adapters.qwen_tokenizer import name_mask
-from dare_bench.model_adapters.weights import from_folder
+from dare_bench.model_adapters.weights import from_folder, is_unused
 from dare_bench.types import ModelSpec
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ def open_native(
     eos_id: int | tuple[int, ...] | list[int] | None = None,
     eot_id: int | None = None,
     adapter: Path | None = None,
+    attention: Any = None,
     weights: bool = True,
 ) -> NativeModel:
     """Open ``path`` with a family's network, and optionally an adapter. Without ``weights`` the network has shapes
@@ -74,9 +77,11 @@ def open_native(
 
     Raises:
         CheckpointError: an incomplete folder, or one of another family.
-        UsageError: unknown device or dtype, or a special id that is not a whole number.
+        UsageError: unknown device, dtype or attention backend, or a special id that is not a whole number.
     """
     mask_id = None if mask_id is None else given_id("mask_id", mask_id)
+    if mask_id is not None and family.noise == "uniform":
+        raise UsageError(f"mask_id={mask_id}: {family.name} has no mask token; leave it out")
     eot_id = None if eot_id is None else given_id("eot_id", eot_id)
     given_eos = given_eos_ids(eos_id)
     raw = read_config(path)
@@ -84,7 +89,8 @@ def open_native(
         config, arch = family.arch_of(raw)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    network, shapes = family.network_of(raw), weights_of(path)
+    network = family.network_of(raw)
+    shapes = {name: shape for name, shape in weights_of(path).items() if not is_unused(network, name)}
     check_files(path)
     _check_counts(path, arch, len(shapes))
     try:
@@ -95,17 +101,21 @@ def open_native(
     compare(path, shapes, published_shapes(empty.state_dict()), "the family", "config.json")
     torch_device = pick_device(device)
     torch_dtype = pick_dtype(dtype, torch_device, raw)
+    backend = _backend(attention, arch, torch_device, torch_dtype)
     tokenizer = open_tokenizer(path, arch.vocab)
     if tokenizer is not None and not getattr(tokenizer, "chat_template", None):
         tokenizer.chat_template = family.chat_template  # the harnesses read it from the tokenizer
     empty.name_or_path = str(path)
+    if torch_device.type == "cpu":
+        keep_freed_memory()
     if weights:
         from_folder(empty, path, torch_dtype, torch_device)
+    empty.attention = backend
     loaded = (empty if adapter is None else open_adapter(empty, adapter)).eval()
     ids = family.special_ids(config, tokenizer, read_object(path / "generation_config.json"))
     spec = ModelSpec(
         family=family.name,
-        mask_id=mask_id if mask_id is not None else _mask_id(ids, path),
+        mask_id=None if family.noise == "uniform" else mask_id if mask_id is not None else _mask_id(ids, path),
         eos_ids=ids.eos if eos_id is None else given_eos,
         eot_id=eot_id if eot_id is not None else ids.eot,
         pad_id=ids.pad,
@@ -116,17 +126,31 @@ def open_native(
         attention="bidirectional" if arch.block_length is None else "block-causal",
         block_length=arch.block_length,
         predicts=family.predicts,
+        noise=family.noise,
         dtype=str(torch_dtype).removeprefix("torch."),
         device=str(torch_device),
+        attention_backend=backend.name,
         parameters=sum(p.numel() for p in loaded.parameters()),
         heads=arch.heads,
         kv_heads=arch.kv_heads,
         sft=family.sft,
     )
     check_ids(spec, path)
-    if tokenizer is not None:
+    if tokenizer is not None and spec.mask_id is not None:
         name_mask(tokenizer, spec.mask_id)
     return NativeModel(family, loaded, tokenizer, spec, path, adapter)
+
+
+def _backend(name: str | None, arch: Arch, device: torch.device, dtype: torch.dtype) -> Attention:
+    """The attention backend of that name; raises UsageError."""
+    if arch.by_layer and name in ("flex", "varlen"):
+        raise UsageError(
+            f"attention={name!r} computes no network whose layers differ (sliding windows); use padded or sdpa, or "
+            "leave it out"
+        )
+    if arch.by_layer and name in (None, "auto"):
+        name = "sdpa" if device.type == "cpu" else "padded"
+    return pick_attention("auto" if name is None else name, device, dtype, arch.head_dim)
 
 
 def given_eos_ids(eos_id: int | tuple[int, ...] | list[int] | None) -> tuple[int, ...]:
@@ -166,7 +190,7 @@ def check_ids(spec: ModelSpec, path: Path) -> None:
 def _check_counts(path: Path, arch: Arch, tensors: int) -> None:
     """Raise CheckpointError if a config has more layers or experts than there are weights: building such a network,
     even without weights, could take forever."""
-    experts = sum(arch.moe.layers) * arch.moe.experts if arch.moe is not None else 0
+    experts = sum(arch.moe.layers) * arch.moe.experts if arch.moe is not None and not arch.moe.stacked else 0
     if max(arch.layers, experts) > tensors:
         raise CheckpointError(
             f"{path}: config.json describes {arch.layers} layers and {experts} experts in all, but the files hold "

@@ -57,7 +57,7 @@ class OpenedNetwork:
             return False
         if self._adapter is not None:
             return holds_adapter(self.network, self.path, self._adapter, dtype)
-        return holds(self.published_weights(), self.path, dtype)
+        return holds(self.published_weights(), self.path, dtype, self.network)
 
     def published_weights(self) -> Mapping[str, torch.Tensor]:
         """The network's weights under their names in the folder's files."""

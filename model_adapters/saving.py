@@ -11,10 +11,12 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from dare_bench.checkpoint_files import ADAPTER
 from dare_bench.errors import SaveError
-from dare_bench.model_adapters.adapters import CONFIG, is_adapted, write_adapter
+from dare_bench.model_adapters.adapters import is_adapted, write_adapter
 from dare_bench.model_adapters.checkpoint import INDEX
 from dare_bench.model_adapters.quiet import quiet_transformers
+from dare_bench.model_adapters.weights import unused
 from dare_bench.reading import read_json
 
 COMPANIONS = ("*.json", "*.jinja", "*.txt", "*.model", "*.py", "LICENSE*")
@@ -66,7 +68,7 @@ def _check_kind(target: Path, adapted: bool) -> None:
     """Raise SaveError for a folder that would hold both a checkpoint and an adapter, which could be confused."""
     if adapted and (target / "config.json").exists():
         raise SaveError(f"{target} holds a whole checkpoint, an adapter is to be saved; choose another folder")
-    if not adapted and (target / CONFIG).exists():
+    if not adapted and (target / ADAPTER).exists():
         raise SaveError(f"{target} holds an adapter, a whole checkpoint is to be saved; choose another folder")
 
 
@@ -86,6 +88,8 @@ def _put(beside: Path, target: Path) -> None:
 
 def _write(network: Any, source: Path, folder: Path, state_dict: Mapping[str, Any] | None) -> None:
     given = {} if state_dict is None else {"state_dict": dict(state_dict)}  # transformers empties it
+    if kept := unused(network, source):
+        given = {"state_dict": {**(given.get("state_dict") or network.state_dict()), **kept}}
     with quiet_transformers():
         network.save_pretrained(str(folder), **given)
     for pattern in COMPANIONS:

@@ -35,6 +35,11 @@ def start_of(request: Request, prompt: int, spec: ModelSpec, sampler: Sampler) -
             raise DecodingError(f"{name}={value} goes on from a given canvas; give the request a canvas, too")
     if request.canvas is None:
         return Start()
+    if sampler.uniform_noise:
+        raise DecodingError(
+            "a given canvas: this model's forwards are conditioned on what the one before predicted, which a canvas "
+            "does not hold; leave out canvas"
+        )
     given = encode_canvas(request.canvas, spec)
     if len(given) > (most := sampler.canvas_length(prompt) - prompt):
         raise PromptError(
@@ -60,6 +65,11 @@ def end_of(request: Request, start: Start, sampler: Sampler) -> int | None:
         return None
     if as_id(turn) is None or turn <= start.turn:
         raise DecodingError(f"end_turn={one_line(turn)} must be a whole number above start_turn={start.turn}")
+    if sampler.uniform_noise:
+        raise DecodingError(
+            f"end_turn={turn}: this model's forwards are conditioned on what the one before predicted, which no canvas "
+            "holds; leave out end_turn"
+        )
     if sampler.replays or sampler.strategy.edits:
         reason = (
             "rng='reference', whose random numbers cannot be continued; use rng='ours'"

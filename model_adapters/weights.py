@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,12 @@ from torch import Tensor
 
 from dare_bench.errors import CheckpointError
 from dare_bench.model_adapters.backbone.moe import published, published_shapes
-from dare_bench.model_adapters.checkpoint import check_weights, weight_files
+from dare_bench.model_adapters.checkpoint import compare, weight_files, weights_of
+
+
+def is_unused(network: Any, name: str) -> bool:
+    """Is this weight of a folder one that the network (or its class) does not have by design: a vision tower's?"""
+    return network.unused is not None and re.search(network.unused, name) is not None
 
 
 def from_folder(network: Any, path: Path, dtype: torch.dtype, device: torch.device) -> None:
@@ -37,7 +43,8 @@ def into(network: Any, path: Path) -> None:
     Raises:
         CheckpointError: missing or unknown weights, another shape, NaN.
     """
-    check_weights(path, published_shapes(network.state_dict()))
+    shapes = {name: shape for name, shape in weights_of(path).items() if not is_unused(network, name)}
+    compare(path, shapes, published_shapes(network.state_dict()), "the family", "config.json")
     _fill(network, path)
 
 
@@ -47,7 +54,8 @@ def _fill(network: Any, path: Path) -> None:
     places = published(state)
     with _loading(path):
         for name, weight in stored(path):
-            places[name].copy_(weight)
+            if not is_unused(network, name):
+                places[name].copy_(weight)
     check_finite(state, path)
 
 
@@ -70,10 +78,12 @@ def _loading(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: its weights do not load ({reason})") from error
 
 
-def holds(state: Mapping[str, Tensor], path: Path, dtype: torch.dtype) -> bool:
-    """Are these the weights of a folder, each as it is opened in ``dtype``?"""
+def holds(state: Mapping[str, Tensor], path: Path, dtype: torch.dtype, network: Any) -> bool:
+    """Are these, of this network, the weights of a folder, each as it is opened in ``dtype``?"""
     remaining = published(state)
     for name, read in stored(path):
+        if is_unused(network, name):
+            continue
         weight = remaining.pop(name, None)
         if weight is None or weight.dtype != dtype or not torch.equal(read.to(dtype).to(weight.device), weight):
             return False
@@ -90,3 +100,10 @@ def check_finite(weights: Mapping[str, Tensor], path: Path) -> None:
         if weight.numel() and not all(map(math.isfinite, map(float, weight.aminmax()))):  # many times isfinite's speed
             count = int((~torch.isfinite(weight)).sum())
             raise CheckpointError(f"{path}: {name} holds {count} NaN or infinite values; fetch or train it again")
+
+
+def unused(network: Any, path: Path) -> dict[str, Tensor]:
+    """The weights of a folder that the network does not have by design, which a saved copy keeps."""
+    if network.unused is None:
+        return {}
+    return {name: weight for name, weight in stored(path) if is_unused(network, name)}

@@ -28,7 +28,7 @@ def elements(comparison: RunComparison, docs: int) -> Iterator[Element]:
     if comparison.forced:
         yield Paragraph(f"{FORCED}.")
     yield ReportTable(("", "run", "model", "status", "created"), [
-        (letter(at), name, run.model, run.status, run.created[:16].replace("T", " "))
+        (letter(at), name, run.model, run.status_text, run.created[:16].replace("T", " "))
         for at, (name, run) in enumerate(zip(comparison.names, comparison.runs, strict=True))
     ])  # fmt: skip
     yield ReportTable(
@@ -180,7 +180,14 @@ def record(comparison: RunComparison, docs: int) -> dict[str, Any]:
         "forced": comparison.forced,
         "level": comparison.level,
         "runs": [
-            {"name": letter(at), "run_id": run.run_id, "path": str(run.path), "model": run.model, "status": run.status}
+            {
+                "name": letter(at),
+                "run_id": run.run_id,
+                "path": str(run.path),
+                "model": run.model,
+                "status": run.status,
+                "limited": run.is_limited,
+            }
             for at, run in enumerate(comparison.runs)
         ],
         "comparisons": [_record(comparison, item, docs) for item in comparison.items],

@@ -41,7 +41,7 @@ def elements(runs: Sequence[Run]) -> Iterator[Element]:
         facts = [f"{name} {UNKNOWN}" if value == UNKNOWN else value for name, value in _model_facts(block)]
         yield Paragraph(
             f"{block.model.name} ({', '.join(facts)}) under {block.harness.name}"
-            f" {_version(block)}, {run.status}, {run.created[:16].replace('T', ' ')}"
+            f" {_version(block)}, {run.status_text}, {run.created[:16].replace('T', ' ')}"
         )
         top = run.top_level()
         yield _table(["task"], [(run, score, [score.task]) for score in run.scores() if score.task in top])

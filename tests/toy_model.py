@@ -99,7 +99,7 @@ class ToyModel:
         self.delay, self.fail_on, self.reply = delay, fail_on, reply
         self.tokenizer = ToyTokenizer() if tokenizer else None
         self.spec = ModelSpec("toy", MASK, (EOS,), None, 258, 259, context_limit, parameters=1)
-        self.capabilities = Capabilities(trajectory=True, likelihood=True, row_keyed_randomness=True)
+        self.capabilities = Capabilities(trajectory=True, margin=True, likelihood=True, row_keyed_randomness=True)
         self.answered: list[str] = []
 
     def encode(self, prompt: Prompt) -> list[int]:

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,12 +37,23 @@ class Finding:
     detail: str
 
 
-def doctor(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    roofline: Annotated[bool, typer.Option("--roofline", help="Also time a forward pass against the machine.")] = False,
+    like: Annotated[
+        str, typer.Option(help="With --roofline: shape of the network, a checkpoint of `ls recipes` or how it begins.")
+    ] = "llada-8b",
+    layers: Annotated[int, typer.Option(help="With --roofline: layers of the network.")] = 2,
+    rows: Annotated[int, typer.Option(min=1, help="With --roofline: rows of the forward pass.")] = 1,
+    tokens: Annotated[int, typer.Option(min=1, help="With --roofline: tokens of a row.")] = 556,
+) -> None:
     """Check this installation.
 
-    Checks versions, GPU, extras, plugins, links, caches, sandbox and disk. Exit code 1 if something will not work."""
+    Checks versions, GPU, extras, plugins, links, caches, sandbox and disk. Exit code 1 if something will not work.
+    With --roofline it also measures the rates of a matrix product and of a copy, runs one denoising forward pass
+    with random weights, and prints its share of the speed that these rates allow."""
     results: list[Finding] = []
-    for finding in findings():
+    for finding in chain(findings(), rates(like, layers, rows, tokens) if roofline else ()):
         results.append(finding)
         if not json:
             echo(f"{finding.level:<4}  {finding.name}: {finding.detail}")
@@ -189,3 +201,25 @@ def accelerator() -> Iterator[Finding]:
         yield Finding("gpu", "ok", f"{names} (CUDA {torch.version.cuda})")
     else:
         yield Finding("gpu", "note", f"no GPU that PyTorch can use; {torch.get_num_threads()} CPU threads")
+
+
+def rates(like: str, layers: int, rows: int, tokens: int) -> Iterator[Finding]:
+    """The roofline: in bfloat16 on a GPU, else in float32 with as many threads as PyTorch has."""
+    from dare_bench.costs.roofline import GOAL, Workload, measure, published
+
+    model = published(like, layers)
+    import torch
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    work = Workload(rows, tokens)
+    found = measure(model, work, device, dtype)
+    kind, peaks = str(dtype).removeprefix("torch."), found.peaks
+    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
+    yield Finding("products", "ok", f"{peaks.flop_per_s / 1e9:,.0f} GFLOP/s in {kind} on {device.type}{threads}")
+    yield Finding("copies", "ok", f"{peaks.bytes_per_s / 1e9:,.0f} GB/s, read and written")
+    what = f"{like} with {layers} layers, {rows} x {tokens} tokens, logits at {rows * work.logits}"
+    took = f"{found.seconds * 1e3:,.1f} ms, at least {found.floor * 1e3:,.1f} by {found.limit}"
+    small = "" if model.dimensions.d_model >= 2048 else "; small networks reach less"
+    reached, goal = found.share >= GOAL[device.type], f"the goal is {GOAL[device.type]:.0%}{small}"
+    yield Finding("forward", "ok" if reached else "note", f"{what}: {took}; {found.share:.0%} of the floor, {goal}")

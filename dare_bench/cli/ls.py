@@ -233,8 +233,7 @@ def runs(
 def _run_row(run: Run) -> tuple[str, ...]:
     headlines = ((task, run.headline(task)) for task in run.top_level()[:6])
     scores = "  ".join(f"{task} {score.text} (n={score.n})" if score else task for task, score in headlines)
-    status = f"{run.status}, limited" if any(score.limited for score in run.scores()) else run.status
-    return str(run.path), run.model, status, run.created[:16].replace("T", " "), scores
+    return str(run.path), run.model, run.status_text, run.created[:16].replace("T", " "), scores
 
 
 def _run_record(run: Run) -> dict[str, Any]:

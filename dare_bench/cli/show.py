@@ -49,7 +49,7 @@ def show(
         _print(console, f"EDITED: the samples file of {view.task} was changed after the run wrote it", "bold red")
     if doc is None:
         _print_scores(console, opened)
-    _print_document(console, view)
+    _print_document(console, view, opened.choice_value)
 
 
 def _find(run: Run, task: str | None, doc: str | None) -> Document:
@@ -78,8 +78,7 @@ def _find(run: Run, task: str | None, doc: str | None) -> Document:
 
 
 def _print_scores(console: Console, run: Run) -> None:
-    limited = ", limited" if any(score.limited for score in run.scores()) else ""
-    _print(console, f"{run.model} · {run.run_id} · {run.status}{limited}", "bold")
+    _print(console, f"{run.model} · {run.run_id} · {run.status_text}", "bold")
     if run.is_external:
         _print(console, unknown_text(run).removeprefix(f"{run.run_id} is "), "dim")
     rows = [
@@ -90,10 +89,10 @@ def _print_scores(console: Console, run: Run) -> None:
     console.print()
 
 
-def _print_document(console: Console, view: DocumentView) -> None:
+def _print_document(console: Console, view: DocumentView, choice_value: str) -> None:
     _print(console, f"{view.task} · document {view.doc_id}", "bold reverse")
     if view.kind == "score":
-        _print_choices(console, view)
+        _print_choices(console, view, choice_value)
     else:
         for answer in view.answers:
             _print_answer(console, answer, len(view.answers) > 1)
@@ -160,7 +159,7 @@ def colored(order: Unmasking) -> Text:
     return text
 
 
-def _print_choices(console: Console, view: DocumentView) -> None:
+def _print_choices(console: Console, view: DocumentView, choice_value: str) -> None:
     console.print()
     _print(console, "scored continuations", "bold cyan")
     rows = []
@@ -170,7 +169,7 @@ def _print_choices(console: Console, view: DocumentView) -> None:
         error, draws = answer.record.get("stderr"), answer.record.get("draws")
         estimator = f"{answer.record.get('estimator', '')}" + (f", {draws} draws" if draws else "")
         rows.append((mark, visible(answer.text, 400), value, "—" if error is None else f"{error:.3f}", estimator))
-    names = ("", "continuation", "log-likelihood", "± Monte Carlo", "estimator")
+    names = ("", "continuation", choice_value, "± Monte Carlo", "estimator")
     console.print(plain_table(names, rows))
 
 
@@ -184,6 +183,7 @@ def _record(run: Run, document: Document, view: DocumentView) -> dict[str, Any]:
         "edited": run.edited(view.task),
         "doc_id": view.doc_id,
         "kind": view.kind,
+        **({"value_is": run.choice_value} if view.kind == "score" else {}),
         "target": view.target,
         "answers": [
             {"index": a.index, "repeat": a.repeat, "text": a.text, "value": a.value, "settings": dict(a.settings)}

@@ -47,6 +47,7 @@ def run(command: Any, arguments: Sequence[str]) -> None:
 _WORDING = (
     (r"Input should be", "must be"),
     (r"^Got unexpected extra arguments?(?:\(s\))? \((.*)\)", r"unexpected argument \1"),
+    (r"^No such command ('family'|'families'|'checkpoints')$", r"unknown command \1; dare-bench ls models lists them"),
     (r"^No such command (.*)\. Did you mean (.*)\?$", r"unknown command \1; closest: \2"),
     (r"^No such command", "unknown command"),
     (r"^Missing", "missing"),

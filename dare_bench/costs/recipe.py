@@ -313,7 +313,7 @@ def network_shape(facts: Facts, notes: list[str]) -> NetworkShape:
         notes.append("the vocabulary's size is not known: without the LM head")
     attention = layers * (2 * d * width + 2 * d * narrow)
     moe = facts.experts
-    routed = layers - moe.dense_layers if moe else 0
+    routed = max(0, layers - moe.dense_layers) if moe else 0
     dense = (layers - routed) * 3 * d * (facts.ff or 0)
     always = attention + dense + (routed * (3 * d * moe.shared_ff + d * moe.count) if moe else 0)
     expert = routed * 3 * d * moe.ff if moe else 0

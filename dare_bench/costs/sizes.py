@@ -113,14 +113,14 @@ def size_of(model: str, family: str | None = None) -> CheckpointSize:
     files = sorted(folder.glob("*.safetensors"))
     counts = {name: math.prod(tensor.shape) for file in files for name, tensor in read_header(file).items()}
     config = read_config(folder)
-    share = 1.0
-    active, experts = config.get("num_experts_per_tok"), config.get("num_experts")
-    if isinstance(active, int) and isinstance(experts, int) and experts:
-        share = active / experts
     total = float(sum(counts.values()))
     routed = float(sum(count for name, count in counts.items() if ".experts." in name))
     arch_of = getattr(family_of(folder, family).load(), "arch_of", None)
     dimensions = None if arch_of is None else dimensions_of(arch_of(config)[1])
+    active, experts = config.get("num_experts_per_tok"), config.get("num_experts")
+    if dimensions is not None and dimensions.experts is not None:
+        active, experts = dimensions.experts.active, dimensions.experts.count
+    share = active / experts if isinstance(active, int) and isinstance(experts, int) and experts else 1.0
     dtype = str(config.get("torch_dtype") or config.get("dtype") or "bfloat16")
     two_copies = dimensions is not None and dimensions.block_length is not None
     return CheckpointSize(total, total - routed * (1 - share), two_copies, dimensions=dimensions, dtype=dtype)

@@ -9,14 +9,18 @@ Shape letters: T packed tokens, R rows of a group, L their length, E cached keys
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from dare_bench.diffusion.clean_prefix import attends
 from dare_bench.diffusion.sequence_parallel import SequenceGroup
+
+Made = TypeVar("Made")
 
 
 class Store(Protocol):
@@ -25,8 +29,18 @@ class Store(Protocol):
     keys: list[Tensor]
     values: list[Tensor]
 
+    @property
+    def slots(self) -> int:
+        """S."""
+        ...
+
     def write(self, layer: int, at_n: Tensor, to_n: Tensor, k_TKC: Tensor, v_TKC: Tensor) -> None:
         """Store the keys and values of the packed tokens ``at_n`` in the slots ``to_n``."""
+        ...
+
+    def with_own(self, layer: int, k_TKC: Tensor, v_TKC: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of all slots, followed by those of the pack: each [S + T, K, C]. No slot is copied; they are
+        valid until the next call."""
         ...
 
 
@@ -64,12 +78,43 @@ class Cached:
 class View:
     """A group for attention: the slots ``reads_RE`` (None: nothing cached) and a boolean ``mask`` [R or 1, 1, L, E +
     L], True where a query may attend to a key (None: everywhere). Cached keys come first. ``gathered`` holds the keys
-    and values of a steady plan by layer, [R, E + L, K, C]."""
+    and values of a steady plan by layer, [R, E + L, K, C], with the part of it that is the rows' own."""
 
     group: Group
     reads_RE: Tensor | None
     mask: Tensor | None
-    gathered: dict[str, Tensor] | None = field(default=None, repr=False)
+    gathered: dict[str, tuple[Tensor, Tensor]] | None = field(default=None, repr=False)
+    _repeated: dict[int, Tensor] = field(init=False, repr=False, default_factory=dict)
+
+    def repeated_mask(self, times: int) -> Tensor | None:
+        """The mask for queries that stand there several times, [R or 1, 1, times L, E + L]; computed once for all
+        layers."""
+        if self.mask is None or times == 1:
+            return self.mask
+        if times not in self._repeated:
+            self._repeated[times] = self.mask.repeat(1, 1, times, 1)
+        return self._repeated[times]
+
+
+@dataclass(frozen=True)
+class Filled:
+    """Sizes to which a plan's padded view is filled, so that many plans share a shape: rows, the length of a row, and
+    the cached keys of a row."""
+
+    rows: int
+    length: int
+    cached: int
+
+
+@dataclass(frozen=True, eq=False)
+class PaddedView:
+    """A pack as one group of rows of equal length. ``index_RL`` is the packed index of each token (None: rows are
+    equally long already), where padding repeats the row's first token, and ``place_T`` the place of each packed token
+    among the R L padded ones. Padded queries attend to the row's first token, so that their values are finite."""
+
+    view: View
+    index_RL: Tensor | None
+    place_T: Tensor
 
 
 @dataclass(frozen=True)
@@ -81,6 +126,11 @@ class Plan:
     positions: noisy block b attends to itself and to the clean blocks before it, clean block b to the clean ones up to
     b (block diffusion training, arXiv 2503.09573). ``starts`` are the columns of the rows' first tokens, 0 unless
     given; block-causal rows start on the grid. ``sequence``: the ranks that compute the pack together, without a cache.
+    ``filled``: sizes of the padded view.
+
+    ``clean``: the first so many tokens of each row attend causally, the others, its canvas, to the whole row and to all
+    that it reads, which are the columns before it in their order. With a ``window``, a clean token attends to so many
+    tokens, itself included, and the canvas to the ``window - 1`` before it and to itself (DiffusionGemma).
     """
 
     lengths: tuple[int, ...]
@@ -89,9 +139,11 @@ class Plan:
     starts: tuple[int, ...] | None = None
     cached: Cached | None = field(default=None, compare=False)
     sequence: SequenceGroup | None = field(default=None, compare=False)
+    filled: Filled | None = None
+    clean: tuple[int, ...] | None = None
+    window: int | None = None
     groups: tuple[Group, ...] = field(init=False)
-    _views: dict[torch.device, list[View]] = field(init=False, compare=False, repr=False, default_factory=dict)
-    _blocks: dict[tuple[int, torch.device], Tensor] = field(init=False, compare=False, repr=False, default_factory=dict)
+    _made: dict[tuple[Hashable, ...], Any] = field(init=False, compare=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.sequence is not None and self.cached is not None:
@@ -112,6 +164,23 @@ class Plan:
     def tokens(self) -> int:
         return sum(self.lengths)
 
+    @property
+    def unmasked(self) -> bool:
+        """Do the tokens of every row attend to all of its tokens?"""
+        return self.clean is None and not any(self._masked(group.length) for group in self.groups)
+
+    @property
+    def reading(self) -> Cached | None:
+        """The cache, if any row reads it."""
+        return self.cached if self.cached is not None and any(len(slots) for slots in self.cached.slots) else None
+
+    def once(self, key: tuple[Hashable, ...], make: Callable[[], Made]) -> Made:
+        """What ``make`` returns, computed once for all layers and forwards of this plan."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: Made = self._made[key]
+        return made
+
     def positions(self, device: torch.device | str = "cpu") -> Tensor:
         """Each row's own positions, packed: int64 [T]."""
         parts = [torch.arange(g.length // self.copies, device=device).repeat(g.rows * self.copies) for g in self.groups]
@@ -121,46 +190,121 @@ class Plan:
         length_R = torch.tensor(self.lengths, device=device)
         return positions + torch.tensor(self.starts, device=device).repeat_interleave(length_R)
 
+    def within(self, window: int | None) -> Plan:
+        """The plan of the layers with that window, computed once; this one where the window reaches everything."""
+        if window is None or self.clean is None:
+            return self
+        starts = self.starts or (0,) * len(self.lengths)
+        if max(start + clean for start, clean in zip(starts, self.clean, strict=True)) < window:
+            return self
+        return self.once(("within", window), lambda: replace(self, window=window))
+
+    def clean_tokens(self, device: torch.device) -> Tensor | None:
+        """True at clean tokens, False in canvases: boolean [T]; None for plans without either."""
+        if self.clean is None:
+            return None
+        parts = (torch.arange(n) < clean for n, clean in zip(self.lengths, self.clean, strict=True))
+        return torch.cat(list(parts)).to(device)
+
     def blocks(self, length: int, device: torch.device) -> Tensor:
         """The number of each token's block of ``length`` columns; those of rows and copies are different: int64 [T],
         computed once for all layers."""
-        if (length, device) not in self._blocks:
+
+        def make() -> Tensor:
             half_R = torch.tensor(self.lengths) // self.copies
             part_T = torch.arange(len(half_R) * self.copies).repeat_interleave(half_R.repeat_interleave(self.copies))
             pair_T2 = torch.stack([part_T, self.positions() // length], dim=1)
-            self._blocks[length, device] = pair_T2.unique(dim=0, return_inverse=True)[1].to(device)
-        return self._blocks[length, device]
+            return pair_T2.unique(dim=0, return_inverse=True)[1].to(device)
+
+        return self.once(("blocks", length, device), make)
 
     def views(self, device: torch.device) -> list[View]:
         """The groups with their masks and reads, computed once for all layers."""
-        if device not in self._views:
-            self._views[device] = [self._view(g, device) for g in self.groups]
-        return self._views[device]
 
-    def _view(self, g: Group, device: torch.device) -> View:
-        own = self._own_mask(g.length, device)
+        def make() -> list[View]:
+            return [self._view(g, device, self._mask_of(g, device)) for g in self.groups]
+
+        return self.once(("views", device), make)
+
+    def padded(self, device: torch.device) -> PaddedView:
+        """The pack as one group, computed once for all layers."""
+        return self.once(("padded", device), lambda: self._pad(device))
+
+    def _pad(self, device: torch.device) -> PaddedView:
+        place_T, to = torch.arange(self.tokens, device=device), self.filled
+        if len(self.groups) == 1 and to is None:
+            return PaddedView(self.views(device)[0], None, place_T)
+        lengths = [*self.lengths, *[0] * (to.rows - len(self.lengths) if to else 0)]
+        group = Group(0, len(lengths), max(to.length if to else 0, *lengths))
+        length_R = torch.tensor(lengths, device=device)
+        column_L = torch.arange(group.length, device=device)
+        real_RL = column_L < length_R[:, None]
+        first_R1 = (length_R.cumsum(0) - length_R)[:, None]
+        index_RL = (first_R1 + torch.where(real_RL, column_L, 0)).clamp(max=self.tokens - 1)
+        row_T = torch.arange(group.rows, device=device).repeat_interleave(length_R)
+        place_T = place_T - first_R1[row_T, 0] + row_T * group.length
+        if self.copies == 1:  # a row's mask is a part of the longest one's
+            whole = self._mask_of(group, device)
+            own = real_RL[:, None] if whole is None else whole[:, 0] & real_RL[:, None]
+        else:
+            own = torch.stack([self._padded_mask(n, group.length, device) for n in lengths])
+        own = own & real_RL[:, :, None] | (~real_RL[:, :, None] & (column_L == 0))
+        return PaddedView(self._view(group, device, own[:, None]), index_RL, place_T)
+
+    def _padded_mask(self, length: int, padded: int, device: torch.device) -> Tensor:
+        """Boolean [L, L] of a row of ``length`` tokens."""
+        mask = torch.zeros((padded, padded), dtype=torch.bool, device=device)
+        own = self._own_mask(length, device)
+        mask[:length, :length] = True if own is None else own[0, 0]
+        return mask
+
+    def _view(self, g: Group, device: torch.device, own: Tensor | None) -> View:
+        """``own``: the mask among the tokens of the rows, [R or 1, 1, L, L]."""
         if self.cached is None:
             return View(g, None, own)
         slots = self.cached.slots[g.row : g.row + g.rows]
+        slots = (*slots, *[torch.zeros(0, dtype=torch.long)] * (g.rows - len(slots)))
         width = max(len(s) for s in slots)
         if width == 0:
             return View(g, None, own)
-        even = all(len(s) == width for s in slots)
+        even = all(len(s) == width for s in slots) and self.window is None
         table = torch.stack(slots) if even else torch.nn.utils.rnn.pad_sequence(list(slots), batch_first=True)
-        reads = table.to(device)
-        gathered: dict[str, Tensor] | None = {} if self.cached.steady else None
+        if self.filled is not None and width < self.filled.cached:
+            table, even = torch.nn.functional.pad(table, (0, self.filled.cached - width)), False
+        reads, width = table.to(device), table.shape[1]
+        gathered: dict[str, tuple[Tensor, Tensor]] | None = {} if self.cached.steady else None
         if even and own is None:
             return View(g, reads, None, gathered)
         count_R = torch.tensor([len(s) for s in slots], device=device)
         seen = (torch.arange(width, device=device)[None] < count_R[:, None])[:, None, None]
         seen = seen.expand(g.rows, 1, g.length, width)
+        if self.window is not None:
+            seen = seen & self._attends(g, torch.arange(width)).to(device)
         if own is None:
             own = torch.ones((1, 1, g.length, g.length), dtype=torch.bool, device=device)
         return View(g, reads, torch.cat([seen, own.expand(g.rows, 1, g.length, g.length)], dim=-1), gathered)
 
+    def _mask_of(self, g: Group, device: torch.device) -> Tensor | None:
+        """Boolean [R or 1, 1, L, L] among the tokens of rows of one length; None if all attend to all."""
+        if self.clean is None:
+            return self._own_mask(g.length, device)
+        return self._attends(g, None).to(device) if any(self.clean[g.row : g.row + g.rows]) else None
+
+    def _attends(self, g: Group, column_E: Tensor | None) -> Tensor:
+        """:func:`attends` of a group's rows to cached keys of these columns, or to their own (None)."""
+        assert self.clean is not None
+        rows = slice(g.row, g.row + g.rows)
+        starts = torch.tensor((self.starts or (0,) * len(self.lengths))[rows])
+        column_RE = starts[:, None] + torch.arange(g.length) if column_E is None else column_E.expand(g.rows, -1)
+        return attends(starts, torch.tensor(self.clean[rows]), g.length, column_RE, self.window)
+
+    def _masked(self, length: int) -> bool:
+        """Are there tokens in a row of this length that do not attend to each other?"""
+        return self.block_length is not None and (self.copies > 1 or length > self.block_length)
+
     def _own_mask(self, length: int, device: torch.device) -> Tensor | None:
         """Boolean [1, 1, L, L] among the tokens of a row; None if all attend to all."""
-        if self.block_length is None or (self.copies == 1 and length <= self.block_length):
+        if self.block_length is None or not self._masked(length):
             return None
         n = length // self.copies
         block = torch.arange(n, device=device) // self.block_length

@@ -20,6 +20,7 @@ class Draw(IntEnum):
     ORDER = 2
     NOISE_LEVEL = 3
     MASK = 4
+    CANVAS = 5
 
 
 def _signed(x: int) -> int:

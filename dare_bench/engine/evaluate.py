@@ -165,7 +165,8 @@ def resolve_spec(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) ->
 def request_preparer(model: LoadedModel, spec: RunSpec) -> Prepare:
     """Adds to each generate request what an evaluation needs and no score depends on: recordings, and the stop at EOS
     if the text is cut there (a value of the user or task wins). Each distinct decoding is resolved once."""
-    record = {"margin": True, "trajectory": spec.log_samples and model.capabilities.trajectory}
+    can = model.capabilities
+    record = {"margin": can.margin, "trajectory": spec.log_samples and can.trajectory}
     prepared: dict[str, tuple[dict[str, Any], Decoding]] = {}
 
     def prepare(request: Request) -> Request:

@@ -23,7 +23,7 @@ from dare_bench.protocols import LoadedModel
 from dare_bench.types import Decoding, Request
 from dare_bench.version import PACKAGE
 
-_IN_SPEC = frozenset({"device", "dtype", "mask_id", "eos_id", "eot_id", "family"})
+_IN_SPEC = frozenset({"device", "dtype", "attention", "mask_id", "eos_id", "eot_id", "family"})
 """Model arguments that the identity takes from the open model, or leaves out."""
 _UNSIGNED = frozenset({
     "model", "adapter",  # their content hashes are signed instead
@@ -35,7 +35,7 @@ _UNSIGNED = frozenset({
 
 def same_evaluation(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
     """Do two requested specs (``run.json``) evaluate alike, perhaps other checkpoints or other numbers of documents?"""
-    names = {*left, *right} - _UNSIGNED - {"device"}
+    names = {*left, *right} - _UNSIGNED - {"device", "attention"}
     engine = {"engine": "native", "engine_args": {}}  # of runs that are older than these fields
     return all({**engine, **left}.get(name) == {**engine, **right}.get(name) for name in names)
 

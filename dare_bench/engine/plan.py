@@ -9,6 +9,7 @@ from typing import Any
 
 from dare_bench import recipes, suites
 from dare_bench.errors import UsageError
+from dare_bench.loading import is_remote
 
 log = logging.getLogger("dare_bench")
 
@@ -64,7 +65,16 @@ def _recipes(given: Mapping[str, Any]) -> list[PlannedRun]:
     for recipe in matches:
         if recipe.entry.run is None:
             log.warning("%s cannot be run and is left out: %s", recipe.name, recipe.entry.doubts[0])
-    return [
-        PlannedRun(recipe.name, suites.merged(recipe.fields(), {**given, "recipe": recipe.name}), recipe=recipe)
-        for recipe in runnable
-    ]
+    return [PlannedRun(recipe.name, _fields(recipe, given), recipe=recipe) for recipe in runnable]
+
+
+def _fields(recipe: recipes.Recipe, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a recipe's run. A served engine opens the checkpoint itself: what the recipe says of opening it
+    here is left out."""
+    own = recipe.fields()
+    engine = str(given.get("engine", own.get("engine", "native")))
+    if engine != "native":
+        del own["family"]
+        if is_remote(engine):
+            own.pop("dtype", None)
+    return suites.merged(own, {**given, "recipe": recipe.name})

@@ -14,7 +14,8 @@ from dare_bench.runs.schema import Environment, Program
 
 
 def program_parts(model: LoadedModel) -> dict[str, str]:
-    """The parts of the running program with ``model`` open, by name: code, packages, device, threads, dtype."""
+    """The parts of the running program with ``model`` open, by name: code, packages, device, threads, attention
+    backend, dtype."""
     spec, torch = model.spec, sys.modules.get("torch")
     device = spec.device.partition(":")[0]
     if device == "cuda" and torch is not None:
@@ -22,6 +23,8 @@ def program_parts(model: LoadedModel) -> dict[str, str]:
     parts = {**program.code(), "device": device}
     if spec.device == "cpu" and model.network is not None and torch is not None:
         parts["threads"] = str(torch.get_num_threads())
+    if spec.attention_backend is not None:
+        parts["attention"] = spec.attention_backend
     if spec.engine != "native":
         parts["engine"] = " ".join(filter(None, (spec.engine, spec.engine_version)))
     for entry in registry().entries("family"):

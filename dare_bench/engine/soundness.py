@@ -75,7 +75,7 @@ def mask_id(model: Any, spec: ModelSpec | None = None) -> tuple[bool | None, str
     model's."""
     spec = spec or model.spec
     if spec.mask_id is None:
-        return None, f"an autoregressive model has none; {_end_ids(spec)}"
+        return None, f"the model has none; {_end_ids(spec)}"
     seen = f"mask id {spec.mask_id}"
     if not 0 <= spec.mask_id < spec.vocab_size:
         return False, f"{seen} is not in the vocabulary of {spec.vocab_size}; give --model-args mask_id=..."

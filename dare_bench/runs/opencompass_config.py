@@ -19,10 +19,12 @@ from dare_bench.runs.run_files import own_file
 
 @dataclass(frozen=True, slots=True)
 class OpenCompassConfig:
-    """Models and data sets by their ``abbr``; empty where the file is missing or is not a plain list of settings."""
+    """Models and data sets by their ``abbr``, groups of data sets whose averages the summary has by ``name``; empty
+    where the file is missing or is not a plain list of settings."""
 
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
     datasets: dict[str, dict[str, Any]] = field(default_factory=dict)
+    groups: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def model_path(self, model: str) -> str | None:
         path = self.models.get(model, {}).get("path")
@@ -49,13 +51,17 @@ def read_config(folder: Path) -> OpenCompassConfig:
     file = own_file(folder, names[-1]) if names else None
     if file is None:
         return OpenCompassConfig()
-    lists = _assigned(read_source(file, RunError), ("models", "datasets"))
-    return OpenCompassConfig(*(_by_abbr(lists.get(name)) for name in ("models", "datasets")))
+    assigned = _assigned(read_source(file, RunError), ("models", "datasets", "summarizer"))
+    summarizer = assigned.get("summarizer")
+    groups = summarizer.get("summary_groups") if isinstance(summarizer, dict) else None
+    return OpenCompassConfig(
+        _by(assigned.get("models"), "abbr"), _by(assigned.get("datasets"), "abbr"), _by(groups, "name")
+    )
 
 
-def _by_abbr(value: Any) -> dict[str, dict[str, Any]]:
+def _by(value: Any, key: str) -> dict[str, dict[str, Any]]:
     entries = value if isinstance(value, list) else []
-    return {entry["abbr"]: entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("abbr"), str)}
+    return {entry[key]: entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get(key), str)}
 
 
 def _assigned(source: str, names: tuple[str, ...]) -> dict[str, Any]:

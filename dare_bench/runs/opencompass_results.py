@@ -1,7 +1,7 @@
 """Results of OpenCompass's own command as external runs, one for each model.
 
 OpenCompass writes ``<date>/{configs,predictions,results,summary}``: for each model a folder of ``predictions`` and of
-``results``, with one JSON file for each data set. Averages over data sets (``summary``) are not read.
+``results``, with one JSON file for each data set. ``summary`` has averages over data sets.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from dare_bench.runs.index import DocumentIndex, LoadedIndex
 from dare_bench.runs.lines import LoggedLine
 from dare_bench.runs.lm_eval_results import is_named_as_results
 from dare_bench.runs.opencompass_config import OpenCompassConfig, read_config
+from dare_bench.runs.opencompass_summary import Averages, read_averages
 from dare_bench.runs.run_files import RUN_FILE, own_file
 from dare_bench.runs.schema import UNKNOWN
 
@@ -90,6 +91,7 @@ class OpenCompassRun(ExternalRun):
     """One model's folder of results."""
 
     without_samples = "OpenCompass writes them to predictions/, beside results/"
+    choice_value = "log-likelihood per token"
 
     def __init__(
         self,
@@ -104,7 +106,12 @@ class OpenCompassRun(ExternalRun):
 
     @property
     def result_files(self) -> list[Path]:
-        return [file.result for file in self._files.values()]
+        work = self.path.parent.parent
+        return [
+            *(file.result for file in self._files.values()),
+            *sorted(work.glob("configs/*.py")),
+            *sorted(work.glob("summary/*.csv")),
+        ]
 
     def samples_file(self, task: str) -> Path | None:
         return next(iter(self._files[task].predictions), None) if task in self._files else None
@@ -165,7 +172,11 @@ def read_opencompass(path: Path, intervals: Intervals) -> OpenCompassRun:
         notes += scores[task].notes
     if not scores:
         raise RunError(f"{path} has no score; {left_out[0]}")
-    run = OpenCompassRun(path, files, _results(scores), _block(path, work, config, scores, notes), intervals)
+    totals = {task: own.totals for task, own in scores.items()}
+    averages = read_averages(work / "summary", model, config.groups, totals, {*totals, *config.datasets})
+    left_out += [f"{path}, {name}: its average is not read: {reason}" for name, reason in averages.left_out.items()]
+    results = _results(scores, averages)
+    run = OpenCompassRun(path, files, results, _block(path, work, config, scores, notes), intervals)
     run.left_out = tuple(left_out)
     return run
 
@@ -299,7 +310,8 @@ def _prompt_of(part: Any) -> str:
 
 
 def _log_likelihood(part: Any) -> list[str]:
-    """OpenCompass's "PPL" is the mean negative log-likelihood per token; as lm-eval logs a likelihood."""
+    """OpenCompass's "PPL" is the mean negative log-likelihood per token; with the sign of a likelihood, in the form in
+    which lm-eval logs one."""
     value = part.get("PPL") if isinstance(part, dict) else None
     return [str(-value) if isinstance(value, (int, float)) else "", "False"]
 
@@ -319,18 +331,17 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-def _results(scores: Mapping[str, DataSetScores]) -> dict[str, Any]:
+def _results(scores: Mapping[str, DataSetScores], averages: Averages) -> dict[str, Any]:
     """The scores in lm-eval's form."""
+    totals = {**{task: own.totals for task, own in scores.items()}, **averages.totals}
     return {
-        "results": {
-            task: {f"{metric},none": total for metric, total in own.totals.items()} for task, own in scores.items()
-        },
-        "group_subtasks": {},
+        "results": {name: {f"{metric},none": total for metric, total in own.items()} for name, own in totals.items()},
+        "group_subtasks": averages.members,
         "configs": {},
         "versions": {},
         "n-shot": {},
         "n-samples": {task: {"effective": own.n} for task, own in scores.items()},
-        "higher_is_better": {task: higher_is_better(own.totals) for task, own in scores.items()},
+        "higher_is_better": {name: higher_is_better(own) for name, own in totals.items()},
         "config": {},
     }
 

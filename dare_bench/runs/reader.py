@@ -36,6 +36,8 @@ class Run:
     """Tasks of an external result that have no score, and why."""
     without_samples = "evaluate without --no-log-samples"
     """What to do where there are no sample lines."""
+    choice_value = "log-likelihood"
+    """What is logged of a scored continuation, in nats."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -73,6 +75,16 @@ class Run:
     def status(self) -> Status | Literal["external"]:
         """Complete, incomplete (some samples failed), running (not finished, active or not) or external."""
         return self.block.status if self.block is not None and (self.path / DONE_FILE).is_file() else "running"
+
+    @property
+    def is_limited(self) -> bool:
+        """Was only a part of some task's documents evaluated?"""
+        return self.block is not None and any(task.limit_applied for task in self.block.tasks.values())
+
+    @property
+    def status_text(self) -> str:
+        """The status for people: ``complete, limited``."""
+        return f"{self.status}, limited" if self.is_limited else self.status
 
     @property
     def model(self) -> str:

@@ -129,6 +129,11 @@ class ModelBlock(StrictModel):
         default=None, description="of a checkpoint trained here: base, method, data hash, step, seed, settings, parents"
     )
 
+    @property
+    def on_server(self) -> bool:
+        """Did a server hold the model, on hardware that is not recorded?"""
+        return self.engine is not None and not self.engine.content_verified
+
 
 class HarnessBlock(StrictModel):
     name: Name
@@ -172,13 +177,15 @@ class Environment(OpenModel):
 
 
 Parts = Annotated[dict[Name, Name], Field(max_length=100)]
-"""Parts of a program by name: digests of code, versions of packages, device, dtype, threads."""
+"""Parts of a program by name: digests of code, versions of packages, device, threads, attention, dtype."""
 
 
 class Program(StrictModel):
     """A program that answered ``requests`` of the run's requests."""
 
-    parts: Parts = Field(description="digests of our code, versions, device, dtype, threads; empty: not recorded")
+    parts: Parts = Field(
+        description="digests of our code, versions, device, threads, attention, dtype; empty: not recorded"
+    )
     requests: Count
 
 

@@ -175,8 +175,8 @@ def refuse_untrainable(checkpoint: Path, family: str | None) -> None:
     entry = family_of(checkpoint, family)
     if not entry.about.get("trains", True):
         raise UsageError(
-            f"{checkpoint} is of the family {entry.name!r}, whose models are autoregressive: all methods here train "
-            "masked diffusion models; give a checkpoint of a diffusion family (dare-bench ls models)"
+            f"{checkpoint} is of the family {entry.name!r}, which no method trains: all methods here train masked "
+            "diffusion models; give a checkpoint of such a family (dare-bench ls models)"
         )
 
 

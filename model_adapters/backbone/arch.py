@@ -36,6 +36,8 @@ class WeightNames:
     shared_gate: str = ""
     shared_up: str = ""
     shared_down: str = ""
+    attn_post_norm: str = ""
+    ff_post_norm: str = ""
 
 
 QWEN_NAMES: dict[str, str] = {
@@ -83,11 +85,38 @@ class MoE:
     pool_block: int = 0
     float32: bool = False
     """Router and weighted sum in float32 also in a bfloat16 model."""
+    stacked: bool = False
+    """Are the experts of a layer published as two tensors, and not one by one?"""
+
+
+@dataclass(frozen=True)
+class LayerAttention:
+    """The attention of one layer.
+
+    rotary_width: the first channels of a head, at the frequencies ``theta ** -(2 i / rotary_width)`` of pairs that are
+        half of them apart; only pairs i below ``rotated / 2`` are rotated.
+    window: the number of tokens that a token attends to in causal attention, itself included; None: all.
+    value_is_key: the values are the keys before norm and rotation; there is no value projection.
+    """
+
+    kv_heads: int
+    head_dim: int
+    theta: float
+    rotary_width: int
+    rotated: int
+    window: int | None = None
+    value_is_key: bool = False
+
+    @property
+    def rotation(self) -> tuple[float, int, int]:
+        """Layers with an equal value rotate alike."""
+        return self.theta, self.rotary_width, self.rotated
 
 
 @dataclass(frozen=True)
 class Arch:
-    """Sizes and switches of a pre-norm transformer with rotary positions and a SwiGLU feed-forward."""
+    """Sizes and switches of a pre-norm transformer with rotary positions and a gated feed-forward. Norms behind
+    attention and feed-forward are there if ``names`` has them."""
 
     names: WeightNames
     layers: int
@@ -111,13 +140,24 @@ class Arch:
     tied_head: bool = False
     embed_scale: float = 1.0
     logit_scale: float = 1.0
+    logit_cap: float | None = None
+    """Logits are ``cap tanh(logits / cap)``, in float32."""
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    v_norm: bool = False
+    """Values are normed without a weight."""
+    attention_scale: float | None = None
+    """Of the products of queries and keys; None: head_dim^-0.5."""
+    by_layer: tuple[LayerAttention, ...] = ()
+    """The attention of each layer, where layers differ."""
     moe: MoE | None = None
     block_length: int | None = None
     """Default attention: None is bidirectional, else block-causal on a grid from the first token. A plan wins."""
 
-    @property
-    def rotated(self) -> int:
-        return self.rotary_dim or self.head_dim
+    def attention(self, layer: int) -> LayerAttention:
+        if self.by_layer:
+            return self.by_layer[layer]
+        rotated = self.rotary_dim or self.head_dim
+        return LayerAttention(self.kv_heads, self.head_dim, self.rope_theta, rotated, rotated)
 
     def is_moe(self, layer: int) -> bool:
         return self.moe is not None and self.moe.layers[layer]

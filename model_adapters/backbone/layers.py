@@ -5,20 +5,18 @@ Shape letters: T packed tokens, N selected tokens, D width, H heads, C head chan
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import rms_norm, silu
+from torch.nn.functional import rms_norm
 
-from dare_bench.diffusion.plan import GroupQueries, Plan
-from dare_bench.model_adapters.backbone.arch import Arch, MoE
-from dare_bench.model_adapters.backbone.moe import Experts, Router, route
-from dare_bench.model_adapters.backbone.sdpa import attend
+from dare_bench.diffusion.plan import Plan
+from dare_bench.model_adapters.backbone.arch import Arch, LayerAttention, MoE
+from dare_bench.model_adapters.backbone.attention import Attention, attend
+from dare_bench.model_adapters.backbone.moe import ACTIVATIONS, Experts, Router, route
 
 WHOLE_MODEL = ("embed", "layers", "final_norm", "head")
 
@@ -38,25 +36,32 @@ class RMSNorm(nn.Module):
         return y if self.weight is None else y * self.weight
 
 
-def rotary(positions_T: Tensor, channels: int, theta: float) -> tuple[Tensor, Tensor]:
-    """cos and sin [T, 1, C] in float32, in the two-halves (GPT-NeoX) layout."""
+def rotary(positions_T: Tensor, layer: LayerAttention, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and sin [T, 1, C] in the two-halves (GPT-NeoX) layout, as :func:`rotate` takes them: the sines of the first
+    half are negated."""
+    channels = layer.rotary_width
     exponent = torch.arange(0, channels, 2, device=positions_T.device, dtype=torch.float32) / channels
-    angles = positions_T.float()[:, None] * (1.0 / theta**exponent)[None, :]
-    angles = torch.cat([angles, angles], dim=-1)[:, None, :]
-    return angles.cos(), angles.sin()
+    frequency = 1.0 / layer.theta**exponent
+    if layer.rotated < channels:
+        frequency[layer.rotated // 2 :] = 0.0
+    angles = positions_T.float()[:, None] * frequency[None, :]
+    cos, sin = angles.cos(), angles.sin()
+    cos, sin = torch.cat([cos, cos], dim=-1)[:, None], torch.cat([-sin, sin], dim=-1)[:, None]
+    return as_dtype(cos, dtype), as_dtype(sin, dtype)
 
 
-def rotate(x_THC: Tensor, cos: Tensor, sin: Tensor, in_float32: bool) -> Tensor:
-    """Apply rotary positions to the first channels (as many as ``cos`` has); in float32 and cast back where the family
-    does so."""
+def rotate(x_THC: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Apply rotary positions to the first channels (as many as ``cos`` has), in the dtype of the tables."""
     width = cos.shape[-1]
     x, rest = (x_THC, None) if width == x_THC.shape[-1] else (x_THC[..., :width], x_THC[..., width:])
-    x = x.float() if in_float32 else x
-    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
-    half = width // 2
-    turned = torch.cat([-x[..., half:], x[..., :half]], dim=-1)
-    x = (x * cos + turned * sin).to(x_THC.dtype)
+    x = as_dtype(x, cos.dtype)
+    x = as_dtype((x * cos).add_(x.roll(width // 2, -1).mul_(sin)), x_THC.dtype)
     return x if rest is None else torch.cat([x, rest], dim=-1)
+
+
+def as_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """``x.to(dtype)``, without an operation where nothing changes."""
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 def attach(root: nn.Module, path: str, module: nn.Module) -> None:
@@ -70,7 +75,8 @@ def attach(root: nn.Module, path: str, module: nn.Module) -> None:
 
 
 def unwrapped(root: nn.Module, path: str) -> Any:
-    """The attribute at a dotted path; of a module that peft has wrapped, that of the original."""
+    """The attribute at a dotted path; of a module that peft has wrapped (a router may hold the experts' bias), that of
+    the original."""
     parent, _, leaf = path.rpartition(".")
     module: Any = root.get_submodule(parent)
     while hasattr(module, "base_layer"):
@@ -85,26 +91,25 @@ class Layer(nn.Module):
     def __init__(self, arch: Arch, index: int = 0) -> None:
         super().__init__()
         self.arch, self.index, n = arch, index, arch.names
-        q_width, kv_width = arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
+        self.kind = own = arch.attention(index)
+        q_width, kv_width = arch.heads * own.head_dim, own.kv_heads * own.head_dim
         attach(self, n.attn_norm, RMSNorm(arch.width, arch.norm_eps, arch.norm_weight))
-        apart = {n.q: q_width, n.k: kv_width, n.v: kv_width}
+        apart = {n.q: q_width, n.k: kv_width, **({} if own.value_is_key else {n.v: kv_width})}
         for path, out in ({n.qkv: q_width + 2 * kv_width} if n.qkv else apart).items():
             attach(self, path, nn.Linear(arch.width, out, bias=arch.qkv_bias))
         if arch.qk_norm:
-            attach(self, n.q_norm, RMSNorm(arch.head_dim, arch.norm_eps))
-            attach(self, n.k_norm, RMSNorm(arch.head_dim, arch.norm_eps))
+            attach(self, n.q_norm, RMSNorm(own.head_dim, arch.norm_eps))
+            attach(self, n.k_norm, RMSNorm(own.head_dim, arch.norm_eps))
         attach(self, n.o, nn.Linear(q_width, arch.width, bias=arch.bias))
-        attach(self, n.ff_norm, RMSNorm(arch.width, arch.norm_eps, arch.norm_weight))
+        for path in (n.ff_norm, n.attn_post_norm, n.ff_post_norm):
+            if path:
+                attach(self, path, RMSNorm(arch.width, arch.norm_eps, arch.norm_weight))
         self.moe = arch.moe if arch.is_moe(index) else None
         if self.moe is None:
             self._attach_ff((n.gate, n.up, n.down), arch.ff_width)
         else:
             self._attach_experts(self.moe)
-        self._parts: dict[str, Callable[[Any], Any]] = {
-            part: attrgetter(path) for part, path in asdict(n).items() if path and part not in WHOLE_MODEL
-        }
-        if n.expert_bias:  # in some families it is in the router, which LoRA may wrap
-            self._parts["expert_bias"] = partial(unwrapped, path=n.expert_bias)
+        self._paths = {part: path.split(".") for part, path in asdict(n).items() if path and part not in WHOLE_MODEL}
 
     def _attach_ff(self, paths: tuple[str, str, str], width: int) -> None:
         gate, up, down = paths
@@ -115,7 +120,7 @@ class Layer(nn.Module):
     def _attach_experts(self, moe: MoE) -> None:
         n = self.arch.names
         attach(self, n.router, Router(self.arch.width, moe.experts, moe.float32))
-        attach(self, n.experts, Experts(moe, self.arch.width))
+        attach(self, n.experts, Experts(moe, self.arch.width, self.arch.activation))
         if moe.bias != "none":
             parent, _, leaf = n.expert_bias.rpartition(".")
             attrgetter(parent)(self).register_buffer(leaf, torch.zeros(moe.experts))
@@ -123,7 +128,10 @@ class Layer(nn.Module):
             self._attach_ff((n.shared_gate, n.shared_up, n.shared_down), moe.shared_width)
 
     def part(self, name: str) -> Any:
-        return self._parts[name](self)
+        part: Any = self
+        for step in self._paths[name]:
+            part = getattr(part, step)
+        return part
 
     def forward(
         self,
@@ -131,50 +139,63 @@ class Layer(nn.Module):
         cos: Tensor,
         sin: Tensor,
         plan: Plan,
+        attention: Attention,
         keep_N: Tensor | None = None,
-        queries: list[GroupQueries | None] | None = None,
+        selected: Any = None,
     ) -> Tensor:
         """[T, D] in; [T, D] out, or [N, D] when only the tokens ``keep_N`` are needed: then keys and values are
-        computed for all tokens, but queries, output and feed-forward for these alone (enough in the last layer)."""
+        computed for all tokens, but queries, output and feed-forward for these alone (enough in the last layer).
+        ``selected`` is what ``attention.select`` gave for them."""
         q, k, v = self._project(self.part("attn_norm")(x_TD), keep_N)
-        k = rotate(k, cos, sin, self.arch.rope_in_float32)
+        k = rotate(k, cos, sin)
         if plan.cached is not None and len(plan.cached.write_at):
             plan.cached.store.write(self.index, plan.cached.write_at, plan.cached.write_to, k, v)
         if keep_N is not None:
             x_TD, cos, sin = x_TD[keep_N], cos[keep_N], sin[keep_N]
-        q = rotate(q, cos, sin, self.arch.rope_in_float32)
-        mixed = attend(q, k, v, plan, queries, self.index)
-        x_TD = x_TD + self.part("o")(mixed.reshape(x_TD.shape[0], -1))
-        return x_TD + self._feed_forward(self.part("ff_norm")(x_TD), plan)
+        q = rotate(q, cos, sin)
+        mixed = attend(attention, q, k, v, plan, selected, self.index)
+        x_TD = x_TD + self._post_norm("attn_post_norm", self.part("o")(mixed.reshape(x_TD.shape[0], -1)))
+        return x_TD + self._post_norm("ff_post_norm", self._feed_forward(x_TD, plan))
+
+    def _post_norm(self, part: str, y_TD: Tensor) -> Tensor:
+        """Normed, in families with norms behind attention and feed-forward."""
+        return self.part(part)(y_TD) if part in self._paths else y_TD
 
     def _project(self, y_TD: Tensor, keep_N: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [N or T, H, C], keys and values [T, K, C], normed and clipped where the family does so."""
-        a = self.arch
+        a, own = self.arch, self.kind
         if a.names.qkv:
-            widths = [a.heads * a.head_dim, a.kv_heads * a.head_dim, a.kv_heads * a.head_dim]
+            widths = [a.heads * own.head_dim, own.kv_heads * own.head_dim, own.kv_heads * own.head_dim]
             q, k, v = self.part("qkv")(y_TD).split(widths, dim=-1)
             q = q if keep_N is None else q[keep_N]
         else:
             q = self.part("q")(y_TD if keep_N is None else y_TD[keep_N])
-            k, v = self.part("k")(y_TD), self.part("v")(y_TD)
-        q = q.view(len(q), a.heads, a.head_dim)
-        k, v = k.view(len(k), a.kv_heads, a.head_dim), v.view(len(v), a.kv_heads, a.head_dim)
+            k = self.part("k")(y_TD)
+            v = k if own.value_is_key else self.part("v")(y_TD)
+        q = q.view(len(q), a.heads, own.head_dim)
+        k, v = k.view(len(k), own.kv_heads, own.head_dim), v.view(len(v), own.kv_heads, own.head_dim)
         if a.qk_norm:
             q, k = self.part("q_norm")(q), self.part("k_norm")(k)
+        if a.v_norm:
+            v = rms_norm(v.float(), (own.head_dim,), None, a.norm_eps).to(v.dtype)
+        if a.attention_scale is not None:  # the products are scaled by head_dim^-0.5 again
+            q = q * (a.attention_scale * own.head_dim**0.5)
         if a.clip_qkv is not None:
             q, k, v = (x.clamp(-a.clip_qkv, a.clip_qkv) for x in (q, k, v))
         return q, k, v
 
-    def _feed_forward(self, y_TD: Tensor, plan: Plan) -> Tensor:
+    def _feed_forward(self, x_TD: Tensor, plan: Plan) -> Tensor:
+        y_TD = self.part("ff_norm")(x_TD)
         if self.moe is None:
-            return self._swiglu(y_TD, "gate", "up", "down")
-        bias = self.part("expert_bias") if self.moe.bias != "none" else None
+            return self._gated(y_TD, "gate", "up", "down")
+        bias = unwrapped(self, self.arch.names.expert_bias) if self.moe.bias != "none" else None
         block_T = plan.blocks(self.moe.pool_block, y_TD.device) if self.moe.pool else None
         expert_TK, weight_TK = route(self.part("router")(y_TD), bias, self.moe, y_TD.dtype, block_T)
         out_TD = self.part("experts")(y_TD, expert_TK, weight_TK)
         if self.moe.shared_width:
-            out_TD = out_TD + self._swiglu(y_TD, "shared_gate", "shared_up", "shared_down")
+            out_TD = out_TD + self._gated(y_TD, "shared_gate", "shared_up", "shared_down")
         return out_TD
 
-    def _swiglu(self, y_TD: Tensor, gate: str, up: str, down: str) -> Tensor:
-        return self.part(down)(silu(self.part(gate)(y_TD)) * self.part(up)(y_TD))
+    def _gated(self, y_TD: Tensor, gate: str, up: str, down: str) -> Tensor:
+        activation = ACTIVATIONS[self.arch.activation]
+        return self.part(down)(activation(self.part(gate)(y_TD)) * self.part(up)(y_TD))

@@ -8,21 +8,26 @@ Shape letters: T tokens, D width, E experts, K experts a token, M expert width, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import grouped_mm, linear, silu
+from torch.nn.functional import gelu, grouped_mm, linear, silu
 
 from dare_bench.model_adapters.backbone.arch import MoE
 
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"silu": silu, "gelu_tanh": partial(gelu, approximate="tanh")}
+"""By the name in ``Arch.activation``."""
+
 
 def published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A network's weights under the names of a published file: stacked experts one by one, as views."""
+    """A network's weights under the names of a published file: stacked experts one by one, as views. Those of a layer's
+    ``experts`` outside of ``mlp`` are published as they are (DiffusionGemma)."""
     weights: dict[str, Tensor] = {}
     for name, weight in state.items():
         stem, _, leaf = name.rpartition(".")
-        if not (stem.endswith("experts") and weight.ndim == 3):
+        if not (stem.endswith("mlp.experts") and weight.ndim == 3):
             weights[name] = weight
             continue
         for e, expert in enumerate(weight):
@@ -55,25 +60,36 @@ class Router(nn.Linear):
 
 
 class Experts(nn.Module):
-    """All SwiGLU experts of a layer: ``gate_up_proj`` [E, 2M, D], ``down_proj`` [E, D, M]."""
+    """All gated experts of a layer: ``gate_up_proj`` [E, 2M, D], ``down_proj`` [E, D, M]."""
 
-    def __init__(self, moe: MoE, width: int) -> None:
+    def __init__(self, moe: MoE, width: int, activation: str = "silu") -> None:
         super().__init__()
-        self.count = moe.experts
+        self.count, self.activation = moe.experts, activation
         self.gate_up_proj = nn.Parameter(torch.empty(moe.experts, 2 * moe.width, width))
         self.down_proj = nn.Parameter(torch.empty(moe.experts, width, moe.width))
 
     def forward(self, x_TD: Tensor, expert_TK: Tensor, weight_TK: Tensor) -> Tensor:
         """The weighted sum of each token's experts, [T, D]: sorted by expert, so one grouped product computes all."""
         k = expert_TK.shape[1]
-        order_S = expert_TK.reshape(-1).argsort(stable=True)
-        ends_E = torch.bincount(expert_TK.reshape(-1), minlength=self.count).cumsum(0).to(torch.int32)
+        expert_S, order_S = expert_TK.reshape(-1).sort(stable=True)
+        every_E = torch.arange(self.count, device=x_TD.device)
+        ends_E = torch.searchsorted(expert_S, every_E, right=True, out_int32=True)
         x_SD = x_TD[order_S // k]
         gate, up = _each(x_SD, self.gate_up_proj, ends_E).chunk(2, dim=-1)
-        out_SD = _each(silu(gate) * up, self.down_proj, ends_E)
-        back_S = torch.empty_like(order_S).scatter_(0, order_S, torch.arange(len(order_S), device=order_S.device))
-        out = out_SD[back_S].view(*expert_TK.shape, -1) * weight_TK[..., None]
+        out_SD = _each(ACTIVATIONS[self.activation](gate) * up, self.down_proj, ends_E)
+        out = out_SD[order_S.argsort()].view(*expert_TK.shape, -1) * weight_TK[..., None]
         return out.sum(1).to(x_TD.dtype)
+
+
+@torch.library.custom_op("dare_bench::grouped_mm", mutates_args=())
+def _compiled_grouped_mm(x_SD: Tensor, weight_EDM: Tensor, offs: Tensor) -> Tensor:
+    """``grouped_mm`` for torch.compile, whose own shape function takes bfloat16 alone. Without gradients."""
+    return grouped_mm(x_SD, weight_EDM, offs=offs)
+
+
+@_compiled_grouped_mm.register_fake
+def _(x_SD: Tensor, weight_EDM: Tensor, offs: Tensor) -> Tensor:
+    return x_SD.new_empty(x_SD.shape[0], weight_EDM.shape[2])
 
 
 def _each(x_SD: Tensor, weight_EMD: Tensor, ends_E: Tensor) -> Tensor:
@@ -81,7 +97,8 @@ def _each(x_SD: Tensor, weight_EMD: Tensor, ends_E: Tensor) -> Tensor:
     float64, and rows must be multiples of 16 bytes; otherwise the experts are computed one at a time."""
     odd = any(size * x_SD.element_size() % 16 for size in weight_EMD.shape[1:])
     if x_SD.dtype != torch.float64 and not odd:
-        return grouped_mm(x_SD, weight_EMD.transpose(1, 2), offs=ends_E)
+        product = _compiled_grouped_mm if torch.compiler.is_compiling() else grouped_mm
+        return product(x_SD, weight_EMD.transpose(1, 2), offs=ends_E)
     parts, start = [], 0
     for e, end in enumerate(ends_E.tolist()):
         parts.append(linear(x_SD[start:end], weight_EMD[e]))

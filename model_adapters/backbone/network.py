@@ -24,8 +24,9 @@ from transformers.utils import ModelOutput
 
 from dare_bench.diffusion.chunked import CHUNK_ELEMENTS
 from dare_bench.diffusion.lockstep import is_sharded
-from dare_bench.diffusion.plan import Plan, select_queries
+from dare_bench.diffusion.plan import Plan
 from dare_bench.model_adapters.backbone.arch import Arch
+from dare_bench.model_adapters.backbone.attention import BACKENDS, Attention
 from dare_bench.model_adapters.backbone.head import Head, TiedEmbedding
 from dare_bench.model_adapters.backbone.layers import Layer, RMSNorm, attach, rotary
 from dare_bench.model_adapters.backbone.moe import Experts
@@ -47,17 +48,23 @@ class DiffusionNetwork(nn.Module):
     """A family subclasses this with ``config_class`` and ``arch_of(config)``; everything else is shared."""
 
     config_class: ClassVar[type[Any]]
+    layer: ClassVar[type[Layer]] = Layer
+    conditions: ClassVar[bool] = False
+    """Does a forward take ``soft``, which the network's own ``soft`` makes of an earlier forward's logits?"""
+    unused: ClassVar[str | None] = None
+    """A pattern of the weights in published files that the network does not have by design: a vision tower's."""
 
     def __init__(self, config: Any) -> None:
         nn.Module.__init__(self)
         self.config, self.name_or_path = config, config.name_or_path
+        self.attention: Attention = BACKENDS["sdpa"]
         self.arch = arch = self.arch_of(config)
         self.gradient_checkpointing = False
         self._gradient_checkpointing_func: Callable[..., Any] = partial(checkpoint, use_reentrant=False)
         self._checkpoint_every = 1
         n = arch.names
         attach(self, n.embed, (TiedEmbedding if arch.tied_head else nn.Embedding)(arch.vocab, arch.width))
-        attach(self, n.layers, nn.ModuleList(Layer(arch, i) for i in range(arch.layers)))
+        attach(self, n.layers, nn.ModuleList(self.layer(arch, i) for i in range(arch.layers)))
         attach(self, n.final_norm, RMSNorm(arch.width, arch.norm_eps, arch.norm_weight))
         if not arch.tied_head:
             attach(self, n.head, Head(arch.width, arch.vocab, bias=arch.bias))
@@ -99,28 +106,49 @@ class DiffusionNetwork(nn.Module):
             logits = self.at(a.names.embed)(hidden_ND)
         else:
             logits = self.at(a.names.head)(hidden_ND)
+        if a.logit_cap is not None:
+            return torch.tanh(logits.float() / a.logit_cap) * a.logit_cap
         return logits if a.logit_scale == 1.0 else logits * a.logit_scale
 
-    def hidden(self, tokens_T: Tensor, positions_T: Tensor, plan: Plan, logits_at: Tensor | None) -> Tensor:
+    def embedded(self, tokens_T: Tensor, plan: Plan, soft_TD: Tensor | None) -> Tensor:
+        """What the first layer is given, [T, D]."""
+        x = self.get_input_embeddings()(tokens_T)
+        return x if self.arch.embed_scale == 1.0 else x * self.arch.embed_scale
+
+    def after_layer(self, x_TD: Tensor, index: int, clean_T: Tensor | None) -> Tensor:
+        """The output of a layer as the next one is given it; ``clean_T`` as in :meth:`Plan.clean_tokens`."""
+        return x_TD
+
+    def hidden(
+        self,
+        tokens_T: Tensor,
+        positions_T: Tensor,
+        plan: Plan,
+        logits_at: Tensor | None,
+        soft_TD: Tensor | None = None,
+    ) -> Tensor:
         """Normed final states, [T, D] or, where ``logits_at`` is given, [N, D]."""
         a = self.arch
-        x = self.get_input_embeddings()(tokens_T)
-        if a.embed_scale != 1.0:
-            x = x * a.embed_scale
-        cos, sin = rotary(positions_T, a.rotated, a.rope_theta)
+        x = self.embedded(tokens_T, plan, soft_TD)
+        clean_T = plan.clean_tokens(x.device)
+        turns: dict[Any, tuple[Tensor, Tensor]] = {}
         layers = self.at(a.names.layers)
         # Without any token, every layer is computed in full, so that all parameters get a gradient, if only zero.
         whole = a.moe is not None and a.moe.pool > 0  # the experts of a block are chosen by all of its tokens
         few = not whole and logits_at is not None and 0 < len(logits_at) <= len(tokens_T) - SELECT_FROM
         few = few and plan.sequence is None
-        queries = select_queries(plan, logits_at) if few and logits_at is not None else None
+        selected = self.attention.select(plan, logits_at) if few and logits_at is not None else None
         for i, layer in enumerate(layers):
-            last = few and i == len(layers) - 1
-            args = (x, cos, sin, plan, logits_at if last else None, queries if last else None)
+            last, own = few and i == len(layers) - 1, a.attention(i)
+            if own.rotation not in turns:
+                turns[own.rotation] = rotary(positions_T, own, torch.float32 if a.rope_in_float32 else x.dtype)
+            whom = plan.within(own.window)
+            args = (x, *turns[own.rotation], whom, self.attention, *((logits_at, selected) if last else (None, None)))
             if self.gradient_checkpointing and self.training and i % self._checkpoint_every == 0:
                 x = self._gradient_checkpointing_func(layer, *args)
             else:
                 x = layer(*args)
+            x = self.after_layer(x, i, clean_T[logits_at] if last and clean_T is not None else clean_T)
         if logits_at is not None and not few:
             x = x[logits_at]
         return self.at(a.names.final_norm)(x)
@@ -133,6 +161,7 @@ class DiffusionNetwork(nn.Module):
         logits_at: Tensor | None = None,
         targets: Tensor | None = None,
         temperature: float = 1.0,
+        soft: Tensor | None = None,
     ) -> NetworkOutput:
         """Logits or losses of a pack.
 
@@ -145,6 +174,8 @@ class DiffusionNetwork(nn.Module):
             targets: [N] ids (at ``logits_at``, or at all T): return ``nll`` instead of logits, with the head
                 applied in chunks, so that no [N, V] tensor exists, not even in the backward pass.
             temperature: divides the logits of the losses.
+            soft: [T, D], the mean embedding of what an earlier forward predicted for each token (zero: nothing), for
+                families that condition on it.
         """
         shape = input_ids.shape
         if plan is None:
@@ -154,7 +185,7 @@ class DiffusionNetwork(nn.Module):
         if positions is None:
             positions = plan.positions(tokens.device)
         if plan.sequence is None:
-            result = self._results(tokens, positions, plan, logits_at, targets, temperature)
+            result = self._results(tokens, positions, plan, logits_at, targets, temperature, soft)
         else:
             own = plan.sequence.part(tokens, positions, logits_at, targets)
             result = self._results(own.tokens_P, own.positions_P, plan, own.at_M, own.targets_M, temperature)
@@ -171,20 +202,21 @@ class DiffusionNetwork(nn.Module):
         logits_at: Tensor | None,
         targets_N: Tensor | None,
         temperature: float,
+        soft_TD: Tensor | None = None,
     ) -> Tensor:
         """Logits, or with targets losses, of the pack or of this rank's part of it."""
-        hidden = self.hidden(tokens_T, positions_T, plan, logits_at)
+        hidden = self.hidden(tokens_T, positions_T, plan, logits_at, soft_TD)
         return self.head(hidden) if targets_N is None else self._nll(hidden, targets_N, 1.0 / temperature)
 
     def _nll(self, hidden_ND: Tensor, targets_N: Tensor, scale: float) -> Tensor:
         a = self.arch
         rows = max(1, CHUNK_ELEMENTS // a.vocab)
         head = self.at(a.names.embed if a.tied_head else a.names.head)
-        if isinstance(head, Head | TiedEmbedding):
+        if isinstance(head, Head | TiedEmbedding) and a.logit_cap is None:
             losses: Tensor = head(hidden_ND, targets_N, a.logit_scale * scale, rows)
             return losses
-        # It was replaced (LoRA, quantization): called chunk by chunk, or once if calls are collective, since processes
-        # may have different numbers of chunks.
+        # It is capped, or was replaced (LoRA, quantization): called chunk by chunk, or once if calls are collective,
+        # since processes may have different numbers of chunks.
         rows = max(1, len(targets_N)) if is_sharded(self) else rows
         chunk = partial(self._chunk_nll, scale=scale)
         if torch.is_grad_enabled():

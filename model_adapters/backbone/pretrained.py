@@ -31,7 +31,12 @@ def as_pretrained(network: Any) -> Any:
 @cache
 def pretrained(network: Any) -> Any:
     """A family's network, a subclass of ``DiffusionNetwork``, as a class of transformers under the same name."""
-    fields = {"plain": network, "__module__": network.__module__, "__doc__": network.__doc__}
+    fields = {
+        "plain": network,
+        "_no_split_modules": [network.layer.__name__],
+        "__module__": network.__module__,
+        "__doc__": network.__doc__,
+    }
     whole = type(network.__name__, (_Pretrained, network, PreTrainedModel), fields)
     register_checkpoint_conversion_mapping(network.__name__, _stack_experts(), overwrite=True)
     return whole
@@ -51,7 +56,6 @@ class _Pretrained:
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
-    _no_split_modules: ClassVar[list[str]] = ["Layer"]
 
     def __init__(self, config: Any) -> None:
         self.plain.__init__(self, config)  # type: ignore[arg-type]

@@ -43,7 +43,9 @@ class CausalModel(OpenedNetwork):
         pad_id: the token in padded columns, which no other token sees.
     """
 
-    capabilities = Capabilities(likelihood=True, rolling=True, row_keyed_randomness=True)
+    capabilities = Capabilities(
+        margin=True, likelihood=True, rolling=True, row_keyed_randomness=True, weight_update=True
+    )
 
     def __init__(
         self,

@@ -12,7 +12,6 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, Generation
 
 from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, UsageError
-from dare_bench.model_adapters.adapters import CONFIG as ADAPTER
 from dare_bench.model_adapters.adapters import open_adapter
 from dare_bench.model_adapters.causal.model import CausalModel
 from dare_bench.model_adapters.causal.weights import check_sizes, load_network
@@ -49,23 +48,24 @@ def open_causal(
     eos_id: int | tuple[int, ...] | list[int] | None = None,
     eot_id: int | None = None,
     adapter: Path | None = None,
+    attention: Any = None,
 ) -> CausalModel:
     """Open ``path`` with the network that transformers has for its model_type, and optionally an adapter.
 
     Raises:
         CheckpointError: an incomplete folder, or one that transformers has no causal language model for.
-        UsageError: unknown device or dtype, or a mask id, which these models do not have.
+        UsageError: unknown device or dtype, or a mask id or attention backend, which these models do not have.
     """
     for name, value in (("mask_id", mask_id), ("eot_id", eot_id)):
         if value is not None:
             raise UsageError(f"{name}={one_line(value)}: an autoregressive model has none; leave it out")
+    if attention is not None:
+        raise UsageError(
+            f"attention={one_line(attention)}: an autoregressive model has the attention of transformers; leave it out"
+        )
     given_eos = given_eos_ids(eos_id)
     raw = read_config(path)
     check_files(path)
-    if (path / ADAPTER).is_file():
-        raise CheckpointError(
-            f"{path}: both a checkpoint and an adapter ({ADAPTER}); move the adapter to another folder"
-        )
     config, network = network_of(path, raw)
     rows = check_sizes(path, network, config)
     torch_device = pick_device(device)

@@ -6,14 +6,16 @@ Shape letters: T packed tokens, R rows, E cache slots.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from dare_bench.diffusion.plan import Cached, Plan
+from dare_bench.diffusion.plan import Cached, Filled, Plan
 from dare_bench.model_adapters.backbone.cache import KVStore
+from dare_bench.model_adapters.sampling.buckets import LEAST_ROW, LEAST_TOKENS, MANY_TOKENS, Sizes, bucket
 from dare_bench.model_adapters.sampling.pages import CachePage, PagePool
 
 if TYPE_CHECKING:
@@ -98,6 +100,26 @@ class SubBlockCache(ExactCache):
         return torch.cat([row.pages.slots, slots[:low], slots[high:]])
 
 
+class CleanCache(CachePolicy):
+    """A clean prefix, which attends causally: the tokens before a block never change, and are committed with the
+    block's first forward."""
+
+    used = True
+
+    def _before(self, row: RowState) -> int:
+        """The columns that earlier forwards have committed."""
+        return row.begin if row.opened else row.begin - row.sampler.block_length if row.turns else 0
+
+    def window(self, row: RowState) -> tuple[int, int]:
+        return self._before(row), row.stop
+
+    def writes(self, row: RowState) -> tuple[int, int]:
+        return self._before(row), row.begin
+
+    def reads(self, row: RowState) -> Tensor:
+        return row.pages.slots[: self._before(row)]
+
+
 class PrefixCache(CachePolicy):
     """Fast-dLLM: the first forward of a block computes all columns and stores those before the block; later forwards
     compute from the block on."""
@@ -135,6 +157,7 @@ NO_CACHE = CachePolicy()
 CACHES: Mapping[str, CachePolicy] = {
     "none": NO_CACHE,
     "exact": ExactCache(),
+    "clean": CleanCache(),
     "prefix": PrefixCache(),
     "dual": DualCache(),
 }
@@ -146,12 +169,14 @@ class AttentionPolicy:
 
     ``causal``: block-causal attention on blocks that count from column 0; otherwise bidirectional.
     ``predicts_next``: the state at position i predicts token i + 1. ``cfg_scale``: classifier-free guidance, 0 is off.
+    ``clean_prefix``, with ``causal``: tokens before a block attend causally, and blocks begin behind the prompt.
     """
 
     causal: bool = False
     predicts_next: bool = False
     cache: CachePolicy = NO_CACHE
     cfg_scale: float = 0.0
+    clean_prefix: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,6 +186,31 @@ class Commit:
     row: RowState
     pages: list[CachePage]
     block: bool
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The tokens of a pack that may be open before it is rebuilt: as long as it serves, forwards have one shape.
+
+    ``at_N`` in the pack, ``source_N`` the tokens whose states predict them, ``place_N`` in the canvases; ``slot_N``
+    counts in the row, up to ``width``; ``groups`` are the indices of those that are decided together.
+    """
+
+    at_N: Tensor
+    source_N: Tensor
+    place_N: Tensor
+    row_N: Tensor
+    column_N: Tensor
+    position_N: Tensor
+    slot_N: Tensor
+    editable_N: Tensor | None
+    width: int
+    groups: list[Tensor]
+
+    def to(self, device: torch.device) -> Candidates:
+        tensors = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("width", "groups")}
+        moved: dict[str, Any] = {name: x_N if x_N is None else x_N.to(device) for name, x_N in tensors.items()}
+        return Candidates(**moved, width=self.width, groups=[x_N.to(device) for x_N in self.groups])
 
 
 @dataclass(eq=False)
@@ -180,11 +230,15 @@ class Pack:
     shift_T: Tensor
     fresh: bool
     masks_outside_R: Tensor
+    candidates: Candidates | None = None
+    """For forwards of static shape."""
     commits: list[Commit] = field(default_factory=list)
 
 
 class Packer:
-    """Packs the rows of a batch for each turn; ``offsets`` are the beginnings of their canvases."""
+    """Packs the rows of a batch for each turn; ``offsets`` are the beginnings of their canvases. ``kinds`` numbers the
+    rows that decide together; for forwards of static shape only (None: open positions are listed in each forward).
+    ``sizes``: fill packs with null tokens to these, with ``slots`` rows in all tables."""
 
     def __init__(
         self,
@@ -193,7 +247,11 @@ class Packer:
         device: torch.device,
         store: KVStore | None,
         pool: PagePool | None,
+        kinds: Sequence[int] | None = None,
+        slots: int = 0,
+        sizes: Sizes | None = None,
     ) -> None:
+        self.kinds, self.slots, self.sizes = kinds, slots, sizes
         self.rows, self.offsets, self.device = rows, offsets, device
         self.store, self.pool = store, pool
         self.total = sum(len(row.canvas) for row in rows)
@@ -205,27 +263,109 @@ class Packer:
         lengths = [spans[i][1] - spans[i][0] for i in order]
         starts = tuple(spans[i][0] for i in order)
         cached, commits = self._cached(order, spans)
-        sampler = self.rows[0].sampler
-        grid = sampler.block_length if sampler.attention.causal else None
-        plan = Plan(tuple(lengths), grid, starts=starts if any(starts) else None, cached=cached)
-        whole = sum(lengths) == self.total and order == sorted(order)
-        column_T = plan.positions()
+        clean = tuple(self.rows[i].begin - spans[i][0] for i in order)
+        plan = self._plan(lengths, starts, cached, clean)
+        whole = sum(lengths) == self.total and order == sorted(order) and self.sizes is None
+        column_T = plan.positions()[: sum(lengths)]
         row_T = torch.tensor(order).repeat_interleave(torch.tensor(lengths))
         fillable_T, editable_T = self._open(row_T, column_T)
         first_T = torch.tensor(starts).repeat_interleave(torch.tensor(lengths))
+        place_T, shift_T = torch.tensor(self.offsets)[row_T] + column_T, (column_T > first_T).long()
+        candidates = None
+        if self.kinds is not None:
+            candidates = self._candidates(row_T, column_T, place_T, shift_T, fillable_T, editable_T)
+            candidates = candidates if self.sizes is None else self._filled(candidates, plan.tokens - 1, self.sizes)
         return Pack(
             plan,
-            None if whole else (torch.tensor(self.offsets)[row_T] + column_T).to(self.device),
+            None if whole else pad(place_T, (0, plan.tokens - len(place_T)), value=self.total).to(self.device),
             row_T.to(self.device),
-            column_T.to(self.device),
+            plan.positions(self.device),
             fillable_T.to(self.device),
             None if editable_T is None else editable_T.to(self.device),
-            (column_T > first_T).long().to(self.device),
+            shift_T.to(self.device),
             fresh=cached is not None and (not cached.steady or any(row.cache.follows_canvas for row in self.rows)),
             masks_outside_R=torch.tensor(
                 [self._masks_outside(*pair) for pair in zip(self.rows, spans, strict=True)]
             ).to(self.device),
+            candidates=candidates if candidates is None else candidates.to(self.device),
             commits=commits,
+        )
+
+    def _plan(self, lengths: list[int], starts: tuple[int, ...], cached: Cached | None, clean: tuple[int, ...]) -> Plan:
+        """The rows, then null rows that no other row attends to, if packs are filled. ``clean``: the tokens before the
+        rows' blocks."""
+        sampler = self.rows[0].sampler
+        if sampler.attention.clean_prefix:
+            return Plan(tuple(lengths), starts=starts if any(starts) else None, cached=cached, clean=clean)
+        grid = sampler.block_length if sampler.attention.causal else None
+        if self.sizes is None:
+            return Plan(tuple(lengths), grid, starts=starts if any(starts) else None, cached=cached)
+        total, longest = sum(lengths), max(lengths)
+        missing = bucket(total, LEAST_TOKENS, steps=4 if total > MANY_TOKENS else 2) - total
+        whole, rest = divmod(missing, longest)
+        null = [longest] * whole + ([rest] if rest else [])
+        if cached is not None:
+            nothing = torch.zeros(0, dtype=torch.long)
+            cached = replace(cached, slots=(*cached.slots, *[nothing] * len(null)))
+        most_cached = 0 if cached is None else max(len(slots) for slots in cached.slots)
+        filled = Filled(
+            rows=self.sizes.grown("plan rows", len(lengths) + len(null)),
+            length=bucket(longest, LEAST_ROW),
+            cached=self.sizes.grown("cached", most_cached) if most_cached else 0,
+        )
+        starts = (*starts, *[0] * len(null))
+        return Plan((*lengths, *null), grid, starts=starts if any(starts) else None, cached=cached, filled=filled)
+
+    def _filled(self, c: Candidates, token: int, sizes: Sizes) -> Candidates:
+        """With candidates that are never open, of the last null row, at the packed index ``token``."""
+        missing = sizes.grown("candidates", len(c.at_N)) - len(c.at_N)
+        null, editable_N = self.slots - 1, c.editable_N
+        return Candidates(
+            at_N=pad(c.at_N, (0, missing), value=token),
+            source_N=pad(c.source_N, (0, missing), value=token),
+            place_N=pad(c.place_N, (0, missing), value=self.total),
+            row_N=pad(c.row_N, (0, missing), value=null),
+            column_N=pad(c.column_N, (0, missing)),
+            position_N=pad(c.position_N, (0, missing)),
+            slot_N=pad(c.slot_N, (0, missing)),
+            editable_N=None if editable_N is None else pad(editable_N, (0, missing)),
+            width=sizes.grown("width", c.width),
+            groups=c.groups,
+        )
+
+    def _candidates(
+        self,
+        row_T: Tensor,
+        column_T: Tensor,
+        place_T: Tensor,
+        shift_T: Tensor,
+        fillable_T: Tensor,
+        editable_T: Tensor | None,
+    ) -> Candidates:
+        """The fillable columns of each row's block, and the masks before it. The host may not know what was written
+        since, but no mask has been added outside of the block."""
+        assert self.kinds is not None
+        masked_T = torch.cat([row.canvas == row.mask_id for row in self.rows])[place_T]
+        begin_R = torch.tensor([row.begin for row in self.rows])
+        at_N = (fillable_T & (masked_T | (column_T >= begin_R[row_T]))).nonzero()[:, 0]
+        row_N, column_N = row_T[at_N], column_T[at_N]
+        count_R = torch.bincount(row_N, minlength=len(self.rows))
+        counts = row_N.unique_consecutive(return_counts=True)[1]
+        slot_N = torch.cat([torch.arange(n) for n in counts.tolist()]) if len(at_N) else at_N
+        predicts_next = torch.tensor([row.sampler.attention.predicts_next for row in self.rows])
+        source_N = at_N - shift_T[at_N] * predicts_next[row_N]
+        prompt_R, kind_R = torch.tensor([len(row.prompt) for row in self.rows]), torch.tensor(self.kinds)
+        return Candidates(
+            at_N=at_N,
+            source_N=source_N,
+            place_N=place_T[at_N],
+            row_N=row_N,
+            column_N=column_N,
+            position_N=column_N - prompt_R[row_N],
+            slot_N=slot_N,
+            editable_N=None if editable_T is None else editable_T[at_N],
+            width=max(int(count_R.max()), 1),
+            groups=[(kind_R[row_N] == kind).nonzero()[:, 0] for kind in range(max(self.kinds) + 1)],
         )
 
     @staticmethod

@@ -17,7 +17,8 @@ from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.tokens import OpenPositions, propose
 
 if TYPE_CHECKING:
-    from dare_bench.model_adapters.sampling.state import BatchState, RowState
+    from dare_bench.model_adapters.sampling.batch import BatchState
+from dare_bench.model_adapters.sampling.state import RowState
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Decision:
     score_N: Tensor
     written_N: Tensor
     margin_R: Tensor
+    finite: Tensor
+    """False, [], if a largest logit is NaN or infinite."""
     ended_R: Tensor | None = None
     """Rows whose block ends with this forward, whatever it holds (None: no row)."""
 
@@ -45,17 +48,16 @@ def decide(batch: BatchState, logits_NV: Tensor, positions: OpenPositions) -> De
     token_N, confidence_N = torch.zeros_like(positions.row_N), torch.zeros_like(positions.row_N, dtype=torch.float64)
     logprob_N, score_N = torch.zeros_like(confidence_N), torch.zeros_like(confidence_N)
     written_N, margin_R = torch.zeros_like(positions.row_N, dtype=torch.bool), positions.no_margin_R
-    ended_R = torch.zeros_like(batch.kind_R, dtype=torch.bool)
-    for i, sampler in enumerate(batch.kinds):
-        group_N = (batch.kind_R[positions.row_N] == i).nonzero()[:, 0]
+    ended_R, finite = torch.zeros_like(batch.kind_R, dtype=torch.bool), torch.ones_like(batch.finite)
+    for sampler, group_N in zip(batch.kinds, batch.groups(positions), strict=True):
         if len(group_N):
             part = decide_alike(sampler, logits_NV[group_N], positions.only(group_N), batch.rows, batch.mask_id)
             token_N[group_N], written_N[group_N] = part.token_N, part.written_N
             confidence_N[group_N], logprob_N[group_N] = part.confidence_N.double(), part.logprob_N
             score_N[group_N] = part.score_N.double()
-            margin_R = torch.minimum(margin_R, part.margin_R)
+            margin_R, finite = torch.minimum(margin_R, part.margin_R), finite & part.finite
             ended_R = ended_R if part.ended_R is None else ended_R | part.ended_R
-    return Decision(token_N, confidence_N, logprob_N, score_N, written_N, margin_R, ended_R)
+    return Decision(token_N, confidence_N, logprob_N, score_N, written_N, margin_R, finite, ended_R)
 
 
 def decide_alike(
@@ -70,17 +72,23 @@ def decide_alike(
     proposal = propose(logits_NV, sampler.tokens, strategy.score, positions, margins=margins, noise=token_noise)
     proposal = strategy.score.order(proposal, positions, order_noise)
     selection = strategy.select(proposal, positions)
-    written_N, margin_R = selection.written_N, selection.margin_R
+    written_N, margin_R = positions.live(selection.written_N), selection.margin_R
     if margins:
-        margin_R = margin_R.scatter_reduce(0, positions.row_N[written_N], proposal.margin_N[written_N], "amin")
+        margin_N = torch.where(written_N, proposal.margin_N, float("inf"))
+        margin_R = margin_R.scatter_reduce(0, positions.row_N, margin_N, "amin")
     token_N = proposal.token_N if selection.token_N is None else selection.token_N
+    confidence_N, logprob_N = proposal.confidence_N, proposal.logprob_N
+    if selection.greedy_N is not None and proposal.best_confidence_NK is not None:
+        confidence_N = torch.where(selection.greedy_N, proposal.best_confidence_NK[:, 0], confidence_N)
+        logprob_N = torch.where(selection.greedy_N, 0.0, logprob_N)
     decision = Decision(
         token_N,
-        proposal.confidence_N,
-        proposal.logprob_N,
+        confidence_N,
+        logprob_N,
         proposal.score_N,
         written_N,
         margin_R,
+        proposal.finite,
         selection.ended_R,
     )
     return decision if selection.remasked_N is None else remasked(decision, positions, selection.remasked_N, mask_id)

@@ -12,9 +12,10 @@ import torch
 from dare_bench.diffusion.lockstep import Lockstep
 from dare_bench.errors import MemoryLimitError
 from dare_bench.model_adapters.backbone.cache import KVStore
-from dare_bench.model_adapters.sampling.decide import decide
+from dare_bench.model_adapters.sampling.batch import BatchState
+from dare_bench.model_adapters.sampling.buckets import Sizes
 from dare_bench.model_adapters.sampling.pages import PagePool
-from dare_bench.model_adapters.sampling.state import BatchState, RowState
+from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.types import LoopStats
 
 FIRST_SLOTS = 1024
@@ -75,6 +76,7 @@ class _Loop:
     batch: BatchState | None = None
     store: KVStore | None = None
     pool: PagePool | None = None
+    sizes: Sizes = field(default_factory=Sizes)
 
     def run(self) -> Iterator[RowState]:
         while True:
@@ -82,7 +84,9 @@ class _Loop:
             if not self.active:
                 return
             if self.batch is None:
-                self.batch = BatchState(self.active, self.mask_id, self.device, self.store, self.pool)
+                backend = getattr(self.network, "attention", None)  # a wrapped network may have none
+                sizes = self.sizes if backend is not None and backend.static_shapes else None
+                self.batch = BatchState(self.active, self.mask_id, self.device, self.store, self.pool, sizes)
             finished = self.turn(self.batch)
             if finished is None:
                 self.halve(self.batch)
@@ -92,11 +96,10 @@ class _Loop:
     def turn(self, batch: BatchState) -> list[int] | None:
         """One forward and decision for all rows. Returns the rows whose block is finished; None if memory ran out."""
         try:
-            logits_NV, place_N, positions = batch.forward(self.network)
-            decision = decide(batch, logits_NV, positions)
-            batch.write(place_N, positions, decision)
-            finished = batch.advance(positions, decision)
-        except (RuntimeError, MemoryError) as error:
+            batch.prepare()
+            finished = batch.finish(batch.step(self.network))
+        except BaseException as error:
+            batch.abandon()
             if not out_of_memory(error):
                 raise
             if len(self.active) > 1:

@@ -90,10 +90,10 @@ def of_tokens(logits_NV: Tensor, token_N: Tensor) -> Tensor:
 def of_swap(ranked: Ranked, n_R: Tensor) -> Tensor:
     """Margin of a swap between the last selected and the first rejected position; inf if all or none are selected, or
     if both are certain of their tokens."""
+    if ranked.slope_RW is None or ranked.rounding_RW is None or ranked.certain_RW is None:
+        return ranked.unmeasured_R
     inside_R = (n_R > 0) & (n_R < ranked.count_R)
     gap_R = _at(ranked.sorted_RW, n_R - 1) - _at(ranked.sorted_RW, n_R)
-    if ranked.slope_RW is None or ranked.rounding_RW is None or ranked.certain_RW is None:
-        return torch.where(inside_R, gap_R.double(), float("inf"))
     inside_R &= ~(_at(ranked.certain_RW, n_R - 1) & _at(ranked.certain_RW, n_R))
     slope_R = _at(ranked.slope_RW, n_R - 1) + _at(ranked.slope_RW, n_R)
     rounding_R = _at(ranked.rounding_RW, n_R - 1) + _at(ranked.rounding_RW, n_R)
@@ -102,15 +102,16 @@ def of_swap(ranked: Ranked, n_R: Tensor) -> Tensor:
 
 def of_crossing(ranked: Ranked, limit: Tensor | float) -> Tensor:
     """Margin of each sorted score against its limit, float64 [R, W]; inf where a row has no such position."""
-    gap_RW = (ranked.sorted_RW.double() - limit).abs()
-    if ranked.slope_RW is not None and ranked.rounding_RW is not None:
-        gap_RW = distance(gap_RW, ranked.slope_RW, ranked.rounding_RW)
+    assert ranked.slope_RW is not None and ranked.rounding_RW is not None
+    gap_RW = distance((ranked.sorted_RW.double() - limit).abs(), ranked.slope_RW, ranked.rounding_RW)
     return torch.where(ranked.open_RW, gap_RW, float("inf"))
 
 
 def of_threshold(ranked: Ranked, threshold: float, least_R: Tensor, most_R: Tensor, n_R: Tensor) -> Tensor:
     """Margin of a selection above a threshold, of at least ``least`` and at most ``most`` positions: one more rises
     above it, one falls below it, or two are swapped if a bound and not the threshold determined the count."""
+    if ranked.slope_RW is None:
+        return ranked.unmeasured_R
     over_R = (ranked.sorted_RW >= threshold).sum(1)
     near_RW = of_crossing(ranked, threshold)
     rise_R = torch.where(
@@ -123,6 +124,8 @@ def of_threshold(ranked: Ranked, threshold: float, least_R: Tensor, most_R: Tens
 
 def of_limits(ranked: Ranked, limit_W: Tensor, n_R: Tensor) -> Tensor:
     """Margin of a selection whose n-th best position must reach the n-th limit (the first always does)."""
+    if ranked.slope_RW is None:
+        return ranked.unmeasured_R
     near_RW = of_crossing(ranked, limit_W)
     index_W = torch.arange(near_RW.shape[1], device=near_RW.device)
     counted_RW = (index_W > 0) & (index_W <= n_R[:, None])
@@ -132,10 +135,11 @@ def of_limits(ranked: Ranked, limit_W: Tensor, n_R: Tensor) -> Tensor:
 def of_sums(ranked: Ranked, spent_RW: Tensor, bound: float, n_R: Tensor) -> Tensor:
     """Margin of a selection while a sum of entropies stays within a bound: a sum crosses the bound, or two positions at
     the cut are swapped."""
-    gap_RW = (spent_RW - bound).abs().double()
-    if ranked.slope_RW is not None and ranked.rounding_RW is not None:
-        slope_RW = ranked.slope_RW.cumsum(1) - ranked.slope_RW
-        gap_RW = distance(gap_RW, slope_RW, ranked.rounding_RW.cumsum(1) - ranked.rounding_RW)
+    if ranked.slope_RW is None or ranked.rounding_RW is None:
+        return ranked.unmeasured_R
+    slope_RW = ranked.slope_RW.cumsum(1) - ranked.slope_RW
+    rounding_RW = ranked.rounding_RW.cumsum(1) - ranked.rounding_RW
+    gap_RW = distance((spent_RW - bound).abs().double(), slope_RW, rounding_RW)
     later_RW = ranked.open_RW.clone()
     later_RW[:, 0] = False
     near_R = torch.where(later_RW, gap_RW, float("inf")).min(1).values

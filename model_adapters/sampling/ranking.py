@@ -3,7 +3,7 @@
 Ties go to the lowest index (a stable descending sort): the order of ``torch.topk`` is unspecified and differs by
 device. Published results depend on one kind of tie; see ``reference.PublishedTies``.
 
-Shape letters: N open positions of all rows in order, R rows, W most open positions of a row.
+Shape letters: N positions, the rows one after another, R rows, W most positions of a row.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.margins import Sensitivity
+from dare_bench.model_adapters.sampling.tokens import OpenPositions
 
 
 @dataclass(frozen=True)
@@ -29,24 +30,33 @@ class Ranked:
     certain_RW: Tensor | None = None
 
     @property
+    def unmeasured_R(self) -> Tensor:
+        """The margins if they are not recorded: inf, float64 [R]."""
+        return torch.full_like(self.count_R, float("inf"), dtype=torch.float64)
+
+    @property
     def open_RW(self) -> Tensor:
         """True where a row has a position of that rank."""
         return torch.arange(self.sorted_RW.shape[1], device=self.sorted_RW.device) < self.count_R[:, None]
 
 
-def rank(score_N: Tensor, row_N: Tensor, rows: int, sensitivity: Sensitivity | None = None) -> Ranked:
-    """Sort each row's scores. Positions are ordered by row. Rows without open positions are all -inf."""
-    count_R = torch.bincount(row_N, minlength=rows)
-    place_N = torch.arange(len(row_N), device=row_N.device)
-    first_R = torch.full((rows,), len(row_N), device=row_N.device).scatter_reduce_(0, row_N, place_N, "amin")
-    column_N = place_N - first_R[row_N]
-    width = max(int(count_R.max()), 1)
+def rank(
+    score_N: Tensor, positions: OpenPositions, sensitivity: Sensitivity | None = None, live_N: Tensor | None = None
+) -> Ranked:
+    """Sort each row's scores: those of open positions, or of the positions ``live_N``. The others rank after them. A
+    row without any is all -inf."""
+    positions, row_N, rows = positions.counted(), positions.row_N, positions.rows
+    assert positions.slot_N is not None
+    slot_N, width = positions.slot_N, positions.width
+    live_N = positions.live_N if live_N is None else live_N
+    score_N = score_N.clamp(min=torch.finfo(score_N.dtype).min)
+    if live_N is not None:
+        score_N = torch.where(live_N, score_N, float("-inf"))
     table_RW = score_N.new_full((rows, width), float("-inf"))
-    table_RW[row_N, column_N] = score_N
+    table_RW[row_N, slot_N] = score_N
     sorted_RW, order_RW = table_RW.sort(dim=1, descending=True, stable=True)
-    rank_RW = torch.empty_like(order_RW)
-    rank_RW.scatter_(1, order_RW, torch.arange(width, device=row_N.device).expand(rows, width))
-    rank_N = rank_RW[row_N, column_N]
+    count_R = (sorted_RW > float("-inf")).sum(1)
+    rank_N = order_RW.argsort(dim=1)[row_N, slot_N]
     if sensitivity is None:
         return Ranked(sorted_RW, rank_N, count_R)
 

@@ -24,7 +24,7 @@ from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
 if TYPE_CHECKING:
     from dare_bench.model_adapters.sampling.state import RowState
 
-NoiseLaw = Literal["gumbel", "block", "sub_block", "masked", "origin"]
+NoiseLaw = Literal["gumbel", "block", "sub_block", "masked", "origin", "renoise"]
 CountLaw = Literal["schedule", "turns", "commit", "commit_ahead", "carry"]
 
 
@@ -33,7 +33,8 @@ class ReferencePolicy:
     """How the published code draws random numbers (used if ``replay``) and counts forwards.
 
     ``noise``: Gumbel noise over the window | multinomial over the block | over a sub-block, none for the block's first
-    token | over the masked positions | the same after a draw of the written ones. ``count``: the whole schedule | the
+    token | over the masked positions | the same after a draw of the written ones | over the block, and then random
+    tokens for it. ``count``: the whole schedule | the
     forwards made | one more for each block and the prefill | one more for a prefill in the middle of a block and for
     the commit of the last block | the schedule and the positions that its last step leaves.
     """
@@ -142,6 +143,12 @@ def _sub_block(row: RowState, generator: torch.Generator, vocab: int, due: int) 
     return token, None
 
 
+def _renoise(row: RowState, generator: torch.Generator, vocab: int, due: int) -> Noise:
+    token = _exponential((row.sampler.block_length, vocab), generator)
+    row.noise = torch.randint(vocab, (row.sampler.block_length,), generator=generator)
+    return token[row.open_columns() - row.begin], None
+
+
 def _masked(row: RowState, generator: torch.Generator, vocab: int, due: int) -> Noise:
     column_n = row.open_columns()
     token = None if row.sampler.tokens.temperature == 0 else _exponential((len(column_n), vocab), generator)
@@ -167,6 +174,7 @@ _LAWS: Mapping[NoiseLaw, Callable[[RowState, torch.Generator, int, int], Noise]]
     "sub_block": _sub_block,
     "masked": _masked,
     "origin": _origin,
+    "renoise": _renoise,
 }
 
 
@@ -202,7 +210,7 @@ def leave_block(row: RowState, vocab: int) -> None:
 
 def count_rejected(rows: Sequence[RowState], step_R: Tensor, masks_R: Tensor) -> None:
     """Fast-dLLM's Dream adds a forward for each position that its last scheduled step rejected."""
-    for row, step, masks in zip(rows, step_R.tolist(), masks_R.tolist(), strict=True):
+    for row, step, masks in zip(rows, step_R.tolist(), masks_R.tolist(), strict=False):  # then null rows
         if row.sampler.reference.count == "carry":
             planned = row.sampler.strategy.planned(row.sampler.block_length)
             row.extra_forwards += masks if step == planned else -int(step > planned)

@@ -19,7 +19,7 @@ class Sampler:
     """How a row is decoded: the lengths of response and block, and the policies of each forward.
 
     Blocks are counted from the first response token; where attention is block-causal from column 0, so the first block
-    may hold prompt tokens.
+    may hold prompt tokens (not with a clean prefix).
     """
 
     gen_length: int
@@ -31,6 +31,8 @@ class Sampler:
     reference: ReferencePolicy = field(default_factory=ReferencePolicy)
     approximate: bool = False
     """Not the family's published sampler: tier A."""
+    uniform_noise: bool = False
+    """Is the network shown a random token for each open position, and not a mask?"""
     record_trajectory: bool = False
     record_predictions: bool = False
     record_margin: bool = False
@@ -38,7 +40,7 @@ class Sampler:
     @property
     def draws(self) -> bool:
         """Does this sampler use random numbers?"""
-        return not self.tokens.greedy or self.strategy.score.random
+        return self.uniform_noise or not self.tokens.greedy or self.strategy.score.random
 
     @property
     def replays(self) -> bool:
@@ -56,7 +58,8 @@ class Sampler:
 
     def origin(self, prompt: int) -> int:
         """The first column of block 0, after a prompt of that many tokens."""
-        return prompt // self.block_length * self.block_length if self.attention.causal else prompt
+        on_grid = self.attention.causal and not self.attention.clean_prefix
+        return prompt // self.block_length * self.block_length if on_grid else prompt
 
     def canvas_length(self, prompt: int) -> int:
         """Columns of prompt and response, in whole blocks."""

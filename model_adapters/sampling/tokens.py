@@ -42,15 +42,25 @@ class TokenPolicy:
     """The number of most probable tokens of each position that the strategy sees."""
     greedy_first: bool = False
     """The first token of a block is the argmax at any temperature."""
+    cooled_to: float | None = None
+    """The temperature falls to this in equal steps: it would reach it after ``cooling_steps`` forwards of a block."""
+    cooling_steps: int = 1
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0 or self.top_k == 1
 
+    def temperatures(self, step_N: Tensor) -> Tensor | float:
+        """The temperature of positions after ``step_N`` forwards of their blocks, float32 [N, 1], or that of all."""
+        if self.cooled_to is None or self.cooled_to == self.temperature:
+            return self.temperature
+        left_N = (self.cooling_steps - step_N).clamp(min=1) / self.cooling_steps
+        return (self.cooled_to + (self.temperature - self.cooled_to) * left_N)[:, None]
+
 
 @dataclass(frozen=True)
 class OpenPositions:
-    """The open positions of one forward, ordered by row.
+    """The open positions of one forward, the rows one after another.
 
     ``position_N`` counts from the first response token; ``masked_N`` is False where a written token may be replaced
     (editing). Of all rows of the batch: the ``key_R`` of a row's random numbers, forwards of the block (``step_R``) and
@@ -72,6 +82,12 @@ class OpenPositions:
     """If a strategy remasks: the score with which a written token was chosen, float64; inf where it was given."""
     memories: Sequence[Any] = ()
     """By row, what a strategy that remembers keeps of its block."""
+    live_N: Tensor | None = None
+    """In forwards of static shape: False at positions that are not open now. None: all are open."""
+    slot_N: Tensor | None = None
+    """Counts the positions of each row; None: not counted yet."""
+    width: int = 0
+    """The most positions of a row, where they are counted."""
 
     @property
     def rows(self) -> int:
@@ -82,15 +98,38 @@ class OpenPositions:
         """Margins of decisions that no change of the logits affects: inf, float64 [R]."""
         return torch.full((self.rows,), float("inf"), dtype=torch.float64, device=self.row_N.device)
 
+    def live(self, which_N: Tensor) -> Tensor:
+        """``which_N`` at open positions, else False."""
+        return which_N if self.live_N is None else which_N & self.live_N
+
+    def count(self, which_N: Tensor) -> Tensor:
+        """The number of positions of each row where ``which_N`` is True, int64 [R]."""
+        return torch.zeros_like(self.key_R).scatter_add_(0, self.row_N, which_N.long())
+
+    def counted(self) -> OpenPositions:
+        """These positions with ``slot_N`` and ``width``."""
+        if self.slot_N is not None:
+            return self
+        count_R = torch.bincount(self.row_N, minlength=self.rows)
+        place_N = torch.arange(len(self.row_N), device=self.row_N.device)
+        first_R = torch.full_like(self.key_R, len(self.row_N)).scatter_reduce_(0, self.row_N, place_N, "amin")
+        return replace(self, slot_N=place_N - first_R[self.row_N], width=max(int(count_R.max()), 1))
+
     @property
     def is_first_N(self) -> Tensor:
         """True at the first position of a block."""
         return self.column_N == self.begin_R[self.row_N]
 
+    @property
+    def in_block_N(self) -> Tensor:
+        """False before the block."""
+        return self.column_N >= self.begin_R[self.row_N]
+
     def only(self, which_N: Tensor) -> OpenPositions:
-        names = ("row_N", "column_N", "position_N", "current_N", "masked_N")
-        score_N = None if self.score_N is None else self.score_N[which_N]
-        return replace(self, score_N=score_N, **{name: getattr(self, name)[which_N] for name in names})
+        names = ("row_N", "column_N", "position_N", "current_N", "masked_N", "score_N", "live_N", "slot_N")
+        tensors = {name: getattr(self, name) for name in names}
+        chosen: dict[str, Any] = {name: x_N if x_N is None else x_N[which_N] for name, x_N in tensors.items()}
+        return replace(self, **chosen)
 
     def uniform(self, draw: Draw, which: slice = slice(None)) -> Tensor:
         """Uniform random numbers of this forward, float64 [N]."""
@@ -109,18 +148,24 @@ class Proposal:
     logprob_N: Tensor
     score_N: Tensor
     margin_N: Tensor
+    finite: Tensor
+    """False, [], if any position has no finite largest logit."""
     sensitivity: Sensitivity | None = None
     best_NK: Tensor | None = None
     """The K most probable tokens of each position, if the policy asks for them."""
+    best_confidence_NK: Tensor | None = None
+    """Their confidences."""
 
     def only(self, which: Tensor) -> Proposal:
         """The proposal at the positions ``which``, indices int64."""
         tensors = {name: getattr(self, name)[which] for name in PER_POSITION}
-        best_NK = None if self.best_NK is None else self.best_NK[which]
-        return Proposal(**tensors, sensitivity=self.sensitivity and self.sensitivity.only(which), best_NK=best_NK)
+        best: dict[str, Any] = {name: None if (x := getattr(self, name)) is None else x[which] for name in BEST}
+        known = self.sensitivity and self.sensitivity.only(which)
+        return Proposal(**tensors, finite=self.finite, sensitivity=known, **best)
 
 
 PER_POSITION = ("token_N", "confidence_N", "logprob_N", "score_N", "margin_N")
+BEST = ("best_NK", "best_confidence_NK")
 
 
 def propose(
@@ -137,36 +182,44 @@ def propose(
     Args:
         margins: record margins of tokens and sensitivities of scores.
         noise: the published code's random numbers, if they are replayed (``reference.TokenNoise``).
-
-    Raises:
-        ModelOutputError: NaN or infinite logits.
     """
     rows = max(1, CHUNK_ELEMENTS // logits_NV.shape[1])
+    temperature = policy.temperatures(positions.step_R[positions.row_N])
     parts = []
     for i in range(0, max(1, logits_NV.shape[0]), rows):
         cut = slice(i, i + rows)
         uniform_N = None if policy.greedy or noise is not None else positions.uniform(Draw.TOKEN, cut)
-        part = _propose(logits_NV[cut], policy, score, margins, uniform_N, noise and noise.only(cut))
+        at = temperature[cut] if isinstance(temperature, Tensor) else temperature
+        part = _propose(logits_NV[cut], policy, at, score, margins, uniform_N, noise and noise.only(cut))
         if policy.greedy_first and not policy.greedy:
             part = _greedy_first(part, logits_NV[cut], positions.is_first_N[cut], margins)
-        if policy.alternatives:
-            part = replace(part, best_NK=logits_NV[cut].topk(policy.alternatives, -1).indices)
         parts.append(part)
     if len(parts) == 1:
         return parts[0]
     tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in PER_POSITION}
     known = Sensitivity.joined([part.sensitivity for part in parts if part.sensitivity is not None])
-    best = [part.best_NK for part in parts if part.best_NK is not None]
-    return Proposal(**tensors, sensitivity=known, best_NK=torch.cat(best) if best else None)
+    if policy.alternatives:
+        tensors |= {name: torch.cat([getattr(part, name) for part in parts]) for name in BEST}
+    finite = torch.stack([part.finite for part in parts]).all()
+    return Proposal(**tensors, finite=finite, sensitivity=known)
 
 
 def _propose(
-    logits_NV: Tensor, policy: TokenPolicy, score: PositionScore, margins: bool, uniform_N: Tensor | None, noise: Any
+    logits_NV: Tensor,
+    policy: TokenPolicy,
+    temperature: Tensor | float,
+    score: PositionScore,
+    margins: bool,
+    uniform_N: Tensor | None,
+    noise: Any,
 ) -> Proposal:
+    best: dict[str, Any] = {}
+    if policy.alternatives:
+        best["best_NK"] = logits_NV.topk(policy.alternatives, -1).indices
     logits_NV = _without(logits_NV.float(), policy.suppressed)
     best_N, token_N = logits_NV.max(-1)
-    check_finite(best_N)
-    tempered_NV = logits_NV / policy.temperature if policy.temperature > 0 else logits_NV
+    finite = torch.isfinite(best_N).all()  # a NaN makes the maximum NaN
+    tempered_NV = logits_NV / temperature if policy.temperature > 0 else logits_NV
     kept_NV = tempered_NV
     if policy.temperature > 0 or policy.confidence_of == "kept":
         kept_NV = keep(tempered_NV, policy.top_k, policy.top_p, policy.top_p_first)
@@ -186,11 +239,14 @@ def _propose(
     probability_NV = torch.softmax(_without(source_NV, policy.uncounted), -1, dtype=dtype)
     confidence_N = probability_NV.gather(1, token_N[:, None])[:, 0]
     score_N = score.of(probability_NV, confidence_N)
+    if best:
+        best["best_confidence_NK"] = probability_NV.gather(1, best["best_NK"])
+    known = Proposal(token_N, confidence_N, logprob_N, score_N, margin_N, finite, **best)
     if not margins:
-        return Proposal(token_N, confidence_N, logprob_N, score_N, margin_N)
+        return known
     tempered = policy.temperature > 0 and policy.confidence_of != "plain"
     lead = Lead(probability_NV, token_N, policy.temperature if tempered else 1.0)
-    return Proposal(token_N, confidence_N, logprob_N, score_N, margin_N, score.sensitivity(lead, score_N))
+    return replace(known, sensitivity=score.sensitivity(lead, score_N))
 
 
 def _greedy_first(proposal: Proposal, logits_NV: Tensor, is_first_N: Tensor, margins: bool) -> Proposal:

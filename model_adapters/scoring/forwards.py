@@ -69,7 +69,7 @@ def _work(model: NativeModel, pairs: Sequence[ScoredPair]) -> Work:
     wanted: dict[tuple[Any, ...], list[CanvasUse]] = {}
     for pair in pairs:
         keys = set()
-        for use in canvases(pair, model.spec.mask):
+        for use in canvases(pair, model.spec.open_id):
             key = use.canvas.key
             wanted.setdefault(key, []).append(use)
             keys.add(key)
@@ -104,14 +104,15 @@ def _forward(model: NativeModel, work: Sequence[list[CanvasUse]], store: KVStore
     starts = torch.tensor([0, *(len(c.tokens) for c in firsts)]).cumsum(0).tolist()
     tokens = torch.tensor([t for c in firsts for t in c.tokens], dtype=torch.long)
     # If the state before a position predicts its token, the logits are there; the first position has only its own.
-    shift = int(model.spec.predicts == "next")
+    causal = work[0][0].pair.law.causal
+    shift = int(causal or model.spec.predicts == "next")
     at = torch.tensor([starts[i] + max(p - shift, 0) for i, c in enumerate(firsts) for p in c.scored], dtype=torch.long)
     single = all(all(use.canvas.targets == uses[0].canvas.targets for use in uses) for uses in work)
     nll_N = logits_NV = None
     if firsts[0].guidance > 0:
         logits_NV = _guided(model, firsts, tokens, starts, at)
     else:
-        device, plan = model.device, _plan(model, firsts, store)
+        device, plan = model.device, _plan(model, firsts, store, causal)
         targets = torch.tensor([t for c in firsts for t in c.targets], dtype=torch.long).to(device) if single else None
         out = model.network(tokens.to(device), plan=plan, logits_at=at.to(device), targets=targets)
         nll_N, logits_NV = None if out.nll is None else out.nll.cpu(), out.logits
@@ -137,9 +138,11 @@ def _losses(logits_NV: Tensor, targets: Sequence[int]) -> Tensor:
     return cross_entropy(logits_NV.float(), goal, reduction="none").cpu()
 
 
-def _plan(model: NativeModel, firsts: Sequence[MaskedCanvas], store: KVStore | None) -> Plan:
+def _plan(model: NativeModel, firsts: Sequence[MaskedCanvas], store: KVStore | None, causal: bool) -> Plan:
     """Whole canvases attend to themselves; a block attends to itself and the clean columns before it."""
     lengths, grid = tuple(len(c.tokens) for c in firsts), firsts[0].block_length
+    if causal:
+        return Plan(lengths, clean=lengths)
     if not any(c.start for c in firsts):
         return Plan(lengths, grid)
     assert store is not None

@@ -38,6 +38,8 @@ class LikelihoodLaw(ABC):
     """Fields that are whole numbers."""
     reads_context: bool = False
     """Does the cost of a pair depend on its context?"""
+    causal: bool = False
+    """Is the target predicted from left to right, each token by the state before it, in one forward?"""
 
     def settings(self, fields: Mapping[str, Any], spec: ModelSpec) -> dict[str, Any]:
         """All fields with their resolved values; None stands for the default.

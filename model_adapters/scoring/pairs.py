@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 @dataclass(eq=False)
 class ScoredPair:
     """``target`` is what is scored; ``ending`` are tokens at its end that the law has added. ``parts`` are its masks,
-    one set a block where there are blocks, ``losses`` the summed losses of each part's draws, float64 [M]."""
+    one set a block where there are blocks, and none if no value is wanted; ``losses`` are the summed losses of each
+    part's draws, float64 [M]."""
 
     request: Request
     context: list[int]
@@ -72,7 +74,7 @@ class ScoredPair:
 
     def likelihood(self, seconds: float, weights_version: int = 0) -> Likelihood:
         """The answer, when all losses are there."""
-        value, stderr = self.law.combine(self.parts, self.losses)
+        value, stderr = self.law.combine(self.parts, self.losses) if self.parts else (math.nan, math.nan)
         exact = all(part.round_size == 0 for part in self.parts)
         alike = all(part.round_size == 0 or part.masks_Mn.shape[1] == 1 for part in self.parts)
         passes = self.canvases + (self.clean > 0) + self.greedy_turns
@@ -81,7 +83,7 @@ class ScoredPair:
             stderr=stderr,
             is_greedy=self.is_greedy,
             nfe=passes * (2 if self.guidance > 0 else 1),
-            estimator=self.parts[0].estimator,
+            estimator=self.parts[0].estimator if self.parts else "",
             draws=sum(map(len, self.losses)) if exact else len(self.losses[0]),
             target_tokens=len(self.answer),
             prompt_tokens=len(self.context),
@@ -192,5 +194,7 @@ def make_pair(model: NativeModel, request: Request) -> ScoredPair:
             f"the model's context limit is {spec.context_limit}"
         )
     target = [*target, *ending]
-    parts = law.draws(len(context), len(target), {**settings, "estimator": kind}, request.seed, visible)
+    parts = []
+    if request.want_value:
+        parts = law.draws(len(context), len(target), {**settings, "estimator": kind}, request.seed, visible)
     return ScoredPair(request, context, target, len(ending), law, settings, parts, spec.predicts == "next")

@@ -8,6 +8,9 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+import torch
+
+from dare_bench.diffusion.plan import Plan
 from dare_bench.errors import DareError, MemoryLimitError
 from dare_bench.model_adapters.sampling.loop import denoise, out_of_memory
 from dare_bench.model_adapters.sampling.state import RowState
@@ -59,7 +62,8 @@ class _Scorer:
 
     def finish(self, pairs: list[ScoredPair]) -> Iterator[Sample]:
         started = time.perf_counter()
-        self._losses(pairs)
+        if valued := [pair for pair in pairs if pair.request.want_value]:
+            self._losses(valued)
         wanting = [pair for pair in pairs if pair.request.want_greedy]
         if wanting:
             _greedy(self.model, wanting, self.slots[0], self.stats)
@@ -109,6 +113,9 @@ class _Scorer:
 def _greedy(model: NativeModel, pairs: Sequence[ScoredPair], max_rows: int | None, stats: LoopStats) -> None:
     """Would greedy decoding, one most confident token at a time on the family's own grid, give the target? (LLaDA
     eval_llada.py, suffix_greedy_prediction.)"""
+    if pairs[0].law.causal:
+        _greedy_causal(model, pairs, stats)
+        return
     for length, same in groupby(sorted(pairs, key=lambda p: p.block_length or 0), key=lambda p: p.block_length):
         spec = replace(model.spec, block_length=length)
         rows = []
@@ -127,3 +134,15 @@ def _greedy(model: NativeModel, pairs: Sequence[ScoredPair], max_rows: int | Non
         for row in loop:
             row.tag.is_greedy = row.response() == row.tag.answer
             row.tag.greedy_turns = row.turn
+
+
+@torch.no_grad()
+def _greedy_causal(model: NativeModel, pairs: Sequence[ScoredPair], stats: LoopStats) -> None:
+    """Is each token of a target the most probable one behind those before it?"""
+    for pair in pairs:
+        whole = torch.tensor(pair.whole, device=model.device)
+        at = torch.arange(len(pair.context) - 1, len(whole) - 1, device=model.device)
+        logits_NV = model.network(whole, plan=Plan((len(whole),), clean=(len(whole),)), logits_at=at).logits
+        pair.is_greedy = bool((logits_NV.argmax(-1) == whole[at + 1]).all())
+        pair.greedy_turns = 1
+        stats.count(1, len(whole))

@@ -14,12 +14,12 @@ import httpx
 from anyio.from_thread import start_blocking_portal
 from pydantic import Field, ValidationError
 
-from dare_bench.errors import DecodingError, EngineError, PromptError, suggestion
+from dare_bench.errors import DecodingError, EngineError, PromptError
 from dare_bench.model_adapters.encoding import encode_prompt, open_tokenizer
 from dare_bench.model_adapters.fields import Count, TopP, first_error
 from dare_bench.model_adapters.sampling.stopping import first_stop, response_text
 from dare_bench.model_adapters.served.in_flight import in_flight
-from dare_bench.model_adapters.served.model import ServedModel, cannot_honor, refuse_unserved
+from dare_bench.model_adapters.served.model import ServedModel, cannot_honor, refuse_unknown, refuse_unserved
 from dare_bench.model_adapters.served.server import LostAnswer, PartialAnswer, RefusedRequest, Server, shown
 from dare_bench.types import Capabilities, Decoding, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
 
@@ -89,18 +89,17 @@ class HttpModel(ServedModel):
         for name, value in given.items():
             if name in self.decided or name in Decoding.id_fields:
                 raise cannot_honor(engine, name, value, self.decided.get(name, "the server has the checkpoint's own"))
-            if name not in self.decoding.model_fields:
-                known = sorted(set(self.decoding.model_fields) - self._stated().keys())
-                raise DecodingError(
-                    f"engine {engine} has no decoding field {name!r}{suggestion(name, known)}; it has"
-                    f" {', '.join(known)}"
-                )
+        refuse_unknown(engine, given, self.decoding, self._refused())
         try:
             resolved = self.decoding(**{**given, **self._stated()})
         except ValidationError as error:
             raise DecodingError(first_error(error)) from error
         refuse_unserved(engine, resolved)
         return resolved
+
+    def _refused(self) -> set[str]:
+        """Names of decoding fields that a request cannot choose."""
+        return {*self.decided, *Decoding.id_fields}
 
     def _stated(self) -> Mapping[str, Any]:
         """Decoding values that the server states, for the record."""

@@ -36,7 +36,13 @@ from dare_bench.model_adapters.sampling.stopping import response_text
 from dare_bench.model_adapters.sdar import FAMILY
 from dare_bench.model_adapters.sdar.family import SDARDecoding
 from dare_bench.model_adapters.served.in_flight import in_flight
-from dare_bench.model_adapters.served.model import EngineSettings, ServedModel, cannot_honor, refuse_unserved
+from dare_bench.model_adapters.served.model import (
+    EngineSettings,
+    ServedModel,
+    cannot_honor,
+    refuse_unknown,
+    refuse_unserved,
+)
 from dare_bench.types import Decoding, Generation, LoopStats, Prompt, Request, Sample, Tier
 
 MASK_ID = 151669
@@ -88,13 +94,16 @@ class LmdeployModel(ServedModel):
         self.native, self.tokenizer, self._package, self.settings = native, native.tokenizer, package, settings
         device = "cuda" if torch.cuda.is_available() else "cpu"
         stated = str(getattr(package, "__version__", "")) or None
-        self.spec = replace(native.spec, dtype=dtype, device=device, engine="lmdeploy", engine_version=stated)
+        self.spec = replace(
+            native.spec, dtype=dtype, device=device, attention_backend=None, engine="lmdeploy", engine_version=stated
+        )
         self._engine: tuple[EngineConfig, Any] | None = None
 
     def encode(self, prompt: Prompt) -> list[int]:
         return self.native.encode(prompt)
 
     def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
+        refuse_unknown("lmdeploy", decoding, SDARDecoding, ("strategy", "cache", "mask_id", "eb_threshold"))
         resolved = self.native.resolve(decoding)
         assert isinstance(resolved, SDARDecoding)
         refuse_unserved("lmdeploy", resolved)

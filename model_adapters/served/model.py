@@ -11,9 +11,20 @@ from typing import Any, NoReturn
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dare_bench.config import one_line
-from dare_bench.errors import CheckpointError, DecodingError, SaveError, UsageError
+from dare_bench.errors import CheckpointError, DecodingError, SaveError, UsageError, suggestion
 from dare_bench.protocols import AdapterSettings
 from dare_bench.types import Capabilities, Decoding, LoopStats, ModelSpec, Prompt, Request, Sample
+
+_FINISHED, _STOPS = "it returns finished tokens only", "it stops at an EOS"
+FIXED: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "trajectory": ((False,), _FINISHED),
+    "predictions": ((False,), _FINISHED),
+    "margin": ((False,), _FINISHED),
+    "rng": (("ours",), "it draws its own random numbers"),
+    "early_stop": ((None, True), _STOPS),
+    "text_after_eos": (("cut",), _STOPS),
+}
+"""Decoding fields that no served engine lets a request choose: the values that it honors, and why no others."""
 
 
 class EngineSettings(BaseModel):
@@ -105,17 +116,27 @@ def refuse_unserved(engine: str, decoding: Decoding) -> None:
     Raises:
         DecodingError: it names the field, its value, and what to do.
     """
-    recorded = [name for name in ("trajectory", "predictions") if getattr(decoding, name)]
-    refused = {
-        **dict.fromkeys(recorded, "it returns finished tokens only"),
-        **({"rng": "it draws its own random numbers"} if decoding.rng != "ours" else {}),
-        **({"early_stop": "it stops at an EOS"} if decoding.early_stop is False else {}),
-        **({"text_after_eos": "it stops at an EOS"} if decoding.text_after_eos != "cut" else {}),
-    }
-    for name, reason in refused.items():
-        raise cannot_honor(
-            engine, name, getattr(decoding, name), f"{reason}; leave the field out, or use --engine native"
-        )
+    for name, (honored, reason) in FIXED.items():
+        if (value := getattr(decoding, name)) not in honored:
+            raise cannot_honor(engine, name, value, f"{reason}; leave the field out, or use --engine native")
+
+
+def refuse_unknown(engine: str, names: Iterable[str], kind: type[Decoding], refused: Iterable[str]) -> None:
+    """Refuse names of no decoding field, and name those that the engine honors.
+
+    Args:
+        refused: fields of ``kind`` that the engine refuses, beside :data:`FIXED`.
+
+    Raises:
+        DecodingError: an unknown name.
+    """
+    fields = {*kind.model_fields, *kind.aliases}
+    for name in names:
+        if name not in fields:
+            known = sorted(fields - FIXED.keys() - {*refused})
+            raise DecodingError(
+                f"engine {engine} has no decoding field {name!r}{suggestion(name, known)}; it has {', '.join(known)}"
+            )
 
 
 def cannot_honor(engine: str, name: str, value: Any, why: str) -> DecodingError:

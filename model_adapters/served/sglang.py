@@ -36,6 +36,8 @@ _OF_THE_SERVER = (
 """Our families' fields that the server has fixed."""
 _GREEDY = frozenset({"LowConfidence", "JointThreshold", "JointThresholdInDel"})
 """dLLM algorithms that take the most probable token whatever temperature a request has."""
+_DRAWING = {"temperature": 0, "top_p": 1, "top_k": 0}
+"""Fields that have no meaning then, with the values that change nothing."""
 
 
 class SGLangDecoding(HttpDecoding):
@@ -115,12 +117,15 @@ class SGLangModel(HttpModel):
             "algorithm_config": PurePosixPath(config).name if isinstance(config, str) else None,
         }
 
+    def _refused(self) -> set[str]:
+        greedy = self._started.get("dllm_algorithm") in _GREEDY
+        return super()._refused() | (_DRAWING.keys() if greedy else set())
+
     def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
         resolved = super().resolve(decoding)
         assert isinstance(resolved, SGLangDecoding)
         if resolved.algorithm in _GREEDY:
-            ignored = {"temperature": 0, "top_p": 1, "top_k": 0}
-            for name, off in ignored.items():
+            for name, off in _DRAWING.items():
                 if (value := getattr(resolved, name)) != off:
                     why = f"its algorithm {resolved.algorithm} always takes the most probable token; leave it out"
                     raise cannot_honor("sglang", name, value, why)

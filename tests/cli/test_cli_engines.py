@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 import served_engines
 from served_engines import StandIn
+from site_pages import board_data, pages, rows
 
 from dare_bench.cli import main
 from dare_bench.model_adapters.served import server as http
+from dare_bench.registry import registry
+from dare_bench.runs.reader import Run
 
 
 @pytest.fixture
@@ -73,3 +76,59 @@ def test_what_a_server_says_is_escaped(server: StandIn, capsys: pytest.CaptureFi
     assert code == 4 and "\x1b" not in out + err and "is broken" not in err
     failures = json.loads(out)["dare_bench"]["failures"]
     assert len(failures) == 2 and "the grammar is" in failures[0]["error"]
+
+
+RECIPE = """
+checkpoint: qwen
+model: qwen
+family: causal
+facts: {layers: 2, d_model: 32, attention: block-causal}
+scores:
+  sums:
+    published:
+      {value: 50.0, unit: percent, metric: exact match, measures: accuracy, mean_over: documents, cache: none,
+       test_set: {id: sums}, source: {title: a test}}
+    run: {harness: lm-eval, tasks: dare_arithmetic, engine: openai, decoding: {gen_length: 16}}
+    score: {task: dare_arithmetic, metric: exact_match}
+    settings: recorded
+"""
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The output of a command that succeeds."""
+    with pytest.raises(SystemExit) as left:
+        main(list(words))
+    out, err = capsys.readouterr()
+    assert left.value.code in (0, None), err
+    return out
+
+
+def test_a_recipe_of_an_engine_is_run_by_it_shown_on_a_board_and_exported(
+    server: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "qwen.yaml").write_text(RECIPE)
+    monkeypatch.setattr(registry(), "_entries", {**registry()._entries})
+    registry().add("recipe", "qwen", str(tmp_path / "qwen.yaml"), origin="a test")
+    out = run(capsys, "eval", "--recipe", "qwen/sums", "--limit", "2", "--engine-url", server.url)
+    folder = Path(out.splitlines()[-1]).parent
+    block = Run(folder).require_block()
+    assert block.model.engine is not None and block.model.engine.name == "openai" and block.model.on_server
+    assert [recipe.deviations for recipe in block.recipes] == [["limit: 2"]], "the engine is none"
+    run(capsys, "leaderboard", "build", str(folder), "-o", "site")
+    (row,) = rows(Path("site")).values()
+    assert "tier unknown, openai vllm 0.11.0" in row and "limit 2" in row
+    assert board_data(Path("site"))["rows"][0]["hardware"] == "", "that of this machine is not the server's"
+    (page,) = (page.words for page in pages(Path("site")) if page.path.parent.name == folder.name)
+    for words in (
+        "answered by openai vllm 0.11.0, which states its model; the content is unverified",
+        "family unknown, unknown number of parameters, dtype unknown",
+        "stated:qwen",
+        "The hardware of the server is not recorded.",
+    ):
+        assert words in page
+    assert (Path("site") / "runs" / folder.name / "samples" / "dare_arithmetic" / "1.html").exists()
+    table = run(capsys, "export", "table", str(folder), "--format", "csv")
+    assert "tier unknown, openai vllm 0.11.0" in table and "limited" in table
+    run(capsys, "export", "hub", str(folder), "--allow-partial", "--dataset", "dare_arithmetic=me/sums", "-o", "hub")
+    (card,) = Path("hub/.eval_results").glob("*.yaml")
+    assert "answered by openai vllm 0.11.0" in " ".join(card.read_text().split())

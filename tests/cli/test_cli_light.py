@@ -232,6 +232,8 @@ def test_help_names_every_option_whole(
         (("eval", "--num-fewshot", "1.5"), "--num-fewshot='1.5' is not valid: it must be a whole number; see"),
         (("train", "sft", "--max-steps", "ten"), "--max-steps='ten' is not valid: it must be a whole number; see"),
         (("eval", "--lr", "1"), "unknown option '--lr'; see dare-bench eval --help"),
+        (("ls", "families"), "unknown command 'families'; dare-bench ls models lists them; see dare-bench ls --help"),
+        (("ls", "modls"), "unknown command 'modls'; closest: 'models'; see dare-bench ls --help"),
         (("train", "--lr", "1"), "unknown option '--lr'; see dare-bench train --help"),
         (("train", "sft", "--num_beams", "1"), "unknown option '--num-beams'; see dare-bench train sft --help"),
         (("score",), "RUN"),

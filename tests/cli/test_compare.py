@@ -35,6 +35,15 @@ def test_prints_scores_difference_and_documents(tmp_path: Path, capsys: Out) -> 
     assert "Document 5" not in output.out
 
 
+def test_a_limited_run_is_said_to_be_limited(tmp_path: Path, capsys: Out) -> None:
+    names = _two(tmp_path, limit=40, n_total=100)
+    compare(names, docs=0)
+    first, second = [line for line in capsys.readouterr().out.splitlines() if " complete" in line]
+    assert "complete, limited" in second and "limited" not in first
+    compare(names, json=True)
+    assert [run["limited"] for run in json.loads(capsys.readouterr().out)["runs"]] == [False, True]
+
+
 def test_other_settings_are_told_on_stderr_and_in_the_output(tmp_path: Path, capsys: Out) -> None:
     compare(_two(tmp_path, decoding={"gen_length": 32}), docs=0)
     output = capsys.readouterr()

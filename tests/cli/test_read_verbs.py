@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from hostile_external import DATA
 from run_factory import make_run
 
 from dare_bench.analysis.document_view import document_view
@@ -60,6 +61,17 @@ def test_show_choices(tmp_path: Path, capsys: Out) -> None:
     show(str(make_run(tmp_path, tasks={"choice_x": 1.0})), doc="1")
     out = capsys.readouterr().out
     assert "likeliest right" in out and "-1.500" in out and "128 draws" in out
+    assert "log-likelihood" in out and "per token" not in out
+
+
+def test_show_says_that_opencompass_logs_likelihoods_per_token(capsys: Out) -> None:
+    run = next(DATA.glob("opencompass/*/results/tiny-llada"))
+    written = json.loads((run.parents[1] / "predictions" / run.name / "ARC-c.json").read_text())["0"]
+    show(str(run), task="ARC-c", doc="0")
+    out = capsys.readouterr().out
+    assert "log-likelihood per token" in out and f"{-written['label: A']['PPL']:.3f}" in out
+    show(str(run), task="ARC-c", doc="0", json=True)
+    assert json.loads(capsys.readouterr().out)["value_is"] == "log-likelihood per token"
 
 
 def test_show_json(tmp_path: Path, capsys: Out) -> None:

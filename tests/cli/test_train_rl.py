@@ -192,6 +192,7 @@ def test_a_missing_rollout_is_an_error(tmp_path: Path, whole: Path) -> None:
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 KL = {"num_iterations": 2, "beta": 0.04, "max_steps": 3, "per_device_train_batch_size": 8}
+NO_RATIO = {name: value for name, value in KL.items() if name != "beta"}
 SEQUENCE = {**KL, "per_device_train_batch_size": 16, "sequence_parallel_size": 2}
 CASES: dict[str, dict[str, Any]] = {
     "ddp": {**KL, "model": "tiny-sdar-base"},
@@ -199,6 +200,11 @@ CASES: dict[str, dict[str, Any]] = {
     "no KL": {**KL, "beta": 0.0, "method": "d1", "reward": {"random": True}},
     "coupled": {**KL, "method": "coupled_grpo", "max_steps": 2},
     "espo": {**KL, "method": "espo", "max_steps": 2},
+    "mdpo": {**KL, "method": "mdpo", "max_steps": 2},
+    "spg": {**NO_RATIO, "method": "spg"},
+    "bgpo": {**KL, "method": "bgpo", "num_mc": 3, "max_steps": 2},
+    "ebpo": {**KL, "method": "ebpo", "model": "tiny-sdar-base", "num_mc": 3, "max_steps": 2},
+    "just_grpo": {**KL, "method": "just_grpo", "max_steps": 2},
     "trees": {**KL, "method": "dtreerpo", "tree_branch_factor": 2, "distillation": 0.1},
     "sequence parallel": {**SEQUENCE, "gradient_checkpointing": True},
     "trees, sequence parallel": {**SEQUENCE, "method": "dtreerpo", "tree_branch_factor": 2, "max_steps": 2},

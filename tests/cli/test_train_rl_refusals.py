@@ -55,7 +55,13 @@ def train(out: Path, **more: Any) -> Any:
         ({"rollout": {"rng": "reference"}}, "rng is always ours"),
         ({"rollout": {"early_stop": True}}, "early_stop is off where attention is bidirectional"),
         ({"rollout": {"mask_id": 3}}, "mask_id is that of the checkpoint"),
-        ({"model": "tiny-sdar-base", "rollout": {"block_length": 2}}, "trained on blocks of 4 tokens"),
+        *[
+            (
+                {"method": method, "model": "tiny-sdar-base", "rollout": {"block_length": 2}},
+                "trained on blocks of 4 tokens",
+            )
+            for method in ("cj_grpo", "ebpo")
+        ],
         (
             {"max_completion_length": 60_000},
             r":\d+: a prompt of \d+ tokens and max_completion_length=60000",

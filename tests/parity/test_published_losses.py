@@ -280,6 +280,22 @@ def test_completions_without_an_advantage_count_in_the_mean():
     assert equal(ours(case), case, factor=valid / len(case["advantage"]))
 
 
+def test_the_clip_of_just_grpo_acts_in_later_steps_on_a_rollout():
+    """The published ratio is of the policy to itself, so that its clip never acts. Ours is the same in the first step
+    on a rollout, with any clip range; in later ones it is to the policy that sampled, as in DARE's code."""
+    case = case_of("just_grpo")
+    for epsilon in (1e-6, 0.2):
+        result = ours(case, epsilon=epsilon)
+        assert equal(result, case) and result.clip_fraction == 0
+    later = ours({**case, "iteration": 1, "old": "old"})
+    assert not equal(later, case) and 0 < later.clip_fraction < 1
+    ratio_SL = (table_of("policy")[0] - table_of("old")[0]).exp()
+    positive_S1 = torch.tensor(case["advantage"])[:, None] > 0
+    active_SL = torch.where(positive_S1, ratio_SL > 1.2, ratio_SL < 0.8)
+    wanted_SL = gradient_of(case)[0] * torch.where(active_SL, 0.0, ratio_SL)
+    torch.testing.assert_close(later.gradient[0], wanted_SL, rtol=5e-5, atol=1e-7)
+
+
 # Defects of the published code
 
 

@@ -60,6 +60,8 @@ def test_the_data_of_a_run_have_no_facts_that_are_unknown(mixed: Path) -> None:
 def test_their_documents_have_pages(mixed: Path) -> None:
     names = {path.parent.name for path in mixed.rglob("samples/*/index.html")}
     assert {"words_gen", "words_choice", "ARC-c", "gsm8k", "gsm8k-twice"} <= names
+    choices = {name: next(mixed.rglob(f"samples/{name}/1.html")).read_text() for name in ("words_choice", "ARC-c")}
+    assert ">log-likelihood<" in choices["words_choice"] and ">log-likelihood per token<" in choices["ARC-c"]
 
 
 @pytest.mark.parametrize("tasks", [("dare_sudoku",), ("dare_sudoku", "choice_x")])
@@ -82,6 +84,10 @@ def test_a_rebuild_writes_only_what_changed(tmp_path: Path) -> None:
     predictions.write_text(predictions.read_text().replace('"prediction": "', '"prediction": "other'))
     assert build(runs, tmp_path / "site").parts_written > 0
     assert any("other" in page.words for page in pages(tmp_path / "site") if "gsm8k" in page.path.parts)
+    for part in ("configs/*.py", "summary/*.csv"):
+        file = next(runs.glob(f"opencompass/*/{part}"))
+        file.write_text(f"{file.read_text()}\n")
+        assert build(runs, tmp_path / "site").parts_written > 0
 
 
 def test_text_of_others_is_never_markup(tmp_path: Path) -> None:

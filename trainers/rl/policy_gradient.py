@@ -32,7 +32,7 @@ from dare_bench.trainers.rl.estimators import Completion, Units
 from dare_bench.trainers.rl.ledger import gap_metrics, importance, sampler_logprobs
 from dare_bench.trainers.rl.options import RatioOptions, RLOptions
 from dare_bench.trainers.rl.reference_sync import ReferenceSync
-from dare_bench.trainers.rl.requirements import CAPABILITIES, check_rollout
+from dare_bench.trainers.rl.requirements import CAPABILITIES, check_blocks, check_rollout
 from dare_bench.trainers.rl.rollout import Rollout, Rollouts
 from dare_bench.trainers.rl.surrogate import Aggregation, Divergence, clipped, divergence, unit_weights
 from dare_bench.trainers.steps import Step, StepShape, TrainingRow
@@ -275,7 +275,7 @@ class PolicyGradient(Method):
 
     def completion(self, prompt: Sequence[int], answer: Generation, key: int, where: str) -> Completion:
         """The record of a sampled answer. Its tokens are those that the sampler wrote, also in the hidden rest of the
-        block in which it stopped."""
+        block in which it stopped. Raises TrainingError if its blocks are not the learner's."""
         events = [event for event in answer.trajectory or () if event.position >= 0]
         length = max([len(answer.tokens), *(event.position + 1 for event in events)])
         tokens = [*answer.tokens, *[self.spec.mask] * (length - len(answer.tokens))]
@@ -287,7 +287,10 @@ class PolicyGradient(Method):
         scored = self.scored(tokens)
         logprobs = tuple(value for value in drawn if value is not None)
         recorded = logprobs if len(logprobs) == length else ()
-        return Completion(tuple(prompt), tuple(tokens), scored, key, tuple(set_at), where, recorded)
+        completion = Completion(tuple(prompt), tuple(tokens), scored, key, tuple(set_at), where, recorded)
+        if self.spec.block_length is not None:
+            check_blocks(completion, self.spec.block_length)
+        return completion
 
     def scored(self, tokens: Sequence[int]) -> int:
         """The number of leading tokens of an answer that count."""

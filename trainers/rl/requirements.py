@@ -1,12 +1,14 @@
-"""What a rollout needs of its model and prompts, checked before a training begins."""
+"""What a rollout needs of its model and prompts, checked before a training begins, and what its completions are."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar, Protocol
 
-from dare_bench.errors import DecodingError, UsageError
+from dare_bench.errors import DecodingError, TrainingError, UsageError
 from dare_bench.protocols import LoadedModel
+from dare_bench.trainers.rl.estimators import Completion
 from dare_bench.training.rows import Tokens
 from dare_bench.training.tokens import EOS
 from dare_bench.types import Decoding
@@ -91,6 +93,26 @@ def check_rollout(method: Sampling, model: LoadedModel, data: Tokens) -> None:
     if not method.allows_rewriting:
         _check_tokens_stay(method, decoding)
     _check_lengths(method, model, data)
+
+
+def check_blocks(completion: Completion, block_length: int) -> None:
+    """Check that a completion was written in the blocks in which a block-causal learner scores it: counted from the
+    prompt's first token, one finished after another, to the end of the last.
+
+    Raises:
+        TrainingError: other blocks, or a last block that was left unfinished.
+    """
+    offset, end = len(completion.prompt), len(completion.prompt) + len(completion.tokens)
+    forwards: dict[int, list[int]] = {}
+    for column, forward in enumerate(completion.set_at, offset):
+        forwards.setdefault(column // block_length, []).append(forward)
+    in_order = all(max(earlier) < min(later) for earlier, later in pairwise([[-1], *forwards.values()]))
+    if end % block_length or not in_order:
+        raise TrainingError(
+            f"{completion.where}: columns {offset} to {end - 1} were not sampled in finished blocks of {block_length} "
+            "tokens, counted from the prompt's first token, in which the learner scores them; omit --rollout fields "
+            "that stop inside a block or set other blocks (eos_early_stop, block_length)"
+        )
 
 
 def _check_tokens_stay(method: Sampling, decoding: Decoding) -> None:

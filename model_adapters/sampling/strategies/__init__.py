@@ -36,23 +36,43 @@ class Selection:
     remasked_N: Tensor | None = None
     token_N: Tensor | None = None
     ended_R: Tensor | None = None
+    greedy_N: Tensor | None = None
+    """Where the token is the most probable one, whatever was proposed (``Proposal.best_NK``)."""
 
 
 @dataclass(frozen=True)
 class TurnOutcome:
-    """The effect of a forward on each row: ``step_R`` forwards of the block so far, at most ``limit_R``; ``masks_R``
-    masks left in the block; ``full_R`` True if it had none before the forward; ``changed_R`` changed positions;
-    ``deterministic_R`` True for rows without randomness; ``post_steps_R`` forwards so far on a block without masks."""
+    """The effect of a forward on each row: ``step_R`` forwards of the block so far, at most ``limit_R``;
+    ``deterministic_R`` True for rows without randomness; ``post_steps_R`` forwards so far on a block without masks, if
+    a strategy edits. ``token_N``: the tokens after the forward; ``masks_outside_R``: masks of the block that it did not
+    see."""
 
     step_R: Tensor
     limit_R: Tensor
-    masks_R: Tensor
-    full_R: Tensor
-    changed_R: Tensor
     deterministic_R: Tensor
     post_steps_R: Tensor
+    positions: OpenPositions
+    token_N: Tensor
+    mask_id: int
+    masks_outside_R: Tensor | int = 0
     ended_R: Tensor | None = None
     """Rows for which ``select`` said so."""
+
+    @property
+    def masks_R(self) -> Tensor:
+        """Masks left in the block."""
+        at = self.positions
+        return at.count((self.token_N == self.mask_id) & at.in_block_N) + self.masks_outside_R
+
+    @property
+    def changed_R(self) -> Tensor:
+        """Changed positions."""
+        return self.positions.count(self.token_N != self.positions.current_N)
+
+    @property
+    def full_R(self) -> Tensor:
+        """Had the block no mask before the forward?"""
+        return self.positions.count(self.positions.masked_N) == 0
 
     @property
     def stuck_R(self) -> Tensor:
@@ -94,6 +114,13 @@ class Strategy(BaseModel):
         return SCORES["confidence"]
 
     @property
+    def static(self) -> bool:
+        """Can forwards have a static shape, with positions that are not open (``OpenPositions.live_N``)? Strategies
+        that only ``count`` can; one with its own ``select`` says so if its operations do not depend on the number of
+        open positions, and nothing is read back to the host."""
+        return type(self).select is Strategy.select
+
+    @property
     def decision(self) -> Hashable:
         """Rows with an equal value select positions together; override if ``select`` reads ``steps``."""
         return self.model_copy(update={"steps": None})
@@ -129,6 +156,11 @@ class Strategy(BaseModel):
         mask token (the published samplers would not terminate)."""
         return self.planned(length) + 2 * length
 
+    def least_forwards(self, masks: int, due: Sequence[int]) -> int:
+        """Forwards without which a block with ``masks`` masks cannot end, unless a forward changes nothing; ``due`` is
+        what is left of its schedule. The host looks at the block no earlier."""
+        return 1
+
     def expected_forwards(self, length: int, tokens_per_forward: float | None = None) -> float:
         """Estimated forwards of a block: as planned, or from a published mean of tokens per forward."""
         planned = float(self.planned(length))
@@ -140,7 +172,7 @@ class Strategy(BaseModel):
 
     def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
         """The positions to write."""
-        ranked = rank(proposal.score_N, positions.row_N, positions.rows, proposal.sensitivity)
+        ranked = rank(proposal.score_N, positions, proposal.sensitivity)
         count_R, margin_R = self.count(ranked, positions)
         return Selection(
             ranked.rank_N < count_R[positions.row_N], torch.where(ranked.count_R > 0, margin_R, float("inf"))
@@ -156,6 +188,10 @@ class WrappedStrategy(Strategy):
     """A strategy that modifies another one; subclasses override :meth:`select`."""
 
     inner: Strategy
+
+    @property
+    def static(self) -> bool:
+        return False
 
     @property
     def score(self) -> PositionScore:
@@ -176,6 +212,9 @@ class WrappedStrategy(Strategy):
 
     def limit(self, length: int, schedule: Sequence[int]) -> int:
         return self.inner.limit(length, schedule)
+
+    def least_forwards(self, masks: int, due: Sequence[int]) -> int:
+        return self.inner.least_forwards(masks, due)
 
     def expected_forwards(self, length: int, tokens_per_forward: float | None = None) -> float:
         return self.inner.expected_forwards(length, tokens_per_forward)

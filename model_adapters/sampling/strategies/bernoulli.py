@@ -29,6 +29,10 @@ class Bernoulli(Strategy):
         return SCORES["random"]
 
     @property
+    def static(self) -> bool:
+        return True
+
+    @property
     def decision(self) -> Hashable:
         return self
 

@@ -31,6 +31,10 @@ class Edit(Strategy):
     min_transfer: int = Field(default=1, ge=1)
 
     @property
+    def static(self) -> bool:
+        return True
+
+    @property
     def decision(self) -> Hashable:
         # ``select`` reads ``min_transfer`` as ``positions.quota_R``.
         return self.model_copy(update={"steps": None, "min_transfer": 1})
@@ -52,20 +56,18 @@ class Edit(Strategy):
         return take_above(ranked, self.threshold, positions.quota_R)
 
     def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
-        masked, sensitivity = positions.masked_N.nonzero()[:, 0], proposal.sensitivity
-        ranked = rank(
-            proposal.score_N[masked], positions.row_N[masked], positions.rows, sensitivity and sensitivity.only(masked)
-        )
+        masked_N, sensitivity = positions.masked_N, proposal.sensitivity
+        ranked = rank(proposal.score_N, positions, sensitivity, positions.live(masked_N))
         count_R, margin_R = self.count(ranked, positions)
-        other_N = ~positions.masked_N & (proposal.token_N != positions.current_N)
-        written_N = other_N & (proposal.score_N > self.edit_threshold)
-        written_N[masked] = ranked.rank_N < count_R[positions.row_N[masked]]
+        other_N = positions.live(~masked_N & (proposal.token_N != positions.current_N))
+        filled_N, edited_N = ranked.rank_N < count_R[positions.row_N], proposal.score_N > self.edit_threshold
         margin_R = torch.where(ranked.count_R > 0, margin_R, float("inf"))
         if sensitivity is not None:
             gap_N = (proposal.score_N - self.edit_threshold).abs()
-            near_N = distance(gap_N, sensitivity.slope_N, sensitivity.rounding_N)[other_N]
-            margin_R = margin_R.scatter_reduce(0, positions.row_N[other_N], near_N, "amin")
-        return Selection(written_N, margin_R)
+            near_N = distance(gap_N, sensitivity.slope_N, sensitivity.rounding_N)
+            near_N = torch.where(other_N, near_N, float("inf"))
+            margin_R = margin_R.scatter_reduce(0, positions.row_N, near_N, "amin")
+        return Selection(torch.where(masked_N, filled_N, other_N & edited_N), margin_R)
 
     def finished(self, turn: TurnOutcome) -> Tensor:
         unedited_R = turn.full_R & (turn.changed_R == 0)

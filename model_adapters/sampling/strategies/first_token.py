@@ -17,6 +17,10 @@ class FirstToken(WrappedStrategy):
 
     source: ClassVar[str] = "Fast-dLLM, arXiv 2505.22618, Dream generation_utils_block.py"
 
+    @property
+    def static(self) -> bool:
+        return self.inner.static
+
     def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
         if first:
             return self.inner.schedule(masks, 0, length, first)
@@ -30,8 +34,8 @@ class FirstToken(WrappedStrategy):
 
     def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
         chosen = self.inner.select(proposal, positions)
-        is_first_N = positions.is_first_N
-        has_first_R = torch.bincount(positions.row_N[is_first_N], minlength=positions.rows) > 0
+        is_first_N = positions.live(positions.is_first_N)
+        has_first_R = positions.count(is_first_N) > 0
         opening_R = (positions.step_R == 0) & has_first_R  # a given canvas may hold the first token
         written_N = torch.where(opening_R[positions.row_N], is_first_N, chosen.written_N)
         return Selection(written_N, torch.where(opening_R, float("inf"), chosen.margin_R))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from pydantic import Field
@@ -57,6 +58,9 @@ class Quota(Strategy):
     def limit(self, length: int, schedule: Sequence[int]) -> int:
         return len(schedule)
 
+    def least_forwards(self, masks: int, due: Sequence[int]) -> int:
+        return len(due)
+
     def count(self, ranked: Ranked, positions: OpenPositions) -> tuple[Tensor, Tensor]:
         count_R = torch.minimum(positions.quota_R, ranked.count_R)
         return count_R, of_swap(ranked, count_R)
@@ -76,6 +80,9 @@ class BlockQuota(Quota):
     def limit(self, length: int, schedule: Sequence[int]) -> int:
         return self.planned(length)
 
+    def least_forwards(self, masks: int, due: Sequence[int]) -> int:
+        return next((i for i, total in enumerate(accumulate(due), 1) if total >= masks), len(due))
+
 
 class TimeQuota(Quota):
     """Step i unmasks ``int(masks left * (1 - s / t))`` on a grid of times, the last one all (Dream; exact). The masks
@@ -91,7 +98,8 @@ class TimeQuota(Quota):
 
     @property
     def score(self) -> PositionScore:
-        return DrawnOrder(super().score, self.order_temperature) if self.order_temperature > 0 else super().score
+        score = SCORES[self.rank_by]
+        return DrawnOrder(score, self.order_temperature) if self.order_temperature > 0 else score
 
     def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
         schedule, left = [], masks + before

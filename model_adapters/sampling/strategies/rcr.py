@@ -25,11 +25,11 @@ class Rcr(Quota):
 
     def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
         assert positions.score_N is not None
-        masked_N, row_N, rows = positions.masked_N, positions.row_N, positions.rows
+        masked_N, row_N = positions.masked_N, positions.row_N
         score_N = torch.where(masked_N, proposal.score_N.double(), positions.score_N)
         # The sensitivity of a written token's score is that of its position now, to first order.
-        ranked = rank(score_N, row_N, rows, proposal.sensitivity)
-        masks_R = torch.bincount(row_N[masked_N], minlength=rows)
+        ranked = rank(score_N, positions, proposal.sensitivity)
+        masks_R = positions.count(masked_N)
         kept_R: Tensor = ranked.count_R - (masks_R - positions.quota_R).clamp(min=0)
         kept_N = ranked.rank_N < kept_R[row_N]
         margin_R = torch.where(ranked.count_R > 0, of_swap(ranked, kept_R), float("inf"))

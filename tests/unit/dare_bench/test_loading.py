@@ -120,6 +120,17 @@ def test_another_family_names_what_was_seen(folder):
         load(folder, family="lada")
 
 
+def test_the_attention_backend_changes_no_logits(folder):
+    model = load(folder)
+    assert model.spec.attention_backend == "sdpa" and model.load_settings == {}
+    for name in ("padded", "flex"):
+        other = load(folder, attention=name)
+        assert (other.spec.attention_backend, other.network.attention.name) == (name, name)
+        assert torch.allclose(other.logits(IDS), model.logits(IDS), atol=1e-5)
+    with pytest.raises(UsageError, match="attention='fast' is not known; allowed are auto, sdpa"):
+        load(folder, attention="fast")
+
+
 def test_missing_shard(folder):
     shard(folder)
     (folder / "model-00002-of-00003.safetensors").unlink()
@@ -160,6 +171,12 @@ def test_a_pickle_is_never_loaded(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is a pickle, which is never loaded"):
         load(folder)
+
+
+def test_an_adapter_inside_a_checkpoint_is_refused(folder):
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with pytest.raises(CheckpointError, match=r"both a checkpoint and an adapter .* move the adapter"):
+        load(folder, device="cpu")
 
 
 def test_missing_and_surplus_weights(folder):

@@ -289,6 +289,7 @@ def test_the_recipe_itself_deviates_in_nothing():
         ({"apply_chat_template": "rag"}, "apply_chat_template: rag instead of true"),
         ({"fewshot_as_multiturn": False}, "fewshot_as_multiturn: false, which the recipe does not set"),
         ({"include_path": "mine"}, "include_path: mine"),
+        ({"engine": "lmdeploy"}, "engine: lmdeploy, which the recipe does not set"),
         ({"seeds": 7}, "seeds: [7, 7, 7, 7] instead of [0, 1234, 1234, 1234]"),
     ],
 )

@@ -30,7 +30,7 @@ def _text(*runs: Run) -> str:
 
 def test_one_run_in_full(tmp_path: Path) -> None:
     text = _text(_run(tmp_path, tasks={"dare_sudoku": 0.9, "choice_x": 0.5}, limit=20))
-    assert "tiny-llada (llada, float32) under lm-eval 0.4.13, complete, 2026-11-20 10:30" in text
+    assert "tiny-llada (llada, float32) under lm-eval 0.4.13, complete, limited, 2026-11-20 10:30" in text
     assert "| dare_sudoku | exact_match | 90.00 | 69.90 to 97.21 | 20 of 200 | E1 |" in text
     assert "| choice_x | acc | 50.00 | 29.93 to 70.07 | 20 of 200 | E2 |" in text
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from paths import ROOT
 
+import dare_bench
 from dare_bench.model_adapters.sampling.attention import Packer
 
 BENCH = ROOT / "scripts" / "bench"
@@ -85,6 +87,66 @@ def test_another_mask_voids_the_comparison_of_coupled_updates(script, monkeypatc
     monkeypatch.setattr(rl, "losses", lambda *args: losses(*args) * (1 + 1e-4))
     with pytest.raises(SystemExit, match=r"differ by .*; 1e-06 is allowed"):
         list(rl.compare(rl.QUICK[0], 1, 8))
+
+
+class SlowerPeer:
+    """Answers as ours does, and says that it took twice as long as ours."""
+
+    def __init__(self, peers, model, case, change=0):
+        self.answer = lambda asked: peers.answer(model, case, asked)
+        self.change = change
+
+    def __call__(self, asked):
+        rows = self.answer(asked)
+        changed = [row + self.change if isinstance(row, float) else [row[0] + self.change, *row[1:]] for row in rows]
+        return {"cpu": 2.0, "answer": changed}
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_peer_is_compared_on_the_same_answers(script, monkeypatch, place):
+    """Responses and log-likelihoods; another answer of the peer voids the comparison."""
+    peers, model = script("peers"), dare_bench.load("tiny-llada")
+    monkeypatch.setattr(peers, "timed", lambda ours: {"cpu": 1.0, "answer": ours()})
+    case = peers.cases("llada", model.spec.mask)[place]
+    few = {"mc_num": 2, "batch_size": 2} if case.score else {"gen_length": 4, "steps": 4, "block_length": 4}
+    case = replace(case, ours={**case.ours, **few})
+    asked = peers.inputs(case, True, model)
+    asked = {kind: rows[:2] for kind, rows in asked.items()}
+    timing = peers.compare(SlowerPeer(peers, model, case), model, case, asked, 2, "cpu")
+    assert timing.ratios == [2.0, 2.0]
+    with pytest.raises(SystemExit, match="the comparison is void"):
+        peers.compare(SlowerPeer(peers, model, case, change=1), model, case, asked, 1, "cpu")
+
+
+CHECKOUT = {
+    "model/modeling_llada.py": """
+class LLaDAModelLM:
+    @classmethod
+    def from_pretrained(cls, folder, torch_dtype): return cls()
+    def eval(self): return self
+""",
+    "generate.py": """
+import torch
+def generate_with_dual_cache(model, prompt, gen_length):
+    print("not an answer")
+    return torch.cat([prompt, prompt[:, :gen_length] + 1], 1), 3
+""",
+}
+
+
+def test_a_peer_answers_from_a_process_of_its_own(script, tmp_path):
+    peers = script("peers")
+    for name, text in CHECKOUT.items():
+        file = tmp_path / "Fast-dLLM" / "llada" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    with peers.opened("fast-dllm", tmp_path, sys.executable, tmp_path, 1) as ask:
+        for prompts in ([[1, 2, 3], [4, 5]], [[6, 7]]):
+            reply = ask({"prompts": prompts, "fields": {"gen_length": 2, "cache": "dual"}})
+            assert reply["answer"] == [[token + 1 for token in row[:2]] for row in prompts]
+            assert reply["cpu"] > 0 and reply["wall"] > 0
+        with pytest.raises(SystemExit, match="the process of fast-dllm ended with code 1"):
+            ask({"prompts": [[1]], "fields": {"cache": "prefix"}})
 
 
 def test_logits_are_counted_while_they_live(script):

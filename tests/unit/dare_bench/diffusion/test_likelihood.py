@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
+from dataclasses import replace
+from unittest import mock
 
 import golden
 import pytest
 import torch
 
 from dare_bench.diffusion.likelihood import combine, draw, enumerate_masks, reference_masks
-from dare_bench.errors import DecodingError, PromptError
-from dare_bench.types import Request
+from dare_bench.errors import DecodingError, PromptError, UsageError
+from dare_bench.types import Likelihood, LoopStats, Request
 
 CONTEXT, TARGET = [13, 14, 46, 74], [96, 98, 5, 105]
 
@@ -66,8 +70,6 @@ def test_one_token_targets_take_one_pass_and_share_it():
     assert [f.value for f in result] == pytest.approx([logp[t].item() for t in (1, 2, 3, 4)], abs=1e-4)
     assert all(f.draws == 1 and f.stderr == 0 for f in result)
     requests = [Request(str(t), "score", CONTEXT, [t]) for t in (1, 2, 3, 4)]
-    from dare_bench.types import LoopStats
-
     stats = LoopStats()
     list(model.loaded.score(requests, stats=stats))
     assert stats.row_forwards == 1
@@ -86,6 +88,43 @@ def test_values_do_not_depend_on_neighbors_or_order():
 def test_greedy_is_asked_for_by_the_engine_only_when_needed():
     request = Request("0", "score", CONTEXT, TARGET)
     assert next(iter(golden.model().loaded.score([request]))).answer.is_greedy is None
+
+
+def test_greedy_is_decoded_when_it_is_first_read_once_for_all_pairs():
+    """Reading is the only thing that decodes; what was read stays, is what ``want_greedy`` gives, and is not shared."""
+    model = golden.model()
+    answer = model.generate([CONTEXT], gen_length=4, steps=4, block_length=4)[0].tokens
+    pairs = [(CONTEXT, answer), (CONTEXT, TARGET)]
+    now = model.loglikelihood(pairs, want_greedy=True)
+    assert [f.is_greedy for f in now] == [True, False] and type(now[0]) is Likelihood
+    calls, score = [], model.loaded.score
+    with mock.patch.object(model.loaded, "score", lambda asked, **k: calls.append(asked) or score(asked, **k)):
+        first, second = model.loglikelihood(pairs)
+        assert "is_greedy=None" in repr(first) and first != second and first == copy.copy(first)
+        assert pickle.loads(pickle.dumps(first)) == first and type(pickle.loads(pickle.dumps(first))) is Likelihood
+        assert (len(calls), first.nfe) == (1, 15) and now[0].nfe == 15 + 4
+        assert (first.is_greedy, second.is_greedy, first.is_greedy) == (True, False, True)
+    assert [(r.want_greedy, r.want_value) for r in calls[1]] == [(True, False)] * 2 and len(calls) == 2
+    assert "is_greedy=True" in repr(first) and pickle.loads(pickle.dumps(second)).is_greedy is False
+    assert replace(first, value=0.0).is_greedy is True
+
+
+def test_greedy_is_not_decoded_with_other_weights(monkeypatch):
+    late = golden.model().loglikelihood([(CONTEXT, TARGET)])[0]
+    monkeypatch.setattr(golden.model().loaded, "weights_version", 1)
+    with pytest.raises(UsageError, match="version 0, and the model has version 1 now"):
+        _ = late.is_greedy
+
+
+@pytest.mark.parametrize("family", ["llada", "sdar"])
+def test_greedy_alone_computes_no_losses(family):
+    """Its forwards are those of decoding, and at most as many as were foreseen."""
+    request = Request("0", "score", CONTEXT, TARGET, want_greedy=True, want_value=False)
+    model, stats = golden.model(family).loaded, LoopStats()
+    (sample,) = model.score([request], stats=stats)
+    whole = next(iter(model.score([replace(request, want_value=True)])))
+    assert math.isnan(sample.answer.value) and sample.answer.is_greedy is whole.answer.is_greedy
+    assert sample.answer.draws == 0 and stats.forwards <= model.forwards(request) < whole.answer.nfe
 
 
 def test_targets_that_cannot_be_scored():
@@ -133,7 +172,7 @@ def test_tiers_and_passes():
     model = golden.model()
     exact, drawn = model.loglikelihood([(CONTEXT, TARGET), (CONTEXT, list(range(3, 13)))])
     assert (exact.tier, drawn.tier) == ("E1", "E2")
-    item = model.loglikelihood([(CONTEXT, [5])], estimator="reference")[0]
+    item = model.loglikelihood([(CONTEXT, [5])], estimator="reference", want_greedy=True)[0]
     assert (item.draws, item.tier, item.stderr) == (128, "E1", 0.0)
     assert item.nfe == 2  # one canvas, and one forward to see whether it is greedy
 

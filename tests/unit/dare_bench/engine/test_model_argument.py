@@ -66,6 +66,9 @@ def test_an_open_model_is_the_run_of_the_command_that_opens_it_alike(name: str) 
     assert identity(load(name)) == command
     settings = {"dtype": "bfloat16", "eot_id": 7}
     assert identity(load(name, **settings)) == identity(model=name, dtype="bfloat16", model_args={"eot_id": 7})
+    padded = identity(load(name, attention="padded"))
+    assert padded[:2] == command[:2] and padded[2] == identity(model=name, attention="padded")[2] != command[2]
+    assert identity(model=name, model_args={"attention": "padded"})[:2] == command[:2]
     assert identity(load(name, dtype=torch.bfloat16))[2] == identity(model=name, dtype="bfloat16")[2] != command[2]
 
 
@@ -114,12 +117,15 @@ def test_an_open_model_whose_files_changed_since_is_no_longer_theirs(tmp_path: P
     assert identity(model)[1]["model"].startswith("tensors:")
 
 
-@pytest.mark.parametrize("asked", [{"dtype": "bfloat16"}, {"family": "dream"}, {"model_args": {"mask_id": 7}}])
+@pytest.mark.parametrize(
+    "asked", [{"dtype": "bfloat16"}, {"attention": "padded"}, {"family": "dream"}, {"model_args": {"mask_id": 7}}]
+)
 def test_settings_that_an_open_model_does_not_have_are_refused(asked: dict[str, Any]) -> None:
     model = load("tiny-llada")
     with pytest.raises(UsageError, match="but the model is open already"):
         identity(model, **asked)
     assert identity(model, dtype="float32") == identity(model="tiny-llada", dtype="float32")
+    assert identity(model, attention="sdpa") == identity(model="tiny-llada", attention="sdpa")
 
 
 def test_two_adapters_for_one_run_are_refused(folder: Path) -> None:

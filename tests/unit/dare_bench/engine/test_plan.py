@@ -39,6 +39,14 @@ def test_the_user_wins_over_a_recipe_field_by_field() -> None:
     assert item.recipe is not None
 
 
+def test_an_engine_opens_the_checkpoint_of_a_recipe_itself() -> None:
+    name = "sdar-8b-chat/gsm8k.lmdeploy"
+    fields = {engine: plan({"recipe": name, "engine": engine})[0].fields for engine in ("native", "lmdeploy", "sglang")}
+    assert [{"family", "dtype"} & {*own} for own in fields.values()] == [{"family", "dtype"}, {"dtype"}, set()]
+    (given,) = plan({"recipe": name, "engine": "sglang", "dtype": "bfloat16"})
+    assert given.fields["dtype"] == "bfloat16", "which loading refuses: the server has its own"
+
+
 def test_a_checkpoint_stands_for_all_its_recipes_that_can_be_run() -> None:
     planned = plan({"recipe": "llada-8b-instruct"})
     assert len(planned) > 10 and all(item.fields["recipe"] == item.name for item in planned)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,14 @@ def test_answers_of_two_programs_are_told_apart(
     assert "2 programs" in note and what in note and "--fresh" in note
     fresh = go(tmp_path, limit=4, fresh=True).block
     assert fresh is not None and [p.requests for p in fresh.programs] == [16] and not fresh.notes
+
+
+def test_the_attention_backend_is_recorded(tmp_path: Path) -> None:
+    model = ToyModel()
+    model.spec = replace(model.spec, attention_backend="padded")
+    run = go(tmp_path, model, limit=2)
+    assert run.block is not None and [program.parts["attention"] for program in run.block.programs] == ["padded"]
+    assert run.run_id == go(tmp_path, limit=2).run_id
 
 
 def test_a_finished_run_of_another_program_stays_its_own(

@@ -171,6 +171,8 @@ def test_arguments_that_have_no_meaning(made: dict[str, Path]) -> None:
     for name in ("mask_id", "eot_id"):
         with pytest.raises(UsageError, match=f"{name}=3: an autoregressive model has none"):
             load(made["llama"], **{name: 3})
+    with pytest.raises(UsageError, match="attention='padded': an autoregressive model has the attention of transf"):
+        load(made["llama"], attention="padded")
     model = load(made["llama"])
     with pytest.raises(DecodingError, match="causal has no decoding field 'steps'"):
         model.generate("a", steps=4)

@@ -66,7 +66,7 @@ def test_gamma_rises_linearly_to_one() -> None:
     assert DecayedEos(SCORES["confidence"], 0.4, 1, ()).gamma(torch.zeros(1)).tolist() == [1.0]
     tokens_N, confidence_N = torch.tensor([7, 8, 9, 7]), torch.tensor([0.5, 0.5, 0.25, 1.0])
     none_N = torch.full((4,), float("inf"), dtype=torch.float64)
-    proposal = Proposal(tokens_N, confidence_N, torch.zeros(4), confidence_N, none_N)
+    proposal = Proposal(tokens_N, confidence_N, torch.zeros(4), confidence_N, none_N, torch.tensor(True))
     positions = open_positions([0, 0, 0, 1], quota=(1, 1), step_R=torch.tensor([1, 0]))
     ordered = score.order(proposal, positions, None)
     assert ordered.score_N.tolist() == pytest.approx([0.3, 0.5, 0.15, 0.4])

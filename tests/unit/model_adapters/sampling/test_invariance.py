@@ -98,7 +98,7 @@ class Starved:
     """A network that has memory for so many rows only."""
 
     def __init__(self, network, rows):
-        self.network, self.rows, self.calls = network, rows, 0
+        self.network, self.rows, self.calls, self.attention = network, rows, 0, network.attention
 
     def __call__(self, tokens, positions=None, plan=None, **rest):
         if len(plan.lengths) > self.rows:

@@ -7,7 +7,7 @@ from typing import Any
 import golden
 import pytest
 import torch
-from decisions import open_positions
+from decisions import open_positions, unit_sensitivity
 from trajectories import canvas_before
 
 from dare_bench.errors import DareError, DecodingError
@@ -30,7 +30,9 @@ def answer(family: str, length: int = 16, prompt: list[int] = PROMPT, **fields: 
 def proposal(confidence: list[float]) -> Proposal:
     score_N = torch.tensor(confidence)
     none_N = torch.full((len(confidence),), INF, dtype=torch.float64)
-    return Proposal(torch.arange(len(confidence)), score_N, torch.zeros(len(confidence)), score_N, none_N)
+    finite, known = torch.tensor(True), unit_sensitivity(len(confidence))
+    token_N, logprob_N = torch.arange(len(confidence)), torch.zeros(len(confidence))
+    return Proposal(token_N, score_N, logprob_N, score_N, none_N, finite, known)
 
 
 def test_masks_are_left_where_the_running_confidence_is_lowest() -> None:
@@ -46,7 +48,7 @@ def test_masks_are_left_where_the_running_confidence_is_lowest() -> None:
     assert selection.written_N.tolist() == [True, False, False, False, True, True, True]
     assert selection.remasked_N is not None
     assert selection.remasked_N.tolist() == [False, True, False, False, False, False, False]
-    assert selection.margin_R.tolist() == pytest.approx([0.3, INF])
+    assert selection.margin_R.tolist() == pytest.approx([0.15, INF])
 
 
 def test_given_tokens_stay_and_ties_keep_the_first() -> None:

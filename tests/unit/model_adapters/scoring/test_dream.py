@@ -91,7 +91,8 @@ def test_dream_guidance():
     assert model.loglikelihood([(CONTEXT, TARGET)], classifier_free_guidance=1.0)[0].value == plain.value
     cond, uncond = (model.logits([*c, mask])[-1].double() for c in (CONTEXT, [mask] * len(CONTEXT)))
     want = torch.log_softmax(uncond + w * (cond - uncond), -1)[TARGET[0]].item()
-    result = model.loglikelihood([(CONTEXT, TARGET[:1])], estimator="exact", classifier_free_guidance=w)[0]
+    fields = {"estimator": "exact", "classifier_free_guidance": w, "want_greedy": True}
+    result = model.loglikelihood([(CONTEXT, TARGET[:1])], **fields)[0]
     assert result.value == pytest.approx(want, abs=1e-4)
     assert result.nfe == 2 * 2  # two halves of one canvas, and of one greedy step
     fields = {"estimator": "reference", "nll_type": "ar_ftb", "log_type": "btf", "classifier_free_guidance": w}

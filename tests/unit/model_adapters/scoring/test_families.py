@@ -86,7 +86,8 @@ def test_blocks_of_one_token_are_the_chain_rule():
 
 def test_one_block_over_all_is_the_plain_bound():
     """A block as long as everything sees everything: the bound of masked diffusion."""
-    result = golden.model("llada2").loglikelihood([(CONTEXT, TARGET[:5])], estimator="exact")[0]
+    pair = CONTEXT, TARGET[:5]
+    result = golden.model("llada2").loglikelihood([pair], estimator="exact", want_greedy=True)[0]
     whole = CONTEXT + TARGET[:5]
     assert result.value == pytest.approx(bound("llada2", whole, range(6, 11)), abs=1e-4)
     assert result.nfe == 31 + 32 - 6  # no clean pass; greedy decoding fills the block of 32 one by one

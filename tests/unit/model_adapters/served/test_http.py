@@ -166,6 +166,7 @@ def test_opening_settings_that_do_not_fit_the_engine(server: StandIn) -> None:
         ({"engine": "openai"}, "needs the address"),
         ({"engine": "openia", "engine_url": server.url}, "unknown engine 'openia'; closest: openai"),
         ({"engine": "openai", "engine_url": server.url, "dtype": "float16"}, "started with its own"),
+        ({"engine": "openai", "engine_url": server.url, "attention": "flex"}, "attention='flex': a server of"),
         (
             {"engine": "openai", "engine_url": server.url, "engine_args": {"timeot": 3}},
             "'timeot' is not a field of them",
@@ -255,6 +256,20 @@ def test_only_openais_own_fields_are_offered(openai: StandIn) -> None:
     for field in ("top_k", "steps", "cache"):
         with pytest.raises(DecodingError, match=f"no decoding field '{field}'"):
             model.resolve({field: 1})
+
+
+def test_a_name_of_no_field_is_answered_with_those_that_the_engine_honors(openai: StandIn, sglang: StandIn) -> None:
+    drawing = {**sglang.started, "dllm_algorithm": "Sampled"}
+    models = [opened(openai), opened(sglang)]
+    sglang.started = drawing
+    offered = (", temperature, top_p", "", ", temperature, top_k, top_p")  # SGLang's LowConfidence never draws
+    for model, more in zip([*models, opened(sglang)], offered, strict=True):
+        with pytest.raises(DecodingError, match=f"it has gen_length, max_new_tokens, stop{more}$"):
+            model.resolve({"gen_lenght": 8})
+        for field in ("margin", "trajectory", "predictions"):
+            with pytest.raises(DecodingError, match=f"cannot honor {field}=True: it returns finished tokens only"):
+                model.resolve({field: True})
+            assert getattr(model.resolve({field: False}), field) is False
 
 
 def test_more_stop_strings_than_openai_takes_are_applied_here(openai: StandIn) -> None:

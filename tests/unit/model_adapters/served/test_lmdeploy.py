@@ -112,6 +112,21 @@ def test_what_it_would_drop_or_change_is_refused(model: Any, field: str, value: 
         model.resolve({field: value})
 
 
+def test_a_name_of_no_field_is_answered_with_those_that_the_engine_honors(model: Any) -> None:
+    with pytest.raises(DecodingError, match=r"engine lmdeploy has no decoding field 'catch'; it has ") as caught:
+        model.resolve({"catch": "none"})
+    offered = str(caught.value).partition("; it has ")[2].split(", ")
+    assert {"block_length", "denoising_steps", "gen_length", "max_new_tokens", "top_k"} <= {*offered}
+    for name in {*offered} - {"stop", "max_new_tokens"}:
+        value = getattr(model.resolve({}), name)
+        assert getattr(model.resolve({name: value}), name) == value
+    refused = {"cache": "none", "strategy": "quota", "margin": True, "rng": "reference", "eb_threshold": 0.1}
+    for name, value in refused.items():
+        assert name not in offered
+        with pytest.raises(DecodingError):
+            model.resolve({name: value})
+
+
 def test_another_engine_of_lmdeploy_is_refused(package: Any, model: Any) -> None:
     package.is_pytorch = False
     with pytest.raises(EngineError, match="dllm_block_length=None instead of 4: only its PyTorch engine reads it"):
@@ -175,6 +190,7 @@ def test_opening_what_it_does_not_serve(package: Any, tmp_path: Path, monkeypatc
         (golden.FOLDER, {}, CheckpointError, "of diffusion models engine lmdeploy has sdar"),
         (FOLDER, {"dtype": "float32"}, UsageError, "float16 or bfloat16"),
         (FOLDER, {"adapter": str(tmp_path)}, UsageError, "merge it into a checkpoint first"),
+        (FOLDER, {"attention": "flex"}, UsageError, "attention='flex': engine lmdeploy has its own attention"),
         (FOLDER, {"engine_args": {"tensor_parallel": 2}}, UsageError, "known are tp, session_len"),
         (FOLDER, {"engine_args": {"tp": 0}}, UsageError, "tp=0"),
     ):

@@ -1,32 +1,32 @@
-"""SPG, BGPO, EBPO and JustGRPO: the identities of their bounds, on a policy that can be enumerated."""
+"""SPG, BGPO and JustGRPO: the identities of their bounds, on a policy that can be enumerated."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
 import pytest
 import torch
 from completions import completion, rollouts, scored_positions, seen, values
-from table_policy import EOS, MASK, SPEC, Table, V, accumulated, elbo, masks
+from table_policy import EOS, MASK, SPEC, Table, V, accumulated, elbo, gradient_of, masks
+from torch.nn.functional import cross_entropy
 
 from dare_bench.diffusion.forward import inputs
 from dare_bench.diffusion.laws import Law
 from dare_bench.errors import DecodingError, UsageError
+from dare_bench.loading import load
 from dare_bench.trainers.rl import estimators
 from dare_bench.trainers.rl.bgpo import BGPO
-from dare_bench.trainers.rl.ebpo import EBPO
-from dare_bench.trainers.rl.espo import ESPO
 from dare_bench.trainers.rl.estimators import block_masked
 from dare_bench.trainers.rl.just_grpo import JustGRPO
 from dare_bench.trainers.rl.requirements import check_rollout
 from dare_bench.trainers.rl.spg import SPG
-from dare_bench.trainers.rl.surrogate import clipped, linearized
-from dare_bench.types import Capabilities, ModelSpec
+from dare_bench.trainers.rl.surrogate import linearized
+from dare_bench.types import Capabilities
 
 PROMPT, ANSWER = (0, 3), (2, 4, 1, 3)
-BLOCKS = ModelSpec("toy", MASK, (EOS,), None, None, V, 64, attention="block-causal", block_length=2)
 ANSWERS = (
     ((2, 4, 1, 3), 1.0), ((0, EOS, EOS, EOS), 0.0), ((1, 1, EOS, 2), 0.2),
     ((3, 3, 3, 3), 1.0), ((EOS, EOS, EOS, EOS), 0.0), ((4, 0, 2, EOS), 0.7),
@@ -120,23 +120,47 @@ def test_both_bounds_are_those_of_the_paper(power):
         assert float(units.upper(nll_N, power)[i]) == pytest.approx(upper)
 
 
-def exact_upper(table, power):
-    """The upper bound with all masks instead of draws: 1 / power log of the expectation of p^power / share."""
-    whole, total = torch.tensor([*PROMPT, *ANSWER]), torch.zeros(4, dtype=torch.float64)
+def logps_by_mask(table):
+    """log p of each token under every mask, and the log of the mask's weight for it: two float64 [masks, 4], -inf where
+    a token is not masked."""
+    whole, logps, shares = torch.tensor([*PROMPT, *ANSWER]), [], []
     for mask, chance in masks(4):
         hidden = torch.cat([torch.zeros(2, dtype=torch.bool), mask])
-        p = table(torch.where(hidden, MASK, whole)).softmax(-1)[torch.arange(6), whole][2:].detach()
-        total += torch.where(mask, p**power * chance * 4 / int(mask.sum()), 0.0)
-    return float(total.log().sum() / power)
+        logp = table(torch.where(hidden, MASK, whole)).log_softmax(-1)[torch.arange(6), whole][2:].detach()
+        logps.append(torch.where(mask, logp, -torch.inf))
+        shares.append((mask.double() * chance * 4 / int(mask.sum())).log())
+    return torch.stack(logps), torch.stack(shares)
 
 
-def test_the_upper_bound_is_a_power_mean_that_starts_at_the_elbo():
-    """Its weights sum to 1 for each token, so that it grows with the power, from the ELBO on."""
+def exact_upper(table, power):
+    """The upper bound with all masks instead of draws: 1 / power log of the expectation of p^power / share."""
+    logp_ML, share_ML = logps_by_mask(table)
+    return float((logp_ML * power + share_ML).logsumexp(0).sum() / power)
+
+
+def test_the_upper_bound_is_a_power_mean_from_the_elbo_to_the_best_context_of_each_token():
+    """Its weights sum to 1 for each token, so that it grows with the power, from the ELBO on; in the limit each token
+    has the probability that it has in the context that favors it most."""
     table = Table()
-    powers = (1e-6, 0.3, 1.0, 1.5, 4.0)
+    logp_ML, share_ML = logps_by_mask(table)
+    assert share_ML.exp().sum(0).tolist() == pytest.approx([1.0] * 4)
+    powers = (1e-6, 0.3, 1.0, 1.5, 4.0, 1e5)
     bounds = [exact_upper(table, power) for power in powers]
     assert bounds[0] == pytest.approx(float(elbo(table, PROMPT, ANSWER).detach()), abs=1e-4)
-    assert bounds == sorted(bounds) and bounds[-1] - bounds[0] > 0.05
+    assert bounds == sorted(bounds) and bounds[-1] - bounds[-2] > 0.05
+    assert bounds[-1] == pytest.approx(float(logp_ML.max(0).values.sum()), abs=1e-3)
+
+
+def test_the_estimated_upper_bound_has_the_same_limit():
+    """Of each token that some draw masks, the largest log p among those draws; p^power itself would be zero."""
+    table = Table()
+    units = block_masked(many(5), MASK, 0, 3, 2, 0.2)
+    nll_N = table.losses(inputs(units.looks, SPEC)).detach()
+    best_P = torch.full((len(units.sample_P),), -torch.inf, dtype=torch.float64)
+    best_P = best_P.scatter_reduce(0, units.place_N, -nll_N, "amax")
+    wanted = [float(best_P[units.sample_P == i].mean()) for i in range(5)]
+    assert units.upper(nll_N, 1e6).tolist() == pytest.approx(wanted, abs=1e-4)
+    assert (units.upper(nll_N, 1e6) - units.upper(nll_N, 1.5)).abs().max() > 0.05
 
 
 def test_without_context_both_bounds_are_equal():
@@ -155,6 +179,21 @@ def test_the_sign_of_the_advantage_chooses_the_bound(negative, share):
     scored = torch.tensor([4, 2, 3, 4, 1, 4]).double()
     wanted = -float((surrogate.advantage_U * bound_U * scored[surrogate.completion_U]).sum() / scored.sum())
     assert float(algorithm.loss(step, nll_N, None)[0]) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("negative", ["elbo", "mix"])
+def test_lower_bounds_alone_give_the_policy_gradient_on_the_elbo(negative):
+    """With ``negative=elbo``, and with any bound where all advantages are positive."""
+    table, algorithm = Table(), method(SPG, negative=negative)
+    step = rollouts(algorithm, table, ANSWERS).step(0)
+    surrogate = step.extra
+    if negative == "mix":
+        surrogate = replace(surrogate, advantage_U=surrogate.advantage_U.abs() + 0.1)
+    weight_U = surrogate.advantage_U * torch.tensor([4, 2, 3, 4, 1, 4]).double() / 18
+    wanted = -gradient_of(table, torch.dot(weight_U, values(surrogate.units, table.losses)))
+    result = gradient(algorithm, table, replace(step, extra=surrogate), 1)
+    torch.testing.assert_close(result, wanted, rtol=1e-9, atol=1e-12)
+    assert float(wanted.norm()) > 1e-3
 
 
 def test_completions_whose_bound_is_zero_are_not_looked_at(monkeypatch):
@@ -248,51 +287,6 @@ def test_counts_cover_every_number_of_masks_once_over_as_many_draws_as_tokens():
     assert fresh[0] != fresh[1] and set(fresh[0]) == set(fresh[1]) == {1, 2, 3, 4}, "an iteration has levels of its own"
 
 
-# EBPO
-
-
-def test_one_block_and_one_draw_is_an_elbo_that_is_not_divided_by_the_length():
-    table, rows = Table(), many(4)
-    wanted = estimators.elbo(rows, MASK, 0, Law("counts", 1))
-    units = method(EBPO, num_mc=1).units(rows, 0, 0)
-    v_U, divided_U = values(units, table.losses).detach(), values(wanted, table.losses).detach()
-    torch.testing.assert_close(v_U, 4 * divided_U)
-    pair = values(method(ESPO, num_mc=1).units(many(2000), 0, 0), table.losses).detach()
-    many_U = values(method(EBPO, num_mc=2).units(many(2000), 0, 0), table.losses).detach() / 4
-    assert float(pair.mean()) == pytest.approx(float(many_U.mean()), abs=0.05), "both estimate the ELBO"
-
-
-def test_every_block_of_every_draw_has_a_mask_and_levels_lie_on_one_grid():
-    algorithm = method(EBPO, BLOCKS, num_mc=2)
-    units = algorithm.units(many(50), 0, 0)
-    counts = {0: set(), 1: set()}
-    for look, places in enumerate(scored_positions(units)):
-        blocks = [sum(at // 2 == block for at in places) for block in (1, 2)]
-        assert min(blocks) >= 1
-        counts[look % 2].add(tuple(blocks))
-        coefficient_N = units.coefficient_N[units.looks.look_N == look]
-        assert coefficient_N.tolist() == pytest.approx([1 / blocks[at // 2 - 1] for at in places]), "s / k / draws"
-    # Four cells at distance 1/4: over both draws each block has one level below 1/2 and one above, or all are equal.
-    assert counts[0] | counts[1] == {(1, 1), (1, 2), (2, 1), (2, 2)}
-    assert len(units.sample_U) == 50, "one ratio for a completion"
-
-
-def test_the_clip_in_the_logarithm_is_the_clip_of_the_ratio_and_its_gradient():
-    lr_U = torch.linspace(-2, 2, 41, dtype=torch.float64).requires_grad_()
-    for advantage in (1.0, -1.0):
-        a_U = torch.full((41,), advantage, dtype=torch.float64)
-        low, high = math.log1p(-0.2), math.log1p(0.2)
-        logs = torch.minimum(lr_U, torch.tensor(high)) if advantage > 0 else torch.maximum(lr_U, torch.tensor(low))
-        ours, theirs = clipped(lr_U, a_U, 0.2, 0.2)[0], -a_U * logs.exp()
-        torch.testing.assert_close(ours, theirs)
-        (g1,), (g2,) = (torch.autograd.grad(loss.sum(), lr_U, retain_graph=True) for loss in (ours, theirs))
-        torch.testing.assert_close(g1, g2)
-    huge_U = torch.tensor([1e4, -1e4], dtype=torch.float64, requires_grad=True)
-    loss_U, _ = clipped(huge_U, -torch.ones(2, dtype=torch.float64), 0.2, 0.2)
-    loss_U.sum().backward()
-    assert torch.isfinite(loss_U).all() and torch.isfinite(huge_U.grad).all()
-
-
 # JustGRPO
 
 
@@ -325,9 +319,19 @@ def test_ragged_answers_do_not_change_each_other():
 
 
 def test_the_temperature_of_the_rollout_divides_the_logits_of_the_learner():
+    model = load("tiny-llada-base", device="cpu").loaded
+    units = method(JustGRPO).units(many(1), 0, 0)
+    losses = []
     for temperature in (1.0, 0.5):
-        algorithm = method(JustGRPO, temperature=temperature)
-        assert algorithm.inputs(algorithm.units(many(1), 0, 0).looks).temperature == temperature
+        given = method(JustGRPO, model.spec, temperature=temperature).inputs(units.looks)
+        with torch.no_grad():
+            nll_N = model.network(**given.arguments()).nll
+            logits_NV = model.network(**{**given.arguments(), "targets": None}).logits
+        torch.testing.assert_close(
+            nll_N, cross_entropy(logits_NV / temperature, units.looks.target_N, reduction="none")
+        )
+        losses.append(nll_N)
+    assert not torch.allclose(*losses, rtol=0.05)
 
 
 def test_the_order_of_the_rollout_is_no_setting():

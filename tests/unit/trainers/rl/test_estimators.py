@@ -210,6 +210,8 @@ def test_blocks_of_two_three_and_one_forwards_weigh_their_six_transitions_equall
     by_transition = torch.zeros(6).double().index_add(0, units.transition_U, weight_U)
     assert by_transition.tolist() == pytest.approx([1 / 6] * 6)
     assert torch.bincount(units.transition_U).sort().values.tolist() == [1, 1, 1, 1, 2, 3]
+    merged_U = unit_weights("transition", units.sample_U, units.looks.look_N, 1, 9, 9)
+    assert not torch.allclose(weight_U, merged_U), "forward j of all blocks is not one transition"
 
 
 def test_a_first_block_that_holds_prompt_tokens_is_a_block():

@@ -1,0 +1,72 @@
+"""Tokens are accepted, and all others become noise again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from dare_bench.model_adapters.sampling.ranking import rank
+from dare_bench.model_adapters.sampling.strategies import Selection, Strategy, TurnOutcome
+from dare_bench.model_adapters.sampling.strategies.entropy_bound import EntropyBound
+from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
+
+
+class Renoise(EntropyBound):
+    """Each forward accepts the drawn tokens that ``entropy_bound`` selects among all of the block, and opens all other
+    positions again. The block becomes its most probable tokens after ``steps`` forwards, or as soon as they have been
+    the same in ``stability`` forwards before and the mean entropy is below ``confidence`` (DiffusionGemma; exact)."""
+
+    name = "renoise"
+    source = "DiffusionGemma, transformers models/diffusion_gemma/generation_diffusion_gemma.py"
+    parallel = True
+    edits = True
+    remembers = True
+
+    steps: int = Field(ge=1)
+    stability: int = Field(default=1, ge=0)
+    confidence: float = Field(default=0.005, gt=0)
+    open_id: int
+
+    @property
+    def decision(self) -> Strategy:
+        return self  # ``select`` reads ``steps``
+
+    def remember(self, masked: Sequence[bool]) -> list[Tensor]:
+        """The most probable tokens in the last ``stability`` forwards."""
+        return []
+
+    def most_forwards(self, length: int) -> int:
+        return self.steps
+
+    def limit(self, length: int, schedule: Sequence[int]) -> int:
+        return self.steps
+
+    def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
+        assert proposal.best_NK is not None
+        row_N, best_N = positions.row_N, proposal.best_NK[:, 0]
+        ranked = rank(proposal.score_N, positions, proposal.sensitivity)
+        count_R, margin_R = self.count(ranked, positions)
+        entropy_R = -ranked.sorted_RW.where(ranked.open_RW, 0.0).sum(1) / ranked.count_R
+        ended_R = (entropy_R < self.confidence) & self._stable(best_N, positions)
+        ended_R |= (positions.step_R + 1 >= self.steps) & (ranked.count_R > 0)
+        token_N = torch.where(ranked.rank_N < count_R[row_N], proposal.token_N, self.open_id)
+        greedy_N = ended_R[row_N]
+        token_N = torch.where(greedy_N, best_N, token_N)
+        written_N = token_N != positions.current_N
+        return Selection(written_N, margin_R, token_N=token_N, ended_R=ended_R, greedy_N=greedy_N)
+
+    def _stable(self, best_N: Tensor, positions: OpenPositions) -> Tensor:
+        """Have the most probable tokens of a row been the same as often as required? Boolean [R]."""
+        stable_R = torch.zeros(positions.rows, dtype=torch.bool)
+        for r in positions.row_N.unique_consecutive().tolist():
+            before, best_L = positions.memories[r], best_N[positions.row_N == r]
+            stable_R[r] = len(before) == self.stability and all(torch.equal(best_L, old_L) for old_L in before)
+            before[:] = [*before, best_L][-self.stability :] if self.stability else []
+        return stable_R.to(best_N.device)
+
+    def finished(self, turn: TurnOutcome) -> Tensor:
+        assert turn.ended_R is not None
+        return turn.ended_R

@@ -1,0 +1,84 @@
+"""Uniform noise: a forward is shown random tokens at open positions, and may be given what the one before predicted.
+
+Shape letters: T packed tokens, N open positions, R rows, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dare_bench.diffusion.rng import Draw, uniform
+from dare_bench.model_adapters.sampling.sampler import Sampler
+from dare_bench.model_adapters.sampling.tokens import OpenPositions
+
+if TYPE_CHECKING:
+    from dare_bench.model_adapters.sampling.attention import Pack
+    from dare_bench.model_adapters.sampling.batch import BatchState
+    from dare_bench.model_adapters.sampling.state import RowState
+
+
+def with_noise(batch: BatchState, pack: Pack, tokens_T: Tensor, open_T: Tensor, vocab: int) -> Tensor:
+    """The tokens of a pack with a new random token at each open position, [T]."""
+    at = open_T.nonzero()[:, 0]
+    row_N, column_N = pack.row_T[at], pack.column_T[at]
+    drawn_N = uniform(batch.key_R[row_N], Draw.CANVAS, batch.turn_R[row_N], column_N - batch.prompt_R[row_N])
+    noise_N = (drawn_N * vocab).long()
+    for i, row in enumerate(batch.rows):
+        if row.sampler.replays:
+            mine = (row_N == i).nonzero()[:, 0]
+            noise_N[mine] = published_noise(row, vocab)[column_N[mine].cpu() - row.begin].to(noise_N.device)
+    shown_T = tokens_T.clone()
+    shown_T[at] = noise_N
+    return shown_T
+
+
+def published_noise(row: RowState, vocab: int) -> Tensor:
+    """The published code's random tokens for the next forward of a row, by column of the block; drawn here for the
+    first one, else behind the tokens of the forward before (``reference.draw``)."""
+    if row.noise is None:
+        assert row.generator is not None
+        row.noise = torch.randint(vocab, (row.sampler.block_length,), generator=row.generator)
+    return row.noise
+
+
+class SoftPredictions:
+    """By place in the concatenated canvases, the mean embedding of what the last forward predicted there, [T, D]; zero
+    where a block has had none."""
+
+    def __init__(self, rows: Sequence[RowState], offsets: Sequence[int], network: Any, device: torch.device) -> None:
+        weight_VD = network.get_input_embeddings().weight
+        total = offsets[-1] + len(rows[-1].canvas)
+        self.soft_TD = torch.zeros((total, weight_VD.shape[1]), dtype=weight_VD.dtype, device=device)
+        self.places = [slice(o + row.begin, o + row.stop) for o, row in zip(offsets, rows, strict=True)]
+        for row, place in zip(rows, self.places, strict=True):
+            if row.soft is not None:
+                self.soft_TD[place] = row.soft
+
+    def of(self, pack: Pack) -> Tensor:
+        return self.soft_TD if pack.index_T is None else self.soft_TD[pack.index_T]
+
+    def predicted(
+        self,
+        network: Any,
+        logits_NV: Tensor,
+        positions: OpenPositions,
+        kinds: Sequence[Sampler],
+        groups: Sequence[Tensor],
+    ) -> Tensor:
+        """What a forward predicts at the open positions, [N, D], at each sampler's temperature; ``groups`` are the
+        indices of the positions of ``kinds``."""
+        soft_ND = self.soft_TD.new_zeros(len(logits_NV), self.soft_TD.shape[1])
+        for sampler, at in zip(kinds, groups, strict=True):
+            temperature = sampler.tokens.temperatures(positions.step_R[positions.row_N[at]])
+            scaled_NV = logits_NV[at] if sampler.tokens.temperature == 0 else logits_NV[at] / temperature
+            soft_ND[at] = network.soft(scaled_NV)
+        return soft_ND
+
+    def sync(self, rows: Sequence[RowState]) -> None:
+        """Leave the predictions with the rows."""
+        for row, place in zip(rows, self.places, strict=True):
+            row.soft = self.soft_TD[place].clone()

@@ -41,7 +41,9 @@ class RunSpec(BaseModel):
     engine_args: dict[str, Any] = Field(
         default_factory=dict, description="k=v,k=v for the engine (timeout, retries, tokenizer, tp, ...)."
     )
-    device: str | None = Field(None, description="cpu, cuda, cuda:1, ...")
+    device: str | None = Field(
+        None, description="cpu, cuda, cuda:1, ..., or auto: divided among all GPUs, then host memory and disk."
+    )
     dtype: str | None = Field(None, description="float32, bfloat16, ...")
     harness: str = Field("lm-eval", description="Evaluation harness: lm-eval or opencompass.")
     tasks: tuple[str, ...] = Field(

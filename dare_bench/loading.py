@@ -50,6 +50,11 @@ def locate(checkpoint: str | Path) -> Path:
     )
 
 
+def locate_config(checkpoint: str) -> Path:
+    """The folder of a checkpoint with config.json at least, which alone is fetched from the hub; as :func:`locate`."""
+    return here(checkpoint) or _from_hub(checkpoint, ["config.json"])
+
+
 def is_hub_id(name: str) -> bool:
     """Is it written as ``owner/name``?"""
     return name.count("/") == 1 and not name.startswith((".", "/", "~"))
@@ -207,6 +212,7 @@ def load(
     mask_id: int | None = None,
     eos_id: int | list[int] | None = None,
     eot_id: int | None = None,
+    max_memory: Mapping[int | str, int | str] | None = None,
     engine: str = "native",
     engine_url: str | None = None,
     engine_args: Mapping[str, Any] | None = None,
@@ -217,10 +223,12 @@ def load(
         checkpoint: a bundled name (``dare-bench ls models``), a Hugging Face folder, or a hub id. The folder of a LoRA
             adapter opens with the base model that it names.
         adapter: the folder or hub id of a LoRA adapter for this checkpoint, in safetensors; it is not merged.
-        device: ``cpu``, ``cuda``, ...; CUDA where there is one when not given.
+        device: ``cpu``, ``cuda``, ...; CUDA where there is one when not given. ``auto`` divides the layers among all
+            GPUs, then host memory and the disk (docs/scale.md).
         dtype: ``float32``, ``bfloat16``, ...; float32 on CPU, the checkpoint's own on a GPU when not given.
         family: overrides what config.json says.
         mask_id, eos_id, eot_id: override what config and tokenizer say.
+        max_memory: for ``auto``, the memory that weights may take: ``{0: "70GB", "cpu": "100GB"}``.
         engine: ``native``, ``lmdeploy``, ``sglang`` or ``openai`` (docs/engines.md).
         engine_url: the address of the server of ``sglang`` or ``openai``, whose model ``checkpoint`` names.
         engine_args: settings of the engine: ``timeout``, ``retries``, ``tokenizer``; ``tp`` and others of lmdeploy.
@@ -237,7 +245,7 @@ def load(
     from dare_bench.model import Model
 
     given = {"adapter": adapter, "device": device, "dtype": dtype, "family": family}
-    given |= {"mask_id": mask_id, "eos_id": eos_id, "eot_id": eot_id}
+    given |= {"mask_id": mask_id, "eos_id": eos_id, "eot_id": eot_id, "max_memory": max_memory}
     _check_engine(engine, engine_url, engine_args, given)
     if is_remote(engine):
         return _on_server(str(checkpoint), engine, str(engine_url), engine_args or {})
@@ -247,6 +255,7 @@ def load(
     base, adapter_name = base_and_adapter(checkpoint, adapter)
     path, folder = locate(base), None if adapter_name is None else locate(adapter_name)
     options = {"device": device, "dtype": dtype, "mask_id": mask_id, "eos_id": eos_id, "eot_id": eot_id}
+    options |= {} if max_memory is None else {"max_memory": max_memory}
     settings = {name: value for name, value in {"family": family, **options}.items() if value is not None}
     if dtype is not None:
         settings["dtype"] = str(dtype).removeprefix("torch.")

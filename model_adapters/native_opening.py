@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +13,12 @@ import torch
 from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, UsageError
 from dare_bench.model_adapters.adapters import open_adapter
-from dare_bench.model_adapters.backbone import Arch
+from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork
 from dare_bench.model_adapters.backbone.moe import published_shapes
 from dare_bench.model_adapters.checkpoint import check_files, compare, read_object, weights_of
 from dare_bench.model_adapters.encoding import as_id, one_line, open_tokenizer
 from dare_bench.model_adapters.native import NativeModel
+from dare_bench.model_adapters.placement import AUTO, main_device, memory_limits, place, plan
 from dare_bench.model_adapters.qwen_tokenizer import name_mask
 from dare_bench.model_adapters.weights import from_folder
 from dare_bench.types import ModelSpec
@@ -23,6 +26,7 @@ from dare_bench.types import ModelSpec
 if TYPE_CHECKING:
     from dare_bench.model_adapters.family import Family, SpecialIds
 
+log = logging.getLogger("dare_bench")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
@@ -37,7 +41,8 @@ def pick_device(device: str | None) -> torch.device:
     except RuntimeError:
         requested = None
     if requested is None or requested.type not in ("cpu", "cuda"):
-        raise UsageError(f"device {device!r} is not known; allowed are cpu, cuda, cuda:0 and so on")
+        auto = ", or auto for a diffusion model"
+        raise UsageError(f"device {device!r} is not known; allowed are cpu, cuda, cuda:0 and so on{auto}")
     if requested.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device {device!r} is not available: PyTorch finds no GPU; use device='cpu'")
     return requested
@@ -67,40 +72,39 @@ def open_native(
     eot_id: int | None = None,
     adapter: Path | None = None,
     weights: bool = True,
+    max_memory: Mapping[int | str, int | str] | None = None,
 ) -> NativeModel:
     """Open ``path`` with a family's network, and optionally an adapter. Without ``weights`` the network has shapes
-    only, which is enough to tokenize.
+    only, which is enough to tokenize. ``max_memory``: limits for ``device="auto"``.
 
     Raises:
         CheckpointError: an incomplete folder, or one of another family.
-        UsageError: unknown device or dtype, or a special id that is not a whole number.
+        UsageError: unknown device or dtype, a special id that is not a whole number, limits without ``auto``.
     """
     mask_id = None if mask_id is None else given_id("mask_id", mask_id)
     eot_id = None if eot_id is None else given_id("eot_id", eot_id)
     given_eos = given_eos_ids(eos_id)
     raw = read_config(path)
-    try:
-        config, arch = family.arch_of(raw)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from error
-    network, shapes = family.network_of(raw), weights_of(path)
+    shapes = weights_of(path)
     check_files(path)
-    _check_counts(path, arch, len(shapes))
-    try:
-        with torch.device("meta"):
-            empty = network(config)
-    except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: config.json describes no network ({' '.join(str(error).split())})") from error
-    compare(path, shapes, published_shapes(empty.state_dict()), "the family", "config.json")
-    torch_device = pick_device(device)
-    torch_dtype = pick_dtype(dtype, torch_device, raw)
+    network = empty_network(family, path, raw, len(shapes))
+    config, arch = network.config, network.arch
+    compare(path, shapes, published_shapes(network.state_dict()), "the family", "config.json")
+    limits = memory_limits(max_memory) if device == AUTO else None
+    torch_device = pick_device(device if limits is None else main_device(limits))
+    config.dtype = torch_dtype = pick_dtype(dtype, torch_device, raw)
+    network.to(torch_dtype)
     tokenizer = open_tokenizer(path, arch.vocab)
     if tokenizer is not None and not getattr(tokenizer, "chat_template", None):
         tokenizer.chat_template = family.chat_template  # the harnesses read it from the tokenizer
-    empty.name_or_path = str(path)
-    if weights:
-        from_folder(empty, path, torch_dtype, torch_device)
-    loaded = (empty if adapter is None else open_adapter(empty, adapter)).eval()
+    network.name_or_path = str(path)
+    if limits is not None:
+        _divide(network, path, limits, adapter)
+    elif max_memory is not None:
+        raise UsageError(f"max_memory={one_line(max_memory)} without device='auto'; give both, or neither")
+    elif weights:
+        from_folder(network, path, dict.fromkeys(network.state_dict(), torch_device))
+    loaded = (network if adapter is None else open_adapter(network, adapter)).eval()
     ids = family.special_ids(config, tokenizer, read_object(path / "generation_config.json"))
     spec = ModelSpec(
         family=family.name,
@@ -126,6 +130,61 @@ def open_native(
     if tokenizer is not None:
         name_mask(tokenizer, spec.mask_id)
     return NativeModel(family, loaded, tokenizer, spec, path, adapter)
+
+
+def planned(
+    family: Family, path: Path, *, dtype: Any = None, max_memory: Mapping[int | str, int | str] | None = None
+) -> Iterator[tuple[str, str]]:
+    """What ``device="auto"`` would do with a folder, from its config.json alone: each device, and what it would hold.
+
+    Raises:
+        CheckpointError: the config describes no network of the family.
+        UsageError: limits that cannot be read, an unknown dtype, no accelerate.
+    """
+    raw, limits = read_config(path), memory_limits(max_memory)
+    network = empty_network(family, path, raw)
+    network.to(pick_dtype(dtype, torch.device(main_device(limits)), raw))
+    count = sum(weight.numel() for weight in network.parameters())
+    yield "weights", f"{count:,} parameters in {str(network.dtype).removeprefix('torch.')}"
+    yield from plan(network, limits).described()
+
+
+def empty_network(family: Family, path: Path, raw: dict[str, Any], tensors: int | None = None) -> DiffusionNetwork:
+    """The network that a folder's config.json describes, on the meta device.
+
+    Args:
+        raw: the config.
+        tensors: number of weights in the files, which the config's layers and experts must not exceed.
+
+    Raises:
+        CheckpointError: the config describes no network of the family, or a larger one than the files.
+    """
+    try:
+        config, arch = family.arch_of(raw)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    if tensors is not None:
+        _check_counts(path, arch, tensors)
+    try:
+        with torch.device("meta"):
+            return family.network_of(raw)(config)
+    except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: config.json describes no network ({' '.join(str(error).split())})") from error
+
+
+def _divide(network: DiffusionNetwork, path: Path, limits: Mapping[str, int], adapter: Path | None) -> None:
+    """Load a folder's weights with ``device="auto"``, after telling what goes where.
+
+    Raises:
+        CheckpointError: damaged files, NaN, too little memory.
+        UsageError: with an adapter.
+    """
+    if adapter is not None:
+        raise UsageError(f"device='auto' with adapter={str(adapter)!r}; merge it first: dare-bench export merge")
+    placement = plan(network, limits)
+    for described in placement.described():
+        log.info("%s: %s", *described)
+    place(network, placement, path)
 
 
 def given_eos_ids(eos_id: int | tuple[int, ...] | list[int] | None) -> tuple[int, ...]:

@@ -34,15 +34,26 @@ class OpenedNetwork:
 
     def save(self, path: str | Path, state_dict: Mapping[str, Any] | None = None) -> None:
         """Write the published layout to ``path``, or the adapter if the network has one; raises SaveError."""
+        self._check_whole()
         save_checkpoint(self.network, self.path, Path(path), state_dict)
 
     def read_weights(self, path: str | Path) -> None:
         """Load the weights of a folder that ``save`` wrote into the network, in place; raises CheckpointError."""
+        self._check_whole()
         folder = Path(path)
         if is_adapted(self.network):
             read_adapter(self.network, folder)
         else:
             into(self.network, folder)
+
+    def _check_whole(self) -> None:
+        """Raise UsageError if weights are outside the network between forward passes."""
+        away = [name for name, weight in self.network.named_parameters() if weight.is_meta]
+        if away:
+            raise UsageError(
+                f"{len(away)} weights of {self.path} are not on the device that computes (first {away[0]}); open it on "
+                "one device, not with device='auto', to save or change them"
+            )
 
     def is_as_opened(self) -> bool:
         """Are weights and tokenizer those in the folders that they were opened from?"""
@@ -60,6 +71,7 @@ class OpenedNetwork:
 
     def add_adapter(self, settings: AdapterSettings) -> None:
         """Add a new LoRA adapter to the network and freeze all other weights; raises UsageError."""
+        self._check_whole()
         self.network = wrap(self.network, settings)
 
     def merge_adapter(self) -> None:

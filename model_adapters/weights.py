@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,21 @@ from dare_bench.model_adapters.backbone.moe import published, published_shapes
 from dare_bench.model_adapters.checkpoint import check_weights, weight_files
 
 
-def from_folder(network: Any, path: Path, dtype: torch.dtype, device: torch.device) -> None:
-    """Give a network on the meta device, whose shapes are those of a folder, its weights: each is read into its place
-    on ``device``, in ``dtype``. Besides the network, host memory holds one tensor of a file at a time.
+def from_folder(network: Any, path: Path, devices: Mapping[str, torch.device]) -> None:
+    """Give a network on the meta device, whose shapes are those of a folder, its weights: each is read into its place.
+    Besides what is placed there, host memory holds one tensor of a file at a time.
+
+    Args:
+        devices: of each weight by its name in the network; others stay on the meta device.
 
     Raises:
         CheckpointError: damaged files, NaN, too little memory.
     """
-    with _loading(path):
-        empty = {name: torch.empty_like(w, dtype=dtype, device=device) for name, w in network.state_dict().items()}
-    network.load_state_dict(empty, assign=True)
-    network.config.dtype = dtype
-    _fill(network, path)
+    state = network.state_dict()
+    with loading(path):
+        empty = {name: torch.empty_like(state[name], device=device) for name, device in devices.items()}
+    network.load_state_dict(empty, assign=True, strict=False)
+    _fill(empty, path)
 
 
 def into(network: Any, path: Path) -> None:
@@ -38,30 +41,30 @@ def into(network: Any, path: Path) -> None:
         CheckpointError: missing or unknown weights, another shape, NaN.
     """
     check_weights(path, published_shapes(network.state_dict()))
-    _fill(network, path)
+    _fill(network.state_dict(), path)
 
 
-def _fill(network: Any, path: Path) -> None:
-    """Copy a folder's weights into the network's; raises CheckpointError."""
-    state = network.state_dict()
+def _fill(state: Mapping[str, Tensor], path: Path) -> None:
+    """Copy a folder's weights into those of a network, or into some of them; raises CheckpointError."""
     places = published(state)
-    with _loading(path):
-        for name, weight in stored(path):
+    with loading(path):
+        for name, weight in stored(path, places.keys()):
             places[name].copy_(weight)
     check_finite(state, path)
 
 
-def stored(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """The weights of a folder's files by name, read one at a time into memory of their own: pages of a file that is
-    mapped would count as memory of the process until the file is closed."""
+def stored(path: Path, names: Container[str] | None = None) -> Iterator[tuple[str, Tensor]]:
+    """The weights of a folder's files by name, or those among ``names``, read one at a time into memory of their own:
+    pages of a file that is mapped would count as memory of the process until the file is closed."""
     for file in weight_files(path):
         with safe_open(str(file), framework="pt", backend="pread") as shard:
             for name in shard.keys():  # noqa: SIM118 - no mapping: it cannot be iterated over
-                yield name, shard.get_tensor(name)
+                if names is None or name in names:
+                    yield name, shard.get_tensor(name)
 
 
 @contextmanager
-def _loading(path: Path) -> Iterator[None]:
+def loading(path: Path) -> Iterator[None]:
     """Errors of files and of memory as CheckpointError."""
     try:
         yield
@@ -71,10 +74,13 @@ def _loading(path: Path) -> Iterator[None]:
 
 
 def holds(state: Mapping[str, Tensor], path: Path, dtype: torch.dtype) -> bool:
-    """Are these the weights of a folder, each as it is opened in ``dtype``?"""
+    """Are these the weights of a folder, each as it is opened in ``dtype``? Those on the meta device are: they are read
+    from its files in every forward pass."""
     remaining = published(state)
     for name, read in stored(path):
         weight = remaining.pop(name, None)
+        if weight is not None and weight.is_meta:
+            continue
         if weight is None or weight.dtype != dtype or not torch.equal(read.to(dtype).to(weight.device), weight):
             return False
     return not remaining

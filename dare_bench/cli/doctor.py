@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dare_bench.cli.plain import echo, echo_json
+from dare_bench.errors import UsageError
 from dare_bench.registry import registry
 from dare_bench.version import PACKAGE, __version__
 
@@ -36,12 +37,28 @@ class Finding:
     detail: str
 
 
-def doctor(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def doctor(
+    model: Annotated[str | None, typer.Option(help="Checkpoint: tell where --device auto puts its layers.")] = None,
+    family: Annotated[str | None, typer.Option(help="Its family, if config.json does not identify it.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Its dtype: float32, bfloat16, ...")] = None,
+    max_memory: Annotated[
+        str | None, typer.Option(help="Memory for its weights instead of what is free here: 0=70GB,1=70GB,cpu=100GB.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
     """Check this installation.
 
-    Checks versions, GPU, extras, plugins, links, caches, sandbox and disk. Exit code 1 if something will not work."""
+    Checks versions, GPU, extras, plugins, links, caches, sandbox and disk. Exit code 1 if something will not work.
+
+    With --model, tell instead where the layers of a checkpoint would go with --device auto, from its config.json alone,
+    which is all that is fetched from the hub. --max-memory asks for GPUs that are not here.
+
+    Example: dare-bench doctor --model inclusionAI/LLaDA2.0-flash --max-memory 0=126GB,1=126GB
+    """
+    if model is None and (max_memory, family, dtype) != (None, None, None):
+        raise UsageError("--family, --dtype and --max-memory are about a checkpoint; give --model too")
     results: list[Finding] = []
-    for finding in findings():
+    for finding in findings() if model is None else placement(model, family, dtype, max_memory):
         results.append(finding)
         if not json:
             echo(f"{finding.level:<4}  {finding.name}: {finding.detail}")
@@ -63,6 +80,19 @@ def findings() -> Iterator[Finding]:
     yield sandbox()
     yield scoring()
     yield from accelerator()
+
+
+def placement(model: str, family: str | None, dtype: str | None, max_memory: str | None) -> Iterator[Finding]:
+    """Where the layers of a checkpoint would go with ``--device auto``; raises CheckpointError, UsageError."""
+    from dare_bench.config import parse_pairs
+    from dare_bench.loading import family_of, locate_config
+
+    folder = locate_config(model)
+    opener = family_of(folder, family).load()
+    if not hasattr(opener, "planned"):
+        raise UsageError(f"{model} is of the family {opener.name}, which --device auto does not divide; --device cuda")
+    for name, detail in opener.planned(folder, dtype=dtype, max_memory=parse_pairs(max_memory) or None):
+        yield Finding(name, "note" if "every forward" in detail else "ok", detail)
 
 
 def links(folder: Path) -> Iterator[Finding]:

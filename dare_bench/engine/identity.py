@@ -23,7 +23,7 @@ from dare_bench.protocols import LoadedModel
 from dare_bench.types import Decoding, Request
 from dare_bench.version import PACKAGE
 
-_IN_SPEC = frozenset({"device", "dtype", "mask_id", "eos_id", "eot_id", "family"})
+_IN_SPEC = frozenset({"device", "dtype", "mask_id", "eos_id", "eot_id", "family", "max_memory"})
 """Model arguments that the identity takes from the open model, or leaves out."""
 _UNSIGNED = frozenset({
     "model", "adapter",  # their content hashes are signed instead

@@ -131,7 +131,7 @@ class DiffusionNetwork(PreTrainedModel):
             else:
                 x = layer(*args)
         if logits_at is not None and not few:
-            x = x[logits_at]
+            x = x[logits_at.to(x.device)]
         return self.at(a.names.final_norm)(x)
 
     def forward(

@@ -22,6 +22,7 @@ class RunKeywords(TypedDict, total=False):
     engine_args: Mapping[str, Any]
     device: str | None
     dtype: str | None
+    quantize: Literal["int8", "int4"] | None
     harness: str
     tasks: str | Sequence[str]
     num_fewshot: int | None

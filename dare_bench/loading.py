@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, UsageError, suggestion, unknown
@@ -154,7 +154,11 @@ def _check_engine(engine: str, url: str | None, args: Mapping[str, Any] | None, 
         )
     if engine == "native" and args:
         raise UsageError(f"--engine-args {', '.join(args)}: engine native has none; give --engine too, or --model-args")
-    refused = [name for name in ("adapter", "family") if engine != "native" and given[name] is not None]
+    refused = [
+        name
+        for name in ("adapter", "family", "max_memory", "quantize")
+        if engine != "native" and given[name] is not None
+    ]
     if refused:
         remedy = "merge it into a checkpoint first" if refused[0] == "adapter" else "leave it out"
         raise UsageError(f"{refused[0]}={given[refused[0]]!r}: engine {engine} takes a whole checkpoint; {remedy}")
@@ -213,6 +217,7 @@ def load(
     eos_id: int | list[int] | None = None,
     eot_id: int | None = None,
     max_memory: Mapping[int | str, int | str] | None = None,
+    quantize: Literal["int8", "int4"] | None = None,
     engine: str = "native",
     engine_url: str | None = None,
     engine_args: Mapping[str, Any] | None = None,
@@ -229,6 +234,7 @@ def load(
         family: overrides what config.json says.
         mask_id, eos_id, eot_id: override what config and tokenizer say.
         max_memory: for ``auto``, the memory that weights may take: ``{0: "70GB", "cpu": "100GB"}``.
+        quantize: hold the layers' matrices as ``int8`` or ``int4`` (needs torchao): approximate, tier A.
         engine: ``native``, ``lmdeploy``, ``sglang`` or ``openai`` (docs/engines.md).
         engine_url: the address of the server of ``sglang`` or ``openai``, whose model ``checkpoint`` names.
         engine_args: settings of the engine: ``timeout``, ``retries``, ``tokenizer``; ``tp`` and others of lmdeploy.
@@ -245,7 +251,7 @@ def load(
     from dare_bench.model import Model
 
     given = {"adapter": adapter, "device": device, "dtype": dtype, "family": family}
-    given |= {"mask_id": mask_id, "eos_id": eos_id, "eot_id": eot_id, "max_memory": max_memory}
+    given |= {"mask_id": mask_id, "eos_id": eos_id, "eot_id": eot_id, "max_memory": max_memory, "quantize": quantize}
     _check_engine(engine, engine_url, engine_args, given)
     if is_remote(engine):
         return _on_server(str(checkpoint), engine, str(engine_url), engine_args or {})
@@ -255,7 +261,8 @@ def load(
     base, adapter_name = base_and_adapter(checkpoint, adapter)
     path, folder = locate(base), None if adapter_name is None else locate(adapter_name)
     options = {"device": device, "dtype": dtype, "mask_id": mask_id, "eos_id": eos_id, "eot_id": eot_id}
-    options |= {} if max_memory is None else {"max_memory": max_memory}
+    large = {"max_memory": max_memory, "quantize": quantize}
+    options |= {name: value for name, value in large.items() if value is not None}  # only native families have them
     settings = {name: value for name, value in {"family": family, **options}.items() if value is not None}
     if dtype is not None:
         settings["dtype"] = str(dtype).removeprefix("torch.")

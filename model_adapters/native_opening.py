@@ -15,6 +15,8 @@ from dare_bench.errors import CheckpointError, UsageError
 from dare_bench.model_adapters.adapters import open_adapter
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork
 from dare_bench.model_adapters.backbone.moe import published_shapes
+from dare_bench.model_adapters.backbone.quantized import KINDS
+from dare_bench.model_adapters.backbone.quantized import quantize as quantize_matrices
 from dare_bench.model_adapters.checkpoint import check_files, compare, read_object, weights_of
 from dare_bench.model_adapters.encoding import as_id, one_line, open_tokenizer
 from dare_bench.model_adapters.native import NativeModel
@@ -73,13 +75,15 @@ def open_native(
     adapter: Path | None = None,
     weights: bool = True,
     max_memory: Mapping[int | str, int | str] | None = None,
+    quantize: Any = None,
 ) -> NativeModel:
     """Open ``path`` with a family's network, and optionally an adapter. Without ``weights`` the network has shapes
-    only, which is enough to tokenize. ``max_memory``: limits for ``device="auto"``.
+    only, which is enough to tokenize. ``max_memory``: limits for ``device="auto"``; ``quantize``: ``int8`` or ``int4``.
 
     Raises:
         CheckpointError: an incomplete folder, or one of another family.
-        UsageError: unknown device or dtype, a special id that is not a whole number, limits without ``auto``.
+        UsageError: unknown device, dtype or quantization, a special id that is not a whole number, limits without
+            ``auto``, an adapter with ``auto`` or with quantized weights.
     """
     mask_id = None if mask_id is None else given_id("mask_id", mask_id)
     eot_id = None if eot_id is None else given_id("eot_id", eot_id)
@@ -93,7 +97,9 @@ def open_native(
     limits = memory_limits(max_memory) if device == AUTO else None
     torch_device = pick_device(device if limits is None else main_device(limits))
     config.dtype = torch_dtype = pick_dtype(dtype, torch_device, raw)
+    parameters = sum(weight.numel() for weight in network.parameters())
     network.to(torch_dtype)
+    _quantize(network, quantize, adapter)
     tokenizer = open_tokenizer(path, arch.vocab)
     if tokenizer is not None and not getattr(tokenizer, "chat_template", None):
         tokenizer.chat_template = family.chat_template  # the harnesses read it from the tokenizer
@@ -121,7 +127,8 @@ def open_native(
         predicts=family.predicts,
         dtype=str(torch_dtype).removeprefix("torch."),
         device=str(torch_device),
-        parameters=sum(p.numel() for p in loaded.parameters()),
+        parameters=parameters + sum(p.numel() for name, p in loaded.named_parameters() if "lora_" in name),
+        quantize=quantize,
         heads=arch.heads,
         kv_heads=arch.kv_heads,
         sft=family.sft,
@@ -133,19 +140,26 @@ def open_native(
 
 
 def planned(
-    family: Family, path: Path, *, dtype: Any = None, max_memory: Mapping[int | str, int | str] | None = None
+    family: Family,
+    path: Path,
+    *,
+    dtype: Any = None,
+    max_memory: Mapping[int | str, int | str] | None = None,
+    quantize: Any = None,
 ) -> Iterator[tuple[str, str]]:
     """What ``device="auto"`` would do with a folder, from its config.json alone: each device, and what it would hold.
 
     Raises:
         CheckpointError: the config describes no network of the family.
-        UsageError: limits that cannot be read, an unknown dtype, no accelerate.
+        UsageError: limits that cannot be read, an unknown dtype or quantization, no accelerate.
     """
     raw, limits = read_config(path), memory_limits(max_memory)
     network = empty_network(family, path, raw)
     network.to(pick_dtype(dtype, torch.device(main_device(limits)), raw))
     count = sum(weight.numel() for weight in network.parameters())
-    yield "weights", f"{count:,} parameters in {str(network.dtype).removeprefix('torch.')}"
+    _quantize(network, quantize)
+    held = str(network.dtype).removeprefix("torch.") + ("" if quantize is None else f", matrices in {quantize}")
+    yield "weights", f"{count:,} parameters in {held}"
     yield from plan(network, limits).described()
 
 
@@ -170,6 +184,17 @@ def empty_network(family: Family, path: Path, raw: dict[str, Any], tensors: int 
             return family.network_of(raw)(config)
     except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         raise CheckpointError(f"{path}: config.json describes no network ({' '.join(str(error).split())})") from error
+
+
+def _quantize(network: DiffusionNetwork, kind: Any, adapter: Path | None = None) -> None:
+    """Replace the matrices of a network without weights, if ``kind`` is not None; raises UsageError."""
+    if kind is None:
+        return
+    if kind not in KINDS:
+        raise UsageError(f"quantize={one_line(kind)} is not known; allowed are {', '.join(KINDS)}")
+    if adapter is not None:
+        raise UsageError(f"quantize={kind!r} with adapter={str(adapter)!r}; merge it first: dare-bench export merge")
+    quantize_matrices(network, kind)
 
 
 def _divide(network: DiffusionNetwork, path: Path, limits: Mapping[str, int], adapter: Path | None) -> None:

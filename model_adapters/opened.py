@@ -11,6 +11,7 @@ import torch
 
 from dare_bench.errors import UsageError
 from dare_bench.model_adapters.adapters import holds_adapter, is_adapted, merge, read_adapter, wrap
+from dare_bench.model_adapters.backbone.quantized import Rows, is_quantized, weights_of
 from dare_bench.model_adapters.encoding import words_of
 from dare_bench.model_adapters.saving import save_checkpoint
 from dare_bench.model_adapters.weights import holds, into
@@ -47,7 +48,9 @@ class OpenedNetwork:
             into(self.network, folder)
 
     def _check_whole(self) -> None:
-        """Raise UsageError if weights are outside the network between forward passes."""
+        """Raise UsageError if weights are quantized, or outside the network between forward passes."""
+        if is_quantized(self.network):
+            raise UsageError(f"{self.path} is open with quantized weights; open it without, to save or change them")
         away = [name for name, weight in self.network.named_parameters() if weight.is_meta]
         if away:
             raise UsageError(
@@ -64,10 +67,9 @@ class OpenedNetwork:
             return holds_adapter(self.network, self.path, self._adapter, dtype)
         return holds(self.published_weights(), self.path, dtype)
 
-    def published_weights(self) -> Mapping[str, torch.Tensor]:
+    def published_weights(self) -> Mapping[str, torch.Tensor | Rows]:
         """The network's weights under their names in the folder's files."""
-        weights: Mapping[str, torch.Tensor] = self.network.state_dict()
-        return weights
+        return weights_of(self.network)
 
     def add_adapter(self, settings: AdapterSettings) -> None:
         """Add a new LoRA adapter to the network and freeze all other weights; raises UsageError."""

@@ -6,10 +6,8 @@ forward pass, from host memory, or from the checkpoint's own files. Nothing is w
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,10 @@ from torch import Tensor
 from dare_bench.errors import UsageError
 from dare_bench.model_adapters.backbone.layers import Layer
 from dare_bench.model_adapters.backbone.moe import published
+from dare_bench.model_adapters.backbone.quantized import is_quantized
 from dare_bench.model_adapters.checkpoint import shapes_of, weight_files
 from dare_bench.model_adapters.encoding import one_line
+from dare_bench.model_adapters.quiet import quiet_loggers
 from dare_bench.model_adapters.weights import check_finite, from_folder, loading
 
 AUTO = "auto"
@@ -30,7 +30,8 @@ DISK = "disk"
 USED = 0.9
 """The share of the free memory that weights may take if no limits are given; activations and caches need some."""
 
-log = logging.getLogger("dare_bench")
+_ACCELERATE = ("accelerate.big_modeling", "accelerate.utils.modeling")
+"""Loggers of messages on devices: what a user needs to know is in the plan."""
 
 
 def memory_limits(max_memory: Mapping[int | str, int | str] | None = None) -> dict[str, int]:
@@ -49,7 +50,7 @@ def memory_limits(max_memory: Mapping[int | str, int | str] | None = None) -> di
         raise UsageError(
             "device='auto' needs accelerate, which is not installed: pip install 'dare-bench[train]'"
         ) from None
-    with _quiet():
+    with quiet_loggers(*_ACCELERATE):
         if max_memory is None:
             return {_name(device): int(USED * free) for device, free in get_max_memory().items()}
         try:
@@ -129,7 +130,7 @@ def plan(network: Any, limits: Mapping[str, int]) -> Placement:
 
     whole = network._no_split_modules
     given = {_key(device): limit for device, limit in limits.items()}
-    with _quiet():
+    with quiet_loggers(*_ACCELERATE):
         for room in _rooms(network, given):
             found = infer_auto_device_map(network, max_memory=room, no_split_module_classes=whole)
             if all(isinstance(device, int) for device in found.values()):
@@ -164,6 +165,7 @@ def place(network: Any, placement: Placement, path: Path) -> None:
 
     Raises:
         CheckpointError: damaged files, NaN, too little memory.
+        UsageError: quantized weights of which some would lie on the disk.
     """
     buffers = {name for name, _ in network.named_buffers()}  # these are small, and always where they are used
     devices = {}
@@ -173,13 +175,18 @@ def place(network: Any, placement: Placement, path: Path) -> None:
             devices[name] = placement.main
         elif device != DISK:
             devices[name] = torch.device(device)
+    if DISK in placement.held and is_quantized(network):
+        raise UsageError(
+            f"{placement.held[DISK] / 1e9:.3g} GB of quantized weights do not fit into memory, and only whole ones are "
+            "read from the disk in every forward pass; give more of max_memory, or leave quantize out"
+        )
     from_folder(network, path, devices)
     if len(placement.held) == 1 and DISK not in placement.held:
         return
     from accelerate import dispatch_model
 
     weights = _Weights(network.state_dict(), path)
-    with _quiet():
+    with quiet_loggers(*_ACCELERATE):
         dispatch_model(
             network,
             dict(placement.modules),
@@ -214,17 +221,3 @@ class _Weights(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.state)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without accelerate's own messages on devices: what a user needs to know is in the plan."""
-    loggers = [logging.getLogger(f"accelerate.{name}") for name in ("big_modeling", "utils.modeling")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

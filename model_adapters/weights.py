@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dare_bench.errors import CheckpointError
 from dare_bench.model_adapters.backbone.moe import published, published_shapes
+from dare_bench.model_adapters.backbone.quantized import Rows, weights_of
 from dare_bench.model_adapters.checkpoint import check_weights, weight_files
 
 
@@ -31,7 +32,7 @@ def from_folder(network: Any, path: Path, devices: Mapping[str, torch.device]) -
     with loading(path):
         empty = {name: torch.empty_like(state[name], device=device) for name, device in devices.items()}
     network.load_state_dict(empty, assign=True, strict=False)
-    _fill(empty, path)
+    _fill(network, path)
 
 
 def into(network: Any, path: Path) -> None:
@@ -41,16 +42,16 @@ def into(network: Any, path: Path) -> None:
         CheckpointError: missing or unknown weights, another shape, NaN.
     """
     check_weights(path, published_shapes(network.state_dict()))
-    _fill(network.state_dict(), path)
+    _fill(network, path)
 
 
-def _fill(state: Mapping[str, Tensor], path: Path) -> None:
-    """Copy a folder's weights into those of a network, or into some of them; raises CheckpointError."""
-    places = published(state)
+def _fill(network: Any, path: Path) -> None:
+    """Copy a folder's weights into those of a network that are not on the meta device; raises CheckpointError."""
+    places = {name: place for name, place in published(weights_of(network)).items() if not place.is_meta}
     with loading(path):
         for name, weight in stored(path, places.keys()):
             places[name].copy_(weight)
-    check_finite(state, path)
+    check_finite({name: weight for name, weight in network.state_dict().items() if not weight.is_meta}, path)
 
 
 def stored(path: Path, names: Container[str] | None = None) -> Iterator[tuple[str, Tensor]]:
@@ -73,17 +74,21 @@ def loading(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: its weights do not load ({reason})") from error
 
 
-def holds(state: Mapping[str, Tensor], path: Path, dtype: torch.dtype) -> bool:
+def holds(state: Mapping[str, Tensor | Rows], path: Path, dtype: torch.dtype) -> bool:
     """Are these the weights of a folder, each as it is opened in ``dtype``? Those on the meta device are: they are read
     from its files in every forward pass."""
     remaining = published(state)
     for name, read in stored(path):
         weight = remaining.pop(name, None)
-        if weight is not None and weight.is_meta:
-            continue
-        if weight is None or weight.dtype != dtype or not torch.equal(read.to(dtype).to(weight.device), weight):
+        if weight is None or not (weight.is_meta or _is(weight, read, dtype)):
             return False
     return not remaining
+
+
+def _is(weight: Tensor | Rows, read: Tensor, dtype: torch.dtype) -> bool:
+    if isinstance(weight, Rows):
+        return weight.holds(read)
+    return weight.dtype == dtype and torch.equal(read.to(dtype).to(weight.device), weight)
 
 
 def check_finite(weights: Mapping[str, Tensor], path: Path) -> None:

@@ -6,15 +6,16 @@ import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dare_bench.cli.plain import echo, echo_json
+from dare_bench.config import parse_pairs
 from dare_bench.errors import UsageError
 from dare_bench.registry import registry
 from dare_bench.version import PACKAGE, __version__
@@ -41,6 +42,7 @@ def doctor(
     model: Annotated[str | None, typer.Option(help="Checkpoint: tell where --device auto puts its layers.")] = None,
     family: Annotated[str | None, typer.Option(help="Its family, if config.json does not identify it.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Its dtype: float32, bfloat16, ...")] = None,
+    quantize: Annotated[str | None, typer.Option(help="Its matrices in int8 or int4.")] = None,
     max_memory: Annotated[
         str | None, typer.Option(help="Memory for its weights instead of what is free here: 0=70GB,1=70GB,cpu=100GB.")
     ] = None,
@@ -55,10 +57,11 @@ def doctor(
 
     Example: dare-bench doctor --model inclusionAI/LLaDA2.0-flash --max-memory 0=126GB,1=126GB
     """
-    if model is None and (max_memory, family, dtype) != (None, None, None):
-        raise UsageError("--family, --dtype and --max-memory are about a checkpoint; give --model too")
+    options = {"dtype": dtype, "quantize": quantize, "max_memory": parse_pairs(max_memory) or None}
+    if model is None and any([family, *options.values()]):
+        raise UsageError("--family, --dtype, --quantize and --max-memory are about a checkpoint; give --model too")
     results: list[Finding] = []
-    for finding in findings() if model is None else placement(model, family, dtype, max_memory):
+    for finding in findings() if model is None else placement(model, family, options):
         results.append(finding)
         if not json:
             echo(f"{finding.level:<4}  {finding.name}: {finding.detail}")
@@ -82,16 +85,15 @@ def findings() -> Iterator[Finding]:
     yield from accelerator()
 
 
-def placement(model: str, family: str | None, dtype: str | None, max_memory: str | None) -> Iterator[Finding]:
+def placement(model: str, family: str | None, options: Mapping[str, Any]) -> Iterator[Finding]:
     """Where the layers of a checkpoint would go with ``--device auto``; raises CheckpointError, UsageError."""
-    from dare_bench.config import parse_pairs
     from dare_bench.loading import family_of, locate_config
 
     folder = locate_config(model)
     opener = family_of(folder, family).load()
     if not hasattr(opener, "planned"):
         raise UsageError(f"{model} is of the family {opener.name}, which --device auto does not divide; --device cuda")
-    for name, detail in opener.planned(folder, dtype=dtype, max_memory=parse_pairs(max_memory) or None):
+    for name, detail in opener.planned(folder, **options):
         yield Finding(name, "note" if "every forward" in detail else "ok", detail)
 
 

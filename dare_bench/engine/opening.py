@@ -49,7 +49,7 @@ def _opening_settings(spec: RunSpec, model: Model) -> dict[str, Any]:
     Raises:
         UsageError: the spec requests other settings.
     """
-    facts = {"family": model.spec.family, "device": model.spec.device, "dtype": model.spec.dtype}
+    facts = {name: getattr(model.spec, name) for name in ("family", "device", "dtype", "quantize")}
     if spec.engine not in ("native", model.spec.engine):
         raise UsageError(f"engine={spec.engine!r}, but the model is open already with {model.spec.engine!r}")
     named = {**{name: getattr(spec, name) for name in facts}, **spec.model_args}
@@ -111,6 +111,7 @@ class Opener:
             "adapter": spec.adapter,
             "device": spec.device,
             "dtype": spec.dtype,
+            "quantize": spec.quantize,
             "family": spec.family,
         }
         if spec.engine != "native" or spec.engine_url or spec.engine_args:

@@ -202,6 +202,8 @@ def _open(spec: TrainSpec) -> Any:
     dtype = spec.dtype or (None if spec.peft else "float32")
     named = {"adapter": spec.adapter, "device": spec.device, "dtype": dtype, "family": spec.family}
     arguments = {**named, **spec.model_args}
+    if arguments.get("quantize") is not None:
+        raise UsageError(f"quantize={arguments['quantize']!r}: quantized weights are not trained; leave it out")
     if arguments["device"] == "auto":
         raise UsageError(
             "device='auto' divides a model for evaluations only; a training has one device for each process (torchrun, "

@@ -9,6 +9,7 @@ Shape letters: T tokens, D width, E experts, K experts a token, M expert width, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,9 +37,10 @@ def stack_experts(class_name: str, experts: str = "mlp.experts") -> None:
     register_checkpoint_conversion_mapping(class_name, converters, overwrite=True)
 
 
-def published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A network's weights under the names of a published file: stacked experts one by one, as views."""
-    weights: dict[str, Tensor] = {}
+def published(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A network's weights (tensors, or what stands for them) under the names of a published file: stacked experts one
+    by one, as views."""
+    weights: dict[str, Any] = {}
     for name, weight in state.items():
         stem, _, leaf = name.rpartition(".")
         if not (stem.endswith("experts") and weight.ndim == 3):
@@ -88,11 +90,16 @@ class Experts(nn.Module):
         order_S = expert_TK.reshape(-1).argsort(stable=True)
         ends_E = torch.bincount(expert_TK.reshape(-1), minlength=self.count).cumsum(0).to(torch.int32)
         x_SD = x_TD[order_S // k]
-        gate, up = _each(x_SD, self.gate_up_proj, ends_E).chunk(2, dim=-1)
-        out_SD = _each(silu(gate) * up, self.down_proj, ends_E)
+        gate, up = _each(x_SD, _tensor(self.gate_up_proj), ends_E).chunk(2, dim=-1)
+        out_SD = _each(silu(gate) * up, _tensor(self.down_proj), ends_E)
         back_S = torch.empty_like(order_S).scatter_(0, order_S, torch.arange(len(order_S), device=order_S.device))
         out = out_SD[back_S].view(*expert_TK.shape, -1) * weight_TK[..., None]
         return out.sum(1).to(x_TD.dtype)
+
+
+def _tensor(weight: Tensor | nn.Module) -> Tensor:
+    """Of experts that were quantized, the matrices multiplied out."""
+    return weight if isinstance(weight, Tensor) else weight()
 
 
 def _each(x_SD: Tensor, weight_EMD: Tensor, ends_E: Tensor) -> Tensor:

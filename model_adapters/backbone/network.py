@@ -150,7 +150,7 @@ class DiffusionNetwork(nn.Module):
                 x = layer(*args)
             x = self.after_layer(x, i, clean_T[logits_at] if last and clean_T is not None else clean_T)
         if logits_at is not None and not few:
-            x = x[logits_at]
+            x = x[logits_at.to(x.device)]
         return self.at(a.names.final_norm)(x)
 
     def forward(

@@ -125,7 +125,11 @@ def _runs(names: Sequence[str]) -> str:
 
 
 def plan(network: Any, limits: Mapping[str, int]) -> Placement:
-    """Where the parts of a network on the meta device go; nothing is loaded. GPUs get like shares if all fits there."""
+    """Where the parts of a network on the meta device go; nothing is loaded. GPUs get like shares if all fits there.
+
+    Raises:
+        UsageError: one that is not divided (see ``DiffusionNetwork.conditions``), but does not fit on one device.
+    """
     from accelerate import infer_auto_device_map
 
     whole = [network.layer.__name__]
@@ -139,6 +143,11 @@ def plan(network: Any, limits: Mapping[str, int]) -> Placement:
     held: Counter[str] = Counter()
     for name, weight in network.state_dict().items():
         held[_device_of(name, modules)] += weight.nbytes
+    if network.conditions and (len(held) > 1 or DISK in held):
+        raise UsageError(
+            f"device='auto' would divide {type(network).__name__} ({sum(held.values()) / 1e9:.3g} GB) among "
+            f"{', '.join(held)}, but it reads its embeddings outside of its layers; give one device that holds it"
+        )
     return Placement(modules, dict(limits), dict(held))
 
 

@@ -50,7 +50,8 @@ class DiffusionNetwork(nn.Module):
     config_class: ClassVar[type[Any]]
     layer: ClassVar[type[Layer]] = Layer
     conditions: ClassVar[bool] = False
-    """Does a forward take ``soft``, which the network's own ``soft`` makes of an earlier forward's logits?"""
+    """Does a forward take ``soft``, which the network's own ``soft`` makes of an earlier forward's logits and of the
+    embeddings? Such a network is not divided among devices."""
     unused: ClassVar[str | None] = None
     """A pattern of the weights in published files that the network does not have by design: a vision tower's."""
 

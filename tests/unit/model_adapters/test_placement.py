@@ -99,9 +99,10 @@ class OneDevice(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", ["tiny-llada", "tiny-sdar"])
 @pytest.mark.parametrize("few", [True, False])
-def test_layers_on_a_second_device_meet_no_tensor_of_the_first(name: str, few: bool) -> None:
+@pytest.mark.parametrize("attention", ["sdpa", "padded"])
+def test_layers_on_a_second_device_meet_no_tensor_of_the_first(name: str, few: bool, attention: str) -> None:
     """The second device is PyTorch's meta device, whose tensors have no values."""
-    network = load(name, device="cpu").network
+    network = load(name, device="cpu", attention=attention).network
     names, block = network.arch.names, network.arch.block_length
     parts = dict.fromkeys([names.embed, *(f"{names.layers}.{i}" for i in range(3))], "cpu")
     parts |= dict.fromkeys([f"{names.layers}.3", f"{names.layers}.4", names.final_norm, names.head], "meta")
@@ -117,6 +118,24 @@ def test_layers_on_a_second_device_meet_no_tensor_of_the_first(name: str, few: b
         reads = Plan((80,), block, starts=(4,), cached=Cached(store, (slots,), slots[:0], slots[:0]))
         logits = network(torch.arange(5, 85), plan=reads, logits_at=at).logits
     assert logits.device.type == "meta" and logits.shape == (len(at), network.arch.vocab)
+
+
+def test_slots_follow_their_layer_to_another_device() -> None:
+    network = load("tiny-sdar", device="cpu").network
+    store = KVStore(network.arch, 8, torch.device("cpu"), torch.float32)
+    own = torch.zeros(4, *store.shapes[1], device="meta")
+    keys, values = store.with_own(1, own, own)  # as flex and varlen read
+    assert keys.shape == values.shape == (12, *store.shapes[1])
+    store.grow(32)
+    assert [stored[1].device.type for stored in (store.keys, store.values)] == ["meta"] * 2
+    assert len(store.keys[1]) == len(store.keys[0]) == 32 and store.keys[0].device.type == "cpu"
+
+
+def test_a_network_that_reads_its_embeddings_outside_of_its_layers_is_not_divided() -> None:
+    folder = Path(__file__).parents[2] / "parity" / "diffusion_gemma"
+    assert load(folder, device="auto", max_memory={"cpu": "1GB"}).is_as_opened()
+    with pytest.raises(UsageError, match="give one device that holds it"):
+        load(folder, device="auto", max_memory={"cpu": "40KB"})
 
 
 @pytest.mark.parametrize(

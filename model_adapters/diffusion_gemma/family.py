@@ -32,7 +32,7 @@ class DiffusionGemmaDecoding(SamplerFields):
 
     At temperature 0, which the published code does not have, the most probable tokens are accepted by their entropies
     at temperature 1 (tier A). ``cache="none"`` computes the whole prefix again in every forward: the same tokens.
-    Margins are not reported, also where ``margin`` is given: the rule that ends a canvas has none.
+    ``margin`` is refused: the rule that ends a canvas has none.
     """
 
     own_strategy = frozenset({"max_denoising_steps", "entropy_bound", "stability_threshold", "confidence_threshold"})

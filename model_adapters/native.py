@@ -56,7 +56,9 @@ class NativeModel(OpenedNetwork):
         super().__init__(network, tokenizer, spec, path, adapter)
         self.family = family
         if spec.noise == "uniform":
-            self.capabilities = replace(self.capabilities, predictions=False, canvas=False, end_turn=False)
+            self.capabilities = replace(
+                self.capabilities, predictions=False, canvas=False, end_turn=False, margin=False
+            )
         self._samplers: dict[str, tuple[ModelSpec, Sampler]] = {}
 
     @property

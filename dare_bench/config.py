@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -41,10 +41,15 @@ class RunSpec(BaseModel):
     engine_args: dict[str, Any] = Field(
         default_factory=dict, description="k=v,k=v for the engine (timeout, retries, tokenizer, tp, ...)."
     )
-    device: str | None = Field(None, description="cpu, cuda, cuda:1, ...")
+    device: str | None = Field(
+        None, description="cpu, cuda, cuda:1, ..., or auto: divided among all GPUs, then host memory and disk."
+    )
     dtype: str | None = Field(None, description="float32, bfloat16, ...")
     attention: str | None = Field(
         None, description="How attention is computed: auto, sdpa, padded, flex or varlen (docs/attention.md)."
+    )
+    quantize: Literal["int8", "int4"] | None = Field(
+        None, description="Hold the layers' matrices in fewer bits: approximate (tier A)."
     )
     harness: str = Field("lm-eval", description="Evaluation harness: lm-eval or opencompass.")
     tasks: tuple[str, ...] = Field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dare_bench.checkpoint_files import ADAPTER, read_config
 from dare_bench.errors import CheckpointError, UsageError, suggestion, unknown
@@ -47,6 +47,11 @@ def locate(checkpoint: str | Path) -> Path:
         f"no checkpoint {name!r}: no such folder or bundled name{near}; not searched on the hub, whose"
         " ids are owner/name; dare-bench ls models lists the bundled names"
     )
+
+
+def locate_config(checkpoint: str) -> Path:
+    """The folder of a checkpoint with config.json at least, which alone is fetched from the hub; as :func:`locate`."""
+    return here(checkpoint) or _from_hub(checkpoint, ["config.json"])
 
 
 def is_hub_id(name: str) -> bool:
@@ -153,6 +158,8 @@ def _check_engine(engine: str, url: str | None, args: Mapping[str, Any] | None, 
         "adapter": f"{whole}; merge it into a checkpoint first",
         "family": f"{whole}; leave it out",
         "attention": "has its own attention; leave it out",
+        "max_memory": f"{whole}; leave it out",
+        "quantize": f"{whole}; leave it out",
     }
     for name, reason in refused.items():
         if engine != "native" and given[name] is not None:
@@ -212,6 +219,8 @@ def load(
     mask_id: int | None = None,
     eos_id: int | list[int] | None = None,
     eot_id: int | None = None,
+    max_memory: Mapping[int | str, int | str] | None = None,
+    quantize: Literal["int8", "int4"] | None = None,
     engine: str = "native",
     engine_url: str | None = None,
     engine_args: Mapping[str, Any] | None = None,
@@ -222,12 +231,15 @@ def load(
         checkpoint: a bundled name (``dare-bench ls models``), a Hugging Face folder, or a hub id. The folder of a LoRA
             adapter opens with the base model that it names.
         adapter: the folder or hub id of a LoRA adapter for this checkpoint, in safetensors; it is not merged.
-        device: ``cpu``, ``cuda``, ...; CUDA where there is one when not given.
+        device: ``cpu``, ``cuda``, ...; CUDA where there is one when not given. ``auto`` divides the layers among all
+            GPUs, then host memory and the disk (docs/scale.md).
         dtype: ``float32``, ``bfloat16``, ...; float32 on CPU, the checkpoint's own on a GPU when not given.
         attention: ``auto``, ``sdpa``, ``padded``, ``flex`` or ``varlen``: how a diffusion model computes attention
             (docs/attention.md), which changes speed and rounding alone; ``auto`` when not given.
         family: overrides what config.json says.
         mask_id, eos_id, eot_id: override what config and tokenizer say.
+        max_memory: for ``auto``, the memory that weights may take: ``{0: "70GB", "cpu": "100GB"}``.
+        quantize: hold the layers' matrices as ``int8`` or ``int4`` (needs torchao): approximate, tier A.
         engine: ``native``, ``lmdeploy``, ``sglang`` or ``openai`` (docs/engines.md).
         engine_url: the address of the server of ``sglang`` or ``openai``, whose model ``checkpoint`` names.
         engine_args: settings of the engine: ``timeout``, ``retries``, ``tokenizer``; ``tp`` and others of lmdeploy.
@@ -244,7 +256,7 @@ def load(
     from dare_bench.model import Model
 
     given = {"adapter": adapter, "device": device, "dtype": dtype, "attention": attention, "family": family}
-    given |= {"mask_id": mask_id, "eos_id": eos_id, "eot_id": eot_id}
+    given |= {"mask_id": mask_id, "eos_id": eos_id, "eot_id": eot_id, "max_memory": max_memory, "quantize": quantize}
     _check_engine(engine, engine_url, engine_args, given)
     if is_remote(engine):
         return _on_server(str(checkpoint), engine, str(engine_url), engine_args or {})
@@ -254,7 +266,8 @@ def load(
     base, adapter_name = base_and_adapter(checkpoint, adapter)
     path, folder = locate(base), None if adapter_name is None else locate(adapter_name)
     options = {"device": device, "dtype": dtype, "mask_id": mask_id, "eos_id": eos_id, "eot_id": eot_id}
-    options |= {} if attention is None else {"attention": attention}
+    optional = {"attention": attention, "max_memory": max_memory, "quantize": quantize}
+    options |= {name: value for name, value in optional.items() if value is not None}  # only native families have them
     settings = {name: value for name, value in {"family": family, **options}.items() if value is not None}
     if dtype is not None:
         settings["dtype"] = str(dtype).removeprefix("torch.")

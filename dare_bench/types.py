@@ -257,6 +257,13 @@ class ModelSpec:
     engine: str = "native"
     """What computes the answers: ``native`` is this package; others are served engines (docs/engines.md)."""
     engine_version: str | None = None
+    quantize: str | None = None
+    """``int8`` or ``int4`` if the layers' matrices are held so; products and everything else are in ``dtype``."""
+
+    @property
+    def precision(self) -> str:
+        """What is recorded as the dtype of a run: ``bfloat16``, ``bfloat16+int8``."""
+        return self.dtype if self.quantize is None else f"{self.dtype}+{self.quantize}"
 
     @property
     def mask(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,10 @@ if __name__ != "dare_bench.model_adapters":
 
 if TYPE_CHECKING:
     from dare_bench.registry import Registry
+
+# Where torchao is installed, transformers imports it, and it reports kernels that are not for this machine.
+for _name in ("torchao", "torch.utils._pytree"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
 
 FAMILIES: tuple[tuple[str, str, list[list[str]]], ...] = (
     ("llada", "llada:FAMILY", [["llada", "LLaDAModelLM"]]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -15,7 +15,7 @@ from dare_bench.errors import CheckpointError, DecodingError
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork
 from dare_bench.model_adapters.configs import check_types
 from dare_bench.model_adapters.fields import Count, resolve_fields
-from dare_bench.model_adapters.native_opening import open_native
+from dare_bench.model_adapters.native_opening import open_native, planned
 from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
 from dare_bench.model_adapters.sampling.reference import ReferencePolicy
@@ -119,6 +119,10 @@ class Family(ABC):
     def open(self, path: Path, **options: Any) -> Any:
         """Open a folder in this family's published layout (see ``native_opening.open_native``)."""
         return open_native(self, path, **options)
+
+    def planned(self, path: Path, **options: Any) -> Iterator[tuple[str, str]]:
+        """Where its layers would go with ``device="auto"`` (see ``native_opening.planned``)."""
+        return planned(self, path, **options)
 
     sft: ClassVar[Mapping[str, Any]] = {}
     """Settings of the method ``sft`` with which the authors fine-tune, where they differ from the defaults."""

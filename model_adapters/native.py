@@ -57,7 +57,7 @@ class NativeModel(OpenedNetwork):
         self.family = family
         if spec.noise == "uniform":
             self.capabilities = replace(
-                self.capabilities, predictions=False, canvas=False, end_turn=False, margin=False
+                self.capabilities, predictions=False, margin=False, canvas=False, end_turn=False
             )
         self._samplers: dict[str, tuple[ModelSpec, Sampler]] = {}
 
@@ -195,7 +195,7 @@ class NativeModel(OpenedNetwork):
             prompt_tokens=len(row.prompt),
             tokens_to_eos=len(tokens) if end is None else end,
             residual_masks=sum(token == row.mask_id for token in tokens),
-            tier=self.family.tier(sampler),
+            tier="A" if self.spec.quantize else self.family.tier(sampler),
             seconds=time.perf_counter() - row.started,
             margin=row.margin if sampler.record_margin and row.margin != float("inf") else None,
             trajectory=row.events if sampler.record_trajectory else None,

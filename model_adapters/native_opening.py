@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +13,17 @@ import torch
 from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, UsageError
 from dare_bench.model_adapters.adapters import open_adapter
-from dare_bench.model_adapters.backbone import Arch
+from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork
 from dare_bench.model_adapters.backbone.attention import Attention, pick_attention
 from dare_bench.model_adapters.backbone.host_memory import keep_freed_memory
 from dare_bench.model_adapters.backbone.moe import published_shapes
 from dare_bench.model_adapters.backbone.network import shapes_of
+from dare_bench.model_adapters.backbone.quantized import KINDS
+from dare_bench.model_adapters.backbone.quantized import quantize as quantize_matrices
 from dare_bench.model_adapters.checkpoint import check_files, compare, read_object, weights_of
 from dare_bench.model_adapters.encoding import as_id, one_line, open_tokenizer
 from dare_bench.model_adapters.native import NativeModel
+from dare_bench.model_adapters.placement import AUTO, main_device, memory_limits, place, plan
 from dare_bench.model_adapters.qwen_tokenizer import name_mask
 from dare_bench.model_adapters.weights import from_folder, is_unused
 from dare_bench.types import ModelSpec
@@ -26,6 +31,7 @@ from dare_bench.types import ModelSpec
 if TYPE_CHECKING:
     from dare_bench.model_adapters.family import Family, SpecialIds
 
+log = logging.getLogger("dare_bench")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
@@ -40,7 +46,8 @@ def pick_device(device: str | None) -> torch.device:
     except RuntimeError:
         requested = None
     if requested is None or requested.type not in ("cpu", "cuda"):
-        raise UsageError(f"device {device!r} is not known; allowed are cpu, cuda, cuda:0 and so on")
+        auto = ", or auto for a diffusion model"
+        raise UsageError(f"device {device!r} is not known; allowed are cpu, cuda, cuda:0 and so on{auto}")
     if requested.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device {device!r} is not available: PyTorch finds no GPU; use device='cpu'")
     return requested
@@ -71,13 +78,16 @@ def open_native(
     adapter: Path | None = None,
     attention: Any = None,
     weights: bool = True,
+    max_memory: Mapping[int | str, int | str] | None = None,
+    quantize: Any = None,
 ) -> NativeModel:
     """Open ``path`` with a family's network, and optionally an adapter. Without ``weights`` the network has shapes
-    only, which is enough to tokenize.
+    only, which is enough to tokenize. ``max_memory``: limits for ``device="auto"``; ``quantize``: ``int8`` or ``int4``.
 
     Raises:
         CheckpointError: an incomplete folder, or one of another family.
-        UsageError: unknown device, dtype or attention backend, or a special id that is not a whole number.
+        UsageError: unknown device, dtype, attention backend or quantization, a special id that is not a whole number,
+            limits without ``auto``, an adapter with ``auto`` or with quantized weights.
     """
     mask_id = None if mask_id is None else given_id("mask_id", mask_id)
     if mask_id is not None and family.noise == "uniform":
@@ -85,33 +95,32 @@ def open_native(
     eot_id = None if eot_id is None else given_id("eot_id", eot_id)
     given_eos = given_eos_ids(eos_id)
     raw = read_config(path)
-    try:
-        config, arch = family.arch_of(raw)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from error
-    network = family.network_of(raw)
-    shapes = {name: shape for name, shape in weights_of(path).items() if not is_unused(network, name)}
+    network_class = family.network_of(raw)
+    shapes = {name: shape for name, shape in weights_of(path).items() if not is_unused(network_class, name)}
     check_files(path)
-    _check_counts(path, arch, len(shapes))
-    try:
-        empty = shapes_of(network, config)
-        empty.name_or_path = str(path)
-    except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: config.json describes no network ({' '.join(str(error).split())})") from error
-    compare(path, shapes, published_shapes(empty.state_dict()), "the family", "config.json")
-    torch_device = pick_device(device)
-    torch_dtype = pick_dtype(dtype, torch_device, raw)
-    backend = _backend(attention, arch, torch_device, torch_dtype)
+    network = empty_network(family, path, raw, len(shapes))
+    config, arch = network.config, network.arch
+    compare(path, shapes, published_shapes(network.state_dict()), "the family", "config.json")
+    limits = memory_limits(max_memory) if device == AUTO else None
+    torch_device = pick_device(device if limits is None else main_device(limits))
+    config.dtype = torch_dtype = pick_dtype(dtype, torch_device, raw)
+    network.attention = _backend(attention, arch, torch_device, torch_dtype)
+    parameters = sum(weight.numel() for weight in network.parameters())
+    network.to(torch_dtype)
+    _quantize(network, quantize, adapter)
     tokenizer = open_tokenizer(path, arch.vocab)
     if tokenizer is not None and not getattr(tokenizer, "chat_template", None):
         tokenizer.chat_template = family.chat_template  # the harnesses read it from the tokenizer
-    empty.name_or_path = str(path)
+    network.name_or_path = str(path)
     if torch_device.type == "cpu":
         keep_freed_memory()
-    if weights:
-        from_folder(empty, path, torch_dtype, torch_device)
-    empty.attention = backend
-    loaded = (empty if adapter is None else open_adapter(empty, adapter)).eval()
+    if limits is not None:
+        _divide(network, path, limits, adapter)
+    elif max_memory is not None:
+        raise UsageError(f"max_memory={one_line(max_memory)} without device='auto'; give both, or neither")
+    elif weights:
+        from_folder(network, path, dict.fromkeys(network.state_dict(), torch_device))
+    loaded = (network if adapter is None else open_adapter(network, adapter)).eval()
     ids = family.special_ids(config, tokenizer, read_object(path / "generation_config.json"))
     spec = ModelSpec(
         family=family.name,
@@ -129,8 +138,9 @@ def open_native(
         noise=family.noise,
         dtype=str(torch_dtype).removeprefix("torch."),
         device=str(torch_device),
-        attention_backend=backend.name,
-        parameters=sum(p.numel() for p in loaded.parameters()),
+        attention_backend=network.attention.name,
+        parameters=parameters + sum(p.numel() for name, p in loaded.named_parameters() if "lora_" in name),
+        quantize=quantize,
         heads=arch.heads,
         kv_heads=arch.kv_heads,
         sft=family.sft,
@@ -151,6 +161,79 @@ def _backend(name: str | None, arch: Arch, device: torch.device, dtype: torch.dt
     if arch.by_layer and name in (None, "auto"):
         name = "sdpa" if device.type == "cpu" else "padded"
     return pick_attention("auto" if name is None else name, device, dtype, arch.head_dim)
+
+
+def planned(
+    family: Family,
+    path: Path,
+    *,
+    dtype: Any = None,
+    max_memory: Mapping[int | str, int | str] | None = None,
+    quantize: Any = None,
+) -> Iterator[tuple[str, str]]:
+    """What ``device="auto"`` would do with a folder, from its config.json alone: each device, and what it would hold.
+
+    Raises:
+        CheckpointError: the config describes no network of the family.
+        UsageError: limits that cannot be read, an unknown dtype or quantization, no accelerate.
+    """
+    raw, limits = read_config(path), memory_limits(max_memory)
+    network = empty_network(family, path, raw)
+    torch_dtype = pick_dtype(dtype, torch.device(main_device(limits)), raw)
+    network.to(torch_dtype)
+    count = sum(weight.numel() for weight in network.parameters())
+    _quantize(network, quantize)
+    held = str(torch_dtype).removeprefix("torch.") + ("" if quantize is None else f", matrices in {quantize}")
+    yield "weights", f"{count:,} parameters in {held}"
+    yield from plan(network, limits).described()
+
+
+def empty_network(family: Family, path: Path, raw: dict[str, Any], tensors: int | None = None) -> DiffusionNetwork:
+    """The network that a folder's config.json describes, on the meta device.
+
+    Args:
+        raw: the config.
+        tensors: number of weights in the files, which the config's layers and experts must not exceed.
+
+    Raises:
+        CheckpointError: the config describes no network of the family, or a larger one than the files.
+    """
+    try:
+        config, arch = family.arch_of(raw)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    if tensors is not None:
+        _check_counts(path, arch, tensors)
+    try:
+        return shapes_of(family.network_of(raw), config)
+    except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: config.json describes no network ({' '.join(str(error).split())})") from error
+
+
+def _quantize(network: DiffusionNetwork, kind: Any, adapter: Path | None = None) -> None:
+    """Replace the matrices of a network without weights, if ``kind`` is not None; raises UsageError."""
+    if kind is None:
+        return
+    if kind not in KINDS:
+        raise UsageError(f"quantize={one_line(kind)} is not known; allowed are {', '.join(KINDS)}")
+    if adapter is not None:
+        raise UsageError(f"quantize={kind!r} with adapter={str(adapter)!r}; merge it first: dare-bench export merge")
+    quantize_matrices(network, kind)
+
+
+def _divide(network: DiffusionNetwork, path: Path, limits: Mapping[str, int], adapter: Path | None) -> None:
+    """Load a folder's weights with ``device="auto"``, after telling what goes where.
+
+    Raises:
+        CheckpointError: damaged files, NaN, too little memory.
+        UsageError: with an adapter.
+    """
+    if adapter is not None:
+        raise UsageError(f"device='auto' with adapter={str(adapter)!r}; merge it first: dare-bench export merge")
+    placement = plan(network, limits)
+    for described in placement.described():
+        log.info("%s: %s", *described)
+    place(network, placement, path)
 
 
 def given_eos_ids(eos_id: int | tuple[int, ...] | list[int] | None) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import torch
 
 from dare_bench.errors import UsageError
 from dare_bench.model_adapters.adapters import holds_adapter, is_adapted, merge, read_adapter, wrap
+from dare_bench.model_adapters.backbone.quantized import Rows, is_quantized, weights_of
 from dare_bench.model_adapters.encoding import words_of
 from dare_bench.model_adapters.saving import save_checkpoint
 from dare_bench.model_adapters.weights import holds, into
@@ -40,15 +41,28 @@ class OpenedNetwork:
 
     def save(self, path: str | Path, state_dict: Mapping[str, Any] | None = None) -> None:
         """Write the published layout to ``path``, or the adapter if the network has one; raises SaveError."""
+        self._check_whole()
         save_checkpoint(self.pretrained(), self.path, Path(path), state_dict)
 
     def read_weights(self, path: str | Path) -> None:
         """Load the weights of a folder that ``save`` wrote into the network, in place; raises CheckpointError."""
+        self._check_whole()
         folder = Path(path)
         if is_adapted(self.network):
             read_adapter(self.network, folder)
         else:
             into(self.network, folder)
+
+    def _check_whole(self) -> None:
+        """Raise UsageError if weights are quantized, or outside the network between forward passes."""
+        if is_quantized(self.network):
+            raise UsageError(f"{self.path} is open with quantized weights; open it without, to save or change them")
+        away = [name for name, weight in self.network.named_parameters() if weight.is_meta]
+        if away:
+            raise UsageError(
+                f"{len(away)} weights of {self.path} are not on the device that computes (first {away[0]}); open it on "
+                "one device, not with device='auto', to save or change them"
+            )
 
     def is_as_opened(self) -> bool:
         """Are weights and tokenizer those in the folders that they were opened from?"""
@@ -59,13 +73,13 @@ class OpenedNetwork:
             return holds_adapter(self.network, self.path, self._adapter, dtype)
         return holds(self.published_weights(), self.path, dtype, self.network)
 
-    def published_weights(self) -> Mapping[str, torch.Tensor]:
+    def published_weights(self) -> Mapping[str, torch.Tensor | Rows]:
         """The network's weights under their names in the folder's files."""
-        weights: Mapping[str, torch.Tensor] = self.network.state_dict()
-        return weights
+        return weights_of(self.network)
 
     def add_adapter(self, settings: AdapterSettings) -> None:
         """Add a new LoRA adapter to the network and freeze all other weights; raises UsageError."""
+        self._check_whole()
         self.network = wrap(self.network, settings)
 
     def merge_adapter(self) -> None:

@@ -1,7 +1,8 @@
-"""Hide the progress bars of transformers."""
+"""Hide the progress bars of transformers, and messages of libraries that a user cannot act on."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,3 +19,17 @@ def quiet_transformers() -> Iterator[None]:
     finally:
         if shown:
             transformers_logging.enable_progress_bar()
+
+
+@contextmanager
+def quiet_loggers(*names: str) -> Iterator[None]:
+    """Inside, these loggers report errors only."""
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,26 +15,34 @@ from torch import Tensor
 
 from dare_bench.errors import CheckpointError
 from dare_bench.model_adapters.backbone.moe import published, published_shapes
+from dare_bench.model_adapters.backbone.quantized import Rows
+from dare_bench.model_adapters.backbone.quantized import weights_of as network_weights
 from dare_bench.model_adapters.checkpoint import compare, weight_files, weights_of
 
 
 def is_unused(network: Any, name: str) -> bool:
     """Is this weight of a folder one that the network (or its class) does not have by design: a vision tower's?"""
-    pattern = getattr(network, "unused", None)  # transformers' own networks have none
+    pattern = getattr(network, "unused", None)  # transformers' own networks have all weights of their files
     return pattern is not None and re.search(pattern, name) is not None
 
 
-def from_folder(network: Any, path: Path, dtype: torch.dtype, device: torch.device) -> None:
-    """Give a network on the meta device, whose shapes are those of a folder, its weights: each is read into its place
-    on ``device``, in ``dtype``. Besides the network, host memory holds one tensor of a file at a time.
+def from_folder(network: Any, path: Path, devices: Mapping[str, torch.device]) -> None:
+    """Give a network on the meta device, whose shapes are those of a folder, its weights: each is read into its place.
+    Besides what is placed there, host memory holds one tensor of a file at a time.
+
+    Args:
+        devices: of each weight by its name in the network; others stay on the meta device.
 
     Raises:
         CheckpointError: damaged files, NaN, too little memory.
     """
-    with _loading(path):
-        empty = {name: torch.empty(w.shape, dtype=dtype, device=device) for name, w in network.state_dict().items()}
-    network.load_state_dict(empty, assign=True)
-    network.config.dtype = dtype
+    state = network.state_dict()
+    with loading(path):
+        empty = {
+            name: torch.empty(state[name].shape, dtype=state[name].dtype, device=device)
+            for name, device in devices.items()
+        }
+    network.load_state_dict(empty, assign=True, strict=False)
     _fill(network, path)
 
 
@@ -50,27 +58,26 @@ def into(network: Any, path: Path) -> None:
 
 
 def _fill(network: Any, path: Path) -> None:
-    """Copy a folder's weights into the network's; raises CheckpointError."""
-    state = network.state_dict()
-    places = published(state)
-    with _loading(path):
-        for name, weight in stored(path):
-            if not is_unused(network, name):
-                places[name].copy_(weight)
-    check_finite(state, path)
+    """Copy a folder's weights into those of a network that are not on the meta device; raises CheckpointError."""
+    places = {name: place for name, place in published(network_weights(network)).items() if not place.is_meta}
+    with loading(path):
+        for name, weight in stored(path, places.keys()):
+            places[name].copy_(weight)
+    check_finite({name: weight for name, weight in network.state_dict().items() if not weight.is_meta}, path)
 
 
-def stored(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """The weights of a folder's files by name, read one at a time into memory of their own: pages of a file that is
-    mapped would count as memory of the process until the file is closed."""
+def stored(path: Path, names: Container[str] | None = None) -> Iterator[tuple[str, Tensor]]:
+    """The weights of a folder's files by name, or those among ``names``, read one at a time into memory of their own:
+    pages of a file that is mapped would count as memory of the process until the file is closed."""
     for file in weight_files(path):
         with safe_open(str(file), framework="pt", backend="pread") as shard:
             for name in shard.keys():  # noqa: SIM118 - no mapping: it cannot be iterated over
-                yield name, shard.get_tensor(name)
+                if names is None or name in names:
+                    yield name, shard.get_tensor(name)
 
 
 @contextmanager
-def _loading(path: Path) -> Iterator[None]:
+def loading(path: Path) -> Iterator[None]:
     """Errors of files and of memory as CheckpointError."""
     try:
         yield
@@ -79,16 +86,23 @@ def _loading(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: its weights do not load ({reason})") from error
 
 
-def holds(state: Mapping[str, Tensor], path: Path, dtype: torch.dtype, network: Any) -> bool:
-    """Are these, of this network, the weights of a folder, each as it is opened in ``dtype``?"""
+def holds(state: Mapping[str, Tensor | Rows], path: Path, dtype: torch.dtype, network: Any) -> bool:
+    """Are these, of this network, the weights of a folder, each as it is opened in ``dtype``? Those on the meta device
+    are: they are read from its files in every forward pass."""
     remaining = published(state)
     for name, read in stored(path):
         if is_unused(network, name):
             continue
         weight = remaining.pop(name, None)
-        if weight is None or weight.dtype != dtype or not torch.equal(read.to(dtype).to(weight.device), weight):
+        if weight is None or not (weight.is_meta or _is(weight, read, dtype)):
             return False
     return not remaining
+
+
+def _is(weight: Tensor | Rows, read: Tensor, dtype: torch.dtype) -> bool:
+    if isinstance(weight, Rows):
+        return weight.holds(read)
+    return weight.dtype == dtype and torch.equal(read.to(dtype).to(weight.device), weight)
 
 
 def check_finite(weights: Mapping[str, Tensor], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Confidence intervals, by scipy and statsmodels, which are imported inside the functions: they take a second.
+"""Confidence intervals, by scipy, whose statistics are imported inside the functions: they take half a second.
 
 Method: Wilson's score interval for values that are all 0 or 1; the BCa bootstrap for other values when there are
 between 20 and 2000 of them; Student's t for fewer (the bootstrap is too narrow there) and for more (the two agree there

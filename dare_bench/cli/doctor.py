@@ -6,16 +6,18 @@ import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dare_bench.cli.plain import echo, echo_json
+from dare_bench.config import parse_pairs
+from dare_bench.errors import UsageError
 from dare_bench.registry import registry
 from dare_bench.version import PACKAGE, __version__
 
@@ -38,7 +40,13 @@ class Finding:
 
 
 def doctor(
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    model: Annotated[str | None, typer.Option(help="Checkpoint: tell where --device auto puts its layers.")] = None,
+    family: Annotated[str | None, typer.Option(help="Its family, if config.json does not identify it.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Its dtype: float32, bfloat16, ...")] = None,
+    quantize: Annotated[str | None, typer.Option(help="Its matrices in int8 or int4.")] = None,
+    max_memory: Annotated[
+        str | None, typer.Option(help="Memory for its weights instead of what is free here: 0=70GB,1=70GB,cpu=100GB.")
+    ] = None,
     roofline: Annotated[bool, typer.Option("--roofline", help="Also time a forward pass against the machine.")] = False,
     like: Annotated[
         str, typer.Option(help="With --roofline: shape of the network, a checkpoint of `ls recipes` or how it begins.")
@@ -46,14 +54,25 @@ def doctor(
     layers: Annotated[int, typer.Option(help="With --roofline: layers of the network.")] = 2,
     rows: Annotated[int, typer.Option(min=1, help="With --roofline: rows of the forward pass.")] = 1,
     tokens: Annotated[int, typer.Option(min=1, help="With --roofline: tokens of a row.")] = 556,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check this installation.
 
     Checks versions, GPU, extras, plugins, links, caches, sandbox and disk. Exit code 1 if something will not work.
     With --roofline it also measures the rates of a matrix product and of a copy, runs one denoising forward pass
-    with random weights, and prints its share of the speed that these rates allow."""
+    with random weights, and prints its share of the speed that these rates allow.
+
+    With --model, tell instead where the layers of a checkpoint would go with --device auto, from its config.json alone,
+    which is all that is fetched from the hub. --max-memory asks for GPUs that are not here.
+
+    Example: dare-bench doctor --model inclusionAI/LLaDA2.0-flash --max-memory 0=126GB,1=126GB
+    """
+    options = {"dtype": dtype, "quantize": quantize, "max_memory": parse_pairs(max_memory) or None}
+    if model is None and any([family, *options.values()]):
+        raise UsageError("--family, --dtype, --quantize and --max-memory are about a checkpoint; give --model too")
+    checks = findings() if model is None else placement(model, family, options)
     results: list[Finding] = []
-    for finding in chain(findings(), rates(like, layers, rows, tokens) if roofline else ()):
+    for finding in chain(checks, rates(like, layers, rows, tokens) if roofline else ()):
         results.append(finding)
         if not json:
             echo(f"{finding.level:<4}  {finding.name}: {finding.detail}")
@@ -75,6 +94,18 @@ def findings() -> Iterator[Finding]:
     yield sandbox()
     yield scoring()
     yield from accelerator()
+
+
+def placement(model: str, family: str | None, options: Mapping[str, Any]) -> Iterator[Finding]:
+    """Where the layers of a checkpoint would go with ``--device auto``; raises CheckpointError, UsageError."""
+    from dare_bench.loading import family_of, locate_config
+
+    folder = locate_config(model)
+    opener = family_of(folder, family).load()
+    if not hasattr(opener, "planned"):
+        raise UsageError(f"{model} is of the family {opener.name}, which --device auto does not divide; --device cuda")
+    for name, detail in opener.planned(folder, **options):
+        yield Finding(name, "note" if "every forward" in detail else "ok", detail)
 
 
 def links(folder: Path) -> Iterator[Finding]:

@@ -327,6 +327,10 @@ class GroupQueries:
     keep_RQ: Tensor
     column_RQ: Tensor
 
+    def to(self, device: torch.device) -> GroupQueries:
+        """A copy on a device (accelerate calls this where layers are on several)."""
+        return GroupQueries(self.index_RQ.to(device), self.keep_RQ.to(device), self.column_RQ.to(device))
+
 
 def select_queries(plan: Plan, logits_at: Tensor) -> list[GroupQueries | None]:
     """Split sorted packed indices [N] by group; None for a group without any."""

@@ -287,7 +287,7 @@ class _Evaluation:
                 "content_hash": self.content,
                 "adapter": spec.adapter,
                 "adapter_hash": ident.adapter_content(spec, self.content),
-                "dtype": facts.dtype,
+                "dtype": facts.precision,
                 "parameters": facts.parameters,
                 "engine": engine_block(facts, self.content),
                 "lineage": lineage.read(locate(spec.adapter) if spec.adapter else self.path),

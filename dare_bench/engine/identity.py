@@ -23,7 +23,9 @@ from dare_bench.protocols import LoadedModel
 from dare_bench.types import Decoding, Request
 from dare_bench.version import PACKAGE
 
-_IN_SPEC = frozenset({"device", "dtype", "attention", "mask_id", "eos_id", "eot_id", "family"})
+_IN_SPEC = frozenset({
+    "device", "dtype", "attention", "mask_id", "eos_id", "eot_id", "family", "max_memory", "quantize",
+})  # fmt: skip
 """Model arguments that the identity takes from the open model, or leaves out."""
 _UNSIGNED = frozenset({
     "model", "adapter",  # their content hashes are signed instead
@@ -124,7 +126,7 @@ def identity(
             task: {k: v for k, v in values.items() if k not in Decoding.hidden} for task, values in decoding.items()
         },
         "likelihood": {task: dict(values) for task, values in likelihood.items()},
-        "dtype": facts.dtype,
+        "dtype": facts.precision,
         "seeds": list(spec.seeds),
         **({"repeats": spec.repeats} if spec.repeats > 1 else {}),
         **({"engine": [facts.engine, spec.engine_args.get("tokenizer")]} if facts.engine != "native" else {}),

@@ -49,12 +49,8 @@ def _opening_settings(spec: RunSpec, model: Model) -> dict[str, Any]:
     Raises:
         UsageError: the spec requests other settings.
     """
-    facts: dict[str, Any] = {
-        "family": model.spec.family,
-        "device": model.spec.device,
-        "dtype": model.spec.dtype,
-        "attention": model.spec.attention_backend,
-    }
+    facts: dict[str, Any] = {name: getattr(model.spec, name) for name in ("family", "device", "dtype", "quantize")}
+    facts["attention"] = model.spec.attention_backend
     if spec.engine not in ("native", model.spec.engine):
         raise UsageError(f"engine={spec.engine!r}, but the model is open already with {model.spec.engine!r}")
     named = {**{name: getattr(spec, name) for name in facts}, **spec.model_args}
@@ -117,6 +113,7 @@ class Opener:
             "device": spec.device,
             "dtype": spec.dtype,
             "attention": spec.attention,
+            "quantize": spec.quantize,
             "family": spec.family,
         }
         if spec.engine != "native" or spec.engine_url or spec.engine_args:

@@ -30,7 +30,7 @@ def program_parts(model: LoadedModel) -> dict[str, str]:
     for entry in registry().entries("family"):
         if entry.name == spec.family and entry.plugin is not None:
             parts[f"plugin {entry.plugin}"] = program.package_code(entry.target.partition(":")[0])
-    return {**parts, "dtype": spec.dtype}
+    return {**parts, "dtype": spec.precision}
 
 
 def record_program(journal: Journal, model: LoadedModel, session: int, environment: Environment) -> str:

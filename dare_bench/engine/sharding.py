@@ -74,6 +74,11 @@ def sharded(spec: RunSpec, opened: Any = None) -> bool:
             f"--devices and --executor divide work among processes here; a server of engine {spec.engine} divides its"
             " own: leave them out; --max-rows is the number of requests at a time"
         )
+    if "auto" in (spec.device, spec.model_args.get("device")):
+        raise UsageError(
+            "--device auto divides one model among all GPUs, --devices and --executor have one on each; give one or the"
+            " other"
+        )
     if opened is not None:
         raise UsageError(
             "a model that is open in this process cannot be sharded: give its folder or name, which workers can open"

@@ -201,7 +201,15 @@ def _open(spec: TrainSpec) -> Any:
     """The model in the dtype of training: trained weights are float32 by default."""
     dtype = spec.dtype or (None if spec.peft else "float32")
     named = {"adapter": spec.adapter, "device": spec.device, "dtype": dtype, "family": spec.family}
-    return open_checkpoint(spec.model, {**named, **spec.model_args})
+    arguments = {**named, **spec.model_args}
+    if arguments.get("quantize") is not None:
+        raise UsageError(f"quantize={arguments['quantize']!r}: quantized weights are not trained; leave it out")
+    if arguments["device"] == "auto":
+        raise UsageError(
+            "device='auto' divides a model for evaluations only; a training has one device for each process (torchrun, "
+            "--fsdp): give cuda, cpu or nothing"
+        )
+    return open_checkpoint(spec.model, arguments)
 
 
 def _thaw(network: Any) -> None:

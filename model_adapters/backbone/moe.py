@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +22,10 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"silu": silu, "gelu_tan
 """By the name in ``Arch.activation``."""
 
 
-def published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A network's weights under the names of a published file: stacked experts one by one, as views. Those of a layer's
-    ``experts`` outside of ``mlp`` are published as they are (DiffusionGemma)."""
-    weights: dict[str, Tensor] = {}
+def published(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A network's weights (tensors, or what stands for them) under the names of a published file: stacked experts one
+    by one, as views. Those of a layer's ``experts`` outside of ``mlp`` are published as they are (DiffusionGemma)."""
+    weights: dict[str, Any] = {}
     for name, weight in state.items():
         stem, _, leaf = name.rpartition(".")
         if not (stem.endswith("mlp.experts") and weight.ndim == 3):
@@ -75,10 +76,15 @@ class Experts(nn.Module):
         every_E = torch.arange(self.count, device=x_TD.device)
         ends_E = torch.searchsorted(expert_S, every_E, right=True, out_int32=True)
         x_SD = x_TD[order_S // k]
-        gate, up = _each(x_SD, self.gate_up_proj, ends_E).chunk(2, dim=-1)
-        out_SD = _each(ACTIVATIONS[self.activation](gate) * up, self.down_proj, ends_E)
+        gate, up = _each(x_SD, _tensor(self.gate_up_proj), ends_E).chunk(2, dim=-1)
+        out_SD = _each(ACTIVATIONS[self.activation](gate) * up, _tensor(self.down_proj), ends_E)
         out = out_SD[order_S.argsort()].view(*expert_TK.shape, -1) * weight_TK[..., None]
         return out.sum(1).to(x_TD.dtype)
+
+
+def _tensor(weight: Tensor | nn.Module) -> Tensor:
+    """Of experts that were quantized, the matrices multiplied out."""
+    return weight if isinstance(weight, Tensor) else weight()
 
 
 @torch.library.custom_op("dare_bench::grouped_mm", mutates_args=())

@@ -50,7 +50,8 @@ class DiffusionNetwork(nn.Module):
     config_class: ClassVar[type[Any]]
     layer: ClassVar[type[Layer]] = Layer
     conditions: ClassVar[bool] = False
-    """Does a forward take ``soft``, which the network's own ``soft`` makes of an earlier forward's logits?"""
+    """Does a forward take ``soft``, which the network's own ``soft`` makes of an earlier forward's logits and of the
+    embeddings? Such a network is not divided among devices."""
     unused: ClassVar[str | None] = None
     """A pattern of the weights in published files that the network does not have by design: a vision tower's."""
 
@@ -150,7 +151,7 @@ class DiffusionNetwork(nn.Module):
                 x = layer(*args)
             x = self.after_layer(x, i, clean_T[logits_at] if last and clean_T is not None else clean_T)
         if logits_at is not None and not few:
-            x = x[logits_at]
+            x = x[logits_at.to(x.device)]
         return self.at(a.names.final_norm)(x)
 
     def forward(

@@ -69,7 +69,8 @@ class _Scorer:
             _greedy(self.model, wanting, self.slots[0], self.stats)
         share = (time.perf_counter() - started) / len(pairs)
         for pair in pairs:
-            yield Sample(pair.request, pair.likelihood(share, self.model.weights_version))
+            answer = pair.likelihood(share, self.model.weights_version)
+            yield Sample(pair.request, replace(answer, tier="A") if self.model.spec.quantize else answer)
 
     def _losses(self, pairs: list[ScoredPair]) -> None:
         """Fill all losses; where the clean prefixes of all pairs do not fit into memory, of half of them at a time."""

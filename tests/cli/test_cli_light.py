@@ -176,6 +176,17 @@ def test_doctor_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert result["torch"]["level"] == "ok" and result["folder tasks"]["level"] == "ok"
 
 
+def test_doctor_tells_where_layers_would_go(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = shown_by(
+        capsys, "doctor", "--model", "tiny-llada", "--max-memory", "0=1.5MB,cpu=1MB", "--dtype", "bfloat16"
+    )
+    assert [line.split(": ")[0] for line in shown.splitlines()] == ["ok    weights", "ok    cuda:0", "note  cpu"]
+    assert "898,688 parameters in bfloat16" in shown and "copied to cuda:0 in every forward pass" in shown
+    with pytest.raises(SystemExit) as left:
+        main(["doctor", "--dtype", "bfloat16"])
+    assert left.value.code == 2 and "give --model too" in capsys.readouterr().err
+
+
 def shown_by(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """What ``dare-bench WORDS`` prints, in this process."""
     capsys.readouterr()

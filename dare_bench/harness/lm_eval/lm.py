@@ -84,7 +84,7 @@ class AnsweringLM(LM):
         spec = self.model.spec
         return {
             "model_num_parameters": spec.parameters,
-            "model_dtype": spec.dtype,
+            "model_dtype": spec.precision,
             "model_revision": "",
             "model_sha": "",
         }

@@ -114,7 +114,7 @@ def test_another_family_names_what_was_seen(folder):
         load(folder)
     edit(folder, model_type="mine", architectures=["Mine"])
     with pytest.raises(
-        CheckpointError, match=r"architecture='Mine' is of an unknown family; .* one of causal, diffusion"
+        CheckpointError, match=r"architecture='Mine' is of an unknown family; .* of causal, diffusion_gemma, dream"
     ):
         load(folder)
     assert load(folder, family="llada").logits(IDS).shape == (20, 128)

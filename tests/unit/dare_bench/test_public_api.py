@@ -28,6 +28,23 @@ def test_import_brings_no_torch():
     assert subprocess.run([sys.executable, "-c", code], timeout=240).returncode == 0
 
 
+ANSWERS = """
+import sys, dare_bench
+from dare_bench.analysis.intervals import wilson
+model = dare_bench.load("tiny-llada2")
+assert model.generate([[5, 6, 7]], gen_length=4)[0].nfe and model.loglikelihood([([5], [6])])[0].value < 0
+assert wilson(3, 4).lo > 0
+slow = ("sympy", "torch._dynamo", "torch.distributed.fsdp", "transformers.modeling_utils", "scipy.stats", "statsmodels")
+print([name for name in slow if name in sys.modules])
+"""
+
+
+def test_answers_need_nothing_of_what_training_imports():
+    """Each of these takes half a second to three seconds of every evaluation."""
+    done = subprocess.run([sys.executable, "-c", ANSWERS], capture_output=True, text=True, timeout=240)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
 def test_folders_refuse_to_be_imported_twice():
     """From the repo root ``import tasks`` would be a second copy of dare_bench.tasks."""
     from pathlib import Path

@@ -36,7 +36,7 @@ from dare_bench.runs.reader import Run
 from dare_bench.types import Request
 
 toy_source.register()
-LIMIT = 16
+LIMIT = 12
 SLOW = {"tasks": "toygen", "harness": "toy", "max_rows": 1, "decoding": {"gen_length": 96}, "limit": LIMIT}
 
 

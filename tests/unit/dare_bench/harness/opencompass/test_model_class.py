@@ -142,7 +142,9 @@ def test_under_opencompass_own_command(tmp_path: Path, monkeypatch: pytest.Monke
     prompts = [row["origin_prompt"] for row in answers.values()]
     assert [row["prediction"] for row in answers.values()] == chat.generate(prompts, max_out_len=64)
     # From our side: the same prompts.
-    spec = run_spec(model="tiny-llada", harness="opencompass", tasks="gsm8k_0shot_gen_a58960", limit=2, apply_chat_template=True)
+    spec = run_spec(
+        model="tiny-llada", harness="opencompass", tasks="gsm8k_0shot_gen_a58960", limit=2, apply_chat_template=True
+    )
     requests = OpenCompassSource(spec, chat.loaded).requests()
     assert [request.prompt for request in requests] == [chat._prompt(prompt) for prompt in prompts]
     [scores] = [json.loads(path.read_text()) for path in (tmp_path / "work").rglob("results/tiny-llada/gsm8k.json")]

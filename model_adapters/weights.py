@@ -20,7 +20,8 @@ from dare_bench.model_adapters.checkpoint import compare, weight_files, weights_
 
 def is_unused(network: Any, name: str) -> bool:
     """Is this weight of a folder one that the network (or its class) does not have by design: a vision tower's?"""
-    return network.unused is not None and re.search(network.unused, name) is not None
+    pattern = getattr(network, "unused", None)  # transformers' own networks have none
+    return pattern is not None and re.search(pattern, name) is not None
 
 
 def from_folder(network: Any, path: Path, dtype: torch.dtype, device: torch.device) -> None:
@@ -104,6 +105,6 @@ def check_finite(weights: Mapping[str, Tensor], path: Path) -> None:
 
 def unused(network: Any, path: Path) -> dict[str, Tensor]:
     """The weights of a folder that the network does not have by design, which a saved copy keeps."""
-    if network.unused is None:
+    if getattr(network, "unused", None) is None:
         return {}
     return {name: weight for name, weight in stored(path) if is_unused(network, name)}

@@ -113,7 +113,7 @@ def test_another_family_names_what_was_seen(folder):
     with pytest.raises(CheckpointError, match=r"architecture='GPT2LMHeadModel' names a mask token .*--family NAME"):
         load(folder)
     edit(folder, model_type="mine", architectures=["Mine"])
-    with pytest.raises(CheckpointError, match=r"architecture='Mine' is of an unknown family; .* one of causal, dream"):
+    with pytest.raises(CheckpointError, match=r"architecture='Mine' is of an unknown family; .* one of causal, diffusion_gemma, dream"):
         load(folder)
     assert load(folder, family="llada").logits(IDS).shape == (20, 128)
     with pytest.raises(UsageError, match="unknown family 'lada'; closest: llada"):

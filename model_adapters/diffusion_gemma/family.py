@@ -6,7 +6,6 @@ Where the published sources disagree, README.md in this folder says which side i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -32,7 +31,7 @@ class DiffusionGemmaDecoding(SamplerFields):
 
     At temperature 0, which the published code does not have, the most probable tokens are accepted by their entropies
     at temperature 1 (tier A). ``cache="none"`` computes the whole prefix again in every forward: the same tokens.
-    ``margin`` is refused: the rule that ends a canvas has none.
+    Margins are not reported: the rule that ends a canvas has none.
     """
 
     own_strategy = frozenset({"max_denoising_steps", "entropy_bound", "stability_threshold", "confidence_threshold"})
@@ -60,6 +59,8 @@ class DiffusionGemmaDecoding(SamplerFields):
     def _consistent(self) -> DiffusionGemmaDecoding:
         if self.t_min > self.temperature:
             raise ValueError(f"t_min={self.t_min} must be at most temperature={self.temperature}, from which it falls")
+        if self.margin:
+            raise ValueError("margin=True: the rule that ends a canvas has no margin; leave it out")
         if self.predictions:
             raise ValueError(
                 "predictions=True is not known for this sampler, which opens all tokens again; leave it out"
@@ -107,7 +108,7 @@ class DiffusionGemma(Family):
     def sampler(self, decoding: DiffusionGemmaDecoding, spec: ModelSpec) -> Sampler:
         d = decoding
         cut = d.text_after_eos == "cut"
-        sampler = self.compose(
+        return self.compose(
             d,
             spec,
             Renoise(
@@ -134,7 +135,6 @@ class DiffusionGemma(Family):
                 causal=True, clean_prefix=True, cache=CACHES["clean" if d.cache == "exact" else "none"]
             ),
         )
-        return replace(sampler, record_margin=False)
 
 
 FAMILY = DiffusionGemma()

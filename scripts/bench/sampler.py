@@ -33,7 +33,7 @@ class PlantedEnd(torch.nn.Module):
 
     def __init__(self, network: LLaDAModelLM) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.config = network, network.config
 
     def forward(
         self,

@@ -52,7 +52,7 @@ def main() -> None:
         def score(source: Any = source, samples: list[Sample] = samples) -> None:
             source.run(lambda _: samples)
 
-        timing = alternate(score, lambda score=score: _in_this_process(score), args.runs)
+        timing = alternate(score, lambda score=score: _in_this_process(score), args.runs, time.perf_counter)
         sandboxed, direct = (statistics.median(seconds) for seconds in (timing.slow, timing.fast))
         share = (sandboxed - direct) / (answering + direct)
         print(

@@ -40,15 +40,21 @@ def quartiles(values: list[float]) -> list[float]:
     return statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
 
 
-def alternate(slow: Callable[[], Any], fast: Callable[[], Any], runs: int) -> Timing:
-    """Run both alternately, ``runs`` times each, so that other load affects both. The caller warms up."""
+def alternate(
+    slow: Callable[[], Any], fast: Callable[[], Any], runs: int, clock: Callable[[], float] | None = None
+) -> Timing:
+    """Run both alternately, ``runs`` times each, so that other load affects both. The caller warms up.
+
+    ``clock``: None is processor time with one thread, which other programs disturb less, and otherwise the time of day.
+    """
+    clock = clock or (time.process_time if torch.get_num_threads() == 1 else time.perf_counter)
     seconds: tuple[list[float], list[float]] = ([], [])
     values = [None, None]
     for _ in range(runs):
         for side, function in enumerate((slow, fast)):
-            start = time.perf_counter()
+            start = clock()
             values[side] = function()
-            seconds[side].append(time.perf_counter() - start)
+            seconds[side].append(clock() - start)
     return Timing(*seconds, *values)
 
 

@@ -153,11 +153,11 @@ def test_experts_and_their_weights(family, monkeypatch):
     seen = {}
     feed = layer._feed_forward
     monkeypatch.setattr(
-        layer, "_feed_forward", lambda y_TD, plan: seen.setdefault(y_TD.shape, (y_TD, feed(y_TD, plan)))[1]
+        layer, "_feed_forward", lambda x_TD, plan: seen.setdefault(x_TD.shape, (x_TD, feed(x_TD, plan)))[1]
     )
     golden.model(family).logits(t["input_ids"][0].tolist(), block_length=8)
     ((given_TD, out_TD),) = seen.values()
-    assert far(given_TD, x_TD) < TOLERANCE, "what the layer's experts see in a whole forward"
+    assert far(layer.part("ff_norm")(given_TD), x_TD) < TOLERANCE, "what the layer's experts see in a whole forward"
     assert far(out_TD, t["layer1_moe_out"][0]) < TOLERANCE
 
 

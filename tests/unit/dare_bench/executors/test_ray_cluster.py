@@ -40,7 +40,8 @@ def two_nodes() -> Iterator[Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(executor_jobs.__file__).parent))
-        built = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+        bare = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}  # a process each
+        built = Cluster(initialize_head=True, head_node_args={**NODE, **bare})
         try:
             built.add_node(**NODE)
             ray.init(address=built.address, log_to_driver=False, logging_level="ERROR")

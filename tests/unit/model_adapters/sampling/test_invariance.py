@@ -98,7 +98,8 @@ class Starved:
     """A network that has memory for so many rows only."""
 
     def __init__(self, network, rows):
-        self.network, self.rows, self.calls, self.attention = network, rows, 0, network.attention
+        self.network, self.rows, self.calls = network, rows, 0
+        self.attention, self.config = network.attention, network.config
 
     def __call__(self, tokens, positions=None, plan=None, **rest):
         if len(plan.lengths) > self.rows:

@@ -79,7 +79,7 @@ class Short:
 
     def __init__(self, network, most, nan=False):
         self.network, self.most, self.nan = network, most, nan
-        self.arch = network.arch
+        self.arch, self.config = network.arch, network.config
 
     def parameters(self):
         return self.network.parameters()

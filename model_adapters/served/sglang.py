@@ -8,7 +8,8 @@ fixed when the server is started (``--dllm-algorithm``, ``--dllm-algorithm-confi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from secrets import token_hex, PurePosixPath
 from typing import Any, ClassVar
 
 from dare_bench.errors import CheckpointError, EngineError, PromptError, UsageError
@@ -155,7 +156,9 @@ class SGLangModel(HttpModel):
     def read_weights(self, path: str | Path) -> None:
         """Have the server load the weights of a folder, by the path under which it sees it; raises CheckpointError."""
         version = self.weights_version + 1
-        body = {"model_path": str(path), "weight_version": str(version), "flush_cache": True}
+        # The token distinguishes what other clients, and earlier ones, had this folder loaded as: it may have changed.
+        stated = f"{version}-{token_hex(4)}"
+        body = {"model_path": str(path), "weight_version": stated, "flush_cache": True}
         try:
             done = self.server.post("/update_weights_from_disk", body)
         except EngineError as error:

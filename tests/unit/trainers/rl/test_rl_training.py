@@ -21,7 +21,8 @@ from dare_bench.types import Reward, RewardPrompt
 need_package("accelerate")
 ALGORITHMS = ("d1", "coupled_grpo", "cj_grpo", "espo", "just_grpo", "bgpo", "ebpo", "spg", "mdpo")
 RUNS = [
-    *((name, "llada") for name in ALGORITHMS), ("cj_grpo", "dream"), ("spg", "dream"), ("mdpo", "dream"),
+    *((name, "llada") for name in ALGORITHMS),
+    *((name, "dream") for name in ("d1", "coupled_grpo", "cj_grpo", "espo", "spg", "mdpo", "just_grpo")),
     *((name, family) for name in ("cj_grpo", "bgpo", "ebpo") for family in ("sdar", "llada2")),
 ]  # fmt: skip
 FEW = {"bgpo": {"num_mc": 3}, "ebpo": {"num_mc": 3}}

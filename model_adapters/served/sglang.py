@@ -8,8 +8,8 @@ fixed when the server is started (``--dllm-algorithm``, ``--dllm-algorithm-confi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from secrets import token_hex, PurePosixPath
+from pathlib import Path, PurePosixPath
+from secrets import token_hex
 from typing import Any, ClassVar
 
 from dare_bench.errors import CheckpointError, EngineError, PromptError, UsageError

@@ -16,16 +16,19 @@ def validate(
     model_args: Annotated[str | None, typer.Option("--model-args", "-a", help="k=v,k=v for loading the model.")] = None,
     family: Annotated[str | None, typer.Option(help="Family, if config.json does not identify it.")] = None,
     device: Annotated[str, typer.Option(help="Device for the checks; tokens are compared in float32.")] = "cpu",
+    quantize: Annotated[
+        str | None, typer.Option(help="int8 or int4: also measure what the weights quantized so change.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check that a checkpoint is complete and decodes correctly.
 
-    Checks keys, mask id, tokenizer, saving and loading, and batch invariance, and measures flips in bfloat16. Exit
-    code 1 if a check fails.
+    Checks keys, mask id, tokenizer, saving and loading, and batch invariance, and measures flips in bfloat16, and with
+    --quantize those of quantized weights. Exit code 1 if a check fails.
     """
     from dare_bench.engine.validation import validate as check
 
-    options = {"device": device, "family": family, **parse_pairs(model_args)}
+    options = {"device": device, "family": family, "quantize": quantize, **parse_pairs(model_args)}
     results = []
     for result in check(checkpoint, **{name: value for name, value in options.items() if value is not None}):
         results.append(result)

@@ -18,11 +18,15 @@ _COMPLETE = {"early_stop": False, "text_after_eos": "keep"}
 """Decode complete answers: an EOS as the first token would hide all others."""
 
 
-def validate(checkpoint: str, **arguments: Any) -> Iterator[Check]:
-    """Check a checkpoint; yields each result. ``arguments`` are those of ``load`` (default dtype: float32).
+def validate(checkpoint: str, quantize: str | None = None, **arguments: Any) -> Iterator[Check]:
+    """Check a checkpoint; yields each result.
+
+    Args:
+        quantize: also compare the weights quantized so with the full ones.
+        arguments: those of ``load`` (default dtype: float32).
 
     Raises:
-        UsageError: unknown device, dtype or family.
+        UsageError: unknown device, dtype, family or quantization.
     """
     try:
         path = locate(checkpoint)
@@ -33,6 +37,9 @@ def validate(checkpoint: str, **arguments: Any) -> Iterator[Check]:
     spec = model.spec
     yield Check("open", True, f"{spec.family}, {spec.parameters:,} parameters, vocabulary {spec.vocab_size}")
     yield from cheap(model)
+    if quantize is not None:
+        small = open_checkpoint(checkpoint, {"dtype": "float32", **arguments, "quantize": quantize})
+        yield guarded(f"{quantize} against full weights", lambda: quantization(model, small))
     for name, check in (
         ("keys and round trip", lambda: round_trip(model, path, arguments)),
         ("batch invariance", lambda: batch_invariance(model)),
@@ -83,11 +90,9 @@ def bfloat16_flips(model: Any, checkpoint: str, arguments: dict[str, Any]) -> tu
     """Measure the share of tokens that another batch, and bfloat16 itself, changes. It is reported and never fails: in
     bfloat16 the rounding, which depends on the shape of a forward pass, decides near ties."""
     half = load(checkpoint, **{**arguments, "dtype": "bfloat16"})
-    prompts = [_ids(half, 5 + 7 * (i % 4), i) for i in range(12)]
-    settings: dict[str, Any] = {"gen_length": 16, "temperature": 0.0, **_COMPLETE}
-    exact = [g.tokens for g in model.generate(prompts, **settings)]
-    alone = [g.tokens for g in half.generate(prompts, max_rows=1, **settings)]
-    together = [g.tokens for g in half.generate(prompts[::-1], max_rows=6, **settings)][::-1]
+    prompts = _prompts(half)
+    exact, alone = _answers(model, prompts), _answers(half, prompts, max_rows=1)
+    together = _answers(half, prompts[::-1], max_rows=6)[::-1]
     total = sum(map(len, alone))
     values = {
         "tokens": total,
@@ -97,6 +102,38 @@ def bfloat16_flips(model: Any, checkpoint: str, arguments: dict[str, Any]) -> tu
     batch, exact_rate = values["batch_flip_rate"], values["float32_flip_rate"]
     detail = f"{batch:.2%} of {total} tokens change when rows share a forward, {exact_rate:.2%} against float32"
     return True, detail, values
+
+
+def quantization(model: Any, small: Any) -> tuple[bool, str, dict[str, Any]]:
+    """Measure what quantized weights change: the share of greedy tokens, and at masks behind each prompt the mean KL
+    divergence from the distributions of the full weights, in nats. It is reported and never fails."""
+    prompts, divergences = _prompts(model), []
+    exact, approximate = _answers(model, prompts), _answers(small, prompts)
+    for prompt in prompts:
+        tokens = [*prompt, *[model.spec.mask] * 16]
+        full, other = (opened.logits(tokens)[len(prompt) :].log_softmax(-1) for opened in (model, small))
+        divergences.append(float((full.exp() * (full - other)).sum(-1).mean()))
+    total = sum(map(len, exact))
+    values: dict[str, Any] = {
+        "tokens": total,
+        "flip_rate": _flips(exact, approximate) / total,
+        "kl_divergence": sum(divergences) / len(divergences),
+        "weight_bytes": [sum(w.nbytes for w in opened.network.parameters()) for opened in (model, small)],
+    }
+    sizes = " to ".join(f"{size / 1e9:.3g}" for size in values["weight_bytes"])
+    detail = f"{values['flip_rate']:.2%} of {total} tokens change, KL divergence {values['kl_divergence']:.2g} nats"
+    return True, f"{detail}; weights from {sizes} GB", values
+
+
+def _prompts(model: Any) -> list[list[int]]:
+    """Prompts for greedy answers."""
+    return [_ids(model, 5 + 7 * (i % 4), i) for i in range(12)]
+
+
+def _answers(model: Any, prompts: list[list[int]], max_rows: int | None = None) -> list[list[int]]:
+    """Greedy answers, complete."""
+    answers = model.generate(prompts, max_rows=max_rows, gen_length=16, temperature=0.0, **_COMPLETE)
+    return [answer.tokens for answer in answers]
 
 
 def _flips(first: list[list[int]], second: list[list[int]]) -> int:

@@ -56,9 +56,9 @@ def dense(numbers: Numbers) -> Tensor:
     """The matrix [..., R, C] in the dtype of its scales."""
     values, scale, zero = numbers
     if zero is None:
-        return values.to(scale.dtype) * scale
-    values = torch.cat([values & 15, values >> 4], -1).to(scale.dtype).unflatten(-1, (scale.shape[-1], -1))
-    return ((values - zero[..., None].to(scale.dtype)) * scale[..., None]).flatten(-2)
+        return values.to(scale.dtype).mul_(scale)
+    result = torch.cat([values & 15, values >> 4], -1).to(scale.dtype).unflatten(-1, (scale.shape[-1], -1))
+    return result.sub_(zero[..., None]).mul_(scale[..., None]).flatten(-2)
 
 
 class Matrix(nn.Module):

@@ -60,9 +60,13 @@ def into(network: Any, path: Path) -> None:
 def _fill(network: Any, path: Path) -> None:
     """Copy a folder's weights into those of a network that are not on the meta device; raises CheckpointError."""
     places = {name: place for name, place in published(network_weights(network)).items() if not place.is_meta}
+    missing = set(places)
     with loading(path):
         for name, weight in stored(path, places.keys()):
             places[name].copy_(weight)
+            missing.discard(name)
+    if missing:  # the files have changed since their headers were compared
+        raise CheckpointError(f"{path}: {len(missing)} weights missing, first {min(missing)!r}; fetch it again")
     check_finite({name: weight for name, weight in network.state_dict().items() if not weight.is_meta}, path)
 
 

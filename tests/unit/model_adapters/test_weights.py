@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
+import causal_models
 import pytest
 import torch
 from command import forkserver
 from opening_memory import measure
 from safetensors.torch import save_file
 
-from dare_bench.errors import CheckpointError
+from dare_bench.errors import CheckpointError, UsageError
 from dare_bench.loading import family_of, load, locate
 from dare_bench.model_adapters.backbone.moe import published_shapes
 from dare_bench.model_adapters.weights import check_finite
@@ -67,6 +70,26 @@ def test_one_value_that_is_not_finite_is_found(dtype: torch.dtype, value: float,
     check_finite({"fine": fine, "none": fine[:0]}, Path("folder"))
     with pytest.raises(CheckpointError, match="bad holds 1 NaN or infinite values"):
         check_finite({"fine": fine, "bad": bad}, Path("folder"))
+
+
+@pytest.mark.parametrize(
+    ("package", "options", "extra"),
+    [("torchao", {"quantize": "int8"}, "quantize"), ("accelerate", {"device": "auto"}, "train")],
+)
+def test_a_package_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, package: str, options: dict[str, Any], extra: str
+) -> None:
+    for name in (package, f"{package}.quantization", f"{package}.utils"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UsageError, match=rf"needs {package}, which is not installed: .*\[{extra}\]"):
+        load("tiny-llada", **options)
+
+
+@pytest.mark.parametrize("options", [{"quantize": "int8"}, {"device": "auto"}, {"max_memory": {"cpu": "1GB"}}])
+def test_autoregressive_models_are_opened_whole(tmp_path: Path, options: dict[str, Any]) -> None:
+    source = causal_models.make_llama(tmp_path)
+    with pytest.raises(UsageError, match="diffusion model"):
+        load(source, **options)
 
 
 @pytest.mark.parametrize("name", ["tiny-llada", "tiny-llada2"])

@@ -278,10 +278,6 @@ def load(
         loaded = registry().get("engine", engine).load()(path, settings=engine_args or {}, **named)
     else:
         opener = family_of(path, family).load()
-        if (
-            given_large := [name for name in ("max_memory", "quantize") if name in options]
-        ) and opener.name == "causal":
-            raise UsageError(f"{given_large[0]}={options[given_large[0]]!r} is for diffusion models; leave it out")
         loaded = opener.open(path, **options, **({} if folder is None else {"adapter": folder}))
     if loaded.network is not None:
         loaded.network.name_or_path = lasting_name(base)  # a saved adapter names it as its base

@@ -49,16 +49,21 @@ def open_causal(
     eot_id: int | None = None,
     adapter: Path | None = None,
     attention: Any = None,
+    max_memory: Any = None,
+    quantize: Any = None,
 ) -> CausalModel:
     """Open ``path`` with the network that transformers has for its model_type, and optionally an adapter.
 
     Raises:
         CheckpointError: an incomplete folder, or one that transformers has no causal language model for.
-        UsageError: unknown device or dtype, or a mask id or attention backend, which these models do not have.
+        UsageError: unknown device or dtype, or a setting that these models do not have.
     """
     for name, value in (("mask_id", mask_id), ("eot_id", eot_id)):
         if value is not None:
             raise UsageError(f"{name}={one_line(value)}: an autoregressive model has none; leave it out")
+    for name, value in {"max_memory": max_memory, "quantize": quantize}.items():
+        if value is not None:
+            raise UsageError(f"{name}={one_line(value)} is for diffusion models; leave it out")
     if attention is not None:
         raise UsageError(
             f"attention={one_line(attention)}: an autoregressive model has the attention of transformers; leave it out"

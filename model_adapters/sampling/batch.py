@@ -104,7 +104,7 @@ class BatchState:
         self.going_R = self._by_row((True for _ in self.rows), torch.bool)
         """False for rows whose block is finished, which wait unchanged until the host looks."""
         self.finite = torch.ones((), dtype=torch.bool, device=device)
-        self.look_in = self._next_look()
+        self.look_in = 0  # turns until the host looks; 0: to be computed
         self.turns = 0
         self.end_turns = {i: row.end_turn - row.turn for i, row in enumerate(self.rows) if row.end_turn is not None}
         """By row, the turns of this batch after which the row ends."""
@@ -163,6 +163,8 @@ class BatchState:
         """On the host, before a turn: pack the rows, if their windows have moved."""
         if self.pack is not None:
             return
+        if not self.look_in:
+            self.look_in = self._next_look()
         if self.followed:
             self.sync()
         self.pack = self.packer.pack()
@@ -418,4 +420,4 @@ class BatchState:
         self.step_R[i], self.post_steps_R[i], self.going_R[i] = row.step, 0, True
         self.begin_R[i], self.limit_R[i] = row.begin, row.limit
         self._set_schedule(i)
-        self.pack, self.look_in, self.soft = None, self._next_look(), None
+        self.pack, self.look_in, self.soft = None, 0, None

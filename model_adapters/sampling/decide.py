@@ -17,7 +17,7 @@ from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.tokens import OpenPositions, propose
 
 if TYPE_CHECKING:
-    from dare_bench.model_adapters.sampling.batch import BatchState
+    from dare_bench.model_adapters.sampling.step import StepState
 from dare_bench.model_adapters.sampling.state import RowState
 
 
@@ -39,19 +39,17 @@ class Decision:
     """Rows whose block ends with this forward, whatever it holds (None: no row)."""
 
 
-def decide(batch: BatchState, logits_NV: Tensor, positions: OpenPositions) -> Decision:
+def decide(state: StepState, logits_NV: Tensor, positions: OpenPositions) -> Decision:
     """Tokens and positions by each row's sampler; rows with equal ``Sampler.decision`` are decided together."""
-    if batch.replayed:
-        batch.sync()
-    if len(batch.kinds) == 1:
-        return decide_alike(batch.kinds[0], logits_NV, positions, batch.rows, batch.mask_id)
+    if len(state.kinds) == 1:
+        return decide_alike(state.kinds[0], logits_NV, positions, state.rows, state.mask_id)
     token_N, confidence_N = torch.zeros_like(positions.row_N), torch.zeros_like(positions.row_N, dtype=torch.float64)
     logprob_N, score_N = torch.zeros_like(confidence_N), torch.zeros_like(confidence_N)
     written_N, margin_R = torch.zeros_like(positions.row_N, dtype=torch.bool), positions.no_margin_R
-    ended_R, finite = torch.zeros_like(batch.kind_R, dtype=torch.bool), torch.ones_like(batch.finite)
-    for sampler, group_N in zip(batch.kinds, batch.groups(positions), strict=True):
+    ended_R, finite = torch.zeros_like(state.kind_R, dtype=torch.bool), torch.ones_like(state.finite)
+    for sampler, group_N in zip(state.kinds, state.groups(positions), strict=True):
         if len(group_N):
-            part = decide_alike(sampler, logits_NV[group_N], positions.only(group_N), batch.rows, batch.mask_id)
+            part = decide_alike(sampler, logits_NV[group_N], positions.only(group_N), state.rows, state.mask_id)
             token_N[group_N], written_N[group_N] = part.token_N, part.written_N
             confidence_N[group_N], logprob_N[group_N] = part.confidence_N.double(), part.logprob_N
             score_N[group_N] = part.score_N.double()

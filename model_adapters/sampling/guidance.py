@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dare_bench.diffusion.plan import Plan
-from dare_bench.model_adapters.sampling.attention import Pack
+from dare_bench.model_adapters.sampling.packing import Pack
 
 if TYPE_CHECKING:
     from dare_bench.model_adapters.sampling.state import RowState

@@ -6,6 +6,7 @@ Shape letters: T packed tokens, N open positions, R rows, D width, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,18 +17,18 @@ from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.tokens import OpenPositions
 
 if TYPE_CHECKING:
-    from dare_bench.model_adapters.sampling.attention import Pack
-    from dare_bench.model_adapters.sampling.batch import BatchState
+    from dare_bench.model_adapters.sampling.packing import Pack
     from dare_bench.model_adapters.sampling.state import RowState
+    from dare_bench.model_adapters.sampling.step import StepState
 
 
-def with_noise(batch: BatchState, pack: Pack, tokens_T: Tensor, open_T: Tensor, vocab: int) -> Tensor:
+def with_noise(state: StepState, pack: Pack, tokens_T: Tensor, open_T: Tensor, vocab: int) -> Tensor:
     """The tokens of a pack with a new random token at each open position, [T]."""
     at = open_T.nonzero()[:, 0]
     row_N, column_N = pack.row_T[at], pack.column_T[at]
-    drawn_N = uniform(batch.key_R[row_N], Draw.CANVAS, batch.turn_R[row_N], column_N - batch.prompt_R[row_N])
+    drawn_N = uniform(state.key_R[row_N], Draw.CANVAS, state.turn_R[row_N], column_N - state.prompt_R[row_N])
     noise_N = (drawn_N * vocab).long()
-    for i, row in enumerate(batch.rows):
+    for i, row in enumerate(state.rows):
         if row.sampler.replays:
             mine = (row_N == i).nonzero()[:, 0]
             noise_N[mine] = published_noise(row, vocab)[column_N[mine].cpu() - row.begin].to(noise_N.device)
@@ -49,11 +50,11 @@ class SoftPredictions:
     """By place in the concatenated canvases, the mean embedding of what the last forward predicted there, [T, D]; zero
     where a block has had none."""
 
-    def __init__(self, rows: Sequence[RowState], offsets: Sequence[int], network: Any, device: torch.device) -> None:
+    def __init__(self, rows: Sequence[RowState], network: Any, device: torch.device) -> None:
         weight_VD = network.get_input_embeddings().weight
-        total = offsets[-1] + len(rows[-1].canvas)
-        self.soft_TD = torch.zeros((total, weight_VD.shape[1]), dtype=weight_VD.dtype, device=device)
-        self.places = [slice(o + row.begin, o + row.stop) for o, row in zip(offsets, rows, strict=True)]
+        offsets = [0, *accumulate(len(row.canvas) for row in rows)]
+        self.soft_TD = torch.zeros((offsets[-1], weight_VD.shape[1]), dtype=weight_VD.dtype, device=device)
+        self.places = [slice(o + row.begin, o + row.stop) for o, row in zip(offsets, rows, strict=False)]
         for row, place in zip(rows, self.places, strict=True):
             if row.soft is not None:
                 self.soft_TD[place] = row.soft

@@ -54,7 +54,7 @@ class TurnOutcome:
     positions: OpenPositions
     token_N: Tensor
     mask_id: int
-    masks_outside_R: Tensor | int = 0
+    masks_outside_R: Tensor | None = None
     ended_R: Tensor | None = None
     """Rows for which ``select`` said so."""
 
@@ -62,7 +62,8 @@ class TurnOutcome:
     def masks_R(self) -> Tensor:
         """Masks left in the block."""
         at = self.positions
-        return at.count((self.token_N == self.mask_id) & at.in_block_N) + self.masks_outside_R
+        masks_R = at.count((self.token_N == self.mask_id) & at.in_block_N)
+        return masks_R if self.masks_outside_R is None else masks_R + self.masks_outside_R
 
     @property
     def changed_R(self) -> Tensor:

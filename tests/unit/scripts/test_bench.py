@@ -11,7 +11,7 @@ import torch
 from paths import ROOT
 
 import dare_bench
-from dare_bench.model_adapters.sampling.attention import Packer
+from dare_bench.model_adapters.sampling.packing import Packer
 
 BENCH = ROOT / "scripts" / "bench"
 

@@ -1,0 +1,237 @@
+"""A turn on the device: a forward, the decision, and what it writes.
+
+Shape letters: T packed tokens, R rows, N open positions, S steps of a block, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dare_bench.model_adapters.sampling.decide import Decision, decide
+from dare_bench.model_adapters.sampling.guidance import GuidedCopies
+from dare_bench.model_adapters.sampling.packing import Candidates, Pack
+from dare_bench.model_adapters.sampling.sampler import Sampler
+from dare_bench.model_adapters.sampling.state import RowState
+from dare_bench.model_adapters.sampling.strategies import TurnOutcome
+from dare_bench.model_adapters.sampling.tokens import OpenPositions
+from dare_bench.model_adapters.sampling.uniform import SoftPredictions, with_noise
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a turn did on the device: the decision at ``positions``, whose places in the canvases are ``place_N``."""
+
+    place_N: Tensor
+    positions: OpenPositions
+    decision: Decision
+    outcome: TurnOutcome
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What tells the rows whose answer ends at an EOS without masks before it. Of the canvases: ``place_T`` counts the
+    tokens, of the row ``row_T``, and ``response_T`` is False in prompts. ``eos_V`` are the EOS ids; ``cut_R`` is True
+    for rows that end there, without editing."""
+
+    place_T: Tensor
+    row_T: Tensor
+    response_T: Tensor
+    eos_V: Tensor
+    cut_R: Tensor
+
+    def settled(self, canvas_T: Tensor, mask_id: int) -> Tensor:
+        """Rows of which no later choice changes the answer, bool [R]."""
+        never = canvas_T.shape[0]
+        ends_T = torch.isin(canvas_T, self.eos_V) & self.response_T
+        masks_T = (canvas_T == mask_id) & self.response_T
+        first_end_R, first_mask_R = (
+            torch.full_like(self.cut_R, never, dtype=torch.long).scatter_reduce_(
+                0, self.row_T, torch.where(here_T, self.place_T, never), "amin"
+            )
+            for here_T in (ends_T, masks_T)
+        )
+        return self.cut_R & (first_end_R < first_mask_R)
+
+
+@dataclass(eq=False)
+class StepState:
+    """What turns read and change. In forwards of static shape that is tensors alone, besides ``kinds`` and ``mask_id``.
+
+    ``canvas_T``: the concatenated canvases. Of each row, [R]: the number of its kind, the tokens of its prompt, the key
+    of its random numbers, turns and forwards of its block so far, those without masks (``post_steps_R``), first column
+    and most forwards of the block, whether it has no randomness, and its smallest margin so far; ``schedule_RS``: the
+    positions due in each forward of the block, then zeros.
+    """
+
+    kinds: Sequence[Sampler]
+    """One sampler of each group of rows that decide together."""
+    mask_id: int
+    canvas_T: Tensor
+    kind_R: Tensor
+    prompt_R: Tensor
+    key_R: Tensor
+    turn_R: Tensor
+    step_R: Tensor
+    post_steps_R: Tensor
+    begin_R: Tensor
+    limit_R: Tensor
+    deterministic_R: Tensor
+    margin_R: Tensor
+    schedule_RS: Tensor
+    going_R: Tensor
+    """False for rows whose block is finished, which wait unchanged until the host looks."""
+    finite: Tensor
+    """False, [], if a largest logit was NaN or infinite."""
+    score_T: Tensor | None = None
+    """The scores with which tokens were written, beside ``canvas_T``; None if no strategy remasks."""
+    ends: Ends | None = None
+    """None: margins are not recorded."""
+    pack: Pack | None = None
+    copies: GuidedCopies | None = None
+    rows: list[RowState] = field(default_factory=list)
+    """For strategies, networks and replayed random numbers that need the rows on the host."""
+    noised: bool = False
+    soft: SoftPredictions | None = None
+
+    def step(self, network: Any) -> Step:
+        """A forward, the decision, and what it writes. With static shapes this has no host synchronization, and takes
+        and changes tensors of the state alone.
+
+        A forward that fails leaves canvases and cache unchanged.
+        """
+        logits_NV, place_N, positions = self.forward(network)
+        soft_ND = None
+        if self.soft is not None:
+            soft_ND = self.soft.predicted(network, logits_NV, positions, self.kinds, self.groups(positions))
+        decision = decide(self, logits_NV, positions)
+        self.write(place_N, positions, decision, soft_ND)
+        token_N = torch.where(decision.written_N, decision.token_N, positions.current_N)
+        return Step(place_N, positions, decision, self.count(positions, decision, token_N))
+
+    def groups(self, positions: OpenPositions) -> list[Tensor]:
+        """The indices of the positions that each of ``kinds`` decides."""
+        if self.pack is not None and self.pack.candidates is not None:
+            return self.pack.candidates.groups
+        return [(self.kind_R[positions.row_N] == i).nonzero()[:, 0] for i in range(len(self.kinds))]
+
+    def forward(self, network: Any) -> tuple[Tensor, Tensor, OpenPositions]:
+        """Logits that predict the open positions [N, V], their indices in ``canvas_T`` [N], and the positions."""
+        pack = self.pack
+        assert pack is not None
+        tokens_T = self.canvas_T if pack.index_T is None else self.canvas_T[pack.index_T]
+        if pack.candidates is None:
+            source_N, place_N, positions = self._listed(pack, tokens_T)
+        else:
+            source_N, place_N, positions = self._planned(pack.candidates, tokens_T)
+        logits_NV = self._logits(network, pack, tokens_T, source_N)
+        if self.score_T is not None:
+            positions = replace(positions, score_N=self.score_T[place_N])
+        return logits_NV, place_N, positions
+
+    def _logits(self, network: Any, pack: Pack, tokens_T: Tensor, source_N: Tensor) -> Tensor:
+        """Logits at the packed tokens ``source_N``, [N, V]."""
+        if self.copies is not None:
+            return self.copies.logits(network, tokens_T, source_N)
+        given: dict[str, Tensor] = {}
+        if self.noised:
+            tokens_T = with_noise(self, pack, tokens_T, tokens_T == self.mask_id, network.arch.vocab)
+        if getattr(network, "conditions", False):
+            self.soft = self.soft or SoftPredictions(self.rows, network, self.canvas_T.device)
+            given["soft"] = self.soft.of(pack)
+        logits_NV: Tensor = network(tokens_T, pack.column_T, pack.plan, logits_at=source_N, **given).logits
+        return logits_NV
+
+    def _listed(self, pack: Pack, tokens_T: Tensor) -> tuple[Tensor, Tensor, OpenPositions]:
+        """The tokens whose states predict the open positions, the places of these in the canvases, and the positions:
+        as many as are open now, which the host has to know."""
+        masked_T = tokens_T == self.mask_id
+        open_T = masked_T & pack.fillable_T
+        if pack.editable_T is not None:
+            open_T |= pack.editable_T
+        open_N = open_T.nonzero()[:, 0]
+        row_N, column_N = pack.row_T[open_N], pack.column_T[open_N]
+        positions = self._open(
+            row_N=row_N,
+            column_N=column_N,
+            position_N=column_N - self.prompt_R[row_N],
+            current_N=tokens_T[open_N],
+            masked_N=masked_T[open_N],
+        )
+        source_N = open_N if pack.shift_T is None else open_N - pack.shift_T[open_N]
+        return source_N, open_N if pack.index_T is None else pack.index_T[open_N], positions
+
+    def _planned(self, c: Candidates, tokens_T: Tensor) -> tuple[Tensor, Tensor, OpenPositions]:
+        """As :meth:`_listed`, of all positions that may be open while the pack serves: their number is fixed."""
+        current_N = tokens_T[c.at_N]
+        masked_N = current_N == self.mask_id
+        open_N = masked_N if c.editable_N is None else masked_N | c.editable_N
+        positions = self._open(
+            row_N=c.row_N,
+            column_N=c.column_N,
+            position_N=c.position_N,
+            current_N=current_N,
+            masked_N=masked_N,
+            live_N=open_N & self.going_R[c.row_N],
+            slot_N=c.slot_N,
+            width=c.width,
+        )
+        return c.source_N, c.place_N, positions
+
+    def _open(self, **positions: Any) -> OpenPositions:
+        step_R = self.step_R.clamp(max=self.schedule_RS.shape[1] - 1)
+        return OpenPositions(
+            **positions,
+            key_R=self.key_R,
+            step_R=self.step_R,
+            turn_R=self.turn_R,
+            quota_R=self.schedule_RS.gather(1, step_R[:, None])[:, 0],
+            begin_R=self.begin_R,
+            lengths=[len(row.canvas) for row in self.rows],
+            memories=[row.memory for row in self.rows],
+        )
+
+    def write(
+        self, place_N: Tensor, positions: OpenPositions, decision: Decision, soft_ND: Tensor | None = None
+    ) -> None:
+        """Write a decision into the canvases, keep the smallest margins if requested, and the predictions ``soft_ND``
+        that the next forward is conditioned on."""
+        if self.soft is not None and soft_ND is not None:
+            self.soft.soft_TD[place_N] = soft_ND
+        self.finite &= decision.finite
+        if self.ends is not None:  # before the canvas changes: margins count only for rows that are not settled
+            settled_R = self.ends.settled(self.canvas_T, self.mask_id)
+            counted_R = torch.where(settled_R, float("inf"), decision.margin_R)
+            self.margin_R.copy_(torch.minimum(self.margin_R, counted_R))
+        if self.score_T is not None:
+            new_N = decision.written_N & positions.masked_N
+            self.score_T[place_N] = torch.where(new_N, decision.score_N.double(), self.score_T[place_N])
+        self.canvas_T[place_N] = torch.where(decision.written_N, decision.token_N, positions.current_N)
+
+    def count(self, positions: OpenPositions, decision: Decision, token_N: Tensor) -> TurnOutcome:
+        """Count the forward, and note which blocks are finished. ``token_N``: the tokens at the positions now."""
+        assert self.pack is not None
+        self.step_R += self.going_R
+        self.turn_R += self.going_R
+        outcome = TurnOutcome(
+            step_R=self.step_R,
+            limit_R=self.limit_R,
+            deterministic_R=self.deterministic_R,
+            post_steps_R=self.post_steps_R,
+            positions=positions,
+            token_N=token_N,
+            mask_id=self.mask_id,
+            masks_outside_R=self.pack.masks_outside_R,
+            ended_R=decision.ended_R,
+        )
+        if any(sampler.strategy.edits for sampler in self.kinds):
+            self.post_steps_R += outcome.full_R & self.going_R
+        done_R = self.kinds[0].strategy.finished(outcome)
+        for i, sampler in enumerate(self.kinds[1:], 1):
+            done_R = torch.where(self.kind_R == i, sampler.strategy.finished(outcome), done_R)
+        self.going_R &= ~done_R
+        return outcome

@@ -78,7 +78,7 @@ class Cached:
 class View:
     """A group for attention: the slots ``reads_RE`` (None: nothing cached) and a boolean ``mask`` [R or 1, 1, L, E +
     L], True where a query may attend to a key (None: everywhere). Cached keys come first. ``gathered`` holds the keys
-    and values of a steady plan by layer, [R, E + L, K, C], with the part of it that is the rows' own."""
+    and values of a steady plan by layer, [R, E + L, K, C], with the view of it that the rows' own are written to."""
 
     group: Group
     reads_RE: Tensor | None
@@ -110,11 +110,16 @@ class Filled:
 class PaddedView:
     """A pack as one group of rows of equal length. ``index_RL`` is the packed index of each token (None: rows are
     equally long already), where padding repeats the row's first token, and ``place_T`` the place of each packed token
-    among the R L padded ones. Padded queries attend to the row's first token, so that their values are finite."""
+    among the R L padded ones, in row ``row_T`` at ``column_T``; ``place_in_keys_T`` its place among the R (E + L) keys
+    of the rows (None: nothing is cached).
+    Padded queries attend to the row's first token, so that their values are finite."""
 
     view: View
     index_RL: Tensor | None
     place_T: Tensor
+    row_T: Tensor
+    column_T: Tensor
+    place_in_keys_T: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -233,7 +238,7 @@ class Plan:
     def _pad(self, device: torch.device) -> PaddedView:
         place_T, to = torch.arange(self.tokens, device=device), self.filled
         if len(self.groups) == 1 and to is None:
-            return PaddedView(self.views(device)[0], None, place_T)
+            return self._padded_view(self.views(device)[0], None, place_T)
         lengths = [*self.lengths, *[0] * (to.rows - len(self.lengths) if to else 0)]
         group = Group(0, len(lengths), max(to.length if to else 0, *lengths))
         length_R = torch.tensor(lengths, device=device)
@@ -249,7 +254,13 @@ class Plan:
         else:
             own = torch.stack([self._padded_mask(n, group.length, device) for n in lengths])
         own = own & real_RL[:, :, None] | (~real_RL[:, :, None] & (column_L == 0))
-        return PaddedView(self._view(group, device, own[:, None]), index_RL, place_T)
+        return self._padded_view(self._view(group, device, own[:, None]), index_RL, place_T)
+
+    @staticmethod
+    def _padded_view(view: View, index_RL: Tensor | None, place_T: Tensor) -> PaddedView:
+        row_T, column_T = place_T // view.group.length, place_T % view.group.length
+        in_keys_T = None if view.reads_RE is None else place_T + (row_T + 1) * view.reads_RE.shape[1]
+        return PaddedView(view, index_RL, place_T, row_T, column_T, in_keys_T)
 
     def _padded_mask(self, length: int, padded: int, device: torch.device) -> Tensor:
         """Boolean [L, L] of a row of ``length`` tokens."""

@@ -16,7 +16,7 @@ from torch.nn.functional import rms_norm
 from dare_bench.diffusion.plan import Plan
 from dare_bench.model_adapters.backbone.arch import Arch, LayerAttention, MoE
 from dare_bench.model_adapters.backbone.attention import Attention, attend
-from dare_bench.model_adapters.backbone.moe import ACTIVATIONS, Experts, Router, route
+from dare_bench.model_adapters.backbone.moe import ACTIVATIONS, Experts, Router, as_dtype, route
 
 WHOLE_MODEL = ("embed", "layers", "final_norm", "head")
 
@@ -51,17 +51,18 @@ def rotary(positions_T: Tensor, layer: LayerAttention, dtype: torch.dtype) -> tu
 
 
 def rotate(x_THC: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply rotary positions to the first channels (as many as ``cos`` has), in the dtype of the tables."""
+    """Apply rotary positions to the first channels (as many as ``cos`` has), in the dtype of the tables. If these are
+    not all, ``x_THC`` itself is changed where no gradient needs it."""
     width = cos.shape[-1]
-    x, rest = (x_THC, None) if width == x_THC.shape[-1] else (x_THC[..., :width], x_THC[..., width:])
-    x = as_dtype(x, cos.dtype)
-    x = as_dtype((x * cos).add_(x.roll(width // 2, -1).mul_(sin)), x_THC.dtype)
-    return x if rest is None else torch.cat([x, rest], dim=-1)
-
-
-def as_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """``x.to(dtype)``, without an operation where nothing changes."""
-    return x if x.dtype == dtype else x.to(dtype)
+    part = x_THC if width == x_THC.shape[-1] else x_THC[..., :width]
+    x = as_dtype(part, cos.dtype)
+    x = (x * cos).add_(x.roll(width // 2, -1).mul_(sin))
+    if part is x_THC:
+        return as_dtype(x, x_THC.dtype)
+    if x.requires_grad:
+        return torch.cat([as_dtype(x, x_THC.dtype), x_THC[..., width:]], dim=-1)
+    part.copy_(x)
+    return x_THC
 
 
 def attach(root: nn.Module, path: str, module: nn.Module) -> None:

@@ -22,6 +22,11 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"silu": silu, "gelu_tan
 """By the name in ``Arch.activation``."""
 
 
+def as_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """``x.to(dtype)``, without an operation where nothing changes."""
+    return x if x.dtype == dtype else x.to(dtype)
+
+
 def published(state: Mapping[str, Any]) -> dict[str, Any]:
     """A network's weights (tensors, or what stands for them) under the names of a published file: stacked experts one
     by one, as views. Those of a layer's ``experts`` outside of ``mlp`` are published as they are (DiffusionGemma)."""
@@ -57,7 +62,7 @@ class Router(nn.Linear):
 
     def forward(self, x_TD: Tensor) -> Tensor:
         kind = torch.float32 if self.float32 else x_TD.dtype
-        return linear(x_TD.to(kind), self.weight.to(kind)).float()
+        return as_dtype(linear(as_dtype(x_TD, kind), as_dtype(self.weight, kind)), torch.float32)
 
 
 class Experts(nn.Module):
@@ -72,14 +77,14 @@ class Experts(nn.Module):
     def forward(self, x_TD: Tensor, expert_TK: Tensor, weight_TK: Tensor) -> Tensor:
         """The weighted sum of each token's experts, [T, D]: sorted by expert, so one grouped product computes all."""
         k = expert_TK.shape[1]
-        expert_S, order_S = expert_TK.reshape(-1).sort(stable=True)
+        expert_S, order_S = expert_TK.view(-1).sort(stable=True)
         every_E = torch.arange(self.count, device=x_TD.device)
         ends_E = torch.searchsorted(expert_S, every_E, right=True, out_int32=True)
         x_SD = x_TD[order_S // k]
         gate, up = _each(x_SD, _tensor(self.gate_up_proj), ends_E).chunk(2, dim=-1)
         out_SD = _each(ACTIVATIONS[self.activation](gate) * up, _tensor(self.down_proj), ends_E)
         out = out_SD[order_S.argsort()].view(*expert_TK.shape, -1) * weight_TK[..., None]
-        return out.sum(1).to(x_TD.dtype)
+        return as_dtype(out.sum(1), x_TD.dtype)
 
 
 def _tensor(weight: Tensor | nn.Module) -> Tensor:
@@ -122,17 +127,18 @@ def route(
     routing in LLaDA2.2-flash as described in sgl-project/sglang pull request 31768.
     """
     value_TE = raw_TE.softmax(-1) if moe.score == "softmax" else raw_TE.sigmoid()
-    rank_TE = value_TE if bias_E is None else value_TE + bias_E.float()
+    rank_TE = value_TE if bias_E is None else value_TE + as_dtype(bias_E, torch.float32)
     if block_T is not None:
         rank_TE = _in_pools(rank_TE, block_T, moe.pool)
     elif moe.groups > 1:
         rank_TE = _best_groups(rank_TE, moe)
-    expert_TK = rank_TE.topk(moe.top_k, dim=-1).indices
-    weight_TK = (rank_TE if moe.bias == "weight" else value_TE).gather(1, expert_TK)
+    weight_TK, expert_TK = rank_TE.topk(moe.top_k, dim=-1)
+    if moe.bias == "choice":
+        weight_TK = value_TE.gather(1, expert_TK)
     if moe.renormalise and moe.top_k > 1:
         weight_TK = weight_TK / (weight_TK.sum(-1, keepdim=True) + 1e-20)
-    weight_TK = weight_TK * moe.scale
-    return expert_TK, weight_TK if moe.float32 else weight_TK.to(dtype)
+    weight_TK = weight_TK if moe.scale == 1.0 else weight_TK * moe.scale
+    return expert_TK, weight_TK if moe.float32 else as_dtype(weight_TK, dtype)
 
 
 def _in_pools(rank_TE: Tensor, block_T: Tensor, pool: int) -> Tensor:
@@ -149,6 +155,6 @@ def _best_groups(rank_TE: Tensor, moe: MoE) -> Tensor:
     """-inf outside the ``top_groups`` groups whose two best experts sum highest."""
     table = rank_TE.view(len(rank_TE), moe.groups, -1)
     group_TG = table.topk(min(2, table.shape[-1]), dim=-1).values.sum(-1)
-    keep = torch.zeros_like(group_TG, dtype=torch.bool)
-    keep.scatter_(1, group_TG.topk(moe.top_groups, dim=-1).indices, True)
-    return table.masked_fill(~keep[..., None], float("-inf")).view_as(rank_TE)
+    drop = torch.ones_like(group_TG, dtype=torch.bool)
+    drop.scatter_(1, group_TG.topk(moe.top_groups, dim=-1).indices, False)
+    return table.masked_fill(drop[..., None], float("-inf")).view_as(rank_TE)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from dare_bench.diffusion.plan import PaddedView, Plan
-from dare_bench.model_adapters.backbone.sdpa import dense, with_cached
+from dare_bench.model_adapters.backbone.sdpa import attended, dense, gather, with_cached
 
 
 class PaddedAttention:
@@ -27,14 +27,32 @@ class PaddedAttention:
         self, q: Tensor, k_TKC: Tensor, v_TKC: Tensor, plan: Plan, selected: Tensor | None, layer: int
     ) -> Tensor:
         padded, store = plan.padded(q.device), plan.cached.store if plan.cached else None
-        k = with_cached(_rows(k_TKC, padded), store.keys[layer] if store else None, padded.view, f"k{layer}")
-        v = with_cached(_rows(v_TKC, padded), store.values[layer] if store else None, padded.view, f"v{layer}")
+        k = _keys(k_TKC, padded, store.keys[layer] if store else None, f"k{layer}")
+        v = _keys(v_TKC, padded, store.values[layer] if store else None, f"v{layer}")
         if selected is None:
-            out = dense(_rows(q, padded), k, v, padded.view)
-            return out if padded.index_RL is None else out[padded.place_T]
+            if padded.index_RL is None:
+                return dense(_rows(q, padded), k, v, padded.view)
+            out = attended(_rows(q, padded), k, v, padded.view)
+            if out.dim() == 4:
+                return out[padded.row_T, :, padded.column_T]
+            return out[padded.row_T, :, :, padded.column_T].view(q.shape)
         g = padded.view.group
         sparse = q.new_zeros(g.rows * g.length, *q.shape[1:]).index_copy(0, selected, q)
         return dense(sparse.view(g.rows, g.length, *q.shape[1:]), k, v, padded.view)[selected]
+
+
+def _keys(own_TKC: Tensor, padded: PaddedView, stored_SKC: Tensor | None, name: str) -> Tensor:
+    """Cached keys (or values) and the rows' own, [R, E + L, K, C]. ``name`` distinguishes the tensors of one view."""
+    view, at_T = padded.view, padded.place_in_keys_T
+    if at_T is None or view.gathered is None:
+        return with_cached(_rows(own_TKC, padded), stored_SKC, view, name)
+    if name not in view.gathered:
+        assert stored_SKC is not None
+        room = gather(view, stored_SKC, own_TKC.dtype)
+        view.gathered[name] = room, room.flatten(0, 1)
+    room, place = view.gathered[name]
+    place.index_copy_(0, at_T, own_TKC)
+    return room
 
 
 def _rows(x_T: Tensor, padded: PaddedView) -> Tensor:

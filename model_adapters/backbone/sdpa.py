@@ -25,27 +25,40 @@ def with_cached(own_RLKC: Tensor, stored_SKC: Tensor | None, view: View, name: s
     if view.gathered is None:
         return torch.cat([stored_SKC[view.reads_RE], own_RLKC], dim=1)
     if name not in view.gathered:
-        rows, cached = view.reads_RE.shape
-        room = own_RLKC.new_empty(rows, cached + own_RLKC.shape[1], *own_RLKC.shape[2:])
-        room[:, :cached] = stored_SKC[view.reads_RE]
-        view.gathered[name] = room, room[:, cached:]
+        room = gather(view, stored_SKC, own_RLKC.dtype)
+        view.gathered[name] = room, room[:, view.reads_RE.shape[1] :]
     room, place = view.gathered[name]
     place.copy_(own_RLKC)
     return room
 
 
-def dense(q_RQHC: Tensor, k_REKC: Tensor, v_REKC: Tensor, view: View) -> Tensor:
-    """[R, Q, H, C] queries of a view against its [R, E, K, C] keys: [R Q, H, C]."""
+def gather(view: View, stored_SKC: Tensor, dtype: torch.dtype) -> Tensor:
+    """Cached keys (or values) of the rows, with room for their own: [R, E + L, K, C]."""
+    assert view.reads_RE is not None
+    rows, cached = view.reads_RE.shape
+    room = stored_SKC.new_zeros(rows, cached + view.group.length, *stored_SKC.shape[1:], dtype=dtype)
+    room[:, :cached] = stored_SKC[view.reads_RE]
+    return room
+
+
+def attended(q_RQHC: Tensor, k_REKC: Tensor, v_REKC: Tensor, view: View) -> Tensor:
+    """[R, Q, H, C] queries of a view against its [R, E, K, C] keys: [R, K, G, Q, C], or [R, H, Q, C] where G is 1."""
     rows, count, heads, channels = q_RQHC.shape
     kv = k_REKC.shape[2]
     k, v, fold = k_REKC.transpose(1, 2), v_REKC.transpose(1, 2), heads // kv
     mask = view.repeated_mask(fold)
     if fold == 1:
-        out = scaled_dot_product_attention(q_RQHC.transpose(1, 2), k, v, attn_mask=mask)
-        return out.transpose(1, 2).reshape(rows * count, heads, channels)
+        return scaled_dot_product_attention(q_RQHC.transpose(1, 2), k, v, attn_mask=mask)
     q = q_RQHC.view(rows, count, kv, fold, channels).permute(0, 2, 3, 1, 4).reshape(rows, kv, fold * count, channels)
     out = scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    return out.view(rows, kv, fold, count, channels).permute(0, 3, 1, 2, 4).reshape(rows * count, heads, channels)
+    return out.view(rows, kv, fold, count, channels)
+
+
+def dense(q_RQHC: Tensor, k_REKC: Tensor, v_REKC: Tensor, view: View) -> Tensor:
+    """As :func:`attended`, by query: [R Q, H, C]."""
+    out = attended(q_RQHC, k_REKC, v_REKC, view)
+    by_query = out.transpose(1, 2) if out.dim() == 4 else out.permute(0, 3, 1, 2, 4)
+    return by_query.reshape(-1, *q_RQHC.shape[2:])
 
 
 class GroupedAttention:

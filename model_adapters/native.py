@@ -14,6 +14,7 @@ from dare_bench.errors import DareError, DecodingError, ModelOutputError, Prompt
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
 from dare_bench.model_adapters.encoding import as_id, encode_prompt, logits_tokens, one_line
 from dare_bench.model_adapters.opened import OpenedNetwork
+from dare_bench.model_adapters.sampling.frames import Frames
 from dare_bench.model_adapters.sampling.loop import denoise
 from dare_bench.model_adapters.sampling.reference import published_forwards
 from dare_bench.model_adapters.sampling.sampler import Sampler
@@ -52,8 +53,10 @@ class NativeModel(OpenedNetwork):
         spec: ModelSpec,
         path: Path,
         adapter: Path | None = None,
+        frames: Frames | None = None,
     ) -> None:
         super().__init__(network, tokenizer, spec, path, adapter)
+        self.frames = frames
         self.family = family
         if spec.noise == "uniform":
             self.capabilities = replace(
@@ -165,6 +168,7 @@ class NativeModel(OpenedNetwork):
                 max_rows=max_rows or self.default_rows,
                 device=self.device,
                 stats=stats if stats is not None else LoopStats(),
+                frames=self.frames,
             )
             for row in loop:
                 yield from _drain(rejected)

@@ -23,7 +23,8 @@ from dare_bench.errors import UsageError
 TILE = 128
 """Queries and keys of a tile, FlexAttention's own default."""
 VARIANTS = 64
-"""Compiled variants that PyTorch keeps: each network needs up to four (one query, one tile, more, the cache)."""
+"""Compiled variants that PyTorch keeps of attention (each network needs up to four: one query, one tile, more, the
+cache) and of a turn of the sampler (one for each shape)."""
 
 
 class FlexAttention:
@@ -125,16 +126,22 @@ def _tiles(row_N: Tensor, sees_RJ: Tensor) -> tuple[Tensor, Tensor]:
 @cache
 def _kernel(compiled: bool, on_cpu: bool) -> Callable[..., Any]:
     """FlexAttention, imported at first use because the import takes seconds."""
-    import torch._dynamo
     from torch.nn.attention import flex_attention as module
 
-    config: Any = torch._dynamo.config
-    config.recompile_limit = max(config.recompile_limit, VARIANTS)
+    allow_variants()
     if not compiled:
         return partial(_quietly, module.flex_attention)
     # With variable sizes, PyTorch 2.13 generates code for CPUs that no compiler accepts.
     kernel: Callable[..., Any] = torch.compile(module.flex_attention, dynamic=not on_cpu)
     return kernel
+
+
+def allow_variants() -> None:
+    """Let PyTorch keep more compiled variants of a function than it does by default."""
+    import torch._dynamo
+
+    config: Any = torch._dynamo.config
+    config.recompile_limit = max(config.recompile_limit, VARIANTS)
 
 
 def _quietly(kernel: Callable[..., Any], *args: Any, **options: Any) -> Any:

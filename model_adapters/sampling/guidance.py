@@ -42,15 +42,15 @@ class GuidedCopies:
         scales = [row.sampler.attention.cfg_scale for row in rows]
         self.mask_id = mask_id
         self.scale_R = torch.tensor(scales, dtype=torch.float32, device=device)
-        self.row_T = pack.row_T
-        self.guided_T = (self.scale_R > 0)[pack.row_T].nonzero()[:, 0]
-        self.copy_T = torch.full_like(pack.row_T, -1)
-        self.copy_T[self.guided_T] = len(pack.row_T) + torch.arange(len(self.guided_T), device=device)
+        self.row_T = pack.tokens.row_T
+        self.guided_T = (self.scale_R > 0)[pack.tokens.row_T].nonzero()[:, 0]
+        self.copy_T = torch.full_like(pack.tokens.row_T, -1)
+        self.copy_T[self.guided_T] = len(pack.tokens.row_T) + torch.arange(len(self.guided_T), device=device)
         prompt = [torch.tensor(list(row.prompt), dtype=torch.long) != mask_id for row in rows]
         rest = [torch.zeros(len(row.canvas) - len(row.prompt), dtype=torch.bool) for row in rows]
         hidden = torch.cat([part for pair in zip(prompt, rest, strict=True) for part in pair]).to(device)
         self.hidden_T = hidden[self.guided_T if pack.index_T is None else pack.index_T[self.guided_T]]
-        lengths = [len(rows[i].canvas) for i in pack.row_T.unique_consecutive().tolist() if scales[i] > 0]
+        lengths = [len(rows[i].canvas) for i in pack.tokens.row_T.unique_consecutive().tolist() if scales[i] > 0]
         self.plan = _with_rows(pack.plan, lengths)
         self.column_T = torch.cat([pack.column_T, pack.column_T[self.guided_T]])
 

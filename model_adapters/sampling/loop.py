@@ -14,6 +14,7 @@ from dare_bench.errors import MemoryLimitError
 from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.sampling.batch import BatchState
 from dare_bench.model_adapters.sampling.buckets import Sizes
+from dare_bench.model_adapters.sampling.frames import Frames
 from dare_bench.model_adapters.sampling.pages import PagePool
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.types import LoopStats
@@ -38,12 +39,13 @@ def denoise(
     max_rows: int,
     device: torch.device,
     stats: LoopStats,
+    frames: Frames | None = None,
 ) -> Iterator[RowState]:
     """Run rows to their end; yields each as it finishes.
 
     Rows are pulled from ``rows`` as slots become free; they must have the same mask id, and block-causal rows the same
     block length. When memory runs out, half of the rows wait, and ``stats.halvings`` records it; a canvas is written
-    only after its forward succeeded, so nothing is lost.
+    only after its forward succeeded, so nothing is lost. ``frames``: of the network, if its turns are compiled.
 
     Raises:
         MemoryLimitError: one row alone does not fit.
@@ -51,7 +53,7 @@ def denoise(
     """
     # FSDP keeps the buffers of gathered weights for training, which cannot use inference tensors.
     mode = torch.no_grad if isinstance(network, Lockstep) else torch.inference_mode
-    return mode()(_Loop(network, iter(rows), mask_id, vocab, max_rows, device, stats).run)()
+    return mode()(_Loop(network, iter(rows), mask_id, vocab, max_rows, device, stats, frames).run)()
 
 
 def new_cache(network: Any, device: torch.device) -> tuple[KVStore, PagePool]:
@@ -71,12 +73,17 @@ class _Loop:
     slots: int
     device: torch.device
     stats: LoopStats
+    frames: Frames | None
     active: list[RowState] = field(default_factory=list)
     waiting: list[RowState] = field(default_factory=list)
     batch: BatchState | None = None
     store: KVStore | None = None
     pool: PagePool | None = None
     sizes: Sizes = field(default_factory=Sizes)
+
+    def __post_init__(self) -> None:
+        if self.frames is not None:
+            self.sizes = self.frames.sizes
 
     def run(self) -> Iterator[RowState]:
         while True:
@@ -97,7 +104,8 @@ class _Loop:
         """One forward and decision for all rows. Returns the rows whose block is finished; None if memory ran out."""
         try:
             batch.prepare()
-            finished = batch.finish(batch.step(self.network))
+            step = batch.step(self.network) if self.frames is None else self.frames.step(batch, self.network)
+            finished = batch.finish(step)
         except BaseException as error:
             batch.abandon()
             if not out_of_memory(error):

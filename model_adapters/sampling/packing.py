@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dare_bench.model_adapters.sampling.state import RowState
 
 
-Record = TypeVar("Record", "Pack", "Candidates")
+Record = TypeVar("Record", "Tokens", "Pack", "Candidates")
 
 
 @dataclass(frozen=True)
@@ -55,21 +55,28 @@ class Candidates:
     groups: list[Tensor]
 
 
+@dataclass(frozen=True)
+class Tokens:
+    """Of the tokens of a pack, without null tokens: the row; ``fillable_T`` is True where a mask may be filled now,
+    ``editable_T`` where a written token may be replaced. Where states predict the next token, ``shift_T`` is 1 if the
+    token before is in the pack, too."""
+
+    row_T: Tensor
+    fillable_T: Tensor
+    editable_T: Tensor | None
+    shift_T: Tensor | None
+
+
 @dataclass(frozen=True, eq=False)
 class Pack:
-    """The tokens of a forward: ``index_T`` among the concatenated canvases (None: all, in order), ``row_T`` and
-    ``column_T``; ``fillable_T`` is True where a mask may be filled now, ``editable_T`` where a written token may be
-    replaced. Where states predict the next token, ``shift_T`` is 1 if the token before is in the pack, too. ``fresh``:
-    valid for one forward only, since a row writes to the cache or is at the first forward of a cached block.
+    """The tokens of a forward: ``index_T`` among the concatenated canvases (None: all, in order), at ``column_T``.
+    ``fresh``: valid for one forward only, since a row writes to the cache or is at the first forward of a cached block.
     ``masks_outside_R``: masks of the block that are not in the pack, if windows follow the canvas."""
 
     plan: Plan
     index_T: Tensor | None
-    row_T: Tensor
     column_T: Tensor
-    fillable_T: Tensor
-    editable_T: Tensor | None
-    shift_T: Tensor | None
+    tokens: Tokens
     fresh: bool
     masks_outside_R: Tensor | None
     commits: Sequence[Commit]
@@ -112,24 +119,23 @@ class Packer:
         row_T = torch.tensor(order).repeat_interleave(torch.tensor(lengths))
         column_T = plan.positions()
         place_T = self._by_row(self.offsets, row_T) + column_T[: len(row_T)]
-        fillable_T, editable_T = self._open(row_T, column_T[: len(row_T)])
-        shift_T = None
-        if self.predicts_next:
-            shift_T = (column_T[: len(row_T)] > self._by_row([span[0] for span in spans], row_T)).long()
+        tokens = self._tokens(row_T, column_T[: len(row_T)], [span[0] for span in spans])
+        candidates = None
+        if self.kinds is not None:
+            candidates = self._candidates(tokens, column_T[: len(row_T)], place_T, self.kinds)
+            if self.sizes is not None:
+                candidates = self._filled(candidates, plan.tokens - 1, self.sizes)
         pack = Pack(
             plan,
             None if whole else pad(place_T, (0, plan.tokens - len(place_T)), value=self.total),
-            row_T,
             column_T,
-            fillable_T,
-            editable_T,
-            shift_T,
+            _on(self.device, tokens),
             fresh=cached is not None and (not cached.steady or self.followed),
             masks_outside_R=self._masks_outside(spans) if self.followed else None,
             commits=commits,
+            candidates=None if candidates is None else _on(self.device, candidates),
         )
-        moved = _on(self.device, pack)
-        return moved if self.kinds is None else replace(moved, candidates=self._candidates(pack, place_T, self.kinds))
+        return _on(self.device, pack)
 
     @staticmethod
     def _by_row(values: Iterable[int], row_T: Tensor) -> Tensor:
@@ -161,31 +167,28 @@ class Packer:
         starts = (*starts, *[0] * len(null))
         return Plan((*lengths, *null), grid, starts=starts if any(starts) else None, cached=cached, filled=filled)
 
-    def _candidates(self, pack: Pack, place_T: Tensor, kinds: Sequence[int]) -> Candidates:
+    def _candidates(self, tokens: Tokens, column_T: Tensor, place_T: Tensor, kinds: Sequence[int]) -> Candidates:
         """The fillable columns of each row's block, and the masks before it. The host may not know what was written
         since, but no mask has been added outside of the block."""
-        row_T, column_T = pack.row_T, pack.column_T[: len(place_T)]
+        row_T, shift_T, editable_T = tokens.row_T, tokens.shift_T, tokens.editable_T
         masked_T = torch.cat([row.canvas == row.mask_id for row in self.rows])[place_T]
         in_block_T = column_T >= self._by_row((row.begin for row in self.rows), row_T)
-        at_N = (pack.fillable_T & (masked_T | in_block_T)).nonzero()[:, 0]
+        at_N = (tokens.fillable_T & (masked_T | in_block_T)).nonzero()[:, 0]
         row_N, column_N = row_T[at_N], column_T[at_N]
         counts = row_N.unique_consecutive(return_counts=True)[1].tolist()
         kind_N = self._by_row(kinds, row_N)
-        found = Candidates(
+        return Candidates(
             at_N=at_N,
-            source_N=at_N if pack.shift_T is None else at_N - pack.shift_T[at_N],
+            source_N=at_N if shift_T is None else at_N - shift_T[at_N],
             place_N=place_T[at_N],
             row_N=row_N,
             column_N=column_N,
             position_N=column_N - self._by_row((len(row.prompt) for row in self.rows), row_N),
             slot_N=torch.cat([torch.arange(n) for n in counts]) if counts else at_N,
-            editable_N=None if pack.editable_T is None else pack.editable_T[at_N],
+            editable_N=None if editable_T is None else editable_T[at_N],
             width=max(counts, default=1),
             groups=[(kind_N == kind).nonzero()[:, 0].to(self.device) for kind in range(max(kinds) + 1)],
         )
-        if self.sizes is not None:
-            found = self._filled(found, pack.plan.tokens - 1, self.sizes)
-        return _on(self.device, found)
 
     def _filled(self, found: Candidates, token: int, sizes: Sizes) -> Candidates:
         """With candidates that are never open, of the last null row, at the packed index ``token``."""
@@ -205,14 +208,16 @@ class Packer:
             counts.append(outside if row.cache.follows_canvas else 0)
         return torch.tensor(counts)
 
-    def _open(self, row_T: Tensor, column_T: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _tokens(self, row_T: Tensor, column_T: Tensor, starts: Sequence[int]) -> Tokens:
+        """``starts`` are the first columns of the rows' windows."""
+        shift_T = (column_T > self._by_row(starts, row_T)).long() if self.predicts_next else None
         fillable_T = column_T < self._by_row((row.stop for row in self.rows), row_T)
         fillable_T &= column_T >= self._by_row((row.low for row in self.rows), row_T)
         edits = [row.sampler.strategy.edits for row in self.rows]
         if not any(edits):
-            return fillable_T, None
+            return Tokens(row_T, fillable_T, None, shift_T)
         in_response_T = column_T >= self._by_row((row.first_response for row in self.rows), row_T)
-        return fillable_T, fillable_T & self._by_row(edits, row_T) & in_response_T
+        return Tokens(row_T, fillable_T, fillable_T & self._by_row(edits, row_T) & in_response_T, shift_T)
 
     def _cached(self, order: Sequence[int], spans: Sequence[tuple[int, int]]) -> tuple[Cached | None, list[Commit]]:
         """The reads of every row and the writes of those that commit; allocates slots."""
@@ -272,7 +277,7 @@ class Packer:
             self.pool.give_back(commit.pages)
 
 
-def _tensors(record: Pack | Candidates) -> dict[str, Tensor]:
+def _tensors(record: Tokens | Pack | Candidates) -> dict[str, Tensor]:
     """Its tensors by name."""
     return {f.name: x for f in fields(record) if isinstance(x := getattr(record, f.name), Tensor)}
 

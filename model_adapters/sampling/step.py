@@ -149,12 +149,12 @@ class StepState:
     def _listed(self, pack: Pack, tokens_T: Tensor) -> tuple[Tensor, Tensor, OpenPositions]:
         """The tokens whose states predict the open positions, the places of these in the canvases, and the positions:
         as many as are open now, which the host has to know."""
-        masked_T = tokens_T == self.mask_id
-        open_T = masked_T & pack.fillable_T
-        if pack.editable_T is not None:
-            open_T |= pack.editable_T
+        masked_T, at = tokens_T == self.mask_id, pack.tokens
+        open_T = masked_T & at.fillable_T
+        if at.editable_T is not None:
+            open_T |= at.editable_T
         open_N = open_T.nonzero()[:, 0]
-        row_N, column_N = pack.row_T[open_N], pack.column_T[open_N]
+        row_N, column_N = at.row_T[open_N], pack.column_T[open_N]
         positions = self._open(
             row_N=row_N,
             column_N=column_N,
@@ -162,7 +162,7 @@ class StepState:
             current_N=tokens_T[open_N],
             masked_N=masked_T[open_N],
         )
-        source_N = open_N if pack.shift_T is None else open_N - pack.shift_T[open_N]
+        source_N = open_N if at.shift_T is None else open_N - at.shift_T[open_N]
         return source_N, open_N if pack.index_T is None else pack.index_T[open_N], positions
 
     def _planned(self, c: Candidates, tokens_T: Tensor) -> tuple[Tensor, Tensor, OpenPositions]:

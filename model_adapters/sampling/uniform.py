@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def with_noise(state: StepState, pack: Pack, tokens_T: Tensor, open_T: Tensor, vocab: int) -> Tensor:
     """The tokens of a pack with a new random token at each open position, [T]."""
     at = open_T.nonzero()[:, 0]
-    row_N, column_N = pack.row_T[at], pack.column_T[at]
+    row_N, column_N = pack.tokens.row_T[at], pack.column_T[at]
     drawn_N = uniform(state.key_R[row_N], Draw.CANVAS, state.turn_R[row_N], column_N - state.prompt_R[row_N])
     noise_N = (drawn_N * vocab).long()
     for i, row in enumerate(state.rows):

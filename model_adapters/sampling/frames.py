@@ -1,0 +1,212 @@
+"""Turns of one shape as one compiled graph, which CUDA replays as a whole.
+
+A frame holds all tensors that a turn reads and changes; a pack of its shape is copied into them. What else a turn
+depends on is the key of the frame. So each shape is compiled once, and its graph finds its input at the same place.
+
+Only steady turns have frames: forwards of static shape that write no cache, with padded attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any, Protocol
+from weakref import ReferenceType, ref
+
+import torch
+from torch import Tensor
+
+from dare_bench.diffusion.plan import PaddedView, Plan, Store, View
+from dare_bench.model_adapters.backbone.flex import allow_variants
+from dare_bench.model_adapters.backbone.sdpa import gather
+from dare_bench.model_adapters.sampling.buckets import Sizes
+from dare_bench.model_adapters.sampling.packing import Candidates, Pack, Tokens
+from dare_bench.model_adapters.sampling.step import Ends, Step, StepState
+
+Turn = Callable[[], Step]
+
+
+class Capture(Protocol):
+    """Captures what a turn does on the device; a call of the result does it again, with the same tensors."""
+
+    def __call__(self, turn: Turn) -> Turn: ...
+
+
+class CudaGraphs:
+    """Captures turns as CUDA graphs, which share their memory: one of them runs at a time."""
+
+    def __init__(self) -> None:
+        self.pool: Any = None
+
+    def __call__(self, turn: Turn) -> Turn:
+        self.pool = self.pool or torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            made = turn()
+
+        def replay() -> Step:
+            graph.replay()
+            return made
+
+        return replay
+
+
+def compiled(turn: Turn) -> Turn:
+    """A turn as one graph, by PyTorch's compiler."""
+    allow_variants()
+    run: Turn = torch.compile(turn, fullgraph=True, dynamic=False)
+    return run
+
+
+class Frames:
+    """The frames of a network. ``sizes`` are those of all its packs, so that shapes come again.
+
+    Args:
+        network: whose turns have frames, while it is in evaluation mode.
+        compiler: makes one graph of a turn.
+        capture: captures the graph; None: it is called.
+    """
+
+    def __init__(
+        self, network: Any, compiler: Callable[[Turn], Turn] = compiled, capture: Capture | None = None
+    ) -> None:
+        self.network, self.compiler, self.capture = network, compiler, capture
+        self.sizes = Sizes()
+        self._frames: dict[Hashable, Frame] = {}
+        self._now: tuple[ReferenceType[Pack], Frame] | None = None
+
+    def step(self, state: StepState, network: Any) -> Step:
+        """As ``state.step``, by a frame where turns have one. From then on the frame holds the tensors of ``state``."""
+        pack = state.pack
+        assert pack is not None
+        steady = pack.candidates is not None and not pack.fresh and state.copies is None
+        if not steady or network is not self.network or network.training:
+            return state.step(network)
+        if self._now is None or self._now[0]() is not pack:
+            self._now = ref(pack), self._frame(state)
+        return self._now[1].turn()
+
+    def _frame(self, state: StepState) -> Frame:
+        """The frame of the pack's shape, holding its tensors."""
+        view = padded_view(state)
+        key = self._key(state, view)
+        if key in self._frames:
+            self._frames[key].load(state, view)
+        else:
+            self._forget(view)
+            self._frames[key] = Frame(state, view, self.network)
+            self._frames[key].load(state, view)
+            self._frames[key].make(self.compiler, self.capture)
+        return self._frames[key]
+
+    def _key(self, state: StepState, view: PaddedView) -> Hashable:
+        """All that the operations of a turn depend on, besides the contents of its tensors."""
+        assert state.pack is not None and state.pack.candidates is not None
+        shapes = tuple((name, x.shape, x.dtype) for name, x in _tensors(state, view))
+        kinds = tuple(sampler.decision for sampler in state.kinds)
+        weights = tuple(weight.data_ptr() for weight in self.network.parameters()) if self.capture else ()
+        return kinds, state.mask_id, state.pack.candidates.width, shapes, weights
+
+    def _forget(self, view: PaddedView) -> None:
+        """Forget frames of fewer rows or cached columns, which grow during a run: they hold keys and values."""
+        reads = view.view.reads_RE
+        for key, frame in list(self._frames.items()):
+            old = frame.view.view.reads_RE
+            if reads is not None and old is not None and (len(old) < len(reads) or old.shape[1] < reads.shape[1]):
+                del self._frames[key]
+
+
+class Frame:
+    """The tensors of turns of one shape, as a state of their own."""
+
+    def __init__(self, state: StepState, view: PaddedView, network: Any) -> None:
+        pack = state.pack
+        assert pack is not None
+        self.arch = network.arch
+        gathered: dict[str, tuple[Tensor, Tensor]] | None = None if view.view.reads_RE is None else {}
+        self.view = replace(_copied(view), view=replace(_copied(view.view), gathered=gathered))
+        plan = Plan((pack.plan.tokens,))  # without the rows, which differ: attention knows them from the view alone
+        plan.once(("padded", state.canvas_T.device), lambda: self.view)
+        parts: dict[str, Any] = {f.name: _copied(getattr(state, f.name)) for f in fields(StepState)}
+        none_T = pack.column_T[:0]  # which a forward of static shape does not read
+        parts["pack"] = replace(_copied(pack), plan=plan, tokens=Tokens(none_T, none_T, None, None), commits=())
+        self.state = StepState(**{**parts, "rows": []})
+        self.turn: Turn = partial(self.state.step, network)
+
+    def load(self, state: StepState, view: PaddedView) -> None:
+        """Copy the tensors of a state and its pack, and let ``state`` share those that turns change."""
+        for (_, own), (_, given) in zip(_tensors(self.state, self.view), _tensors(state, view), strict=True):
+            if own is not given:
+                own.copy_(given)
+        for name in _own(self.state):
+            setattr(state, name, getattr(self.state, name))
+        self._repeat_mask()
+        if self.view.view.gathered is not None:
+            assert state.pack is not None and state.pack.plan.cached is not None
+            self._gather(state.pack.plan.cached.store)
+
+    def _repeat_mask(self) -> None:
+        """The mask of grouped queries, which attention keeps with the view."""
+        view = self.view.view
+        for times in {self.arch.heads // self.arch.attention(i).kv_heads for i in range(self.arch.layers)} - {1}:
+            if times in view._repeated and view.mask is not None:
+                view._repeated[times].copy_(view.mask.repeat(1, 1, times, 1))
+            else:
+                view.repeated_mask(times)
+
+    def _gather(self, store: Store) -> None:
+        """The keys and values that the rows read."""
+        view = self.view.view
+        assert view.gathered is not None and view.reads_RE is not None
+        for i in range(self.arch.layers):
+            for name, stored in ((f"k{i}", store.keys[i]), (f"v{i}", store.values[i])):
+                if name not in view.gathered:
+                    room = gather(view, stored, stored.dtype)
+                    view.gathered[name] = room, room.flatten(0, 1)
+                else:
+                    view.gathered[name][0][:, : view.reads_RE.shape[1]] = stored[view.reads_RE]
+
+    def make(self, compiler: Callable[[Turn], Turn], capture: Capture | None) -> None:
+        """Compile the turn and capture it; the state is as before."""
+        self.turn = compiler(self.turn)
+        if capture is None:
+            return
+        before = {name: getattr(self.state, name).clone() for name in _own(self.state)}
+        self.turn()  # compiles, and lets libraries allocate what they need, which they cannot while capturing
+        for name, tensor in before.items():
+            getattr(self.state, name).copy_(tensor)
+        self.turn = capture(self.turn)
+
+
+def padded_view(state: StepState) -> PaddedView:
+    """The rows of a pack as padded attention takes them."""
+    assert state.pack is not None
+    return state.pack.plan.padded(state.canvas_T.device)
+
+
+def _tensors(state: StepState, view: PaddedView) -> Iterator[tuple[str, Tensor]]:
+    """All tensors that a turn reads, by name, besides cached keys and values."""
+    pack = state.pack
+    assert pack is not None and pack.candidates is not None
+    for part in (state, state.ends, pack, pack.candidates, view, view.view):
+        for f in fields(part) if part is not None else ():
+            if isinstance(tensor := getattr(part, f.name), Tensor):
+                yield f"{type(part).__name__}.{f.name}", tensor
+    yield from ((f"group {i}", group_n) for i, group_n in enumerate(pack.candidates.groups))
+
+
+def _own(state: StepState) -> list[str]:
+    """The names of the tensors that are the state's own."""
+    return [f.name for f in fields(StepState) if isinstance(getattr(state, f.name), Tensor)]
+
+
+def _copied(x: Any) -> Any:
+    """A copy with tensors of its own."""
+    if isinstance(x, Tensor):
+        return x.clone()
+    if isinstance(x, list):
+        return [_copied(item) for item in x]
+    if isinstance(x, Ends | Pack | Candidates | PaddedView | View):
+        return replace(x, **{f.name: _copied(getattr(x, f.name)) for f in fields(x) if f.init})
+    return x

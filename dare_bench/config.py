@@ -48,6 +48,9 @@ class RunSpec(BaseModel):
     attention: str | None = Field(
         None, description="How attention is computed: auto, sdpa, padded, flex or varlen (docs/attention.md)."
     )
+    compile: bool | None = Field(
+        None, description="Compile the steps of decoding, on CUDA as CUDA graphs (docs/attention.md)."
+    )
     quantize: Literal["int8", "int4"] | None = Field(
         None, description="Hold the layers' matrices in fewer bits: approximate (tier A)."
     )

@@ -23,6 +23,7 @@ class RunKeywords(TypedDict, total=False):
     device: str | None
     dtype: str | None
     attention: str | None
+    compile: bool | None
     quantize: Literal["int8", "int4"] | None
     harness: str
     tasks: str | Sequence[str]

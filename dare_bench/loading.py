@@ -158,6 +158,7 @@ def _check_engine(engine: str, url: str | None, args: Mapping[str, Any] | None, 
         "adapter": f"{whole}; merge it into a checkpoint first",
         "family": f"{whole}; leave it out",
         "attention": "has its own attention; leave it out",
+        "compile": "runs its own network; leave it out",
         "max_memory": f"{whole}; leave it out",
         "quantize": f"{whole}; leave it out",
     }
@@ -215,6 +216,7 @@ def load(
     device: str | None = None,
     dtype: Any = None,
     attention: str | None = None,
+    compile: bool | None = None,
     family: str | None = None,
     mask_id: int | None = None,
     eos_id: int | list[int] | None = None,
@@ -236,6 +238,7 @@ def load(
         dtype: ``float32``, ``bfloat16``, ...; float32 on CPU, the checkpoint's own on a GPU when not given.
         attention: ``auto``, ``sdpa``, ``padded``, ``flex`` or ``varlen``: how a diffusion model computes attention
             (docs/attention.md), which changes speed and rounding alone; ``auto`` when not given.
+        compile: compile the steady steps of decoding, and on CUDA replay them as CUDA graphs (docs/attention.md).
         family: overrides what config.json says.
         mask_id, eos_id, eot_id: override what config and tokenizer say.
         max_memory: for ``auto``, the memory that weights may take: ``{0: "70GB", "cpu": "100GB"}``.
@@ -257,6 +260,7 @@ def load(
 
     given = {"adapter": adapter, "device": device, "dtype": dtype, "attention": attention, "family": family}
     given |= {"mask_id": mask_id, "eos_id": eos_id, "eot_id": eot_id, "max_memory": max_memory, "quantize": quantize}
+    given["compile"] = compile or None
     _check_engine(engine, engine_url, engine_args, given)
     if is_remote(engine):
         return _on_server(str(checkpoint), engine, str(engine_url), engine_args or {})
@@ -266,7 +270,7 @@ def load(
     base, adapter_name = base_and_adapter(checkpoint, adapter)
     path, folder = locate(base), None if adapter_name is None else locate(adapter_name)
     options = {"device": device, "dtype": dtype, "mask_id": mask_id, "eos_id": eos_id, "eot_id": eot_id}
-    optional = {"attention": attention, "max_memory": max_memory, "quantize": quantize}
+    optional = {name: given[name] for name in ("attention", "compile", "max_memory", "quantize")}
     options |= {name: value for name, value in optional.items() if value is not None}  # only native families have them
     settings = {name: value for name, value in {"family": family, **options}.items() if value is not None}
     if dtype is not None:

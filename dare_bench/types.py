@@ -248,6 +248,8 @@ class ModelSpec:
     device: str = "cpu"
     attention_backend: str | None = None
     """How our own networks compute attention (docs/attention.md); None: another engine or library does."""
+    compiled: bool = False
+    """Are steady steps compiled (docs/attention.md)?"""
     parameters: int = 0
     heads: int = 0
     kv_heads: int = 0

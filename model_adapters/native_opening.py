@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,7 @@ from dare_bench.model_adapters.encoding import as_id, one_line, open_tokenizer
 from dare_bench.model_adapters.native import NativeModel
 from dare_bench.model_adapters.placement import AUTO, main_device, memory_limits, place, plan
 from dare_bench.model_adapters.qwen_tokenizer import name_mask
+from dare_bench.model_adapters.sampling.frames import CudaGraphs, Frames
 from dare_bench.model_adapters.weights import from_folder, is_unused
 from dare_bench.types import ModelSpec
 
@@ -77,17 +79,19 @@ def open_native(
     eot_id: int | None = None,
     adapter: Path | None = None,
     attention: Any = None,
+    compile: bool = False,
     weights: bool = True,
     max_memory: Mapping[int | str, int | str] | None = None,
     quantize: Any = None,
 ) -> NativeModel:
     """Open ``path`` with a family's network, and optionally an adapter. Without ``weights`` the network has shapes
     only, which is enough to tokenize. ``max_memory``: limits for ``device="auto"``; ``quantize``: ``int8`` or ``int4``.
+    ``compile``: steady steps of decoding are compiled, and on CUDA captured.
 
     Raises:
         CheckpointError: an incomplete folder, or one of another family.
         UsageError: unknown device, dtype, attention backend or quantization, a special id that is not a whole number,
-            limits without ``auto``, an adapter with ``auto`` or with quantized weights.
+            limits without ``auto``, an adapter with ``auto`` or with quantized weights, steps that cannot be compiled.
     """
     mask_id = None if mask_id is None else given_id("mask_id", mask_id)
     if mask_id is not None and family.noise == "uniform":
@@ -104,6 +108,9 @@ def open_native(
     limits = memory_limits(max_memory) if device == AUTO else None
     torch_device = pick_device(device if limits is None else main_device(limits))
     config.dtype = torch_dtype = pick_dtype(dtype, torch_device, raw)
+    if compile:
+        _check_compiled(family, arch, torch_device, limits is not None, attention, adapter)
+        attention = "padded"
     network.attention = _backend(attention, arch, torch_device, torch_dtype)
     parameters = sum(weight.numel() for weight in network.parameters())
     network.to(torch_dtype)
@@ -139,6 +146,7 @@ def open_native(
         dtype=str(torch_dtype).removeprefix("torch."),
         device=str(torch_device),
         attention_backend=network.attention.name,
+        compiled=compile,
         parameters=parameters + sum(p.numel() for name, p in loaded.named_parameters() if "lora_" in name),
         quantize=quantize,
         heads=arch.heads,
@@ -148,7 +156,27 @@ def open_native(
     check_ids(spec, path)
     if tokenizer is not None and spec.mask_id is not None:
         name_mask(tokenizer, spec.mask_id)
-    return NativeModel(family, loaded, tokenizer, spec, path, adapter)
+    frames = Frames(network, capture=CudaGraphs() if torch_device.type == "cuda" else None) if compile else None
+    return NativeModel(family, loaded, tokenizer, spec, path, adapter, frames)
+
+
+def _check_compiled(
+    family: Family, arch: Arch, device: torch.device, divided: bool, attention: str | None, adapter: Path | None
+) -> None:
+    """Raise UsageError unless the steps of a network can be compiled."""
+    reason = ""
+    if attention not in (None, "auto", "padded"):
+        reason = f"takes attention='padded', not {attention!r}; leave attention out"
+    elif divided:
+        reason = "takes one device, not device='auto'; name a device, or leave compile out"
+    elif adapter is not None:
+        reason = f"takes no adapter ({adapter}); merge it first: dare-bench export merge"
+    elif family.noise == "uniform" or (arch.moe is not None and arch.moe.pool):
+        reason = f"does not work with {family.name}, whose steps have no static shapes; leave it out"
+    elif device.type == "cpu" and not any(map(which, ("g++", "clang++", os.environ.get("CXX", "g++")))):
+        reason = "needs a C++ compiler, and there is no g++ or clang++; install one, or leave it out"
+    if reason:
+        raise UsageError(f"compile=True {reason}")
 
 
 def _backend(name: str | None, arch: Arch, device: torch.device, dtype: torch.dtype) -> Attention:

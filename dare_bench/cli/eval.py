@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dare_bench.engine.plan import PlannedRun
 
 _PANELS: Mapping[str | None, str] = {
-    None: "model adapter config model_args family device dtype attention quantize",
+    None: "model adapter config model_args family device dtype attention compile quantize",
     "Engine": "engine engine_url engine_args",
     "Tasks": "tasks recipe harness num_fewshot limit repeats samples include_path data_dir apply_chat_template "
     "fewshot_as_multiturn system_instruction",

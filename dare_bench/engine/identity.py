@@ -24,7 +24,7 @@ from dare_bench.types import Decoding, Request
 from dare_bench.version import PACKAGE
 
 _IN_SPEC = frozenset({
-    "device", "dtype", "attention", "mask_id", "eos_id", "eot_id", "family", "max_memory", "quantize",
+    "device", "dtype", "attention", "compile", "mask_id", "eos_id", "eot_id", "family", "max_memory", "quantize",
 })  # fmt: skip
 """Model arguments that the identity takes from the open model, or leaves out."""
 _UNSIGNED = frozenset({
@@ -37,7 +37,7 @@ _UNSIGNED = frozenset({
 
 def same_evaluation(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
     """Do two requested specs (``run.json``) evaluate alike, perhaps other checkpoints or other numbers of documents?"""
-    names = {*left, *right} - _UNSIGNED - {"device", "attention"}
+    names = {*left, *right} - _UNSIGNED - {"device", "attention", "compile"}
     engine = {"engine": "native", "engine_args": {}}  # of runs that are older than these fields
     return all({**engine, **left}.get(name) == {**engine, **right}.get(name) for name in names)
 

@@ -50,7 +50,7 @@ def _opening_settings(spec: RunSpec, model: Model) -> dict[str, Any]:
         UsageError: the spec requests other settings.
     """
     facts: dict[str, Any] = {name: getattr(model.spec, name) for name in ("family", "device", "dtype", "quantize")}
-    facts["attention"] = model.spec.attention_backend
+    facts |= {"attention": model.spec.attention_backend, "compile": model.spec.compiled}
     if spec.engine not in ("native", model.spec.engine):
         raise UsageError(f"engine={spec.engine!r}, but the model is open already with {model.spec.engine!r}")
     named = {**{name: getattr(spec, name) for name in facts}, **spec.model_args}
@@ -113,6 +113,7 @@ class Opener:
             "device": spec.device,
             "dtype": spec.dtype,
             "attention": spec.attention,
+            "compile": spec.compile,
             "quantize": spec.quantize,
             "family": spec.family,
         }

@@ -15,7 +15,7 @@ from dare_bench.runs.schema import Environment, Program
 
 def program_parts(model: LoadedModel) -> dict[str, str]:
     """The parts of the running program with ``model`` open, by name: code, packages, device, threads, attention
-    backend, dtype."""
+    backend, whether steps are compiled, dtype."""
     spec, torch = model.spec, sys.modules.get("torch")
     device = spec.device.partition(":")[0]
     if device == "cuda" and torch is not None:
@@ -25,6 +25,8 @@ def program_parts(model: LoadedModel) -> dict[str, str]:
         parts["threads"] = str(torch.get_num_threads())
     if spec.attention_backend is not None:
         parts["attention"] = spec.attention_backend
+    if spec.compiled:
+        parts["compiled"] = "steps"
     if spec.engine != "native":
         parts["engine"] = " ".join(filter(None, (spec.engine, spec.engine_version)))
     for entry in registry().entries("family"):

@@ -49,6 +49,7 @@ def open_causal(
     eot_id: int | None = None,
     adapter: Path | None = None,
     attention: Any = None,
+    compile: bool | None = None,
     max_memory: Any = None,
     quantize: Any = None,
 ) -> CausalModel:
@@ -61,7 +62,7 @@ def open_causal(
     for name, value in (("mask_id", mask_id), ("eot_id", eot_id)):
         if value is not None:
             raise UsageError(f"{name}={one_line(value)}: an autoregressive model has none; leave it out")
-    for name, value in {"max_memory": max_memory, "quantize": quantize}.items():
+    for name, value in {"max_memory": max_memory, "quantize": quantize, "compile": compile}.items():
         if value is not None:
             raise UsageError(f"{name}={one_line(value)} is for diffusion models; leave it out")
     if attention is not None:

@@ -3,7 +3,8 @@
 A frame holds all tensors that a turn reads and changes; a pack of its shape is copied into them. What else a turn
 depends on is the key of the frame. So each shape is compiled once, and its graph finds its input at the same place.
 
-Only steady turns have frames: forwards of static shape that write no cache, with padded attention.
+Only steady turns have frames: forwards of static shape that write no cache, with padded attention and without
+guidance, by strategies that are ``framed``.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ class CudaGraphs:
         return replay
 
 
-def compiled(turn: Turn) -> Turn:
+def compiled(turn: Turn, backend: str = "inductor") -> Turn:
     """A turn as one graph, by PyTorch's compiler."""
     allow_variants()
-    run: Turn = torch.compile(turn, fullgraph=True, dynamic=False)
+    run: Turn = torch.compile(turn, fullgraph=True, dynamic=False, backend=backend)
     return run
 
 
@@ -81,6 +82,7 @@ class Frames:
         pack = state.pack
         assert pack is not None
         steady = pack.candidates is not None and not pack.fresh and state.copies is None
+        steady = steady and all(sampler.strategy.framed for sampler in state.kinds)
         if not steady or network is not self.network or network.training:
             return state.step(network)
         if self._now is None or self._now[0]() is not pack:

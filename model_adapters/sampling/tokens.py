@@ -281,7 +281,8 @@ def _without(logits_NV: Tensor, ids: Sequence[int]) -> Tensor:
     if not ids:
         return logits_NV
     logits_NV = logits_NV.clone()
-    logits_NV[:, list(ids)] = float("-inf")
+    for token in ids:  # a list of them as an index would be copied to the device in each forward
+        logits_NV[:, token].fill_(float("-inf"))
     return logits_NV
 
 

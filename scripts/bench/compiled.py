@@ -1,25 +1,25 @@
-"""A denoising step compiled by ``torch.compile(fullgraph=True)`` against the same step run operation by operation.
+"""Compiled steps (``load(..., compile=True)``) against the same steps run operation by operation.
 
     python scripts/bench/compiled.py [--runs 5] [--threads 1] [--quick]
 
-Weights are random, in LLaDA's layout with hidden size 512. Eight rows of different length with a fixed schedule, padded
-attention and static shapes; compiling is not timed. The script fails if the tokens differ.
+Weights are random, in LLaDA's layout with hidden size 512. Eight prompts of different length are answered together, with
+a fixed schedule in one block, padded attention and static shapes. Compiling, in the first run, is not timed. The script
+fails if the tokens differ. With --quick, steps are traced, but not compiled.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import torch
-from models import native_model
+from models import Tokens, generate, native_model
 from timing import alternate, options
 
 from dare_bench.model_adapters.backbone.attention import BACKENDS
 from dare_bench.model_adapters.llada import FAMILY, LLaDAConfig, LLaDAModelLM
 from dare_bench.model_adapters.native import NativeModel
-from dare_bench.model_adapters.sampling.batch import BatchState
-from dare_bench.model_adapters.sampling.buckets import Sizes
-from dare_bench.types import ModelSpec, Request
+from dare_bench.model_adapters.sampling.frames import Frames, compiled
+from dare_bench.types import ModelSpec
 
 VOCAB, MASK = 4096, 4095
 ROWS = 8
@@ -44,40 +44,21 @@ def build(width: int, layers: int) -> NativeModel:
     return native_model(FAMILY, network, spec)
 
 
-def batch(model: NativeModel, steps: int) -> BatchState:
-    """Rows at the beginning of their only block."""
-    decoding = {"gen_length": steps, "steps": steps, "block_length": steps}
-    rows = []
-    for i in range(ROWS):
-        prompt = [(7 * i + j) % 1000 for j in range(20 + 9 * i)]
-        rows.append(model.row(Request(str(i), "generate", prompt, decoding=decoding)))
-        rows[-1].next_block(VOCAB)
-    state = BatchState(rows, MASK, model.device, sizes=Sizes())
-    state.prepare()
-    return state
+def answer(model: NativeModel, frames: Frames | None, steps: int) -> Tokens:
+    model.frames = frames
+    prompts = [[(7 * i + j) % 1000 for j in range(20 + 9 * i)] for i in range(ROWS)]
+    return generate(model, prompts, {"gen_length": steps, "steps": steps, "block_length": steps}, ROWS)
 
 
 def main() -> None:
     args = options(__doc__)
     width, layers, steps = (64, 1, 2) if args.quick else (512, 6, 16)
     model = build(width, layers)
-    state = batch(model, steps)
-    compiled = torch.compile(lambda: state.step(model.network), fullgraph=True, dynamic=False)
-    start = {name: x.clone() for name, x in vars(state).items() if isinstance(x, torch.Tensor)}
-
-    def decode(step: Any) -> list[int]:
-        for name, x in start.items():
-            getattr(state, name).copy_(x)
-        for _ in range(steps):
-            step()
-        tokens: list[int] = state.canvas_T.tolist()
-        return tokens
-
-    with torch.inference_mode():
-        decode(compiled)
-        timing = alternate(lambda: decode(lambda: state.step(model.network)), lambda: decode(compiled), args.runs)
+    frames = Frames(model.network, partial(compiled, backend="eager" if args.quick else "inductor"))
+    answer(model, frames, steps)
+    timing = alternate(lambda: answer(model, None, steps), lambda: answer(model, frames, steps), args.runs)
     assert timing.slow_value == timing.fast_value, "the tokens differ"
-    print(f"a compiled step, {ROWS} rows, hidden size {width}, {args.threads} thread(s): {timing.spread()}")
+    print(f"compiled steps, {ROWS} rows, hidden size {width}, {args.threads} thread(s): {timing.spread()}")
 
 
 if __name__ == "__main__":

@@ -106,6 +106,9 @@ class Strategy(BaseModel):
     """Does ``select`` read and change what :meth:`remember` returned for a row's block (``OpenPositions.memories``)? It
     is also given the most probable tokens (``Proposal.best_NK``), and has ``edits``."""
 
+    framed: ClassVar[bool] = True
+    """Can forwards of static shape be compiled and captured? False if ``select`` makes tensors on the host."""
+
     steps: int | None = Field(default=None, ge=1)
     """Forwards planned for a block; None: one for each of its tokens."""
 

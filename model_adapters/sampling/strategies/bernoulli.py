@@ -19,6 +19,7 @@ class Bernoulli(Strategy):
 
     name = "bernoulli"
     source = "Dream, DreamLM/Dream generation_utils.py, origin"
+    framed = False  # of the grid of times, whose rounding decides
 
     steps: int = Field(ge=1)
     eps: float = Field(default=1e-3, gt=0, lt=1)

@@ -36,7 +36,7 @@ class Factor(Strategy):
         width = ranked.sorted_RW.shape[1]
         n = torch.arange(1, width + 1, device=ranked.sorted_RW.device, dtype=torch.float64)
         limit_W = 1.0 - self.factor / (n + 1)
-        limit_W[0] = -1.0
+        limit_W[0].fill_(-1.0)
         fails_RW = (ranked.sorted_RW.double() < limit_W) & ranked.open_RW
         index_W = torch.arange(width, device=fails_RW.device)
         first_R = torch.where(fails_RW, index_W, width).min(1).values

@@ -2,9 +2,9 @@
 
     python scripts/bench/compiled.py [--runs 5] [--threads 1] [--quick]
 
-Weights are random, in LLaDA's layout with hidden size 512. Eight prompts of different length are answered together, with
-a fixed schedule in one block, padded attention and static shapes. Compiling, in the first run, is not timed. The script
-fails if the tokens differ. With --quick, steps are traced, but not compiled.
+Weights are random, in LLaDA's layout with hidden size 512. Eight prompts of different length are answered together,
+with a fixed schedule in one block, padded attention and static shapes. Compiling, in the first run, is not timed. The
+script fails if the tokens differ. With --quick, steps are traced, but not compiled.
 """
 
 from __future__ import annotations

@@ -55,6 +55,11 @@ def test_the_bundled_checkpoint_is_compared_too(script, capsys):
     assert out.count("same tokens") == 3 and "nothing shared" in out
 
 
+def test_compiled_steps_are_compared_with_others(script, capsys):
+    script("compiled").main()
+    assert "compiled steps, 8 rows, hidden size 64" in capsys.readouterr().out
+
+
 def test_a_packed_update_is_compared_with_the_padded_one(script, capsys):
     script("update").main()
     lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]

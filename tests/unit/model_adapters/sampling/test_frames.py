@@ -57,6 +57,22 @@ def test_captured_turns_answer_as_others(family, way, framed):
     assert (capture.replayed > 0) == ((family, way) not in WITHOUT and family != "fast_dllm_v2")
 
 
+WITHOUT_BREAK = {
+    "llada": "threshold",
+    "dream": "maskgit_plus",
+    "sdar": "low_confidence_dynamic 4 T=0.8",
+    "llada2": "editing",
+}
+
+
+@pytest.mark.parametrize(("family", "way"), WITHOUT_BREAK.items())
+def test_turns_are_one_graph(family, way, framed):
+    """Traced without a break."""
+    listed = answers(golden.model(family), family, way)
+    torch._dynamo.reset()
+    assert answers(framed(family, compiler=partial(compiled, backend="eager")), family, way) == listed
+
+
 ONE_SHAPE = {
     "llada": {"gen_length": 8, "block_length": 4},
     "dream": {"max_new_tokens": 4, "alg": "maskgit_plus"},

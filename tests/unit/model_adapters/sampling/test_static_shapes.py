@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import golden
 import pytest
-import torch
 from sampler_ways import WAYS, prompts
 
 from dare_bench.model_adapters.backbone.attention import BACKENDS
@@ -80,27 +79,3 @@ def test_a_run_meets_few_shapes_with_little_padding(family, padded, monkeypatch)
     assert all(sample.error is None for sample in padded(family).loaded.generate(requests, max_rows=16))
     assert len(shapes) <= 24
     assert 1 < computed / needed <= 1.2
-
-
-COMPILED = {
-    "llada": "threshold",
-    "dream": "maskgit_plus",
-    "sdar": "low_confidence_dynamic 4 T=0.8",
-    "llada2": "editing",
-}
-
-
-@pytest.mark.parametrize(("family", "way"), COMPILED.items())
-def test_a_step_compiles_without_a_graph_break(family, way, padded, monkeypatch):
-    listed, steps, step = answers(golden.model(family), family, way), [], BatchState.step
-
-    def compiled(batch, network):
-        steps.append(batch.pack.fresh)
-        if sum(not fresh for fresh in steps) != 1 or batch.pack.fresh:
-            return step(batch, network)
-        return torch.compile(lambda: step(batch, network), fullgraph=True, backend="eager", dynamic=False)()
-
-    monkeypatch.setattr(BatchState, "step", compiled)
-    torch._dynamo.reset()
-    assert answers(padded(family), family, way) == listed
-    assert not all(steps)

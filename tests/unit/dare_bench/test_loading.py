@@ -133,6 +133,17 @@ def test_the_attention_backend_changes_no_logits(folder):
         load(folder, attention="fast")
 
 
+def test_compiled_steps_take_padded_attention_and_one_device(folder):
+    assert not load(folder).spec.compiled
+    model = load(folder, compile=True)
+    assert (model.spec.compiled, model.spec.attention_backend) == (True, "padded")
+    assert model.load_settings == {"compile": True}
+    with pytest.raises(UsageError, match="compile=True takes attention='padded', not 'sdpa'; leave attention out"):
+        load(folder, compile=True, attention="sdpa")
+    with pytest.raises(UsageError, match="compile=True takes one device, not device='auto'"):
+        load(folder, compile=True, device="auto")
+
+
 def test_missing_shard(folder):
     shard(folder)
     (folder / "model-00002-of-00003.safetensors").unlink()

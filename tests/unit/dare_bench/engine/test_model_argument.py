@@ -69,6 +69,8 @@ def test_an_open_model_is_the_run_of_the_command_that_opens_it_alike(name: str) 
     padded = identity(load(name, attention="padded"))
     assert padded[:2] == command[:2] and padded[2] == identity(model=name, attention="padded")[2] != command[2]
     assert identity(model=name, model_args={"attention": "padded"})[:2] == command[:2]
+    compiled = identity(load(name, compile=True))
+    assert compiled == identity(model=name, compile=True) and compiled[:2] == command[:2]
     assert identity(load(name, dtype=torch.bfloat16))[2] == identity(model=name, dtype="bfloat16")[2] != command[2]
 
 
@@ -118,7 +120,14 @@ def test_an_open_model_whose_files_changed_since_is_no_longer_theirs(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "asked", [{"dtype": "bfloat16"}, {"attention": "padded"}, {"family": "dream"}, {"model_args": {"mask_id": 7}}]
+    "asked",
+    [
+        {"dtype": "bfloat16"},
+        {"attention": "padded"},
+        {"compile": True},
+        {"family": "dream"},
+        {"model_args": {"mask_id": 7}},
+    ],
 )
 def test_settings_that_an_open_model_does_not_have_are_refused(asked: dict[str, Any]) -> None:
     model = load("tiny-llada")

@@ -58,6 +58,14 @@ def test_the_attention_backend_is_recorded(tmp_path: Path) -> None:
     assert run.run_id == go(tmp_path, limit=2).run_id
 
 
+def test_compiled_steps_are_recorded(tmp_path: Path) -> None:
+    model = ToyModel()
+    model.spec = replace(model.spec, compiled=True)
+    run = go(tmp_path, model, limit=2)
+    assert run.block is not None and [program.parts["compiled"] for program in run.block.programs] == ["steps"]
+    assert run.run_id == go(tmp_path, limit=2).run_id
+
+
 def test_a_finished_run_of_another_program_stays_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

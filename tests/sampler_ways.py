@@ -85,6 +85,15 @@ WAYS = {
     "fast_dllm_v2": FAST_DLLM_V2,
     "llada21": {way: LLADA2[way] for way in ("eos_early_stop", "editing at temperature")},
 }
+MORE_WAYS = {
+    **WAYS,
+    "llada": {
+        **LLADA,
+        "rcr": {"gen_length": 12, "block_length": 6, "strategy": {"name": "rcr", "steps": 4}},
+        "rcr at temperature": {**FAST, "strategy": "rcr", "temperature": 0.7, "cache": "dual"},
+    },
+}
+"""With a strategy that masks tokens again, which does not go on from a canvas alone."""
 
 
 @cache

@@ -206,7 +206,7 @@ class Packer:
             masked = row.canvas == row.mask_id
             outside = int(masked[row.begin : row.stop].sum() - masked[max(row.begin, low) : high].sum())
             counts.append(outside if row.cache.follows_canvas else 0)
-        return torch.tensor(counts)
+        return pad(torch.tensor(counts), (0, self.slots - len(counts)))
 
     def _tokens(self, row_T: Tensor, column_T: Tensor, starts: Sequence[int]) -> Tokens:
         """``starts`` are the first columns of the rows' windows."""

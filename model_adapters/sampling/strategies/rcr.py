@@ -23,14 +23,18 @@ class Rcr(Quota):
     edits = True
     remasks = True
 
+    @property
+    def static(self) -> bool:
+        return True
+
     def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
         assert positions.score_N is not None
         masked_N, row_N = positions.masked_N, positions.row_N
         score_N = torch.where(masked_N, proposal.score_N.double(), positions.score_N)
         # The sensitivity of a written token's score is that of its position now, to first order.
         ranked = rank(score_N, positions, proposal.sensitivity)
-        masks_R = positions.count(masked_N)
+        masks_R = positions.count(positions.live(masked_N))
         kept_R: Tensor = ranked.count_R - (masks_R - positions.quota_R).clamp(min=0)
         kept_N = ranked.rank_N < kept_R[row_N]
         margin_R = torch.where(ranked.count_R > 0, of_swap(ranked, kept_R), float("inf"))
-        return Selection(masked_N & kept_N, margin_R, remasked_N=~masked_N & ~kept_N)
+        return Selection(masked_N & kept_N, margin_R, remasked_N=positions.live(~masked_N & ~kept_N))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -24,13 +25,16 @@ class SubBlocks(WrappedStrategy):
     def decision(self) -> Hashable:
         return self.length, super().decision
 
+    @property
+    def static(self) -> bool:
+        return self.inner.static
+
     def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
-        row_N = positions.row_N
+        row_N, last = positions.row_N, torch.iinfo(torch.long).max
         part_N = (positions.column_N - positions.begin_R[row_N]) // self.length
-        last_R = torch.full_like(positions.begin_R, torch.iinfo(torch.long).max)
-        first_R = last_R.scatter_reduce(0, row_N, part_N, "amin")
-        inside = (part_N == first_R[row_N]).nonzero()[:, 0]
-        chosen = self.inner.select(proposal.only(inside), positions.only(inside))
-        written_N = torch.zeros_like(positions.masked_N)
-        written_N[inside] = chosen.written_N
-        return Selection(written_N, chosen.margin_R)
+        live_N = positions.live(torch.ones_like(positions.masked_N))
+        last_R = torch.full_like(positions.begin_R, last)
+        first_R = last_R.scatter_reduce(0, row_N, torch.where(live_N, part_N, last), "amin")
+        inside_N = live_N & (part_N == first_R[row_N])
+        chosen = self.inner.select(proposal, replace(positions, live_N=inside_N))
+        return Selection(inside_N & chosen.written_N, chosen.margin_R)

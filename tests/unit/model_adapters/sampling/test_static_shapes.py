@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import golden
 import pytest
-from sampler_ways import WAYS, prompts
+from sampler_ways import MORE_WAYS as WAYS
+from sampler_ways import prompts
 
 from dare_bench.model_adapters.backbone.attention import BACKENDS
 from dare_bench.model_adapters.sampling.batch import BatchState

@@ -17,7 +17,6 @@ from dare_bench.errors import ModelOutputError
 from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.sampling import reference
 from dare_bench.model_adapters.sampling.buckets import Sizes
-from dare_bench.model_adapters.sampling.guidance import GuidedCopies
 from dare_bench.model_adapters.sampling.packing import Packer
 from dare_bench.model_adapters.sampling.pages import PagePool
 from dare_bench.model_adapters.sampling.state import RowState
@@ -47,8 +46,7 @@ class BatchState(StepState):
         noised = any(sampler.uniform_noise for sampler in samplers)
         static = sizes is not None and not self.replayed and not noised
         static = static and all(sampler.strategy.static for sampler in kinds)
-        self.guided = any(sampler.attention.cfg_scale > 0 for sampler in samplers)
-        self.sizes = sizes if static and not self.guided else None
+        self.sizes = sizes if static else None
         """If packs are filled with null rows and tokens."""
         self.slots = self._grown("rows", len(rows))
         """Rows of the tables on the device; the last ones are null rows."""
@@ -67,6 +65,7 @@ class BatchState(StepState):
             begin_R=self._by_row(row.begin for row in rows),
             limit_R=self._by_row(row.limit for row in rows),
             deterministic_R=self._by_row((not sampler.draws for sampler in samplers), torch.bool),
+            scale_R=self._by_row((sampler.attention.cfg_scale for sampler in samplers), torch.float32),
             margin_R=self._by_row((row.margin for row in rows), torch.float64),
             schedule_RS=torch.zeros((self.slots, 1), dtype=torch.long, device=device),
             going_R=self._by_row((True for _ in rows), torch.bool),
@@ -148,8 +147,7 @@ class BatchState(StepState):
         if not self.look_in:
             self.look_in = self._next_look()
         self.pack = self.packer.pack()
-        self.copies = GuidedCopies(self.rows, self.pack, self.mask_id, self.device) if self.guided else None
-        self.tokens_done = (self.copies.plan if self.copies else self.pack.plan).tokens
+        self.tokens_done = self.pack.plan.tokens
 
     def finish(self, step: Step) -> list[int]:
         """On the host, after a turn: records, the cache, and the rows whose block is finished, if the host looks.

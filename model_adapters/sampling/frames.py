@@ -3,8 +3,8 @@
 A frame holds all tensors that a turn reads and changes; a pack of its shape is copied into them. What else a turn
 depends on is the key of the frame. So each shape is compiled once, and its graph finds its input at the same place.
 
-Only steady turns have frames: forwards of static shape that write no cache, with padded attention and without
-guidance, by strategies that are ``framed``.
+Only steady turns have frames: forwards of static shape that write no cache, with padded attention, by strategies
+that are ``framed``.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Frames:
         """As ``state.step``, by a frame where turns have one. From then on the frame holds the tensors of ``state``."""
         pack = state.pack
         assert pack is not None
-        steady = pack.candidates is not None and not pack.fresh and state.copies is None
+        steady = pack.candidates is not None and not pack.fresh
         steady = steady and all(sampler.strategy.framed for sampler in state.kinds)
         if not steady or network is not self.network or network.training:
             return state.step(network)

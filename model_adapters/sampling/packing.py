@@ -39,12 +39,14 @@ class Commit:
 class Candidates:
     """The tokens of a pack that may be open before it is rebuilt: as long as it serves, forwards have one shape.
 
-    ``at_N`` in the pack, ``source_N`` the tokens whose states predict them, ``place_N`` in the canvases; ``slot_N``
-    counts in the row, up to ``width``; ``groups`` are the indices of those that are decided together.
+    ``at_N`` in the pack, ``source_N`` the tokens whose states predict them, ``copy_N`` the unconditional copies of
+    these with guidance, ``place_N`` in the canvases; ``slot_N`` counts in the row, up to ``width``; ``groups`` are the
+    indices of those that are decided together.
     """
 
     at_N: Tensor
     source_N: Tensor
+    copy_N: Tensor | None
     place_N: Tensor
     row_N: Tensor
     column_N: Tensor
@@ -57,9 +59,9 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Of the tokens of a pack, without null tokens: the row; ``fillable_T`` is True where a mask may be filled now,
-    ``editable_T`` where a written token may be replaced. Where states predict the next token, ``shift_T`` is 1 if the
-    token before is in the pack, too."""
+    """Of the tokens of a pack, without copies and null tokens: the row; ``fillable_T`` is True where a mask may be
+    filled now, ``editable_T`` where a written token may be replaced. Where states predict the next token, ``shift_T``
+    is 1 if the token before is in the pack, too."""
 
     row_T: Tensor
     fillable_T: Tensor
@@ -71,7 +73,8 @@ class Tokens:
 class Pack:
     """The tokens of a forward: ``index_T`` among the concatenated canvases (None: all, in order), at ``column_T``.
     ``fresh``: valid for one forward only, since a row writes to the cache or is at the first forward of a cached block.
-    ``masks_outside_R``: masks of the block that are not in the pack, if windows follow the canvas."""
+    ``masks_outside_R``: masks of the block that are not in the pack, if windows follow the canvas. With guidance,
+    copies of the rows come behind them, and ``hidden_T`` is True at the prompts of these, which are shown as masks."""
 
     plan: Plan
     index_T: Tensor | None
@@ -79,6 +82,7 @@ class Pack:
     tokens: Tokens
     fresh: bool
     masks_outside_R: Tensor | None
+    hidden_T: Tensor | None
     commits: Sequence[Commit]
     candidates: Candidates | None = None
     """For forwards of static shape."""
@@ -95,9 +99,9 @@ class Packer:
         device: torch.device,
         store: KVStore | None,
         pool: PagePool | None,
-        kinds: Sequence[int] | None = None,
-        slots: int = 0,
-        sizes: Sizes | None = None,
+        kinds: Sequence[int] | None,
+        slots: int,
+        sizes: Sizes | None,
     ) -> None:
         self.kinds, self.slots, self.sizes = kinds, slots, sizes
         self.rows, self.device = rows, device
@@ -105,6 +109,7 @@ class Packer:
         *self.offsets, self.total = [0, *accumulate(len(row.canvas) for row in rows)]
         self.predicts_next = any(row.sampler.attention.predicts_next for row in rows)
         self.followed = any(row.cache.follows_canvas for row in rows)
+        self.guided = any(row.sampler.attention.cfg_scale > 0 for row in rows)
 
     def pack(self) -> Pack:
         """The pack of the next forward, sorted by window length so that equal windows attend together."""
@@ -115,7 +120,7 @@ class Packer:
         cached, commits = self._cached(order, spans)
         clean = tuple(self.rows[i].begin - spans[i][0] for i in order)
         plan = self._plan(lengths, starts, cached, clean)
-        whole = sum(lengths) == self.total and order == sorted(order) and self.sizes is None
+        whole = sum(lengths) == self.total and order == sorted(order) and self.sizes is None and not self.guided
         row_T = torch.tensor(order).repeat_interleave(torch.tensor(lengths))
         column_T = plan.positions()
         place_T = self._by_row(self.offsets, row_T) + column_T[: len(row_T)]
@@ -124,7 +129,12 @@ class Packer:
         if self.kinds is not None:
             candidates = self._candidates(tokens, column_T[: len(row_T)], place_T, self.kinds)
             if self.sizes is not None:
-                candidates = self._filled(candidates, plan.tokens - 1, self.sizes)
+                candidates = self._filled(candidates, len(row_T), self.sizes)
+        hidden_T = None
+        if self.guided:
+            hidden_T = column_T[: len(row_T)] < self._by_row((len(row.prompt) for row in self.rows), row_T)
+            hidden_T = pad(hidden_T, (len(row_T), plan.tokens - 2 * len(row_T)))
+            place_T = place_T.repeat(2)
         pack = Pack(
             plan,
             None if whole else pad(place_T, (0, plan.tokens - len(place_T)), value=self.total),
@@ -132,6 +142,7 @@ class Packer:
             _on(self.device, tokens),
             fresh=cached is not None and (not cached.steady or self.followed),
             masks_outside_R=self._masks_outside(spans) if self.followed else None,
+            hidden_T=hidden_T,
             commits=commits,
             candidates=None if candidates is None else _on(self.device, candidates),
         )
@@ -143,9 +154,12 @@ class Packer:
         return torch.tensor(list(values))[row_T]
 
     def _plan(self, lengths: list[int], starts: tuple[int, ...], cached: Cached | None, clean: tuple[int, ...]) -> Plan:
-        """The rows, then null rows that no other row attends to, if packs are filled. ``clean``: the tokens before the
-        rows' blocks."""
+        """The rows, with guidance their copies, then null rows that no other row attends to, if packs are filled.
+        ``clean``: the tokens before the rows' blocks."""
         sampler = self.rows[0].sampler
+        if self.guided:
+            cached = _without_reads(cached, len(lengths))
+            lengths, starts = [*lengths, *lengths], (*starts, *starts)
         if sampler.attention.clean_prefix:
             return Plan(tuple(lengths), starts=starts if any(starts) else None, cached=cached, clean=clean)
         grid = sampler.block_length if sampler.attention.causal else None
@@ -155,9 +169,7 @@ class Packer:
         missing = bucket(total, LEAST_TOKENS, steps=4 if total > MANY_TOKENS else 2) - total
         whole, rest = divmod(missing, longest)
         null = [longest] * whole + ([rest] if rest else [])
-        if cached is not None:
-            nothing = torch.zeros(0, dtype=torch.long)
-            cached = replace(cached, slots=(*cached.slots, *[nothing] * len(null)))
+        cached = _without_reads(cached, len(null))
         most_cached = 0 if cached is None else max(len(slots) for slots in cached.slots)
         filled = Filled(
             rows=self.sizes.grown("plan rows", len(lengths) + len(null)),
@@ -174,12 +186,13 @@ class Packer:
         masked_T = torch.cat([row.canvas == row.mask_id for row in self.rows])[place_T]
         in_block_T = column_T >= self._by_row((row.begin for row in self.rows), row_T)
         at_N = (tokens.fillable_T & (masked_T | in_block_T)).nonzero()[:, 0]
-        row_N, column_N = row_T[at_N], column_T[at_N]
+        row_N, column_N, source_N = row_T[at_N], column_T[at_N], at_N if shift_T is None else at_N - shift_T[at_N]
         counts = row_N.unique_consecutive(return_counts=True)[1].tolist()
         kind_N = self._by_row(kinds, row_N)
         return Candidates(
             at_N=at_N,
-            source_N=at_N if shift_T is None else at_N - shift_T[at_N],
+            source_N=source_N,
+            copy_N=source_N + len(row_T) if self.guided else None,
             place_N=place_T[at_N],
             row_N=row_N,
             column_N=column_N,
@@ -190,10 +203,11 @@ class Packer:
             groups=[(kind_N == kind).nonzero()[:, 0].to(self.device) for kind in range(max(kinds) + 1)],
         )
 
-    def _filled(self, found: Candidates, token: int, sizes: Sizes) -> Candidates:
-        """With candidates that are never open, of the last null row, at the packed index ``token``."""
+    def _filled(self, found: Candidates, tokens: int, sizes: Sizes) -> Candidates:
+        """With candidates that are never open, of the last null row, at the last of the rows' ``tokens`` tokens."""
         missing = sizes.grown("candidates", len(found.at_N)) - len(found.at_N)
-        null = {"at_N": token, "source_N": token, "place_N": self.total, "row_N": self.slots - 1}
+        null = {"at_N": tokens - 1, "source_N": tokens - 1, "place_N": self.total, "row_N": self.slots - 1}
+        null["copy_N"] = 2 * tokens - 1
         filled: dict[str, Any] = {
             name: pad(x_N, (0, missing), value=null.get(name, 0)) for name, x_N in _tensors(found).items()
         }
@@ -275,6 +289,12 @@ class Packer:
         for commit in pack.commits:
             assert self.pool is not None
             self.pool.give_back(commit.pages)
+
+
+def _without_reads(cached: Cached | None, rows: int) -> Cached | None:
+    """With so many rows behind the others that read nothing."""
+    nothing = torch.zeros(0, dtype=torch.long)
+    return cached and replace(cached, slots=(*cached.slots, *[nothing] * rows))
 
 
 def _tensors(record: Tokens | Pack | Candidates) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.decide import Decision, decide
-from dare_bench.model_adapters.sampling.guidance import GuidedCopies
+from dare_bench.model_adapters.sampling.guidance import guided_logits
 from dare_bench.model_adapters.sampling.packing import Candidates, Pack
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
@@ -64,7 +64,8 @@ class StepState:
 
     ``canvas_T``: the concatenated canvases. Of each row, [R]: the number of its kind, the tokens of its prompt, the key
     of its random numbers, turns and forwards of its block so far, those without masks (``post_steps_R``), first column
-    and most forwards of the block, whether it has no randomness, and its smallest margin so far; ``schedule_RS``: the
+    and most forwards of the block, whether it has no randomness, the scale of its guidance (0: none), and its
+    smallest margin so far; ``schedule_RS``: the
     positions due in each forward of the block, then zeros.
     """
 
@@ -81,6 +82,7 @@ class StepState:
     begin_R: Tensor
     limit_R: Tensor
     deterministic_R: Tensor
+    scale_R: Tensor
     margin_R: Tensor
     schedule_RS: Tensor
     going_R: Tensor
@@ -92,7 +94,6 @@ class StepState:
     ends: Ends | None = None
     """None: margins are not recorded."""
     pack: Pack | None = None
-    copies: GuidedCopies | None = None
     rows: list[RowState] = field(default_factory=list)
     """For strategies, networks and replayed random numbers that need the rows on the host."""
     noised: bool = False
@@ -128,15 +129,18 @@ class StepState:
             source_N, place_N, positions = self._listed(pack, tokens_T)
         else:
             source_N, place_N, positions = self._planned(pack.candidates, tokens_T)
-        logits_NV = self._logits(network, pack, tokens_T, source_N)
+        if pack.hidden_T is None:
+            logits_NV = self._logits(network, pack, tokens_T, source_N)
+        else:
+            tokens_T, c = tokens_T.masked_fill(pack.hidden_T, self.mask_id), pack.candidates
+            copy_N = source_N + len(pack.tokens.row_T) if c is None or c.copy_N is None else c.copy_N
+            logits_NV = guided_logits(network, pack, tokens_T, source_N, copy_N, self.scale_R[positions.row_N])
         if self.score_T is not None:
             positions = replace(positions, score_N=self.score_T[place_N])
         return logits_NV, place_N, positions
 
     def _logits(self, network: Any, pack: Pack, tokens_T: Tensor, source_N: Tensor) -> Tensor:
         """Logits at the packed tokens ``source_N``, [N, V]."""
-        if self.copies is not None:
-            return self.copies.logits(network, tokens_T, source_N)
         given: dict[str, Tensor] = {}
         if self.noised:
             tokens_T = with_noise(self, pack, tokens_T, tokens_T == self.mask_id, network.arch.vocab)
@@ -149,7 +153,8 @@ class StepState:
     def _listed(self, pack: Pack, tokens_T: Tensor) -> tuple[Tensor, Tensor, OpenPositions]:
         """The tokens whose states predict the open positions, the places of these in the canvases, and the positions:
         as many as are open now, which the host has to know."""
-        masked_T, at = tokens_T == self.mask_id, pack.tokens
+        at = pack.tokens
+        masked_T = tokens_T[: len(at.row_T)] == self.mask_id
         open_T = masked_T & at.fillable_T
         if at.editable_T is not None:
             open_T |= at.editable_T

@@ -23,9 +23,8 @@ def plain(turn):
     return turn
 
 
-WITHOUT = {("llada", "cfg"), *(("dream", way) for way in ("origin", "topk_margin", "entropy after top-p"))}
-WITHOUT.add(("fast_dllm_v2", "sub_block"))
-"""Ways without frames: guidance, windows that follow the canvas, and strategies without static shapes, or that make
+WITHOUT = {("fast_dllm_v2", "sub_block"), *(("dream", way) for way in ("origin", "topk_margin", "entropy after top-p"))}
+"""Ways without frames: windows that follow the canvas, and strategies without static shapes, or that make
 tensors on the host."""
 
 

@@ -204,7 +204,7 @@ class LmEvalSource:
         from dare_bench.harness.lm_eval.task_manager import LocalTaskManager
 
         with quiet(self.notes), without_scripts():
-            self._tasks = LocalTaskManager(self._index, self._data, code_mark(self._code_tasks))
+            self._tasks = LocalTaskManager(self._index, self._data, dict.fromkeys(self._code_tasks, code_mark))
             with code_eval_replaced(self._runner) if self._code_tasks else contextlib.nullcontext():
                 loaded = self._tasks.load(self._names)["tasks"]
             refuse_unknown_code((n for n, t in loaded.items() if getattr(t, "UNSAFE_CODE", False)), self._code_tasks)

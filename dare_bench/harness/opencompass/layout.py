@@ -66,11 +66,13 @@ class Layout:
         Raises:
             DataError: its data is missing, or is not what the loader expects; the message says what to do.
         """
+        from opencompass.utils import build_dataset_from_cfg
+
         missing: OSError | None = None
         for root, offline in self._roots(config):
             try:
-                with self.reading(root, offline):
-                    return _build(config)
+                with self.reading(root, offline), without_scripts():
+                    return build_dataset_from_cfg(config)
             except FileNotFoundError as error:
                 missing = missing or error
             except DareError:
@@ -205,13 +207,6 @@ def _write(name: str, bench: ManifestRows, target: Path) -> None:
             raise DataError(
                 f"{target}: cannot be written ({error.strerror or error}); free or name a folder with DARE_BENCH_CACHE"
             ) from error
-
-
-def _build(config: Mapping[str, Any]) -> Any:
-    from opencompass.utils import build_dataset_from_cfg
-
-    with without_scripts():
-        return build_dataset_from_cfg(config)
 
 
 def _no_download(data_path: str, *_: Any, **__: Any) -> str:

@@ -163,8 +163,9 @@ class EnumeratedSampler:
 
     def expected_reward(self, reward: dict[tuple[int, ...], float]) -> Tensor:
         """The exact expectation of a function of the answer, with a graph: recursively over canvases."""
-        value: dict[int, Tensor] = {self._number(answer): torch.tensor(r).double() for answer, r in reward.items()}
-        for canvas in sorted(self.forwards, key=self._masks):
+        numbers = (sum(token * 4**i for i, token in enumerate(answer)) for answer in reward)
+        value = {number: torch.tensor(r).double() for number, r in zip(numbers, reward.values(), strict=True)}
+        for canvas in sorted(self.forwards, key=lambda canvas: tokens_of(canvas).count(MASK)):
             forward = self.forwards[canvas]
             value[canvas] = forward.probability @ torch.stack([value[following] for following in forward.following])
         return value[CANVASES - 1]
@@ -227,11 +228,3 @@ class EnumeratedSampler:
             answer_WT = torch.cat([answer_WT.repeat_interleave(count, 0), answer_WD.view(-1, 1)], 1)
             canvas_WT = torch.cat([canvas_WT.repeat_interleave(count, 0), following_WD.view(-1, 1)], 1)
         return Paths(chance_W, canvas_WT[:, :-1], answer_WT)
-
-    @staticmethod
-    def _number(answer: tuple[int, ...]) -> int:
-        return sum(token * 4**i for i, token in enumerate(answer))
-
-    @staticmethod
-    def _masks(canvas: int) -> int:
-        return tokens_of(canvas).count(MASK)

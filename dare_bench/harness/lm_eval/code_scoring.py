@@ -91,7 +91,7 @@ class CodeScoring:
         """End the scoring process."""
         self._worker.close()
 
-    def refusal(self, request: Request) -> str | None:
+    def refusal(self, request: Request, _: Sample) -> str | None:
         """The reason why the code of an answer could not be run, or None: such a document is left out, not scored as
         wrong. Waits."""
         pairs = (pair for of_filter in self._pairs.get(request.key, {}).values() for pair in of_filter)

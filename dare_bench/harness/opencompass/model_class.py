@@ -83,12 +83,16 @@ class DareBenchModel(BaseModel):
         decoding = self._builder.decoding("opencompass", {name: value for name, value in kwargs.items() if value})
         requests = []
         for i, parsed in enumerate(inputs):
-            prompt: Any = chat_messages(parsed, self._system) if self._chat else str(parsed)
+            prompt = self._prompt(parsed)
             tokens = tuple(self.loaded.encode(prompt))
             key = seeds.prompt_key(self._seed, tokens, self._repeats[tokens])
             self._repeats[tokens] += 1
             requests.append(Request(str(i), "generate", prompt, None, decoding, key, "opencompass", i))
         return [answer.text or "" for answer in self._answer(requests)]
+
+    def _prompt(self, parsed: Any) -> Any:
+        """Text or messages, from the output of OpenCompass's parser."""
+        return chat_messages(parsed, self._system) if self._chat else str(parsed)
 
     def get_ppl(self, inputs: Sequence[Any], mask_length: Sequence[int] | None = None) -> Any:
         """The mean negative log-likelihood of a token, in nats, of each text; with ``mask_length``, of the tokens after

@@ -16,7 +16,7 @@ from functools import partial
 
 from dare_bench.config import RunSpec
 from dare_bench.errors import unknown
-from dare_bench.harness.common.answering import Failures, answered, failure_rows, find_failures
+from dare_bench.harness.common.answering import Failures, answered, failure_rows
 from dare_bench.harness.common.code_eval import CodeRunner
 from dare_bench.harness.common.hashing import documents_hash
 from dare_bench.harness.common.repeats import equal_repeats
@@ -140,10 +140,7 @@ class OpenCompassSource:
         Args:
             only: documents to ask and score, by task; all documents of tasks that are not in it.
         """
-        pairs = answered(self.requests(), answer, only)
-        for _, sample in pairs:
-            self.watch(sample)  # if it was not watched while answers came
-        failures = find_failures(pairs, self._refusal)
+        pairs, failures = answered(self.requests(), answer, only, self.watch, self._refusal)
         scored: dict[str, dict[int, AnsweredDocuments]] = {name: {} for name in self._scorers}
         for request, sample in pairs:
             if (request.task, request.doc_id) not in failures:
@@ -164,10 +161,7 @@ class OpenCompassSource:
         return self._scorers[request.task].refusal(int(request.doc_id), sample.answer.text or "")
 
     def _result(
-        self,
-        scored: Mapping[str, Mapping[int, AnsweredDocuments]],
-        failures: Failures,
-        requests: Sequence[Request],
+        self, scored: Mapping[str, Mapping[int, AnsweredDocuments]], failures: Failures, requests: Sequence[Request]
     ) -> HarnessResult:
         """Runs OpenCompass's code on answers, so only in the scoring process."""
         self._runner.look_up_only()

@@ -132,10 +132,6 @@ class TaskIndex:
                 self.replaced[name] = f"{entry.kind} {name!r} of {entry.origin} replaces lm-eval's"
         return {**names, **self._extra}
 
-    def names(self, *kinds: str) -> list[str]:
-        """Sorted names, of some kinds only if given."""
-        return sorted(name for name, entry in self.entries.items() if not kinds or entry.kind in kinds)
-
     def match(self, patterns: Iterable[str]) -> list[str]:
         """Names for the user's patterns, without repeats, in the order given: names, globs such as ``mmlu_*``, paths of
         task files, or one folder of task files.

@@ -88,7 +88,7 @@ class OpenCompassSource:
         self._builder = RequestBuilder(model, spec.decoding, spec.likelihood, spec.sampling_seed)
         self._runner = CodeRunner(spec)
         self._scorers: dict[str, Scorer] = {}
-        self._reader = worker({"read": lambda name, *answer: self._scorers[name].read_program(*answer)})
+        self._reader = worker({"read": lambda name, text: self._scorers[name].read_program(text)})
         self._requests: list[Request] | None = None
 
     def requests(self) -> list[Request]:
@@ -103,7 +103,12 @@ class OpenCompassSource:
         if self._requests is None:
             with self._quiet():
                 self._build()
-            self._requests = list(self._all_requests())
+            self._requests = [
+                self._builder.build(question, doc_id=document)
+                for scorer in self._scorers.values()
+                for document, questions in scorer.data.questions.items()
+                for question in questions * scorer.data.repeats
+            ]
             self.notes += equal_repeats(self.model, self._requests)
         return self._requests
 
@@ -114,15 +119,9 @@ class OpenCompassSource:
         for name, (config, cfg) in self._configs.items():
             data = DataSet(config.name, cfg, self._layout, self.spec)
             read = partial(self._reader.call, "read", name)
-            self._scorers[name] = Scorer(data, self._runner, self._layout.bench, read=read)
+            self._scorers[name] = Scorer(data, self._runner, self._layout.bench, read)
             _ = data.questions
             self.notes += data.notes
-
-    def _all_requests(self) -> Iterator[Request]:
-        for scorer in self._scorers.values():
-            for document, questions in scorer.data.questions.items():
-                for question in questions * scorer.data.repeats:
-                    yield self._builder.build(question, doc_id=document)
 
     def watch(self, sample: Sample) -> None:
         """Start the tests of generated code for a finished sample. Never waits and never raises."""

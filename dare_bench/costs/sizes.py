@@ -10,7 +10,8 @@ from typing import Any
 
 from dare_bench import recipes
 from dare_bench.checkpoint_files import read_config, read_header
-from dare_bench.costs.recipe import TEMPLATE_TOKENS, model_spec, network_shape
+from dare_bench.costs.network import network_shape
+from dare_bench.costs.recipe import TEMPLATE_TOKENS, model_spec
 from dare_bench.loading import family_of, here
 from dare_bench.protocols import LoadedModel
 from dare_bench.recipe_schema import ExpertFacts, Facts, RecipeFile

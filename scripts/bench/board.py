@@ -31,7 +31,6 @@ GPUS = ("NVIDIA H200", "NVIDIA A100-SXM4-80GB")
 SENTENCE = "models reveal tokens where they are surest and mask the rest until the end"
 WORDS = SENTENCE.split()
 
-
 BUILD = """
 import json, resource, sys
 from dare_bench.leaderboards.builder import build

@@ -10,7 +10,7 @@ from paths import ROOT
 import dare_bench
 from dare_bench.model_adapters.backbone.attention import BACKENDS
 
-A_LAYER, A_MOE_LAYER, OUTSIDE = 42, 83, 120
+A_LAYER, A_MOE_LAYER, OUTSIDE = 40, 75, 120
 CASES = [
     ("tiny-llada", "none"),
     ("tiny-llada", "dual"),

@@ -245,8 +245,8 @@ class BatchState(StepState):
             self.soft.sync(self.rows)
 
     def _split(self, x_T: Tensor) -> tuple[Tensor, ...]:
-        """The part of each row, on the host."""
-        return x_T.cpu()[: sum(self.lengths)].split(self.lengths)
+        """The part of each row, on the host: a copy, since a frame's tensors serve other rows later."""
+        return x_T[: sum(self.lengths)].cpu().clone().split(self.lengths)
 
     def enter_block(self, i: int) -> None:
         """Row i has moved to another block."""

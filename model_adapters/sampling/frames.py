@@ -93,14 +93,16 @@ class Frames:
         """The frame of the pack's shape, holding its tensors."""
         view = padded_view(state)
         key = self._key(state, view)
-        if key in self._frames:
-            self._frames[key].load(state, view)
-        else:
-            self._forget(view)
-            self._frames[key] = Frame(state, view, self.network)
-            self._frames[key].load(state, view)
-            self._frames[key].make(self.compiler, self.capture)
-        return self._frames[key]
+        frame = self._frames.get(key)
+        if frame is not None:
+            frame.load(state, view)
+            return frame
+        self._forget(view)
+        frame = Frame(state, view, self.network)
+        frame.load(state, view)
+        frame.make(self.compiler, self.capture)
+        self._frames[key] = frame
+        return frame
 
     def _key(self, state: StepState, view: PaddedView) -> Hashable:
         """All that the operations of a turn depend on, besides the contents of its tensors."""
@@ -108,7 +110,7 @@ class Frames:
         shapes = tuple((name, x.shape, x.dtype) for name, x in _tensors(state, view))
         kinds = tuple(sampler.decision for sampler in state.kinds)
         weights = tuple(weight.data_ptr() for weight in self.network.parameters()) if self.capture else ()
-        return kinds, state.mask_id, state.pack.candidates.width, shapes, weights
+        return kinds, state.mask_id, state.pack.candidates.width, view.view.group, shapes, weights
 
     def _forget(self, view: PaddedView) -> None:
         """Forget frames of fewer rows or cached columns, which grow during a run: they hold keys and values."""
@@ -134,10 +136,14 @@ class Frame:
         none_T = pack.column_T[:0]  # which a forward of static shape does not read
         parts["pack"] = replace(_copied(pack), plan=plan, tokens=Tokens(none_T, none_T, None, None), commits=())
         self.state = StepState(**{**parts, "rows": []})
+        self.lent_to: ReferenceType[StepState] = ref(state)
         self.turn: Turn = partial(self.state.step, network)
 
     def load(self, state: StepState, view: PaddedView) -> None:
         """Copy the tensors of a state and its pack, and let ``state`` share those that turns change."""
+        before, self.lent_to = self.lent_to(), ref(state)
+        if before is not None and before is not state:  # of another loop, which goes on later
+            self._give_back(before)
         for (_, own), (_, given) in zip(_tensors(self.state, self.view), _tensors(state, view), strict=True):
             if own is not given:
                 own.copy_(given)
@@ -147,6 +153,12 @@ class Frame:
         if self.view.view.gathered is not None:
             assert state.pack is not None and state.pack.plan.cached is not None
             self._gather(state.pack.plan.cached.store)
+
+    def _give_back(self, state: StepState) -> None:
+        """Let a state have tensors of its own again."""
+        for name in _own(self.state):
+            if getattr(state, name) is (tensor := getattr(self.state, name)):
+                setattr(state, name, tensor.clone())
 
     def _repeat_mask(self) -> None:
         """The mask of grouped queries, which attention keeps with the view."""
@@ -175,9 +187,11 @@ class Frame:
         if capture is None:
             return
         before = {name: getattr(self.state, name).clone() for name in _own(self.state)}
-        self.turn()  # compiles, and lets libraries allocate what they need, which they cannot while capturing
-        for name, tensor in before.items():
-            getattr(self.state, name).copy_(tensor)
+        try:
+            self.turn()  # compiles, and lets libraries allocate what they need, which they cannot while capturing
+        finally:
+            for name, tensor in before.items():
+                getattr(self.state, name).copy_(tensor)
         self.turn = capture(self.turn)
 
 

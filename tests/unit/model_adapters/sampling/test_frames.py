@@ -15,6 +15,7 @@ from sampler_ways import prompts
 from dare_bench import load
 from dare_bench.model_adapters.backbone.attention import BACKENDS
 from dare_bench.model_adapters.sampling.frames import Frame, Frames, compiled
+from dare_bench.types import Request
 
 CASES = [(family, way) for family, ways in WAYS.items() for way in ways]
 
@@ -57,6 +58,33 @@ def test_captured_turns_answer_as_others(family, way, framed):
     listed, capture = answers(golden.model(family), family, way), RecordedGraphs()
     assert answers(framed(family, compiler=plain, capture=capture), family, way) == listed
     assert (capture.replayed > 0) == ((family, way) not in WITHOUT)
+
+
+def test_margins_are_those_of_other_turns(framed):
+    def margins(model):
+        return [
+            a.margin for a in model.generate(prompts("llada"), max_rows=3, margin=True, **WAYS["llada"]["threshold"])
+        ]
+
+    listed = margins(golden.model("llada"))
+    assert margins(framed("llada", compiler=plain, capture=RecordedGraphs())) == pytest.approx(listed, rel=1e-3)
+    assert all(listed)
+
+
+def test_two_loops_take_turns_with_one_frame(framed):
+    """Answers are pulled from two iterators alternately: each keeps its own rows."""
+    asked = [[[3 + (5 * i + j + k) % 40 for j in range(12)] for i in range(4)] for k in range(2)]
+    decoding = {"gen_length": 8, "block_length": 4}
+    listed = [[a.tokens for a in golden.model("llada").generate(group, **decoding)] for group in asked]
+    loaded = framed("llada", compiler=plain, capture=RecordedGraphs()).loaded
+    requests = [
+        [Request(str(i), "generate", tokens, decoding=decoding) for i, tokens in enumerate(group)] for group in asked
+    ]
+    found = [{}, {}]
+    for samples in zip(*(loaded.generate(group, max_rows=2) for group in requests), strict=True):
+        for answered, sample in zip(found, samples, strict=True):
+            answered[int(sample.request.key)] = sample.answer.tokens
+    assert [[answered[i] for i in range(4)] for answered in found] == listed
 
 
 WITHOUT_BREAK = {

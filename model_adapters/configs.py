@@ -21,6 +21,8 @@ Natural = Annotated[int, Field(ge=0, le=2**40, description="a whole number of at
 Positive = Annotated[float, Field(gt=0, description="a finite number above 0")]
 Share = Annotated[float, Field(gt=0, le=1, description="a number above 0, at most 1")]
 """Types of fields; a configuration class is the schema of its family's config.json."""
+_SUPPORTED: dict[str, tuple[Any, ...]] = {"hidden_act": ("silu",), "rope_scaling": (None,)}
+"""The only values that any :class:`StandardConfig` may have."""
 _WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text"}
 
 
@@ -130,9 +132,10 @@ def arch_from(
     ``partial_rotary_factor`` is the share of a head's channels that is rotated.
 
     Raises:
-        CheckpointError: a value outside ``supported`` (see :func:`refuse`), or sizes that contradict each other.
+        CheckpointError: a value outside ``supported`` (see :func:`refuse`), another activation than SiLU, scaled rotary
+            positions, or sizes that contradict each other.
     """
-    refuse(config, name, supported)
+    refuse(config, name, {**_SUPPORTED, **supported})
     if moe is not None and any(moe.layers):
         check_moe(name, moe)
     channels, share = head_dim(config, name), getattr(config, "partial_rotary_factor", None)

@@ -98,6 +98,24 @@ def logits_tokens(ids: Any, encode: Callable[[Any], list[int]], spec: ModelSpec)
     return tokens
 
 
+def split_texts(prompt: str, target: str, encode: Callable[[str], list[int]]) -> tuple[list[int], list[int]]:
+    """Context and target ids by lm-eval's rule: trailing spaces of the context move to the target, the whole is
+    tokenized, and the target is what the whole has beyond the context's tokens."""
+    stripped = prompt.rstrip()
+    context = encode(stripped) if stripped else []
+    return context, encode(prompt + target)[len(context) :]
+
+
+def check_length(prompt: Sequence[int], gen_length: int, spec: ModelSpec) -> None:
+    """Raise PromptError for a prompt whose answer would exceed the context limit."""
+    total = len(prompt) + gen_length
+    if total > spec.context_limit:
+        raise PromptError(
+            f"prompt of {len(prompt)} tokens + gen_length={gen_length} is {total} tokens; "
+            f"the model's context limit is {spec.context_limit}: shorten the prompt or gen_length"
+        )
+
+
 def encode_canvas(canvas: Any, spec: ModelSpec) -> list[int]:
     """Token ids of a given canvas, with the mask id where a position is open; raises PromptError."""
     return _ids(_items(canvas, "canvas", _CANVAS), spec, "canvas", _CANVAS)

@@ -154,7 +154,7 @@ class Family(ABC):
 
     def defaults(self, spec: ModelSpec) -> dict[str, Any]:
         """Decoding values that the checkpoint determines (its block length)."""
-        return {}
+        return {} if spec.block_length is None else {"block_length": spec.block_length}
 
     @abstractmethod
     def sampler(self, decoding: Any, spec: ModelSpec) -> Sampler:

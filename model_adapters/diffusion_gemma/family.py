@@ -96,9 +96,6 @@ class DiffusionGemma(Family):
                 f"the prompt holds an image (token id {image}); images are not supported here: give text alone"
             )
 
-    def defaults(self, spec: ModelSpec) -> dict[str, Any]:
-        return {"block_length": spec.block_length}
-
     def resolve(self, fields: Mapping[str, Any], spec: ModelSpec) -> Decoding:
         if fields.get("mask_id") is not None:
             raise DecodingError(f"mask_id={fields['mask_id']}: {self.name} has no mask token; leave it out")

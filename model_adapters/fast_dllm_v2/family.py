@@ -5,7 +5,7 @@ Where the published sources disagree, README.md in this folder says which side i
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -68,9 +68,6 @@ class FastDLLMv2(Family):
     chat_template = CHAT_TEMPLATE
     predicts = "next"
     mask_texts = ("|<MASK>|",)
-
-    def defaults(self, spec: ModelSpec) -> dict[str, Any]:
-        return {"block_length": spec.block_length}
 
     def likelihood_law(self, spec: ModelSpec) -> FastDLLMLaw:
         return FastDLLMLaw()

@@ -92,9 +92,6 @@ class SDAR(Family):
     def network_of(self, raw: dict[str, Any]) -> type[DiffusionNetwork]:
         return SDARMoeForCausalLM if raw.get("model_type") == "sdar_moe" else SDARForCausalLM
 
-    def defaults(self, spec: ModelSpec) -> dict[str, Any]:
-        return {"block_length": spec.block_length}
-
     def resolve(self, fields: Mapping[str, Any], spec: ModelSpec) -> Decoding:
         stop, eos = (fields.get(name) for name in ("stopping_criteria_idx", "eos_id"))
         if stop is not None and eos is not None:

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from dare_bench.checkpoint_files import ADAPTER
 from dare_bench.config import one_line as settings_line
-from dare_bench.errors import CheckpointError, UsageError
+from dare_bench.errors import CheckpointError, UsageError, first_line
 from dare_bench.model_adapters.checkpoint import compare, read_object, shapes_of
 from dare_bench.model_adapters.encoding import one_line
 from dare_bench.model_adapters.targets import choose
@@ -82,8 +82,9 @@ def open_adapter(network: Any, folder: Path) -> Any:
             config.task_type, config.inference_mode = None, False
             adapted = _adapted(network, config)
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, re.error) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{folder}: does not fit the model {network.name_or_path} ({reason})") from error
+        raise CheckpointError(
+            f"{folder}: does not fit the model {network.name_or_path} ({first_line(error)})"
+        ) from error
     read_adapter(adapted, folder)
     return adapted
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from inspect import get_annotations
 from typing import Annotated, Any, ClassVar, get_args, get_origin
@@ -36,6 +37,15 @@ class StandardConfig(PreTrainedConfig):
     mask_token_id: Any = None  # checked with the other special ids, which may be given when a checkpoint is opened
     tie_word_embeddings: bool = False
     use_cache: bool = False
+
+
+@contextmanager
+def describing() -> Iterator[None]:
+    """Inside, what a configuration and its network raise becomes a CheckpointError."""
+    try:
+        yield
+    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RuntimeError) as error:
+        raise CheckpointError(f"config.json describes no network ({' '.join(str(error).split())})") from error
 
 
 def check_types(config_class: type[PreTrainedConfig], raw: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench import chat
-from dare_bench.errors import CheckpointError, PromptError
+from dare_bench.errors import CheckpointError, PromptError, first_line
 from dare_bench.model_adapters.checkpoint import read_object
 from dare_bench.model_adapters.qwen_tokenizer import is_native, name_mask, open_native_tokenizer
 from dare_bench.types import ModelSpec, Prompt
@@ -42,8 +42,9 @@ def open_tokenizer(path: Path, vocab: int) -> Any | None:
     except CheckpointError:
         raise
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{path}: its tokenizer does not open ({reason}); fetch its files again") from error
+        raise CheckpointError(
+            f"{path}: its tokenizer does not open ({first_line(error)}); fetch its files again"
+        ) from error
     highest = max(tokenizer.get_vocab().values(), default=-1)
     if highest >= vocab:
         raise CheckpointError(
@@ -184,5 +185,4 @@ def render_chat(messages: Sequence[Any], tokenizer: Any, chat_template: str | No
     except PromptError:
         raise
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise PromptError(f"the chat template does not take these messages: {reason}") from error
+        raise PromptError(f"the chat template does not take these messages: {first_line(error)}") from error

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
-from dare_bench.errors import CheckpointError, DecodingError
+from dare_bench.errors import DecodingError
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork
-from dare_bench.model_adapters.configs import check_types
+from dare_bench.model_adapters.configs import check_types, describing
 from dare_bench.model_adapters.fields import Count, resolve_fields
 from dare_bench.model_adapters.native_opening import open_native, planned
 from dare_bench.model_adapters.quiet import quiet_transformers
@@ -107,14 +107,10 @@ class Family(ABC):
         """A config.json as the network's configuration, and the network that it describes; raises CheckpointError."""
         network = self.network_of(raw)
         check_types(network.config_class, raw)
-        try:
-            # A null rope_scaling has no effect, but transformers warns about it.
-            with quiet_transformers(), warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)
-                config = network.config_class.from_dict(raw)
+        with describing(), quiet_transformers(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # about a null rope_scaling, which has no effect
+            config = network.config_class.from_dict(raw)
             return config, network.arch_of(config)
-        except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RuntimeError) as error:
-            raise CheckpointError(f"config.json describes no network ({' '.join(str(error).split())})") from error
 
     def open(self, path: Path, **options: Any) -> Any:
         """Open a folder in this family's published layout (see ``native_opening.open_native``)."""

@@ -21,6 +21,7 @@ from dare_bench.model_adapters.backbone.network import shapes_of
 from dare_bench.model_adapters.backbone.quantized import KINDS
 from dare_bench.model_adapters.backbone.quantized import quantize as quantize_matrices
 from dare_bench.model_adapters.checkpoint import check_files, compare, read_object, weights_of
+from dare_bench.model_adapters.configs import describing
 from dare_bench.model_adapters.encoding import as_id, one_line, open_tokenizer
 from dare_bench.model_adapters.native import NativeModel
 from dare_bench.model_adapters.placement import AUTO, main_device, memory_limits, place, plan
@@ -200,14 +201,12 @@ def empty_network(family: Family, path: Path, raw: dict[str, Any], tensors: int 
     """
     try:
         config, arch = family.arch_of(raw)
+        if tensors is not None:
+            _check_counts(arch, tensors)
+        with describing():
+            return shapes_of(family.network_of(raw), config)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    if tensors is not None:
-        _check_counts(path, arch, tensors)
-    try:
-        return shapes_of(family.network_of(raw), config)
-    except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: config.json describes no network ({' '.join(str(error).split())})") from error
 
 
 def _quantize(network: DiffusionNetwork, kind: Any, adapter: Path | None = None) -> None:
@@ -270,13 +269,13 @@ def check_ids(spec: ModelSpec, path: Path) -> None:
         )
 
 
-def _check_counts(path: Path, arch: Arch, tensors: int) -> None:
+def _check_counts(arch: Arch, tensors: int) -> None:
     """Raise CheckpointError if a config has more layers or experts than there are weights: building such a network,
     even without weights, could take forever."""
     experts = sum(arch.moe.layers) * arch.moe.experts if arch.moe is not None and not arch.moe.stacked else 0
     if max(arch.layers, experts) > tensors:
         raise CheckpointError(
-            f"{path}: config.json describes {arch.layers} layers and {experts} experts in all, but the files hold "
+            f"config.json describes {arch.layers} layers and {experts} experts in all, but the files hold "
             f"{tensors} weights: wrong sizes in the config, or an incomplete checkpoint"
         )
 

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from dare_bench.errors import CheckpointError
+from dare_bench.errors import CheckpointError, first_line
 from dare_bench.model_adapters.backbone.moe import published, published_shapes
 from dare_bench.model_adapters.backbone.quantized import Rows
 from dare_bench.model_adapters.backbone.quantized import weights_of as network_weights
@@ -86,8 +86,7 @@ def loading(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{path}: its weights do not load ({reason})") from error
+        raise CheckpointError(f"{path}: its weights do not load ({first_line(error)})") from error
 
 
 def holds(state: Mapping[str, Tensor | Rows], path: Path, dtype: torch.dtype, network: Any) -> bool:

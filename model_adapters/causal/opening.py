@@ -6,7 +6,7 @@ import inspect
 import logging
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig
 
@@ -80,13 +80,13 @@ def open_causal(
     loaded = load_network(network, path, config, torch_dtype, torch_device)
     loaded.generation_config = GenerationConfig()  # the checkpoint's would be mixed into every call of generate
     _report_defaults(path, generation)
-    ids = special_ids(config, tokenizer, generation)
+    eos_ids, pad_id, prefix_id = special_ids(config, tokenizer, generation)
     spec = ModelSpec(
         family=family.name,
         mask_id=None,
-        eos_ids=ids.eos if eos_id is None else given_eos,
+        eos_ids=eos_ids if eos_id is None else given_eos,
         eot_id=None,
-        pad_id=ids.pad,
+        pad_id=pad_id,
         vocab_size=rows,
         context_limit=context_limit(config.get_text_config(), tokenizer),
         attention="causal",
@@ -98,7 +98,7 @@ def open_causal(
     check_ids(spec, path)
     opened = (loaded if adapter is None else open_adapter(loaded, adapter)).eval()
     accepts = frozenset(inspect.signature(network.forward).parameters)
-    return CausalModel(family, opened, tokenizer, spec, path, adapter, prefix_id=ids.prefix, accepts=accepts)
+    return CausalModel(family, opened, tokenizer, spec, path, adapter, prefix_id=prefix_id, accepts=accepts)
 
 
 def network_of(path: Path, raw: dict[str, Any]) -> tuple[Any, type[Any]]:
@@ -143,17 +143,9 @@ def context_limit(config: Any, tokenizer: Any) -> int:
     return known or (int(named) if named is not None and 0 < named < _NO_LIMIT else UNKNOWN_LIMIT)
 
 
-class SpecialIds(NamedTuple):
-    """``prefix``: the context of a text without one."""
-
-    eos: tuple[Any, ...]
-    pad: Any
-    prefix: Any
-
-
-def special_ids(config: Any, tokenizer: Any, generation: dict[str, Any]) -> SpecialIds:
-    """Special ids as transformers' ``generate`` and lm-eval's ``hf`` find them: an answer ends at the EOS ids of
-    generation_config.json, else of the config, and at the tokenizer's."""
+def special_ids(config: Any, tokenizer: Any, generation: dict[str, Any]) -> tuple[tuple[Any, ...], Any, Any]:
+    """EOS ids, padding id, and the context of a text without one, as transformers' ``generate`` and lm-eval's ``hf``
+    find them: an answer ends at the EOS ids of generation_config.json, else of the config, and at the tokenizer's."""
     text = config.get_text_config()
     places = generation.get("eos_token_id"), getattr(config, "eos_token_id", None), getattr(text, "eos_token_id", None)
     first = next((place for place in places if place is not None), ())
@@ -163,7 +155,7 @@ def special_ids(config: Any, tokenizer: Any, generation: dict[str, Any]) -> Spec
     pads = getattr(tokenizer, "pad_token_id", None), getattr(text, "pad_token_id", None)
     prefixes = getattr(tokenizer, "bos_token_id", None), own, getattr(text, "bos_token_id", None), *ends, 0
     pad, prefix = (next((token for token in ids if token is not None), None) for ids in (pads, prefixes))
-    return SpecialIds(tuple(ends), pad, prefix)
+    return tuple(ends), pad, prefix
 
 
 def _report_defaults(path: Path, generation: dict[str, Any]) -> None:

@@ -13,8 +13,9 @@ from torch import Tensor
 from transformers.utils import is_accelerate_available
 from transformers.utils import logging as transformers_logging
 
-from dare_bench.errors import CheckpointError
+from dare_bench.errors import CheckpointError, first_line
 from dare_bench.model_adapters.checkpoint import weights_of
+from dare_bench.model_adapters.configs import describing
 from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.model_adapters.weights import check_finite
 
@@ -32,12 +33,12 @@ def check_sizes(path: Path, network: type[Any], config: Any) -> int:
             "the config, or an incomplete checkpoint"
         )
     try:
-        with torch.device("meta"):
+        with describing(), torch.device("meta"):
             empty = network(config)
-        described = {id(weight): weight.numel() for weight in empty.parameters()}
-        rows = int(empty.get_input_embeddings().weight.shape[0])
-    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: config.json describes no network ({' '.join(str(error).split())})") from error
+            described = {id(weight): weight.numel() for weight in empty.parameters()}
+            rows = int(empty.get_input_embeddings().weight.shape[0])
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
     held = sum(map(math.prod, shapes.values()))
     if (count := sum(described.values())) > held:
         raise CheckpointError(
@@ -71,8 +72,7 @@ def load_network(network: type[Any], path: Path, config: Any, dtype: torch.dtype
             )
             loaded.to(device)
     except (OSError, RuntimeError, ValueError, LookupError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{path}: its weights do not load ({reason})") from error
+        raise CheckpointError(f"{path}: its weights do not load ({first_line(error)})") from error
     finally:
         transformers_logging.set_verbosity(shown)
     if missing := sorted(map(str, info["missing_keys"])):

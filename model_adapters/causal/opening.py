@@ -17,7 +17,7 @@ from dare_bench.model_adapters.causal.model import CausalModel
 from dare_bench.model_adapters.causal.weights import check_sizes, load_network
 from dare_bench.model_adapters.checkpoint import check_files, read_object
 from dare_bench.model_adapters.encoding import one_line, open_tokenizer
-from dare_bench.model_adapters.native_opening import check_ids, given_eos_ids, pick_device, pick_dtype
+from dare_bench.model_adapters.opening_arguments import check_ids, given_ids, pick_device, pick_dtype
 from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.types import ModelSpec
 
@@ -68,7 +68,7 @@ def open_causal(
         raise UsageError(
             f"attention={one_line(attention)}: an autoregressive model has the attention of transformers; leave it out"
         )
-    given_eos = given_eos_ids(eos_id)
+    given = given_ids(eos_id=eos_id)
     raw = read_config(path)
     check_files(path)
     config, network = network_of(path, raw)
@@ -84,7 +84,7 @@ def open_causal(
     spec = ModelSpec(
         family=family.name,
         mask_id=None,
-        eos_ids=eos_ids if eos_id is None else given_eos,
+        eos_ids=given.get("eos", eos_ids),
         eot_id=None,
         pad_id=pad_id,
         vocab_size=rows,

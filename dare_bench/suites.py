@@ -93,17 +93,12 @@ def merged(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     fields = {**base, **given}
     if given.get("samples") is not None and "limit" not in given:
         fields.pop("limit", None)
-    for name in _MERGED:
-        if name in fields:
-            fields[name] = _merged_decoding(base.get(name, {}), given.get(name, {}))
+    for group in _MERGED:
+        if group in fields:  # both may use different names of one field (max_new_tokens)
+            over = {Decoding.aliases.get(name, name) for name in given.get(group, {})}
+            kept = {n: v for n, v in base.get(group, {}).items() if Decoding.aliases.get(n, n) not in over}
+            fields[group] = {**kept, **given.get(group, {})}
     return fields
-
-
-def _merged_decoding(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """``given`` over ``base``, also where they use different names of one field (max_new_tokens)."""
-    aliases = Decoding.aliases
-    names = {aliases.get(name, name) for name in given}
-    return {**{name: value for name, value in base.items() if aliases.get(name, name) not in names}, **given}
 
 
 def load(name: str) -> Suite:

@@ -136,7 +136,7 @@ class CausalModel(OpenedNetwork):
                     rows.append(self.row(request))
                 except DareError as error:
                     yield Sample(request, None, str(error))
-            rows.sort(key=self._order)
+            rows.sort(key=lambda row: (self._kind(row), -row.decoding.gen_length, -len(row.prompt)))
             for _, alike in groupby(rows, key=self._kind):
                 for batch in batches.compute(list(alike), forward):
                     yield from (Sample(row.request, row.answer(self.tokenizer)) for row in batch)
@@ -144,9 +144,6 @@ class CausalModel(OpenedNetwork):
     def _kind(self, row: Row) -> tuple[float, ...]:
         """Rows of one kind can share a batch."""
         return row.kind if self.takes_mask else (*row.kind, len(row.prompt))
-
-    def _order(self, row: Row) -> Any:
-        return self._kind(row), -row.decoding.gen_length, -len(row.prompt)
 
     # -- likelihood and logits -----------------------------------------------------------------------------------
 

@@ -77,7 +77,8 @@ class _Scorer:
         cached = any(pair.clean for pair in pairs)
         try:
             if cached:
-                self._compute_prefixes(pairs)
+                self.prefixes = self.prefixes or CleanPrefixes(self.model.network, self.model.device)
+                self.prefixes.compute(pairs, self.batches.rows, PACK_TOKENS[self.model.device.type], self.stats)
             fill_losses(self.model, pairs, self.prefixes.store if self.prefixes else None, self.batches)
         except (RuntimeError, MemoryError, MemoryLimitError) as error:
             crowded = cached and len(pairs) > 1
@@ -92,22 +93,13 @@ class _Scorer:
             if self.prefixes is not None:
                 self.prefixes.release(pairs)
             return
-        self._start_over(pairs)
+        self.prefixes = None  # a cache cannot be used after it ran out of memory while growing
+        for pair in pairs:
+            pair.pages = type(pair.pages)()
         half = len(pairs) // 2
         self.stats.halvings.append({"rows": len(pairs), "now": half})
         self._losses(pairs[:half])
         self._losses(pairs[half:])
-
-    def _compute_prefixes(self, pairs: list[ScoredPair]) -> None:
-        if self.prefixes is None:
-            self.prefixes = CleanPrefixes(self.model.network, self.model.device)
-        self.prefixes.compute(pairs, self.batches.rows, PACK_TOKENS[self.model.device.type], self.stats)
-
-    def _start_over(self, pairs: list[ScoredPair]) -> None:
-        """Drop the cache: it cannot be used after it ran out of memory while growing."""
-        self.prefixes = None
-        for pair in pairs:
-            pair.pages = type(pair.pages)()
 
 
 def _greedy(model: NativeModel, pairs: Sequence[ScoredPair], max_rows: int | None, stats: LoopStats) -> None:

@@ -37,11 +37,8 @@ class CleanPrefixes:
             assert length is not None
             for pair in waiting:
                 full = len(ready) >= (max_rows or len(waiting)) or (ready and tokens + pair.clean > budget)
-                if (
-                    full
-                    or pair.block_length != length
-                    or not self.pool.admit(pair.pages, pair.whole[: pair.clean], length)
-                ):
+                clean = pair.whole[: pair.clean]
+                if full or pair.block_length != length or not self.pool.admit(pair.pages, clean, length):
                     later.append(pair)
                 elif pair.pages.columns < pair.clean:
                     ready.append(pair)

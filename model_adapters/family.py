@@ -173,7 +173,7 @@ class Family(ABC):
         """The sampler of these pieces and of the fields that mean the same in every family.
 
         A strategy that the user names replaces the family's own, and has no published sampler. ``around`` wraps either
-        of them.
+        of them. ``early_stop``: does the published sampler stop after a block with an EOS? The user's field wins.
 
         Raises:
             DecodingError: an editing strategy in a wrapper that does not support it.
@@ -184,6 +184,8 @@ class Family(ABC):
                 f"strategy {chosen.name!r} writes over tokens; {self.name} cannot do so with a cache, or where "
                 "a block's first token is predicted before the block"
             )
+        stops = early_stop if decoding.early_stop is None else decoding.early_stop
+        cut = decoding.text_after_eos == "cut"
         ends = {"eos_ids": spec.eos_ids, **(stopping or {})}
         inner = (chosen or strategy).for_model(ends["eos_ids"], block_length)
         return Sampler(
@@ -198,8 +200,8 @@ class Family(ABC):
             record_predictions=decoding.predictions,
             record_margin=decoding.margin,
             stopping=StoppingPolicy(
-                early_stop=early_stop,
-                keep_text_after_eos=decoding.text_after_eos == "keep",
+                early_stop=stops and cut,
+                keep_text_after_eos=not cut,
                 stop=decoding.stop,
                 **ends,
             ),

@@ -83,7 +83,7 @@ class FastDLLMv2(Family):
             d.block_length,
             ReferencePolicy(noise="block" if d.strategy else "sub_block", count="commit_ahead"),
             around=FirstToken,
-            early_stop=stops,
+            early_stop=True,
             approximate=by_sub_blocks,
             stopping={"stop_in_block": stops, "stop_when_filled": stops, "cut_at_eos": cut},
             tokens=TokenPolicy(

@@ -125,18 +125,16 @@ class LLaDA2(Family):
 
     def sampler(self, decoding: LLaDA2Decoding | LLaDA22Decoding, spec: ModelSpec) -> Sampler:
         d = decoding
-        # 2.0 always stops after a block with EOS, 2.1 and 2.2 on request; later blocks cannot change earlier tokens.
-        stops = (not d.editing or d.eos_early_stop) if d.early_stop is None else d.early_stop
-        cut = d.text_after_eos == "cut"
         return self.compose(
             d,
             spec,
             d.strategy or self._strategy(d, spec),
             d.block_length,
             ReferencePolicy(noise="block"),
-            early_stop=stops and cut,
+            # 2.0 always stops behind a block with EOS, 2.1 and 2.2 on request; later blocks change no earlier tokens.
+            early_stop=not d.editing or d.eos_early_stop,
             approximate=self.approximate,
-            stopping={"stop_in_block": d.eos_early_stop and not d.editing, "cut_at_eos": cut},
+            stopping={"stop_in_block": d.eos_early_stop and not d.editing, "cut_at_eos": d.text_after_eos == "cut"},
             tokens=TokenPolicy(
                 temperature=d.temperature,
                 top_k=(d.top_k or 0) if d.temperature > 0 else 0,

@@ -103,15 +103,13 @@ class SDAR(Family):
     def sampler(self, decoding: SDARDecoding, spec: ModelSpec) -> Sampler:
         d = decoding
         bounded = d.remasking_strategy == "entropy_bounded"
-        # The published code stops after a block with a stop id, if any is given.
-        stops = bool(d.stopping_criteria_idx) if d.early_stop is None else d.early_stop
         return self.compose(
             d,
             spec,
             STRATEGIES[d.remasking_strategy](d),
             d.block_length,
             ReferencePolicy(noise="block", count="commit"),
-            early_stop=stops and d.text_after_eos == "cut",
+            early_stop=bool(d.stopping_criteria_idx),  # the published code stops only at these
             stopping={"eos_ids": d.stopping_criteria_idx or spec.eos_ids},
             tokens=TokenPolicy(
                 temperature=d.temperature,

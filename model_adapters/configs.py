@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig
 
 from dare_bench.errors import CheckpointError
 from dare_bench.model_adapters.backbone import Arch, MoE, WeightNames
-from dare_bench.model_adapters.encoding import one_line
+from dare_bench.model_adapters.encoding import shown
 
 Count = Annotated[int, Field(ge=1, le=2**40, description="a whole number of at least 1")]
 Layers = Annotated[int, Field(ge=1, le=10_000, description="a whole number of 1 to 10,000")]
@@ -60,7 +60,7 @@ def check_types(config_class: type[PreTrainedConfig], raw: Mapping[str, Any]) ->
         seen = next(name for name in raw if alias.get(name, name) == field)
         title = config_class.__name__.removesuffix("Config")
         raise CheckpointError(
-            f"{title} config has {seen}={one_line(raw[seen])}; it must be {_expected(hints[field])}"
+            f"{title} config has {seen}={shown(raw[seen])}; it must be {_expected(hints[field])}"
         ) from error
 
 
@@ -93,7 +93,7 @@ def refuse(config: Any, name: str, supported: Mapping[str, tuple[Any, ...]]) -> 
         value = getattr(config, field, allowed[0])
         if value not in allowed:
             raise CheckpointError(
-                f"{name} config has {field}={one_line(value)}; supported: {', '.join(map(repr, allowed))}"
+                f"{name} config has {field}={shown(value)}; supported: {', '.join(map(repr, allowed))}"
             )
 
 

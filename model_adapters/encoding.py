@@ -90,7 +90,7 @@ def encode_prompt(
 def logits_tokens(ids: Any, encode: Callable[[Any], list[int]], spec: ModelSpec) -> list[int]:
     """The token ids whose logits are asked for; raises PromptError for text, none, or more than the context limit."""
     if isinstance(ids, str):
-        raise PromptError(f"logits of text {one_line(ids)}: give token ids")
+        raise PromptError(f"logits of text {shown(ids)}: give token ids")
     tokens = encode(ids)
     if not tokens:
         raise PromptError("logits of no tokens: give at least one token id")
@@ -130,7 +130,7 @@ def _ids(items: Sequence[Any], spec: ModelSpec, what: str, instead: str) -> list
     for item in items:
         token = item if type(item) is int else as_id(item)
         if token is None:
-            raise PromptError(f"{what} item {one_line(item)} is no token id; {instead}")
+            raise PromptError(f"{what} item {shown(item)} is no token id; {instead}")
         if not 0 <= token < spec.vocab_size:
             raise PromptError(f"token id {token} is outside the vocabulary; allowed are 0 to {spec.vocab_size - 1}")
         tokens.append(token)
@@ -141,7 +141,7 @@ def _items(prompt: Any, what: str = "prompt", instead: str = "give text, a list 
     try:
         return list(prompt)
     except TypeError:
-        raise PromptError(f"{what} {one_line(prompt)} is no sequence; {instead}") from None
+        raise PromptError(f"{what} {shown(prompt)} is no sequence; {instead}") from None
 
 
 def as_id(value: Any) -> int | None:
@@ -155,7 +155,7 @@ def as_id(value: Any) -> int | None:
         return None
 
 
-def one_line(value: Any, most: int = 80) -> str:
+def shown(value: Any, most: int = 80) -> str:
     """A value on one line for a message, cut where it is long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= most else text[: most - 3] + "..."

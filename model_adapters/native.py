@@ -12,7 +12,7 @@ import torch
 
 from dare_bench.errors import DareError, DecodingError
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
-from dare_bench.model_adapters.encoding import as_id, check_length, encode_prompt, logits_tokens, one_line
+from dare_bench.model_adapters.encoding import as_id, check_length, encode_prompt, logits_tokens, shown
 from dare_bench.model_adapters.opened import OpenedNetwork
 from dare_bench.model_adapters.sampling.loop import denoise
 from dare_bench.model_adapters.sampling.reference import published_forwards
@@ -217,7 +217,7 @@ class NativeModel(OpenedNetwork):
         """
         grid = self.spec.block_length if block_length is None else as_id(block_length)
         if block_length is not None and (grid is None or grid < 1):
-            raise DecodingError(f"block_length={one_line(block_length)} must be a whole number of at least 1")
+            raise DecodingError(f"block_length={shown(block_length)} must be a whole number of at least 1")
         tokens = logits_tokens(ids, self.encode, self.spec)
         plan = Plan((len(tokens),), grid)
         if self.spec.noise == "uniform":

@@ -20,9 +20,9 @@ from dare_bench.model_adapters.backbone.moe import published_shapes
 from dare_bench.model_adapters.backbone.network import shapes_of
 from dare_bench.model_adapters.backbone.quantized import KINDS
 from dare_bench.model_adapters.backbone.quantized import quantize as quantize_matrices
-from dare_bench.model_adapters.checkpoint import check_files, compare, read_object, weights_of
+from dare_bench.model_adapters.checkpoint import check_files, compare, folder_shapes, read_object
 from dare_bench.model_adapters.configs import describing
-from dare_bench.model_adapters.encoding import one_line, open_tokenizer
+from dare_bench.model_adapters.encoding import open_tokenizer, shown
 from dare_bench.model_adapters.native import NativeModel
 from dare_bench.model_adapters.opening_arguments import check_ids, given_ids, pick_device, pick_dtype
 from dare_bench.model_adapters.placement import AUTO, main_device, memory_limits, place, plan
@@ -64,7 +64,7 @@ def open_native(
         raise UsageError(f"mask_id={mask_id}: {family.name} has no mask token; leave it out")
     raw = read_config(path)
     network_class = family.network_of(raw)
-    shapes = {name: shape for name, shape in weights_of(path).items() if not is_unused(network_class, name)}
+    shapes = {name: shape for name, shape in folder_shapes(path).items() if not is_unused(network_class, name)}
     check_files(path)
     network = empty_network(family, path, raw, len(shapes))
     config, arch = network.config, network.arch
@@ -85,7 +85,7 @@ def open_native(
     if limits is not None:
         _divide(network, path, limits, adapter)
     elif max_memory is not None:
-        raise UsageError(f"max_memory={one_line(max_memory)} without device='auto'; give both, or neither")
+        raise UsageError(f"max_memory={shown(max_memory)} without device='auto'; give both, or neither")
     elif weights:
         from_folder(network, path, dict.fromkeys(network.state_dict(), torch_device))
     loaded = (network if adapter is None else open_adapter(network, adapter)).eval()
@@ -181,7 +181,7 @@ def _quantize(network: DiffusionNetwork, kind: Any, adapter: Path | None = None)
     if kind is None:
         return
     if kind not in KINDS:
-        raise UsageError(f"quantize={one_line(kind)} is not known; allowed are {', '.join(KINDS)}")
+        raise UsageError(f"quantize={shown(kind)} is not known; allowed are {', '.join(KINDS)}")
     if adapter is not None:
         raise UsageError(f"quantize={kind!r} with adapter={str(adapter)!r}; merge it first: dare-bench export merge")
     quantize_matrices(network, kind)

@@ -19,7 +19,7 @@ from dare_bench.model_adapters.causal.fields import CausalFields
 from dare_bench.model_adapters.causal.generation import Row, generate_batch, hides_padding
 from dare_bench.model_adapters.causal.scoring import score_texts
 from dare_bench.model_adapters.causal.weights import load_network, under_file_names
-from dare_bench.model_adapters.encoding import check_length, encode_prompt, logits_tokens, one_line
+from dare_bench.model_adapters.encoding import check_length, encode_prompt, logits_tokens, shown
 from dare_bench.model_adapters.opened import OpenedNetwork
 from dare_bench.protocols import AdapterSettings
 from dare_bench.types import Capabilities, Decoding, LoopStats, ModelSpec, Prompt, Request, Sample
@@ -88,7 +88,7 @@ class CausalModel(OpenedNetwork):
                     f"{self.spec.family} has no likelihood field {name!r}: its likelihoods are exact; leave it out"
                 )
             if value not in (None, "auto", "exact"):
-                raise DecodingError(f"estimator={one_line(value)}: a causal model's likelihood is exact; use 'auto'")
+                raise DecodingError(f"estimator={shown(value)}: a causal model's likelihood is exact; use 'auto'")
         return {"estimator": "exact"}
 
     def forwards(self, request: Request) -> int:
@@ -169,7 +169,7 @@ class CausalModel(OpenedNetwork):
             ModelOutputError: NaN logits.
         """
         if block_length is not None:
-            raise DecodingError(f"block_length={one_line(block_length)}: an autoregressive model has no blocks")
+            raise DecodingError(f"block_length={shown(block_length)}: an autoregressive model has no blocks")
         tokens = logits_tokens(ids, self.encode, self.spec)
         return self.of_tokens(self.last_logits(torch.tensor([tokens]), len(tokens))[0].cpu())
 

@@ -16,7 +16,7 @@ from dare_bench.model_adapters.adapters import open_adapter
 from dare_bench.model_adapters.causal.model import CausalModel
 from dare_bench.model_adapters.causal.weights import check_sizes, load_network
 from dare_bench.model_adapters.checkpoint import check_files, read_object
-from dare_bench.model_adapters.encoding import one_line, open_tokenizer
+from dare_bench.model_adapters.encoding import open_tokenizer, shown
 from dare_bench.model_adapters.opening_arguments import check_ids, given_ids, pick_device, pick_dtype
 from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.types import ModelSpec
@@ -60,13 +60,13 @@ def open_causal(
     """
     for name, value in (("mask_id", mask_id), ("eot_id", eot_id)):
         if value is not None:
-            raise UsageError(f"{name}={one_line(value)}: an autoregressive model has none; leave it out")
+            raise UsageError(f"{name}={shown(value)}: an autoregressive model has none; leave it out")
     for name, value in {"max_memory": max_memory, "quantize": quantize}.items():
         if value is not None:
-            raise UsageError(f"{name}={one_line(value)} is for diffusion models; leave it out")
+            raise UsageError(f"{name}={shown(value)} is for diffusion models; leave it out")
     if attention is not None:
         raise UsageError(
-            f"attention={one_line(attention)}: an autoregressive model has the attention of transformers; leave it out"
+            f"attention={shown(attention)}: an autoregressive model has the attention of transformers; leave it out"
         )
     given = given_ids(eos_id=eos_id)
     raw = read_config(path)
@@ -111,7 +111,7 @@ def network_of(path: Path, raw: dict[str, Any]) -> tuple[Any, type[Any]]:
     kind, named = raw.get("model_type"), (raw.get("architectures") or [None])[0]
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         raise CheckpointError(
-            f"{path}: model_type={one_line(kind)} is none of transformers' own, and the code of a checkpoint is never "
+            f"{path}: model_type={shown(kind)} is none of transformers' own, and the code of a checkpoint is never "
             "run; give a checkpoint of a model_type that transformers has, or --family NAME for one of the diffusion "
             "families (dare-bench ls models)"
         )
@@ -129,7 +129,7 @@ def network_of(path: Path, raw: dict[str, Any]) -> tuple[Any, type[Any]]:
     network = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if named not in (None, network.__name__):
         raise CheckpointError(
-            f"{path}: architecture={one_line(named)}; transformers' causal language model for model_type={kind!r} is "
+            f"{path}: architecture={shown(named)}; transformers' causal language model for model_type={kind!r} is "
             f"{network.__name__}"
         )
     return config, network
@@ -162,7 +162,7 @@ def _report_defaults(path: Path, generation: dict[str, Any]) -> None:
     """Log what a generation_config.json would change in greedy answers, which is not applied."""
     neutral: dict[str, tuple[Any, ...]] = dict.fromkeys(("repetition_penalty", "guidance_scale", "num_beams"), (1, 1.0))
     given = {name: generation.get(name) for name in GREEDY_TOO}
-    ignored = [f"{name}={one_line(v)}" for name, v in given.items() if v not in (None, 0, [], *neutral.get(name, ()))]
+    ignored = [f"{name}={shown(v)}" for name, v in given.items() if v not in (None, 0, [], *neutral.get(name, ()))]
     if ignored:
         log.warning(
             "%s: generation_config.json sets %s, which is not applied (lm-eval's hf does); of these, "

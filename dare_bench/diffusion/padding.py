@@ -1,11 +1,10 @@
-"""Rows of a pack as rows of one length, for attention that takes no others.
+"""Rows of different length as rows of one length, with padding behind each.
 
-Shape letters: T packed tokens, R rows, L the length that all are given.
+Shape letters: T tokens, those of one row behind those of another, R rows, L the length that all are given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,24 +13,24 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Padding:
-    """``real_RL`` is False on padding. ``index_RL`` is the packed index of each token, where padding repeats the row's
-    first token, and ``place_T`` the place of each packed token among the R L padded ones."""
+    """``real_RL`` is False on padding; ``index_RL`` is the index of each token, where padding repeats the row's
+    first."""
 
     real_RL: Tensor
     index_RL: Tensor
-    place_T: Tensor
 
     @classmethod
-    def of(cls, lengths: Sequence[int], longest: int, device: torch.device) -> Padding:
-        """Rows of these lengths, some perhaps 0, as rows of ``longest`` tokens."""
-        length_R = torch.tensor(lengths, device=device)
+    def of(cls, length_R: Tensor, longest: int, tokens: int) -> Padding:
+        """Rows of these lengths, some perhaps 0, with so many tokens in all, as rows of ``longest`` tokens."""
         first_R1 = (length_R.cumsum(0) - length_R)[:, None]
-        column_L = torch.arange(longest, device=device)
+        column_L = torch.arange(longest, device=length_R.device)
         real_RL = column_L < length_R[:, None]
-        index_RL = (first_R1 + torch.where(real_RL, column_L, 0)).clamp(max=sum(lengths) - 1)
-        row_T = torch.arange(len(lengths), device=device).repeat_interleave(length_R)
-        place_T = torch.arange(sum(lengths), device=device) - first_R1[row_T, 0] + row_T * longest
-        return cls(real_RL, index_RL, place_T)
+        return cls(real_RL, (first_R1 + torch.where(real_RL, column_L, 0)).clamp(max=tokens - 1))
+
+    @property
+    def place_T(self) -> Tensor:
+        """The place of each token among the R L padded ones."""
+        return self.real_RL.flatten().nonzero()[:, 0]
 
     def mask(self, own: Tensor | None) -> Tensor:
         """The mask among the tokens of the rows, [R, 1, L, L], from that of unpadded rows of that length ([R or 1, 1,

@@ -111,8 +111,8 @@ class Filled:
 
 @dataclass(frozen=True, eq=False)
 class PaddedView:
-    """A pack as one group of rows of equal length, with what its :class:`Padding` says of the tokens (``index_RL``
-    None: rows are equally long already)."""
+    """A pack as one group of rows of equal length. ``index_RL`` is the packed index of each token (None: rows are
+    equally long already), and ``place_T`` the place of each packed token among the R L padded ones."""
 
     view: View
     index_RL: Tensor | None
@@ -243,7 +243,7 @@ class Plan:
         else:
             masks = ((n, block_mask(n, self.block_length, self.copies, device)) for n in lengths)
             own = torch.cat([pad(mask, (0, group.length - n, 0, group.length - n)) for n, mask in masks])
-        padding = Padding.of(lengths, group.length, device)
+        padding = Padding.of(torch.tensor(lengths, device=device), group.length, self.tokens)
         return PaddedView(self._view(group, device, padding.mask(own)), padding.index_RL, padding.place_T)
 
     def _view(self, g: Group, device: torch.device, own: Tensor | None) -> View:
@@ -319,15 +319,7 @@ def select_queries(plan: Plan, logits_at: Tensor) -> list[GroupQueries | None]:
             continue
         local = logits_at[low:high] - group.start
         row, column = local // group.length, local % group.length
-        counts = torch.bincount(row, minlength=group.rows)
-        first = counts.cumsum(0) - counts
-        rank = torch.arange(high - low, device=row.device) - first[row]
-        width = int(counts.max())
-        index = torch.full((group.rows, width), low, device=row.device)
-        keep = torch.zeros((group.rows, width), dtype=torch.bool, device=row.device)
-        columns = torch.zeros((group.rows, width), dtype=torch.long, device=row.device)
-        index[row, rank] = torch.arange(low, high, device=row.device)
-        keep[row, rank] = True
-        columns[row, rank] = column
-        selected.append(GroupQueries(index, keep, columns))
+        count_R = torch.bincount(row, minlength=group.rows)
+        padding = Padding.of(count_R, int(count_R.max()), high - low)
+        selected.append(GroupQueries(low + padding.index_RL, padding.real_RL, column[padding.index_RL]))
     return selected

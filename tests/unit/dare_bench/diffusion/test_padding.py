@@ -10,8 +10,12 @@ from dare_bench.diffusion.padding import Padding
 CPU = torch.device("cpu")
 
 
+def padded(lengths: list[int], longest: int) -> Padding:
+    return Padding.of(torch.tensor(lengths), longest, sum(lengths))
+
+
 def test_every_token_has_one_place_and_padding_repeats_the_first_token():
-    padding = Padding.of([3, 1, 0, 2], 4, CPU)
+    padding = padded([3, 1, 0, 2], 4)
     token_T = torch.tensor([10, 11, 12, 20, 40, 41])
     padded_RL = token_T[padding.index_RL]
     assert padded_RL[0].tolist() == [10, 11, 12, 10] and padded_RL[1].tolist() == [20, 20, 20, 20]
@@ -21,10 +25,10 @@ def test_every_token_has_one_place_and_padding_repeats_the_first_token():
 
 
 def test_padded_queries_attend_to_the_first_token_and_nobody_to_padding():
-    mask_RLL = Padding.of([2, 3], 3, CPU).mask(None)[:, 0]
+    mask_RLL = padded([2, 3], 3).mask(None)[:, 0]
     assert mask_RLL[0].tolist() == [[True, True, False], [True, True, False], [True, False, False]]
     assert bool(mask_RLL[1].all())
-    blocks = Padding.of([2, 3], 3, CPU).mask(block_mask(3, 1, 1, CPU))[:, 0]
+    blocks = padded([2, 3], 3).mask(block_mask(3, 1, 1, CPU))[:, 0]
     assert blocks[0].tolist() == [[True, False, False], [True, True, False], [True, False, False]]
 
 

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from dare_bench.errors import DareError, ModelOutputError, PromptError
 from dare_bench.model_adapters.batches import SHORTER, Batches
@@ -114,9 +115,7 @@ def _kept(batch: Sequence[Inputs]) -> int:
 def _forward(model: CausalModel, batch: Sequence[Inputs], stats: LoopStats) -> None:
     """Add the losses of a batch. Rows are padded on the right, which no token before it sees."""
     longest, kept = max(len(row.tokens) for row in batch), _kept(batch)
-    tokens_BL = torch.full((len(batch), longest), model.pad_id, dtype=torch.long)
-    for i, row in enumerate(batch):
-        tokens_BL[i, : len(row.tokens)] = torch.tensor(row.tokens)
+    tokens_BL = pad_sequence([torch.tensor(row.tokens) for row in batch], batch_first=True, padding_value=model.pad_id)
     logits_BKV = model.last_logits(tokens_BL, kept)
     uses = [(row, text, target) for row in batch for text, target in row.uses]
     places = {id(row): i for i, row in enumerate(batch)}

@@ -136,14 +136,19 @@ def _events(trace: Mapping[str, Any]) -> Iterator[tuple[int, str, int, int, floa
 def token_texts(trace: Mapping[str, Any]) -> dict[int, str]:
     """The text of the token ids in a trace line's events, as far as it is recorded: the tokens of the final response,
     and with ``others`` (not in older lines) those that were edited or masked again."""
-    pieces, final = trace["pieces"], dict[int, int]()
-    for _step, op, position, token, _score in _events(trace):
-        if op == "set" and 0 <= position < len(pieces):
+    final_texts = {token: trace["pieces"][position] for position, token in final_tokens(trace).items()}
+    return final_texts | {int(token): text for token, text in trace.get("others", {}).items()}
+
+
+def final_tokens(trace: Mapping[str, Any]) -> dict[int, int]:
+    """The token id that the events of a trace line leave at each position of the response that is not masked."""
+    final = dict[int, int]()
+    for _step, op, position, token, _score in trace["events"]:
+        if op == "set" and 0 <= position < len(trace["pieces"]):
             final[position] = token
         elif op == "remask":
             final.pop(position, None)
-    final_texts = {token: pieces[position] for position, token in final.items()}
-    return final_texts | {int(token): text for token, text in trace.get("others", {}).items()}
+    return final
 
 
 def _step_level(step: int | None, last: int) -> int:

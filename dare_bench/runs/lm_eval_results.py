@@ -7,7 +7,7 @@ each model; a folder may hold several dates.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path, PurePath
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 from dare_bench.errors import RunError
 from dare_bench.reading import read_json
 from dare_bench.runs.external import ExternalRun, Intervals
-from dare_bench.runs.index import DocumentIndex, SampleIndex, lines
 from dare_bench.runs.lines import LoggedLine
 from dare_bench.runs.run_files import own_file
 from dare_bench.runs.schema import UNKNOWN
@@ -34,22 +33,13 @@ class LmEvalRun(ExternalRun):
     """One results file of lm-eval and its samples files."""
 
     without_samples = "lm-eval writes them with --log_samples"
+    sample_line = LoggedLine
 
     def samples_file(self, task: str) -> Path | None:
         return own_file(self.path.parent, f"samples_{task}_{_date_of(self.path)}.jsonl") if "/" not in task else None
 
     def traces_file(self, task: str) -> None:
         """lm-eval writes none."""
-
-    def samples(self, task: str) -> Iterator[dict[str, Any]]:
-        self._check(task, self.tasks)
-        path = self.samples_file(task)
-        return lines(path, LoggedLine) if path else iter(())
-
-    def index(self, task: str) -> DocumentIndex | None:
-        self._check(task, self.tasks)
-        path = self.samples_file(task)
-        return SampleIndex(task, path, None, LoggedLine) if path else None
 
 
 def is_named_as_results(name: str) -> bool:

@@ -92,40 +92,31 @@ class OpenCompassRun(ExternalRun):
 
     without_samples = "OpenCompass writes them to predictions/, beside results/"
     choice_value = "log-likelihood per token"
-
-    def __init__(
-        self,
-        path: Path,
-        files: dict[str, DataSetFiles],
-        results: dict[str, Any],
-        block: Mapping[str, Any],
-        intervals: Intervals,
-    ) -> None:
-        super().__init__(path, results, block, intervals)
-        self._files = files
+    files: dict[str, DataSetFiles]
+    """Those of each data set with a score."""
 
     @property
     def result_files(self) -> list[Path]:
         work = self.path.parent.parent
         return [
-            *(file.result for file in self._files.values()),
+            *(file.result for file in self.files.values()),
             *sorted(work.glob("configs/*.py")),
             *sorted(work.glob("summary/*.csv")),
         ]
 
     def samples_file(self, task: str) -> Path | None:
-        return next(iter(self._files[task].predictions), None) if task in self._files else None
+        return next(iter(self.files[task].predictions), None) if task in self.files else None
 
     def traces_file(self, task: str) -> None:
         """OpenCompass writes none."""
 
     def samples(self, task: str) -> Iterator[dict[str, Any]]:
         self._check(task, self.tasks)
-        return iter(_rows(self._files[task], task) if self.samples_file(task) else ())
+        return iter(_rows(self.files[task], task) if self.samples_file(task) else ())
 
     def index(self, task: str) -> DocumentIndex | None:
         self._check(task, self.tasks)
-        return LoadedIndex(task, _rows(self._files[task], task)) if self.samples_file(task) else None
+        return LoadedIndex(task, _rows(self.files[task], task)) if self.samples_file(task) else None
 
 
 def model_folders(folder: Path) -> list[Path]:
@@ -176,8 +167,8 @@ def read_opencompass(path: Path, intervals: Intervals) -> OpenCompassRun:
     averages = read_averages(work / "summary", model, config.groups, totals, {*totals, *config.datasets})
     left_out += [f"{path}, {name}: its average is not read: {reason}" for name, reason in averages.left_out.items()]
     results = _results(scores, averages)
-    run = OpenCompassRun(path, files, results, _block(path, work, config, scores, notes), intervals)
-    run.left_out = tuple(left_out)
+    run = OpenCompassRun(path, results, _block(path, work, config, scores, notes), intervals)
+    run.files, run.left_out = files, tuple(left_out)
     return run
 
 

@@ -389,16 +389,12 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def _read_file(model: type[Model], raw: dict[str, Any], where: str | Path) -> Model:
+def read_part(model: type[Model], raw: Any, where: str | Path) -> Model:
+    """``raw``, read from the file ``where``, as an instance of the model; raises RunError if a value is invalid."""
     try:
         return read(model, raw)
     except ValidationError as error:
         raise RunError(f"{where} is damaged: {one_line(error, 'the file')}") from error
-
-
-def parse_run_file(raw: dict[str, Any], where: str | Path) -> RunFile:
-    """The contents of ``run.json``; raises RunError if they are invalid."""
-    return _read_file(RunFile, raw, where)
 
 
 def check_harness_part(raw: dict[str, Any], block: Block, where: str | Path) -> None:
@@ -409,7 +405,7 @@ def check_harness_part(raw: dict[str, Any], block: Block, where: str | Path) -> 
     """
     if not isinstance(raw.get("results"), dict):
         raise RunError(f"{where}: has no 'results'; the file is damaged, run the evaluation again")
-    part = _read_file(HarnessPart, raw, where)
+    part = read_part(HarnessPart, raw, where)
     known = {*block.tasks, *(name for name, parts in part.group_subtasks.items() if parts)}
     scored = {*part.results, *(part.groups or ())}
     for name in sorted(scored | {inner for parts in part.group_subtasks.values() for inner in parts}):
@@ -442,8 +438,3 @@ def parse_block(raw: Any, where: str | Path) -> Block:
     if block.seeds is None:
         raise RunError(f"{where}: the dare_bench block is damaged: seeds is null; expected four whole numbers")
     return block
-
-
-def parse_external_block(raw: Mapping[str, Any], where: str | Path) -> Block:
-    """A block made from the external result ``where``; raises RunError if one of its values is invalid."""
-    return _read_file(Block, dict(raw), where)

@@ -104,17 +104,10 @@ def _badges(
         yield Badge("missing", text, ", ".join(column.name for column in missing))
 
 
-def _ranked_cells(row: BoardRow, board: Board, columns: Sequence[TaskColumn]) -> list[BoardCell | None]:
-    """The cells that a row is ranked by: one task's, or all."""
-    if board.rank_by == "mean":
-        return [cell for column, cell in zip(columns, row.cells, strict=True) if column.ranked]
-    return [cell for column, cell in zip(columns, row.cells, strict=True) if column.task == board.rank_by][:1]
-
-
 def _add_mean(row: BoardRow, board: Board, columns: Sequence[TaskColumn]) -> None:
     """Fill in what the row is ranked by: one task's score, or the mean over all. In a mean, a share without an interval
     has the interval 0 to 1."""
-    ranked = _ranked_cells(row, board, columns)
+    ranked = [row.cells[at] for at in board.ranked(columns)]
     scores = [cell.score for cell in ranked if cell is not None]
     if not scores or len(scores) < len(ranked):
         return
@@ -143,13 +136,13 @@ def _comparable(rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskCo
 def _unranked_board(rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskColumn]) -> str:
     """Why this board has no ranks, whatever its rows are; empty if it has."""
     ours = [row for row in rows if not row.main.is_external]
-    scores = [cell.score for row in ours for cell in _ranked_cells(row, board, columns) if cell is not None]
+    ranked = board.ranked(columns)
+    scores = [cell.score for row in ours for at in ranked if (cell := row.cells[at]) is not None]
     if board.rank_by == "none":
         return "this board is declared without a ranking."
     if not columns:
         return "no run has a score yet."
-    several = sum(column.ranked for column in columns) > 1
-    if board.rank_by == "mean" and several and not all(is_share(s) and s.higher_is_better for s in scores):
+    if board.rank_by == "mean" and len(ranked) > 1 and not all(is_share(s) and s.higher_is_better for s in scores):
         return "its tasks have scores of different scales or directions, which have no meaningful mean."
     return ""
 
@@ -206,7 +199,7 @@ def _same_documents(
     """Groups of rows (by index) of the same documents, with the values by which they are ranked."""
     groups: dict[tuple[tuple[float, str], ...], dict[int, list[Stratum]]] = defaultdict(dict)
     for at, row in enumerate(rows):
-        cells = [cell for cell in _ranked_cells(row, board, columns) if cell is not None]
+        cells = [cell for at in board.ranked(columns) if (cell := row.cells[at]) is not None]
         values = [document_values(site, cell.entry, cell.score) for cell in cells]
         if all(values):
             strata = [replace(stratum, weight=stratum.weight / len(cells)) for of_cell in values for stratum in of_cell]

@@ -183,24 +183,21 @@ def _nodes(entries: Iterable[BoardEntry]) -> dict[Key, CheckpointNode]:
     return nodes
 
 
-def _valid(lineage: Any) -> Mapping[str, Any] | None:
+def _valid(lineage: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """A lineage that names the content of its base, else None."""
-    base = lineage.get("base_content") if isinstance(lineage, dict) else None
-    return lineage if base and isinstance(base, str) else None
+    return lineage if lineage and lineage.get("base_content") else None
 
 
 def _find_parent(node: CheckpointNode, nodes: dict[Key, CheckpointNode]) -> None:
     """Link a checkpoint to its parent; parents that were never evaluated are added, up to the first base."""
     while node.lineage is not None:
-        adapter = node.lineage.get("base_adapter")
-        key = str(node.lineage["base_content"]), adapter if isinstance(adapter, str) else ""
+        key = str(node.lineage["base_content"]), str(node.lineage.get("base_adapter") or "")
         parent = nodes.get(key)
         if parent is not None:
             if not _descends_from(parent, node):  # files may claim that two checkpoints were trained from each other
                 node.parent = parent
             return
-        parents = node.lineage.get("parents")
-        earlier = list(parents) if isinstance(parents, (list, tuple)) else []
+        earlier = node.lineage.get("parents", ())
         last = _valid(earlier[-1]) if earlier else None
         lineage = {**last, "parents": earlier[:-1]} if last else None
         nodes[key] = CheckpointNode(key, str(node.lineage.get("base")), lineage)

@@ -98,26 +98,19 @@ def write_standalone(comparison: RunComparison, path: str | Path) -> Path:
 
 
 def _best(view: BoardView) -> list[BoardRow]:
-    ranked = [row for row in view.rows if row.rank is not None]
-    return (ranked or _limited(view))[:TOP]
-
-
-def _limited(view: BoardView) -> list[BoardRow]:
-    """For boards without ranks: rows with all scores whose only badge is that they are limited, best first."""
+    """The first ranked rows; on a board without ranks rows with all scores whose only badge is that they are limited,
+    best first."""
+    if ranked := [row for row in view.rows if row.rank is not None]:
+        return ranked[:TOP]
     rows = [row for row in view.rows if row.mean is not None and {badge.kind for badge in row.badges} == {"limited"}]
-    return sorted(rows, key=lambda row: row.mean or 0.0, reverse=True)
+    return sorted(rows, key=lambda row: row.mean or 0.0, reverse=True)[:TOP]
 
 
 def _matrix(site: Site, view: BoardView, place: dict[int, int]) -> Matrix | None:
     rows = _best(view)
     if len(rows) < 2:
         return None
-    rank_by = view.board.rank_by
-    ranked = [
-        at for at, column in enumerate(view.columns) if rank_by == column.task or (rank_by == "mean" and column.ranked)
-    ]
-    if view.board.rank_by != "mean":
-        ranked = ranked[:1]
+    ranked = view.board.ranked(view.columns)
     ranked_by = view.columns[ranked[0]].name if len(ranked) == 1 else f"the mean of {len(ranked)} tasks"
     pairs = {}
     for i, first in enumerate(rows):

@@ -29,8 +29,8 @@ class BoardView:
     @property
     def of_mean(self) -> list[int]:
         """The numbers of the columns whose mean ranks, where the board ranks by the mean of several; else none."""
-        ranked = [at for at, column in enumerate(self.columns) if column.ranked]
-        return ranked if self.board.rank_by == "mean" and len(ranked) > 1 else []
+        ranked = self.board.ranked(self.columns)
+        return ranked if len(ranked) > 1 else []
 
 
 @dataclass

@@ -68,17 +68,14 @@ def trainings(lineage: LineageRecord | None) -> list[LineageRecord]:
     if not (lineage and lineage.get("base") and lineage.get("method")):
         return []
     parents = lineage.get("parents")
-    return [
-        *(parent for parent in (parents if isinstance(parents, list) else ()) if isinstance(parent, Mapping)),
-        lineage,
-    ]
+    parents = [parent for parent in parents if isinstance(parent, Mapping)] if isinstance(parents, list) else []
+    return [*parents, lineage]
 
 
 def training_settings(training: LineageRecord) -> dict[str, Any]:
     """The settings and options of one training; the entries of a mapping stand one by one, as ``reward random``."""
-    parts = (training.get("settings"), training.get("options"))
     result: dict[str, Any] = {}
-    for name, value in (pair for part in parts if isinstance(part, dict) for pair in part.items()):
+    for name, value in (*training.get("settings", {}).items(), *training.get("options", {}).items()):
         result |= {f"{name} {inner}": v for inner, v in value.items()} if isinstance(value, dict) else {name: value}
     return result
 

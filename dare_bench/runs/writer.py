@@ -116,9 +116,9 @@ def atomic_write_text(path: str | Path, text: str, *, durable: bool = True) -> N
     atomic_write_bytes(path, data, durable=durable)
 
 
-def atomic_write_json(path: str | Path, value: Any, *, indent: int | None = 2, durable: bool = True) -> None:
+def atomic_write_json(path: str | Path, value: Any, *, durable: bool = True) -> None:
     """Replace ``path`` by strict JSON (see :func:`dumps`); raises SaveError."""
-    atomic_write_bytes(path, dumps(value, indent=indent) + b"\n", durable=durable)
+    atomic_write_bytes(path, dumps(value, indent=2) + b"\n", durable=durable)
 
 
 def atomic_write_jsonl(path: str | Path, rows: Iterable[Any]) -> str:

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from dare_bench.formatting import compact, with_interval
 from dare_bench.leaderboards.charts import frame
-from dare_bench.leaderboards.charts.axes import logarithmic, px
+from dare_bench.leaderboards.charts.axes import linear, logarithmic, px
 from dare_bench.leaderboards.charts.frame import BOTTOM, LEFT, RIGHT, TOP, Frame
 from dare_bench.leaderboards.charts.labels import HEIGHT, LabelPlacer, shorten
 from dare_bench.leaderboards.charts.marks import RADIUS, SMALL, classes, shape
@@ -88,7 +88,7 @@ def scatter(
     shown = [(point, _interval(point, len(drawn) < _DENSE or id(point) in members)) for point in drawn]
     ends = [end for point, interval in shown for end in (point.y or 0.0, *(interval or ()))]
     x = logarithmic([point.x or 0.0 for point in drawn], LEFT + 8, RIGHT - 8)
-    y = frame.score_scale(ends, percent)
+    y = linear(ends, BOTTOM, TOP, percent)
     chart = Frame(ident, title, x, y, x_title, y_title, percent, better, upright, links=len(drawn))
     marks = [_mark(point, interval, families[point.family], id(point) in members, chart) for point, interval in shown]
     marks.sort(key=lambda mark: (mark.point.ranked, mark.member, mark.x))  # the frontier's members lie on top

@@ -39,7 +39,7 @@ ALLOWED: dict[str, tuple[dict[str, int], str]] = {
     "dare_bench/harness/lm_eval/yaml_scan.py": ({"yaml.load": 1}, CHECKED),
     "dare_bench/loading.py": ({".open": 1}, METHOD),
     "dare_bench/program.py": ({".read_bytes": 1}, CODE),
-    "dare_bench/runs/finding.py": ({".open": 2}, METHOD),
+    "dare_bench/analysis/opening.py": ({".open": 2}, METHOD),
     "dare_bench/runs/writer.py": ({"os.open": 1, ".open": 2}, WRITES),
     "dare_bench/sandbox/command.py": ({".read_text": 2}, SANDBOX),
     "dare_bench/sandbox/enter.py": ({"open": 2, "os.open": 1}, SANDBOX),

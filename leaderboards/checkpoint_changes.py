@@ -28,24 +28,19 @@ class CheckpointChange:
     deltas: list[tuple[str, Delta]]
 
 
-def any_change(context: Context) -> bool:
-    """Is there a trained checkpoint to compare with the one that it was trained from?"""
-    return bool(_pairs(context))
-
-
-def _pairs(context: Context) -> list[list[LineageEdge]]:
+def pairs(context: Context) -> list[list[LineageEdge]]:
     """All edges between two evaluated checkpoints, grouped by the two runs that their scores come from."""
-    pairs: dict[tuple[int, int], list[LineageEdge]] = {}
+    found: dict[tuple[int, int], list[LineageEdge]] = {}
     for edge in (edge for root in context.lineage for edge in edges(root)):
         if edge.base is not None:
-            pairs.setdefault((id(edge.base.entry), id(edge.score.entry)), []).append(edge)
-    return list(pairs.values())
+            found.setdefault((id(edge.base.entry), id(edge.score.entry)), []).append(edge)
+    return list(found.values())
 
 
 def changes_of(site: Site, context: Context) -> tuple[list[CheckpointChange], list[tuple[str, str]]]:
     """The changes along every edge of the lineage, and (name, reason) of those that are not comparable."""
     changes, refused = [], []
-    for pair in _pairs(context):
+    for pair in pairs(context):
         assert pair[0].base is not None
         base, entry, deltas = pair[0].base.entry, pair[0].score.entry, []
         for edge in pair:

@@ -14,12 +14,11 @@ from dare_bench.analysis.paired_tests import holm
 from dare_bench.leaderboards import comparing, pair_page
 from dare_bench.leaderboards.board_ranking import pair_p
 from dare_bench.leaderboards.board_rows import BoardCell, BoardRow
-from dare_bench.leaderboards.checkpoint_changes import CheckpointChange, any_change, changes_of, judged
+from dare_bench.leaderboards.checkpoint_changes import CheckpointChange, changes_of, judged, pairs
 from dare_bench.leaderboards.context import BoardView, Context
 from dare_bench.leaderboards.pair_page import LEVEL, Delta
-from dare_bench.leaderboards.rendering import Link
+from dare_bench.leaderboards.rendering import Link, write_page
 from dare_bench.leaderboards.site import Site
-from dare_bench.leaderboards.standalone import write_page
 
 PLACE = "compare/index.html"
 TOP = 8
@@ -71,7 +70,7 @@ def link(context: Context) -> Link | None:
     if not context.samples:
         return None
     some = any(len(_best(view)) > 1 for view in context.views)
-    return Link(PLACE, "Compare") if some or any_change(context) else None
+    return Link(PLACE, "Compare") if some or pairs(context) else None
 
 
 def write(site: Site, context: Context) -> None:
@@ -112,14 +111,14 @@ def _matrix(site: Site, view: BoardView, place: dict[int, int]) -> Matrix | None
         return None
     ranked = view.board.ranked(view.columns)
     ranked_by = view.columns[ranked[0]].name if len(ranked) == 1 else f"the mean of {len(ranked)} tasks"
-    pairs = {}
+    deltas = {}
     for i, first in enumerate(rows):
         for j in range(i + 1, len(rows)):
             cells = [(first.cells[at], rows[j].cells[at]) for at in ranked]
-            pairs[i, j] = _deltas(site, cells, place)
+            deltas[i, j] = _deltas(site, cells, place)
     heads = [(row.name.text, row.settings, row.main.page) for row in rows]
     p = pair_p(rows, view.board, view.columns, site) if len(ranked) > 1 else {}  # one task: each pair's own test
-    return Matrix(view.board.title, ranked_by, heads, pairs, p)
+    return Matrix(view.board.title, ranked_by, heads, deltas, p)
 
 
 def _deltas(

@@ -19,12 +19,14 @@ from dare_bench import formatting
 from dare_bench.analysis.names import letter
 from dare_bench.formatting import figure, plain_value, short_number
 from dare_bench.runs.scores import Score, is_share
-from dare_bench.runs.text import one_line, visible
+from dare_bench.runs.text import listed, one_line, visible
+from dare_bench.runs.writer import atomic_write_bytes, atomic_write_text
 from dare_bench.types import TIER_MEANING
 
 HERE = Path(__file__).parent
 TEXT_LIMIT = 20_000
 """Maximum number of characters of one text on a page; the run's files have all of it."""
+_ASSETS = ("theme.js", "site.css", "site.js")
 
 
 @cache
@@ -96,6 +98,22 @@ def render(template: str, root: str, **values: Any) -> str:
     return environment().get_template(template).render(root=root, **values)
 
 
+def write_page(path: str | Path, template: str, assets: Sequence[str], **values: Any) -> Path:
+    """Write a page outside a site, with the files that it needs in the folder ``<name>_files`` beside it: those that
+    every page needs and ``assets``, names in ``static/``.
+
+    Raises:
+        SaveError: the page or one of its files could not be written.
+    """
+    path = Path(path)
+    folder = path.with_name(f"{path.stem}_files")
+    for name in (*_ASSETS, *assets):
+        atomic_write_bytes(folder / "static" / name, (HERE / "static" / name).read_bytes(), durable=False)
+    page = render(template, f"{folder.name}/", place=path.name, navigation=(), **values)
+    atomic_write_text(path, page, durable=False)
+    return path
+
+
 def slug(name: str) -> str:
     """A name as a safe folder or file name. A name that had to be changed gets a hash, so that it stays unique."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:80]
@@ -146,8 +164,4 @@ def settings_table(tasks: dict[str, dict[str, Any]]) -> tuple[list[str], list[tu
     for name in dict.fromkeys(name for _, settings in groups for name in settings):
         values = [plain_value(settings[name]) if name in settings else "–" for _, settings in groups]
         rows.append((name, values, len(set(values)) > 1))
-    return [_heads(names) for names, _ in groups], rows
-
-
-def _heads(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+    return [listed(names, 4 if len(names) <= 4 else 3) for names, _ in groups], rows

@@ -40,6 +40,8 @@ _REVISION = re.compile(r"[0-9a-f]{40}")
 _METRICS = {"acc": "accuracy", "acc_norm": "accuracy"}
 """The hub's names of metrics that have other names in harnesses."""
 _OMITTED = frozenset({"stop", "confidence_dtype", *Decoding.hidden, *Decoding.id_fields})
+_OFF = ("none", "ours", "cut")
+"""Values of settings that are switched off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,15 +220,12 @@ def _settings(tasks: Sequence[TaskBlock], block: Block) -> Iterator[str]:
         shared = {
             name: settings[0][name] for name in names if all(task.get(name) == settings[0][name] for task in settings)
         }
-        shown = {name: v for name, v in shared.items() if name in block.decoding_requested or not _is_off(v)}
+        requested = block.decoding_requested
+        shown = {n: v for n, v in shared.items() if n in requested or not (v in (None, *_OFF) or v is False)}
         if shown:
             yield ", ".join(f"{name} {value}" for name, value in shown.items())
     seed = block.seeds[2] if block.seeds else UNKNOWN
     yield f"seed {seed}" + (f", {block.repeats} answers to each prompt" if block.repeats > 1 else "")
-
-
-def _is_off(value: Any) -> bool:
-    return value is None or value is False or value in ("none", "ours", "cut")
 
 
 def _date(created: str) -> str:

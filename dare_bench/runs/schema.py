@@ -9,7 +9,6 @@ The lines are in :mod:`dare_bench.runs.lines`, the field types in :mod:`dare_ben
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -329,18 +328,11 @@ class HarnessPart(LineModel):
             for value in row.values():
                 if isinstance(value, float) and LARGEST < abs(value) < float("inf"):
                     raise ValueError(f"results has the number {value:g}; expected at most {LARGEST:g}")
-        if (name := _cyclic_group(self.group_subtasks)) is not None:
-            raise ValueError(f"group_subtasks: group {name[:80]!r} is a part of itself")
+        try:
+            TopologicalSorter(self.group_subtasks).prepare()
+        except CycleError as error:
+            raise ValueError(f"group_subtasks: group {error.args[1][0][:80]!r} is a part of itself") from None
         return self
-
-
-def _cyclic_group(subtasks: Mapping[str, list[str]]) -> str | None:
-    """A group that is part of itself, at any depth; None if there is none."""
-    try:
-        TopologicalSorter(subtasks).prepare()
-    except CycleError as error:
-        return str(error.args[1][0])
-    return None
 
 
 class RequestedSpec(OpenModel):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import UNKNOWN, Block
+from dare_bench.runs.text import without_folders
 
 LineageRecord = Mapping[str, Any]
 _PEFT = {"lora": "LoRA", "dora": "DoRA"}
 _METHODS = {
     "cj_grpo": "CJ-GRPO", "coupled_grpo": "coupled-GRPO", "dtreerpo": "d-TreeRPO", "just_grpo": "JustGRPO",
 }  # fmt: skip
-_PATH = re.compile(r"^[./~]|^[A-Za-z]:\\|/.*/")
 
 
 class Checkpoint(NamedTuple):
@@ -85,11 +84,6 @@ def base_of(training: LineageRecord) -> str:
     had one."""
     base, adapter = without_folders(str(training.get("base", "?"))), training.get("base_adapter")
     return f"{base}+{str(adapter).removeprefix('sha256:')[:8]}" if adapter else base
-
-
-def without_folders(text: str) -> str:
-    """The last part of a path; a hub id (owner/name) is kept."""
-    return PurePath(text).name or text if _PATH.search(text) else text
 
 
 def method_of(training: LineageRecord, details: Sequence[str] = ()) -> str:

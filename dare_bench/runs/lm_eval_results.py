@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import RunError
@@ -18,6 +18,7 @@ from dare_bench.runs.external import ExternalRun, Intervals
 from dare_bench.runs.lines import LoggedLine
 from dare_bench.runs.run_files import own_file
 from dare_bench.runs.schema import UNKNOWN
+from dare_bench.runs.text import without_folders
 
 _NAME = re.compile(r"(?P<stem>.+)_(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d{1,6})?)\.json")
 """``results_<date>.json``, or ``<name>_<date>.json`` with ``--output_path <name>.json``."""
@@ -87,8 +88,8 @@ def _results(raw: Mapping[str, Any]) -> dict[str, Any]:
 def _block(path: Path, date: str, raw: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
     config = raw["config"]
     args = _arguments(config.get("model_args"))
-    name = str(raw.get("model_name") or _model_name(args) or config.get("model") or UNKNOWN)
-    name = _without_folders(name)
+    of_args = next((args[name] for name in _MODEL_ARGS if args.get(name)), None)
+    name = without_folders(str(raw.get("model_name") or of_args or config.get("model") or UNKNOWN))
     seeds = tuple(config.get(seed) for seed in _SEEDS)
     limit = config.get("limit")
     parameters = config.get("model_num_parameters")
@@ -141,15 +142,6 @@ def _arguments(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         return dict(part.partition("=")[::2] for part in value.split(",") if "=" in part)
     return {str(name): part for name, part in value.items()} if isinstance(value, dict) else {}
-
-
-def _model_name(args: Mapping[str, Any]) -> Any:
-    return next((args[name] for name in _MODEL_ARGS if args.get(name)), None)
-
-
-def _without_folders(name: str) -> str:
-    """A hub id as it is, of a path its last part."""
-    return PurePath(name).name or name if name.startswith(("/", ".", "~")) or name.count("/") > 1 else name
 
 
 def _text(value: Any) -> str | None:

@@ -50,7 +50,7 @@ def environment() -> Environment:
         "plain_value": plain_value,
     }
     env.tests["share"] = is_share
-    numbers = ("p_value", "short_bounds", "short_difference", "short_number", "short_score")
+    numbers = ("p_value", "short_bounds", "short_difference", "short_number", "short_range", "short_score")
     env.globals |= {"TIERS": TIER_MEANING, "bar": bar, "letter": letter}
     env.globals |= {name: getattr(formatting, name) for name in numbers}
     return env

@@ -10,8 +10,9 @@ from dare_bench.leaderboards import board_data
 from dare_bench.leaderboards.board import TaskColumn
 from dare_bench.leaderboards.board_columns import COLUMNS, task_keys
 from dare_bench.leaderboards.board_ranking import unranked_reason
-from dare_bench.leaderboards.board_rows import BADGES, BoardCell
+from dare_bench.leaderboards.board_rows import BADGES
 from dare_bench.leaderboards.context import BoardView
+from dare_bench.leaderboards.entries import RunScore
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.scores import weakest
 from dare_bench.runs.text import one_line
@@ -77,7 +78,7 @@ def _note_values(view: BoardView) -> dict[str, Any]:
     }
 
 
-def _head(column: TaskColumn, cells: Sequence[BoardCell | None]) -> dict[str, str]:
+def _head(column: TaskColumn, cells: Sequence[RunScore | None]) -> dict[str, str]:
     """A column's name, its metric and filter (if any), and the direction of the first sort."""
     keys = {cell.score.key.removesuffix(",none").replace(",", ", ") for cell in cells if cell is not None}
     metric = keys.pop() if len(keys) == 1 else "several metrics" if keys else ""

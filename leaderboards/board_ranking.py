@@ -16,9 +16,9 @@ from dare_bench.analysis.intervals import Interval, mean_of
 from dare_bench.analysis.paired_tests import all_pairs, holm
 from dare_bench.analysis.standing import DatedScore, QuestionDifference, current, question_difference
 from dare_bench.leaderboards.board import Board, TaskColumn
-from dare_bench.leaderboards.board_rows import BADGES, Badge, BoardCell, BoardRow, badge, cells_of, group_rows
+from dare_bench.leaderboards.board_rows import BADGES, Badge, BoardRow, badge, cells_of, group_rows
 from dare_bench.leaderboards.document_values import Stratum, document_values
-from dare_bench.leaderboards.entries import BoardEntry
+from dare_bench.leaderboards.entries import BoardEntry, RunScore
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.scores import is_share
 
@@ -60,7 +60,7 @@ def make_rows(
     return sorted(newest_first, key=lambda row: (row.rank is None, row.rank or 0, -_sign(row) * (row.mean or 0.0)))
 
 
-def _dated(cell: BoardCell) -> DatedScore:
+def _dated(cell: RunScore) -> DatedScore:
     entry = cell.entry
     return DatedScore(cell.score, entry.created, entry.complete, entry.contexts[cell.score.task])
 

@@ -13,9 +13,10 @@ from dare_bench.analysis.intervals import Interval, mean_of
 from dare_bench.analysis.paired_tests import holm
 from dare_bench.leaderboards import comparing, pair_page
 from dare_bench.leaderboards.board_ranking import pair_p
-from dare_bench.leaderboards.board_rows import BoardCell, BoardRow
+from dare_bench.leaderboards.board_rows import BoardRow
 from dare_bench.leaderboards.checkpoint_changes import CheckpointChange, changes_of, judged, pairs
 from dare_bench.leaderboards.context import BoardView, Context
+from dare_bench.leaderboards.entries import RunScore
 from dare_bench.leaderboards.pair_page import LEVEL, Delta
 from dare_bench.leaderboards.rendering import Link, write_page
 from dare_bench.leaderboards.site import Site
@@ -122,7 +123,7 @@ def _matrix(site: Site, view: BoardView, place: dict[int, int]) -> Matrix | None
 
 
 def _deltas(
-    site: Site, cells: Sequence[tuple[BoardCell | None, BoardCell | None]], place: dict[int, int]
+    site: Site, cells: Sequence[tuple[RunScore | None, RunScore | None]], place: dict[int, int]
 ) -> list[Delta] | str:
     """First minus second row in each task that a board ranks by."""
     deltas = []

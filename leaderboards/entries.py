@@ -125,6 +125,18 @@ class BoardEntry:
         return f"{spread(counts)}-shot" if counts else ""
 
 
+@dataclass(frozen=True, slots=True)
+class RunScore:
+    """One score and the run that it comes from."""
+
+    score: Score
+    entry: BoardEntry
+
+    @property
+    def shots(self) -> str:
+        return self.entry.shots(self.score.task)
+
+
 def _sizes(names: Iterable[str]) -> list[str]:
     """The decoding fields that set lengths and numbers of steps, lengths first. They are always shown, since tasks set
     them too; each family has its own names for them."""

@@ -16,15 +16,15 @@ from dare_bench.leaderboards.charts import Base, CurvePoint, Series, training_cu
 from dare_bench.leaderboards.checkpoint_changes import adjust, changes_of, p_values
 from dare_bench.leaderboards.checkpoint_trees import (
     CheckpointNode,
-    CheckpointScore,
     SeedTraining,
     TrainingRecipe,
-    edge,
+    base_score,
     representative,
     tasks_of,
     usual_settings,
 )
 from dare_bench.leaderboards.context import Context
+from dare_bench.leaderboards.entries import RunScore
 from dare_bench.leaderboards.pair_page import Delta
 from dare_bench.leaderboards.rendering import Link, unique_slugs
 from dare_bench.leaderboards.site import Site
@@ -34,7 +34,7 @@ from dare_bench.runs.scores import Score, is_share
 INDEX = "lineage/index.html"
 PHASES = ("rollout", "score", "update")
 """The phases of a training in the order of a step; the forwards of any other are counted as ``other``."""
-Line = tuple[TrainingRecipe, SeedTraining, Sequence[tuple[CheckpointNode, CheckpointScore]]]
+Line = tuple[TrainingRecipe, SeedTraining, Sequence[tuple[CheckpointNode, RunScore]]]
 """A training and its evaluated checkpoints by step, with their scores of one task."""
 
 
@@ -107,7 +107,7 @@ class _TreeBuilder:
             "paired": self.context.samples,
         }
 
-    def _score(self, node: CheckpointNode, task: str) -> CheckpointScore | None:
+    def _score(self, node: CheckpointNode, task: str) -> RunScore | None:
         return representative(node, task, self._usual[task])
 
     def _branch(self, recipe: TrainingRecipe) -> dict[str, Any]:
@@ -139,15 +139,15 @@ class _TreeBuilder:
             earlier += scores[:-1]
         return {"task": task, "mean": _mean(last), "last": last, "earlier": earlier} if last else None
 
-    def _compared(self, node: CheckpointNode, task: str, own: CheckpointScore, label: str) -> _ScoreLine:
+    def _compared(self, node: CheckpointNode, task: str, own: RunScore, label: str) -> _ScoreLine:
         """A checkpoint's score and its paired difference to the parent's."""
         others = len({other.score.fingerprint for other in node.scored(task)}) - 1
-        pair = edge(node, task, own)
-        if pair.base is None:
-            return _line(own, label, reason=pair.reason, other_settings=others)
+        base = base_score(node, task, own.score)
+        if isinstance(base, str):
+            return _line(own, label, reason=base, other_settings=others)
         if not self.context.samples:
             return _line(own, label, other_settings=others)
-        delta = pair_page.difference(self.site, pair.base.entry, own.entry, task, own.score.key)
+        delta = pair_page.difference(self.site, base.entry, own.entry, task, own.score.key)
         if isinstance(delta, str):
             return _line(own, label, reason=f"not comparable: {delta}", other_settings=others)
         return _line(own, label, delta=delta, other_settings=others)
@@ -213,11 +213,11 @@ class _TreeBuilder:
         )
 
 
-def _line(own: CheckpointScore, label: str, **more: Any) -> _ScoreLine:
+def _line(own: RunScore, label: str, **more: Any) -> _ScoreLine:
     return _ScoreLine(label, own.entry.page, own.score, **more)
 
 
-def _base(node: CheckpointNode, own: CheckpointScore) -> Base:
+def _base(node: CheckpointNode, own: RunScore) -> Base:
     return Base(node.name, own.score.value, f"../{own.entry.page}", own.score.lo, own.score.hi)
 
 
@@ -231,12 +231,12 @@ def _forwards_of(node: CheckpointNode) -> dict[str, int]:
     return forwards if any(forwards.values()) else {}
 
 
-def _point_by_forwards(node: CheckpointNode, own: CheckpointScore, forwards: Mapping[str, int]) -> CurvePoint:
+def _point_by_forwards(node: CheckpointNode, own: RunScore, forwards: Mapping[str, int]) -> CurvePoint:
     total, detail = sum(forwards.values()), ", ".join(f"{phase} {count:,}" for phase, count in forwards.items())
     return _point(own, total, place=f"{total:,} forwards, step {node.step or 0:g}", detail=detail)
 
 
-def _point(own: CheckpointScore, x: float, **more: str) -> CurvePoint:
+def _point(own: RunScore, x: float, **more: str) -> CurvePoint:
     score = own.score
     return CurvePoint(x, score.value, f"../{own.entry.page}", score.lo, score.hi, own.entry.settings, **more)
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from dare_bench.formatting import chart_score, compact, with_interval
 from dare_bench.leaderboards.board_ranking import unranked_reason
-from dare_bench.leaderboards.board_rows import BoardCell, BoardRow
+from dare_bench.leaderboards.board_rows import BoardRow
 from dare_bench.leaderboards.charts import Point, frontier_table, scatter
 from dare_bench.leaderboards.charts.pareto import BetterX
 from dare_bench.leaderboards.context import BoardView, Context
+from dare_bench.leaderboards.entries import RunScore
 from dare_bench.leaderboards.rendering import Link, slug
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.scores import is_share
@@ -148,7 +149,7 @@ def _point(
     page: str,
     value: float | None,
     ends: tuple[float | None, float | None],
-    cells: Sequence[BoardCell | None],
+    cells: Sequence[RunScore | None],
     ranked: bool,
 ) -> Point:
     root = "../" if view.place == "index.html" else "../../"

@@ -189,11 +189,8 @@ def held(folder: str | Path, refusal: str) -> Iterator[None]:
         lock.release()
 
 
-def remove_leftovers(folder: str | Path) -> int:
-    """Remove temporary files of killed writers; returns their number. Requires the folder's lock."""
-    count = 0
+def remove_leftovers(folder: str | Path) -> None:
+    """Remove temporary files of killed writers. Requires the folder's lock."""
     for path in Path(folder).iterdir():
         if _TEMPORARY.fullmatch(path.name):
             path.unlink(missing_ok=True)
-            count += 1
-    return count

@@ -23,6 +23,8 @@ from dare_bench.leaderboards.site import Site
 from dare_bench.runs.scores import is_share
 
 LEVEL = 0.05
+Documents = tuple[tuple[float, str], ...]
+"""The weight and the documents of each stratum of a row."""
 
 
 def settled(board: Board, columns: Sequence[TaskColumn], entries: Sequence[BoardEntry]) -> Board:
@@ -50,11 +52,12 @@ def make_rows(
     references = [
         current(_dated(cell) for row in rows if (cell := row.cells[at]) is not None) for at in range(len(columns))
     ]
+    ranked = board.ranked(columns)
     for row in rows:
         row.badges = list(_badges(row, columns, references, board.rank_by))
-        _add_mean(row, board, columns)
+        _add_mean(row, [row.cells[at] for at in ranked])
     comparable = _comparable(rows, board, columns)
-    _rank(comparable, _paired(comparable, board, columns, site) if site else {})
+    _rank(comparable, _paired(site, board.title, comparable, ranked) if site else {})
     newest_first = sorted(rows, key=lambda row: row.created, reverse=True)
     # Within a shared rank the better point estimate comes first.
     return sorted(newest_first, key=lambda row: (row.rank is None, row.rank or 0, -_sign(row) * (row.mean or 0.0)))
@@ -104,10 +107,9 @@ def _badges(
         yield Badge("missing", text, ", ".join(column.name for column in missing))
 
 
-def _add_mean(row: BoardRow, board: Board, columns: Sequence[TaskColumn]) -> None:
+def _add_mean(row: BoardRow, ranked: Sequence[RunScore | None]) -> None:
     """Fill in what the row is ranked by: one task's score, or the mean over all. In a mean, a share without an interval
     has the interval 0 to 1."""
-    ranked = [row.cells[at] for at in board.ranked(columns)]
     scores = [cell.score for cell in ranked if cell is not None]
     if not scores or len(scores) < len(ranked):
         return
@@ -166,13 +168,11 @@ def _rank(comparable: Sequence[BoardRow], paired: dict[int, dict[int, float]]) -
         row.shared = ranks[row.rank] > 1
 
 
-def _paired(
-    rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskColumn], site: Site
-) -> dict[int, dict[int, float]]:
+def _paired(site: Site, title: str, rows: Sequence[BoardRow], ranked: Sequence[int]) -> dict[int, dict[int, float]]:
     """The p of the paired test of all pairs of rows of the same documents, adjusted for each row by Holm's method over
     all its comparisons."""
     by_row: dict[int, dict[int, float]] = defaultdict(dict)
-    for (row, other), p in pair_p(rows, board, columns, site).items():
+    for (row, other), p in pair_p(site, title, rows, ranked).items():
         by_row[row][other] = p
     return {
         row: {other: p for other, p in zip(others, holm([*others.values()]), strict=True) if p is not None}
@@ -180,26 +180,25 @@ def _paired(
     }
 
 
-def pair_p(
-    rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskColumn], site: Site
-) -> dict[tuple[int, int], float]:
-    """The unadjusted p of the test that ranks, for all pairs of rows (by index) of the same documents."""
+def pair_p(site: Site, title: str, rows: Sequence[BoardRow], ranked: Sequence[int]) -> dict[tuple[int, int], float]:
+    """The unadjusted p of the test that ranks, for all pairs of rows (by index) of the same documents: in the columns
+    ``ranked`` of the board called ``title``."""
     p_values: dict[tuple[int, int], float] = {}
-    for key, strata in _same_documents(rows, board, columns, site).items():
+    for key, strata in _same_documents(site, rows, ranked).items():
         # Cached in the site: a rebuild without a change needs no statistics.
         values = [*strata.values()]
-        facts = site.part(f"p of pairs {board.title} {key}", values, partial(_all_p, values))
+        facts = site.part(f"p of pairs {title} {key}", values, partial(_all_p, values))
         p_values |= {(a, b): facts["p"][i][j] for i, a in enumerate(strata) for j, b in enumerate(strata) if i != j}
     return p_values
 
 
 def _same_documents(
-    rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskColumn], site: Site
-) -> dict[tuple[tuple[float, str], ...], dict[int, list[Stratum]]]:
+    site: Site, rows: Sequence[BoardRow], ranked: Sequence[int]
+) -> dict[Documents, dict[int, list[Stratum]]]:
     """Groups of rows (by index) of the same documents, with the values by which they are ranked."""
-    groups: dict[tuple[tuple[float, str], ...], dict[int, list[Stratum]]] = defaultdict(dict)
+    groups: dict[Documents, dict[int, list[Stratum]]] = defaultdict(dict)
     for at, row in enumerate(rows):
-        cells = [cell for at in board.ranked(columns) if (cell := row.cells[at]) is not None]
+        cells = [cell for column in ranked if (cell := row.cells[column]) is not None]
         values = [document_values(site, cell.entry, cell.score) for cell in cells]
         if all(values):
             strata = [replace(stratum, weight=stratum.weight / len(cells)) for of_cell in values for stratum in of_cell]

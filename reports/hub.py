@@ -106,9 +106,8 @@ def results_of(
         RunError: the run has no scores, or is limited or incomplete and ``allow_partial`` is not set.
         UnknownNameError: ``datasets`` names a task that the run does not have.
     """
-    block = run.block
     scored = list(dict.fromkeys(score.task for score in run.scores()))
-    if block is None or not scored:
+    if not scored:
         raise RunError(f"{run.path} has no score yet (status {run.status}); run the same command again to finish it")
     for task in datasets:
         if task not in scored:
@@ -127,7 +126,7 @@ def results_of(
                 " with a note"
             )
         value = 100 * score.value if scale == "percent" and is_share(score) else score.value
-        notes = visible("; ".join(_notes(run, block, score, dataset, partial, scale))).replace("\n", " ")
+        notes = visible("; ".join(_notes(run, score, dataset, partial, scale))).replace("\n", " ")
         shots = run.results.get("n-shot", {}).get(task)
         results.append(HubResult(score, dataset, round(value, 4), _date(run.created), notes, shots))
     return results, left_out
@@ -181,10 +180,9 @@ def _partial(run: Run, score: Score) -> Iterator[str]:
         yield f"the run is {'not finished' if run.status == 'running' else 'incomplete'}"
 
 
-def _notes(
-    run: Run, block: Block, score: Score, dataset: HubDataset, partial: Sequence[str], scale: HubScale
-) -> Iterator[str]:
+def _notes(run: Run, score: Score, dataset: HubDataset, partial: Sequence[str], scale: HubScale) -> Iterator[str]:
     """What the hub's format has no field for, the most important first."""
+    block = run.require_block()
     if partial:
         yield f"PARTIAL: {', '.join(partial)}"
     percent = scale == "percent" and is_share(score)

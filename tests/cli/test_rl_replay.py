@@ -74,8 +74,10 @@ def test_a_replay_is_what_was_trained_on(trained: Any, step: int) -> None:
     assert [c.text for c in replayed] == rollout.texts
     assert [c.reward for c in replayed] == rollout.rewards
     assert [c.advantage for c in replayed] == rollout.advantage
-    settled = sorted(weight for weight in weights[step - 1].weight_N.tolist() if weight)
-    assert sorted(w for c in replayed for w in c.weights if w) == pytest.approx(settled, rel=1e-4, abs=1e-9)
+    # Without an advantage and with the reference's own weights, what the KL penalty leaves is a rounding error.
+    settled = sorted(weight for weight in weights[step - 1].weight_N.tolist() if abs(weight) > 1e-7)
+    kept = sorted(weight for c in replayed for weight in c.weights if abs(weight) > 1e-7)
+    assert kept == pytest.approx(settled, rel=1e-4, abs=1e-9)
     assert len(settled) > 10
     if step == 1:  # later, the KL penalty has weights of its own
         assert all(w * c.advantage > 0 for c in replayed for w in c.weights if abs(w) > 1e-6)

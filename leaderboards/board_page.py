@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePosixPath
 from typing import Any
 
 from dare_bench.leaderboards import board_data
@@ -33,9 +32,9 @@ def write(site: Site, view: BoardView) -> None:
 
 def _write(site: Site, view: BoardView, record: dict[str, Any]) -> None:
     table = board_data.csv_table(record, view.columns)
-    data = PurePosixPath(view.data)
-    places = {"data": view.data, "csv": str(data.with_suffix(".csv")), "script": str(data.with_suffix(".js"))}
-    site.json(view.data, record)
+    data = "data/board" if view.place == "index.html" else f"data/{view.place.removesuffix('.html')}"
+    places = {"data": f"{data}.json", "csv": f"{data}.csv", "script": f"{data}.js"}
+    site.json(places["data"], record)
     site.text(places["csv"], board_data.csv_text(table))
     site.text(places["script"], board_data.script(record, table, view.columns))
     site.page(view.place, "board.html.j2", **places, **_table_values(view), **_note_values(view))

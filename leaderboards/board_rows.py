@@ -10,7 +10,6 @@ from dare_bench.analysis.intervals import Interval
 from dare_bench.leaderboards.board import TaskColumn
 from dare_bench.leaderboards.checkpoint_names import CheckpointName
 from dare_bench.leaderboards.entries import BoardEntry, RunScore, settings_line
-from dare_bench.runs.scores import Score
 
 BADGES = {
     "external": (
@@ -152,11 +151,5 @@ def _may_join(entry: BoardEntry, row: Sequence[BoardEntry]) -> bool:
 
 def cells_of(entries: Sequence[BoardEntry], columns: Sequence[TaskColumn]) -> list[RunScore | None]:
     """For each column the score of the first run that has one."""
-    return [
-        next((RunScore(score, entry) for entry in entries if (score := _score(entry, column)) is not None), None)
-        for column in columns
-    ]
-
-
-def _score(entry: BoardEntry, column: TaskColumn) -> Score | None:
-    return entry.headline(column.task) if column.metric is None else entry.score(column.task, column.metric)
+    scores = [[(entry.score(column.task, column.metric), entry) for entry in entries] for column in columns]
+    return [next((RunScore(score, entry) for score, entry in row if score is not None), None) for row in scores]

@@ -53,7 +53,7 @@ class CheckpointNode:
 
     def scored(self, task: str) -> list[RunScore]:
         """Its scores of a task, complete and new ones first."""
-        scores = [RunScore(score, entry) for entry in self.entries if (score := entry.headline(task)) is not None]
+        scores = [RunScore(score, entry) for entry in self.entries if (score := entry.score(task)) is not None]
         scores.sort(key=lambda score: score.entry.created, reverse=True)
         return sorted(scores, key=lambda score: (not score.entry.complete, score.score.limited))
 

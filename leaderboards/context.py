@@ -14,17 +14,13 @@ from dare_bench.leaderboards.entries import BoardEntry
 
 @dataclass(frozen=True, slots=True)
 class BoardView:
-    """One board of the site: its declaration, columns and rows, and where its page stands.
-
-    ``data`` is the place of its JSON file in the site's folder; a CSV file stands beside it.
-    """
+    """One board of the site: its declaration, columns and rows, and where its page stands."""
 
     name: str
     board: Board
     columns: Sequence[TaskColumn]
     rows: Sequence[BoardRow]
     place: str
-    data: str
 
     @property
     def of_mean(self) -> list[int]:

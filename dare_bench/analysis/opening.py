@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from dare_bench.analysis.score_intervals import confidence_intervals
 from dare_bench.errors import RunError
 from dare_bench.reading import read_json
-from dare_bench.runs.lm_eval_results import is_named_as_results, read_lm_eval
+from dare_bench.runs.lm_eval_results import date_in, read_lm_eval
 from dare_bench.runs.opencompass_results import PARTS, model_folders, read_opencompass
 from dare_bench.runs.reader import Run
 from dare_bench.runs.run_files import JOURNAL, RUN_FILE, own_file
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 def places_at(path: Path) -> list[Place]:
     """The runs of exactly this file or folder, not those in folders below it; empty if it has none."""
     if path.is_file():
-        return [Place(path, "lm-eval")] if is_named_as_results(path.name) else []
+        return [Place(path, "lm-eval")] if date_in(path.name) else []
     if not path.is_dir():
         return []
     if (path / RUN_FILE).exists():
@@ -54,7 +54,7 @@ def places_at(path: Path) -> list[Place]:
     absolute = path.absolute()
     if absolute in model_folders(absolute.parent.parent):
         return [Place(absolute, "opencompass")]
-    files = sorted(file for file in path.glob("*.json") if is_named_as_results(file.name))
+    files = sorted(file for file in path.glob("*.json") if date_in(file.name))
     if external := [Place(file, "lm-eval") for file in files if _is_external(file)]:
         return external
     return [Place(path, "dare-bench")] if any(path.glob("results_*.json")) else []

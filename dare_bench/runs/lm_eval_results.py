@@ -37,15 +37,18 @@ class LmEvalRun(ExternalRun):
     sample_line = LoggedLine
 
     def samples_file(self, task: str) -> Path | None:
-        return own_file(self.path.parent, f"samples_{task}_{_date_of(self.path)}.jsonl") if "/" not in task else None
+        return (
+            own_file(self.path.parent, f"samples_{task}_{date_in(self.path.name)}.jsonl") if "/" not in task else None
+        )
 
     def traces_file(self, task: str) -> None:
         """lm-eval writes none."""
 
 
-def is_named_as_results(name: str) -> bool:
-    """Is it a name that lm-eval gives to a results file?"""
-    return _NAME.fullmatch(name) is not None
+def date_in(name: str) -> str | None:
+    """The date in a name that lm-eval gives to a results file; None for any other name."""
+    match = _NAME.fullmatch(name)
+    return match["date"] if match else None
 
 
 def read_lm_eval(path: Path, intervals: Intervals) -> LmEvalRun:
@@ -54,9 +57,9 @@ def read_lm_eval(path: Path, intervals: Intervals) -> LmEvalRun:
     Raises:
         RunError: it cannot be read, is not lm-eval's, or a value is invalid.
     """
-    match = _NAME.fullmatch(path.name)
+    date = date_in(path.name)
     file = own_file(path.parent, path.name)
-    if match is None or file is None:
+    if date is None or file is None:
         raise RunError(f"{path} is no results file; lm-eval names them results_<date>.json")
     raw = read_json(file, RunError)
     if "dare_bench" in raw:
@@ -65,13 +68,7 @@ def read_lm_eval(path: Path, intervals: Intervals) -> LmEvalRun:
         if not isinstance(raw.get(name), dict):
             raise RunError(f"{path} is not a results file of lm-eval: it has no table {name!r}")
     results = _results(raw)
-    return LmEvalRun(path, results, _block(path, match["date"], raw, results), intervals)
-
-
-def _date_of(path: Path) -> str:
-    match = _NAME.fullmatch(path.name)
-    assert match is not None
-    return match["date"]
+    return LmEvalRun(path, results, _block(path, date, raw, results), intervals)
 
 
 def _results(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from dare_bench.runs.external import ExternalRun, Intervals
 from dare_bench.runs.field_types import check
 from dare_bench.runs.index import DocumentIndex, LoadedIndex
 from dare_bench.runs.lines import LoggedLine
-from dare_bench.runs.lm_eval_results import is_named_as_results
+from dare_bench.runs.lm_eval_results import date_in
 from dare_bench.runs.opencompass_config import OpenCompassConfig, read_config
 from dare_bench.runs.opencompass_summary import Averages, read_averages
 from dare_bench.runs.run_files import RUN_FILE, own_file
@@ -134,7 +134,7 @@ def model_folders(folder: Path) -> list[Path]:
 def _has_results(folder: Path) -> bool:
     """JSON files named by data sets; the folder of another program's run has other names."""
     names = [path.name for path in folder.glob("*.json")]
-    return bool(names) and not any(name == RUN_FILE or is_named_as_results(name) for name in names)
+    return bool(names) and not any(name == RUN_FILE or date_in(name) for name in names)
 
 
 def read_opencompass(path: Path, intervals: Intervals) -> OpenCompassRun:

@@ -20,7 +20,6 @@ from dare_bench.leaderboards.board_rows import BADGES, Badge, BoardRow, badge, c
 from dare_bench.leaderboards.document_values import Stratum, document_values
 from dare_bench.leaderboards.entries import BoardEntry, RunScore
 from dare_bench.leaderboards.site import Site
-from dare_bench.runs.scores import is_share
 
 LEVEL = 0.05
 Documents = tuple[tuple[float, str], ...]
@@ -118,7 +117,7 @@ def _add_mean(row: BoardRow, ranked: Sequence[RunScore | None]) -> None:
         row.mean, row.mean_interval = scores[0].value, intervals[0]
     else:
         bounded = [
-            replace(interval, lo=0.0, hi=1.0) if interval.lo is None and is_share(score) else interval
+            replace(interval, lo=0.0, hi=1.0) if interval.lo is None and score.is_share else interval
             for interval, score in zip(intervals, scores, strict=True)
         ]
         row.mean, row.mean_interval = mean_of(bounded, [score.value for score in scores])
@@ -144,7 +143,7 @@ def _unranked_board(rows: Sequence[BoardRow], board: Board, columns: Sequence[Ta
         return "this board is declared without a ranking."
     if not columns:
         return "no run has a score yet."
-    if board.rank_by == "mean" and len(ranked) > 1 and not all(is_share(s) and s.higher_is_better for s in scores):
+    if board.rank_by == "mean" and len(ranked) > 1 and not all(s.is_share and s.higher_is_better for s in scores):
         return "its tasks have scores of different scales or directions, which have no meaningful mean."
     return ""
 

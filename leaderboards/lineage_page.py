@@ -29,7 +29,7 @@ from dare_bench.leaderboards.pair_page import Delta
 from dare_bench.leaderboards.rendering import Link, unique_slugs
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs import lineage
-from dare_bench.runs.scores import Score, is_share
+from dare_bench.runs.scores import Score
 
 INDEX = "lineage/index.html"
 PHASES = ("rollout", "score", "update")
@@ -208,7 +208,7 @@ class _TreeBuilder:
             y_title=scores[0].metric,
             base=_base(node, base) if base else None,
             higher_is_better=not any(score.higher_is_better is False for score in scores),
-            percent=all(is_share(score) for score in scores),
+            percent=all(score.is_share for score in scores),
             **more,
         )
 
@@ -264,6 +264,6 @@ def _mean(last: Sequence[_ScoreLine]) -> dict[str, Any] | None:
         "high": max(values),
         "deviation": statistics.stdev(values),
         "seeds": len(values),
-        "share": all(is_share(line.score) for line in last),
+        "share": all(line.score.is_share for line in last),
         "gain": statistics.fmean(gains) if len(gains) == len(last) else None,
     }

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from dare_bench import formatting
 from dare_bench.analysis.names import letter
 from dare_bench.formatting import figure, plain_value, short_number
-from dare_bench.runs.scores import Score, is_share
+from dare_bench.runs.scores import Score
 from dare_bench.runs.text import listed, one_line, visible
 from dare_bench.runs.writer import atomic_write_bytes, atomic_write_text
 from dare_bench.types import TIER_MEANING
@@ -49,7 +49,6 @@ def environment() -> Environment:
         "percent": _percent,
         "plain_value": plain_value,
     }
-    env.tests["share"] = is_share
     numbers = ("p_value", "short_bounds", "short_difference", "short_number", "short_range", "short_score")
     env.globals |= {"TIERS": TIER_MEANING, "bar": bar, "letter": letter}
     env.globals |= {name: getattr(formatting, name) for name in numbers}
@@ -65,7 +64,7 @@ def _visible(value: Any) -> Any:
 
 def _percent(value: float | None, score: Score | None = None) -> str:
     """A share in percent; with a ``score`` that is not a share, the value in its own unit."""
-    return short_number(value, score is None or is_share(score))
+    return short_number(value, score is None or score.is_share)
 
 
 def number(value: Any, digits: int | None = None) -> str:

@@ -16,7 +16,6 @@ from dare_bench.leaderboards.charts.pareto import BetterX
 from dare_bench.leaderboards.context import BoardView, Context
 from dare_bench.leaderboards.rendering import Link, slug
 from dare_bench.leaderboards.site import Site
-from dare_bench.runs.scores import is_share
 
 NFE, SPEED = "forward passes per request", "tokens per second"
 UNITS = {NFE: "NFE", SPEED: "tokens/s"}
@@ -137,7 +136,7 @@ def _of_task(view: BoardView, at: int, place: str) -> SpeedSheet:
         place,
         column.name,
         metric=metrics.pop() if len(metrics) == 1 else "score",
-        percent=all(is_share(score) for score in scores),
+        percent=all(score.is_share for score in scores),
         higher=not any(score.higher_is_better is False for score in scores),
         passes=passes,
         speeds=_by_hardware(speeds),

@@ -24,7 +24,7 @@ from dare_bench.reports.hub_card import dumped
 from dare_bench.runs.reader import Run
 from dare_bench.runs.results import members
 from dare_bench.runs.schema import UNKNOWN, Block, TaskBlock
-from dare_bench.runs.scores import Score, is_share
+from dare_bench.runs.scores import Score
 from dare_bench.runs.text import no_answer, visible
 from dare_bench.types import Decoding
 
@@ -125,7 +125,7 @@ def results_of(
                 f"{run.run_id}, {task}: {'; '.join(partial)}; such a score is exported only with --allow-partial,"
                 " with a note"
             )
-        value = 100 * score.value if scale == "percent" and is_share(score) else score.value
+        value = 100 * score.value if scale == "percent" and score.is_share else score.value
         notes = visible("; ".join(_notes(run, score, dataset, partial, scale))).replace("\n", " ")
         shots = run.results.get("n-shot", {}).get(task)
         results.append(HubResult(score, dataset, round(value, 4), _date(run.created), notes, shots))
@@ -185,7 +185,7 @@ def _notes(run: Run, score: Score, dataset: HubDataset, partial: Sequence[str], 
     block = run.require_block()
     if partial:
         yield f"PARTIAL: {', '.join(partial)}"
-    percent = scale == "percent" and is_share(score)
+    percent = scale == "percent" and score.is_share
     yield score.key.removesuffix(",none") + (" in percent" if percent else "")
     yield f"n={score.n}"
     if score.lo is not None and score.hi is not None and score.level is not None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dare_bench.errors import DareError, DecodingError, ModelOutputError, PromptError
+from dare_bench.errors import DareError, DecodingError
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
-from dare_bench.model_adapters.encoding import as_id, encode_prompt, logits_tokens, one_line
+from dare_bench.model_adapters.encoding import as_id, check_length, encode_prompt, logits_tokens, shown
 from dare_bench.model_adapters.opened import OpenedNetwork
 from dare_bench.model_adapters.sampling.loop import denoise
 from dare_bench.model_adapters.sampling.reference import published_forwards
@@ -25,8 +25,6 @@ from dare_bench.types import Capabilities, Decoding, Generation, LoopStats, Mode
 
 if TYPE_CHECKING:
     from dare_bench.model_adapters.family import Family
-
-DEFAULT_ROWS = {"cpu": 16, "cuda": 64}
 
 
 class NativeModel(OpenedNetwork):
@@ -60,11 +58,6 @@ class NativeModel(OpenedNetwork):
                 self.capabilities, predictions=False, margin=False, canvas=False, end_turn=False
             )
         self._samplers: dict[str, tuple[ModelSpec, Sampler]] = {}
-
-    @property
-    def default_rows(self) -> int:
-        """Rows at a time if ``max_rows`` is not given."""
-        return DEFAULT_ROWS.get(self.device.type, DEFAULT_ROWS["cpu"])
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -113,12 +106,7 @@ class NativeModel(OpenedNetwork):
         """The row of a request; raises DecodingError or PromptError."""
         spec, sampler = self.sampler(request)
         prompt = self.encode(request.prompt)
-        total = len(prompt) + sampler.gen_length
-        if total > spec.context_limit:
-            raise PromptError(
-                f"prompt of {len(prompt)} tokens + gen_length={sampler.gen_length} is {total} tokens; "
-                f"the model's context limit is {spec.context_limit}: shorten the prompt or gen_length"
-            )
+        check_length(prompt, sampler.gen_length, spec)
         start = start_of(request, len(prompt), spec, sampler)
         return RowState(
             prompt,
@@ -229,7 +217,7 @@ class NativeModel(OpenedNetwork):
         """
         grid = self.spec.block_length if block_length is None else as_id(block_length)
         if block_length is not None and (grid is None or grid < 1):
-            raise DecodingError(f"block_length={one_line(block_length)} must be a whole number of at least 1")
+            raise DecodingError(f"block_length={shown(block_length)} must be a whole number of at least 1")
         tokens = logits_tokens(ids, self.encode, self.spec)
         plan = Plan((len(tokens),), grid)
         if self.spec.noise == "uniform":
@@ -237,12 +225,7 @@ class NativeModel(OpenedNetwork):
                 raise DecodingError(f"block_length={block_length}: {self.family.name} has no attention on a grid")
             plan = Plan((len(tokens),), clean=(0,))  # all of them are a canvas, without a prompt
         packed = torch.tensor(tokens, dtype=torch.long, device=self.device)
-        logits = self.network(packed, plan=plan).logits.float().cpu()
-        if self.spec.predicts == "next":
-            logits = torch.cat([logits[:1], logits[:-1]])
-        if bool(torch.isnan(logits).any()):
-            raise ModelOutputError("the network gave NaN logits: check the weights (dare-bench validate) and the dtype")
-        return logits
+        return self.of_tokens(self.network(packed, plan=plan).logits.float().cpu())
 
 
 def _drain(rejected: list[Sample]) -> Iterator[Sample]:

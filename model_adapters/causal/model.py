@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dare_bench.errors import DareError, DecodingError, ModelOutputError, PromptError, UsageError
+from dare_bench.errors import DareError, DecodingError, UsageError
 from dare_bench.model_adapters.adapters import is_adapted
-from dare_bench.model_adapters.causal.batches import Batches
+from dare_bench.model_adapters.batches import SHORTER, Batches
 from dare_bench.model_adapters.causal.fields import CausalFields
 from dare_bench.model_adapters.causal.generation import Row, generate_batch, hides_padding
 from dare_bench.model_adapters.causal.scoring import score_texts
 from dare_bench.model_adapters.causal.weights import load_network, under_file_names
-from dare_bench.model_adapters.encoding import encode_prompt, logits_tokens, one_line
-from dare_bench.model_adapters.native import DEFAULT_ROWS
+from dare_bench.model_adapters.encoding import check_length, encode_prompt, logits_tokens, shown
 from dare_bench.model_adapters.opened import OpenedNetwork
 from dare_bench.protocols import AdapterSettings
 from dare_bench.types import Capabilities, Decoding, LoopStats, ModelSpec, Prompt, Request, Sample
@@ -89,7 +88,7 @@ class CausalModel(OpenedNetwork):
                     f"{self.spec.family} has no likelihood field {name!r}: its likelihoods are exact; leave it out"
                 )
             if value not in (None, "auto", "exact"):
-                raise DecodingError(f"estimator={one_line(value)}: a causal model's likelihood is exact; use 'auto'")
+                raise DecodingError(f"estimator={shown(value)}: a causal model's likelihood is exact; use 'auto'")
         return {"estimator": "exact"}
 
     def forwards(self, request: Request) -> int:
@@ -114,12 +113,7 @@ class CausalModel(OpenedNetwork):
             if getattr(request, name) is not None:
                 raise DecodingError(f"{name}: an autoregressive model writes from left to right; leave it out")
         prompt = self.encode(request.prompt) or [self.prefix_id]
-        total = len(prompt) + decoding.gen_length
-        if total > self.spec.context_limit:
-            raise PromptError(
-                f"prompt of {len(prompt)} tokens + gen_length={decoding.gen_length} is {total} tokens; "
-                f"the model's context limit is {self.spec.context_limit}: shorten the prompt or gen_length"
-            )
+        check_length(prompt, decoding.gen_length, self.spec)
         return Row(request, prompt, decoding, self.weights_version)
 
     def generate(
@@ -127,7 +121,7 @@ class CausalModel(OpenedNetwork):
     ) -> Iterator[Sample]:
         """Answer generate requests; samples come back when their batch is finished."""
         stats = stats if stats is not None else LoopStats()
-        batches = Batches(self._rows(max_rows), stats, self.device)
+        batches = Batches(max_rows or self.default_rows, stats, self.device, SHORTER)
         source = iter(requests)
 
         def forward(rows: Sequence[Row]) -> None:
@@ -135,27 +129,21 @@ class CausalModel(OpenedNetwork):
                 warnings.simplefilter("ignore")
                 generate_batch(self.network, rows, self.tokenizer, self.pad_id, stats, masked=self.takes_mask)
 
-        while some := list(islice(source, WINDOW * batches.rows)):
+        while some := list(islice(source, WINDOW * (batches.rows or self.default_rows))):
             rows: list[Row] = []
             for request in some:
                 try:
                     rows.append(self.row(request))
                 except DareError as error:
                     yield Sample(request, None, str(error))
-            rows.sort(key=self._order)
+            rows.sort(key=lambda row: (self._kind(row), -row.decoding.gen_length, -len(row.prompt)))
             for _, alike in groupby(rows, key=self._kind):
                 for batch in batches.compute(list(alike), forward):
                     yield from (Sample(row.request, row.answer(self.tokenizer)) for row in batch)
 
-    def _rows(self, max_rows: int | None) -> int:
-        return max_rows or DEFAULT_ROWS.get(self.device.type, DEFAULT_ROWS["cpu"])
-
     def _kind(self, row: Row) -> tuple[float, ...]:
         """Rows of one kind can share a batch."""
         return row.kind if self.takes_mask else (*row.kind, len(row.prompt))
-
-    def _order(self, row: Row) -> Any:
-        return self._kind(row), -row.decoding.gen_length, -len(row.prompt)
 
     # -- likelihood and logits -----------------------------------------------------------------------------------
 
@@ -163,7 +151,7 @@ class CausalModel(OpenedNetwork):
         self, requests: Iterable[Request], *, max_rows: int | None = None, stats: LoopStats | None = None
     ) -> Iterator[Sample]:
         """Answer score requests."""
-        return score_texts(self, requests, self._rows(max_rows), stats if stats is not None else LoopStats())
+        return score_texts(self, requests, max_rows or self.default_rows, stats if stats is not None else LoopStats())
 
     @torch.no_grad()
     def last_logits(self, tokens_BL: Tensor, kept: int) -> Tensor:
@@ -181,12 +169,9 @@ class CausalModel(OpenedNetwork):
             ModelOutputError: NaN logits.
         """
         if block_length is not None:
-            raise DecodingError(f"block_length={one_line(block_length)}: an autoregressive model has no blocks")
+            raise DecodingError(f"block_length={shown(block_length)}: an autoregressive model has no blocks")
         tokens = logits_tokens(ids, self.encode, self.spec)
-        logits = self.last_logits(torch.tensor([tokens]), len(tokens))[0].cpu()
-        if bool(torch.isnan(logits).any()):
-            raise ModelOutputError("the network gave NaN logits: check the weights (dare-bench validate) and the dtype")
-        return torch.cat([logits[:1], logits[:-1]])
+        return self.of_tokens(self.last_logits(torch.tensor([tokens]), len(tokens))[0].cpu())
 
     # -- weights -------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,10 @@ FILE = "rollout.json"
 class Policy(Protocol):
     """The model in training, as rollouts use it."""
 
-    reference: Reference | None
+    @property
+    def reference(self) -> Reference | None:
+        """The reference policy, if there is one."""
+        ...
 
     def losses(self, step: Step) -> Tensor:
         """-log p of a step's scored tokens now, float32 [N] on the CPU, without a graph."""

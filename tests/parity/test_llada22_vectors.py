@@ -9,7 +9,7 @@ import torch
 from dare_bench.diffusion.plan import Plan
 from dare_bench.errors import DecodingError
 from dare_bench.loading import load
-from dare_bench.model_adapters.backbone.moe import route
+from dare_bench.model_adapters.backbone.moe import Pools, route
 from dare_bench.types import Request
 
 CASES = [pytest.param(case, id=case["name"]) for case in golden.cases("llada22")["samplers"]]
@@ -73,7 +73,7 @@ def test_the_experts_of_a_block_come_from_its_pool():
     assert (moe.pool, moe.pool_block, moe.groups) == (6, 8, 1)
     plan = Plan((11, 8, 8), 8, starts=(8, 0, 16))
     raw_TE = torch.randn(27, moe.experts, generator=torch.Generator().manual_seed(0))
-    expert_TK, weight_TK = route(raw_TE, bias_E, moe, torch.float32, plan.blocks(8, torch.device("cpu")))
+    expert_TK, weight_TK = route(raw_TE, bias_E, moe, torch.float32, Pools.of(plan, moe, torch.device("cpu")))
     value_TE, used = raw_TE.sigmoid(), 0
     for block in (range(8), range(8, 11), range(11, 19), range(19, 27)):
         rank_TE = (value_TE + bias_E)[list(block)]

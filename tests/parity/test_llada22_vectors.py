@@ -63,6 +63,49 @@ def test_rows_do_not_depend_on_their_neighbors():
     assert together == [model.generate([prompt], **fields)[0].tokens for prompt in prompts]
 
 
+# -- above temperature 0 ---------
+
+
+def drawn(prompts, temperature, seed=100, **fields):
+    fields = {"gen_length": 16, "temperature": temperature, "trajectory": True, **fields}
+    requests = [Request(str(i), "generate", prompt, decoding=fields, seed=seed + i) for i, prompt in prompts]
+    return {int(s.request.key): s.answer for s in golden.model("llada22").loaded.generate(requests)}
+
+
+PROMPTS = list(enumerate([[5, 6, 7], [10, 11, 12, 13, 14], [15], [20] * 9]))
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_sampled_answers_depend_on_their_seed_alone(temperature):
+    together = drawn(PROMPTS, temperature)
+    for i, prompt in PROMPTS:
+        answer = together[i]
+        assert answer.tokens == drawn([(i, prompt)], temperature)[i].tokens
+        assert len(answer.tokens) == 16 and answer.residual_masks == 0 and answer.tier == "A"
+        assert not {8, 37, 167} & set(answer.tokens), "no edit and no mask is left"
+    assert together[0].tokens == drawn(PROMPTS, temperature, cache="none")[0].tokens
+    assert all(together[i].tokens != answer.tokens for i, answer in drawn(PROMPTS, temperature, seed=200).items())
+    assert any(together[i].tokens != answer.tokens for i, answer in drawn(PROMPTS, 0.0).items())
+
+
+def test_the_log_probability_of_a_drawn_token_is_that_of_its_forward():
+    """In the first block, whose forwards see nothing else. A token that was moved or replaced has none."""
+    model, prompt, recorded, none = golden.model("llada22"), list(range(40, 48)), 0, 0
+    events = [event for event in drawn([(0, prompt)], 1.5)[0].trajectory if event.position < 8]
+    canvas = [167] * 8
+    for step in range(max(event.step for event in events) + 1):
+        logits = model.logits(prompt + canvas)[8:].double()
+        logprob = (logits / 1.5).log_softmax(-1)
+        for event in (event for event in events if event.step == step):
+            canvas[event.position] = event.token
+            if event.op == "set" and event.logprob is not None:
+                assert event.logprob == pytest.approx(float(logprob[event.position, event.token]), abs=1e-4)
+                recorded += 1
+            assert event.op == "set" or event.logprob == 0.0
+            none += event.logprob is None
+    assert recorded > 8 and none > 3
+
+
 # -- experts ---------
 
 

@@ -75,6 +75,8 @@ class PolicyGradient(Method):
     """Is the method sound if the sampler writes over tokens, or masks them again?"""
     has_ratio: ClassVar[bool] = True
     """Does the loss compare the policy with the one that sampled? Then later steps on a rollout need its values."""
+    filters_prompts = False
+    """Does the policy choose the prompts of the data that are trained on, before the first rollout?"""
     kl: ClassVar[Divergence] = "k3"
     estimator: ClassVar[str]
     """What is scored, in a few words."""
@@ -125,6 +127,10 @@ class PolicyGradient(Method):
     def looks(self, sampled: int) -> float:
         """Looks at a completion in an optimizer step, for estimates, after ``sampled`` forwards of the sampler."""
         return 1.0
+
+    def chosen_prompts(self, source: Rollouts) -> Sequence[int]:
+        """The indices of the prompts of the data that are trained on."""
+        return range(len(source.data.items))
 
     def refined(
         self,

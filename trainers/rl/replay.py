@@ -116,6 +116,7 @@ def replay(
 
         if first:
             read(saved[first])
+            source.load_prompts(saved[first])
         update = source.step(first)
         assert source.rollout is not None
         if iteration:

@@ -10,9 +10,10 @@ Shape letters: S completions of this process, B of all, P prompts, G completions
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -36,6 +37,7 @@ from dare_bench.training.rows import Tokens
 from dare_bench.types import Generation, Request, Reward, RewardPrompt, Sample
 
 FILE = "rollout.json"
+PROMPTS = "prompts.json"
 
 
 class Policy(Protocol):
@@ -101,6 +103,8 @@ class RolloutMethod(Protocol):
     options: Any
     has_ratio: ClassVar[bool]
     """Does the loss read the values of the policy that sampled?"""
+    filters_prompts: bool
+    """Does the policy choose the prompts?"""
     reference_sync: ReferenceSync | None
 
     @property
@@ -130,6 +134,10 @@ class RolloutMethod(Protocol):
         """The step of an inner iteration."""
         ...
 
+    def chosen_prompts(self, source: Rollouts) -> Sequence[int]:
+        """The indices of the prompts of the data that rollouts are of; called once, by all processes together."""
+        ...
+
     def unit_values(self, rollout: Rollout, step: Step, nll_N: Tensor) -> list[list[float]]:
         """The log-probabilities of the units of each completion of the rollout; none where nothing is scored."""
         ...
@@ -155,6 +163,8 @@ class Rollouts:
         """Inner iterations that read the values of the policy that sampled."""
         self.policy: Policy | None = None
         self.rollout: Rollout | None = None
+        self.prompts: Sequence[int] | None = None
+        """The indices of the prompts of the data that rollouts are of, chosen before the first one."""
         self.next = 0
         """The number of the next step."""
         total = shape.items_per_step
@@ -205,11 +215,18 @@ class Rollouts:
 
     def requests(self, rollout: int) -> list[tuple[int, Request]]:
         """All requests of a rollout in all processes, each with the index of its prompt."""
-        prompts = places(rollout, self.shape.items_per_step // self.group, len(self.data.items), self.seed)
-        return [(index, self._request(rollout, place, g, epoch, index))
-                for place, (epoch, index) in enumerate(prompts) for g in range(self.group)]  # fmt: skip
+        return [(index, self.request(rollout, place, g, epoch, index))
+                for place, (epoch, index) in enumerate(self.drawn(rollout)) for g in range(self.group)]  # fmt: skip
 
-    def _request(self, rollout: int, place: int, g: int, epoch: int, index: int) -> Request:
+    def drawn(self, rollout: int) -> list[tuple[int, int]]:
+        """(epoch, index of the prompt) of each group of a rollout in all processes."""
+        if self.prompts is None:
+            self.prompts = self.method.chosen_prompts(self)
+        drawn = places(rollout, self.shape.items_per_step // self.group, len(self.prompts), self.seed)
+        return [(epoch, self.prompts[place]) for epoch, place in drawn]
+
+    def request(self, rollout: int, place: int, g: int, epoch: int, index: int) -> Request:
+        """The request of completion ``g`` of a group, the one at ``place`` in a rollout; of a prompt by its index."""
         row = self.data.items[index][0]
         repeat = epoch * self.group + g
         return Request(
@@ -227,10 +244,10 @@ class Rollouts:
         """A new rollout: completions, rewards, advantages, and old values for the later inner iterations."""
         assert self.policy is not None
         mine = self._slice(self.requests(number))
-        answered = self._answered(mine)
+        answered = self.answered(mine)
         completions, answers = [completion for completion, _ in answered], [answer for _, answer in answered]
         texts = [answer.text or "" for answer in answers]
-        prompts = self._reward_prompts(mine)
+        prompts = self.reward_prompts(mine)
         rewards = self.scores(prompts, texts)
         values = [reward.value for reward in rewards]
         every = [value for part in self.policy.gather(values) for value in part]
@@ -248,11 +265,11 @@ class Rollouts:
         }
         return self._with_old_values(rollout)
 
-    def _reward_prompts(self, requests: Sequence[tuple[int, Request]]) -> list[RewardPrompt]:
+    def reward_prompts(self, requests: Sequence[tuple[int, Request]]) -> list[RewardPrompt]:
         """The prompts of answers for the reward, with the keys of the answers."""
         return [replace(self.data.records[index], key=request.seed) for index, request in requests]
 
-    def _answered(self, requests: Sequence[tuple[int, Request]]) -> list[tuple[Completion, Generation]]:
+    def answered(self, requests: Sequence[tuple[int, Request]]) -> list[tuple[Completion, Generation]]:
         """The answers to requests, each given with the index of its prompt, and their records."""
         assert self.policy is not None
         samples, result = self.policy.generate([request for _, request in requests]), []
@@ -300,11 +317,13 @@ class Rollouts:
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """Write the rollout of all processes to ``folder``, if the next step is on it too; and the reference's weights,
-        if they have moved."""
+        """Write the rollout of all processes to ``folder``, if the next step is on it too; the reference's weights, if
+        they have moved; and the prompts, if they were filtered."""
         assert self.policy is not None
         if (sync := self.method.reference_sync) is not None and first_process() and self.next >= sync.every:
             sync.save(folder)
+        if self.method.filters_prompts and first_process():
+            (folder / PROMPTS).write_text(json.dumps(self.prompts))
         if self.rollout is None or self.next % self.iterations == 0:
             return
         parts = self.policy.gather(asdict(replace(self.rollout, metrics={})))
@@ -312,25 +331,31 @@ class Rollouts:
             (folder / FILE).write_text(json.dumps(parts))
 
     def load(self, folder: Path) -> None:
-        """Read the reference's weights and this process's slice of the rollout; the number of processes may be another.
+        """Read the reference's weights, the prompts, and this process's slice of the rollout; the number of processes
+        may be another.
 
         Raises:
             TrainingError: a file is damaged.
         """
         if (sync := self.method.reference_sync) is not None:
             sync.load(folder, step_of(folder))
+        self.load_prompts(folder)
         path = folder / FILE
         if not path.exists():
             return
-        raw = read_bytes(path, TrainingError, limit=1 << 31)
-        try:
+        with _reading(path):
+            raw = read_bytes(path, TrainingError, limit=1 << 31)
             self.rollout = self._joined(TypeAdapter(list[Rollout]).validate_python(parse_json(raw)))
-        except ValueError as error:
-            # The first line of pydantic's messages is a count; the second and third say where and what.
-            reason = ": ".join(line.strip() for line in str(error).splitlines()[1:3]) or str(error)
-            raise TrainingError(
-                f"{path} is damaged ({reason[:150]}); remove {folder} to resume from the previous checkpoint"
-            ) from error
+
+    def load_prompts(self, folder: Path) -> None:
+        """Read the prompts of a checkpoint, if they were filtered; raises TrainingError if the file is damaged."""
+        if not self.method.filters_prompts:
+            return
+        with _reading(folder / PROMPTS):
+            prompts = TypeAdapter(list[int]).validate_python(parse_json(read_bytes(folder / PROMPTS, TrainingError)))
+            if not prompts or not 0 <= min(prompts) <= max(prompts) < len(self.data.items):
+                raise ValueError(f"it is not a list of numbers of the {len(self.data.items)} prompts")
+        self.prompts = prompts
 
     def _joined(self, parts: Sequence[Rollout]) -> Rollout:
         """This process's slice of a rollout that was saved in parts; raises ValueError if they are inconsistent."""
@@ -350,6 +375,19 @@ class Rollouts:
         lists = ("completions", "texts", "rewards", "advantage")
         old = [whole(part.old[i] for part in parts) for i in range(self.later)]
         return replace(parts[0], old=old, **{name: whole(getattr(part, name) for part in parts) for name in lists})
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn a malformed file of a checkpoint into a TrainingError that names it."""
+    try:
+        yield
+    except ValueError as error:
+        # The first line of pydantic's messages is a count; the second and third say where and what.
+        reason = ": ".join(line.strip() for line in str(error).splitlines()[1:3]) or str(error)
+        raise TrainingError(
+            f"{path} is damaged ({reason[:150]}); remove {path.parent} to resume from the previous checkpoint"
+        ) from error
 
 
 def weights_version(answers: Sequence[Generation]) -> int:

@@ -36,6 +36,14 @@ def distinct_rewards(
     return [[known[id(prompt), text] for text in answers] for prompt, answers in zip(prompts, texts, strict=True)]
 
 
+def rewards_of_forwards(
+    answers: Sequence[Generation], prompts: Sequence[RewardPrompt], scores: Scores
+) -> list[list[Reward]]:
+    """The rewards of the answers that the forwards of each completion predict, in order."""
+    texts = [answer.prediction_texts or [""] * len(answer.predictions or [[]]) for answer in answers]
+    return distinct_rewards(prompts, texts, scores)
+
+
 def continued(rewards: Sequence[Sequence[float]]) -> Tensor:
     """Rewards as a table, float64 [B, T]: a completion that took fewer forwards than another keeps its last answer."""
     most = max(len(row) for row in rewards)

@@ -36,7 +36,7 @@ from dare_bench.trainers.rl.rollout import (
     weights_version,
 )
 from dare_bench.trainers.rl.surrogate import Advantage, advantages
-from dare_bench.trainers.steps import StepShape, places
+from dare_bench.trainers.steps import StepShape
 from dare_bench.training.rows import Tokens
 from dare_bench.types import Generation, Request
 
@@ -148,7 +148,7 @@ class TreeRollouts(Rollouts):
         shape, levels = self.method.tree, self._grown(number)
         leaves = [node.answer for node in levels[-1] if node.answer is not None]
         texts = [answer.text or "" for answer in leaves]
-        rewards = self.scores(self._reward_prompts([(node.index, node.request) for node in levels[-1]]), texts)
+        rewards = self.scores(self.reward_prompts([(node.index, node.request) for node in levels[-1]]), texts)
         value = node_values([reward.value for reward in rewards], shape.branches)
         kind = self.method.options.advantage
         advantage = [local_advantages(v, n, kind) for v, n in zip(value, shape.branches, strict=True)]
@@ -180,10 +180,9 @@ class TreeRollouts(Rollouts):
 
     def _roots(self, number: int) -> list[Node]:
         """The roots of this process."""
-        drawn = places(number, self.shape.items_per_step // self.group, len(self.data.items), self.seed)
         every = [
-            Node(index, replace(self._request(number, place, 0, epoch, index), key=f"{number}.{place}"))
-            for place, (epoch, index) in enumerate(drawn)
+            Node(index, replace(self.request(number, place, 0, epoch, index), key=f"{number}.{place}"))
+            for place, (epoch, index) in enumerate(self.drawn(number))
         ]
         mine: list[Node] = self._slice(every)
         return mine
@@ -201,7 +200,7 @@ class TreeRollouts(Rollouts):
                 for branch in range(count)
             ]
             parents = [node for node in above for _ in range(count)]
-            answered = self._answered(requests)
+            answered = self.answered(requests)
             above = [
                 Node(index, request, replace(completion, parent=parent.request.key), answer)
                 for (index, request), parent, (completion, answer) in zip(requests, parents, answered, strict=True)

@@ -250,7 +250,8 @@ def test_two_processes_equal_one(tmp_path: Path, on_two_ranks: Path, name: str) 
         assert left.keys() == right.keys()
         timed = ("tokens_per_second", "seconds")
         for metric in (name for name in left if not name.startswith(timed)):
-            assert left[metric] == pytest.approx(right[metric], rel=2e-3, abs=2e-6), metric
+            rounding = 1e-5 if metric == "sampler_gap_max" else 2e-6  # the former is the largest rounding error
+            assert left[metric] == pytest.approx(right[metric], rel=2e-3, abs=rounding), metric
 
 
 def test_one_process_continues_the_rollout_of_two(tmp_path: Path, on_two_ranks: Path) -> None:

@@ -310,8 +310,8 @@ def schema_names(schema: Any) -> Iterator[str]:
 
 
 def open_hub(name: str, split: str) -> RowTable:
-    """A data set of the Hugging Face hub, ``owner/name`` or ``owner/name:config``, through the ``datasets`` library; from
-    local files if the manifest of ``DARE_BENCH_DATA`` lists it, as for evaluations.
+    """A data set of the Hugging Face hub, ``owner/name`` or ``owner/name:config``, through the ``datasets`` library;
+    from local files if the manifest of ``DARE_BENCH_DATA`` lists it, as for evaluations.
 
     Raises:
         DataError: it cannot be loaded (no network and not in the cache, no such data set, split or config; a listed

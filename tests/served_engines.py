@@ -52,6 +52,10 @@ class StandIn(ThreadingHTTPServer):
         self.started: dict[str, Any] = {}
         self.loads: Callable[[Mapping[str, Any]], str] = lambda body: ""
         """An error about a folder of weights to load; empty: it loads."""
+        self.sample: Callable[[Sequence[int], Mapping[str, Any]], list[int]] | None = None
+        """The tokens of an answer to token ids with sampling parameters; None: those of :func:`reply`."""
+        self.stale = False
+        """Does the server load weights without their version?"""
 
     @property
     def url(self) -> str:
@@ -189,7 +193,10 @@ class SGLangHandler(Handler):
             return
         reason = self.server.loads(body)
         if not reason:
-            self.server.facts |= {"model_path": body["model_path"], "weight_version": body["weight_version"]}
+            path = body["model_path"]
+            self.server.facts |= {"model_path": path, "served_model_name": path}
+            if not self.server.stale:
+                self.server.facts["weight_version"] = body["weight_version"]
         self.json({"success": not reason, "message": reason, "num_paused_requests": 0}, 400 if reason else 200)
 
     def _generate(self, body: dict[str, Any], whole: bool) -> None:
@@ -199,6 +206,9 @@ class SGLangHandler(Handler):
             return
         if len(prompt) + params["max_new_tokens"] > CONTEXT:
             self.json({"error": {"message": f"The input ({len(prompt)} tokens) is longer than the context"}}, 400)
+            return
+        if self.server.sample is not None:
+            self._sampled(prompt, params)
             return
         text, kind, matched = self.cut(prompt, params["max_new_tokens"], params.get("stop") or (), keep=True)
         finish = (
@@ -218,6 +228,18 @@ class SGLangHandler(Handler):
                 },
             })  # fmt: skip
         self.events(events, whole)
+
+    def _sampled(self, prompt: Sequence[int], params: Mapping[str, Any]) -> None:
+        """The whole answer of the server's own sampler, as token ids."""
+        assert self.server.sample is not None
+        version = self.server.facts["weight_version"]
+        with self.server.lock:
+            tokens = self.server.sample(prompt, params)
+        facts = {
+            "finish_reason": {"type": "length", "length": len(tokens)}, "prompt_tokens": len(prompt),
+            "completion_tokens": len(tokens), "weight_version": version,
+        }  # fmt: skip
+        self.events([{"text": "", "output_ids": tokens, "meta_info": facts}])
 
 
 class OpenAIHandler(Handler):
@@ -285,6 +307,35 @@ def sglang(**options: Any) -> Iterator[StandIn]:
         "context_length": CONTEXT, "incremental_streaming_output": False,
     }  # fmt: skip
     with running(server):
+        yield server
+
+
+@contextlib.contextmanager
+def sampling_sglang(checkpoint: str) -> Iterator[StandIn]:
+    """A server of sglang that holds a block-causal checkpoint, loads weights, and answers with our own sampler, each
+    request by its seed."""
+    from dare_bench.loading import load
+    from dare_bench.types import Generation, Request
+
+    model = load(checkpoint, device="cpu", dtype="float32").loaded
+    with sglang() as server:
+        server.facts |= {"model_path": checkpoint, "served_model_name": checkpoint}
+        server.started |= {"dllm_algorithm": "Drawn", "enable_deterministic_inference": True}
+
+        def loads(body: Mapping[str, Any]) -> str:
+            with server.lock:
+                model.read_weights(body["model_path"])
+            return ""
+
+        def sample(prompt: Sequence[int], params: Mapping[str, Any]) -> list[int]:
+            decoding = {"gen_length": params["max_new_tokens"], "temperature": params["temperature"]}
+            decoding["early_stop"] = not params.get("ignore_eos", False)
+            request = Request("r", "generate", list(prompt), decoding=decoding, seed=params["sampling_seed"])
+            (answer,) = model.generate([request])
+            assert isinstance(answer.answer, Generation), answer.error
+            return answer.answer.tokens
+
+        server.loads, server.sample = loads, sample
         yield server
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
 from dare_bench.diffusion.lockstep import Lockstep
+from dare_bench.trainers.phases import Phases
 from dare_bench.trainers.reference import Reference
 from dare_bench.trainers.steps import Step
 from dare_bench.types import LoopStats, Request, Reward, RewardPrompt, Sample
@@ -35,6 +37,21 @@ class PolicyInTraining:
         """Optimizer steps of the training."""
         return self.loop.args.max_steps
 
+    @property
+    def version(self) -> int:
+        """Optimizer steps before the present weights."""
+        return int(self.loop.state.global_step)
+
+    @property
+    def phases(self) -> Phases:
+        return self.loop.phases
+
+    def write_weights(self, name: str) -> Path:
+        """Write the weights, or the adapter, to the folder ``name`` of the training's output."""
+        folder = Path(self.loop.args.output_dir, name).resolve()
+        self.loop.save_model(str(folder))
+        return folder
+
     def losses(self, step: Step) -> Tensor:
         """-log p of a step's scored tokens now, float32 [N] on the CPU."""
         self.loop.model_wrapped.train()
@@ -56,7 +73,7 @@ class PolicyInTraining:
         network: Any = loaded.network
         steps = Lockstep(network) if self.loop.is_fsdp_enabled else contextlib.nullcontext(network)
         network.eval()
-        loaded.weights_version = self.loop.state.global_step
+        loaded.weights_version = self.version
         answers, stats, rows = {}, LoopStats(), self.loop.spec.rows_per_forward
         try:
             with self.loop.accelerator.autocast(), steps as loaded.network:

@@ -35,6 +35,7 @@ from dare_bench.training.data import read_data
 from dare_bench.training.files import RowTable, open_memory
 from dare_bench.training.processes import check_heads, data_parallel_size, first_process
 from dare_bench.training.rewards import check_rewards, rewards
+from dare_bench.training.rollout_engine import open_rollout_engine, sampled_by
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec, train_spec
 from dare_bench.training.tokens import histogram, tokenise
@@ -96,6 +97,8 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
         model, method, data = training.model, training.method, training.data
         settings, services = training.settings, training.services
         _report_lengths(data)
+        if not folder.is_trained(out, settings):
+            training.open_rollout_engine()
         method.check(spec, model.loaded, data)
         if data.records:
             check_rewards(data.records, method.options.reward)
@@ -139,6 +142,10 @@ class OpenTraining:
     """The settings that define it."""
     services: _Services
 
+    def open_rollout_engine(self) -> None:
+        """Connect to the engine that samples completions, if the settings name one."""
+        self.method.engine = open_rollout_engine(self.method.options, self.model)
+
     def add_adapter(self) -> None:
         """Make the adapter that is trained, if one is."""
         spec, loaded = self.spec, self.model.loaded
@@ -157,7 +164,7 @@ def open_training(spec: TrainSpec, kind: Any, memory: RowTable | None = None) ->
     data = tokenise(read_data(spec, kind.reads, memory), model.loaded, spec)
     method = kind(method.options, model.spec, data.canvas)
     settings = _identity(spec, method, data)
-    return OpenTraining(spec, model, method, data, settings, _Services(spec, settings))
+    return OpenTraining(spec, model, method, data, settings, _Services(spec, settings, method))
 
 
 def settle(spec: TrainSpec | None, fields: Mapping[str, Any]) -> TrainSpec:
@@ -241,8 +248,10 @@ def _identity(spec: TrainSpec, method: Any, data: Tokens) -> dict[str, Any]:
     items = len(data.items) * method.uses_of_item
     processes = data_parallel_size(spec.sequence_parallel_size)
     batch = spec.rows_per_forward * spec.gradient_accumulation_steps * processes
+    engine: str | None = getattr(method.options, "rollout_engine", None)
     return {
         **settings,
+        **({} if engine is None else {"rollout_engine": engine}),
         "base": fingerprint.model_name(spec.model),
         "base_content": fingerprint.content_hash(locate(spec.model)),
         "base_adapter": fingerprint.content_hash(locate(spec.adapter)) if spec.adapter else None,
@@ -258,8 +267,8 @@ def _identity(spec: TrainSpec, method: Any, data: Tokens) -> dict[str, Any]:
 class _Services:
     """The engine's services for a trainer (see ``protocols.Services``)."""
 
-    def __init__(self, spec: TrainSpec, settings: dict[str, Any]) -> None:
-        self.spec, self.settings = spec, settings
+    def __init__(self, spec: TrainSpec, settings: dict[str, Any], method: Any) -> None:
+        self.spec, self.settings, self.method = spec, settings, method
         self._runs: dict[Path, tuple[int, Run]] = {}
         """The runs of evaluations by folder, with the step of the checkpoint; -1: of the starting checkpoint."""
         self.refused: list[str] = []
@@ -359,7 +368,7 @@ class _Services:
             "step": step,
             "steps": steps,
             "sequence_parallel_size": self.spec.sequence_parallel_size,
-            **(counts or {}),
+            **sampled_by(self.method, counts or {}),
             "settings": settings,
             "parents": parents,
         }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from math import isnan
 from typing import Any, Literal
 
 import torch
@@ -376,7 +377,8 @@ class BatchState:
         for i, column, token, confidence, logprob in zip(rows, columns, *values, strict=True):
             if self.rows[i].sampler.record_trajectory:
                 op: Literal["set", "remask"] = "remask" if token == self.mask_id else "set"
-                self.rows[i].events.append(Event(turns[i], op, column, token, round(confidence, 6), logprob))
+                drawn = None if isnan(logprob) else logprob
+                self.rows[i].events.append(Event(turns[i], op, column, token, round(confidence, 6), drawn))
 
     def ended(self) -> list[int]:
         """The rows that end here, whether their blocks are finished or not."""

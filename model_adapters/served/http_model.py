@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from dare_bench.errors import DecodingError, EngineError, PromptError
 from dare_bench.model_adapters.encoding import encode_prompt, open_tokenizer
 from dare_bench.model_adapters.fields import Count, TopP, first_error
-from dare_bench.model_adapters.sampling.stopping import first_stop, response_text
+from dare_bench.model_adapters.sampling.stopping import first_stop, response_text, through_eos
 from dare_bench.model_adapters.served.in_flight import in_flight
 from dare_bench.model_adapters.served.model import ServedModel, cannot_honor, refuse_unknown, refuse_unserved
 from dare_bench.model_adapters.served.server import LostAnswer, PartialAnswer, RefusedRequest, Server, shown
@@ -94,8 +94,12 @@ class HttpModel(ServedModel):
             resolved = self.decoding(**{**given, **self._stated()})
         except ValidationError as error:
             raise DecodingError(first_error(error)) from error
-        refuse_unserved(engine, resolved)
+        refuse_unserved(engine, resolved, self._chosen())
         return resolved
+
+    def _chosen(self) -> Collection[str]:
+        """Fields that other engines decide, and a request to this one can choose."""
+        return ()
 
     def _refused(self) -> set[str]:
         """Names of decoding fields that a request cannot choose."""
@@ -170,13 +174,14 @@ class HttpModel(ServedModel):
             at = first_stop(answer.text, decoding.stop)
             text, cut = answer.text if at is None else answer.text[:at], at is not None
         stopped = cut or answer.stopped_by is not None
+        end = through_eos(tokens, self.spec.eos_ids) if decoding.early_stop is False else None
         return Generation(
             tokens=tokens,
             text=text,
             nfe=0,
-            finish_reason="stop" if stopped else "eos" if answer.finish == "stop" else "length",
+            finish_reason="stop" if stopped else "eos" if answer.finish == "stop" or end is not None else "length",
             prompt_tokens=answer.prompt_tokens,
-            tokens_to_eos=answer.token_count,
+            tokens_to_eos=answer.token_count if end is None else end,
             tier=None,
         )
 

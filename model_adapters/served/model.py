@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,7 +24,7 @@ FIXED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "early_stop": ((None, True), _STOPS),
     "text_after_eos": (("cut",), _STOPS),
 }
-"""Decoding fields that no served engine lets a request choose: the values that it honors, and why no others."""
+"""Decoding fields that a served engine does not let a request choose: the values that it honors, and why no others."""
 
 
 class EngineSettings(BaseModel):
@@ -110,14 +110,17 @@ class ServedModel(ABC):
         raise self._lacks("network to change")
 
 
-def refuse_unserved(engine: str, decoding: Decoding) -> None:
+def refuse_unserved(engine: str, decoding: Decoding, chosen: Collection[str] = ()) -> None:
     """Refuse decoding values that no served engine can honor.
+
+    Args:
+        chosen: fields of :data:`FIXED` that requests to this engine choose.
 
     Raises:
         DecodingError: it names the field, its value, and what to do.
     """
     for name, (honored, reason) in FIXED.items():
-        if (value := getattr(decoding, name)) not in honored:
+        if name not in chosen and (value := getattr(decoding, name)) not in honored:
             raise cannot_honor(engine, name, value, f"{reason}; leave the field out, or use --engine native")
 
 

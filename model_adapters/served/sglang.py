@@ -3,11 +3,13 @@
 Paths and fields were read from sglang 0.5.23: srt/entrypoints/http_server.py, srt/managers/io_struct.py,
 srt/sampling/sampling_params.py, srt/dllm/config.py. The unmasking algorithm, its threshold and its block length are
 fixed when the server is started (``--dllm-algorithm``, ``--dllm-algorithm-config``); a request cannot change them.
+Blocks are counted from the prompt's first token, and an answer is cut at the EOS inside its block unless
+``ignore_eos`` is given (srt/dllm/mixin/req.py, srt/managers/schedule_batch.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
 from secrets import token_hex
 from typing import Any, ClassVar
@@ -52,7 +54,7 @@ class SGLangDecoding(HttpDecoding):
 
 class SGLangAnswer(StreamedAnswer):
     """Events of ``/generate``. Each has the whole answer so far, or with ``incremental`` only what is new.
-    ``weights``: the version that the server stated when it was opened."""
+    ``weights``: the version that the server stated when it was opened, or took."""
 
     def __init__(self, incremental: bool, weights: Any) -> None:
         self._incremental, self._weights, self._text, self._tokens = incremental, weights, "", list[int]()
@@ -69,10 +71,10 @@ class SGLangAnswer(StreamedAnswer):
         self._facts = facts
 
     def answer(self) -> Answer:
-        if (weights := self._facts.get("weight_version", self._weights)) != self._weights:
+        if (weights := self._facts.get("weight_version")) != self._weights:
             raise EngineError(
-                f"the server's weights changed from version {shown(self._weights)} to {shown(weights)} during the run;"
-                " the same command begins another run with them"
+                f"the server's weights changed from version {shown(self._weights)} to {shown(weights)} while it"
+                " answered: another program replaced them; run the same command again"
             )
         if not all(type(token) is int and token >= 0 for token in self._tokens):
             raise RefusedRequest(f"its answer has output_ids={shown(self._tokens)} where token ids were expected")
@@ -132,6 +134,9 @@ class SGLangModel(HttpModel):
                     raise cannot_honor("sglang", name, value, why)
         return resolved
 
+    def _chosen(self) -> Collection[str]:
+        return ("early_stop",) if self.tokenizer is not None else ()  # which cuts the text at the EOS
+
     def call(
         self, prompt: Prompt, decoding: Any, seed: int
     ) -> tuple[str, dict[str, Any], Callable[[], StreamedAnswer]]:
@@ -148,6 +153,10 @@ class SGLangModel(HttpModel):
             "stop": list(decoding.stop) or None,
             "no_stop_trim": True,  # the text is cut here, as everywhere
         }
+        if decoding.early_stop is False:
+            params["ignore_eos"] = True
+        if decoding.temperature > 0 and self._started.get("enable_deterministic_inference"):
+            params["sampling_seed"] = seed % 2**63  # else the server has no use for it, and some algorithms refuse it
         text = {"text": prompt} if isinstance(prompt, str) else {"input_ids": list(prompt)}
         body = {**text, "sampling_params": params, "stream": True}
         incremental, weights = bool(self._started.get("incremental_streaming_output")), self._info.get("weight_version")
@@ -166,6 +175,11 @@ class SGLangModel(HttpModel):
         if done is None or done.get("success") is not True:
             raise CheckpointError(f"{path}: {self.server} did not load it: {shown((done or {}).get('message'))}")
         self._info = _model_info(self.server)
+        if (seen := self._info.get("weight_version")) != stated:
+            raise CheckpointError(
+                f"{path}: {self.server} states weight version {shown(seen)} after it loaded version {stated}; is"
+                " another program replacing its weights? Give each program a server of its own"
+            )
         self.weights_version = version
 
 
@@ -206,9 +220,10 @@ _FAMILIES = {"SDARForCausalLM": "sdar", "SDARMoeForCausalLM": "sdar", "LLaDA2Moe
 
 
 def open_engine(
-    checkpoint: str, *, url: str, settings: Mapping[str, Any], tokenizer: Path | None = None
+    checkpoint: str | None, *, url: str, settings: Mapping[str, Any], tokenizer: Path | None = None
 ) -> SGLangModel:
-    """The model that the SGLang server at ``url`` holds; ``checkpoint`` is its name there.
+    """The model that the SGLang server at ``url`` holds; ``checkpoint`` is its name there. None: whatever it holds,
+    since its weights will be replaced.
 
     Raises:
         UsageError: unknown settings, or the server holds another model. EngineError: it cannot be reached.
@@ -216,7 +231,8 @@ def open_engine(
     server = Server("SGLang", url, HttpSettings.read("sglang", settings))
     info = _model_info(server)
     names = [str(info.get(name)) for name in ("served_model_name", "model_path") if info.get(name)]
-    if not {checkpoint, PurePosixPath(checkpoint).name} & {*names, *(PurePosixPath(name).name for name in names)}:
+    known = {*names, *(PurePosixPath(name).name for name in names)}
+    if checkpoint is not None and not {checkpoint, PurePosixPath(checkpoint).name} & known:
         raise UsageError(
             f"{server} serves {' or '.join(map(shown, names))}, not {checkpoint!r}; give --model that name"
         )

@@ -35,6 +35,7 @@ class BGPO(PolicyGradient):
     about = "BGPO: a bound that is linear in many ELBO draws (arXiv 2510.11683)"
     estimator = "each draw of the ELBO, with a linear bound of its ratio"
     unit = "draw"
+    reads_tokens_only = True
     paper, code = "arXiv 2510.11683", "THU-KEG/BGPO"
     Options = BGPOOptions
     families = "any"

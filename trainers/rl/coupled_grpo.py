@@ -50,6 +50,7 @@ class CoupledGRPO(PolicyGradient):
     name = "coupled_grpo"
     about = "coupled-GRPO: a random mask and its complement (DiffuCoder, arXiv 2506.20639)"
     estimator = "all masked; a random mask and its complement"
+    reads_tokens_only = True
     paper, code = "arXiv 2506.20639", "apple/ml-diffucoder"
     Options = CoupledGRPOOptions
     learning_rate = lora_learning_rate = 1e-6

@@ -36,6 +36,7 @@ class D1(PolicyGradient):
     name = "d1"
     about = "diffu-GRPO: one look with the completion masked (d1, arXiv 2504.12216)"
     estimator = "all of the completion masked, prompt tokens masked at random"
+    reads_tokens_only = True
     paper, code = "arXiv 2504.12216", "dllm-reasoning/d1"
     Options = D1Options
     learning_rate = lora_learning_rate = 3e-6

@@ -18,7 +18,7 @@ sees all.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -96,7 +96,7 @@ class DTreeRPO(PolicyGradient):
     paper, code = "arXiv 2512.09675", "THU-BPM/d-TreeRPO"
     Options = DTreeRPOOptions
     learning_rate = lora_learning_rate = 3e-5
-    capabilities: ClassVar = {
+    capabilities: ClassVar[Mapping[str, str]] = {
         **CAPABILITIES,
         "canvas": "go on from a partly decoded canvas",
         "end_turn": "end an answer after a given forward",

@@ -33,6 +33,7 @@ class EBPO(PolicyGradient):
     estimator = "ELBO, all blocks in one forward"
     unit = "sequence"
     kl = "k2"
+    reads_tokens_only = True
     paper, code = "arXiv 2602.08676", "yjyddq/DARE"
     Options = EBPOOptions
     families = "any"

@@ -43,6 +43,7 @@ class ESPO(PolicyGradient):
     estimator = "ELBO of pairs of complementary masks"
     unit = "sequence"
     kl = "k2"
+    reads_tokens_only = True
     paper, code = "arXiv 2512.03759", "ML-GSAI/ESPO"
     Options = ESPOOptions
     learning_rate, lora_learning_rate = 1e-6, 3e-6

@@ -34,6 +34,7 @@ from dare_bench.trainers.rl.options import RatioOptions, RLOptions
 from dare_bench.trainers.rl.reference_sync import ReferenceSync
 from dare_bench.trainers.rl.requirements import CAPABILITIES, check_blocks, check_rollout
 from dare_bench.trainers.rl.rollout import Rollout, Rollouts
+from dare_bench.trainers.rl.served import check_engine
 from dare_bench.trainers.rl.surrogate import Aggregation, Divergence, clipped, divergence, unit_weights
 from dare_bench.trainers.steps import Step, StepShape, TrainingRow
 from dare_bench.training.processes import data_parallel_size
@@ -71,6 +72,11 @@ class PolicyGradient(Method):
     rollout's temperature, so that ratios and gradients are those of the sampler's distribution."""
     capabilities: ClassVar[Mapping[str, str]] = CAPABILITIES
     """What a rollout needs of the model, and what it means."""
+    reads_tokens_only: ClassVar[bool] = False
+    """Does the loss depend on the tokens of a completion alone, and not on which forward wrote them, or how likely it
+    was? Then a served engine can sample."""
+    engine: LoadedModel | None = None
+    """The served engine that samples the completions; None: the model in training does."""
     allows_rewriting: ClassVar[bool] = False
     """Is the method sound if the sampler writes over tokens, or masks them again?"""
     has_ratio: ClassVar[bool] = True
@@ -228,7 +234,10 @@ class PolicyGradient(Method):
                 "sync_ref_model moves the reference's weights towards the policy's, and with LoRA the reference has no "
                 "weights of its own: it is the network with its adapter off; omit it, or train without --peft"
             )
-        check_rollout(self, model, data)
+        if self.engine is None:
+            check_rollout(self, model, data)
+        else:
+            check_engine(self, self.engine, model.spec, data)
         self.check_sizes(spec, data, data_parallel_size(spec.sequence_parallel_size))
 
     @property
@@ -257,6 +266,11 @@ class PolicyGradient(Method):
         self, spec: TrainSpec, model: LoadedModel, data: Tokens, out: Path, services: Services, step: int, batch: int
     ) -> Any:
         """Make a step's rollout again (see :func:`dare_bench.trainers.rl.replay.replay`)."""
+        if self.options.rollout_engine is not None:
+            raise UsageError(
+                f"{out}: its completions were sampled by engine {self.options.rollout_engine}, whose random numbers "
+                "cannot be drawn again; replay is for trainings whose own model samples"
+            )
         from dare_bench.trainers.rl.replay import replay
 
         return replay(self, spec, model, data, out, services, step, batch)
@@ -279,6 +293,13 @@ class PolicyGradient(Method):
         own = {"gen_length": self.completion_length, "temperature": self.options.temperature, **self.rollout_fields}
         return {**own, "early_stop": self.spec.block_length is not None, **self.options.rollout, "trajectory": True}
 
+    def served_request(self, prompt: Sequence[int]) -> dict[str, Any]:
+        """The decoding fields of a completion that an engine samples: the whole canvas (see ``served.py``)."""
+        canvas = self.completion_length
+        canvas += -(len(prompt) + canvas) % (self.spec.block_length or 1)
+        own = {"gen_length": canvas, "temperature": self.options.temperature, "early_stop": False}
+        return {**own, **self.options.rollout}
+
     def completion(self, prompt: Sequence[int], answer: Generation, key: int, where: str) -> Completion:
         """The record of a sampled answer. Its tokens are those that the sampler wrote, also in the hidden rest of the
         block in which it stopped. Raises TrainingError if its blocks are not the learner's."""
@@ -292,9 +313,9 @@ class PolicyGradient(Method):
             drawn[event.position] = event.logprob
         scored = self.scored(tokens)
         logprobs = tuple(value for value in drawn if value is not None)
-        recorded = logprobs if len(logprobs) == length else ()
+        recorded = logprobs if len(logprobs) == length and answer.trajectory is not None else ()
         completion = Completion(tuple(prompt), tuple(tokens), scored, key, tuple(set_at), where, recorded)
-        if self.spec.block_length is not None:
+        if self.spec.block_length is not None and answer.trajectory is not None:
             check_blocks(completion, self.spec.block_length)
         return completion
 

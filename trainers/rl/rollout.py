@@ -23,6 +23,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from dare_bench.errors import DareError, TrainingError, UsageError
+from dare_bench.protocols import LoadedModel
 from dare_bench.reading import parse_json, read_bytes
 from dare_bench.seeds import key, sample_key
 from dare_bench.trainers.checkpoints import step_of
@@ -30,6 +31,7 @@ from dare_bench.trainers.objective import Metrics
 from dare_bench.trainers.reference import Reference
 from dare_bench.trainers.rl.estimators import Completion
 from dare_bench.trainers.rl.reference_sync import ReferenceSync
+from dare_bench.trainers.rl.served import ServedMethod, ServedSampler, Weights
 from dare_bench.trainers.rl.surrogate import advantages
 from dare_bench.trainers.steps import Step, StepShape, places
 from dare_bench.training.processes import first_process
@@ -40,7 +42,7 @@ FILE = "rollout.json"
 PROMPTS = "prompts.json"
 
 
-class Policy(Protocol):
+class Policy(Weights, Protocol):
     """The model in training, as rollouts use it."""
 
     @property
@@ -58,10 +60,6 @@ class Policy(Protocol):
 
     def rewards(self, prompts: Sequence[RewardPrompt], texts: Sequence[str]) -> list[Reward]:
         """The rewards of answers to prompts."""
-        ...
-
-    def gather(self, value: Any) -> list[Any]:
-        """The values of all processes, in order. Called by all together."""
         ...
 
     def forwards(self, request: Request) -> int:
@@ -97,10 +95,11 @@ class Rollout:
     metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
-class RolloutMethod(Protocol):
+class RolloutMethod(ServedMethod, Protocol):
     """What a source of rollouts needs of its method."""
 
-    options: Any
+    engine: LoadedModel | None
+    """What samples; None: the model in training."""
     has_ratio: ClassVar[bool]
     """Does the loss read the values of the policy that sampled?"""
     filters_prompts: bool
@@ -196,6 +195,8 @@ class Rollouts:
     def attach(self, policy: Policy) -> None:
         """Sample with this model."""
         self.policy = policy
+        engine = self.method.engine
+        self.generate = policy.generate if engine is None else ServedSampler(self.method, engine, policy).generate
         if self.method.reference_sync is not None and policy.reference is not None:
             self.method.reference_sync.attach(policy.reference.network)
 
@@ -272,7 +273,7 @@ class Rollouts:
     def answered(self, requests: Sequence[tuple[int, Request]]) -> list[tuple[Completion, Generation]]:
         """The answers to requests, each given with the index of its prompt, and their records."""
         assert self.policy is not None
-        samples, result = self.policy.generate([request for _, request in requests]), []
+        samples, result = self.generate([request for _, request in requests]), []
         for (index, request), sample in zip(requests, samples, strict=True):
             row = self.data.items[index][0]
             if not isinstance(sample.answer, Generation):

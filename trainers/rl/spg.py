@@ -52,6 +52,7 @@ class SPG(PolicyGradient):
     estimator = "ELBO, or an upper bound, from masks in one block and behind it"
     unit = "sequence"
     has_ratio = False
+    reads_tokens_only = True
     paper, code = "arXiv 2510.09541", "facebookresearch/SPG"
     Options = SPGOptions
     learning_rate = lora_learning_rate = 3e-6

@@ -49,8 +49,9 @@ TEXTS: list[Prompt] = ["one", "a longer prompt", [{"role": "user", "content": "a
 
 @contextlib.contextmanager
 def native(family: str, **fields: int) -> Iterator[Opened]:
-    loaded, folder = golden.model(family).loaded, golden.PARITY / family
-    yield Opened(loaded, IDS, [5] * 5000, {"gen_length": 4, **fields}, folder)
+    model = golden.model(family)
+    assert model.path is not None
+    yield Opened(model.loaded, IDS, [5] * 5000, {"gen_length": 4, **fields}, model.path)
 
 
 @contextlib.contextmanager
@@ -95,6 +96,7 @@ def by_openai() -> Iterator[Opened]:
 OPENED: dict[str, Callable[[], contextlib.AbstractContextManager[Opened]]] = {
     **{family: partial(native, family) for family in golden.FAMILIES if "llada2" not in family},
     **{family: partial(native, family, block_length=4) for family in ("llada2", "llada21")},
+    "llada22": partial(native, "llada22", gen_length=8),
     "diffusion_gemma": partial(native, "diffusion_gemma", block_length=4, max_denoising_steps=4),
     "tiny-llada": partial(bundled, "tiny-llada"),
     "llama": partial(causal, causal_models.make_llama, [{"role": "user", "content": "a message"}]),

@@ -230,16 +230,41 @@ def test_sglang_loads_weights_from_a_folder(sglang: StandIn) -> None:
     model = opened(sglang)
     model.read_weights("/shared/step-10")
     assert model.weights_version == 1 and model.content_hash.startswith("stated:/shared/step-10@1-")
-    other = opened(sglang)
+    with pytest.raises(UsageError, match=r"serves /shared/step-10 or /shared/step-10, not 'JetLM/SDAR"):
+        opened(sglang)
+    other = load("step-10", engine="sglang", engine_url=sglang.url).loaded
     other.read_weights("/shared/step-10")
     assert other.content_hash != model.content_hash, "the folder may have changed in between"
-    model = opened(sglang)
+    with pytest.raises(EngineError, match=r"changed from version 1-\w+ to 1-\w+ while it answered"):
+        list(model.generate(asked(number=1)))
     model.read_weights("/shared/step-10")
-    assert answer_of(next(iter(model.generate(asked(number=1))))).weights_version == 1
+    assert answer_of(next(iter(model.generate(asked(number=1))))).weights_version == 2
     sglang.loads = lambda body: "no such folder"
     with pytest.raises(CheckpointError, match="no such folder"):
         model.read_weights("/shared/step-20")
-    assert model.weights_version == 1
+    assert model.weights_version == 2
+
+
+def test_weights_that_a_server_did_not_take_are_an_error(sglang: StandIn) -> None:
+    model, sglang.stale = opened(sglang), True
+    with pytest.raises(CheckpointError, match=r"states weight version default after it loaded version 1-"):
+        model.read_weights("/shared/step-10")
+    assert model.weights_version == 0
+
+
+def test_sglang_goes_on_after_an_eos_where_the_tokenizer_is_here(sglang: StandIn) -> None:
+    sglang.started |= {"dllm_algorithm": "Drawn", "enable_deterministic_inference": True}
+    model = opened(sglang, tokenizer="tiny-sdar")
+    eos = model.spec.eos_ids[0]
+    sglang.sample = lambda prompt, params: [20, eos, 21, 22][: params["max_new_tokens"]]
+    for early_stop, length in ((False, 2), (None, 4)):
+        (sample,) = model.generate(asked([5, 6], 1, gen_length=4, early_stop=early_stop, temperature=1.0))
+        assert (answer_of(sample).tokens, answer_of(sample).tokens_to_eos) == ([20, eos, 21, 22], length)
+    first, second = (body["sampling_params"] for body in sglang.asked)
+    assert first["ignore_eos"] is True and "ignore_eos" not in second and first["sampling_seed"] == 0
+    sglang.started["enable_deterministic_inference"] = False
+    list(opened(sglang).generate(asked("x", 1, temperature=1.0)))
+    assert "sampling_seed" not in sglang.asked[2]["sampling_params"]
 
 
 # -- OpenAI's interface ----------------------------------------------------------------------------------------------

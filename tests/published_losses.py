@@ -22,8 +22,8 @@ from table_policy import MASK, SPEC
 from torch import Tensor
 
 from dare_bench.registry import registry
+from dare_bench.trainers.rl.completions import Completion, Prediction
 from dare_bench.trainers.rl.distillation import distilled_positions
-from dare_bench.trainers.rl.estimators import Completion, Prediction
 from dare_bench.trainers.rl.rollout import Rollout
 from dare_bench.trainers.steps import Step
 

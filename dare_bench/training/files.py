@@ -321,7 +321,7 @@ def open_hub(name: str, split: str) -> RowTable:
     datasets = _import("datasets", f"{name}: a data set of the hub")
     hub_id, _, config = name.partition(":")
     local = LocalData.find(None)
-    source = {"dataset_path": hub_id, "dataset_name": config or None}
+    source: dict[str, Any] = {"dataset_path": hub_id, "dataset_name": config or None}
     listed = None if local is None else local.redirect(source)
     given = source if listed is None else listed
     try:

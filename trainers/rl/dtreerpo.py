@@ -29,8 +29,9 @@ from torch import Tensor
 from dare_bench.errors import UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.trainers.objective import Losses, Metrics
+from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.distillation import distilled_positions, strength, targets, temperature
-from dare_bench.trainers.rl.estimators import Completion, Units, from_parents
+from dare_bench.trainers.rl.estimators import Units, from_parents
 from dare_bench.trainers.rl.options import EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, Surrogate
 from dare_bench.trainers.rl.requirements import CAPABILITIES

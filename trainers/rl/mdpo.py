@@ -28,7 +28,8 @@ from torch import Tensor
 from dare_bench.errors import DecodingError, UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.trainers.objective import Metrics
-from dare_bench.trainers.rl.estimators import Completion, Units, predicted
+from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.estimators import Units, predicted
 from dare_bench.trainers.rl.options import AGGREGATION, EndOptions, RatioOptions
 from dare_bench.trainers.rl.over_denoising import is_over_denoised, over_denoised_prompts
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient

@@ -28,7 +28,8 @@ from dare_bench.seeds import key
 from dare_bench.trainers.method import Method
 from dare_bench.trainers.objective import Losses, Metrics
 from dare_bench.trainers.rl.collapse import CollapseWarning
-from dare_bench.trainers.rl.estimators import Completion, Units
+from dare_bench.trainers.rl.completions import Completion, recorded
+from dare_bench.trainers.rl.estimators import Units
 from dare_bench.trainers.rl.ledger import gap_metrics, importance, sampler_logprobs
 from dare_bench.trainers.rl.options import RatioOptions, RLOptions
 from dare_bench.trainers.rl.reference_sync import ReferenceSync
@@ -301,20 +302,9 @@ class PolicyGradient(Method):
         return {**own, **self.options.rollout}
 
     def completion(self, prompt: Sequence[int], answer: Generation, key: int, where: str) -> Completion:
-        """The record of a sampled answer. Its tokens are those that the sampler wrote, also in the hidden rest of the
-        block in which it stopped. Raises TrainingError if its blocks are not the learner's."""
-        events = [event for event in answer.trajectory or () if event.position >= 0]
-        length = max([len(answer.tokens), *(event.position + 1 for event in events)])
-        tokens = [*answer.tokens, *[self.spec.mask] * (length - len(answer.tokens))]
-        set_at, drawn = [-1] * length, list[float | None]([0.0] * length)
-        for event in events:
-            tokens[event.position] = event.token
-            set_at[event.position] = event.step if event.op == "set" else -1
-            drawn[event.position] = event.logprob
-        scored = self.scored(tokens)
-        logprobs = tuple(value for value in drawn if value is not None)
-        recorded = logprobs if len(logprobs) == length and answer.trajectory is not None else ()
-        completion = Completion(tuple(prompt), tuple(tokens), scored, key, tuple(set_at), where, recorded)
+        """The record of a sampled answer. Raises TrainingError if its blocks are not the learner's."""
+        completion = recorded(prompt, answer, self.spec.mask, key, where)
+        completion = replace(completion, scored=self.scored(completion.tokens))
         if self.spec.block_length is not None and answer.trajectory is not None:
             check_blocks(completion, self.spec.block_length)
         return completion

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 from dare_bench.errors import DecodingError, TrainingError, UsageError
 from dare_bench.protocols import LoadedModel
-from dare_bench.trainers.rl.estimators import Completion
+from dare_bench.trainers.rl.completions import Completion
 from dare_bench.training.rows import Tokens
 from dare_bench.training.tokens import EOS
 from dare_bench.types import Decoding, ModelSpec

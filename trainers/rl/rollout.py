@@ -29,7 +29,7 @@ from dare_bench.seeds import key, sample_key
 from dare_bench.trainers.checkpoints import step_of
 from dare_bench.trainers.objective import Metrics
 from dare_bench.trainers.reference import Reference
-from dare_bench.trainers.rl.estimators import Completion
+from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.reference_sync import ReferenceSync
 from dare_bench.trainers.rl.served import ServedMethod, ServedSampler, Weights
 from dare_bench.trainers.rl.surrogate import advantages

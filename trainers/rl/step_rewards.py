@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dare_bench.trainers.rl.estimators import Prediction
+from dare_bench.trainers.rl.completions import Prediction
 from dare_bench.trainers.rl.surrogate import Advantage, advantages
 from dare_bench.types import Event, Generation, Reward, RewardPrompt
 

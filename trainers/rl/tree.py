@@ -24,8 +24,8 @@ import torch
 
 from dare_bench.errors import UsageError
 from dare_bench.seeds import key
+from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.distillation import distilled_positions
-from dare_bench.trainers.rl.estimators import Completion
 from dare_bench.trainers.rl.rollout import (
     Policy,
     Rollout,

@@ -28,7 +28,8 @@ from table_policy import (
 )
 
 from dare_bench.errors import TrainingError, UsageError
-from dare_bench.trainers.rl.estimators import Completion, Prediction, predicted
+from dare_bench.trainers.rl.completions import Completion, Prediction
+from dare_bench.trainers.rl.estimators import predicted
 from dare_bench.trainers.rl.mdpo import MDPO
 from dare_bench.trainers.rl.rollout import Rollout, Rollouts
 from dare_bench.trainers.rl.step_rewards import step_advantages, step_scores

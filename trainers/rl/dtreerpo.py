@@ -35,7 +35,7 @@ from dare_bench.trainers.rl.estimators import Units, from_parents
 from dare_bench.trainers.rl.options import EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, Surrogate
 from dare_bench.trainers.rl.requirements import CAPABILITIES
-from dare_bench.trainers.rl.rollout import Rollout
+from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.surrogate import Advantage
 from dare_bench.trainers.rl.tree import TreeRollouts, TreeShape
 from dare_bench.trainers.steps import Step, StepShape

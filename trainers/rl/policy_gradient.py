@@ -34,7 +34,8 @@ from dare_bench.trainers.rl.ledger import gap_metrics, importance, sampler_logpr
 from dare_bench.trainers.rl.options import RatioOptions, RLOptions
 from dare_bench.trainers.rl.reference_sync import ReferenceSync
 from dare_bench.trainers.rl.requirements import CAPABILITIES, check_blocks, check_rollout
-from dare_bench.trainers.rl.rollout import Rollout, Rollouts
+from dare_bench.trainers.rl.rollout import Rollouts
+from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.served import check_engine
 from dare_bench.trainers.rl.surrogate import Aggregation, Divergence, clipped, divergence, unit_weights
 from dare_bench.trainers.steps import Step, StepShape, TrainingRow

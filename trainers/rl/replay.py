@@ -21,7 +21,7 @@ from dare_bench.trainers.checkpoints import checkpoints, step_of
 from dare_bench.trainers.loop import Loop
 from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.rl.completions import Prediction
-from dare_bench.trainers.rl.rollout import Rollout
+from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.steps import Step, StepShape
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec

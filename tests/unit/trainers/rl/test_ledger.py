@@ -20,7 +20,7 @@ from dare_bench.trainers.rl.d1 import D1
 from dare_bench.trainers.rl.espo import ESPO
 from dare_bench.trainers.rl.estimators import trajectory
 from dare_bench.trainers.rl.ledger import gap_metrics, importance, sampler_logprobs
-from dare_bench.trainers.rl.rollout import Rollout
+from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.types import Event, Generation
 
 

@@ -31,7 +31,8 @@ from dare_bench.errors import TrainingError, UsageError
 from dare_bench.trainers.rl.completions import Completion, Prediction
 from dare_bench.trainers.rl.estimators import predicted
 from dare_bench.trainers.rl.mdpo import MDPO
-from dare_bench.trainers.rl.rollout import Rollout, Rollouts
+from dare_bench.trainers.rl.rollout import Rollouts
+from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.step_rewards import step_advantages, step_scores
 from dare_bench.trainers.rl.surrogate import Aggregation
 from dare_bench.trainers.steps import StepShape

@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import importlib
 import json
+import logging
 import os
 import re
 import sys
@@ -23,8 +24,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from dare_bench.errors import DataError, UsageError
-from dare_bench.harness.common.local_data import without_scripts
+from dare_bench.harness.common.local_data import MANIFEST, LocalData, without_scripts
 from dare_bench.reading import MAX_LINE, check_nesting, existing, open_regular, unique_object
+
+log = logging.getLogger("dare_bench")
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".parquet")
 SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")
@@ -307,22 +310,35 @@ def schema_names(schema: Any) -> Iterator[str]:
 
 
 def open_hub(name: str, split: str) -> RowTable:
-    """A data set of the Hugging Face hub, ``owner/name`` or ``owner/name:config``, through the ``datasets`` library.
+    """A data set of the Hugging Face hub, ``owner/name`` or ``owner/name:config``, through the ``datasets`` library;
+    from local files if the manifest of ``DARE_BENCH_DATA`` lists it, as for evaluations.
 
     Raises:
-        DataError: it cannot be loaded (no network and not in the cache, no such data set, split or config).
+        DataError: it cannot be loaded (no network and not in the cache, no such data set, split or config; a listed
+            file is missing or another one).
         UsageError: the library is not installed.
     """
     datasets = _import("datasets", f"{name}: a data set of the hub")
     hub_id, _, config = name.partition(":")
+    local = LocalData.find(None)
+    source: dict[str, Any] = {"dataset_path": hub_id, "dataset_name": config or None}
+    listed = None if local is None else local.redirect(source)
+    given = source if listed is None else listed
     try:
         with without_scripts():
-            dataset = datasets.load_dataset(hub_id, config or None, split=split)
+            dataset = datasets.load_dataset(
+                given["dataset_path"], given["dataset_name"], split=split, **given.get("dataset_kwargs", {})
+            )
     except Exception as error:  # the library raises many kinds
-        raise DataError(
-            f"{name}: no such file or folder, and the hub has no such data set ({reason(error)}); "
-            "check the name and the network, or give a local file"
-        ) from error
+        if local is not None and listed is not None:
+            problem = f"the files that {local.folder / MANIFEST} lists for it cannot be loaded ({reason(error)}); "
+            remedy = f"check them and the split; they have {', '.join(listed['dataset_kwargs']['data_files'])}"
+        else:
+            problem = f"no such file or folder, and the hub has no such data set ({reason(error)}); "
+            remedy = "check the name and the network, or give a local file"
+        raise DataError(f"{name}: {problem}{remedy}") from error
+    for note in local.notes if local is not None else ():
+        log.warning("%s", note)
     rows = (FileRow(f"{name}[{split}]:row {i}", dict(row)) for i, row in enumerate(dataset, 1))
     return RowTable(f"{name}[{split}]", frozenset(schema_names(dataset.features.arrow_schema)), rows)
 

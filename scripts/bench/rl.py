@@ -33,9 +33,9 @@ from update import TIME, UpdateCase, alternated, build, check, differences, leng
 
 from dare_bench.seeds import key
 from dare_bench.trainers.forwards import divide
+from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.coupled_grpo import CoupledGRPO
-from dare_bench.trainers.rl.estimators import Completion
-from dare_bench.trainers.rl.rollout import Rollout
+from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.surrogate import advantages
 from dare_bench.trainers.steps import Step
 from dare_bench.types import ModelSpec

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +61,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any], 
     return out, rollouts, weights
 
 
-def without_rounding(weights: Iterable[float]) -> list[float]:
-    """Weights in order, without those of a KL penalty between equal policies, which are 0 up to rounding."""
-    return sorted(weight for weight in weights if abs(weight) > 1e-9)
-
-
 @pytest.mark.parametrize("step", [1, 4])
 def test_a_replay_is_what_was_trained_on(trained: Any, step: int) -> None:
     """Token for token, with rewards, advantages and the weight of each token; the second step of a rollout too."""
@@ -80,9 +74,10 @@ def test_a_replay_is_what_was_trained_on(trained: Any, step: int) -> None:
     assert [c.text for c in replayed] == rollout.texts
     assert [c.reward for c in replayed] == rollout.rewards
     assert [c.advantage for c in replayed] == rollout.advantage
-    settled = without_rounding(weights[step - 1].weight_N.tolist())
-    made_again = without_rounding(weight for c in replayed for weight in c.weights)
-    assert made_again == pytest.approx(settled, rel=1e-4, abs=1e-9)
+    # Without an advantage and with the reference's own weights, what the KL penalty leaves is a rounding error.
+    settled = sorted(weight for weight in weights[step - 1].weight_N.tolist() if abs(weight) > 1e-7)
+    kept = sorted(weight for c in replayed for weight in c.weights if abs(weight) > 1e-7)
+    assert kept == pytest.approx(settled, rel=1e-4, abs=1e-9)
     assert len(settled) > 10
     if step == 1:  # later, the KL penalty has weights of its own
         assert all(w * c.advantage > 0 for c in replayed for w in c.weights if abs(w) > 1e-6)

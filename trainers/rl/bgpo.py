@@ -15,7 +15,8 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from dare_bench.trainers.rl.estimators import Completion, Units, elbo
+from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.estimators import Units, elbo
 from dare_bench.trainers.rl.options import RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, counts_of
 from dare_bench.trainers.rl.surrogate import linearized

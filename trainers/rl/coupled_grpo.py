@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
-from dare_bench.trainers.rl.estimators import Completion, Units, coupled
+from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.estimators import Units, coupled
 from dare_bench.trainers.rl.options import DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, level_key
 from dare_bench.trainers.rl.surrogate import Advantage

@@ -14,7 +14,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from dare_bench.trainers.rl.estimators import Completion, Units, elbo
+from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.estimators import Units, elbo
 from dare_bench.trainers.rl.options import RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, counts_of
 

@@ -19,7 +19,8 @@ from pydantic import Field
 from torch import Tensor
 
 from dare_bench.diffusion.laws import Law
-from dare_bench.trainers.rl.estimators import Completion, Units, elbo
+from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.estimators import Units, elbo
 from dare_bench.trainers.rl.options import RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, Surrogate
 from dare_bench.trainers.rl.surrogate import Advantage, divergence

@@ -28,12 +28,14 @@ from dare_bench.seeds import key
 from dare_bench.trainers.method import Method
 from dare_bench.trainers.objective import Losses, Metrics
 from dare_bench.trainers.rl.collapse import CollapseWarning
-from dare_bench.trainers.rl.estimators import Completion, Units
+from dare_bench.trainers.rl.completions import Completion, recorded
+from dare_bench.trainers.rl.estimators import Units
 from dare_bench.trainers.rl.ledger import gap_metrics, importance, sampler_logprobs
 from dare_bench.trainers.rl.options import RatioOptions, RLOptions
 from dare_bench.trainers.rl.reference_sync import ReferenceSync
 from dare_bench.trainers.rl.requirements import CAPABILITIES, check_blocks, check_rollout
-from dare_bench.trainers.rl.rollout import Rollout, Rollouts
+from dare_bench.trainers.rl.rollout import Rollouts
+from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.served import check_engine
 from dare_bench.trainers.rl.surrogate import Aggregation, Divergence, clipped, divergence, unit_weights
 from dare_bench.trainers.steps import Step, StepShape, TrainingRow
@@ -81,6 +83,8 @@ class PolicyGradient(Method):
     """Is the method sound if the sampler writes over tokens, or masks them again?"""
     has_ratio: ClassVar[bool] = True
     """Does the loss compare the policy with the one that sampled? Then later steps on a rollout need its values."""
+    filters_prompts = False
+    """Does the policy choose the prompts of the data that are trained on, before the first rollout?"""
     kl: ClassVar[Divergence] = "k3"
     estimator: ClassVar[str]
     """What is scored, in a few words."""
@@ -131,6 +135,10 @@ class PolicyGradient(Method):
     def looks(self, sampled: int) -> float:
         """Looks at a completion in an optimizer step, for estimates, after ``sampled`` forwards of the sampler."""
         return 1.0
+
+    def chosen_prompts(self, source: Rollouts) -> Sequence[int]:
+        """The indices of the prompts of the data that are trained on."""
+        return range(len(source.data.items))
 
     def refined(
         self,
@@ -295,20 +303,9 @@ class PolicyGradient(Method):
         return {**own, **self.options.rollout}
 
     def completion(self, prompt: Sequence[int], answer: Generation, key: int, where: str) -> Completion:
-        """The record of a sampled answer. Its tokens are those that the sampler wrote, also in the hidden rest of the
-        block in which it stopped. Raises TrainingError if its blocks are not the learner's."""
-        events = [event for event in answer.trajectory or () if event.position >= 0]
-        length = max([len(answer.tokens), *(event.position + 1 for event in events)])
-        tokens = [*answer.tokens, *[self.spec.mask] * (length - len(answer.tokens))]
-        set_at, drawn = [-1] * length, list[float | None]([0.0] * length)
-        for event in events:
-            tokens[event.position] = event.token
-            set_at[event.position] = event.step if event.op == "set" else -1
-            drawn[event.position] = event.logprob
-        scored = self.scored(tokens)
-        logprobs = tuple(value for value in drawn if value is not None)
-        recorded = logprobs if len(logprobs) == length and answer.trajectory is not None else ()
-        completion = Completion(tuple(prompt), tuple(tokens), scored, key, tuple(set_at), where, recorded)
+        """The record of a sampled answer. Raises TrainingError if its blocks are not the learner's."""
+        completion = recorded(prompt, answer, self.spec.mask, key, where)
+        completion = replace(completion, scored=self.scored(completion.tokens))
         if self.spec.block_length is not None and answer.trajectory is not None:
             check_blocks(completion, self.spec.block_length)
         return completion

@@ -20,8 +20,8 @@ from dare_bench.trainers.arguments import training_arguments
 from dare_bench.trainers.checkpoints import checkpoints, step_of
 from dare_bench.trainers.loop import Loop
 from dare_bench.trainers.policy import PolicyInTraining
-from dare_bench.trainers.rl.estimators import Prediction
-from dare_bench.trainers.rl.rollout import Rollout
+from dare_bench.trainers.rl.completions import Prediction
+from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.steps import Step, StepShape
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
@@ -116,6 +116,7 @@ def replay(
 
         if first:
             read(saved[first])
+            source.load_prompts(saved[first])
         update = source.step(first)
         assert source.rollout is not None
         if iteration:

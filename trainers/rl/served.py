@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from accelerate.utils import broadcast_object_list
@@ -23,29 +23,21 @@ from dare_bench.checkpoint_files import ADAPTER
 from dare_bench.errors import DareError, DecodingError, EngineError, UsageError
 from dare_bench.merging import merge
 from dare_bench.protocols import LoadedModel
-from dare_bench.trainers.phases import Phases
-from dare_bench.trainers.rl.requirements import Sampling, check_fields, check_lengths
+from dare_bench.trainers.policy import PolicyInTraining
+from dare_bench.trainers.rl.requirements import check_fields, check_lengths
 from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
 from dare_bench.types import Generation, ModelSpec, Request, Sample
+
+if TYPE_CHECKING:
+    from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 
 Result = TypeVar("Result")
 FOLDER = "rollout-weights"
 """Where the weights are while the engine loads them, inside the output folder."""
 
 
-class ServedMethod(Sampling, Protocol):
-    """A method whose completions an engine samples."""
-
-    spec: ModelSpec
-    reads_tokens_only: ClassVar[bool]
-
-    def served_request(self, prompt: Sequence[int]) -> dict[str, Any]:
-        """The decoding fields of a completion that an engine samples: its whole canvas, in whole blocks."""
-        ...
-
-
-def check_engine(method: ServedMethod, engine: LoadedModel, spec: ModelSpec, data: Tokens) -> None:
+def check_engine(method: PolicyGradient, engine: LoadedModel, spec: ModelSpec, data: Tokens) -> None:
     """Check that the engine can answer every prompt in the way that the method needs.
 
     Args:
@@ -80,31 +72,10 @@ def check_engine(method: ServedMethod, engine: LoadedModel, spec: ModelSpec, dat
     check_lengths(method, seen, data)
 
 
-class Weights(Protocol):
-    """The weights in training, and the processes that train them, as a served rollout uses them."""
-
-    @property
-    def version(self) -> int:
-        """Optimizer steps before the present weights."""
-        ...
-
-    @property
-    def phases(self) -> Phases: ...
-
-    def write_weights(self, name: str) -> Path:
-        """Write the weights, or the adapter, to the folder ``name`` of the training's output. Called by all processes
-        together."""
-        ...
-
-    def gather(self, value: Any) -> list[Any]:
-        """The values of all processes that have rows of their own, in order. Called by all together."""
-        ...
-
-
 class ServedSampler:
     """Answers the requests of rollouts by an engine that holds the weights of the last update."""
 
-    def __init__(self, method: ServedMethod, engine: LoadedModel, weights: Weights) -> None:
+    def __init__(self, method: PolicyGradient, engine: LoadedModel, weights: PolicyInTraining) -> None:
         self.method, self.engine, self.weights = method, engine, weights
         self.loaded: int | None = None
         """The step whose weights the engine holds; None: whatever it was started with."""

@@ -18,7 +18,8 @@ from pydantic import Field
 from torch import Tensor
 
 from dare_bench.trainers.objective import Losses, Metrics
-from dare_bench.trainers.rl.estimators import BoundedUnits, Completion, Units, block_masked
+from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.estimators import BoundedUnits, Units, block_masked
 from dare_bench.trainers.rl.options import DARE, SCRIPTS, EndOptions, RLOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.surrogate import Advantage

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import shutil
 from typing import Any
 
 import pytest
 import training_samples as samples
+from paths import ROOT
 from require import need_package
 from training_samples import FOLDER as SAMPLES
 from training_samples import lines, read
@@ -87,6 +89,27 @@ def test_a_hub_id_without_network_is_one_line():
     with pytest.raises(DataError, match=r"^no-such-owner/no-such-data: no such file or folder, and the hub") as met:
         read("no-such-owner/no-such-data")
     assert "\n" not in str(met.value)
+
+
+BENCH = ROOT / "tests" / "data" / "bench"
+
+
+def test_a_hub_id_is_read_from_the_local_data_of_evaluations(tmp_path, monkeypatch, caplog):
+    """Without a network, and as the same training as from the hub: neither its name nor its hash knows the folder."""
+    need_package("datasets")
+    monkeypatch.setenv("DARE_BENCH_DATA", str(BENCH))
+    task = read_data(train_spec(method="d1", model="m", task="gsm8k", output_path="o"), "prompts")
+    assert task.hash == read(BENCH / "gsm8k" / "train.jsonl", "prompts").hash and len(task.rows) == 8
+    assert (task.name, task.rows[0].where) == ("openai/gsm8k:main", "openai/gsm8k:main[train]:row 1")
+    assert caplog.text.count("data set openai/gsm8k is local and not whole: a few rows for tests") == 1
+    assert read("openai/gsm8k:main", split="test[:2]").hash == read(BENCH / "gsm8k" / "test.jsonl", rows=2).hash
+    with pytest.raises(DataError, match=r"manifest\.json lists for it cannot be loaded .* they have train, test$"):
+        read("openai/gsm8k:main", split="validation")
+    copied = shutil.copytree(BENCH, tmp_path / "bench")
+    (copied / "gsm8k" / "train.jsonl").write_text('{"question": "other", "answer": "#### 1"}\n')
+    monkeypatch.setenv("DARE_BENCH_DATA", str(copied))
+    with pytest.raises(DataError, match=r"train\.jsonl: sha256 is .*the file was changed"):
+        read("openai/gsm8k:main")
 
 
 @pytest.mark.parametrize(

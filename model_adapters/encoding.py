@@ -98,6 +98,15 @@ def logits_tokens(ids: Any, encode: Callable[[Any], list[int]], spec: ModelSpec)
     return tokens
 
 
+def check_room(prompt: int, gen_length: int, limit: int, whose: str = "the model's context limit") -> None:
+    """Raise PromptError if a prompt of so many tokens and its answer exceed the limit."""
+    if (total := prompt + gen_length) > limit:
+        raise PromptError(
+            f"prompt of {prompt} tokens + gen_length={gen_length} is {total} tokens; {whose} is {limit}: shorten the "
+            "prompt or gen_length"
+        )
+
+
 def encode_canvas(canvas: Any, spec: ModelSpec) -> list[int]:
     """Token ids of a given canvas, with the mask id where a position is open; raises PromptError."""
     return _ids(_items(canvas, "canvas", _CANVAS), spec, "canvas", _CANVAS)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dare_bench.errors import DareError, DecodingError, ModelOutputError, PromptError
+from dare_bench.errors import DareError, DecodingError, ModelOutputError
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
-from dare_bench.model_adapters.encoding import as_id, encode_prompt, logits_tokens, one_line
+from dare_bench.model_adapters.encoding import as_id, check_room, encode_prompt, logits_tokens, one_line
 from dare_bench.model_adapters.opened import OpenedNetwork
 from dare_bench.model_adapters.sampling.loop import denoise
 from dare_bench.model_adapters.sampling.reference import published_forwards
@@ -106,12 +106,7 @@ class NativeModel(OpenedNetwork):
         """The row of a request; raises DecodingError or PromptError."""
         spec, sampler = self.sampler(request)
         prompt = self.encode(request.prompt)
-        total = len(prompt) + sampler.gen_length
-        if total > spec.context_limit:
-            raise PromptError(
-                f"prompt of {len(prompt)} tokens + gen_length={sampler.gen_length} is {total} tokens; "
-                f"the model's context limit is {spec.context_limit}: shorten the prompt or gen_length"
-            )
+        check_room(len(prompt), sampler.gen_length, spec.context_limit)
         start = start_of(request, len(prompt), spec, sampler)
         return RowState(
             prompt,

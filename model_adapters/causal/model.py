@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dare_bench.errors import DareError, DecodingError, ModelOutputError, PromptError, UsageError
+from dare_bench.errors import DareError, DecodingError, ModelOutputError, UsageError
 from dare_bench.model_adapters.adapters import is_adapted
 from dare_bench.model_adapters.causal.batches import Batches
 from dare_bench.model_adapters.causal.fields import CausalFields
 from dare_bench.model_adapters.causal.generation import Row, generate_batch, hides_padding
 from dare_bench.model_adapters.causal.scoring import score_texts
 from dare_bench.model_adapters.causal.weights import load_network, under_file_names
-from dare_bench.model_adapters.encoding import encode_prompt, logits_tokens, one_line
+from dare_bench.model_adapters.encoding import check_room, encode_prompt, logits_tokens, one_line
 from dare_bench.model_adapters.opened import OpenedNetwork
 from dare_bench.protocols import AdapterSettings
 from dare_bench.types import Capabilities, Decoding, LoopStats, ModelSpec, Prompt, Request, Sample
@@ -113,12 +113,7 @@ class CausalModel(OpenedNetwork):
             if getattr(request, name) is not None:
                 raise DecodingError(f"{name}: an autoregressive model writes from left to right; leave it out")
         prompt = self.encode(request.prompt) or [self.prefix_id]
-        total = len(prompt) + decoding.gen_length
-        if total > self.spec.context_limit:
-            raise PromptError(
-                f"prompt of {len(prompt)} tokens + gen_length={decoding.gen_length} is {total} tokens; "
-                f"the model's context limit is {self.spec.context_limit}: shorten the prompt or gen_length"
-            )
+        check_room(len(prompt), decoding.gen_length, self.spec.context_limit)
         return Row(request, prompt, decoding, self.weights_version)
 
     def generate(

@@ -15,8 +15,8 @@ from anyio.from_thread import start_blocking_portal
 from pydantic import Field, ValidationError
 
 from dare_bench.errors import DecodingError, EngineError, PromptError
-from dare_bench.model_adapters.encoding import encode_prompt, open_tokenizer
-from dare_bench.model_adapters.fields import Count, TopP, first_error
+from dare_bench.model_adapters.encoding import check_room, encode_prompt, open_tokenizer
+from dare_bench.model_adapters.fields import Count, TopP, first_error, without_aliases
 from dare_bench.model_adapters.sampling.stopping import first_stop, response_text, through_eos
 from dare_bench.model_adapters.served.in_flight import in_flight
 from dare_bench.model_adapters.served.model import ServedModel, cannot_honor, refuse_unknown, refuse_unserved
@@ -79,10 +79,8 @@ class HttpModel(ServedModel):
         return encode_prompt(prompt, self.tokenizer, self.spec, None, self._folder)
 
     def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
-        engine, given = self.spec.engine, {k: v for k, v in decoding.items() if v is not None}
-        for alias, name in self.decoding.aliases.items():
-            if alias in given and given.setdefault(name, given[alias]) != given.pop(alias):
-                raise DecodingError(f"{alias} and {name}={given[name]} are names of one field; give one of them")
+        engine, given = self.spec.engine, without_aliases(self.decoding, decoding)
+        given = {name: value for name, value in given.items() if value is not None}
         if isinstance(given.get("stop"), str):
             given["stop"] = (given["stop"],)
         for name, value in given.items():
@@ -107,14 +105,6 @@ class HttpModel(ServedModel):
     def _stated(self) -> Mapping[str, Any]:
         """Decoding values that the server states, for the record."""
         return {}
-
-    def _check_length(self, tokens: Sequence[int], gen_length: int) -> None:
-        total = len(tokens) + gen_length
-        if total > self.spec.context_limit:
-            raise PromptError(
-                f"prompt of {len(tokens)} tokens + gen_length={gen_length} is {total} tokens; the server's limit is"
-                f" {self.spec.context_limit}: shorten the prompt or gen_length"
-            )
 
     @abstractmethod
     def call(
@@ -144,9 +134,10 @@ class HttpModel(ServedModel):
         begin = time.perf_counter()
         try:
             decoding = cast(HttpDecoding, request.resolved or self.resolve(request.decoding))
-            prompt = self.encode(request.prompt) if self.tokenizer is not None else request.prompt
+            prompt = request.prompt
             if self.tokenizer is not None:
-                self._check_length(cast("Sequence[int]", prompt), decoding.gen_length)
+                prompt = self.encode(prompt)
+                check_room(len(prompt), decoding.gen_length, self.spec.context_limit, "the server's limit")
             path, body, new = self.call(prompt, decoding, request.seed)
         except (PromptError, DecodingError) as error:
             return Sample(request, None, str(error))

@@ -29,7 +29,8 @@ import torch
 from pydantic import Field
 
 from dare_bench.checkpoint_files import read_config
-from dare_bench.errors import CheckpointError, DareError, DecodingError, EngineError, UsageError
+from dare_bench.errors import CheckpointError, DareError, EngineError, UsageError
+from dare_bench.model_adapters.encoding import check_room
 from dare_bench.model_adapters.native import NativeModel, drain
 from dare_bench.model_adapters.native_opening import open_native
 from dare_bench.model_adapters.sampling.stopping import response_text
@@ -131,7 +132,9 @@ class LmdeployModel(ServedModel):
                 try:
                     decoding = request.resolved or self.resolve(request.decoding)
                     assert isinstance(decoding, SDARDecoding)
-                    self._check_length(request, decoding)
+                    limit = min(self.settings.session_len or self.spec.context_limit, self.spec.context_limit)
+                    prompt = len(self.encode(request.prompt))
+                    check_room(prompt, decoding.gen_length, limit, "the engine's limit (--engine-args session_len=...)")
                 except DareError as error:
                     refused.append(Sample(request, None, str(error)))
                     continue
@@ -154,14 +157,6 @@ class LmdeployModel(ServedModel):
                 yield from drain(refused)
                 yield sample
         yield from refused
-
-    def _check_length(self, request: Request, decoding: SDARDecoding) -> None:
-        prompt, limit = len(self.encode(request.prompt)), self.settings.session_len or self.spec.context_limit
-        if prompt + decoding.gen_length > min(limit, self.spec.context_limit):
-            raise DecodingError(
-                f"prompt of {prompt} tokens + gen_length={decoding.gen_length}; the engine's context limit is {limit}:"
-                " shorten the prompt or gen_length, or raise --engine-args session_len=..."
-            )
 
     def _open(self, config: EngineConfig) -> Any:
         """The pipeline with these settings; the one before it is closed first."""

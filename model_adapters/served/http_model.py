@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, cast
 
 import httpx
 from anyio.from_thread import start_blocking_portal
@@ -20,7 +20,7 @@ from dare_bench.model_adapters.fields import Count, TopP, first_error, without_a
 from dare_bench.model_adapters.sampling.stopping import first_stop, response_text, through_eos
 from dare_bench.model_adapters.served.in_flight import in_flight
 from dare_bench.model_adapters.served.model import ServedModel, cannot_honor, refuse_unknown, refuse_unserved
-from dare_bench.model_adapters.served.server import LostAnswer, PartialAnswer, RefusedRequest, Server, shown
+from dare_bench.model_adapters.served.server import Answer, Call, LostAnswer, RefusedRequest, Server, shown
 from dare_bench.types import Capabilities, Decoding, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
 
 UNSTATED = 2**31 - 1
@@ -33,27 +33,6 @@ class HttpDecoding(Decoding):
     gen_length: Count = 128
     temperature: float = Field(default=0.0, ge=0)
     top_p: TopP = 1.0
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A complete answer in the server's words. ``finish``: ``length``, or ``stop`` with the text that stopped it, or
-    None where that was an EOS or is not stated."""
-
-    text: str
-    tokens: Sequence[int]
-    token_count: int
-    prompt_tokens: int
-    finish: Literal["length", "stop"]
-    stopped_by: str | None = None
-
-
-class StreamedAnswer(PartialAnswer):
-    """An answer that arrives in events."""
-
-    @abstractmethod
-    def answer(self) -> Answer:
-        """The whole answer; raises RefusedRequest where a part of it is missing or makes no sense."""
 
 
 class HttpModel(ServedModel):
@@ -107,11 +86,8 @@ class HttpModel(ServedModel):
         return {}
 
     @abstractmethod
-    def call(
-        self, prompt: Prompt, decoding: Any, seed: int
-    ) -> tuple[str, dict[str, Any], Callable[[], StreamedAnswer]]:
-        """The path and body of a request, and what takes its answer. ``prompt``: token ids where there is a tokenizer
-        here. Raises PromptError."""
+    def call(self, prompt: Prompt, decoding: Any, seed: int) -> Call:
+        """The request for an answer to ``prompt``, token ids where there is a tokenizer here; raises PromptError."""
 
     # -- answers -------------------------------------------------------------------------------------------------
 
@@ -138,12 +114,12 @@ class HttpModel(ServedModel):
             if self.tokenizer is not None:
                 prompt = self.encode(prompt)
                 check_room(len(prompt), decoding.gen_length, self.spec.context_limit, "the server's limit")
-            path, body, new = self.call(prompt, decoding, request.seed)
+            call = self.call(prompt, decoding, request.seed)
         except (PromptError, DecodingError) as error:
             return Sample(request, None, str(error))
         version = self.weights_version
         try:
-            answer = (await self.server.stream(client, path, body, new)).answer()
+            answer = await self.server.stream(client, call)
         except RefusedRequest as error:
             return Sample(request, None, f"{self.server.name}: {error}")
         except LostAnswer as error:
@@ -174,6 +150,25 @@ class HttpModel(ServedModel):
             tokens_to_eos=answer.token_count if end is None else end,
             tier=None,
         )
+
+
+def served_spec(engine: str, version: str | None, limit: Any) -> ModelSpec:
+    """An autoregressive model of an unknown family, by what its server states: the engine's version and the context
+    limit."""
+    return ModelSpec(
+        family="unknown",
+        mask_id=None,
+        eos_ids=(),
+        eot_id=None,
+        pad_id=None,
+        vocab_size=UNSTATED,
+        context_limit=limit if type(limit) is int and limit > 0 else UNSTATED,
+        attention="causal",
+        dtype="unknown",
+        device="server",
+        engine=engine,
+        engine_version=version,
+    )
 
 
 def count(value: Any, name: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dare_bench.config import one_line
 from dare_bench.errors import CheckpointError, DecodingError, SaveError, UsageError, suggestion
-from dare_bench.protocols import AdapterSettings
-from dare_bench.types import Capabilities, Decoding, LoopStats, ModelSpec, Prompt, Request, Sample
+from dare_bench.protocols import AdapterSettings, LoadedModel
+from dare_bench.types import Capabilities, Decoding, LoopStats, Request, Sample
 
 _FINISHED, _STOPS = "it returns finished tokens only", "it stops at an EOS"
 FIXED: Mapping[str, tuple[tuple[Any, ...], str]] = {
@@ -42,34 +41,17 @@ class EngineSettings(BaseModel):
             raise UsageError(f"--engine-args of {engine}: {one_line(error, 'them')}; known are {known}") from error
 
 
-class ServedModel(ABC):
-    """Implements :class:`dare_bench.protocols.LoadedModel` without a network. A subclass generates."""
+class ServedModel(LoadedModel):
+    """A loaded model without a network. A subclass encodes prompts, resolves decoding values, and generates."""
 
-    network: Any | None = None
-    tokenizer: Any | None
-    spec: ModelSpec
+    network = None
     capabilities = Capabilities()
     weights_version = 0
     default_rows: ClassVar[int]
     """Requests at a time if ``max_rows`` is not given."""
 
-    @abstractmethod
-    def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt; raises PromptError."""
-
-    @abstractmethod
-    def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
-        """All resolved decoding values; raises DecodingError for one that the engine cannot honor."""
-
-    @abstractmethod
-    def generate(
-        self, requests: Iterable[Request], *, max_rows: int | None = None, stats: LoopStats | None = None
-    ) -> Iterator[Sample]:
-        """Answer generate requests. ``max_rows``: requests at a time."""
-
-    def pretrained(self) -> Any | None:
+    def pretrained(self) -> None:
         """None: the network is in the server."""
-        return self.network
 
     def forwards(self, request: Request) -> int:
         """The tokens of the answer: every forward pass writes at least one, those that only fill a cache aside."""

@@ -9,25 +9,26 @@ Blocks are counted from the prompt's first token, and an answer is cut at the EO
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from secrets import token_hex
 from typing import Any, ClassVar
 
 from dare_bench.errors import CheckpointError, EngineError, PromptError, UsageError
 from dare_bench.model_adapters.fields import NaturalNumber
-from dare_bench.model_adapters.served.http_model import (
-    UNSTATED,
-    Answer,
-    HttpDecoding,
-    HttpModel,
-    StreamedAnswer,
-    count,
-    text_of,
-)
+from dare_bench.model_adapters.served.http_model import HttpDecoding, HttpModel, count, served_spec, text_of
 from dare_bench.model_adapters.served.model import cannot_honor
-from dare_bench.model_adapters.served.openai import ChatAnswer, chat_call, is_messages
-from dare_bench.model_adapters.served.server import HttpSettings, RefusedRequest, Server, shown
+from dare_bench.model_adapters.served.openai import chat_call, is_messages
+from dare_bench.model_adapters.served.server import (
+    Answer,
+    Call,
+    HttpSettings,
+    RefusedRequest,
+    Server,
+    StreamedAnswer,
+    shown,
+)
 from dare_bench.types import Capabilities, Decoding, ModelSpec, Prompt
 
 _SERVER_DECIDES = "it is fixed when the server is started: set it there with --dllm-algorithm-config"
@@ -137,12 +138,10 @@ class SGLangModel(HttpModel):
     def _chosen(self) -> Collection[str]:
         return ("early_stop",) if self.tokenizer is not None else ()  # which cuts the text at the EOS
 
-    def call(
-        self, prompt: Prompt, decoding: Any, seed: int
-    ) -> tuple[str, dict[str, Any], Callable[[], StreamedAnswer]]:
+    def call(self, prompt: Prompt, decoding: Any, seed: int) -> Call:
         if is_messages(prompt):
             more = {"top_k": decoding.top_k} if decoding.top_k else {}
-            return *chat_call(str(self._info.get("served_model_name")), prompt, decoding, seed, more), ChatAnswer
+            return chat_call(str(self._info.get("served_model_name")), prompt, decoding, seed, **more)
         if not prompt:
             raise PromptError("empty prompt; the server needs at least one token")
         params = {
@@ -160,7 +159,7 @@ class SGLangModel(HttpModel):
         text = {"text": prompt} if isinstance(prompt, str) else {"input_ids": list(prompt)}
         body = {**text, "sampling_params": params, "stream": True}
         incremental, weights = bool(self._started.get("incremental_streaming_output")), self._info.get("weight_version")
-        return "/generate", body, lambda: SGLangAnswer(incremental, weights)
+        return Call("/generate", body, lambda: SGLangAnswer(incremental, weights))
 
     def read_weights(self, path: str | Path) -> None:
         """Have the server load the weights of a folder, by the path under which it sees it; raises CheckpointError."""
@@ -198,21 +197,10 @@ def _first(server: Server, *paths: str) -> dict[str, Any]:
 def _spec(info: Mapping[str, Any], started: Mapping[str, Any]) -> ModelSpec:
     architectures = info.get("architectures")
     arch = architectures[0] if isinstance(architectures, list) and architectures else "unknown"
-    limit, version = started.get("context_length"), started.get("version")
-    return ModelSpec(
-        family=_FAMILIES.get(str(arch), "unknown"),
-        mask_id=None,
-        eos_ids=(),
-        eot_id=None,
-        pad_id=None,
-        vocab_size=UNSTATED,
-        context_limit=limit if type(limit) is int and limit > 0 else UNSTATED,
-        attention="block-causal" if started.get("dllm_algorithm") else "causal",
-        dtype="unknown",
-        device="server",
-        engine="sglang",
-        engine_version=version if isinstance(version, str) else None,
-    )
+    version = started.get("version")
+    spec = served_spec("sglang", version if isinstance(version, str) else None, started.get("context_length"))
+    attention: Any = "block-causal" if started.get("dllm_algorithm") else "causal"
+    return replace(spec, family=_FAMILIES.get(str(arch), "unknown"), attention=attention)
 
 
 _FAMILIES = {"SDARForCausalLM": "sdar", "SDARMoeForCausalLM": "sdar", "LLaDA2MoeModelLM": "llada2"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,14 @@ from dare_bench.model_adapters.encoding import check_room, encode_prompt, open_t
 from dare_bench.model_adapters.fields import Count, TopP, first_error, without_aliases
 from dare_bench.model_adapters.sampling.stopping import first_stop, response_text, through_eos
 from dare_bench.model_adapters.served.in_flight import in_flight
-from dare_bench.model_adapters.served.model import ServedModel, cannot_honor, refuse_unknown, refuse_unserved
+from dare_bench.model_adapters.served.model import (
+    FIXED,
+    Fixed,
+    ServedModel,
+    cannot_honor,
+    refuse_unknown,
+    refuse_unserved,
+)
 from dare_bench.model_adapters.served.server import Answer, Call, LostAnswer, RefusedRequest, Server, shown
 from dare_bench.types import Capabilities, Decoding, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
 
@@ -65,21 +72,18 @@ class HttpModel(ServedModel):
         for name, value in given.items():
             if name in self.decided or name in Decoding.id_fields:
                 raise cannot_honor(engine, name, value, self.decided.get(name, "the server has the checkpoint's own"))
-        refuse_unknown(engine, given, self.decoding, self._refused())
+        fixed = self._fixed()
+        refuse_unknown(engine, given, self.decoding, {*fixed, *self.decided, *Decoding.id_fields})
         try:
             resolved = self.decoding(**{**given, **self._stated()})
         except ValidationError as error:
             raise DecodingError(first_error(error)) from error
-        refuse_unserved(engine, resolved, self._chosen())
+        refuse_unserved(engine, resolved, fixed)
         return resolved
 
-    def _chosen(self) -> Collection[str]:
-        """Fields that other engines decide, and a request to this one can choose."""
-        return ()
-
-    def _refused(self) -> set[str]:
-        """Names of decoding fields that a request cannot choose."""
-        return {*self.decided, *Decoding.id_fields}
+    def _fixed(self) -> Fixed:
+        """Decoding fields that a request cannot choose, with the values that change nothing."""
+        return FIXED
 
     def _stated(self) -> Mapping[str, Any]:
         """Decoding values that the server states, for the record."""

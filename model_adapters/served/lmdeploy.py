@@ -38,6 +38,7 @@ from dare_bench.model_adapters.sdar import FAMILY
 from dare_bench.model_adapters.sdar.family import SDARDecoding
 from dare_bench.model_adapters.served.in_flight import in_flight
 from dare_bench.model_adapters.served.model import (
+    FIXED,
     EngineSettings,
     ServedModel,
     cannot_honor,
@@ -104,10 +105,10 @@ class LmdeployModel(ServedModel):
         return self.native.encode(prompt)
 
     def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
-        refuse_unknown("lmdeploy", decoding, SDARDecoding, ("strategy", "cache", "mask_id", "eb_threshold"))
+        refuse_unknown("lmdeploy", decoding, SDARDecoding, {*FIXED, "strategy", "cache", "mask_id", "eb_threshold"})
         resolved = self.native.resolve(decoding)
         assert isinstance(resolved, SDARDecoding)
-        refuse_unserved("lmdeploy", resolved)
+        refuse_unserved("lmdeploy", resolved, FIXED)
         for name, value, why in _refused(resolved, self.native):
             raise cannot_honor("lmdeploy", name, value, why)
         return resolved

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -15,7 +15,9 @@ from dare_bench.protocols import AdapterSettings, LoadedModel
 from dare_bench.types import Capabilities, Decoding, LoopStats, Request, Sample
 
 _FINISHED, _STOPS = "it returns finished tokens only", "it stops at an EOS"
-FIXED: Mapping[str, tuple[tuple[Any, ...], str]] = {
+Fixed = Mapping[str, tuple[tuple[Any, ...], str]]
+"""Decoding fields that an engine does not let a request choose: the values that it honors, and why no others."""
+FIXED: Fixed = {
     "trajectory": ((False,), _FINISHED),
     "predictions": ((False,), _FINISHED),
     "margin": ((False,), _FINISHED),
@@ -23,7 +25,7 @@ FIXED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "early_stop": ((None, True), _STOPS),
     "text_after_eos": (("cut",), _STOPS),
 }
-"""Decoding fields that a served engine does not let a request choose: the values that it honors, and why no others."""
+"""Those of every served engine."""
 
 
 class EngineSettings(BaseModel):
@@ -94,17 +96,17 @@ class ServedModel(LoadedModel):
         raise self._lacks("network to change")
 
 
-def refuse_unserved(engine: str, decoding: Decoding, chosen: Collection[str] = ()) -> None:
-    """Refuse decoding values that no served engine can honor.
+def refuse_unserved(engine: str, decoding: Decoding, fixed: Fixed) -> None:
+    """Refuse decoding values that an engine cannot honor.
 
     Args:
-        chosen: fields of :data:`FIXED` that requests to this engine choose.
+        fixed: as :data:`FIXED`, for this engine.
 
     Raises:
         DecodingError: it names the field, its value, and what to do.
     """
-    for name, (honored, reason) in FIXED.items():
-        if name not in chosen and (value := getattr(decoding, name)) not in honored:
+    for name, (honored, reason) in fixed.items():
+        if (value := getattr(decoding, name)) not in honored:
             raise cannot_honor(engine, name, value, f"{reason}; leave the field out, or use --engine native")
 
 
@@ -112,7 +114,7 @@ def refuse_unknown(engine: str, names: Iterable[str], kind: type[Decoding], refu
     """Refuse names of no decoding field, and name those that the engine honors.
 
     Args:
-        refused: fields of ``kind`` that the engine refuses, beside :data:`FIXED`.
+        refused: fields of ``kind`` that the engine refuses.
 
     Raises:
         DecodingError: an unknown name.
@@ -120,7 +122,7 @@ def refuse_unknown(engine: str, names: Iterable[str], kind: type[Decoding], refu
     fields = {*kind.model_fields, *kind.aliases}
     for name in names:
         if name not in fields:
-            known = sorted(fields - FIXED.keys() - {*refused})
+            known = sorted(fields - {*refused})
             raise DecodingError(
                 f"engine {engine} has no decoding field {name!r}{suggestion(name, known)}; it has {', '.join(known)}"
             )

@@ -9,7 +9,7 @@ Blocks are counted from the prompt's first token, and an answer is cut at the EO
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from secrets import token_hex
@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from dare_bench.errors import CheckpointError, EngineError, PromptError, UsageError
 from dare_bench.model_adapters.fields import NaturalNumber
 from dare_bench.model_adapters.served.http_model import HttpDecoding, HttpModel, count, served_spec, text_of
-from dare_bench.model_adapters.served.model import cannot_honor
+from dare_bench.model_adapters.served.model import Fixed
 from dare_bench.model_adapters.served.openai import chat_call, is_messages
 from dare_bench.model_adapters.served.server import (
     Answer,
@@ -29,7 +29,7 @@ from dare_bench.model_adapters.served.server import (
     StreamedAnswer,
     shown,
 )
-from dare_bench.types import Capabilities, Decoding, ModelSpec, Prompt
+from dare_bench.types import Capabilities, ModelSpec, Prompt
 
 _SERVER_DECIDES = "it is fixed when the server is started: set it there with --dllm-algorithm-config"
 _OF_THE_SERVER = (
@@ -121,22 +121,14 @@ class SGLangModel(HttpModel):
             "algorithm_config": PurePosixPath(config).name if isinstance(config, str) else None,
         }
 
-    def _refused(self) -> set[str]:
-        greedy = self._started.get("dllm_algorithm") in _GREEDY
-        return super()._refused() | (_DRAWING.keys() if greedy else set())
-
-    def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
-        resolved = super().resolve(decoding)
-        assert isinstance(resolved, SGLangDecoding)
-        if resolved.algorithm in _GREEDY:
-            for name, off in _DRAWING.items():
-                if (value := getattr(resolved, name)) != off:
-                    why = f"its algorithm {resolved.algorithm} always takes the most probable token; leave it out"
-                    raise cannot_honor("sglang", name, value, why)
-        return resolved
-
-    def _chosen(self) -> Collection[str]:
-        return ("early_stop",) if self.tokenizer is not None else ()  # which cuts the text at the EOS
+    def _fixed(self) -> Fixed:
+        fixed, algorithm = dict(super()._fixed()), self._started.get("dllm_algorithm")
+        if self.tokenizer is not None:  # which cuts the text at the EOS
+            del fixed["early_stop"]
+        if algorithm in _GREEDY:
+            why = f"its algorithm {algorithm} always takes the most probable token"
+            fixed |= {name: ((off,), why) for name, off in _DRAWING.items()}
+        return fixed
 
     def call(self, prompt: Prompt, decoding: Any, seed: int) -> Call:
         if is_messages(prompt):

@@ -147,6 +147,7 @@ def smollm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)  # a quarter of an hour for gsm8k on an idle core
 @pytest.mark.parametrize("task", SMOL)
 def test_a_real_model_scores_as_with_lm_evals_own(
     smollm: Path, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

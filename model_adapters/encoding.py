@@ -98,12 +98,13 @@ def logits_tokens(ids: Any, encode: Callable[[Any], list[int]], spec: ModelSpec)
     return tokens
 
 
-def check_room(prompt: int, gen_length: int, limit: int, whose: str = "the model's context limit") -> None:
-    """Raise PromptError if a prompt of so many tokens and its answer exceed the limit."""
-    if (total := prompt + gen_length) > limit:
+def check_length(prompt: Sequence[int], gen_length: int, spec: ModelSpec) -> None:
+    """Raise PromptError for a prompt whose answer would exceed the context limit."""
+    total = len(prompt) + gen_length
+    if total > spec.context_limit:
         raise PromptError(
-            f"prompt of {prompt} tokens + gen_length={gen_length} is {total} tokens; {whose} is {limit}: shorten the "
-            "prompt or gen_length"
+            f"prompt of {len(prompt)} tokens + gen_length={gen_length} is {total} tokens; "
+            f"the model's context limit is {spec.context_limit}: shorten the prompt or gen_length"
         )
 
 

@@ -12,7 +12,7 @@ import torch
 
 from dare_bench.errors import DareError, DecodingError, ModelOutputError
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
-from dare_bench.model_adapters.encoding import as_id, check_room, encode_prompt, logits_tokens, one_line
+from dare_bench.model_adapters.encoding import as_id, check_length, encode_prompt, logits_tokens, one_line
 from dare_bench.model_adapters.opened import OpenedNetwork
 from dare_bench.model_adapters.sampling.loop import denoise
 from dare_bench.model_adapters.sampling.reference import published_forwards
@@ -106,7 +106,7 @@ class NativeModel(OpenedNetwork):
         """The row of a request; raises DecodingError or PromptError."""
         spec, sampler = self.sampler(request)
         prompt = self.encode(request.prompt)
-        check_room(len(prompt), sampler.gen_length, spec.context_limit)
+        check_length(prompt, sampler.gen_length, spec)
         start = start_of(request, len(prompt), spec, sampler)
         return RowState(
             prompt,

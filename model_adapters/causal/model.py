@@ -19,7 +19,7 @@ from dare_bench.model_adapters.causal.fields import CausalFields
 from dare_bench.model_adapters.causal.generation import Row, generate_batch, hides_padding
 from dare_bench.model_adapters.causal.scoring import score_texts
 from dare_bench.model_adapters.causal.weights import load_network, under_file_names
-from dare_bench.model_adapters.encoding import check_room, encode_prompt, logits_tokens, one_line
+from dare_bench.model_adapters.encoding import check_length, encode_prompt, logits_tokens, one_line
 from dare_bench.model_adapters.opened import OpenedNetwork
 from dare_bench.protocols import AdapterSettings
 from dare_bench.types import Capabilities, Decoding, LoopStats, ModelSpec, Prompt, Request, Sample
@@ -113,7 +113,7 @@ class CausalModel(OpenedNetwork):
             if getattr(request, name) is not None:
                 raise DecodingError(f"{name}: an autoregressive model writes from left to right; leave it out")
         prompt = self.encode(request.prompt) or [self.prefix_id]
-        check_room(len(prompt), decoding.gen_length, self.spec.context_limit)
+        check_length(prompt, decoding.gen_length, self.spec)
         return Row(request, prompt, decoding, self.weights_version)
 
     def generate(

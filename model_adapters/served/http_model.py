@@ -15,7 +15,7 @@ from anyio.from_thread import start_blocking_portal
 from pydantic import Field, ValidationError
 
 from dare_bench.errors import DecodingError, EngineError, PromptError
-from dare_bench.model_adapters.encoding import check_room, encode_prompt, open_tokenizer
+from dare_bench.model_adapters.encoding import check_length, encode_prompt, open_tokenizer
 from dare_bench.model_adapters.fields import Count, TopP, first_error, without_aliases
 from dare_bench.model_adapters.sampling.stopping import first_stop, response_text, through_eos
 from dare_bench.model_adapters.served.in_flight import in_flight
@@ -117,7 +117,7 @@ class HttpModel(ServedModel):
             prompt = request.prompt
             if self.tokenizer is not None:
                 prompt = self.encode(prompt)
-                check_room(len(prompt), decoding.gen_length, self.spec.context_limit, "the server's limit")
+                check_length(prompt, decoding.gen_length, self.spec)
             call = self.call(prompt, decoding, request.seed)
         except (PromptError, DecodingError) as error:
             return Sample(request, None, str(error))

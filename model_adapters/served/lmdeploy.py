@@ -30,7 +30,7 @@ from pydantic import Field
 
 from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, DareError, EngineError, UsageError
-from dare_bench.model_adapters.encoding import check_room
+from dare_bench.model_adapters.encoding import check_length
 from dare_bench.model_adapters.native import NativeModel, drain
 from dare_bench.model_adapters.native_opening import open_native
 from dare_bench.model_adapters.sampling.stopping import response_text
@@ -96,8 +96,15 @@ class LmdeployModel(ServedModel):
         self.native, self.tokenizer, self._package, self.settings = native, native.tokenizer, package, settings
         device = "cuda" if torch.cuda.is_available() else "cpu"
         stated = str(getattr(package, "__version__", "")) or None
+        limit = min(settings.session_len or native.spec.context_limit, native.spec.context_limit)
         self.spec = replace(
-            native.spec, dtype=dtype, device=device, attention_backend=None, engine="lmdeploy", engine_version=stated
+            native.spec,
+            context_limit=limit,
+            dtype=dtype,
+            device=device,
+            attention_backend=None,
+            engine="lmdeploy",
+            engine_version=stated,
         )
         self._engine: tuple[EngineConfig, Any] | None = None
 
@@ -133,9 +140,7 @@ class LmdeployModel(ServedModel):
                 try:
                     decoding = request.resolved or self.resolve(request.decoding)
                     assert isinstance(decoding, SDARDecoding)
-                    limit = min(self.settings.session_len or self.spec.context_limit, self.spec.context_limit)
-                    prompt = len(self.encode(request.prompt))
-                    check_room(prompt, decoding.gen_length, limit, "the engine's limit (--engine-args session_len=...)")
+                    check_length(self.encode(request.prompt), decoding.gen_length, self.spec)
                 except DareError as error:
                     refused.append(Sample(request, None, str(error)))
                     continue

@@ -83,6 +83,15 @@ def test_answers_are_the_tokens_without_the_end(model: Any) -> None:
     assert short.nfe == 0 and short.prompt_tokens == 6
 
 
+def test_the_session_limits_prompt_and_answer(package: Any) -> None:
+    with contextlib.closing(load(FOLDER, engine="lmdeploy", engine_args={"session_len": 9}).loaded) as loaded:  # type: ignore[type-var]
+        (sample,) = loaded.generate(asked())
+        assert sample.error == (
+            "prompt of 6 tokens + gen_length=4 is 10 tokens; the model's context limit is 9: shorten the prompt or gen_length"
+        )
+        assert answers(loaded, asked(gen_length=3))["r0"].tokens
+
+
 def test_only_equal_settings_share_a_batch(package: Any, model: Any) -> None:
     package.delay = 0.01
     kinds: list[dict[str, Any]] = [{}, {"temperature": 0.5}, {"denoising_steps": 2}, {"temperature": 0.5, "top_k": 3}]

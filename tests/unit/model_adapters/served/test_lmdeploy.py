@@ -86,9 +86,7 @@ def test_answers_are_the_tokens_without_the_end(model: Any) -> None:
 def test_the_session_limits_prompt_and_answer(package: Any) -> None:
     with contextlib.closing(load(FOLDER, engine="lmdeploy", engine_args={"session_len": 9}).loaded) as loaded:  # type: ignore[type-var]
         (sample,) = loaded.generate(asked())
-        assert sample.error == (
-            "prompt of 6 tokens + gen_length=4 is 10 tokens; the model's context limit is 9: shorten the prompt or gen_length"
-        )
+        assert sample.error is not None and "is 10 tokens; the model's context limit is 9: shorten" in sample.error
         assert answers(loaded, asked(gen_length=3))["r0"].tokens
 
 

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-from typing import Any
 
 import pytest
 from training_samples import lines, read
 
 from dare_bench.errors import DataError
-from dare_bench.training.data import read_data
-from dare_bench.training.rows import Data
-from dare_bench.training.sources import open_memory
-from dare_bench.training.spec import train_spec
 
 
 def test_json_arrays_gzip_and_blank_lines_are_the_same_rows(tmp_path):
@@ -59,15 +54,3 @@ def test_damaged_and_empty_files(tmp_path):
     (tmp_path / "object.jsonl").write_text("{}\n")
     with pytest.raises(DataError, match=r"object\.jsonl:1: an object without columns"):
         read(tmp_path / "object.jsonl")
-
-
-# -- rows in memory ----------------------------------------------------------------------------------------------------
-
-
-def in_memory(given: Any, kind: Any = "examples", **fields: Any) -> Data:
-    memory = open_memory(given)
-    return read_data(train_spec(method="m", model="x", output_path="o", data=memory.name, **fields), kind, memory)
-
-
-LOOP: list[Any] = []
-LOOP.append(LOOP)

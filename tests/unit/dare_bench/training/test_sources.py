@@ -15,6 +15,7 @@ from training_samples import lines, read
 
 from dare_bench.errors import DataError, UsageError
 from dare_bench.training.data import read_data
+from dare_bench.training.rows import Data
 from dare_bench.training.sources import open_memory
 from dare_bench.training.spec import train_spec
 
@@ -99,6 +100,14 @@ def test_sources_that_are_not_there(tmp_path, name, message):
         read(tmp_path / name)
 
 
+# -- rows in memory ----------------------------------------------------------------------------------------------------
+
+
+def in_memory(given: Any, kind: Any = "examples", **fields: Any) -> Data:
+    memory = open_memory(given)
+    return read_data(train_spec(method="m", model="x", output_path="o", data=memory.name, **fields), kind, memory)
+
+
 def test_rows_in_memory_are_the_rows_of_a_file(tmp_path):
     datasets = need_package("datasets")
     rows = [*samples.CHAT]
@@ -125,6 +134,10 @@ def test_the_name_of_rows_in_memory_follows_their_content():
     assert open_memory([dict(reversed(row.items())) for row in rows]).name == name
     assert open_memory(rows[::-1]).name != name
     assert open_memory([rows[0], {**rows[1], "answer": "3"}]).name != name
+
+
+LOOP: list[Any] = []
+LOOP.append(LOOP)
 
 
 @pytest.mark.parametrize(

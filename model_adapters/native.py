@@ -26,8 +26,6 @@ from dare_bench.types import Capabilities, Decoding, Generation, LoopStats, Mode
 if TYPE_CHECKING:
     from dare_bench.model_adapters.family import Family
 
-DEFAULT_ROWS = {"cpu": 16, "cuda": 64}
-
 
 class NativeModel(OpenedNetwork):
     """Implements :class:`dare_bench.protocols.LoadedModel`. Open one with :func:`dare_bench.load`."""
@@ -60,11 +58,6 @@ class NativeModel(OpenedNetwork):
                 self.capabilities, predictions=False, margin=False, canvas=False, end_turn=False
             )
         self._samplers: dict[str, tuple[ModelSpec, Sampler]] = {}
-
-    @property
-    def default_rows(self) -> int:
-        """Rows at a time if ``max_rows`` is not given."""
-        return DEFAULT_ROWS.get(self.device.type, DEFAULT_ROWS["cpu"])
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -167,9 +160,9 @@ class NativeModel(OpenedNetwork):
                 stats=stats if stats is not None else LoopStats(),
             )
             for row in loop:
-                yield from _drain(rejected)
+                yield from drain(rejected)
                 yield Sample(row.tag, self._finish(row))
-        yield from _drain(rejected)
+        yield from drain(rejected)
 
     def _finish(self, row: RowState) -> Generation:
         sampler, stopping = row.sampler, row.sampler.stopping
@@ -245,7 +238,8 @@ class NativeModel(OpenedNetwork):
         return logits
 
 
-def _drain(rejected: list[Sample]) -> Iterator[Sample]:
+def drain(rejected: list[Sample]) -> Iterator[Sample]:
+    """Take samples out of a list that is filled meanwhile."""
     while rejected:
         yield rejected.pop(0)
 

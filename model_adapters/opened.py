@@ -18,6 +18,8 @@ from dare_bench.model_adapters.weights import holds, into
 from dare_bench.protocols import AdapterSettings
 from dare_bench.types import ModelSpec
 
+DEFAULT_ROWS = {"cpu": 16, "cuda": 64}
+
 
 class OpenedNetwork:
     """The part of :class:`dare_bench.protocols.LoadedModel` that concerns weights."""
@@ -32,6 +34,11 @@ class OpenedNetwork:
         self.tokenizer, self.spec, self.path = tokenizer, spec, path
         self.device = torch.device(spec.device)
         self._adapter, self._words = adapter, words_of(tokenizer)
+
+    @property
+    def default_rows(self) -> int:
+        """Rows at a time if ``max_rows`` is not given."""
+        return DEFAULT_ROWS.get(self.device.type, DEFAULT_ROWS["cpu"])
 
     def pretrained(self) -> Any:
         """The network, which is transformers' ``PreTrainedModel`` (with an adapter, a PeftModel) from now on."""

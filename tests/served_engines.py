@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import json
 import threading
-import time
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +20,8 @@ DATA = Path(__file__).parent / "data" / "engines"
 SGLANG = json.loads((DATA / "sglang-0.5.23.json").read_text())
 LMDEPLOY = json.loads((DATA / "lmdeploy-0.18.0.json").read_text())
 CONTEXT = 512
+PATIENCE = 120.0
+"""Seconds after which a test fails that waits for something that does not happen; no test takes as long."""
 
 
 def reply(prompt: Any) -> str:
@@ -33,17 +34,18 @@ class StandIn(ThreadingHTTPServer):
     """A server. ``faults``: what happens to the next requests for an answer, one entry each, before answers go on:
 
     ``refuse`` the connection is closed without a byte; ``half`` it is closed within an answer; ``hang`` nothing comes
-    for ``patience`` seconds; ``busy`` status 503; ``nonsense`` no JSON; ``html`` a page with status 200; ``bad`` status
+    until the server ends; ``busy`` status 503; ``nonsense`` no JSON; ``html`` a page with status 200; ``bad`` status
     400; ``key`` status 401; ``wrong`` JSON of other types. ``dead``: nothing is answered any more. ``asked``: the
-    bodies of all requests for an answer; ``most``: the most that were answered at one time.
+    bodies of all requests for an answer; ``most``: the most that were answered at one time; ``meeting``: where requests
+    wait until as many are there as its number of parties.
     """
 
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, kind: type[BaseHTTPRequestHandler], delay: float = 0.0) -> None:
+    def __init__(self, kind: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(("127.0.0.1", 0), kind)
-        self.delay, self.patience, self.dead, self.key = delay, 5.0, False, ""
+        self.dead, self.key, self.ended, self.meeting = False, "", threading.Event(), threading.Barrier(1)
         self.faults: list[str] = []
         self.asked: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
@@ -70,7 +72,7 @@ class StandIn(ThreadingHTTPServer):
             self._now += 1
             self.most = max(self.most, self._now)
         try:
-            time.sleep(self.delay)
+            self.meeting.wait(PATIENCE)
             yield
         finally:
             with self.lock:
@@ -129,7 +131,7 @@ class Handler(BaseHTTPRequestHandler):
         if server.dead or fault == "refuse":
             self.close_connection = True
         elif fault == "hang":
-            time.sleep(server.patience)
+            server.ended.wait(PATIENCE)
             self.close_connection = True
         elif fault == "busy":
             self.json({"error": {"message": "no room", "code": 503}}, 503)
@@ -289,6 +291,7 @@ def running(server: StandIn) -> Iterator[StandIn]:
     try:
         yield server
     finally:
+        server.ended.set()
         server.shutdown()
         server.server_close()
         thread.join()

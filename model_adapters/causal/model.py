@@ -20,7 +20,6 @@ from dare_bench.model_adapters.causal.generation import Row, generate_batch, hid
 from dare_bench.model_adapters.causal.scoring import score_texts
 from dare_bench.model_adapters.causal.weights import load_network, under_file_names
 from dare_bench.model_adapters.encoding import encode_prompt, logits_tokens, one_line
-from dare_bench.model_adapters.native import DEFAULT_ROWS
 from dare_bench.model_adapters.opened import OpenedNetwork
 from dare_bench.protocols import AdapterSettings
 from dare_bench.types import Capabilities, Decoding, LoopStats, ModelSpec, Prompt, Request, Sample
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from dare_bench.model_adapters.causal.family import Causal
 
 WINDOW = 4
-"""Batches whose requests are sorted by length together."""
+"""Batches whose requests are sorted by length together; one where ``max_rows`` says how many may be taken."""
 
 
 class CausalModel(OpenedNetwork):
@@ -127,15 +126,15 @@ class CausalModel(OpenedNetwork):
     ) -> Iterator[Sample]:
         """Answer generate requests; samples come back when their batch is finished."""
         stats = stats if stats is not None else LoopStats()
-        batches = Batches(self._rows(max_rows), stats, self.device)
-        source = iter(requests)
+        batches = Batches(max_rows or self.default_rows, stats, self.device)
+        source, window = iter(requests), WINDOW if max_rows is None else 1
 
         def forward(rows: Sequence[Row]) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 generate_batch(self.network, rows, self.tokenizer, self.pad_id, stats, masked=self.takes_mask)
 
-        while some := list(islice(source, WINDOW * batches.rows)):
+        while some := list(islice(source, window * batches.rows)):
             rows: list[Row] = []
             for request in some:
                 try:
@@ -146,9 +145,6 @@ class CausalModel(OpenedNetwork):
             for _, alike in groupby(rows, key=self._kind):
                 for batch in batches.compute(list(alike), forward):
                     yield from (Sample(row.request, row.answer(self.tokenizer)) for row in batch)
-
-    def _rows(self, max_rows: int | None) -> int:
-        return max_rows or DEFAULT_ROWS.get(self.device.type, DEFAULT_ROWS["cpu"])
 
     def _kind(self, row: Row) -> tuple[float, ...]:
         """Rows of one kind can share a batch."""
@@ -163,7 +159,8 @@ class CausalModel(OpenedNetwork):
         self, requests: Iterable[Request], *, max_rows: int | None = None, stats: LoopStats | None = None
     ) -> Iterator[Sample]:
         """Answer score requests."""
-        return score_texts(self, requests, self._rows(max_rows), stats if stats is not None else LoopStats())
+        rows = max_rows or self.default_rows
+        return score_texts(self, requests, rows, stats if stats is not None else LoopStats())
 
     @torch.no_grad()
     def last_logits(self, tokens_BL: Tensor, kept: int) -> Tensor:

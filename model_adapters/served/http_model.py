@@ -23,8 +23,6 @@ from dare_bench.model_adapters.served.model import ServedModel, cannot_honor, re
 from dare_bench.model_adapters.served.server import LostAnswer, PartialAnswer, RefusedRequest, Server, shown
 from dare_bench.types import Capabilities, Decoding, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
 
-IN_FLIGHT = 64
-"""Requests at a time where ``max_rows`` is not given; a server queues those that it has no room for."""
 UNSTATED = 2**31 - 1
 """Stands for a limit that a server does not state."""
 
@@ -61,6 +59,7 @@ class StreamedAnswer(PartialAnswer):
 class HttpModel(ServedModel):
     """Sends token ids where there is a tokenizer here, else text and messages, which the server tokenizes."""
 
+    default_rows = 64  # a server queues those that it has no room for
     decoding: ClassVar[type[HttpDecoding]] = HttpDecoding
     decided: ClassVar[Mapping[str, str]] = {}
     """Fields of our families that the server decides, and where."""
@@ -139,7 +138,7 @@ class HttpModel(ServedModel):
             portal.wrap_async_context_manager(self.server.client()) as client,
         ):
             submit = partial(portal.start_task_soon, self._answer, client)
-            yield from in_flight(submit, requests, max_rows or IN_FLIGHT, stats)
+            yield from in_flight(submit, requests, max_rows or self.default_rows, stats)
 
     async def _answer(self, client: httpx.AsyncClient, request: Request) -> Sample:
         begin = time.perf_counter()

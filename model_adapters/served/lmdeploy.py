@@ -30,7 +30,7 @@ from pydantic import Field
 
 from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, DareError, DecodingError, EngineError, UsageError
-from dare_bench.model_adapters.native import NativeModel
+from dare_bench.model_adapters.native import NativeModel, drain
 from dare_bench.model_adapters.native_opening import open_native
 from dare_bench.model_adapters.sampling.stopping import response_text
 from dare_bench.model_adapters.sdar import FAMILY
@@ -49,8 +49,6 @@ MASK_ID = 151669
 """The mask id of ``pytorch/configurations/sdar.py``; the engine does not read the checkpoint's."""
 STRATEGIES = ("low_confidence_dynamic", "low_confidence_static", "sequential")
 DTYPES = ("float16", "bfloat16")
-IN_FLIGHT = 256
-"""Requests handed to the engine at a time; it batches them itself."""
 
 
 class LmdeploySettings(EngineSettings):
@@ -90,6 +88,8 @@ class LmdeployModel(ServedModel):
         package: lmdeploy.
     """
 
+    default_rows = 256  # which the engine batches itself
+
     def __init__(self, native: NativeModel, package: Any, settings: LmdeploySettings, dtype: str) -> None:
         self.native, self.tokenizer, self._package, self.settings = native, native.tokenizer, package, settings
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -116,26 +116,44 @@ class LmdeployModel(ServedModel):
     def generate(
         self, requests: Iterable[Request], *, max_rows: int | None = None, stats: LoopStats | None = None
     ) -> Iterator[Sample]:
-        """Answer generate requests: all are read first, and those with equal settings are answered together.
+        """Answer generate requests. Those with equal settings are answered together: the others that come between them
+        wait until there are no more.
 
         Raises:
             EngineError: the engine does not start, stopped, or did not answer in time. Finished samples come first.
         """
-        groups: dict[tuple[EngineConfig, Sampling], list[Request]] = {}
-        for request in requests:
-            try:
-                decoding = request.resolved or self.resolve(request.decoding)
-                assert isinstance(decoding, SDARDecoding)
-                self._check_length(request, decoding)
-            except DareError as error:
-                yield Sample(request, None, str(error))
-                continue
-            resolved = replace(request, resolved=decoding)
-            groups.setdefault((engine_config(decoding), sampling(decoding)), []).append(resolved)
-        for (config, shared), group in sorted(groups.items(), key=lambda item: item[0]):
-            engine = self._open(config)
-            submit = partial(self._submit, engine, shared)
-            yield from in_flight(submit, group, max_rows or IN_FLIGHT, stats, partial(_check_alive, engine))
+        source, refused = iter(requests), list[Sample]()
+        waiting: dict[tuple[EngineConfig, Sampling], list[Request]] = {}
+
+        def take() -> tuple[EngineConfig, Sampling] | None:
+            """Put the next request that can be answered among those that wait; its settings, None at the end."""
+            for request in source:
+                try:
+                    decoding = request.resolved or self.resolve(request.decoding)
+                    assert isinstance(decoding, SDARDecoding)
+                    self._check_length(request, decoding)
+                except DareError as error:
+                    refused.append(Sample(request, None, str(error)))
+                    continue
+                settings = engine_config(decoding), sampling(decoding)
+                waiting.setdefault(settings, []).append(replace(request, resolved=decoding))
+                return settings
+            return None
+
+        def alike(settings: tuple[EngineConfig, Sampling]) -> Iterator[Request]:
+            while waiting.get(settings) or take() is not None:
+                if waiting.get(settings):
+                    yield waiting[settings].pop(0)
+
+        while take() is not None or any(waiting.values()):
+            opened = None if self._engine is None else self._engine[0]
+            settings = min((key for key, group in waiting.items() if group), key=lambda key: (key[0] != opened, key))
+            engine = self._open(settings[0])
+            submit, rows = partial(self._submit, engine, settings[1]), max_rows or self.default_rows
+            for sample in in_flight(submit, alike(settings), rows, stats, partial(_check_alive, engine)):
+                yield from drain(refused)
+                yield sample
+        yield from refused
 
     def _check_length(self, request: Request, decoding: SDARDecoding) -> None:
         prompt, limit = len(self.encode(request.prompt)), self.settings.session_len or self.spec.context_limit

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -50,6 +50,8 @@ class ServedModel(ABC):
     spec: ModelSpec
     capabilities = Capabilities()
     weights_version = 0
+    default_rows: ClassVar[int]
+    """Requests at a time if ``max_rows`` is not given."""
 
     @abstractmethod
     def encode(self, prompt: Prompt) -> list[int]:

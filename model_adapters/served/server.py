@@ -22,6 +22,8 @@ _MAX_LINE = 1 << 24
 _MAX_REASON = 300
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses of a server that is busy or restarting."""
+_ALIVE_WITHIN = 30.0
+"""Seconds in which a server that works says so, however long an answer may take."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
 """Seconds before the first and before later retries, which wait twice as long each."""
 
@@ -186,9 +188,9 @@ class Server:
         return self._closed(status) or RefusedRequest(refusal(response))
 
     async def is_alive(self, client: httpx.AsyncClient, path: str) -> bool:
-        """Does the server answer at ``path``, within half a minute?"""
+        """Does the server answer at ``path``?"""
         try:
-            response = await client.get(path, timeout=min(30.0, self.settings.timeout))
+            response = await client.get(path, timeout=_ALIVE_WITHIN)
         except httpx.HTTPError:
             return False
         return response.is_success

@@ -53,6 +53,15 @@ def cache_dir() -> Path:
         return Path(tempfile.gettempdir()) / f"dare-bench-{os.getuid()}"
 
 
+def write_cache(path: Path, value: Any) -> None:
+    """Write a JSON file of the cache; failure to (a read-only home, a full disk) does not stop a run."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.stem}-", delete=False) as stream:
+            json.dump(value, stream)
+        Path(stream.name).replace(path)
+
+
 class _HashCache:
     """Hashes of files by their :data:`FileState`, in one JSON file. Losing it costs only time."""
 
@@ -80,14 +89,9 @@ class _HashCache:
         return digest
 
     def store(self) -> None:
-        """Write the cache; failure to (a read-only home, a full disk) does not stop a run."""
-        if not self.changed:
-            return
-        with contextlib.suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self.path.parent, prefix=".hashes-", delete=False) as stream:
-                json.dump(self.entries, stream)
-            Path(stream.name).replace(self.path)
+        """Write the cache, if it has new hashes."""
+        if self.changed:
+            write_cache(self.path, self.entries)
 
 
 def content_files(folder: Path) -> list[Path]:

@@ -199,8 +199,8 @@ def _too_deep() -> ValueError:
 _DIGITS = 64
 
 
-class _UniqueLoader(yaml.SafeLoader):
-    """SafeLoader that refuses duplicate keys (YAML would silently keep the last) and keys that are not scalars."""
+class LimitedLoader(yaml.SafeLoader):
+    """SafeLoader that refuses a value nested deeper than :data:`MAX_DEPTH`, with ValueError."""
 
     depth = 0
 
@@ -212,6 +212,10 @@ class _UniqueLoader(yaml.SafeLoader):
             return super().compose_node(parent, index)
         finally:
             self.depth -= 1
+
+
+class _UniqueLoader(LimitedLoader):
+    """Refuses also duplicate keys (YAML would silently keep the last) and keys that are not scalars."""
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         if len(node.value) > _DIGITS:  # Python refuses to print a number of thousands of digits

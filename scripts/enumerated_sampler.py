@@ -13,6 +13,7 @@ parameters.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -144,13 +145,12 @@ class EnumeratedSampler:
     @cached_property
     def forwards(self) -> dict[int, Forward]:
         """By canvas."""
-        return {canvas: self._forward(draws) for canvas, draws in self.draws.items()}
-
-    @staticmethod
-    def _forward(draws: Draws) -> Forward:
-        following, outcome_D = draws.following_D.unique(return_inverse=True)
-        probability = draws.probability_D.new_zeros(len(following)).index_add(0, outcome_D, draws.probability_D)
-        return Forward(probability, following.tolist())
+        forwards = {}
+        for canvas, draws in self.draws.items():
+            following, outcome_D = draws.following_D.unique(return_inverse=True)
+            probability = draws.probability_D.new_zeros(len(following)).index_add(0, outcome_D, draws.probability_D)
+            forwards[canvas] = Forward(probability, following.tolist())
+        return forwards
 
     def _score(self, log_p_nV: Tensor, log_p_Dn: Tensor) -> Tensor:
         """Of each open position in each draw, [D, n]."""
@@ -163,8 +163,9 @@ class EnumeratedSampler:
 
     def expected_reward(self, reward: dict[tuple[int, ...], float]) -> Tensor:
         """The exact expectation of a function of the answer, with a graph: recursively over canvases."""
-        value: dict[int, Tensor] = {self._number(answer): torch.tensor(r).double() for answer, r in reward.items()}
-        for canvas in sorted(self.forwards, key=self._masks):
+        numbers = (sum(token * 4**i for i, token in enumerate(answer)) for answer in reward)
+        value = {number: torch.tensor(r).double() for number, r in zip(numbers, reward.values(), strict=True)}
+        for canvas in sorted(self.forwards, key=lambda canvas: tokens_of(canvas).count(MASK)):
             forward = self.forwards[canvas]
             value[canvas] = forward.probability @ torch.stack([value[following] for following in forward.following])
         return value[CANVASES - 1]
@@ -177,22 +178,20 @@ class EnumeratedSampler:
     @cached_property
     def trajectories(self) -> list[tuple[Completion, float]]:
         """Every answer with the forward of each token, and its probability."""
-        result: list[tuple[Completion, float]] = []
-        self._extend(CANVASES - 1, (-1,) * LENGTH, 0, 1.0, result)
-        return result
+        return list(self._from(CANVASES - 1, (-1,) * LENGTH, 0, 1.0))
 
-    def _extend(
-        self, canvas: int, set_at: tuple[int, ...], step: int, chance: float, into: list[tuple[Completion, float]]
-    ) -> None:
+    def _from(
+        self, canvas: int, set_at: tuple[int, ...], step: int, chance: float
+    ) -> Iterator[tuple[Completion, float]]:
         tokens = tokens_of(canvas)
         if MASK not in tokens:
-            into.append((Completion(PROMPT, tokens, LENGTH, 0, set_at), chance))
+            yield Completion(PROMPT, tokens, LENGTH, 0, set_at), chance
             return
         forward = self.forwards[canvas]
         for following, probability in zip(forward.following, forward.probability.tolist(), strict=True):
             new = tokens_of(following)
             at = tuple(step if a != b else old for a, b, old in zip(tokens, new, set_at, strict=True))
-            self._extend(following, at, step + 1, chance * probability, into)
+            yield from self._from(following, at, step + 1, chance * probability)
 
     @cached_property
     def turns(self) -> int:
@@ -227,11 +226,3 @@ class EnumeratedSampler:
             answer_WT = torch.cat([answer_WT.repeat_interleave(count, 0), answer_WD.view(-1, 1)], 1)
             canvas_WT = torch.cat([canvas_WT.repeat_interleave(count, 0), following_WD.view(-1, 1)], 1)
         return Paths(chance_W, canvas_WT[:, :-1], answer_WT)
-
-    @staticmethod
-    def _number(answer: tuple[int, ...]) -> int:
-        return sum(token * 4**i for i, token in enumerate(answer))
-
-    @staticmethod
-    def _masks(canvas: int) -> int:
-        return tokens_of(canvas).count(MASK)

@@ -73,7 +73,6 @@ def table(rows: list[list[str]]) -> str:
 
 # -- the gradient card -------------------------------------------------------------------------------------------
 
-
 ROWS = (
     Row("cj_grpo", replays=True),
     Row("d1", (("p_mask_prompt", 0.0),)),

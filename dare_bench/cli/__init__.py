@@ -63,15 +63,14 @@ def _top(
     State.debug = State.debug or debug
 
 
-app.command("eval", cls=words.Command)(guarded(eval.evaluate))
-app.command("show", cls=words.Command)(guarded(show.show))
-app.command("report", cls=words.Command)(guarded(report.report))
-app.command("compare", cls=words.Command)(guarded(compare.compare))
-app.command("score", cls=words.Command)(guarded(score.score))
-app.command("regress", cls=words.Command)(guarded(regress.regress))
-app.command("validate", cls=words.Command)(guarded(validate.validate))
-app.command("sweep", cls=words.Command)(guarded(sweep.sweep))
-app.command("doctor", cls=words.Command)(guarded(doctor.doctor))
+VERBS = (
+    eval.evaluate, show.show, report.report, compare.compare, score.score, regress.regress, validate.validate,
+    sweep.sweep, doctor.doctor,
+)  # fmt: skip
+"""The function of each command, in the order of the help. A command is named by its module, its docstring is the help,
+and its parameters are the options."""
+for verb in VERBS:
+    app.command(verb.__module__.rpartition(".")[2], cls=words.Command)(guarded(verb))
 for group, name in ((ls.app, "ls"), (leaderboard.app, "leaderboard"), (export.app, "export"), (rl.app, "rl")):
     for registered in group.registered_commands:
         if registered.callback is not None:

@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from itertools import chain
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dare_bench.cli.plain import echo, echo_json
+from dare_bench.cli.plain import echo_each
 from dare_bench.config import parse_pairs
 from dare_bench.errors import UsageError
 from dare_bench.registry import registry
@@ -71,13 +71,8 @@ def doctor(
     if model is None and any([family, *options.values()]):
         raise UsageError("--family, --dtype, --quantize and --max-memory are about a checkpoint; give --model too")
     checks = findings() if model is None else placement(model, family, options)
-    results: list[Finding] = []
-    for finding in chain(checks, rates(like, layers, rows, tokens) if roofline else ()):
-        results.append(finding)
-        if not json:
-            echo(f"{finding.level:<4}  {finding.name}: {finding.detail}")
-    if json:
-        echo_json([asdict(finding) for finding in results])
+    checks = chain(checks, rates(like, layers, rows, tokens) if roofline else ())
+    results = echo_each(checks, lambda found: f"{found.level:<4}  {found.name}: {found.detail}", json=json)
     if any(finding.level == "bad" for finding in results):
         raise typer.Exit(1)
 

@@ -170,7 +170,7 @@ def tasks(
     from dare_bench.harness.lm_eval.task_index import TaskIndex
 
     index = TaskIndex(folders)
-    entries = [index.entries[name] for name in _matching("task", index.names(), pattern)]
+    entries = [index.entries[name] for name in _matching("task", sorted(index.entries), pattern)]
     if data_dir is not None:
         from dare_bench.harness.common.local_data import LocalData
 
@@ -191,7 +191,7 @@ def _configs(pattern: str | None, folders: list[str], json: bool) -> None:
     from dare_bench.harness.opencompass.catalog import KIND, ConfigCatalog
 
     catalog = ConfigCatalog(folders)
-    configs = [catalog.entries[name] for name in _matching(KIND, catalog.names(), pattern)]
+    configs = [catalog.entries[name] for name in _matching(KIND, sorted(catalog.entries), pattern)]
     configs.sort(key=lambda config: (config.origin, config.folder, config.name))
     if json:
         echo_json([{key: str(getattr(c, key)) for key in ("name", "folder", "origin", "path")} for c in configs])

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dare_bench.runs.text import visible, visible_json
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+Finding = TypeVar("Finding", bound=Any)
 PLAIN_WIDTH = 200
 """Width in columns of a table that goes to a file or pipe (rich's default is 80)."""
 
@@ -66,6 +68,18 @@ def echo_columns(rows: Sequence[Sequence[str]], indent: str = "") -> None:
 def echo_json(value: Any) -> None:
     """Print JSON on stdout."""
     print(visible_json(value))
+
+
+def echo_each(findings: Iterable[Finding], line: Callable[[Finding], str], *, json: bool) -> list[Finding]:
+    """Print a line for each finding (a dataclass) as soon as it is known, or all as JSON at the end; returns them."""
+    known = []
+    for finding in findings:
+        known.append(finding)
+        if not json:
+            echo(line(finding))
+    if json:
+        echo_json([asdict(finding) for finding in known])
+    return known
 
 
 def echo_error(text: object) -> None:

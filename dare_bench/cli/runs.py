@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 MAKE_ONE = "make one with: dare-bench eval --model tiny-llada --tasks dare_sudoku"
 
-
 RUNS_HELP = "Run directories, folders of them, or results of lm-eval's or OpenCompass's own command."
 RUN_HELP = "A run directory, or one result of lm-eval's or OpenCompass's own command."
 

@@ -12,7 +12,7 @@ from dare_bench.cli.plain import echo, echo_json, plain_console, plain_table
 from dare_bench.cli.runs import open_runs, run_path
 from dare_bench.errors import DareError, UsageError
 from dare_bench.formatting import score_text
-from dare_bench.runs.text import counted, one_line
+from dare_bench.runs.text import counted, listed, one_line
 
 if TYPE_CHECKING:
     from dare_bench.engine.rescore import Rescored, RescoredValue
@@ -159,9 +159,8 @@ def _verdict(record: dict[str, Any]) -> str:
     else:
         changed = [f"{s['task']} {s['metric']},{s['filter']}" for s in record["scores"] if not s["same"]]
         differing = list(dict.fromkeys(f"{value['task']} {value['doc_id']}" for value in record["differing"]))
-        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
         text = f"CHANGED: {len(changed)} of {scores}" + (f" ({', '.join(changed)})" if changed else "")
-        text += f", {len(differing)} of {documents}" + (f" ({', '.join(differing[:3])}{more})" if differing else "")
+        text += f", {len(differing)} of {documents}" + (f" ({listed(differing, 3)})" if differing else "")
     if edited := [task for task, changed in record["edited"].items() if changed]:
         text = f"EDITED after the run: the samples file of {', '.join(edited)}; {text}"
     if record["status"] != "complete":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dare_bench.cli.plain import echo, plain_console, plain_table
 from dare_bench.errors import IncompleteError
 from dare_bench.runs.schema import UNKNOWN
-from dare_bench.runs.text import counted, no_answer
+from dare_bench.runs.text import counted, listed, no_answer
 from dare_bench.types import TIER_MEANING, Decoding
 
 if TYPE_CHECKING:
@@ -159,8 +159,7 @@ def _print_settings(kind: str, by_task: Mapping[str, Mapping[str, Any]], request
             explicit = " ".join(text for name, text in texts.items() if name in names)
             groups.setdefault(f"requested: {explicit}; defaults: {defaults}" if explicit else defaults, []).append(task)
     for text, tasks in groups.items():
-        more = f" and {len(tasks) - 4} more" if len(tasks) > 4 else ""
-        echo(f"{kind} ({', '.join(tasks[:4])}{more}): {text}")
+        echo(f"{kind} ({listed(tasks, 4)}): {text}")
 
 
 def _cost(block: Block) -> str:

@@ -10,7 +10,7 @@ from dare_bench.cli.guard import State
 from dare_bench.cli.plain import echo, echo_error, echo_json, plain_console, plain_table
 from dare_bench.errors import UsageError
 from dare_bench.formatting import score_text
-from dare_bench.runs.text import counted
+from dare_bench.runs.text import counted, listed
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -136,8 +136,8 @@ def _scores(node: Record) -> str:
     from dare_bench.runs.scores import are_shares
 
     scores = [score for run in node.outputs.get("runs", ()) for score in run["scores"]]
-    shown = [
+    texts = [
         f"{score['task']} {score_text(score['value'], are_shares(score['metric'], score['value']))} (n={score['n']})"
-        for score in scores[:3]
+        for score in scores
     ]
-    return ", ".join(shown) + (f" and {len(scores) - 3} more" if len(scores) > 3 else "")
+    return listed(texts, 3)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from dare_bench.cli.plain import echo, echo_json
+from dare_bench.cli.plain import echo_each
 from dare_bench.config import parse_pairs
 
 
@@ -29,13 +28,8 @@ def validate(
     from dare_bench.engine.validation import validate as check
 
     options = {"device": device, "family": family, "quantize": quantize, **parse_pairs(model_args)}
-    results = []
-    for result in check(checkpoint, **{name: value for name, value in options.items() if value is not None}):
-        results.append(result)
-        if not json:
-            status = {True: "pass", False: "FAIL", None: "skip"}[result.passed]
-            echo(f"{status}  {result.name}: {result.detail}")
-    if json:
-        echo_json([asdict(result) for result in results])
+    checks = check(checkpoint, **{name: value for name, value in options.items() if value is not None})
+    status = {True: "pass", False: "FAIL", None: "skip"}
+    results = echo_each(checks, lambda found: f"{status[found.passed]}  {found.name}: {found.detail}", json=json)
     if any(result.passed is False for result in results):
         raise typer.Exit(1)

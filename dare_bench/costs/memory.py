@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, lcm
 
-from dare_bench.costs.recipe import attention_widths
+from dare_bench.costs.network import Matrix, attention_widths, matrices
 from dare_bench.costs.sizes import CheckpointSize, Dimensions, TrainingRows
 from dare_bench.errors import unknown
 from dare_bench.training.spec import TrainSpec
@@ -24,38 +24,6 @@ DTYPES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a number."""
 CHUNK_ELEMENTS = 1 << 25
 """Logits that the loss computes at a time (``diffusion.chunked``)."""
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """``count`` matrices of the network, from ``inputs`` to ``outputs`` channels; ``group``: of LoRA targets.
-    ``reads``: matrices of a layer with the same value have the same input; empty: attention keeps it anyway."""
-
-    group: str
-    reads: str
-    inputs: int
-    outputs: int
-    count: int
-
-
-def matrices(net: Dimensions) -> list[Matrix]:
-    """The linear maps of all layers, without the LM head."""
-    d, layers, (width, narrow), moe = net.d_model, net.layers, attention_widths(net), net.experts
-    routed = layers - moe.dense_layers if moe else 0
-    qkv = [width + 2 * narrow] if net.fused_qkv else [width, narrow, narrow]
-    found = [Matrix("attention", "attention", d, outputs, layers) for outputs in qkv]
-    # Queries of grouped heads are reordered, so that their result is not kept by attention itself.
-    found.append(Matrix("attention", "" if width == narrow else "mixed", width, d, layers))
-
-    def feed_forward(group: str, wide: int, count: int) -> list[Matrix]:
-        return [Matrix(group, group, d, wide, count)] * 2 + [Matrix(group, f"{group} product", wide, d, count)]
-
-    found += feed_forward("mlp", net.ff or 0, layers - routed)
-    if moe:
-        found += feed_forward("experts", moe.ff, routed * moe.count)
-        found += feed_forward("mlp", moe.shared_ff, routed)
-        found.append(Matrix("router", "mlp", d, moe.count, routed))
-    return [matrix for matrix in found if matrix.count and matrix.inputs and matrix.outputs]
 
 
 @dataclass(frozen=True)
@@ -128,7 +96,7 @@ class DeviceTraining:
             return self.size.parameters
         if net is None or not set(spec.lora_targets) <= {"attention", "mlp", "router"}:
             return None
-        adapted = [matrix for matrix in matrices(net) if matrix.group in spec.lora_targets]
+        adapted = [matrix for matrix in matrices(net, net.fused_qkv) if matrix.group in spec.lora_targets]
         return float(sum(spec.lora_r * (matrix.inputs + matrix.outputs) * matrix.count for matrix in adapted))
 
     @cached_property
@@ -196,7 +164,7 @@ def _inputs(training: DeviceTraining, net: Dimensions) -> float:
     """Bytes per token of the inputs that trained matrices keep, and of what is between the two of an adapter."""
     spec, of = training.spec, training.precision
     total, known = 0.0, set[Matrix]()
-    for matrix in matrices(net):
+    for matrix in matrices(net, net.fused_qkv):
         if spec.peft and matrix.group not in spec.lora_targets:
             continue
         count, size, separate = float(matrix.count), of.kept, of.separate

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
 
+from dare_bench.costs.network import BYTES, NetworkShape, network_shape
 from dare_bench.errors import UsageError, unknown
 from dare_bench.recipe_schema import Facts, RecipeRun, TestSet
 from dare_bench.recipes import Recipe, plain
@@ -20,8 +21,6 @@ from dare_bench.registry import registry
 from dare_bench.suites import merged
 from dare_bench.types import Decoding, ModelSpec
 
-BYTES = 2
-"""Size of a weight or a cached value: bfloat16 or float16."""
 UTILIZATION = 0.4
 """Assumed share of the peak in an evaluation. Matrix products reach 0.8 on an H200 (790 of 989 TFLOP/s measured);
 attention, small batches and launches reduce it."""
@@ -285,54 +284,6 @@ def _likelihood(run: RecipeRun, test_set: TestSet, prompt: float, notes: list[st
     guided = 2 if float(run.likelihood.get("cfg_scale", 0)) > 0 else 1
     notes.append(f"{test_set.choices or 2} choices of {target} tokens, {draws * guided} forward passes each")
     yield Pass(draws * guided, prompt + target, prompt + target, target / 2)
-
-
-@dataclass(frozen=True)
-class NetworkShape:
-    """Numbers of parameters: ``body`` that a token uses, ``weights`` without the experts, ``experts`` of all experts.
-    ``active``: the share of the experts that a token uses."""
-
-    body: float
-    head: float
-    weights: float
-    experts: float
-    active: float
-    attention: float
-    """Operations per token and context token."""
-    cached: float
-    """Bytes of keys and values per token."""
-
-
-def network_shape(facts: Facts, notes: list[str]) -> NetworkShape:
-    """The numbers of parameters of a network; what is not known of it is added to ``notes``."""
-    d, layers = facts.d_model, facts.layers
-    width, narrow = attention_widths(facts)
-    if facts.heads is None:
-        notes.append("heads are not known: attention as wide as the model, without shared keys")
-    if facts.vocab is None:
-        notes.append("the vocabulary's size is not known: without the LM head")
-    attention = layers * (2 * d * width + 2 * d * narrow)
-    moe = facts.experts
-    routed = max(0, layers - moe.dense_layers) if moe else 0
-    dense = (layers - routed) * 3 * d * (facts.ff or 0)
-    always = attention + dense + (routed * (3 * d * moe.shared_ff + d * moe.count) if moe else 0)
-    expert = routed * 3 * d * moe.ff if moe else 0
-    head = float(d * (facts.vocab or 0))
-    return NetworkShape(
-        body=always + (expert * moe.active if moe else 0),
-        head=head,
-        weights=always + head,
-        experts=float(expert * moe.count if moe else 0),
-        active=moe.active / moe.count if moe else 0.0,
-        attention=4.0 * layers * width,
-        cached=2.0 * layers * narrow * BYTES,
-    )
-
-
-def attention_widths(facts: Facts) -> tuple[int, int]:
-    """Channels of a token's queries, and of its keys."""
-    width = facts.heads * facts.head_dim if facts.heads and facts.head_dim else facts.d_model
-    return width, facts.kv_heads * facts.head_dim if facts.kv_heads and facts.head_dim else width
 
 
 def flops(part: Pass, shape: NetworkShape) -> float:

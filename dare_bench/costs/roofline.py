@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dare_bench import recipes
-from dare_bench.costs.recipe import attention_widths, network_shape
+from dare_bench.costs.network import attention_widths, network_shape
 from dare_bench.costs.sizes import Dimensions, PublishedModel
 from dare_bench.errors import MemoryLimitError, UsageError, unknown
 from dare_bench.registry import registry

@@ -10,7 +10,8 @@ from typing import Any
 
 from dare_bench import recipes
 from dare_bench.checkpoint_files import read_config, read_header
-from dare_bench.costs.recipe import TEMPLATE_TOKENS, model_spec, network_shape
+from dare_bench.costs.network import network_shape
+from dare_bench.costs.recipe import TEMPLATE_TOKENS, model_spec
 from dare_bench.loading import family_of, here
 from dare_bench.protocols import LoadedModel
 from dare_bench.recipe_schema import ExpertFacts, Facts, RecipeFile
@@ -216,7 +217,7 @@ def rows_of(spec: TrainSpec, model: LoadedModel | PublishedModel | None = None, 
         source=source,
         forwards=_forwards(method, spec, kind),
         answer=tokens - prompt,
-        second_network=method.wants_reference and not _is_base(method, spec),
+        second_network=method.wants_reference and not _is_base(spec),
     )
     return _with_sampler(rows, method, spec, model, built) if kind == "prompts" else rows
 
@@ -235,11 +236,11 @@ def _forwards(method: Any, spec: TrainSpec, kind: Kind) -> tuple[float, float, f
     rows = float(draws or 1) * (2 if kind == "pairs" else 1)
     reference = getattr(method, "wants_reference", False)
     divided = spec.gradient_accumulation_steps > 1 or spec.looks_per_forward is not None
-    own_values = not getattr(method, "linear", False) and (divided or (reference and _is_base(method, spec)))
+    own_values = not getattr(method, "linear", False) and (divided or (reference and _is_base(spec)))
     return 0.0, rows * (reference + own_values), rows
 
 
-def _is_base(method: Any, spec: TrainSpec) -> bool:
+def _is_base(spec: TrainSpec) -> bool:
     """Is the reference the network in training with its adapter off?"""
     return spec.peft is not None and spec.adapter is None and not spec.options.get("reference")
 
@@ -267,8 +268,7 @@ def _tokens_of(spec: TrainSpec, kind: Kind, model: LoadedModel | PublishedModel 
     if known is None and (spec.task is not None or find_files(str(spec.data), spec.split)):
         limited = spec.model_copy(update={"rows": min(spec.rows or SAMPLED_ROWS, SAMPLED_ROWS)})
         return _read(read_data(spec if spec.max_steps is None else limited, kind), spec, model)
-    count = UNKNOWN_ROWS if known is None else known.count
-    return _assumed(spec, kind, model, count, "assumed: not a local file", known and known.data)
+    return _assumed(spec, kind, model, known)
 
 
 def _read(data: Data, spec: TrainSpec, model: LoadedModel | PublishedModel | None) -> tuple[Tokens, int, str]:
@@ -283,17 +283,14 @@ def _read(data: Data, spec: TrainSpec, model: LoadedModel | PublishedModel | Non
 
 
 def _assumed(
-    spec: TrainSpec,
-    kind: Kind,
-    model: LoadedModel | PublishedModel | None,
-    count: int,
-    source: str,
-    data: str | None = None,
+    spec: TrainSpec, kind: Kind, model: LoadedModel | PublishedModel | None, hub: Any
 ) -> tuple[Tokens, int, str]:
-    """One row for all, with the mean lengths of the test set of the same data if a recipe has them."""
-    prompt, answer = round(UNKNOWN_TOKENS / 2), round(UNKNOWN_TOKENS / 2)
+    """One row for all, with the mean lengths of the test set of the same data if a recipe has them. ``hub``: the
+    registered hub data set of the task, if it has one."""
+    data, count = (spec.data, UNKNOWN_ROWS) if hub is None else (hub.data, hub.count)
+    prompt, answer, source = round(UNKNOWN_TOKENS / 2), round(UNKNOWN_TOKENS / 2), "assumed: not a local file"
     for known in recipes.test_sets():
-        if known.id.partition(",")[0].replace(" ", ":") == (data or spec.data) and known.prompt_tokens is not None:
+        if known.id.partition(",")[0].replace(" ", ":") == data and known.prompt_tokens is not None:
             prompt, answer = known.prompt_tokens + TEMPLATE_TOKENS, known.answer_tokens or answer
             source = f"the mean lengths of {known.id}, {TEMPLATE_TOKENS} for a chat template"
     row = _row(prompt, answer, spec)

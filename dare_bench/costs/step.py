@@ -16,7 +16,8 @@ from typing import Any
 
 from dare_bench import recipes
 from dare_bench.costs.memory import DeviceMemory, DeviceTraining, memory_of
-from dare_bench.costs.recipe import UTILIZATION, Gpu, attention_widths, gpu_named
+from dare_bench.costs.network import attention_widths
+from dare_bench.costs.recipe import UTILIZATION, Gpu, gpu_named
 from dare_bench.costs.serving import Rollout
 from dare_bench.costs.sizes import rows_of, size_of, tokenizing
 from dare_bench.costs.training import Phase, PhaseWork, work_of

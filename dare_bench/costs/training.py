@@ -63,11 +63,6 @@ class WorkCost:
     seconds: float | None = None
 
 
-def rows_trained_on(spec: TrainSpec, rows: TrainingRows) -> int:
-    """Number of rows (pairs) in all optimizer steps on one device."""
-    return spec.steps(rows.count, _batch(spec)) * _batch(spec)
-
-
 def training_cost(
     spec: TrainSpec, rows: TrainingRows, size: CheckpointSize, seconds_per_flop: float | None = None
 ) -> WorkCost:
@@ -79,8 +74,8 @@ def training_cost(
     work = work_of(spec, rows, size)
     if work is None or rows.forwards is None:
         return WorkCost("unknown: the forwards of a rollout follow from the checkpoint, which is not on this machine")
-    batch, total = _batch(spec), rows_trained_on(spec, rows)
-    forwards = None
+    batch, forwards = _batch(spec), None
+    total = spec.steps(rows.count, batch) * batch  # rows (pairs) in all optimizer steps on one device
     kind = "completions in rows of about" if rows.samples else "rows of"
     text = f"{total // batch:,} steps of {batch} {kind} {rows.tokens:.0f} tokens ({rows.source})"
     if rows.samples:

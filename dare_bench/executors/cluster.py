@@ -67,7 +67,9 @@ class Ray:
                 if name not in results:
                     with contextlib.suppress(Exception):
                         self.ray.cancel(ref, force=True)
-            self._disconnect()
+            if self._started:
+                self.ray.shutdown()
+                self._started = False
 
     def _submit(self, function: Callable[[Any], Any], graph: Graph, refs: dict[str, Any]) -> None:
         """Submit every job to Ray after its predecessors; fills ``refs``."""
@@ -114,11 +116,6 @@ class Ray:
                 " --head), give its host:port, or 'local' for a cluster on this machine"
             ) from error
         self._started = True
-
-    def _disconnect(self) -> None:
-        if self._started:
-            self.ray.shutdown()
-            self._started = False
 
 
 def _task(function: Callable[[Any], Any], job: Job, folder: str, *before: Done) -> Done:

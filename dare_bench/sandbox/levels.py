@@ -45,11 +45,6 @@ def why_none() -> str:
     return "; ".join(_probed()[1])
 
 
-def forget() -> None:
-    """Try again at the next call."""
-    _probe.cache_clear()
-
-
 def _probed() -> tuple[Level, tuple[str, ...]]:
     with _lock:  # other threads wait for the first
         return _probe()

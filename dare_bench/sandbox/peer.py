@@ -27,6 +27,16 @@ class Closed(Exception):
     """The other process has ended, or closed its end."""
 
 
+def _forwarded(operation: str, read: Callable[[Any], Any] | None = None) -> Any:
+    """A method of stand-ins that asks for an operation on the object; ``read`` makes Python's type of the result."""
+
+    def method(self: StandIn, *operands: Any) -> Any:
+        value = self._dare_bench_ask(operation, self, *operands)
+        return value if read is None else read(value)
+
+    return method
+
+
 class StandIn:
     """Represents an object of the other process. It compares as itself; only reads and calls are forwarded, never an
     operation that would reveal a value to the other process and let it decide whether that is the right one."""
@@ -44,35 +54,16 @@ class StandIn:
             raise AttributeError(name)
         return self._dare_bench_ask("get", self, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        self._dare_bench_ask("set", self, name, value)
-
-    def __iter__(self) -> Any:
-        return self._dare_bench_ask("iter", self)
-
-    def __next__(self) -> Any:
-        return self._dare_bench_ask("next", self)
-
-    def __bool__(self) -> bool:
-        return self._dare_bench_ask("bool", self) is True
-
-    def __len__(self) -> int:
-        return int(self._dare_bench_ask("len", self))
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._dare_bench_ask("item", self, key)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._dare_bench_ask("set item", self, key, value)
-
-    def __delitem__(self, key: Any) -> None:
-        self._dare_bench_ask("delete item", self, key)
-
-    def __repr__(self) -> str:
-        return str(self._dare_bench_ask("repr", self))
-
-    def __str__(self) -> str:
-        return str(self._dare_bench_ask("str", self))
+    __setattr__ = _forwarded("set")
+    __iter__ = _forwarded("iter")
+    __next__ = _forwarded("next")
+    __bool__ = _forwarded("bool", lambda value: value is True)
+    __len__ = _forwarded("len", int)
+    __getitem__ = _forwarded("item")
+    __setitem__ = _forwarded("set item")
+    __delitem__ = _forwarded("delete item")
+    __repr__ = _forwarded("repr", str)
+    __str__ = _forwarded("str", str)
 
 
 def call(target: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:

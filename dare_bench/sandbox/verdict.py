@@ -15,7 +15,6 @@ InstallHint: Final = (
 )
 """What to do if no isolation works; the end of an error message."""
 
-
 MEMORY_MB: Final = 4096
 """The default limit of a program. The reference solution that needs most, MBPP+'s 255, takes 2.5 GB."""
 

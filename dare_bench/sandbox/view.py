@@ -77,7 +77,9 @@ def _machine(tmp_mb: int) -> list[ViewEntry]:
     """The system's programs and libraries, this Python's own, devices, and empty folders to write to."""
     entries = [ViewEntry("tmp", "/tmp", str(tmp_mb)), ViewEntry("tmp", "/dev/shm", str(_SHARED_MEMORY_MB))]
     entries += [ViewEntry("device", f"/dev/{name}") for name in _DEVICES if Path("/dev", name).exists()]
-    for path in map(Path, (*_SYSTEM, *_python_folders())):
+    # Programs and library of this Python. Not its whole prefix: pip keeps checkouts in ``src`` there.
+    python = (f"{os.path.realpath(sys.base_prefix)}/{name}" for name in ("bin", "lib", "lib64"))
+    for path in map(Path, (*_SYSTEM, *python, executable())):
         if path.is_symlink():
             entries.append(ViewEntry("link", str(path), str(path.readlink())))
         elif path.exists() and not _is_covered(str(path), entries):
@@ -94,14 +96,6 @@ def packages_folders() -> tuple[str, ...]:
     """The site-packages that this Python imports from."""
     folders = (path for path in sys.path if Path(path).name in ("site-packages", "dist-packages"))
     return tuple(dict.fromkeys(os.path.realpath(path) for path in folders if Path(path).is_dir()))
-
-
-def _python_folders() -> Iterator[str]:
-    """Programs and library of this Python. Not its whole prefix: pip keeps checkouts in ``src`` there."""
-    prefix = os.path.realpath(sys.base_prefix)
-    for name in ("bin", "lib", "lib64"):
-        yield str(Path(prefix, name))
-    yield executable()
 
 
 def _hidden_packages() -> Iterator[str]:

@@ -17,12 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from run_factory import make_run
+from timing import command_line
 
 from dare_bench.runs.run_files import samples_name, traces_name
 
@@ -30,7 +30,6 @@ FAMILIES = ("llada", "dream", "sdar", "llada2")
 GPUS = ("NVIDIA H200", "NVIDIA A100-SXM4-80GB")
 SENTENCE = "models reveal tokens where they are surest and mask the rest until the end"
 WORDS = SENTENCE.split()
-
 
 BUILD = """
 import json, resource, sys
@@ -116,12 +115,7 @@ def line(label: str, value: str, limit: str) -> None:
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=300)
-    parser.add_argument("--tasks", type=int, default=12)
-    parser.add_argument("--documents", type=int, default=12_000)
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, to check that the script works")
-    args = parser.parse_args()
+    args = command_line(__doc__, runs=300, tasks=12, documents=12_000, quick=False)
     if args.quick:
         args.runs, args.tasks, args.documents = 6, 3, 80
     with tempfile.TemporaryDirectory() as name:

@@ -2,15 +2,17 @@
 
     python scripts/bench/flips.py [--limit 100] [--quick]
 
-Each checkpoint answers the same documents of our own tasks in float32, in bfloat16 with the largest batch, and in
-bfloat16 one row at a time. The output has the shares of tokens and of documents that differ, and the scores.
+Each checkpoint answers the same documents of our own tasks, --limit of each, in float32, in bfloat16 with the largest
+batch, and in bfloat16 one row at a time. The output has the shares of tokens and of documents that differ, and the
+scores.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from typing import Any
+
+from timing import command_line
 
 import dare_bench
 from dare_bench import Run
@@ -35,10 +37,7 @@ def flipped(first: dict[str, list[str]], second: dict[str, list[str]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--limit", type=int, default=100, help="documents of each task")
-    parser.add_argument("--quick", action="store_true", help="few documents of one checkpoint, to check that it works")
-    args = parser.parse_args()
+    args = command_line(__doc__, limit=100, quick=False)
     limit, names = (2, NAMES[:1]) if args.quick else (args.limit, NAMES)
     print("| checkpoint, task | tokens, documents against float32 | one row at a time | score: float32, bfloat16 |")
     print("|---|---|---|---|")

@@ -2,14 +2,13 @@
 
     python scripts/bench/idle.py [--executor ray] [--workers 8] [--documents 1319] [--seconds 20]
 
-Workers take pieces of requests as those of an evaluation do, and sleep instead of answering, so any number of them runs
-on two cores. Beside it, the same documents dealt once in equal shares. The idle share is the time that workers wait
-after their last document, of the time from their first document to the end of all.
+Workers take pieces of requests as those of an evaluation do, and sleep instead of answering (each --seconds, on
+average), so any number of them runs on two cores. Beside it, the same documents dealt once in equal shares. The idle
+share is the time that workers wait after their last document, of the time from their first document to the end of all.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import random
 import tempfile
@@ -17,6 +16,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from timing import command_line
 
 from dare_bench.engine.pieces import Pieces, cut, offered
 from dare_bench.executors import executor
@@ -58,12 +59,7 @@ def measure(name: str, workers: int, payloads: list[Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--executor", default="ray")
-    parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--documents", type=int, default=1319)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of sleep for each worker, on average")
-    args = parser.parse_args()
+    args = command_line(__doc__, executor="ray", workers=8, documents=1319, seconds=20.0)
     requests = [Request(str(i), "generate", "", task="sleep", doc_id=i) for i in range(args.documents)]
     pieces = cut(requests, dict.fromkeys((request.key for request in requests), 1), args.workers)
     print(f"{args.documents} documents in {len(pieces)} pieces, {args.workers} workers, {args.executor}")

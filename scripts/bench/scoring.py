@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from timing import alternate
+from timing import alternate, command_line
 
 import dare_bench
 from dare_bench.config import run_spec
@@ -29,13 +28,7 @@ TASKS = {"lm-eval": "gsm8k", "opencompass": "gsm8k_gen"}
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", required=True)
-    parser.add_argument("--limit", type=int, default=500)
-    parser.add_argument("--answered", type=int, default=20)
-    parser.add_argument("--gen-length", type=int, default=64)
-    parser.add_argument("--runs", type=int, default=5)
-    args = parser.parse_args()
+    args = command_line(__doc__, data_dir=str, limit=500, answered=20, gen_length=64, runs=5)
     model = dare_bench.load("tiny-llada").loaded
     for harness, task in TASKS.items():
         spec = run_spec(

@@ -18,6 +18,8 @@ from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from dare_bench.sandbox.processes import below
+
 MODULES = (
     "dare_bench.cli", "dare_bench.engine.evaluate", "dare_bench.harness.lm_eval.source",
     "dare_bench.harness.lm_eval.code_tasks",
@@ -130,23 +132,13 @@ def orphans(seconds: float = 20.0) -> list[str]:
 
 def _descendants() -> dict[int, str]:
     """Process id and name of the running descendants of this process; zombie children are reaped."""
-    processes: dict[int, tuple[int, str, str]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                name, _, rest = (entry / "stat").read_text().partition(" (")[2].rpartition(") ")
-            except OSError:
-                continue
-            state, parent = rest.split()[:2]
-            processes[int(entry.name)] = (int(parent), state, name)
-    tree = {os.getpid()}
-    while children := {pid for pid, (parent, _, _) in processes.items() if parent in tree} - tree:
-        tree |= children
     running = {}
-    for pid in tree - {os.getpid()}:
-        parent, state, name = processes[pid]
-        if state == "Z" and parent == os.getpid():
-            os.waitpid(pid, os.WNOHANG)
-        elif state != "Z":
-            running[pid] = name
+    for pid in below(os.getpid()):
+        with contextlib.suppress(OSError):  # it has ended
+            name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition(" (")[2].rpartition(") ")
+            state, parent = rest.split()[:2]
+            if state != "Z":
+                running[pid] = name
+            elif int(parent) == os.getpid():
+                os.waitpid(pid, os.WNOHANG)
     return running

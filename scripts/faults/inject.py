@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dare_bench.sandbox.processes import children
 from faults.commands import Running, orphans, start
 from faults.state import answers
 
@@ -85,8 +86,7 @@ def kill_worker(scene: Scene) -> FaultOutcome:
 def _workers(pid: int) -> list[int]:
     """The worker processes of a command, without the resource tracker."""
     try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        return [child for child in children(pid) if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
     except OSError:
         return []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -58,61 +59,40 @@ class TinyRecipe:
         return self.width // self.heads
 
 
+DREAM: dict[str, Any] = {"family": "dream", "kv_heads": 2}
+SDAR: dict[str, Any] = {"family": "sdar", "kv_heads": 2, "block_length": 4}
+LLADA2: dict[str, Any] = {"family": "llada2", "kv_heads": 2, "block_length": 4, "experts": RecipeExperts()}
+SORT: dict[str, Any] = {"rows": {"dare_sort": 128}, "warm_up": 20, "scored": ("dare_sort",)}
+TWO = ("dare_sudoku", "dare_arithmetic")
+THREE = (*TWO, "dare_countdown3")
+
 RECIPES = {
     "tiny-llada": TinyRecipe(
         rows={"dare_sudoku": 48, "dare_arithmetic": 128, "dare_countdown3": 80},
         snapshots={"tiny-llada-base": 700, "tiny-llada": 3600},
-        scored=("dare_sudoku", "dare_arithmetic", "dare_countdown3"),
+        scored=THREE,
     ),
     "tiny-dream": TinyRecipe(
-        family="dream",
         rows={"dare_sudoku": 48, "dare_arithmetic": 96, "dare_countdown3": 24},
         snapshots={"tiny-dream-base": 700, "tiny-dream": 3000},
-        kv_heads=2,
-        scored=("dare_sudoku", "dare_arithmetic", "dare_countdown3"),
+        scored=THREE,
+        **DREAM,
     ),
     "tiny-sdar": TinyRecipe(
-        family="sdar",
         rows={"dare_sudoku": 40, "dare_arithmetic": 128},
         snapshots={"tiny-sdar-base": 400, "tiny-sdar": 3000},
-        kv_heads=2,
-        block_length=4,
-        scored=("dare_sudoku", "dare_arithmetic"),
+        scored=TWO,
+        **SDAR,
     ),
     "tiny-llada2": TinyRecipe(
-        family="llada2",
         rows={"dare_sudoku": 40, "dare_arithmetic": 96},
         snapshots={"tiny-llada2-base": 350, "tiny-llada2": 2000},
-        kv_heads=2,
-        block_length=4,
-        experts=RecipeExperts(),
-        scored=("dare_sudoku", "dare_arithmetic"),
+        scored=TWO,
+        **LLADA2,
     ),
-    "tiny-llada-sort": TinyRecipe(
-        rows={"dare_sort": 128},
-        snapshots={"tiny-llada-sort-base": 180},
-        warm_up=20,
-        scored=("dare_sort",),
-    ),
-    "tiny-sdar-sort": TinyRecipe(
-        family="sdar",
-        rows={"dare_sort": 128},
-        snapshots={"tiny-sdar-sort-base": 70},
-        kv_heads=2,
-        block_length=4,
-        warm_up=20,
-        scored=("dare_sort",),
-    ),
-    "tiny-llada2-sort": TinyRecipe(
-        family="llada2",
-        rows={"dare_sort": 128},
-        snapshots={"tiny-llada2-sort-base": 70},
-        kv_heads=2,
-        block_length=4,
-        experts=RecipeExperts(),
-        warm_up=20,
-        scored=("dare_sort",),
-    ),
+    "tiny-llada-sort": TinyRecipe(snapshots={"tiny-llada-sort-base": 180}, **SORT),
+    "tiny-sdar-sort": TinyRecipe(snapshots={"tiny-sdar-sort-base": 70}, **SDAR, **SORT),
+    "tiny-llada2-sort": TinyRecipe(snapshots={"tiny-llada2-sort-base": 70}, **LLADA2, **SORT),
     "tiny-llada-countdown": TinyRecipe(
         rows={"dare_countdown3": 128},
         snapshots={"tiny-llada-countdown-base": 4000},

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from dare_bench.model_adapters import chatml
 from dare_bench.model_adapters.llada2 import template as llada2
@@ -68,16 +69,9 @@ LLADA2 = Special(
 )
 
 
-def byte_letters() -> dict[int, str]:
-    """The printable character of each byte in a byte-level BPE."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [b for b in range(256) if b not in printable]
-    return {**{b: chr(b) for b in printable}, **{b: chr(256 + i) for i, b in enumerate(others)}}
-
-
 def build(special: Special) -> Tokenizer:
     """The tokenizer: ids 0-255 are the bytes, then merges, then special tokens; the same on every call."""
-    letters = byte_letters()
+    letters = bytes_to_unicode()
     vocab = {letters[b]: b for b in range(256)}
     merges: list[tuple[str, str]] = []
     for text in (*WORDS, *PAIRS):

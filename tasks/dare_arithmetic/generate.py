@@ -6,16 +6,13 @@ reversed sum.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterator
 from itertools import islice
 
-from dare_bench.tasks.training import distinct
+from dare_bench.tasks import training
 
 SEED = 20262
-TEST_SHARE = 10
-"""One pair in ten is held out."""
 TEST_ITEMS = 300
 TRAIN_SAMPLE = 200
 LOW, HIGH = 10, 99
@@ -26,8 +23,7 @@ Item = dict[str, int | str]
 def held_out(a: int, b: int) -> bool:
     """Does the pair {a, b} belong to the test set?"""
     low, high = sorted((a, b))
-    digest = hashlib.blake2b(f"{SEED}:{low}:{high}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") % TEST_SHARE == 0
+    return training.held_out(f"{SEED}:{low}:{high}")
 
 
 def _items(seed: int, test: bool) -> Iterator[Item]:
@@ -45,7 +41,7 @@ def train_items(seed: int) -> Iterator[Item]:
 
 def test_items() -> list[Item]:
     """The committed test set: different items on held-out pairs."""
-    return list(distinct(_items(SEED, test=True), lambda item: tuple(item.values()), TEST_ITEMS))
+    return list(training.distinct(_items(SEED, test=True), lambda item: tuple(item.values()), TEST_ITEMS))
 
 
 def files() -> dict[str, list[Item]]:

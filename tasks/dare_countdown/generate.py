@@ -6,18 +6,15 @@ search, so equal problems have equal answers.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from dare_bench.tasks.training import distinct
+from dare_bench.tasks import training
 
 SEED = 20263
-TEST_SHARE = 10
-"""One problem in ten is held out."""
 TEST_ITEMS = 250
 LARGER_TEST = 1000
 TRAIN_SAMPLE = 200
@@ -68,8 +65,7 @@ def solutions(numbers: tuple[int, ...]) -> dict[int, str]:
 
 def held_out(numbers: Sequence[int], target: int) -> bool:
     """Does the problem belong to the test set? The order of the numbers does not matter."""
-    text = f"{SEED}:{sorted(numbers)}:{target}"
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") % TEST_SHARE == 0
+    return training.held_out(f"{SEED}:{sorted(numbers)}:{target}")
 
 
 def _items(seed: int, count: int, test: bool) -> Iterator[Item]:
@@ -93,7 +89,7 @@ def test_items(count: int, size: int = TEST_ITEMS) -> list[Item]:
     """The committed test set: problems that differ in numbers or target, not only in order. A larger one begins with
     the smaller one."""
     items = _items(SEED + count, count, test=True)
-    return list(distinct(items, lambda item: (*sorted(item["numbers"]), item["target"]), size))
+    return list(training.distinct(items, lambda item: (*sorted(item["numbers"]), item["target"]), size))
 
 
 def files() -> dict[str, list[Item]]:

@@ -5,16 +5,13 @@ A sorted sequence is the answer to many prompts, so answers of the test set also
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterator
 from itertools import islice
 
-from dare_bench.tasks.training import distinct
+from dare_bench.tasks import training
 
 SEED = 20264
-TEST_SHARE = 10
-"""One sequence in ten is held out."""
 TEST_ITEMS = 1000
 TRAIN_SAMPLE = 200
 LENGTH = 6
@@ -24,8 +21,7 @@ Item = dict[str, str]
 
 def held_out(digits: str) -> bool:
     """Does the sequence belong to the test set?"""
-    digest = hashlib.blake2b(f"{SEED}:{digits}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") % TEST_SHARE == 0
+    return training.held_out(f"{SEED}:{digits}")
 
 
 def _items(seed: int, test: bool) -> Iterator[Item]:
@@ -43,7 +39,7 @@ def train_items(seed: int) -> Iterator[Item]:
 
 def test_items() -> list[Item]:
     """The committed test set: different held-out sequences."""
-    return list(distinct(_items(SEED, test=True), lambda item: item["digits"], TEST_ITEMS))
+    return list(training.distinct(_items(SEED, test=True), lambda item: item["digits"], TEST_ITEMS))
 
 
 def files() -> dict[str, list[Item]]:

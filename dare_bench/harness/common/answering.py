@@ -29,12 +29,19 @@ def sample_numbers(task: str, numbers: Sequence[int], total: int) -> list[int]:
 
 
 def answered(
-    requests: Sequence[Request], answer: Answer, only: Mapping[str, Sequence[int]] | None
-) -> list[tuple[Request, Sample]]:
-    """Each request with its sample, from one call of ``answer``.
+    requests: Sequence[Request],
+    answer: Answer,
+    only: Mapping[str, Sequence[int]] | None,
+    watch: Callable[[Sample], None],
+    refusal: Callable[[Request, Sample], str | None],
+) -> tuple[list[tuple[Request, Sample]], Failures]:
+    """Each request with its sample, from one call of ``answer``; and the documents with a request that has no answer,
+    or whose code could not be run.
 
     Args:
         only: documents to request, by task; all documents of tasks that are not in it.
+        watch: starts the tests of an answer's code, unless it did so while answers came.
+        refusal: the reason why the sandbox did not run the code of an answer (waits for it), or None.
 
     Raises:
         DareError: there are more or fewer samples than requests.
@@ -43,25 +50,16 @@ def answered(
     samples = list(answer(selected))
     if len(samples) != len(selected):
         raise DareError(f"{len(selected)} requests got {len(samples)} samples; one each is needed")
-    return list(zip(selected, samples, strict=True))
-
-
-def find_failures(
-    pairs: Sequence[tuple[Request, Sample]], refusal: Callable[[Request, Sample], str | None]
-) -> Failures:
-    """The documents with a request that has no answer, or whose code could not be run.
-
-    Args:
-        refusal: the reason why the sandbox did not run the code of an answer (waits for it), or None.
-    """
     failures: Failures = {}
-    for request, sample in pairs:
+    for request, sample in zip(selected, samples, strict=True):
+        watch(sample)
         if sample.error is not None or sample.answer is None:
             failures.setdefault((request.task, request.doc_id), sample.error or "no answer")
+    pairs = list(zip(selected, samples, strict=True))
     for request, sample in pairs:
         if sample.answer is not None and (reason := refusal(request, sample)) is not None:
             failures.setdefault((request.task, request.doc_id), f"its code was not run: {reason}")
-    return failures
+    return pairs, failures
 
 
 def failure_rows(failures: Mapping[tuple[str, Any], str]) -> list[dict[str, Any]]:

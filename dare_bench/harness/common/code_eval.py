@@ -171,14 +171,9 @@ class CodeEval:
         Returns:
             ``({"pass@k": mean over problems}, {problem: [(candidate, outcome), ...]})``.
         """
-        if (call := _current.get()) is not None:
-            return self._compute(call, references, predictions, k)
-        with closing(CodeRunner()) as runner:
-            return self._compute(_Call(runner), references, predictions, k)
-
-    def _compute(
-        self, call: _Call, references: Sequence[str], predictions: Sequence[Sequence[str]], k: Sequence[int]
-    ) -> tuple[dict[str, float], dict[int, list[tuple[int, dict[str, Any]]]]]:
+        if (call := _current.get()) is None:
+            with closing(CodeRunner()) as own, calls(own):
+                return self.compute(references, predictions, k)
         problems = [
             [(candidate, call.adapt(tests)) for candidate in candidates]
             for tests, candidates in zip(references, predictions, strict=True)

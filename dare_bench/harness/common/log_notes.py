@@ -1,4 +1,4 @@
-"""Log messages of a harness become notes of the run, and its progress bars are off."""
+"""A harness without its log: its warnings become notes of the run, and its progress bars are off."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 
+from dare_bench.harness.common.replaced import replaced
+
 _MAX_NOTES = 12
 
 
-class NotesHandler(logging.Handler):
+class _NotesHandler(logging.Handler):
     """Appends the first line of each warning to ``notes``, once each, up to a dozen.
 
     Args:
@@ -33,15 +35,21 @@ class NotesHandler(logging.Handler):
 
 
 @contextlib.contextmanager
-def no_progress_bars() -> Iterator[None]:
-    """Inside, the datasets library draws none."""
+def silenced(
+    logger: logging.Logger, harness: str, notes: list[str] | None, ignored: Sequence[str] = ()
+) -> Iterator[None]:
+    """Inside, the harness's ``logger`` writes nothing but :class:`_NotesHandler`'s notes, and the datasets library
+    draws no progress bars."""
     import datasets
 
-    disabled = datasets.are_progress_bars_disabled()
+    disabled, level = datasets.are_progress_bars_disabled(), logger.level
     datasets.disable_progress_bars()
     try:
-        yield
+        with replaced(logger, handlers=[_NotesHandler(harness, notes, ignored)], propagate=False):
+            logger.setLevel(logging.WARNING)
+            yield
     finally:
+        logger.setLevel(level)
         if not disabled:
             datasets.enable_progress_bars()
 

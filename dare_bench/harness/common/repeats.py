@@ -116,8 +116,8 @@ class _Task:
                 yield line, [repeat[metric] for repeat in self._repeats[key] if metric in repeat]
 
     def _report(self, metric: str, filter_name: str, values: Sequence[float]) -> None:
-        error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else "N/A"
-        self.row |= {f"{metric},{filter_name}": statistics.fmean(values), f"{metric}_stderr,{filter_name}": error}
+        score, error = statistics.fmean(values), standard_error(values)
+        self.row |= {f"{metric},{filter_name}": score, f"{metric}_stderr,{filter_name}": error}
 
     def _pass_at_k(self, metric: str, filter_name: str, *, is_only: bool) -> None:
         """Add pass@k under the metric's own name, or as plain ``pass@k`` if no other metric could be meant."""
@@ -136,6 +136,11 @@ class _Task:
             if estimates:
                 self._report(title, filter_name, estimates)
                 self._better[title] = True
+
+
+def standard_error(values: Sequence[float]) -> float | str:
+    """Of the mean of documents' values; lm-eval's ``N/A`` for fewer than two."""
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else "N/A"
 
 
 def sizes(n: int) -> list[int]:

@@ -72,12 +72,7 @@ class WorkerProcess(contextlib.AbstractContextManager["WorkerProcess"]):
     """
 
     def __init__(
-        self,
-        functions: Functions,
-        seconds: float,
-        *,
-        memory: int = HEADROOM,
-        sandbox: SandboxView | None = None,
+        self, functions: Functions, seconds: float, *, memory: int = HEADROOM, sandbox: SandboxView | None = None
     ) -> None:
         if seconds <= 0:
             raise ValueError(f"seconds is {seconds}; a limit is above 0")

@@ -7,7 +7,7 @@ process, with one answer at a time; the scoring pass later requests the same pai
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dare_bench.harness.common.code_eval import HEAVY_TIMEOUT, TIMEOUT, CodeRunner, TestedSolution, calls
@@ -32,7 +32,7 @@ class CodeScoring:
         self._scorers = {name: of_task.task.process_results for name, of_task in documents.items()}
         self._timeouts = {name: seconds(of_task.task) for name, of_task in documents.items()}
         self._pairs: dict[str, dict[str, list[TestedSolution]]] = {}
-        self._changes: dict[str, None] = {}
+        self.notes: dict[str, None] = {}
         for name, of_task in documents.items():
             of_task.task.process_results = self._wrapped(name)
         self._worker = worker({"pairs": self._scored_pairs})
@@ -60,7 +60,7 @@ class CodeScoring:
     def _start(self, request: Request, text: str) -> dict[str, list[TestedSolution]]:
         """The pairs by which the answer is scored, for each filter; their tests are started."""
         by_filter, changes = self._worker.call("pairs", request, text)
-        self._changes |= {f"task {request.task!r}: {change}": None for change in changes}
+        self.notes |= {f"task {request.task!r}: {change}": None for change in changes}
         for solution, tests in (pair for pairs in by_filter.values() for pair in pairs):
             self._runner.prepare(solution, tests, self._timeouts[request.task])
         return {name: [(solution, tests) for solution, tests in pairs] for name, pairs in by_filter.items()}
@@ -91,7 +91,7 @@ class CodeScoring:
         """End the scoring process."""
         self._worker.close()
 
-    def refusal(self, request: Request) -> str | None:
+    def refusal(self, request: Request, _: Sample) -> str | None:
         """The reason why the code of an answer could not be run, or None: such a document is left out, not scored as
         wrong. Waits."""
         pairs = (pair for of_filter in self._pairs.get(request.key, {}).values() for pair in of_filter)
@@ -128,20 +128,10 @@ class CodeScoring:
                     statuses += [answer["verdict"]["status"] for answer in row["_answers"] if "verdict" in answer]
         return self._runner.facts(statuses) if statuses else None
 
-    @property
-    def notes(self) -> list[str]:
-        """The differences from lm-eval's scores."""
-        return list(self._changes)
 
-
-def code_mark(tasks: Iterable[str]) -> Callable[[str, Any], list[str]]:
+def code_mark(task: Any) -> str:
     """What the fingerprint of a code task includes besides its files: how its tests are run."""
-    names = set(tasks)
-
-    def mark(name: str, task: Any) -> list[str]:
-        return [f"code_eval, adapted tests, {seconds(task):g} s"] if name in names else []
-
-    return mark
+    return f"code_eval, adapted tests, {seconds(task):g} s"
 
 
 def seconds(task: Any) -> float:

@@ -37,30 +37,26 @@ class AnsweringLM(LM):
         template: bool | str = False,
     ) -> None:
         super().__init__()
-        self.model, self._answer = model, answer or _no_answers
+        self.model, self._answer = model, answer
         self._template = template if isinstance(template, str) else None
         self.notes: list[str] = []
 
     def generate_until(self, requests: list[Any]) -> list[str]:
-        answers: list[Any] = [sample.answer for sample in self._answer(requests)]
-        texts = [answer.text or "" for answer in answers]
-        for instance, text in zip(requests, texts, strict=True):
-            self.cache_hook.add_partial("generate_until", instance.args, text)
-        return texts
+        return self._answers("generate_until", requests, lambda answer: answer.text or "")
 
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
         # lm-eval turns is_greedy into a number even where no metric reads it, hence False for "not computed".
-        answers: list[Any] = [sample.answer for sample in self._answer(requests)]
-        pairs = [(answer.value, bool(answer.is_greedy)) for answer in answers]
-        for instance, pair in zip(requests, pairs, strict=True):
-            self.cache_hook.add_partial("loglikelihood", instance.args, pair)
-        return pairs
+        return self._answers("loglikelihood", requests, lambda answer: (answer.value, bool(answer.is_greedy)))
 
     def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
-        answers: list[Any] = [sample.answer for sample in self._answer(requests)]
-        values = [float(answer.value) for answer in answers]
+        return self._answers("loglikelihood_rolling", requests, lambda answer: float(answer.value))
+
+    def _answers(self, kind: str, requests: list[Any], value_of: Callable[[Any], Any]) -> list[Any]:
+        """The value of each answer, which lm-eval's cache keeps too."""
+        assert self._answer is not None, "this model renders prompts only"
+        values = [value_of(sample.answer) for sample in self._answer(requests)]
         for instance, value in zip(requests, values, strict=True):
-            self.cache_hook.add_partial("loglikelihood_rolling", instance.args, value)
+            self.cache_hook.add_partial(kind, instance.args, value)
         return values
 
     @property
@@ -108,7 +104,6 @@ class AnsweringLM(LM):
                     " them here, give the tokenizer: --engine-args tokenizer=FOLDER"
                 )
             return MessagesText(json.dumps(chat_history))
-        self._template_name(self._template)
         try:
             return self._render(chat_history, add_generation_prompt)
         except TemplateError as error:
@@ -149,10 +144,6 @@ class AnsweringLM(LM):
         if template not in names:
             raise unknown("chat template", template, names)
         return template if isinstance(available, Mapping) else None
-
-
-def _no_answers(instances: Sequence[Any]) -> list[Sample]:
-    raise AssertionError("this model renders prompts only")
 
 
 def sample_lookup(samples: Mapping[Any, Sample], part: int) -> Callable[[Sequence[Any]], list[Sample]]:

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-from dare_bench.harness.common.log_notes import NotesHandler, is_verbose, no_progress_bars
+from dare_bench.harness.common.log_notes import is_verbose, silenced
 from dare_bench.harness.common.replaced import replaced
 
 # These only repeat the user's settings, or what we note ourselves.
@@ -60,22 +60,9 @@ def quiet(notes: list[str]) -> Iterator[None]:
     import lm_eval.api.task as task_module
     from lm_eval import evaluator
 
-    logger, handler = logging.getLogger("lm_eval"), NotesHandler("lm-eval", notes, _IGNORED)
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.WARNING)
-    try:
-        with (
-            no_progress_bars(),
-            replaced(logger, propagate=False),
-            replaced(task_module, tqdm=functools.partial(task_module.tqdm, disable=True)),
-            replaced(
-                evaluator,
-                get_git_commit_hash=_commit,
-                add_env_info=lambda storage: storage.update(_environment()),
-            ),
-        ):
-            yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
+    with (
+        silenced(logging.getLogger("lm_eval"), "lm-eval", notes, _IGNORED),
+        replaced(task_module, tqdm=functools.partial(task_module.tqdm, disable=True)),
+        replaced(evaluator, get_git_commit_hash=_commit, add_env_info=lambda storage: storage.update(_environment())),
+    ):
+        yield

@@ -28,7 +28,6 @@ FORMULA_SCORERS = frozenset(
 """Scorers of lm-eval 0.4.13 that read or compare formulas, by their file below its task folder. A test compares this
 with the files of the installed lm-eval that name a computer algebra package or boxed answers."""
 
-
 PHRASE_SCORERS = frozenset({"leaderboard/math/utils.py", "minerva_math/utils.py"})
 """Those that score twice: ``exact_match`` on a set phrase, which they read by ``get_unnormalized_answer``, and another
 metric by math-verify. A test compares this with the installed lm-eval."""

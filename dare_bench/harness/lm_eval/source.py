@@ -17,13 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dare_bench.config import RunSpec
 from dare_bench.errors import unknown
-from dare_bench.harness.common.answering import (
-    Failures,
-    answered,
-    failure_rows,
-    find_failures,
-    harness_errors,
-)
+from dare_bench.harness.common.answering import Failures, answered, failure_rows, harness_errors
 from dare_bench.harness.common.code_eval import CodeRunner, code_eval_replaced
 from dare_bench.harness.common.hashing import documents_hash
 from dare_bench.harness.common.local_data import LocalData, without_scripts
@@ -32,12 +26,7 @@ from dare_bench.harness.common.requests import RequestBuilder, place
 from dare_bench.harness.common.result import HarnessResult
 from dare_bench.harness.common.scoring_process import check_scoring, score, unprotected
 from dare_bench.harness.lm_eval.code_scoring import CodeScoring, code_mark
-from dare_bench.harness.lm_eval.code_tasks import (
-    check_punkt,
-    evaluating_tasks,
-    refuse_unknown_code,
-    sandboxed_tasks,
-)
+from dare_bench.harness.lm_eval.code_tasks import check_punkt, evaluating_tasks, refuse_unknown_code, sandboxed_tasks
 from dare_bench.harness.lm_eval.documents import TaskDocuments, without_tasks
 from dare_bench.harness.lm_eval.extraction import annotate, tally, unread
 from dare_bench.harness.lm_eval.quiet_lm_eval import cache_environment, quiet
@@ -147,11 +136,9 @@ class LmEvalSource:
             only: documents to request and score, by task; all documents of tasks that are not in it.
         """
         try:
-            pairs = answered(self.requests(), answer, only)
+            requests = self.requests()
+            pairs, failures = answered(requests, answer, only, self.watch, self._code.refusal)
             samples = {request.key: sample for request, sample in pairs}
-            for sample in samples.values():
-                self.watch(sample)  # if it was not watched while answers came
-            failures = find_failures(pairs, lambda request, _: self._code.refusal(request))
             cache_environment()
             folders = [*self.spec.include_path, self.spec.data_dir]
             formulas = [name for name, task in self._tasks.load(self._names)["tasks"].items() if is_mathematical(task)]
@@ -204,7 +191,7 @@ class LmEvalSource:
         from dare_bench.harness.lm_eval.task_manager import LocalTaskManager
 
         with quiet(self.notes), without_scripts():
-            self._tasks = LocalTaskManager(self._index, self._data, code_mark(self._code_tasks))
+            self._tasks = LocalTaskManager(self._index, self._data, dict.fromkeys(self._code_tasks, code_mark))
             with code_eval_replaced(self._runner) if self._code_tasks else contextlib.nullcontext():
                 loaded = self._tasks.load(self._names)["tasks"]
             refuse_unknown_code((n for n, t in loaded.items() if getattr(t, "UNSAFE_CODE", False)), self._code_tasks)

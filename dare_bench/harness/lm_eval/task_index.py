@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import importlib.metadata
-import json
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import DataError, unknown
-from dare_bench.fingerprint import cache_dir
+from dare_bench.fingerprint import cache_dir, write_cache
 from dare_bench.harness.common.requests import undefined
 from dare_bench.harness.common.task_folders import included_folder, package_folder
 from dare_bench.harness.lm_eval.yaml_scan import Scanner, scan, value_of
@@ -84,11 +82,7 @@ def _lm_eval_names(root: Path) -> dict[str, list[Any]]:
         if content["mark"] == mark:
             return dict(content["names"])
     names = _scanned(root)
-    with contextlib.suppress(OSError):
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=cached.parent, prefix=cached.name, delete=False) as file:
-            json.dump({"mark": mark, "names": names}, file)
-        Path(file.name).replace(cached)
+    write_cache(cached, {"mark": mark, "names": names})
     return names
 
 
@@ -131,10 +125,6 @@ class TaskIndex:
             if name in names:
                 self.replaced[name] = f"{entry.kind} {name!r} of {entry.origin} replaces lm-eval's"
         return {**names, **self._extra}
-
-    def names(self, *kinds: str) -> list[str]:
-        """Sorted names, of some kinds only if given."""
-        return sorted(name for name, entry in self.entries.items() if not kinds or entry.kind in kinds)
 
     def match(self, patterns: Iterable[str]) -> list[str]:
         """Names for the user's patterns, without repeats, in the order given: names, globs such as ``mmlu_*``, paths of

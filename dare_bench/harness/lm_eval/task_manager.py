@@ -7,7 +7,7 @@ fingerprints name the data set, never a path.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lm_eval.api.task import Task
@@ -107,14 +107,14 @@ class LocalTaskManager(TaskManager):
     """A task manager that builds tasks once and returns the same objects again.
 
     Args:
-        marks: what else decides a task's scores, given its name and the task; it becomes part of the fingerprint.
+        marks: by task name, what else decides its scores, given the task; it becomes part of the fingerprint.
     """
 
     def __init__(
-        self, index: TaskIndex, data: LocalData | None, marks: Callable[[str, Any], Iterable[str]] = lambda *_: ()
+        self, index: TaskIndex, data: LocalData | None, marks: Mapping[str, Callable[[Any], str]] | None = None
     ) -> None:
         super().__init__(include_defaults=False)
-        self._marks = marks
+        self._marks = marks or {}
         self.definitions: dict[str, str] = {}
         """Fingerprints of the tasks as their files define them, before the command line changes settings."""
         self._factory: _Factory = _Factory(data, meta=self.metadata)
@@ -132,20 +132,15 @@ class LocalTaskManager(TaskManager):
             with harness_errors(f"lm-eval could not load {', '.join(map(str, task_list))}"):
                 self._built = super().load(list(task_list))
             for name, task in self._built["tasks"].items():
-                if name in self._factory.moved:
-                    _restore(task, self._factory.moved[name])
-                self.definitions[name] = definition(task, self._marks(name, task))
+                if (settings := self._factory.moved.get(name)) is not None:
+                    vars(task.config).update(settings)
+                    task.DATASET_PATH, task.DATASET_NAME = settings["dataset_path"], settings["dataset_name"]
+                self.definitions[name] = definition(task, [self._marks[name](task)] if name in self._marks else ())
         return self._built
 
     def show(self, built: dict[str, Any]) -> None:
         """From now on :meth:`load` returns this ``TaskDict``."""
         self._built = built
-
-
-def _restore(task: Task, settings: dict[str, Any]) -> None:
-    for key, value in settings.items():
-        setattr(task.config, key, value)
-    task.DATASET_PATH, task.DATASET_NAME = settings["dataset_path"], settings["dataset_name"]
 
 
 def _is_gated(error: BaseException, dataset: str) -> bool:

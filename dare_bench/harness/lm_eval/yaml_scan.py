@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from dare_bench.errors import DareError, DataError
-from dare_bench.reading import MAX_DEPTH, MAX_NODES, MAX_YAML, check_nesting, read_source
+from dare_bench.reading import MAX_DEPTH, MAX_NODES, MAX_YAML, LimitedLoader, check_nesting, read_source
 
 # A key at column 0 with its value: the rest of the line and the lines that belong to it.
 _KEY = re.compile(
@@ -32,7 +32,7 @@ _WORDS = {"null", "true", "false", "yes", "no", "on", "off"}
 _SKIP = {"__pycache__", ".ipynb_checkpoints"}
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class _Loader(LimitedLoader):
     """Reads ``!function name`` (and any other tag) as None: only names matter here."""
 
 
@@ -62,27 +62,12 @@ def value_of(raw: str) -> Any:
     if items and all(items):
         return [item["text"] for item in items if item]
     # The first line lost its indentation with the key; a list or mapping that begins there is one line anyway.
-    text = "value: " + raw
     try:
-        _check_depth(text)
-        value = yaml.load(text, Loader=_Loader)["value"]
+        value = yaml.load("value: " + raw, Loader=_Loader)["value"]
         check_nesting(value, most=MAX_NODES)
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise DataError(f"{raw[:60]!r} is not a YAML value ({' '.join(str(error).split())})") from error
     return value
-
-
-def _check_depth(text: str) -> None:
-    """The C parser is recursive, and ends the process when the stack overflows; its events come one by one.
-
-    Raises:
-        ValueError: nested deeper than :data:`~dare_bench.reading.MAX_DEPTH`.
-    """
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
 
 
 def names_of(raw: str) -> list[str]:

@@ -124,10 +124,6 @@ class ConfigCatalog:
             taken.update(count)
         return entries
 
-    def names(self) -> list[str]:
-        """Sorted names."""
-        return sorted(self.entries)
-
     def match(self, patterns: Iterable[str]) -> list[RequestedConfig]:
         """Configs for the user's patterns, in the order given, without repeats: a name, ``folder/name``, a glob over
         names, the path of a config file; each may end in ``:GLOB``, which selects data sets by their ``abbr``.

@@ -66,19 +66,20 @@ class Layout:
         Raises:
             DataError: its data is missing, or is not what the loader expects; the message says what to do.
         """
+        from opencompass.utils import build_dataset_from_cfg
+
         missing: OSError | None = None
         for root, offline in self._roots(config):
             try:
-                with self.reading(root, offline):
-                    return _build(config)
+                with self.reading(root, offline), without_scripts():
+                    return build_dataset_from_cfg(config)
             except FileNotFoundError as error:
                 missing = missing or error
             except DareError:
                 raise
             except Exception as error:  # a loader may raise anything
                 raise DataError(
-                    f"OpenCompass data set {_name(config)} cannot be loaded: {error_line(error)}; it looked in"
-                    f" {root or Path.cwd()}"
+                    f"OpenCompass data set {_name(config)} cannot be loaded: {error_line(error)}; it looked in {root}"
                 ) from error
         raise DataError(self._missing_message(config, missing)) from missing
 
@@ -88,20 +89,18 @@ class Layout:
         if not _is_known(config):
             return None
         for root, offline in self._roots(config):
-            if not offline or _exists((root or Path()) / _local(config), config):
+            if not offline or _exists(root / _local(config), config):
                 return None
         return self._missing_message(config, None)
 
     @contextlib.contextmanager
-    def reading(self, root: Path | None = None, offline: bool = True) -> Iterator[None]:
-        """Inside, OpenCompass reads below ``root`` (this layout's own by default); ``offline``: a missing file is a
-        FileNotFoundError instead of a download."""
+    def reading(self, root: Path, offline: bool) -> Iterator[None]:
+        """Inside, OpenCompass reads below ``root``; ``offline``: a missing file is a FileNotFoundError instead of a
+        download."""
         from opencompass.utils import datasets as module
 
         before = {name: os.environ.pop(name) for name in (ROOT, _SOURCE) if name in os.environ}
-        root = self.root if root is None else root
-        if root is not None:
-            os.environ[ROOT] = str(root)
+        os.environ[ROOT] = str(root)
         if _SOURCE in before and (self.bench is None or root != self.root):
             os.environ[_SOURCE] = before[_SOURCE]  # for our own files, a hub named there would be read instead
         try:
@@ -112,9 +111,9 @@ class Layout:
                 os.environ.pop(name, None)
             os.environ.update(before)
 
-    def _roots(self, config: Mapping[str, Any]) -> Iterator[tuple[Path | None, bool]]:
+    def _roots(self, config: Mapping[str, Any]) -> Iterator[tuple[Path, bool]]:
         """(root, whether downloads are prevented) in the order of the module's docstring."""
-        if self._prepare(config):
+        if self.root is not None and self._prepare(config, self.root):
             yield self.root, True
         if users := os.environ.get(ROOT):
             yield Path(users), False
@@ -123,12 +122,12 @@ class Layout:
             with contextlib.suppress(RuntimeError):  # no home: containers run under user ids without a name
                 yield Path.home() / ".cache" / "opencompass", True
 
-    def _prepare(self, config: Mapping[str, Any]) -> bool:
+    def _prepare(self, config: Mapping[str, Any], root: Path) -> bool:
         """Writes the entry of ``data/`` that the data set reads, if the manifest has it; True if it exists."""
         name = _entry(config)
-        if name not in LOCAL_FORMATS or self.bench is None or self.root is None:
+        if name not in LOCAL_FORMATS or self.bench is None:
             return False
-        target = self.root / "data" / name
+        target = root / "data" / name
         if name not in self._ready:
             for ids in LOCAL_FORMATS[name].ids:
                 self.bench.check(*ids)
@@ -205,13 +204,6 @@ def _write(name: str, bench: ManifestRows, target: Path) -> None:
             raise DataError(
                 f"{target}: cannot be written ({error.strerror or error}); free or name a folder with DARE_BENCH_CACHE"
             ) from error
-
-
-def _build(config: Mapping[str, Any]) -> Any:
-    from opencompass.utils import build_dataset_from_cfg
-
-    with without_scripts():
-        return build_dataset_from_cfg(config)
 
 
 def _no_download(data_path: str, *_: Any, **__: Any) -> str:

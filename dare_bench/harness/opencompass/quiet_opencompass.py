@@ -6,8 +6,7 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 
-from dare_bench.harness.common.log_notes import NotesHandler, is_verbose, no_progress_bars
-from dare_bench.harness.common.replaced import replaced
+from dare_bench.harness.common.log_notes import is_verbose, silenced
 
 
 @contextlib.contextmanager
@@ -24,11 +23,5 @@ def quiet(notes: list[str] | None = None) -> Iterator[None]:
         warnings.simplefilter("ignore")
         from opencompass.utils.logging import get_logger
 
-        # OpenCompass's logger does not propagate to the root: it has its own handlers and level.
-        logger = get_logger()
-        level = logger.level
-        try:
-            with no_progress_bars(), replaced(logger, handlers=[NotesHandler("OpenCompass", notes)]):
-                yield
-        finally:
-            logger.setLevel(level)
+        with silenced(get_logger(), "OpenCompass", notes):
+            yield

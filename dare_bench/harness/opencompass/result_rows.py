@@ -6,18 +6,17 @@ import hashlib
 import json
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dare_bench.harness.common.repeats import standard_error
 from dare_bench.harness.opencompass.dataset import DataSet
+from dare_bench.harness.opencompass.extraction_rules import of_opencompass
 from dare_bench.harness.opencompass.scorer import RepeatScores, Scorer, perplexities
 from dare_bench.types import Generation, Likelihood, Request, Sample
 
 Row = dict[str, Any]
 FILTER = "none"
-
-Status = Callable[[Mapping[str, Any], Any, Any, str | None], str | None]
-"""(configuration, response, extracted value, finish reason) -> extraction status."""
 
 
 def metric_row(data: DataSet, scored: RepeatScores, count: int) -> Row:
@@ -25,28 +24,19 @@ def metric_row(data: DataSet, scored: RepeatScores, count: int) -> Row:
     row: Row = {"name": data.name, "alias": data.name, "sample_len": count}
     for metric, total in scored.totals.items():
         values = list(scored.values.get(metric, {}).values())
-        error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else "N/A"
-        row |= {f"{metric},{FILTER}": total, f"{metric}_stderr,{FILTER}": error}
+        row |= {f"{metric},{FILTER}": total, f"{metric}_stderr,{FILTER}": standard_error(values)}
     return row
 
 
-def lines(
-    scorer: Scorer, scored: RepeatScores, answered: Mapping[int, Sequence[tuple[Request, Sample]]], status: Status
-) -> list[Row]:
-    """A logged sample for each document of one repeat."""
-    return [_line(scorer, scored, document, pairs, status) for document, pairs in answered.items()]
-
-
-def _line(
-    scorer: Scorer, scored: RepeatScores, document: int, pairs: Sequence[tuple[Request, Sample]], status: Status
-) -> Row:
+def line(scorer: Scorer, scored: RepeatScores, document: int, pairs: Sequence[tuple[Request, Sample]]) -> Row:
+    """The logged sample of a document of one repeat."""
     data = scorer.data
     doc, target = plain(data.row(document)), scorer.target(document)
     metrics = {name: values[document] for name, values in scored.values.items() if document in values}
     row: Row = {"doc_id": document, "doc": doc, "target": target}
     answers = [sample.answer for _, sample in pairs]
     if data.kind == "gen":
-        row |= _generated(scorer, scored, document, pairs[0], status)
+        row |= _generated(scorer, scored, document, pairs[0])
     else:
         likelihoods = [answer for answer in answers if isinstance(answer, Likelihood)]
         row |= {
@@ -65,14 +55,12 @@ def _line(
     }
 
 
-def _generated(
-    scorer: Scorer, scored: RepeatScores, document: int, pair: tuple[Request, Sample], status: Status
-) -> Row:
+def _generated(scorer: Scorer, scored: RepeatScores, document: int, pair: tuple[Request, Sample]) -> Row:
     request, answer = pair[0], pair[1].answer
     assert isinstance(answer, Generation)
     text, value = answer.text or "", plain(scored.extracted.get(document))
     facts: Row = {"extracted": str(value)}
-    extraction = status(scorer.data.cfg, text, scored.extracted.get(document), answer.finish_reason)
+    extraction = of_opencompass(scorer.data.cfg, text, scored.extracted.get(document), answer.finish_reason)
     facts |= {"extraction": extraction} if extraction is not None else {}
     facts |= {"verdict": scored.verdicts[document]} if document in scored.verdicts else {}
     return {

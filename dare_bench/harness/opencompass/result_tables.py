@@ -8,7 +8,6 @@ from typing import Any
 from dare_bench.harness.common.extraction_status import count
 from dare_bench.harness.common.repeats import combine
 from dare_bench.harness.opencompass import result_rows
-from dare_bench.harness.opencompass.extraction_rules import of_opencompass
 from dare_bench.harness.opencompass.scorer import Answer, RepeatScores, Scorer
 from dare_bench.opencompass_numbers import higher_is_better
 from dare_bench.types import Generation, Likelihood, Request, Sample
@@ -62,7 +61,7 @@ class ResultTables:
             "higher_is_better": {name: higher_is_better(scored.totals)},
             "n-samples": {name: {"effective": len(answered)}},
         }
-        return results, {name: result_rows.lines(scorer, scored, answered, of_opencompass)}
+        return results, {name: [result_rows.line(scorer, scored, *item) for item in answered.items()]}
 
     def _count(self, scorer: Scorer, rows: Sequence[Mapping[str, Any]]) -> None:
         answers = [answer for row in rows for answer in row.get("_answers", ())]

@@ -41,23 +41,15 @@ class Scorer:
     """Scores a data set.
 
     Args:
-        runner: runs generated code; None if the data set has none.
+        runner: runs generated code.
         bench: local data sets, for the tests of HumanEval+ and MBPP+.
         read: runs :meth:`read_program` in another process, because that runs OpenCompass's code on an answer.
-        seconds: limit for one comparison of formulas.
     """
 
     def __init__(
-        self,
-        data: DataSet,
-        runner: CodeRunner | None,
-        bench: ManifestRows | None,
-        *,
-        read: Callable[[int, str], Any] | None = None,
-        seconds: float = ITEM_SECONDS,
+        self, data: DataSet, runner: CodeRunner, bench: ManifestRows | None, read: Callable[[str], Any]
     ) -> None:
-        self.data, self._runner, self._seconds = data, runner, seconds
-        self._read_program = read or self.read_program
+        self.data, self._runner, self._read_program = data, runner, read
         self.evaluation = DataSetEvaluator(data)
         self._code = CodeSet(data.cfg, bench) if runs_code(data.cfg) else None
         self._programs: dict[tuple[int, str], tuple[str, TestProgram]] = {}
@@ -72,14 +64,12 @@ class Scorer:
 
     def watch(self, document: int, text: str) -> None:
         """Start running the code of a finished answer."""
-        if self._code is not None and self._runner is not None:
+        if self._code is not None:
             self._runner.prepare(*self._program(document, text)[1])
 
     def refusal(self, document: int, text: str) -> str | None:
         """The reason why an answer's code could not be run; None if it was. Waits for it."""
-        if self._code is None or self._runner is None:
-            return None
-        return self._runner.refusal(*self._program(document, text)[1])
+        return None if self._code is None else self._runner.refusal(*self._program(document, text)[1])
 
     def score(self, answers: Mapping[int, Answer]) -> RepeatScores:
         """The scores of one answer to each document.
@@ -130,7 +120,7 @@ class Scorer:
                 else:
                     self._errors.append(str(error))
                 status = "timeout" if timed_out else "crashed"
-                scored.verdicts[document] = {"status": status, "level": "none", "seconds": self._seconds}
+                scored.verdicts[document] = {"status": status, "level": "none", "seconds": ITEM_SECONDS}
                 rows.append({})
         names = list(dict.fromkeys(name for row in rows for name in row))
         if not names and len(self._errors) > 1 and len(set(self._errors)) == 1:
@@ -149,7 +139,7 @@ class Scorer:
         def evaluate(document: int, prediction: Any) -> dict[str, float]:
             return numbers(self.evaluation.evaluate([document], [prediction]))
 
-        return WorkerProcess({"evaluate": evaluate}, self._seconds)
+        return WorkerProcess({"evaluate": evaluate}, ITEM_SECONDS)
 
     def _set_scores(
         self, documents: list[int], totals: Mapping[str, float], values: Mapping[str, list[float]], scored: RepeatScores
@@ -170,12 +160,12 @@ class Scorer:
         key = (document, text)
         if key not in self._programs:
             assert self._code is not None
-            code, lost = self._read_program(document, text)
+            code, lost = self._read_program(text)
             self.evaluation.lost += lost
             self._programs[key] = code, self._code.program(code, self.data.test[document])
         return self._programs[key]
 
-    def read_program(self, document: int, text: str) -> tuple[str, list[tuple[str, str]]]:
+    def read_program(self, text: str) -> tuple[str, list[tuple[str, str]]]:
         """The code that OpenCompass finds in an answer, and the answer with an error if its postprocessor failed."""
         assert self._code is not None
         self.evaluation.lost, lost = [], self.evaluation.lost
@@ -185,7 +175,7 @@ class Scorer:
             self.evaluation.lost = lost
 
     def _run(self, answers: Mapping[int, Answer]) -> RepeatScores:
-        assert self._code is not None and self._runner is not None
+        assert self._code is not None
         scored, passed = RepeatScores(), {}
         for document, answer in answers.items():
             self.watch(document, str(answer))
@@ -215,7 +205,7 @@ class Scorer:
         where = f"task {self.data.name!r}"
         notes = [f"{where}: {text}; check it against opencompass in the results" for text in self._unclear.values()]
         if count := self._timeouts:
-            notes.append(f"{where}: {count} answers not compared within {self._seconds:g} s; counted as wrong")
+            notes.append(f"{where}: {count} answers not compared within {ITEM_SECONDS:g} s; counted as wrong")
         if self._errors:
             failed = f"the evaluator failed on {len(self._errors)} answers"
             notes.append(f"{where}: {failed}; counted as wrong ({self._errors[0]})")

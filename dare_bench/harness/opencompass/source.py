@@ -16,7 +16,7 @@ from functools import partial
 
 from dare_bench.config import RunSpec
 from dare_bench.errors import unknown
-from dare_bench.harness.common.answering import Failures, answered, failure_rows, find_failures
+from dare_bench.harness.common.answering import Failures, answered, failure_rows
 from dare_bench.harness.common.code_eval import CodeRunner
 from dare_bench.harness.common.hashing import documents_hash
 from dare_bench.harness.common.repeats import equal_repeats
@@ -88,7 +88,7 @@ class OpenCompassSource:
         self._builder = RequestBuilder(model, spec.decoding, spec.likelihood, spec.sampling_seed)
         self._runner = CodeRunner(spec)
         self._scorers: dict[str, Scorer] = {}
-        self._reader = worker({"read": lambda name, *answer: self._scorers[name].read_program(*answer)})
+        self._reader = worker({"read": lambda name, text: self._scorers[name].read_program(text)})
         self._requests: list[Request] | None = None
 
     def requests(self) -> list[Request]:
@@ -103,7 +103,12 @@ class OpenCompassSource:
         if self._requests is None:
             with self._quiet():
                 self._build()
-            self._requests = list(self._all_requests())
+            self._requests = [
+                self._builder.build(question, doc_id=document)
+                for scorer in self._scorers.values()
+                for document, questions in scorer.data.questions.items()
+                for question in questions * scorer.data.repeats
+            ]
             self.notes += equal_repeats(self.model, self._requests)
         return self._requests
 
@@ -114,15 +119,9 @@ class OpenCompassSource:
         for name, (config, cfg) in self._configs.items():
             data = DataSet(config.name, cfg, self._layout, self.spec)
             read = partial(self._reader.call, "read", name)
-            self._scorers[name] = Scorer(data, self._runner, self._layout.bench, read=read)
+            self._scorers[name] = Scorer(data, self._runner, self._layout.bench, read)
             _ = data.questions
             self.notes += data.notes
-
-    def _all_requests(self) -> Iterator[Request]:
-        for scorer in self._scorers.values():
-            for document, questions in scorer.data.questions.items():
-                for question in questions * scorer.data.repeats:
-                    yield self._builder.build(question, doc_id=document)
 
     def watch(self, sample: Sample) -> None:
         """Start the tests of generated code for a finished sample. Never waits and never raises."""
@@ -140,10 +139,7 @@ class OpenCompassSource:
         Args:
             only: documents to ask and score, by task; all documents of tasks that are not in it.
         """
-        pairs = answered(self.requests(), answer, only)
-        for _, sample in pairs:
-            self.watch(sample)  # if it was not watched while answers came
-        failures = find_failures(pairs, self._refusal)
+        pairs, failures = answered(self.requests(), answer, only, self.watch, self._refusal)
         scored: dict[str, dict[int, AnsweredDocuments]] = {name: {} for name in self._scorers}
         for request, sample in pairs:
             if (request.task, request.doc_id) not in failures:
@@ -164,10 +160,7 @@ class OpenCompassSource:
         return self._scorers[request.task].refusal(int(request.doc_id), sample.answer.text or "")
 
     def _result(
-        self,
-        scored: Mapping[str, Mapping[int, AnsweredDocuments]],
-        failures: Failures,
-        requests: Sequence[Request],
+        self, scored: Mapping[str, Mapping[int, AnsweredDocuments]], failures: Failures, requests: Sequence[Request]
     ) -> HarnessResult:
         """Runs OpenCompass's code on answers, so only in the scoring process."""
         self._runner.look_up_only()

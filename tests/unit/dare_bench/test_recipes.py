@@ -113,7 +113,7 @@ def test_lm_eval_tasks_exist():
     index = TaskIndex()
     wanted = {task for recipe in RUNNABLE if recipe.entry.run.harness == "lm-eval" for task in recipe.entry.run.tasks}
     assert len(wanted) > 15
-    assert sorted(wanted - set(index.names())) == []
+    assert sorted(wanted - set(index.entries)) == []
 
 
 def test_opencompass_configs_exist():

@@ -157,7 +157,7 @@ def test_all_that_an_entry_sets_is_a_setting_of_a_run() -> None:
 
 def test_tasks_of_lm_eval_exist(suite: Suite) -> None:
     need_package("lm_eval")
-    known = set(TaskIndex([]).names())
+    known = set(TaskIndex([]).entries)
     named = {task for entry in suite.entries if entry.harness == "lm-eval" for task in entry.tasks}
     assert named and named <= known, named - known
 

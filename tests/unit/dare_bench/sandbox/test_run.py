@@ -116,13 +116,13 @@ def test_a_bwrap_that_does_not_work_is_seen(tmp_path: Path, monkeypatch: pytest.
     broken.write_text("#!/bin/sh\necho bwrap: no namespaces for you >&2\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    levels.forget()
+    levels._probe.cache_clear()
     try:
         assert isolation() != "bubblewrap"
         assert "bubblewrap: bwrap: no namespaces for you" in levels.why_none()
         assert attack("bubblewrap", ADD, "", QUICK).status == "refused"
     finally:
-        levels.forget()
+        levels._probe.cache_clear()
 
 
 def test_unsafe_level_has_limits_and_cleans_up(tmp_path: Path) -> None:

@@ -307,10 +307,17 @@ def _by_opencompass(folder: Path) -> None:
     need_package("opencompass")
     from opencompass.datasets import HFDataset
 
-    from dare_bench.harness.opencompass.layout import _build
+    from dare_bench.harness.opencompass.layout import lay_out
 
     reader = {"input_columns": ["question"], "output_column": None}
-    _build({"type": HFDataset, "path": str(folder), "trust_remote_code": True, "reader_cfg": reader, "abbr": "planted"})
+    config = {
+        "type": HFDataset,
+        "path": str(folder),
+        "trust_remote_code": True,
+        "reader_cfg": reader,
+        "abbr": "planted",
+    }
+    lay_out(None).build(config)
 
 
 def test_the_script_of_a_data_set_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

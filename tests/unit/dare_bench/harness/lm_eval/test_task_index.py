@@ -140,12 +140,12 @@ def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path, monkeypa
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DARE_BENCH_CACHE", str(tmp_path / "file" / "below"))
     task_index._lm_eval_entries.cache_clear()
-    assert "gsm8k" in TaskIndex().names("task")
+    assert TaskIndex().entries["gsm8k"].kind == "task"
 
 
 def test_names_need_neither_torch_nor_lm_eval(tmp_path: Path) -> None:
     code = (
-        "import sys; from dare_bench.harness.lm_eval.task_index import TaskIndex; names = TaskIndex().names();"
+        "import sys; from dare_bench.harness.lm_eval.task_index import TaskIndex; names = TaskIndex().entries;"
         "assert {'gsm8k', 'bbh', 'hellaswag', 'ai2_arc'} <= set(names), len(names);"
         "print([m for m in ('torch', 'lm_eval', 'transformers', 'datasets') if m in sys.modules])"
     )

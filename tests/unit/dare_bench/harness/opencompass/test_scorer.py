@@ -147,7 +147,7 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "slow_gen.py").write_text(CONFIG)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("dare_bench.harness.opencompass.source.Scorer.__init__.__kwdefaults__", {"seconds": 1.0})
+    monkeypatch.setattr("dare_bench.harness.opencompass.scorer.ITEM_SECONDS", 1.0)
     yield {"tasks": "slow_gen", "include_path": str(tmp_path / "configs")}
     for name in ("slow_module", "busy_module"):
         sys.modules.pop(name, None)  # each test has files of its own

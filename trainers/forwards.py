@@ -65,7 +65,8 @@ class Forwards:
         given = self.objective.inputs(forward.looks).to(self.accelerator.device)
         given = replace(given, plan=replace(given.plan, sequence=self.sequence))
         cost.tokens += len(given.tokens_U)
-        nll_M: Tensor = network(**given.arguments()).nll
+        with self._dropout(forward):
+            nll_M: Tensor = network(**given.arguments()).nll
         return nll_M
 
     @torch.no_grad()
@@ -75,13 +76,14 @@ class Forwards:
         with self.phases.measure("score") as cost:
             cost.forwards += len(step.looks)
             for forward in self.of(step):
-                with self.dropout(forward), self.accelerator.autocast():
+                with self.accelerator.autocast():
                     nll_N[forward.index_M] = self.token_losses(network, forward, cost).float().cpu()
         return nll_N
 
     @contextlib.contextmanager
-    def dropout(self, forward: Forward) -> Iterator[None]:
-        """The same dropout in every pass over a forward's looks."""
+    def _dropout(self, forward: Forward) -> Iterator[None]:
+        """The same dropout in every pass over a forward's looks. (A layer that is computed again in the backward, to
+        save memory, restores the state of its first pass.)"""
         if not self.spec.lora_dropout:
             yield
             return

@@ -40,6 +40,7 @@ from dare_bench.trainers.checkpoints import (
     reading_checkpoint,
     remove,
     remove_incomplete,
+    step_of,
     writing_checkpoint,
 )
 from dare_bench.trainers.forwards import Forward, Forwards, restored
@@ -75,25 +76,11 @@ def run(objective: Objective, spec: TrainSpec, model: LoadedModel, data: Tokens,
     source.attach(PolicyInTraining(loop))
     if first_process():
         log.info("%s; this training makes %d", source.describe(), steps)
-    if (last := loop.last_checkpoint_after_cleanup(out)) is not None:
-        check_complete(last)
-        with reading_checkpoint(last):
-            model.read_weights(last)  # before the model is sharded
-            source.load(last)
-            loop.phases.earlier = services.counts(last)
-        if first_process():
-            log.info("continuing after step %s of %d from %s", last.name.rpartition("-")[2], steps, last)
+    last = loop.read_last_checkpoint(out)
     if spec.eval_every is not None:
         loop.catch_up(out)
     loop.train(resume_from_checkpoint=str(last) if last else None)
-    if loop.is_world_process_zero():
-        (out / LINEAGE).unlink(missing_ok=True)  # of a shorter training that this one extends
-    loop.save_model(str(out))
-    counts = loop.phases.totals(loop.gather)
-    if loop.is_world_process_zero():
-        with writing_checkpoint(out / "trainer_state.json"):
-            loop.state.save_to_json(str(out / "trainer_state.json"))
-        services.lineage(out, steps, steps, counts)
+    loop.save_final(out)
     loop.evaluate_saved(out, steps)
     loop.accelerator.wait_for_everyone()
     assert model.network is not None
@@ -215,8 +202,7 @@ class Loop(Trainer):
         Returns:
             Its part of the weighted sum of token losses, the token losses [M], and the settled loss of the step.
         """
-        wait = contextlib.nullcontext() if forward.is_last else self.accelerator.no_sync(model=model)
-        with wait, self.forwards.dropout(forward):
+        with contextlib.nullcontext() if forward.is_last else self.accelerator.no_sync(model=model):
             nll_M = self.forwards.token_losses(model, forward, cost)
             if settled is None:
                 settled = self.settle(forward.step, restored(nll_M.detach(), forward.index_M))
@@ -280,6 +266,17 @@ class Loop(Trainer):
                     remove(old)
         self.evaluate_saved(folder, step)
 
+    def save_final(self, out: Path) -> None:
+        """Write the trained checkpoint, ``lineage.json`` last."""
+        if self.is_world_process_zero():
+            (out / LINEAGE).unlink(missing_ok=True)  # of a shorter training that this one extends
+        self.save_model(str(out))
+        counts, steps = self.phases.totals(self.gather), self.args.max_steps
+        if self.is_world_process_zero():
+            with writing_checkpoint(out / "trainer_state.json"):
+                self.state.save_to_json(str(out / "trainer_state.json"))
+            self.services.lineage(out, steps, steps, counts)
+
     def evaluate_saved(self, folder: Path, step: int) -> None:
         """Evaluate a checkpoint if its step is one to evaluate; the last one is."""
         every = self.spec.eval_every
@@ -318,14 +315,25 @@ class Loop(Trainer):
         with reading_checkpoint(checkpoint):
             super()._load_rng_state(checkpoint)
 
-    def last_checkpoint_after_cleanup(self, out: Path) -> Path | None:
-        """The last complete checkpoint in ``out``; incomplete ones are removed."""
+    def read_last_checkpoint(self, out: Path) -> Path | None:
+        """The last complete checkpoint in ``out``, which is read, before the model is sharded; None: there is none.
+        Incomplete ones are removed."""
         complete = list(checkpoints(out).values())
         self.accelerator.wait_for_everyone()
         if self.is_world_process_zero():
             remove_incomplete(out)
         self.accelerator.wait_for_everyone()
-        return complete[-1] if complete else None
+        if not complete:
+            return None
+        last, steps = complete[-1], self.args.max_steps
+        check_complete(last)
+        with reading_checkpoint(last):
+            self.loaded.read_weights(last)
+            self.source.load(last)
+            self.phases.earlier = self.services.counts(last)
+        if first_process():
+            log.info("continuing after step %d of %d from %s", step_of(last), steps, last)
+        return last
 
     def catch_up(self, out: Path) -> None:
         """Evaluate checkpoints whose evaluation was interrupted; finished evaluations are only read."""

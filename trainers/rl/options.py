@@ -19,6 +19,10 @@ DARE = {"num_generations": 8, "num_iterations": 1, "temperature": 0.6, "advantag
 """DARE's settings of rollouts on LLaDA, and what it scores."""
 DARE_RATIO = {**DARE, "epsilon": 0.2, "dual_clip": 3.0, "beta": 0.0}
 """The same with its ratios."""
+DARE_TRAINING = {
+    "adam_beta2": 0.999, "weight_decay": 0.01, "max_grad_norm": 1.0, "lr_scheduler_type": "constant",
+}  # fmt: skip
+"""DARE's settings of the training."""
 
 
 AGGREGATION = (

@@ -133,8 +133,9 @@ class PolicyGradient(Method):
         return 1
 
     def looks(self, sampled: int) -> float:
-        """Looks at a completion in an optimizer step, for estimates, after ``sampled`` forwards of the sampler."""
-        return 1.0
+        """Looks at a completion in an optimizer step, for estimates, after ``sampled`` forwards of the sampler: one for
+        each of its draws (``num_mc``), if it has some."""
+        return float(getattr(self.options, "num_mc", 1))
 
     def chosen_prompts(self, source: Rollouts) -> Sequence[int]:
         """The indices of the prompts of the data that are trained on."""

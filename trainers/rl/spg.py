@@ -60,9 +60,6 @@ class SPG(PolicyGradient):
     training_defaults: ClassVar = SCRIPTS
     variants: ClassVar = {"dare": {**DARE, "num_mc": 1}}
 
-    def looks(self, sampled: int) -> float:
-        return float(self.options.num_mc)
-
     def learns_from(self, completion: Completion, advantage: float) -> bool:
         return advantage > 0 if self.options.negative == "zero" else advantage != 0
 

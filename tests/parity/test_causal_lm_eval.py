@@ -166,5 +166,5 @@ def test_a_real_model_scores_as_with_lm_evals_own(
     manager = LocalTaskManager(TaskIndex(()), LocalData(data))
     theirs = simple_evaluate(model=hf(smollm), tasks=[task], limit=SMOL[task], task_manager=manager, bootstrap_iters=0)
     rows = list(run.samples(task))
-    assert len(rows) == (4 if given is None else SMOL[task])
+    assert len({row["doc_id"] for row in rows}) == (4 if given is None else SMOL[task])
     _compare(run.results, {task: rows}, theirs, [task])

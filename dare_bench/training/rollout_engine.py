@@ -11,6 +11,7 @@ from dare_bench.loading import is_remote
 from dare_bench.model import Model
 from dare_bench.protocols import LoadedModel
 from dare_bench.registry import registry
+from dare_bench.training.processes import first_process
 
 log = logging.getLogger("dare_bench")
 
@@ -37,13 +38,13 @@ def open_rollout_engine(options: Any, model: Model) -> LoadedModel | None:
             f"rollout_engine={name!r} needs the address of its server: --rollout-engine-url http://HOST:PORT"
         )
     url, settings = options.rollout_engine_url, options.rollout_engine_args
-    engine: LoadedModel = (
-        registry()
-        .get("engine", name)
-        .load()(None, url=url, settings=settings, tokenizer=None if model.loaded.tokenizer is None else model.path)
-    )
-    version = engine.spec.engine_version or "(version unknown)"
-    log.info("completions are sampled by %s %s at %s; its exactness tier is unknown", name, version, url)
+    if "tokenizer" in settings:
+        raise UsageError("rollout_engine_args tokenizer: it is that of the model in training; leave it out")
+    tokenizer = None if model.loaded.tokenizer is None else model.path
+    engine: LoadedModel = registry().get("engine", name).load()(None, url=url, settings=settings, tokenizer=tokenizer)
+    if first_process():
+        version = engine.spec.engine_version or "(version unknown)"
+        log.info("completions are sampled by %s %s at %s; its exactness tier is unknown", name, version, url)
     return engine
 
 

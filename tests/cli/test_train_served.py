@@ -230,6 +230,7 @@ def test_an_answer_that_is_no_completion_ends_the_training(
         ({"rollout_engine": None}, UsageError, "rollout_engine_url belongs to rollout_engine, which is not given"),
         ({"rollout_engine_url": None}, UsageError, "needs the address of its server: --rollout-engine-url"),
         ({"rollout_engine_args": {"retrys": 1}}, UsageError, "'retrys' is not a field of them"),
+        ({"rollout_engine_args": {"tokenizer": BASE}}, UsageError, "tokenizer: it is that of the model in training"),
         ({"rollout": {"stop": "x"}}, DecodingError, "rollout stop: a served completion ends at an EOS"),
         ({"rollout": {"steps": 4}}, DecodingError, "the rollout of bgpo: engine sglang cannot honor steps=4"),
         ({"rollout": {"early_stop": True}}, DecodingError, "early_stop is off where"),

@@ -78,6 +78,18 @@ class IncompleteError(DareError):
     exit_code = 4
 
 
+def in_one_line(error: BaseException) -> str:
+    """An exception with the name of its class; ours without."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, DareError) else f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's message, or the name of its class where it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 _SYNONYMS = {
     "batch_size": ("max_rows", "per_device_train_batch_size"),
     "epochs": ("num_train_epochs",),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dare_bench.checkpoint_files import ADAPTER, read_config
-from dare_bench.errors import CheckpointError, UsageError, suggestion, unknown
+from dare_bench.errors import CheckpointError, UsageError, first_line, suggestion, unknown
 from dare_bench.reading import existing, read_json
 from dare_bench.registry import Registration, registry
 
@@ -125,9 +125,8 @@ def _from_hub(name: str, files: Sequence[str] = FILES) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=list(files), ignore_patterns=COPIES))
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
-            f"no checkpoint {name!r}: there is no such folder, and the hub did not return it ({reason})"
+            f"no checkpoint {name!r}: there is no such folder, and the hub did not return it ({first_line(error)})"
         ) from error
 
 
@@ -173,8 +172,7 @@ def _on_server(name: str, engine: str, url: str, args: Mapping[str, Any]) -> Mod
     tokenizer = args.get("tokenizer")
     folder = None
     if tokenizer is not None:
-        here = not is_hub_id(str(tokenizer)) or existing(str(tokenizer)) is not None
-        folder = locate(str(tokenizer)) if here else _from_hub(str(tokenizer), [f for f in FILES if "safe" not in f])
+        folder = here(str(tokenizer)) or _from_hub(str(tokenizer), [file for file in FILES if "safe" not in file])
     loaded = registry().get("engine", engine).load()(name, url=url, settings=args, tokenizer=folder)
     settings = {"engine": engine, "engine_url": url, "engine_args": dict(args)}
     return Model(loaded, name=name, path=None, checkpoint=name, load_settings=settings, files=[])
@@ -255,8 +253,9 @@ def load(
     from dare_bench.fingerprint import file_states
     from dare_bench.model import Model
 
-    given = {"adapter": adapter, "device": device, "dtype": dtype, "attention": attention, "family": family}
-    given |= {"mask_id": mask_id, "eos_id": eos_id, "eot_id": eot_id, "max_memory": max_memory, "quantize": quantize}
+    given: dict[str, Any] = {"adapter": adapter, "device": device, "dtype": dtype, "attention": attention}
+    given |= {"family": family, "mask_id": mask_id, "eos_id": eos_id, "eot_id": eot_id}
+    given |= {"max_memory": max_memory, "quantize": quantize}
     _check_engine(engine, engine_url, engine_args, given)
     if is_remote(engine):
         return _on_server(str(checkpoint), engine, str(engine_url), engine_args or {})
@@ -265,17 +264,14 @@ def load(
             raise UsageError(f"{name}={value!r}: expected a name")
     base, adapter_name = base_and_adapter(checkpoint, adapter)
     path, folder = locate(base), None if adapter_name is None else locate(adapter_name)
-    options = {"device": device, "dtype": dtype, "mask_id": mask_id, "eos_id": eos_id, "eot_id": eot_id}
-    optional = {"attention": attention, "max_memory": max_memory, "quantize": quantize}
-    options |= {name: value for name, value in optional.items() if value is not None}  # only native families have them
-    settings = {name: value for name, value in {"family": family, **options}.items() if value is not None}
+    settings = {name: value for name, value in given.items() if value is not None and name != "adapter"}
+    options = {name: value for name, value in settings.items() if name != "family"}
     if dtype is not None:
         settings["dtype"] = str(dtype).removeprefix("torch.")
     files = file_states(path, folder)
     if engine != "native":
         settings |= {"engine": engine, "engine_args": dict(engine_args or {})}
-        named = {name: value for name, value in options.items() if value is not None}
-        loaded = registry().get("engine", engine).load()(path, settings=engine_args or {}, **named)
+        loaded = registry().get("engine", engine).load()(path, settings=engine_args or {}, **options)
     else:
         opener = family_of(path, family).load()
         loaded = opener.open(path, **options, **({} if folder is None else {"adapter": folder}))

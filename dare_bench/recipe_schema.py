@@ -8,18 +8,22 @@ docs/recipes.schema.json describes it.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 Recorded = Literal["recorded", "partly", "unrecorded"]
 
 
-class _Strict(BaseModel):
+OneOrMore = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+"""A single name may be given without brackets."""
+
+
+class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
-class Source(_Strict):
+class Source(Strict):
     """Where a value was published: a paper's number, or a repository's file at a commit."""
 
     title: str = Field(min_length=1)
@@ -43,7 +47,7 @@ class Source(_Strict):
         return ", ".join(part for part in parts if part)
 
 
-class TestSet(_Strict):
+class TestSet(Strict):
     """The documents of a score. Only the cost model uses token counts."""
 
     __test__ = False  # not a pytest class
@@ -58,7 +62,7 @@ class TestSet(_Strict):
     )
 
 
-class PublishedScore(_Strict):
+class PublishedScore(Strict):
     """A score as it was published."""
 
     value: float
@@ -86,11 +90,11 @@ class PublishedScore(_Strict):
         return self.value / 100 if self.unit == "percent" else self.value
 
 
-class RecipeRun(_Strict):
+class RecipeRun(Strict):
     """The evaluation that reproduces the score: RunSpec fields, and facts about the task for the cost model."""
 
     harness: str = Field(min_length=1)
-    tasks: tuple[str, ...] = Field(min_length=1)
+    tasks: Annotated[tuple[str, ...], OneOrMore] = Field(min_length=1)
     kind: Literal["generate", "likelihood"] = "generate"
     num_fewshot: int | None = Field(default=None, ge=0)
     shots: int = Field(default=0, ge=0, description="examples in each prompt, including those that the task adds")
@@ -104,12 +108,6 @@ class RecipeRun(_Strict):
     decoding: dict[str, Any] = Field(default_factory=dict)
     likelihood: dict[str, Any] = Field(default_factory=dict)
 
-    @field_validator("tasks", mode="before")
-    @classmethod
-    def _as_tuple(cls, value: Any) -> Any:
-        """A single name may be given without brackets."""
-        return (value,) if isinstance(value, str) else value
-
     @field_validator("decoding", "likelihood", mode="before")
     @classmethod
     def _without_nulls(cls, value: Any) -> Any:
@@ -119,7 +117,7 @@ class RecipeRun(_Strict):
         return {} if value is None else value
 
 
-class RecipeScore(_Strict):
+class RecipeScore(Strict):
     """The score of the run that is compared with the published one: results[task]["metric,filter"]."""
 
     task: str = Field(min_length=1)
@@ -127,7 +125,7 @@ class RecipeScore(_Strict):
     filter: str = "none"
 
 
-class RecipeEntry(_Strict):
+class RecipeEntry(Strict):
     """One published score. Without ``run`` it cannot be run; the first of ``doubts`` is then the reason."""
 
     published: PublishedScore
@@ -148,7 +146,7 @@ class RecipeEntry(_Strict):
         return self
 
 
-class ExpertFacts(_Strict):
+class ExpertFacts(Strict):
     """A mixture of experts: a token uses ``active`` of ``count`` experts of width ``ff``, and shared experts of total
     width ``shared_ff``."""
 
@@ -159,7 +157,7 @@ class ExpertFacts(_Strict):
     dense_layers: int = Field(default=0, ge=0, description="layers with a dense MLP instead")
 
 
-class Facts(_Strict):
+class Facts(Strict):
     """The network's shape, for the cost model. Null: unknown; the cost model then reports its assumption."""
 
     layers: int = Field(ge=1)
@@ -177,7 +175,7 @@ class Facts(_Strict):
     )
 
 
-class LeftOut(_Strict):
+class LeftOut(Strict):
     """Scores of a published table without a recipe: ``rows`` of it, each in this number of ``columns``."""
 
     why: str = Field(min_length=1)
@@ -189,14 +187,14 @@ class LeftOut(_Strict):
         return len(self.rows) * self.columns
 
 
-class Table(_Strict):
+class Table(Strict):
     """The number of scores of supported checkpoints in a source; null: the table itself was not read."""
 
     scores: int | None = Field(ge=1)
     left_out: tuple[LeftOut, ...] = ()
 
 
-class RecipeFile(_Strict):
+class RecipeFile(Strict):
     """All published scores of one checkpoint. ``checkpoint`` is the file's stem and the first half of recipe names."""
 
     checkpoint: str = Field(min_length=1)

@@ -20,7 +20,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from dare_bench.errors import DareError, PluginWarning, UsageError, unknown
+from dare_bench.errors import DareError, PluginWarning, UsageError, in_one_line, unknown
 
 Kind = Literal[
     "family",
@@ -75,7 +75,7 @@ class Registration:
                 raise
             raise UsageError(
                 f"{self.kind} {self.name!r} of the plugin {self.plugin!r} does not import: {self.target} raises "
-                f"{_reason(error)}; repair the plugin or uninstall it"
+                f"{in_one_line(error)}; repair the plugin or uninstall it"
             ) from error
 
 
@@ -160,7 +160,7 @@ class Registry:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit too: no plugin ends a command that does not need it
-            self._entries, reason = before, _reason(error)
+            self._entries, reason = before, in_one_line(error)
             self.plugins.append(Plugin(point.name, point.value, package, error=reason))
             warnings.warn(
                 f"plugin {point.name!r} ({point.value}) is left out: {reason}; see dare-bench doctor",
@@ -194,12 +194,6 @@ def _check(entry: Registration) -> None:
 def _matches(family: Registration) -> list[tuple[Any, Any]]:
     """The (model_type, architecture) of the checkpoints of a family."""
     return [(model_type, architecture) for model_type, architecture in family.about.get("matches", [])]
-
-
-def _reason(error: BaseException) -> str:
-    """An exception in one line; ours without its type."""
-    text = " ".join(str(error).split())
-    return text if isinstance(error, DareError) else f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def load_plugins(registry: Registry) -> None:

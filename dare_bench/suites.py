@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from dare_bench.config import one_line, read_yaml
 from dare_bench.errors import UsageError
+from dare_bench.recipe_schema import OneOrMore, Strict
 from dare_bench.registry import registry
 from dare_bench.types import Decoding
 
@@ -24,11 +25,7 @@ Need = Literal["hub", "punkt_tab", "sandbox"]
 _MERGED = ("decoding", "likelihood")
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class SuiteEntry(_Strict):
+class SuiteEntry(Strict):
     """One benchmark of a suite: one run.
 
     ``tasks`` are names as in ``--tasks`` for that harness (OpenCompass: ``CONFIG`` or ``CONFIG:ABBR``). Fields that are
@@ -38,7 +35,7 @@ class SuiteEntry(_Strict):
 
     name: str = Field(min_length=1)
     harness: str
-    tasks: tuple[str, ...] = Field(min_length=1)
+    tasks: Annotated[tuple[str, ...], OneOrMore] = Field(min_length=1)
     about: str = ""
     documents: int | None = Field(default=None, ge=1)
     num_fewshot: int | None = Field(default=None, ge=0)
@@ -47,15 +44,9 @@ class SuiteEntry(_Strict):
     limit: int | float | None = Field(default=None, gt=0)
     decoding: dict[str, Any] = Field(default_factory=dict)
     likelihood: dict[str, Any] = Field(default_factory=dict)
-    needs: tuple[Need, ...] = ()
+    needs: Annotated[tuple[Need, ...], OneOrMore] = ()
     gated: bool = False
     note: str = ""
-
-    @field_validator("tasks", "needs", mode="before")
-    @classmethod
-    def _as_tuple(cls, value: Any) -> Any:
-        """A single name may be given without brackets."""
-        return (value,) if isinstance(value, str) else value
 
     def fields(self) -> dict[str, Any]:
         """The RunSpec fields that this entry sets."""
@@ -64,7 +55,7 @@ class SuiteEntry(_Strict):
         return {name: value for name, value in fields.items() if value != {}}
 
 
-class Suite(_Strict):
+class Suite(Strict):
     """Benchmarks to be run together, in this order."""
 
     name: str
@@ -102,17 +93,12 @@ def merged(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     fields = {**base, **given}
     if given.get("samples") is not None and "limit" not in given:
         fields.pop("limit", None)
-    for name in _MERGED:
-        if name in fields:
-            fields[name] = _merged_decoding(base.get(name, {}), given.get(name, {}))
+    for group in _MERGED:
+        if group in fields:  # both may use different names of one field (max_new_tokens)
+            over = {Decoding.aliases.get(name, name) for name in given.get(group, {})}
+            kept = {n: v for n, v in base.get(group, {}).items() if Decoding.aliases.get(n, n) not in over}
+            fields[group] = {**kept, **given.get(group, {})}
     return fields
-
-
-def _merged_decoding(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """``given`` over ``base``, also where they use different names of one field (max_new_tokens)."""
-    aliases = Decoding.aliases
-    names = {aliases.get(name, name) for name in given}
-    return {**{name: value for name, value in base.items() if aliases.get(name, name) not in names}, **given}
 
 
 def load(name: str) -> Suite:

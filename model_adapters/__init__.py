@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if __name__ != "dare_bench.model_adapters":
     raise ImportError(f"import dare_bench.model_adapters, not {__name__}")
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 for _name in ("torchao", "torch.utils._pytree"):
     logging.getLogger(_name).setLevel(logging.ERROR)
 
-FAMILIES: tuple[tuple[str, str, list[list[str]]], ...] = (
-    ("llada", "llada:FAMILY", [["llada", "LLaDAModelLM"]]),
-    ("llada_moe", "llada_moe:FAMILY", [["llada", "LLaDAMoEModelLM"], ["lladamoe", "LLaDAMoEModelLM"]]),
-    ("dream", "dream:FAMILY", [["Dream", "DreamModel"]]),
-    ("sdar", "sdar:FAMILY", [["sdar", "SDARForCausalLM"], ["sdar_moe", "SDARMoeForCausalLM"]]),
-    ("llada2", "llada2:FAMILY", [["llada2_moe", "LLaDA2MoeModelLM"]]),
-    ("llada2.1", "llada2:FAMILY_21", []),
-    ("llada2.2", "llada2:FAMILY_22", []),
-    ("fast_dllm_v2", "fast_dllm_v2:FAMILY", [["Fast_dLLM_Qwen", "Fast_dLLM_QwenForCausalLM"]]),
+CAUSAL_ENDINGS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+"""Ends of the names of transformers' own causal language models; which of them it has, the family's opener checks."""
+GEMMA = [["diffusion_gemma", "DiffusionGemmaForBlockDiffusion"]]
+FAMILIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("llada", "llada:FAMILY", {"matches": [["llada", "LLaDAModelLM"]]}),
+    ("llada_moe", "llada_moe:FAMILY", {"matches": [["llada", "LLaDAMoEModelLM"], ["lladamoe", "LLaDAMoEModelLM"]]}),
+    ("dream", "dream:FAMILY", {"matches": [["Dream", "DreamModel"]]}),
+    ("sdar", "sdar:FAMILY", {"matches": [["sdar", "SDARForCausalLM"], ["sdar_moe", "SDARMoeForCausalLM"]]}),
+    ("llada2", "llada2:FAMILY", {"matches": [["llada2_moe", "LLaDA2MoeModelLM"]]}),
+    ("llada2.1", "llada2:FAMILY_21", {"matches": []}),
+    ("llada2.2", "llada2:FAMILY_22", {"matches": []}),
+    ("fast_dllm_v2", "fast_dllm_v2:FAMILY", {"matches": [["Fast_dLLM_Qwen", "Fast_dLLM_QwenForCausalLM"]]}),
+    ("diffusion_gemma", "diffusion_gemma:FAMILY", {"matches": GEMMA, "trains": False}),
+    ("causal", "causal:FAMILY", {"matches": [], "endings": CAUSAL_ENDINGS, "trains": False}),
 )
 """Name, target, and the (model_type, architecture) of published configs; those of LLaDA2.1 and 2.2 equal that of
 LLaDA2.0, so "llada2.1" and "llada2.2" are opened only by name."""
-
-GEMMA = "DiffusionGemmaForBlockDiffusion"
-
-CAUSAL_ENDINGS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-"""Ends of the names of transformers' own causal language models; which of them it has, the family's opener checks."""
 
 STRATEGIES: tuple[str, ...] = (
     "quota:Quota",
@@ -63,12 +63,8 @@ ENGINES: tuple[tuple[str, bool, bool], ...] = (
 
 def register(registry: Registry) -> None:
     """Families by (model_type, architecture), strategies, engines and bundled checkpoints by name. Imports no torch."""
-    for name, target, matches in FAMILIES:
-        registry.add("family", name, f"dare_bench.model_adapters.{target}", origin=__name__, matches=matches)
-    target, matches = "dare_bench.model_adapters.diffusion_gemma:FAMILY", [["diffusion_gemma", GEMMA]]
-    registry.add("family", "diffusion_gemma", target, origin=__name__, matches=matches, trains=False)
-    causal = "dare_bench.model_adapters.causal:FAMILY"
-    registry.add("family", "causal", causal, origin=__name__, matches=[], endings=CAUSAL_ENDINGS, trains=False)
+    for name, target, about in FAMILIES:
+        registry.add("family", name, f"dare_bench.model_adapters.{target}", origin=__name__, **about)
     for target in STRATEGIES:
         name = re.sub(r"(?<=.)(?=[A-Z])", "_", target.partition(":")[2]).lower()
         registry.add("strategy", name, f"dare_bench.model_adapters.sampling.strategies.{target}", origin=__name__)

@@ -20,10 +20,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors.torch import load_file, save_file
 
 from dare_bench.checkpoint_files import ADAPTER
-from dare_bench.config import one_line as settings_line
-from dare_bench.errors import CheckpointError, UsageError
-from dare_bench.model_adapters.checkpoint import compare, read_object, shapes_of
-from dare_bench.model_adapters.encoding import one_line
+from dare_bench.config import one_line
+from dare_bench.errors import CheckpointError, UsageError, first_line
+from dare_bench.model_adapters.checkpoint import compare, file_shapes, read_object
+from dare_bench.model_adapters.encoding import shown
 from dare_bench.model_adapters.targets import choose
 from dare_bench.model_adapters.weights import check_finite, holds
 from dare_bench.protocols import AdapterSettings
@@ -82,8 +82,9 @@ def open_adapter(network: Any, folder: Path) -> Any:
             config.task_type, config.inference_mode = None, False
             adapted = _adapted(network, config)
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, re.error) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{folder}: does not fit the model {network.name_or_path} ({reason})") from error
+        raise CheckpointError(
+            f"{folder}: does not fit the model {network.name_or_path} ({first_line(error)})"
+        ) from error
     read_adapter(adapted, folder)
     return adapted
 
@@ -124,14 +125,14 @@ def _check_settings(folder: Path, raw: Mapping[str, Any]) -> None:
     try:
         targets = _Settings.model_validate(raw).target_modules
     except ValidationError as error:
-        raise CheckpointError(f"{folder / ADAPTER}: {settings_line(error, 'an adapter')}") from error
+        raise CheckpointError(f"{folder / ADAPTER}: {one_line(error, 'an adapter')}") from error
     plain = _peft().LoraConfig().to_dict()
     for name, value in raw.items():
         if name not in _Settings.model_fields.keys() | _ABOUT and value and value != plain.get(name):
-            raise CheckpointError(f"{folder / ADAPTER}: {name}={one_line(value)} is not supported; it must be null")
+            raise CheckpointError(f"{folder / ADAPTER}: {name}={shown(value)} is not supported; it must be null")
     if isinstance(targets, str) and (re.search(r"\)[*+?{]", targets) or len(re.findall(r"(?<!\\d)[*+{]", targets)) > 4):
         raise CheckpointError(
-            f"{folder / ADAPTER}: target_modules={one_line(targets)} repeats more than names need, so that matching it "
+            f"{folder / ADAPTER}: target_modules={shown(targets)} repeats more than names need, so that matching it "
             "could take forever; give a list of names"
         )
 
@@ -155,7 +156,7 @@ def read_adapter(network: Any, folder: Path) -> None:
 
     file = weight_file(folder)
     expected = {name: tuple(value.shape) for name, value in _state(network).items()}
-    compare(folder, shapes_of(file), expected, "the base model", "the base model")
+    compare(folder, file_shapes(file), expected, "the base model", "the base model")
     weights = load_file(str(file))
     check_finite(weights, folder)
     set_peft_model_state_dict(network, weights, NAME)

@@ -36,7 +36,7 @@ def check_files(path: Path) -> None:
             check_folder(folder, CheckpointError, texts=TEXTS)
 
 
-def shapes_of(file: Path) -> dict[str, tuple[int, ...]]:
+def file_shapes(file: Path) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the weights in a safetensors file; raises CheckpointError."""
     header = read_header(file)
     for name, (dtype, _) in header.items():
@@ -47,12 +47,12 @@ def shapes_of(file: Path) -> dict[str, tuple[int, ...]]:
     return {name: shape for name, (_, shape) in header.items()}
 
 
-def weights_of(path: Path) -> dict[str, tuple[int, ...]]:
+def folder_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a folder's weights, by its index if it has one; raises CheckpointError."""
     if (path / INDEX).is_file():
         return _indexed(path, _weight_map(path / INDEX))
     if (path / SINGLE).is_file():
-        return shapes_of(path / SINGLE)
+        return file_shapes(path / SINGLE)
     others = sorted(p.name for p in path.glob("*.bin")) + sorted(p.name for p in path.glob("*.pt"))
     hint = f"; {others[0]} is a pickle, which is never loaded: convert it to safetensors" if others else ""
     raise CheckpointError(f"{path}: no {SINGLE} and no {INDEX} in it{hint}")
@@ -86,7 +86,7 @@ def _indexed(path: Path, weight_map: dict[str, str]) -> dict[str, tuple[int, ...
         raise CheckpointError(
             f"{path}: {len(missing)} of {len(shards)} shards missing ({', '.join(missing[:3])}); fetch them again"
         )
-    shapes = {shard: shapes_of(path / shard) for shard in shards}
+    shapes = {shard: file_shapes(path / shard) for shard in shards}
     stored = {(name, shard) for shard in shards for name in shapes[shard]}
     if differences := sorted(stored ^ set(weight_map.items())):
         name, shard = first = differences[0]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from inspect import get_annotations
 from typing import Annotated, Any, ClassVar, get_args, get_origin
@@ -12,7 +13,7 @@ from transformers import PreTrainedConfig
 
 from dare_bench.errors import CheckpointError
 from dare_bench.model_adapters.backbone import Arch, MoE, WeightNames
-from dare_bench.model_adapters.encoding import one_line
+from dare_bench.model_adapters.encoding import shown
 
 Count = Annotated[int, Field(ge=1, le=2**40, description="a whole number of at least 1")]
 Layers = Annotated[int, Field(ge=1, le=10_000, description="a whole number of 1 to 10,000")]
@@ -21,6 +22,8 @@ Natural = Annotated[int, Field(ge=0, le=2**40, description="a whole number of at
 Positive = Annotated[float, Field(gt=0, description="a finite number above 0")]
 Share = Annotated[float, Field(gt=0, le=1, description="a number above 0, at most 1")]
 """Types of fields; a configuration class is the schema of its family's config.json."""
+_SUPPORTED: dict[str, tuple[Any, ...]] = {"hidden_act": ("silu",), "rope_scaling": (None,)}
+"""The only values that any :class:`StandardConfig` may have."""
 _WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text"}
 
 
@@ -36,6 +39,15 @@ class StandardConfig(PreTrainedConfig):
     use_cache: bool = False
 
 
+@contextmanager
+def describing() -> Iterator[None]:
+    """Inside, what a configuration and its network raise becomes a CheckpointError."""
+    try:
+        yield
+    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RuntimeError) as error:
+        raise CheckpointError(f"config.json describes no network ({' '.join(str(error).split())})") from error
+
+
 def check_types(config_class: type[PreTrainedConfig], raw: Mapping[str, Any]) -> None:
     """Raise CheckpointError unless each field of a config.json has a value of the type that its class gives it."""
     alias: dict[str, str] = getattr(config_class, "attribute_map", {})
@@ -48,7 +60,7 @@ def check_types(config_class: type[PreTrainedConfig], raw: Mapping[str, Any]) ->
         seen = next(name for name in raw if alias.get(name, name) == field)
         title = config_class.__name__.removesuffix("Config")
         raise CheckpointError(
-            f"{title} config has {seen}={one_line(raw[seen])}; it must be {_expected(hints[field])}"
+            f"{title} config has {seen}={shown(raw[seen])}; it must be {_expected(hints[field])}"
         ) from error
 
 
@@ -81,7 +93,7 @@ def refuse(config: Any, name: str, supported: Mapping[str, tuple[Any, ...]]) -> 
         value = getattr(config, field, allowed[0])
         if value not in allowed:
             raise CheckpointError(
-                f"{name} config has {field}={one_line(value)}; supported: {', '.join(map(repr, allowed))}"
+                f"{name} config has {field}={shown(value)}; supported: {', '.join(map(repr, allowed))}"
             )
 
 
@@ -130,9 +142,10 @@ def arch_from(
     ``partial_rotary_factor`` is the share of a head's channels that is rotated.
 
     Raises:
-        CheckpointError: a value outside ``supported`` (see :func:`refuse`), or sizes that contradict each other.
+        CheckpointError: a value outside ``supported`` (see :func:`refuse`), another activation than SiLU, scaled rotary
+            positions, or sizes that contradict each other.
     """
-    refuse(config, name, supported)
+    refuse(config, name, {**_SUPPORTED, **supported})
     if moe is not None and any(moe.layers):
         check_moe(name, moe)
     channels, share = head_dim(config, name), getattr(config, "partial_rotary_factor", None)

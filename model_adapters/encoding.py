@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench import chat
-from dare_bench.errors import CheckpointError, PromptError
+from dare_bench.errors import CheckpointError, PromptError, first_line
 from dare_bench.model_adapters.checkpoint import read_object
 from dare_bench.model_adapters.qwen_tokenizer import is_native, name_mask, open_native_tokenizer
 from dare_bench.types import ModelSpec, Prompt
@@ -42,8 +42,9 @@ def open_tokenizer(path: Path, vocab: int) -> Any | None:
     except CheckpointError:
         raise
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{path}: its tokenizer does not open ({reason}); fetch its files again") from error
+        raise CheckpointError(
+            f"{path}: its tokenizer does not open ({first_line(error)}); fetch its files again"
+        ) from error
     highest = max(tokenizer.get_vocab().values(), default=-1)
     if highest >= vocab:
         raise CheckpointError(
@@ -89,13 +90,21 @@ def encode_prompt(
 def logits_tokens(ids: Any, encode: Callable[[Any], list[int]], spec: ModelSpec) -> list[int]:
     """The token ids whose logits are asked for; raises PromptError for text, none, or more than the context limit."""
     if isinstance(ids, str):
-        raise PromptError(f"logits of text {one_line(ids)}: give token ids")
+        raise PromptError(f"logits of text {shown(ids)}: give token ids")
     tokens = encode(ids)
     if not tokens:
         raise PromptError("logits of no tokens: give at least one token id")
     if len(tokens) > spec.context_limit:
         raise PromptError(f"{len(tokens)} tokens; the model's context limit is {spec.context_limit}")
     return tokens
+
+
+def split_texts(prompt: str, target: str, encode: Callable[[str], list[int]]) -> tuple[list[int], list[int]]:
+    """Context and target ids by lm-eval's rule: trailing spaces of the context move to the target, the whole is
+    tokenized, and the target is what the whole has beyond the context's tokens."""
+    stripped = prompt.rstrip()
+    context = encode(stripped) if stripped else []
+    return context, encode(prompt + target)[len(context) :]
 
 
 def check_length(prompt: Sequence[int], gen_length: int, spec: ModelSpec) -> None:
@@ -121,7 +130,7 @@ def _ids(items: Sequence[Any], spec: ModelSpec, what: str, instead: str) -> list
     for item in items:
         token = item if type(item) is int else as_id(item)
         if token is None:
-            raise PromptError(f"{what} item {one_line(item)} is no token id; {instead}")
+            raise PromptError(f"{what} item {shown(item)} is no token id; {instead}")
         if not 0 <= token < spec.vocab_size:
             raise PromptError(f"token id {token} is outside the vocabulary; allowed are 0 to {spec.vocab_size - 1}")
         tokens.append(token)
@@ -132,7 +141,7 @@ def _items(prompt: Any, what: str = "prompt", instead: str = "give text, a list 
     try:
         return list(prompt)
     except TypeError:
-        raise PromptError(f"{what} {one_line(prompt)} is no sequence; {instead}") from None
+        raise PromptError(f"{what} {shown(prompt)} is no sequence; {instead}") from None
 
 
 def as_id(value: Any) -> int | None:
@@ -146,7 +155,7 @@ def as_id(value: Any) -> int | None:
         return None
 
 
-def one_line(value: Any, most: int = 80) -> str:
+def shown(value: Any, most: int = 80) -> str:
     """A value on one line for a message, cut where it is long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= most else text[: most - 3] + "..."
@@ -176,5 +185,4 @@ def render_chat(messages: Sequence[Any], tokenizer: Any, chat_template: str | No
     except PromptError:
         raise
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise PromptError(f"the chat template does not take these messages: {reason}") from error
+        raise PromptError(f"the chat template does not take these messages: {first_line(error)}") from error

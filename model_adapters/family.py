@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
-from dare_bench.errors import CheckpointError, DecodingError
+from dare_bench.errors import DecodingError
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork
-from dare_bench.model_adapters.configs import check_types
+from dare_bench.model_adapters.configs import check_types, describing
 from dare_bench.model_adapters.fields import Count, resolve_fields
 from dare_bench.model_adapters.native_opening import open_native, planned
 from dare_bench.model_adapters.quiet import quiet_transformers
@@ -107,14 +107,10 @@ class Family(ABC):
         """A config.json as the network's configuration, and the network that it describes; raises CheckpointError."""
         network = self.network_of(raw)
         check_types(network.config_class, raw)
-        try:
-            # A null rope_scaling has no effect, but transformers warns about it.
-            with quiet_transformers(), warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)
-                config = network.config_class.from_dict(raw)
+        with describing(), quiet_transformers(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # about a null rope_scaling, which has no effect
+            config = network.config_class.from_dict(raw)
             return config, network.arch_of(config)
-        except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RuntimeError) as error:
-            raise CheckpointError(f"config.json describes no network ({' '.join(str(error).split())})") from error
 
     def open(self, path: Path, **options: Any) -> Any:
         """Open a folder in this family's published layout (see ``native_opening.open_native``)."""
@@ -154,7 +150,7 @@ class Family(ABC):
 
     def defaults(self, spec: ModelSpec) -> dict[str, Any]:
         """Decoding values that the checkpoint determines (its block length)."""
-        return {}
+        return {} if spec.block_length is None else {"block_length": spec.block_length}
 
     @abstractmethod
     def sampler(self, decoding: Any, spec: ModelSpec) -> Sampler:
@@ -177,7 +173,7 @@ class Family(ABC):
         """The sampler of these pieces and of the fields that mean the same in every family.
 
         A strategy that the user names replaces the family's own, and has no published sampler. ``around`` wraps either
-        of them.
+        of them. ``early_stop``: does the published sampler stop after a block with an EOS? The user's field wins.
 
         Raises:
             DecodingError: an editing strategy in a wrapper that does not support it.
@@ -188,6 +184,8 @@ class Family(ABC):
                 f"strategy {chosen.name!r} writes over tokens; {self.name} cannot do so with a cache, or where "
                 "a block's first token is predicted before the block"
             )
+        stops = early_stop if decoding.early_stop is None else decoding.early_stop
+        cut = decoding.text_after_eos == "cut"
         ends = {"eos_ids": spec.eos_ids, **(stopping or {})}
         inner = (chosen or strategy).for_model(ends["eos_ids"], block_length)
         return Sampler(
@@ -202,8 +200,8 @@ class Family(ABC):
             record_predictions=decoding.predictions,
             record_margin=decoding.margin,
             stopping=StoppingPolicy(
-                early_stop=early_stop,
-                keep_text_after_eos=decoding.text_after_eos == "keep",
+                early_stop=stops and cut,
+                keep_text_after_eos=not cut,
                 stop=decoding.stop,
                 **ends,
             ),

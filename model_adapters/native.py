@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dare_bench.errors import DareError, DecodingError, ModelOutputError
+from dare_bench.errors import DareError, DecodingError
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
-from dare_bench.model_adapters.encoding import as_id, check_length, encode_prompt, logits_tokens, one_line
+from dare_bench.model_adapters.encoding import as_id, check_length, encode_prompt, logits_tokens, shown
 from dare_bench.model_adapters.opened import OpenedNetwork
 from dare_bench.model_adapters.sampling.loop import denoise
 from dare_bench.model_adapters.sampling.reference import published_forwards
@@ -217,7 +217,7 @@ class NativeModel(OpenedNetwork):
         """
         grid = self.spec.block_length if block_length is None else as_id(block_length)
         if block_length is not None and (grid is None or grid < 1):
-            raise DecodingError(f"block_length={one_line(block_length)} must be a whole number of at least 1")
+            raise DecodingError(f"block_length={shown(block_length)} must be a whole number of at least 1")
         tokens = logits_tokens(ids, self.encode, self.spec)
         plan = Plan((len(tokens),), grid)
         if self.spec.noise == "uniform":
@@ -225,12 +225,7 @@ class NativeModel(OpenedNetwork):
                 raise DecodingError(f"block_length={block_length}: {self.family.name} has no attention on a grid")
             plan = Plan((len(tokens),), clean=(0,))  # all of them are a canvas, without a prompt
         packed = torch.tensor(tokens, dtype=torch.long, device=self.device)
-        logits = self.network(packed, plan=plan).logits.float().cpu()
-        if self.spec.predicts == "next":
-            logits = torch.cat([logits[:1], logits[:-1]])
-        if bool(torch.isnan(logits).any()):
-            raise ModelOutputError("the network gave NaN logits: check the weights (dare-bench validate) and the dtype")
-        return logits
+        return self.of_tokens(self.network(packed, plan=plan).logits.float().cpu())
 
 
 def drain(rejected: list[Sample]) -> Iterator[Sample]:

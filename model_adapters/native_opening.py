@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +20,11 @@ from dare_bench.model_adapters.backbone.moe import published_shapes
 from dare_bench.model_adapters.backbone.network import shapes_of
 from dare_bench.model_adapters.backbone.quantized import KINDS
 from dare_bench.model_adapters.backbone.quantized import quantize as quantize_matrices
-from dare_bench.model_adapters.checkpoint import check_files, compare, read_object, weights_of
-from dare_bench.model_adapters.encoding import as_id, one_line, open_tokenizer
+from dare_bench.model_adapters.checkpoint import check_files, compare, folder_shapes, read_object
+from dare_bench.model_adapters.configs import describing
+from dare_bench.model_adapters.encoding import open_tokenizer, shown
 from dare_bench.model_adapters.native import NativeModel
+from dare_bench.model_adapters.opening_arguments import check_ids, given_ids, pick_device, pick_dtype
 from dare_bench.model_adapters.placement import AUTO, main_device, memory_limits, place, plan
 from dare_bench.model_adapters.qwen_tokenizer import name_mask
 from dare_bench.model_adapters.weights import from_folder, is_unused
@@ -32,38 +34,6 @@ if TYPE_CHECKING:
     from dare_bench.model_adapters.family import Family, SpecialIds
 
 log = logging.getLogger("dare_bench")
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
-
-
-def pick_device(device: str | None) -> torch.device:
-    """The requested device, or CUDA if available (under torchrun, that of this process); raises UsageError."""
-    if device is None:
-        local = os.environ.get("LOCAL_RANK")
-        gpu = "cuda" if local is None else f"cuda:{local}"
-        return torch.device(gpu if torch.cuda.is_available() else "cpu")
-    try:
-        requested = torch.device(device) if isinstance(device, str) else None
-    except RuntimeError:
-        requested = None
-    if requested is None or requested.type not in ("cpu", "cuda"):
-        auto = ", or auto for a diffusion model"
-        raise UsageError(f"device {device!r} is not known; allowed are cpu, cuda, cuda:0 and so on{auto}")
-    if requested.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device {device!r} is not available: PyTorch finds no GPU; use device='cpu'")
-    return requested
-
-
-def pick_dtype(dtype: Any, device: torch.device, config: dict[str, Any]) -> torch.dtype:
-    """The requested dtype; else float32 on CPU and the checkpoint's on a GPU. Raises UsageError."""
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    if dtype in (None, "auto"):
-        if device.type == "cpu":
-            return torch.float32
-        dtype = config.get("torch_dtype") or config.get("dtype") or "bfloat16"
-    if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise UsageError(f"dtype {dtype!r} is not known; allowed are {', '.join(DTYPES)} and auto")
-    return DTYPES[dtype]
 
 
 def open_native(
@@ -89,14 +59,12 @@ def open_native(
         UsageError: unknown device, dtype, attention backend or quantization, a special id that is not a whole number,
             limits without ``auto``, an adapter with ``auto`` or with quantized weights.
     """
-    mask_id = None if mask_id is None else given_id("mask_id", mask_id)
+    given = given_ids(mask_id, eos_id, eot_id)
     if mask_id is not None and family.noise == "uniform":
         raise UsageError(f"mask_id={mask_id}: {family.name} has no mask token; leave it out")
-    eot_id = None if eot_id is None else given_id("eot_id", eot_id)
-    given_eos = given_eos_ids(eos_id)
     raw = read_config(path)
     network_class = family.network_of(raw)
-    shapes = {name: shape for name, shape in weights_of(path).items() if not is_unused(network_class, name)}
+    shapes = {name: shape for name, shape in folder_shapes(path).items() if not is_unused(network_class, name)}
     check_files(path)
     network = empty_network(family, path, raw, len(shapes))
     config, arch = network.config, network.arch
@@ -117,16 +85,16 @@ def open_native(
     if limits is not None:
         _divide(network, path, limits, adapter)
     elif max_memory is not None:
-        raise UsageError(f"max_memory={one_line(max_memory)} without device='auto'; give both, or neither")
+        raise UsageError(f"max_memory={shown(max_memory)} without device='auto'; give both, or neither")
     elif weights:
         from_folder(network, path, dict.fromkeys(network.state_dict(), torch_device))
     loaded = (network if adapter is None else open_adapter(network, adapter)).eval()
-    ids = family.special_ids(config, tokenizer, read_object(path / "generation_config.json"))
+    ids = replace(family.special_ids(config, tokenizer, read_object(path / "generation_config.json")), **given)
     spec = ModelSpec(
         family=family.name,
-        mask_id=None if family.noise == "uniform" else mask_id if mask_id is not None else _mask_id(ids, path),
-        eos_ids=ids.eos if eos_id is None else given_eos,
-        eot_id=eot_id if eot_id is not None else ids.eot,
+        mask_id=None if family.noise == "uniform" else _mask_id(ids, path),
+        eos_ids=ids.eos,
+        eot_id=ids.eot,
         pad_id=ids.pad,
         routing_block=arch.moe.pool_block if arch.moe is not None and arch.moe.pool else None,
         edit_ids=ids.edit,
@@ -200,14 +168,12 @@ def empty_network(family: Family, path: Path, raw: dict[str, Any], tensors: int 
     """
     try:
         config, arch = family.arch_of(raw)
+        if tensors is not None:
+            _check_counts(arch, tensors)
+        with describing():
+            return shapes_of(family.network_of(raw), config)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    if tensors is not None:
-        _check_counts(path, arch, tensors)
-    try:
-        return shapes_of(family.network_of(raw), config)
-    except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: config.json describes no network ({' '.join(str(error).split())})") from error
 
 
 def _quantize(network: DiffusionNetwork, kind: Any, adapter: Path | None = None) -> None:
@@ -215,7 +181,7 @@ def _quantize(network: DiffusionNetwork, kind: Any, adapter: Path | None = None)
     if kind is None:
         return
     if kind not in KINDS:
-        raise UsageError(f"quantize={one_line(kind)} is not known; allowed are {', '.join(KINDS)}")
+        raise UsageError(f"quantize={shown(kind)} is not known; allowed are {', '.join(KINDS)}")
     if adapter is not None:
         raise UsageError(f"quantize={kind!r} with adapter={str(adapter)!r}; merge it first: dare-bench export merge")
     quantize_matrices(network, kind)
@@ -236,47 +202,13 @@ def _divide(network: DiffusionNetwork, path: Path, limits: Mapping[str, int], ad
     place(network, placement, path)
 
 
-def given_eos_ids(eos_id: int | tuple[int, ...] | list[int] | None) -> tuple[int, ...]:
-    """The EOS ids that were given to ``load``, one or several; raises UsageError."""
-    several = eos_id if isinstance(eos_id, list | tuple) else () if eos_id is None else (eos_id,)
-    return tuple(given_id("eos_id", item) for item in several)
-
-
-def given_id(name: str, value: Any) -> int:
-    """A special id that was given to ``load``; raises UsageError."""
-    token = as_id(value)
-    if token is None:
-        raise UsageError(f"{name}={one_line(value)} is no token id; give a whole number")
-    return token
-
-
-def check_ids(spec: ModelSpec, path: Path) -> None:
-    """Raise CheckpointError for invalid special ids."""
-    eot = () if spec.eot_id is None else (spec.eot_id,)
-    if spec.pad_id is not None and as_id(spec.pad_id) is None:
-        raise CheckpointError(f"{path}: pad_token_id={one_line(spec.pad_id)} is no token id; it must be one, or null")
-    mask = () if spec.mask_id is None else (spec.mask_id,)
-    named = (("mask_id", mask), ("eos_id", spec.eos_ids), ("eot_id", eot), ("edit ids", spec.edit_ids))
-    for name, ids in named:
-        for token in ids:
-            if as_id(token) is None:
-                raise CheckpointError(f"{path}: {name}={one_line(token)} is no token id; give {name}=")
-            if not 0 <= token < spec.vocab_size:
-                raise CheckpointError(f"{path}: {name}={token} is outside the vocabulary of {spec.vocab_size} rows")
-    if spec.mask_id in spec.eos_ids:
-        raise CheckpointError(
-            f"{path}: mask_id={spec.mask_id} is also an EOS id ({', '.join(map(str, spec.eos_ids))}); give mask_id= or "
-            "eos_id="
-        )
-
-
-def _check_counts(path: Path, arch: Arch, tensors: int) -> None:
+def _check_counts(arch: Arch, tensors: int) -> None:
     """Raise CheckpointError if a config has more layers or experts than there are weights: building such a network,
     even without weights, could take forever."""
     experts = sum(arch.moe.layers) * arch.moe.experts if arch.moe is not None and not arch.moe.stacked else 0
     if max(arch.layers, experts) > tensors:
         raise CheckpointError(
-            f"{path}: config.json describes {arch.layers} layers and {experts} experts in all, but the files hold "
+            f"config.json describes {arch.layers} layers and {experts} experts in all, but the files hold "
             f"{tensors} weights: wrong sizes in the config, or an incomplete checkpoint"
         )
 

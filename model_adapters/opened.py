@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from dare_bench.errors import UsageError
+from dare_bench.errors import ModelOutputError, UsageError
 from dare_bench.model_adapters.adapters import holds_adapter, is_adapted, merge, read_adapter, wrap
 from dare_bench.model_adapters.backbone.quantized import Rows, is_quantized, weights_of
 from dare_bench.model_adapters.encoding import words_of
@@ -19,10 +20,11 @@ from dare_bench.protocols import AdapterSettings
 from dare_bench.types import ModelSpec
 
 DEFAULT_ROWS = {"cpu": 16, "cuda": 64}
+NAN_LOGITS = "the network gave NaN logits: check the weights (dare-bench validate) and the dtype"
 
 
 class OpenedNetwork:
-    """The part of :class:`dare_bench.protocols.LoadedModel` that concerns weights."""
+    """The part of :class:`dare_bench.protocols.LoadedModel` that concerns weights, and what all networks share."""
 
     weights_version = 0
     """Which weights the network holds: whoever changes them counts this up, and answers record it."""
@@ -39,6 +41,13 @@ class OpenedNetwork:
     def default_rows(self) -> int:
         """Rows at a time if ``max_rows`` is not given."""
         return DEFAULT_ROWS.get(self.device.type, DEFAULT_ROWS["cpu"])
+
+    def of_tokens(self, logits_LV: Tensor) -> Tensor:
+        """The logits that score each token, from those of each state: the first row, which nothing precedes, equals the
+        second where a state predicts the next token. Raises ModelOutputError: NaN."""
+        if bool(torch.isnan(logits_LV).any()):
+            raise ModelOutputError(NAN_LOGITS)
+        return torch.cat([logits_LV[:1], logits_LV[:-1]]) if self.spec.predicts == "next" else logits_LV
 
     def pretrained(self) -> Any:
         """The network, which is transformers' ``PreTrainedModel`` (with an adapter, a PeftModel) from now on."""
@@ -80,7 +89,7 @@ class OpenedNetwork:
             return holds_adapter(self.network, self.path, self._adapter, dtype)
         return holds(self.published_weights(), self.path, dtype, self.network)
 
-    def published_weights(self) -> Mapping[str, torch.Tensor | Rows]:
+    def published_weights(self) -> Mapping[str, Tensor | Rows]:
         """The network's weights under their names in the folder's files."""
         return weights_of(self.network)
 

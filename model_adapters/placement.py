@@ -20,8 +20,8 @@ from dare_bench.errors import UsageError
 from dare_bench.model_adapters.backbone.layers import Layer
 from dare_bench.model_adapters.backbone.moe import published
 from dare_bench.model_adapters.backbone.quantized import is_quantized
-from dare_bench.model_adapters.checkpoint import shapes_of, weight_files
-from dare_bench.model_adapters.encoding import one_line
+from dare_bench.model_adapters.checkpoint import file_shapes, weight_files
+from dare_bench.model_adapters.encoding import shown
 from dare_bench.model_adapters.quiet import quiet_loggers
 from dare_bench.model_adapters.weights import check_finite, from_folder, loading
 
@@ -60,7 +60,7 @@ def memory_limits(max_memory: Mapping[int | str, int | str] | None = None) -> di
         except (AttributeError, TypeError, ValueError):
             pass
     raise UsageError(
-        f"max_memory={one_line(max_memory)} is not valid; it must name devices (0, 1, ..., cpu) with their memory, as "
+        f"max_memory={shown(max_memory)} is not valid; it must name devices (0, 1, ..., cpu) with their memory, as "
         "in {0: 70GB, cpu: 100GB}"
     )
 
@@ -212,7 +212,7 @@ class _Weights(Mapping[str, Tensor]):
     def __init__(self, state: Mapping[str, Tensor], path: Path) -> None:
         self.state, self.path = dict(state), path
         shards = {file: safe_open(str(file), framework="pt", backend="pread") for file in weight_files(path)}
-        self.shards = {name: shard for file, shard in shards.items() for name in shapes_of(file)}
+        self.shards = {name: shard for file, shard in shards.items() for name in file_shapes(file)}
 
     def __getitem__(self, name: str) -> Tensor:
         weight = self.state[name]

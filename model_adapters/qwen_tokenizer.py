@@ -18,14 +18,6 @@ CONFIG, WHOLE, VOCAB, MERGES = "tokenizer_config.json", "tokenizer.json", "vocab
 ADDED = "added_tokens.json"
 END = "<|endoftext|>"
 """The default end-of-sequence and padding token, as in Qwen2's class and Dream's."""
-PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-    r"|[^\r\n\p{L}\p{N}]?\p{L}+"
-    r"|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-"""How Qwen2 splits text before merging: contractions, words, single digits, punctuation, line ends, spaces."""
 QWEN = ("Qwen2Tokenizer", "Qwen2TokenizerFast")
 """Opened here too: transformers gives added tokens the next free ids, which is wrong if the published ids have gaps."""
 BARE = ("PreTrainedTokenizer", "PreTrainedTokenizerFast", "PythonBackend", "TokenizersBackend")
@@ -94,20 +86,14 @@ def _added(path: Path) -> dict[int, str]:
 
 def _qwen(path: Path, config: dict[str, Any], published: dict[int, str]) -> Any:
     """Qwen2's byte-level BPE over the folder's files."""
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from transformers import Qwen2Tokenizer
 
     vocab, merges = _vocabulary(path, config, published), _merges(path)
     try:
-        engine = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+        opened = Qwen2Tokenizer(vocab=vocab, merges=merges, unk_token=None, eos_token=None, pad_token=None)
     except Exception as error:  # the library raises a bare Exception for a merge of unknown tokens
         raise CheckpointError(f"{path}: {MERGES} does not belong to {VOCAB} ({error}); fetch both again") from error
-    engine.normalizer = normalizers.NFC()
-    cut = pre_tokenizers.Split(Regex(PATTERN), behavior="isolated")
-    engine.pre_tokenizer = pre_tokenizers.Sequence(
-        [cut, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
-    engine.decoder = decoders.ByteLevel()
-    return engine
+    return opened.backend_tokenizer
 
 
 def _vocabulary(path: Path, config: dict[str, Any], published: dict[int, str]) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dare_bench.errors import DecodingError, PromptError
-from dare_bench.model_adapters.encoding import as_id, encode_canvas, one_line
+from dare_bench.model_adapters.encoding import as_id, encode_canvas, shown
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.types import ModelSpec, Request
 
@@ -30,7 +30,7 @@ def start_of(request: Request, prompt: int, spec: ModelSpec, sampler: Sampler) -
     turn = request.start_step if request.start_turn is None else request.start_turn
     for name, value in (("start_step", request.start_step), ("start_turn", turn)):
         if (as_id(value) or 0) < 0 or as_id(value) is None:
-            raise DecodingError(f"{name}={one_line(value)} must be a whole number of at least 0")
+            raise DecodingError(f"{name}={shown(value)} must be a whole number of at least 0")
         if value and request.canvas is None:
             raise DecodingError(f"{name}={value} goes on from a given canvas; give the request a canvas, too")
     if request.canvas is None:
@@ -64,7 +64,7 @@ def end_of(request: Request, start: Start, sampler: Sampler) -> int | None:
     if turn is None:
         return None
     if as_id(turn) is None or turn <= start.turn:
-        raise DecodingError(f"end_turn={one_line(turn)} must be a whole number above start_turn={start.turn}")
+        raise DecodingError(f"end_turn={shown(turn)} must be a whole number above start_turn={start.turn}")
     if sampler.uniform_noise:
         raise DecodingError(
             f"end_turn={turn}: this model's forwards are conditioned on what the one before predicted, which no canvas "

@@ -13,11 +13,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from dare_bench.errors import CheckpointError
+from dare_bench.errors import CheckpointError, first_line
 from dare_bench.model_adapters.backbone.moe import published, published_shapes
-from dare_bench.model_adapters.backbone.quantized import Rows
-from dare_bench.model_adapters.backbone.quantized import weights_of as network_weights
-from dare_bench.model_adapters.checkpoint import compare, weight_files, weights_of
+from dare_bench.model_adapters.backbone.quantized import Rows, weights_of
+from dare_bench.model_adapters.checkpoint import compare, folder_shapes, weight_files
 
 
 def is_unused(network: Any, name: str) -> bool:
@@ -52,14 +51,14 @@ def into(network: Any, path: Path) -> None:
     Raises:
         CheckpointError: missing or unknown weights, another shape, NaN.
     """
-    shapes = {name: shape for name, shape in weights_of(path).items() if not is_unused(network, name)}
+    shapes = {name: shape for name, shape in folder_shapes(path).items() if not is_unused(network, name)}
     compare(path, shapes, published_shapes(network.state_dict()), "the family", "config.json")
     _fill(network, path)
 
 
 def _fill(network: Any, path: Path) -> None:
     """Copy a folder's weights into those of a network that are not on the meta device; raises CheckpointError."""
-    places = {name: place for name, place in published(network_weights(network)).items() if not place.is_meta}
+    places = {name: place for name, place in published(weights_of(network)).items() if not place.is_meta}
     missing = set(places)
     with loading(path):
         for name, weight in stored(path, places.keys()):
@@ -86,8 +85,7 @@ def loading(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{path}: its weights do not load ({reason})") from error
+        raise CheckpointError(f"{path}: its weights do not load ({first_line(error)})") from error
 
 
 def holds(state: Mapping[str, Tensor | Rows], path: Path, dtype: torch.dtype, network: Any) -> bool:

@@ -16,8 +16,11 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
-from dare_bench.diffusion.clean_prefix import attends
+from dare_bench.diffusion.masks import block_mask, clean_mask
+from dare_bench.diffusion.padding import Padding
 from dare_bench.diffusion.sequence_parallel import SequenceGroup
 
 Made = TypeVar("Made")
@@ -109,8 +112,7 @@ class Filled:
 @dataclass(frozen=True, eq=False)
 class PaddedView:
     """A pack as one group of rows of equal length. ``index_RL`` is the packed index of each token (None: rows are
-    equally long already), where padding repeats the row's first token, and ``place_T`` the place of each packed token
-    among the R L padded ones. Padded queries attend to the row's first token, so that their values are finite."""
+    equally long already), and ``place_T`` the place of each packed token among the R L padded ones."""
 
     view: View
     index_RL: Tensor | None
@@ -231,32 +233,18 @@ class Plan:
         return self.once(("padded", device), lambda: self._pad(device))
 
     def _pad(self, device: torch.device) -> PaddedView:
-        place_T, to = torch.arange(self.tokens, device=device), self.filled
+        to = self.filled
         if len(self.groups) == 1 and to is None:
-            return PaddedView(self.views(device)[0], None, place_T)
+            return PaddedView(self.views(device)[0], None, torch.arange(self.tokens, device=device))
         lengths = [*self.lengths, *[0] * (to.rows - len(self.lengths) if to else 0)]
         group = Group(0, len(lengths), max(to.length if to else 0, *lengths))
-        length_R = torch.tensor(lengths, device=device)
-        column_L = torch.arange(group.length, device=device)
-        real_RL = column_L < length_R[:, None]
-        first_R1 = (length_R.cumsum(0) - length_R)[:, None]
-        index_RL = (first_R1 + torch.where(real_RL, column_L, 0)).clamp(max=self.tokens - 1)
-        row_T = torch.arange(group.rows, device=device).repeat_interleave(length_R)
-        place_T = place_T - first_R1[row_T, 0] + row_T * group.length
-        if self.copies == 1:  # a row's mask is a part of the longest one's
-            whole = self._mask_of(group, device)
-            own = real_RL[:, None] if whole is None else whole[:, 0] & real_RL[:, None]
+        if self.copies == 1 or self.block_length is None:  # a row's mask is a part of the longest one's
+            own = self._mask_of(group, device)
         else:
-            own = torch.stack([self._padded_mask(n, group.length, device) for n in lengths])
-        own = own & real_RL[:, :, None] | (~real_RL[:, :, None] & (column_L == 0))
-        return PaddedView(self._view(group, device, own[:, None]), index_RL, place_T)
-
-    def _padded_mask(self, length: int, padded: int, device: torch.device) -> Tensor:
-        """Boolean [L, L] of a row of ``length`` tokens."""
-        mask = torch.zeros((padded, padded), dtype=torch.bool, device=device)
-        own = self._own_mask(length, device)
-        mask[:length, :length] = True if own is None else own[0, 0]
-        return mask
+            masks = ((n, block_mask(n, self.block_length, self.copies, device)) for n in lengths)
+            own = torch.cat([pad(mask, (0, group.length - n, 0, group.length - n)) for n, mask in masks])
+        padding = Padding.of(torch.tensor(lengths, device=device), group.length, self.tokens)
+        return PaddedView(self._view(group, device, padding.mask(own)), padding.index_RL, padding.place_T)
 
     def _view(self, g: Group, device: torch.device, own: Tensor | None) -> View:
         """``own``: the mask among the tokens of the rows, [R or 1, 1, L, L]."""
@@ -268,9 +256,9 @@ class Plan:
         if width == 0:
             return View(g, None, own)
         even = all(len(s) == width for s in slots) and self.window is None
-        table = torch.stack(slots) if even else torch.nn.utils.rnn.pad_sequence(list(slots), batch_first=True)
+        table = torch.stack(slots) if even else pad_sequence(list(slots), batch_first=True)
         if self.filled is not None and width < self.filled.cached:
-            table, even = torch.nn.functional.pad(table, (0, self.filled.cached - width)), False
+            table, even = pad(table, (0, self.filled.cached - width)), False
         reads, width = table.to(device), table.shape[1]
         gathered: dict[str, tuple[Tensor, Tensor]] | None = {} if self.cached.steady else None
         if even and own is None:
@@ -287,33 +275,21 @@ class Plan:
     def _mask_of(self, g: Group, device: torch.device) -> Tensor | None:
         """Boolean [R or 1, 1, L, L] among the tokens of rows of one length; None if all attend to all."""
         if self.clean is None:
-            return self._own_mask(g.length, device)
+            blocks = self.block_length if self._masked(g.length) else None
+            return None if blocks is None else block_mask(g.length, blocks, self.copies, device)
         return self._attends(g, None).to(device) if any(self.clean[g.row : g.row + g.rows]) else None
 
     def _attends(self, g: Group, column_E: Tensor | None) -> Tensor:
-        """:func:`attends` of a group's rows to cached keys of these columns, or to their own (None)."""
+        """:func:`clean_mask` of a group's rows to cached keys of these columns, or to their own (None)."""
         assert self.clean is not None
         rows = slice(g.row, g.row + g.rows)
         starts = torch.tensor((self.starts or (0,) * len(self.lengths))[rows])
         column_RE = starts[:, None] + torch.arange(g.length) if column_E is None else column_E.expand(g.rows, -1)
-        return attends(starts, torch.tensor(self.clean[rows]), g.length, column_RE, self.window)
+        return clean_mask(starts, torch.tensor(self.clean[rows]), g.length, column_RE, self.window)
 
     def _masked(self, length: int) -> bool:
         """Are there tokens in a row of this length that do not attend to each other?"""
         return self.block_length is not None and (self.copies > 1 or length > self.block_length)
-
-    def _own_mask(self, length: int, device: torch.device) -> Tensor | None:
-        """Boolean [1, 1, L, L] among the tokens of a row; None if all attend to all."""
-        if self.block_length is None or not self._masked(length):
-            return None
-        n = length // self.copies
-        block = torch.arange(n, device=device) // self.block_length
-        clean = block[:, None] >= block[None, :]
-        if self.copies == 1:
-            return clean[None, None]
-        noisy, past = block[:, None] == block[None, :], block[:, None] > block[None, :]
-        top, bottom = torch.cat([noisy, past], dim=1), torch.cat([torch.zeros_like(clean), clean], dim=1)
-        return torch.cat([top, bottom])[None, None]
 
 
 @dataclass(frozen=True)
@@ -343,15 +319,7 @@ def select_queries(plan: Plan, logits_at: Tensor) -> list[GroupQueries | None]:
             continue
         local = logits_at[low:high] - group.start
         row, column = local // group.length, local % group.length
-        counts = torch.bincount(row, minlength=group.rows)
-        first = counts.cumsum(0) - counts
-        rank = torch.arange(high - low, device=row.device) - first[row]
-        width = int(counts.max())
-        index = torch.full((group.rows, width), low, device=row.device)
-        keep = torch.zeros((group.rows, width), dtype=torch.bool, device=row.device)
-        columns = torch.zeros((group.rows, width), dtype=torch.long, device=row.device)
-        index[row, rank] = torch.arange(low, high, device=row.device)
-        keep[row, rank] = True
-        columns[row, rank] = column
-        selected.append(GroupQueries(index, keep, columns))
+        count_R = torch.bincount(row, minlength=group.rows)
+        padding = Padding.of(count_R, int(count_R.max()), high - low)
+        selected.append(GroupQueries(low + padding.index_RL, padding.real_RL, column[padding.index_RL]))
     return selected

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from dare_bench import version
 from dare_bench.program import installed
@@ -49,11 +50,16 @@ def _cpu() -> str:
     return f"{model} ({usable} cores)"
 
 
+def cuda() -> Any:
+    """``torch.cuda`` if torch is imported and has a GPU, else None."""
+    torch = sys.modules.get("torch")  # never imported only for this
+    return torch.cuda if torch is not None and torch.cuda.is_available() else None
+
+
 def _gpu() -> str | None:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
+    if (gpu := cuda()) is None:
         return None
-    return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()} (CUDA {torch.version.cuda})"
+    return f"{gpu.device_count()} x {gpu.get_device_name()} (CUDA {sys.modules['torch'].version.cuda})"
 
 
 @cache

@@ -1,4 +1,4 @@
-"""An evaluation from end to end: open the model, find the run, answer what is missing, score, write, commit.
+"""An evaluation from end to end: settle its settings, find the finished run, or open the model and answer.
 
 The same command resumes a run; a larger limit extends it; a finished run is returned as it is.
 """
@@ -8,37 +8,26 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
-from datetime import datetime
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from dare_bench import fingerprint, program, suites
+from dare_bench import suites
 from dare_bench.config import RunSpec, check_names, run_spec
 from dare_bench.engine import identity as ident
-from dare_bench.engine import program_record, result_files
-from dare_bench.engine.environment import command
+from dare_bench.engine import program_record
 from dare_bench.engine.hints import checked_harness
-from dare_bench.engine.journal import Journal
 from dare_bench.engine.opening import Opener, split_adapter
 from dare_bench.engine.plan import PlannedRun, plan
-from dare_bench.engine.progress import progress_display
-from dare_bench.engine.queue import Prepare, Queue
-from dare_bench.engine.rundir import CommitMarker, RunFolder, choose, latest_with_prefix, read_done
-from dare_bench.engine.scope import Scope, joined
-from dare_bench.engine.sharding import remote_workers, sharded
+from dare_bench.engine.rundir import latest_with_prefix, read_done
+from dare_bench.engine.scope import Scope
+from dare_bench.engine.session import Session
+from dare_bench.engine.sharding import sharded
 from dare_bench.errors import DataError, UsageError
 from dare_bench.keywords import RunKeywords
-from dare_bench.loading import locate
 from dare_bench.model import Model
 from dare_bench.protocols import LoadedModel
-from dare_bench.runs import lineage
-from dare_bench.runs.field_types import MAX_TASKS
 from dare_bench.runs.reader import Run
-from dare_bench.runs.schema import UNSAFE_ALLOWED
-from dare_bench.types import Decoding, ModelSpec, Request
 
 log = logging.getLogger("dare_bench")
 
@@ -99,8 +88,7 @@ def _evaluate_spec(spec: RunSpec, opener: Opener, progress: bool) -> Run:
     content = opener.content(spec)
     if not spec.fresh and (run := find_finished(spec, content, scope)) is not None:
         return run
-    model, path = opener.loaded(spec), opener.path(spec)
-    return _Evaluation(spec, model, path, content, source_class, progress).run(scope)
+    return Session(spec, opener.loaded(spec), opener.path(spec), content, source_class, progress).run(scope)
 
 
 def find_finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:
@@ -160,153 +148,3 @@ def resolve_spec(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) ->
     Scope.of(spec.limit, spec.samples)
     sharded(spec, opened)
     return split_adapter(spec, opened), opened
-
-
-def request_preparer(model: LoadedModel, spec: RunSpec) -> Prepare:
-    """Adds to each generate request what an evaluation needs and no score depends on: recordings, and the stop at EOS
-    if the text is cut there (a value of the user or task wins). Each distinct decoding is resolved once."""
-    can = model.capabilities
-    record = {"margin": can.margin, "trajectory": spec.log_samples and can.trajectory}
-    prepared: dict[str, tuple[dict[str, Any], Decoding]] = {}
-
-    def prepare(request: Request) -> Request:
-        if request.kind != "generate":
-            return request
-        digest = fingerprint.digest(request.decoding, 32)
-        if digest not in prepared:
-            fields = {**record, **request.decoding}
-            if fields.get("early_stop") is None:
-                fields["early_stop"] = model.resolve(request.decoding).text_after_eos == "cut"
-            prepared[digest] = fields, model.resolve(fields)
-        decoding, resolved = prepared[digest]
-        return replace(request, decoding=decoding, resolved=resolved)
-
-    return prepare
-
-
-@dataclass
-class _Evaluation:
-    """One evaluation with its model open."""
-
-    spec: RunSpec
-    model: LoadedModel
-    path: Path | None
-    content: str
-    source_class: Any
-    progress: bool
-
-    def run(self, scope: Scope) -> Run:
-        spec = self.spec
-        source = self.source_class(spec, self.model)
-        requests: Sequence[Request] = source.requests()
-        if (count := len({request.task for request in requests})) > MAX_TASKS:
-            raise UsageError(f"{count:,} tasks requested; a run has at most {MAX_TASKS:,}: use several runs")
-        prepare = request_preparer(self.model, spec)
-        settings = ident.settings_by_task(self.model, [prepare(request) for request in requests])
-        run_id = ident.run_id(spec, ident.identity(spec, self.model, self.content, *settings))
-        folder = choose(Path(spec.output_path), run_id, spec.fresh)
-        with RunFolder(folder) as run_folder:
-            about = {**run_folder.begin(self._about()), "decoding": settings[0], "likelihood": settings[1]}
-            done = read_done(folder)
-            if done is not None and (larger := joined(done.scope, scope, done.totals)) != scope:
-                log.warning("the run covers more than requested: %s; --fresh starts a new run", larger.text())
-                scope, spec = larger, spec.model_copy(update=larger.plain())
-                source = self.source_class(spec, self.model)
-                requests = source.requests()
-            run_folder.reopen()
-            log.info("run %s", folder)
-            with Journal(run_folder.journal) as journal:
-                session = self._begin_session(journal, requests, scope, done)
-                queue = Queue(
-                    self.model,
-                    journal,
-                    prepare=prepare,
-                    max_rows=spec.max_rows,
-                    progress=progress_display(self.progress),
-                    on_sample=getattr(source, "watch", lambda sample: None),
-                    session=session,
-                    remote=remote_workers(spec, self.content, self.model, journal, session) if sharded(spec) else None,
-                )
-                with closing(queue.progress):
-                    harness = source.run(queue.answer)
-                piece = _piece(self.model.tokenizer)
-                block = result_files.write(
-                    folder, result_files.RunRecord(spec, about, requests, journal, harness, piece)
-                )
-            totals = {task: entry.n_total for task, entry in block.tasks.items()}
-            signature = ident.request_signature(self.spec, self.content)
-            run_folder.commit(CommitMarker(block.status, signature, scope, totals))
-        return Run(folder)
-
-    def _warn_about_other_programs(self, journal: Journal, requests: Sequence[Request]) -> None:
-        """Log if another program answered requests of this run."""
-        now = program_record.program_parts(self.model)
-        if sharded(self.spec):  # workers have their own number of threads
-            now.pop("threads", None)
-        for earlier in program_record.programs_of(journal, [request.key for request in requests]):
-            comparable = {name: value for name, value in earlier.parts.items() if name in now}
-            if text := program.differences(comparable, now):
-                log.warning("%d answers came from another program (%s); --fresh starts over", earlier.requests, text)
-
-    def _begin_session(
-        self, journal: Journal, requests: Sequence[Request], scope: Scope, done: CommitMarker | None
-    ) -> int:
-        """Record in the journal that a session begins, if there is anything to compute; returns its number."""
-        session = len(journal.records("session"))
-        date = datetime.now().astimezone().isoformat()
-        answered = sum(request.key in journal for request in requests)
-        for damage in journal.damage:
-            log.warning("journal %s, line %d cannot be read; its sample is computed again", damage.file, damage.line)
-        if answered:
-            self._warn_about_other_programs(journal, requests)
-        if self.spec.unsafe_no_sandbox:
-            journal.append({"type": "event", "what": UNSAFE_ALLOWED, "session": session, "date": date})
-        if answered == len(requests):
-            return session
-        if answered:
-            log.info("resuming: %d of %d requests are answered already", answered, len(requests))
-        start = {"type": "session", "session": session, "date": date, "held": answered, "command": command()}
-        journal.append({**start, "scope": scope.plain()})
-        for damage in journal.damage:
-            event = {"what": "a journal line could not be read", "file": damage.file, "line": damage.line}
-            journal.append({"type": "event", **event})
-        if done is not None and done.scope != scope:
-            change = {"from": done.scope.text(), "to": scope.text(), "date": date}
-            journal.append({"type": "event", "what": "the run was extended", **change})
-        return session
-
-    def _about(self) -> dict[str, Any]:
-        """The contents of ``run.json`` besides date and id."""
-        spec, facts = self.spec, self.model.spec
-        return {
-            "spec": spec.model_dump(mode="json"),
-            "model": {
-                "name": fingerprint.shown_name(spec.model, spec.adapter),
-                "path": str(self.path) if self.path is not None else None,
-                "family": facts.family,
-                "content_hash": self.content,
-                "adapter": spec.adapter,
-                "adapter_hash": ident.adapter_content(spec, self.content),
-                "dtype": facts.precision,
-                "parameters": facts.parameters,
-                "engine": engine_block(facts, self.content),
-                "lineage": lineage.read(locate(spec.adapter) if spec.adapter else self.path),
-            },
-            "device": facts.device,
-            "command": command(),
-            "moment": datetime.now().timestamp(),
-        }
-
-
-def engine_block(facts: ModelSpec, content: str) -> dict[str, Any] | None:
-    """The served engine of a model, as it is recorded; None if it is our own sampler."""
-    if facts.engine == "native":
-        return None
-    verified = not content.startswith("stated:")
-    return {"name": facts.engine, "version": facts.engine_version, "content_verified": verified}
-
-
-def _piece(tokenizer: Any) -> result_files.Piece:
-    """The text of a token; ``<id>`` without a tokenizer."""
-    decode = getattr(tokenizer, "decode", None)
-    return cache(lambda token: f"<{token}>" if decode is None else str(decode([token])))

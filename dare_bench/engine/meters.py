@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dare_bench.engine.environment import cuda
 from dare_bench.runs.schema import Cost
 from dare_bench.types import Generation, Likelihood, Tier
 
@@ -32,9 +33,8 @@ def decoded_tokens(answer: Generation) -> int:
 
 def peak_memory_mb() -> float:
     """Peak memory of this process in MiB: of the GPU if in use, else resident."""
-    torch = sys.modules.get("torch")  # never imported only for this
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        return float(torch.cuda.max_memory_allocated()) / 2**20
+    if (gpu := cuda()) is not None and gpu.is_initialized():
+        return float(gpu.max_memory_allocated()) / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**10 if sys.platform != "darwin" else peak / 2**20
 

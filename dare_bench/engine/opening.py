@@ -16,6 +16,10 @@ from dare_bench.model import Model
 from dare_bench.protocols import LoadedModel
 from dare_bench.reading import existing
 
+_OPENING = ("family", "device", "dtype", "quantize", "attention")
+_ENGINE = ("engine", "engine_url", "engine_args")
+"""The fields of a RunSpec, besides the adapter, that are arguments of ``load``."""
+
 
 def split_adapter(spec: RunSpec, given: Any = None) -> RunSpec:
     """The spec with base model and adapter in separate fields. The adapter may be given as ``adapter``, in
@@ -49,8 +53,7 @@ def _opening_settings(spec: RunSpec, model: Model) -> dict[str, Any]:
     Raises:
         UsageError: the spec requests other settings.
     """
-    facts: dict[str, Any] = {name: getattr(model.spec, name) for name in ("family", "device", "dtype", "quantize")}
-    facts["attention"] = model.spec.attention_backend
+    facts = {name: getattr(model.spec, "attention_backend" if name == "attention" else name) for name in _OPENING}
     if spec.engine not in ("native", model.spec.engine):
         raise UsageError(f"engine={spec.engine!r}, but the model is open already with {model.spec.engine!r}")
     named = {**{name: getattr(spec, name) for name in facts}, **spec.model_args}
@@ -60,9 +63,7 @@ def _opening_settings(spec: RunSpec, model: Model) -> dict[str, Any]:
         if value not in (current, facts.get(name)):
             raise UsageError(f"{name}={value!r}, but the model is open already ({name}={current!r}); give it to load")
     settings = {**model.load_settings, **requested}
-    engine: dict[str, Any] = {
-        name: settings.pop(name) for name in ("engine", "engine_url", "engine_args") if name in settings
-    }
+    engine = {name: settings.pop(name) for name in _ENGINE if name in settings}
     return {**{name: settings.pop(name, None) for name in facts}, **engine, "model_args": settings}
 
 
@@ -108,17 +109,9 @@ class Opener:
     def _model(self, spec: RunSpec) -> Any:
         if self._given is not None:
             return self._given
-        fields: dict[str, Any] = {
-            "adapter": spec.adapter,
-            "device": spec.device,
-            "dtype": spec.dtype,
-            "attention": spec.attention,
-            "quantize": spec.quantize,
-            "family": spec.family,
-        }
-        if spec.engine != "native" or spec.engine_url or spec.engine_args:
-            fields |= {"engine": spec.engine, "engine_url": spec.engine_url, "engine_args": spec.engine_args}
-        arguments = {**fields, **spec.model_args}
+        served = spec.engine != "native" or spec.engine_url or spec.engine_args
+        names = ("adapter", *_OPENING, *(_ENGINE if served else ()))
+        arguments = {**{name: getattr(spec, name) for name in names}, **spec.model_args}
         key = json.dumps([spec.model, arguments], sort_keys=True, default=str)
         if self._opened is None or self._opened[0] != key:
             self._opened = None  # frees the memory of the previous model first

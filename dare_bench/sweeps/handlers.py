@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench import fingerprint
+from dare_bench.engine.environment import cuda
 from dare_bench.engine.evaluate import Outcome, evaluate_all
 from dare_bench.engine.plan import plan
 from dare_bench.errors import CheckpointError, DataError, IncompleteError, UsageError
@@ -34,15 +35,15 @@ def train(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Reco
     """Train, or resume from the last checkpoint in the folder."""
     from dare_bench.training.run import train as run_training
 
-    if (cuda := _cuda()) is not None:
-        cuda.reset_peak_memory_stats()
+    if (gpu := cuda()) is not None:
+        gpu.reset_peak_memory_stats()
     place = node.path(out)
     fields = {**node.settings, **overrides}
     trained = run_training(output_path=str(place), **{**fields, **fields.pop("options", {})})
-    if cuda is not None:
+    if gpu is not None:
         record.cost |= {
-            "gpu": cuda.get_device_name(),
-            "peak_memory_mb": round(cuda.max_memory_allocated() / 2**20, 1),
+            "gpu": gpu.get_device_name(),
+            "peak_memory_mb": round(gpu.max_memory_allocated() / 2**20, 1),
         }
     with contextlib.suppress(DataError, KeyError):  # a trainer from a plugin may write another file, or none
         record.cost["steps"] = read_json(place / "trainer_state.json", DataError)["global_step"]
@@ -126,9 +127,3 @@ def _cost(runs: list[Run]) -> dict[str, Any]:
         "answering_seconds": round(sum(cost.seconds for cost in costs), 3),
         **({"peak_memory_mb": max(peaks)} if peaks else {}),
     }
-
-
-def _cuda() -> Any:
-    """``torch.cuda`` if torch is imported and has a GPU."""
-    torch = sys.modules.get("torch")
-    return torch.cuda if torch is not None and torch.cuda.is_available() else None

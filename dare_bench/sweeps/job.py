@@ -16,9 +16,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from dare_bench.engine.environment import cuda
+from dare_bench.errors import in_one_line
 from dare_bench.sweeps import record as records
 from dare_bench.sweeps.handlers import HANDLERS, Handler
-from dare_bench.sweeps.record import Attempt, digest_of, error_text, folder, inputs_of, read, write
+from dare_bench.sweeps.record import Attempt, digest_of, folder, inputs_of, read, write
 from dare_bench.sweeps.sweep_graph import SweepNode
 
 LOG = "log.txt"
@@ -39,9 +41,8 @@ def work(payload: Mapping[str, Any]) -> str:
         return perform(payload, HANDLERS)
     finally:  # free the memory of the node before the next one in this process
         gc.collect()
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        if (gpu := cuda()) is not None:
+            gpu.empty_cache()
 
 
 def perform(payload: Mapping[str, Any], handlers: Mapping[str, Handler]) -> str:
@@ -68,7 +69,7 @@ def perform(payload: Mapping[str, Any], handlers: Mapping[str, Handler]) -> str:
             record.outputs |= handlers[node.kind](out, node, payload["overrides"], record)
             record.status = "done"
         except Exception as error:
-            record.status, record.error = "failed", error_text(error)
+            record.status, record.error = "failed", in_one_line(error)
             traceback.print_exc()
             raise
         finally:

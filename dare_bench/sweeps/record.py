@@ -189,12 +189,6 @@ def _has_result(out: Path, node: SweepNode, record: Record) -> bool:
     return (node.path(out) / "index.html").is_file()
 
 
-def error_text(error: BaseException) -> str:
-    """An exception in one line."""
-    text = " ".join(str(error).split())
-    return text if isinstance(error, DareError) else f"{type(error).__name__}: {text}"
-
-
 def claim(out: Path, name: str, spec: dict[str, Any]) -> None:
     """Write name and content of the sweep to ``OUT/sweep.json``; raises RunError if the folder is another sweep's."""
     file = out / "sweep.json"

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dare_bench.errors import in_one_line
 from dare_bench.executors import executor as executor_of
 from dare_bench.executors.graph import dependents
 from dare_bench.protocols import Done, Job
@@ -19,7 +20,7 @@ from dare_bench.sweeps.handlers import BUILDER, Builder, board
 from dare_bench.sweeps.job import UNCHANGED, payload, perform, work
 from dare_bench.sweeps.known import refuse_unknown
 from dare_bench.sweeps.node_progress import SweepProgress
-from dare_bench.sweeps.record import Record, error_text, is_done, read, write
+from dare_bench.sweeps.record import Record, is_done, read, write
 from dare_bench.sweeps.sweep_graph import BOARD, SweepNode, graph, settle
 from dare_bench.sweeps.sweep_spec import read_spec
 
@@ -138,7 +139,7 @@ def _store(out: Path, node: SweepNode, done: Done) -> Record:
         record.status, record.error = "skipped", f"{done.skipped} did not succeed"
         write(out, record)
     elif done.error is not None and record.status != "failed":
-        record.status, record.error = "failed", error_text(done.error)
+        record.status, record.error = "failed", in_one_line(done.error)
         if record.attempts and record.attempts[-1].seconds is None:
             record.attempts[-1].error = record.error
         write(out, record)

@@ -11,10 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     GenerationConfig,
     LogitsProcessor,
@@ -116,14 +118,12 @@ def generate_batch(
         masked: tell the network which tokens are padding; otherwise all prompts must be of one length.
     """
     begin = time.perf_counter()
-    device, longest = network.device, max(len(row.prompt) for row in rows)
-    tokens_BL = torch.full((len(rows), longest), pad_id, dtype=torch.long)
-    real_BL = torch.zeros_like(tokens_BL)
-    for i, row in enumerate(rows):
+    for row in rows:
         row.start_again()
-        tokens_BL[i, longest - len(row.prompt) :] = torch.tensor(row.prompt)
-        real_BL[i, longest - len(row.prompt) :] = 1
-    first = rows[0].decoding
+    left = partial(pad_sequence, batch_first=True, padding_side="left")
+    tokens_BL = left([torch.tensor(row.prompt) for row in rows], padding_value=pad_id)
+    real_BL = left([torch.ones(len(row.prompt), dtype=torch.long) for row in rows])
+    device, first = network.device, rows[0].decoding
     config = GenerationConfig(
         max_new_tokens=max(row.decoding.gen_length for row in rows),
         do_sample=False,

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dare_bench.errors import DareError, DecodingError, ModelOutputError, UsageError
+from dare_bench.errors import DareError, DecodingError, UsageError
 from dare_bench.model_adapters.adapters import is_adapted
-from dare_bench.model_adapters.causal.batches import Batches
+from dare_bench.model_adapters.batches import SHORTER, Batches
 from dare_bench.model_adapters.causal.fields import CausalFields
 from dare_bench.model_adapters.causal.generation import Row, generate_batch, hides_padding
 from dare_bench.model_adapters.causal.scoring import score_texts
 from dare_bench.model_adapters.causal.weights import load_network, under_file_names
-from dare_bench.model_adapters.encoding import check_length, encode_prompt, logits_tokens, one_line
+from dare_bench.model_adapters.encoding import check_length, encode_prompt, logits_tokens, shown
 from dare_bench.model_adapters.opened import OpenedNetwork
 from dare_bench.protocols import AdapterSettings
 from dare_bench.types import Capabilities, Decoding, LoopStats, ModelSpec, Prompt, Request, Sample
@@ -88,7 +88,7 @@ class CausalModel(OpenedNetwork):
                     f"{self.spec.family} has no likelihood field {name!r}: its likelihoods are exact; leave it out"
                 )
             if value not in (None, "auto", "exact"):
-                raise DecodingError(f"estimator={one_line(value)}: a causal model's likelihood is exact; use 'auto'")
+                raise DecodingError(f"estimator={shown(value)}: a causal model's likelihood is exact; use 'auto'")
         return {"estimator": "exact"}
 
     def forwards(self, request: Request) -> int:
@@ -121,7 +121,7 @@ class CausalModel(OpenedNetwork):
     ) -> Iterator[Sample]:
         """Answer generate requests; samples come back when their batch is finished."""
         stats = stats if stats is not None else LoopStats()
-        batches = Batches(max_rows or self.default_rows, stats, self.device)
+        batches = Batches(max_rows or self.default_rows, stats, self.device, SHORTER)
         source, window = iter(requests), WINDOW if max_rows is None else 1
 
         def forward(rows: Sequence[Row]) -> None:
@@ -129,14 +129,14 @@ class CausalModel(OpenedNetwork):
                 warnings.simplefilter("ignore")
                 generate_batch(self.network, rows, self.tokenizer, self.pad_id, stats, masked=self.takes_mask)
 
-        while some := list(islice(source, window * batches.rows)):
+        while some := list(islice(source, window * (batches.rows or self.default_rows))):
             rows: list[Row] = []
             for request in some:
                 try:
                     rows.append(self.row(request))
                 except DareError as error:
                     yield Sample(request, None, str(error))
-            rows.sort(key=self._order)
+            rows.sort(key=lambda row: (self._kind(row), -row.decoding.gen_length, -len(row.prompt)))
             for _, alike in groupby(rows, key=self._kind):
                 for batch in batches.compute(list(alike), forward):
                     yield from (Sample(row.request, row.answer(self.tokenizer)) for row in batch)
@@ -145,17 +145,13 @@ class CausalModel(OpenedNetwork):
         """Rows of one kind can share a batch."""
         return row.kind if self.takes_mask else (*row.kind, len(row.prompt))
 
-    def _order(self, row: Row) -> Any:
-        return self._kind(row), -row.decoding.gen_length, -len(row.prompt)
-
     # -- likelihood and logits -----------------------------------------------------------------------------------
 
     def score(
         self, requests: Iterable[Request], *, max_rows: int | None = None, stats: LoopStats | None = None
     ) -> Iterator[Sample]:
         """Answer score requests."""
-        rows = max_rows or self.default_rows
-        return score_texts(self, requests, rows, stats if stats is not None else LoopStats())
+        return score_texts(self, requests, max_rows or self.default_rows, stats if stats is not None else LoopStats())
 
     @torch.no_grad()
     def last_logits(self, tokens_BL: Tensor, kept: int) -> Tensor:
@@ -173,12 +169,9 @@ class CausalModel(OpenedNetwork):
             ModelOutputError: NaN logits.
         """
         if block_length is not None:
-            raise DecodingError(f"block_length={one_line(block_length)}: an autoregressive model has no blocks")
+            raise DecodingError(f"block_length={shown(block_length)}: an autoregressive model has no blocks")
         tokens = logits_tokens(ids, self.encode, self.spec)
-        logits = self.last_logits(torch.tensor([tokens]), len(tokens))[0].cpu()
-        if bool(torch.isnan(logits).any()):
-            raise ModelOutputError("the network gave NaN logits: check the weights (dare-bench validate) and the dtype")
-        return torch.cat([logits[:1], logits[:-1]])
+        return self.of_tokens(self.last_logits(torch.tensor([tokens]), len(tokens))[0].cpu())
 
     # -- weights -------------------------------------------------------------------------------------------------
 

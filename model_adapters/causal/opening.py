@@ -6,7 +6,7 @@ import inspect
 import logging
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig
 
@@ -16,8 +16,8 @@ from dare_bench.model_adapters.adapters import open_adapter
 from dare_bench.model_adapters.causal.model import CausalModel
 from dare_bench.model_adapters.causal.weights import check_sizes, load_network
 from dare_bench.model_adapters.checkpoint import check_files, read_object
-from dare_bench.model_adapters.encoding import one_line, open_tokenizer
-from dare_bench.model_adapters.native_opening import check_ids, given_eos_ids, pick_device, pick_dtype
+from dare_bench.model_adapters.encoding import open_tokenizer, shown
+from dare_bench.model_adapters.opening_arguments import check_ids, given_ids, pick_device, pick_dtype
 from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.types import ModelSpec
 
@@ -60,15 +60,15 @@ def open_causal(
     """
     for name, value in (("mask_id", mask_id), ("eot_id", eot_id)):
         if value is not None:
-            raise UsageError(f"{name}={one_line(value)}: an autoregressive model has none; leave it out")
+            raise UsageError(f"{name}={shown(value)}: an autoregressive model has none; leave it out")
     for name, value in {"max_memory": max_memory, "quantize": quantize}.items():
         if value is not None:
-            raise UsageError(f"{name}={one_line(value)} is for diffusion models; leave it out")
+            raise UsageError(f"{name}={shown(value)} is for diffusion models; leave it out")
     if attention is not None:
         raise UsageError(
-            f"attention={one_line(attention)}: an autoregressive model has the attention of transformers; leave it out"
+            f"attention={shown(attention)}: an autoregressive model has the attention of transformers; leave it out"
         )
-    given_eos = given_eos_ids(eos_id)
+    given = given_ids(eos_id=eos_id)
     raw = read_config(path)
     check_files(path)
     config, network = network_of(path, raw)
@@ -80,13 +80,13 @@ def open_causal(
     loaded = load_network(network, path, config, torch_dtype, torch_device)
     loaded.generation_config = GenerationConfig()  # the checkpoint's would be mixed into every call of generate
     _report_defaults(path, generation)
-    ids = special_ids(config, tokenizer, generation)
+    eos_ids, pad_id, prefix_id = special_ids(config, tokenizer, generation)
     spec = ModelSpec(
         family=family.name,
         mask_id=None,
-        eos_ids=ids.eos if eos_id is None else given_eos,
+        eos_ids=given.get("eos", eos_ids),
         eot_id=None,
-        pad_id=ids.pad,
+        pad_id=pad_id,
         vocab_size=rows,
         context_limit=context_limit(config.get_text_config(), tokenizer),
         attention="causal",
@@ -98,7 +98,7 @@ def open_causal(
     check_ids(spec, path)
     opened = (loaded if adapter is None else open_adapter(loaded, adapter)).eval()
     accepts = frozenset(inspect.signature(network.forward).parameters)
-    return CausalModel(family, opened, tokenizer, spec, path, adapter, prefix_id=ids.prefix, accepts=accepts)
+    return CausalModel(family, opened, tokenizer, spec, path, adapter, prefix_id=prefix_id, accepts=accepts)
 
 
 def network_of(path: Path, raw: dict[str, Any]) -> tuple[Any, type[Any]]:
@@ -111,7 +111,7 @@ def network_of(path: Path, raw: dict[str, Any]) -> tuple[Any, type[Any]]:
     kind, named = raw.get("model_type"), (raw.get("architectures") or [None])[0]
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         raise CheckpointError(
-            f"{path}: model_type={one_line(kind)} is none of transformers' own, and the code of a checkpoint is never "
+            f"{path}: model_type={shown(kind)} is none of transformers' own, and the code of a checkpoint is never "
             "run; give a checkpoint of a model_type that transformers has, or --family NAME for one of the diffusion "
             "families (dare-bench ls models)"
         )
@@ -129,7 +129,7 @@ def network_of(path: Path, raw: dict[str, Any]) -> tuple[Any, type[Any]]:
     network = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if named not in (None, network.__name__):
         raise CheckpointError(
-            f"{path}: architecture={one_line(named)}; transformers' causal language model for model_type={kind!r} is "
+            f"{path}: architecture={shown(named)}; transformers' causal language model for model_type={kind!r} is "
             f"{network.__name__}"
         )
     return config, network
@@ -143,17 +143,9 @@ def context_limit(config: Any, tokenizer: Any) -> int:
     return known or (int(named) if named is not None and 0 < named < _NO_LIMIT else UNKNOWN_LIMIT)
 
 
-class SpecialIds(NamedTuple):
-    """``prefix``: the context of a text without one."""
-
-    eos: tuple[Any, ...]
-    pad: Any
-    prefix: Any
-
-
-def special_ids(config: Any, tokenizer: Any, generation: dict[str, Any]) -> SpecialIds:
-    """Special ids as transformers' ``generate`` and lm-eval's ``hf`` find them: an answer ends at the EOS ids of
-    generation_config.json, else of the config, and at the tokenizer's."""
+def special_ids(config: Any, tokenizer: Any, generation: dict[str, Any]) -> tuple[tuple[Any, ...], Any, Any]:
+    """EOS ids, padding id, and the context of a text without one, as transformers' ``generate`` and lm-eval's ``hf``
+    find them: an answer ends at the EOS ids of generation_config.json, else of the config, and at the tokenizer's."""
     text = config.get_text_config()
     places = generation.get("eos_token_id"), getattr(config, "eos_token_id", None), getattr(text, "eos_token_id", None)
     first = next((place for place in places if place is not None), ())
@@ -163,14 +155,14 @@ def special_ids(config: Any, tokenizer: Any, generation: dict[str, Any]) -> Spec
     pads = getattr(tokenizer, "pad_token_id", None), getattr(text, "pad_token_id", None)
     prefixes = getattr(tokenizer, "bos_token_id", None), own, getattr(text, "bos_token_id", None), *ends, 0
     pad, prefix = (next((token for token in ids if token is not None), None) for ids in (pads, prefixes))
-    return SpecialIds(tuple(ends), pad, prefix)
+    return tuple(ends), pad, prefix
 
 
 def _report_defaults(path: Path, generation: dict[str, Any]) -> None:
     """Log what a generation_config.json would change in greedy answers, which is not applied."""
     neutral: dict[str, tuple[Any, ...]] = dict.fromkeys(("repetition_penalty", "guidance_scale", "num_beams"), (1, 1.0))
     given = {name: generation.get(name) for name in GREEDY_TOO}
-    ignored = [f"{name}={one_line(v)}" for name, v in given.items() if v not in (None, 0, [], *neutral.get(name, ()))]
+    ignored = [f"{name}={shown(v)}" for name, v in given.items() if v not in (None, 0, [], *neutral.get(name, ()))]
     if ignored:
         log.warning(
             "%s: generation_config.json sets %s, which is not applied (lm-eval's hf does); of these, "

@@ -14,9 +14,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from dare_bench.errors import DareError, ModelOutputError, PromptError
-from dare_bench.model_adapters.causal.batches import Batches
+from dare_bench.model_adapters.batches import SHORTER, Batches
+from dare_bench.model_adapters.encoding import split_texts
+from dare_bench.model_adapters.opened import NAN_LOGITS
 from dare_bench.types import Likelihood, LoopStats, Request, Sample
 
 if TYPE_CHECKING:
@@ -70,7 +73,7 @@ class Inputs:
 
 def score_texts(model: CausalModel, requests: Iterable[Request], max_rows: int, stats: LoopStats) -> Iterator[Sample]:
     """Answer score requests; one that cannot be scored comes back with ``error``."""
-    batches, source = Batches(max_rows, stats, model.device), iter(requests)
+    batches, source = Batches(max_rows, stats, model.device, SHORTER), iter(requests)
     while some := list(islice(source, WINDOW)):
         begin = time.perf_counter()
         texts: list[ScoredText] = []
@@ -92,7 +95,7 @@ def _compute(model: CausalModel, texts: Sequence[ScoredText], batches: Batches, 
         for context, target in text.windows:
             tokens = (*context, *target[:-1])
             rows.setdefault(tokens, Inputs(tokens)).uses.append((text, target))
-    budget = LOGITS.get(model.device.type, LOGITS["cpu"]) // model.spec.vocab_size
+    budget = LOGITS[model.device.type] // model.spec.vocab_size
 
     def fits(batch: Sequence[Inputs]) -> int:
         return budget // _kept(batch)
@@ -112,9 +115,7 @@ def _kept(batch: Sequence[Inputs]) -> int:
 def _forward(model: CausalModel, batch: Sequence[Inputs], stats: LoopStats) -> None:
     """Add the losses of a batch. Rows are padded on the right, which no token before it sees."""
     longest, kept = max(len(row.tokens) for row in batch), _kept(batch)
-    tokens_BL = torch.full((len(batch), longest), model.pad_id, dtype=torch.long)
-    for i, row in enumerate(batch):
-        tokens_BL[i, : len(row.tokens)] = torch.tensor(row.tokens)
+    tokens_BL = pad_sequence([torch.tensor(row.tokens) for row in batch], batch_first=True, padding_value=model.pad_id)
     logits_BKV = model.last_logits(tokens_BL, kept)
     uses = [(row, text, target) for row in batch for text, target in row.uses]
     places = {id(row): i for i, row in enumerate(batch)}
@@ -132,7 +133,7 @@ def _forward(model: CausalModel, batch: Sequence[Inputs], stats: LoopStats) -> N
         span = slice(at, at := at + len(target))
         value = sum(logprob_N[span])
         if value != value:
-            raise ModelOutputError("the network gave NaN logits: check the weights (dare-bench validate) and the dtype")
+            raise ModelOutputError(NAN_LOGITS)
         text.value += value
         text.is_greedy &= all(greedy_N[span])
 
@@ -155,18 +156,15 @@ def scored_text(model: CausalModel, request: Request) -> ScoredText:
 
 
 def encode_pair(model: CausalModel, request: Request) -> tuple[list[int], list[int]]:
-    """Context and target ids by lm-eval's rule: trailing spaces of the context move to the target, the whole is
-    tokenized, and the target is what the whole has beyond the context's tokens. An empty context is the BOS token, or
-    EOS where there is none.
+    """Context and target ids, those of texts by :func:`split_texts`. An empty context is the BOS token, or EOS where
+    there is none.
 
     Raises:
         PromptError: an empty target.
     """
     prompt, target = request.prompt, request.target
     if isinstance(prompt, str) and isinstance(target, str) and prompt:
-        stripped = prompt.rstrip()
-        context = model.encode(stripped) if stripped else []
-        tail = model.encode(stripped + prompt[len(stripped) :] + target)[len(context) :]
+        context, tail = split_texts(prompt, target, model.encode)
     else:
         context = model.encode(prompt) if len(prompt) else []
         tail = _target_tokens(model, target)

@@ -13,8 +13,9 @@ from torch import Tensor
 from transformers.utils import is_accelerate_available
 from transformers.utils import logging as transformers_logging
 
-from dare_bench.errors import CheckpointError
-from dare_bench.model_adapters.checkpoint import weights_of
+from dare_bench.errors import CheckpointError, first_line
+from dare_bench.model_adapters.checkpoint import folder_shapes
+from dare_bench.model_adapters.configs import describing
 from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.model_adapters.weights import check_finite
 
@@ -24,7 +25,7 @@ log = logging.getLogger("dare_bench")
 def check_sizes(path: Path, network: type[Any], config: Any) -> int:
     """Rows of the embedding that a config describes; raises CheckpointError if it describes more layers or weights than
     the files hold, before memory is taken for them."""
-    shapes = weights_of(path)
+    shapes = folder_shapes(path)
     layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
     if isinstance(layers, int) and layers > len(shapes):
         raise CheckpointError(
@@ -32,12 +33,12 @@ def check_sizes(path: Path, network: type[Any], config: Any) -> int:
             "the config, or an incomplete checkpoint"
         )
     try:
-        with torch.device("meta"):
+        with describing(), torch.device("meta"):
             empty = network(config)
-        described = {id(weight): weight.numel() for weight in empty.parameters()}
-        rows = int(empty.get_input_embeddings().weight.shape[0])
-    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: config.json describes no network ({' '.join(str(error).split())})") from error
+            described = {id(weight): weight.numel() for weight in empty.parameters()}
+            rows = int(empty.get_input_embeddings().weight.shape[0])
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
     held = sum(map(math.prod, shapes.values()))
     if (count := sum(described.values())) > held:
         raise CheckpointError(
@@ -71,8 +72,7 @@ def load_network(network: type[Any], path: Path, config: Any, dtype: torch.dtype
             )
             loaded.to(device)
     except (OSError, RuntimeError, ValueError, LookupError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{path}: its weights do not load ({reason})") from error
+        raise CheckpointError(f"{path}: its weights do not load ({first_line(error)})") from error
     finally:
         transformers_logging.set_verbosity(shown)
     if missing := sorted(map(str, info["missing_keys"])):
@@ -94,7 +94,7 @@ def load_network(network: type[Any], path: Path, config: Any, dtype: torch.dtype
 def under_file_names(network: Any, path: Path) -> dict[str, Tensor]:
     """The weights of a network by the names in a folder's files, which may leave out the name of the inner network, and
     weights that are another one's (a tied head)."""
-    names = weights_of(path).keys()
+    names = folder_shapes(path).keys()
     inner = f"{network.base_model_prefix}."
     state = network.state_dict()
     named = {short if (short := name.removeprefix(inner)) in names else name: value for name, value in state.items()}

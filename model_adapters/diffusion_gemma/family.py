@@ -96,9 +96,6 @@ class DiffusionGemma(Family):
                 f"the prompt holds an image (token id {image}); images are not supported here: give text alone"
             )
 
-    def defaults(self, spec: ModelSpec) -> dict[str, Any]:
-        return {"block_length": spec.block_length}
-
     def resolve(self, fields: Mapping[str, Any], spec: ModelSpec) -> Decoding:
         if fields.get("mask_id") is not None:
             raise DecodingError(f"mask_id={fields['mask_id']}: {self.name} has no mask token; leave it out")
@@ -109,7 +106,6 @@ class DiffusionGemma(Family):
 
     def sampler(self, decoding: DiffusionGemmaDecoding, spec: ModelSpec) -> Sampler:
         d = decoding
-        cut = d.text_after_eos == "cut"
         return self.compose(
             d,
             spec,
@@ -122,9 +118,9 @@ class DiffusionGemma(Family):
             ),
             d.block_length,
             ReferencePolicy(noise="renoise"),
-            early_stop=cut and d.early_stop is not False,  # the published sampler stops behind a canvas with an EOS
+            early_stop=True,
             approximate=d.temperature == 0,
-            stopping={"cut_at_eos": cut},
+            stopping={"cut_at_eos": d.text_after_eos == "cut"},
             uniform_noise=True,
             tokens=TokenPolicy(
                 temperature=d.temperature,

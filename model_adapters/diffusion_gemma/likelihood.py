@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from dare_bench.diffusion.likelihood import MaskDraws
 from dare_bench.errors import DecodingError, PromptError
-from dare_bench.model_adapters.scoring.likelihood_laws import LikelihoodLaw
+from dare_bench.model_adapters.scoring.likelihood_laws import LikelihoodLaw, Settings
 from dare_bench.types import ModelSpec
 
 
@@ -24,19 +23,17 @@ class EncoderLaw(LikelihoodLaw):
     def fields(self, spec: ModelSpec) -> dict[str, Any]:
         return {"estimator": "exact"}
 
-    def check(self, settings: Mapping[str, Any]) -> None:
+    def check(self, settings: Settings) -> None:
         if settings["estimator"] == "reference":
             raise DecodingError(
                 "estimator='reference' draws masks, and this model has none: its likelihood is exact; give "
                 "estimator='exact' or leave it out"
             )
 
-    def estimator(self, context: int, target: int, settings: Mapping[str, Any]) -> str:
+    def estimator(self, context: int, target: int, settings: Settings) -> str:
         return "exact"
 
-    def draws(
-        self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0
-    ) -> list[MaskDraws]:
+    def draws(self, context: int, target: int, settings: Settings, seed: int, visible: int = 0) -> list[MaskDraws]:
         if not context:
             raise PromptError(
                 "an empty context: nothing predicts the target's first token; give at least one token (BOS)"
@@ -44,5 +41,5 @@ class EncoderLaw(LikelihoodLaw):
         nothing = torch.zeros((1, target), dtype=torch.bool)
         return [MaskDraws(nothing, torch.ones(1, dtype=torch.float64), 0, "exact", scored_Mn=~nothing)]
 
-    def passes(self, context: int, target: int, settings: Mapping[str, Any]) -> int:
+    def passes(self, context: int, target: int, settings: Settings) -> int:
         return 1

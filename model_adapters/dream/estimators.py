@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 
 from dare_bench.diffusion.likelihood import MaskDraws, bernoulli_masks, chain_masks, enumerate_masks
 from dare_bench.errors import DecodingError, PromptError
-from dare_bench.model_adapters.scoring.likelihood_laws import LikelihoodLaw, one_of
+from dare_bench.model_adapters.scoring.likelihood_laws import LikelihoodLaw, Settings, one_of
 from dare_bench.types import ModelSpec
 
 NLL_TYPES = ("mc", "ar_ftb", "ar_btf")
@@ -45,7 +45,7 @@ class DreamLaw(LikelihoodLaw):
             "classifier_free_guidance": 1.0,
         }
 
-    def check(self, settings: Mapping[str, Any]) -> None:
+    def check(self, settings: Settings) -> None:
         nll, log = settings["nll_type"], settings["log_type"]
         one_of("nll_type", nll, NLL_TYPES)
         one_of("log_type", log, LOG_TYPES)
@@ -71,7 +71,7 @@ class DreamLaw(LikelihoodLaw):
             )
 
     def ending(
-        self, context: int, target: Sequence[int], settings: Mapping[str, Any], text: bool, spec: ModelSpec
+        self, context: int, target: Sequence[int], settings: Settings, text: bool, spec: ModelSpec
     ) -> tuple[list[int], int]:
         if not text and settings["estimator"] != "auto":
             return [], 0
@@ -83,9 +83,7 @@ class DreamLaw(LikelihoodLaw):
             )
         return [spec.eos_ids[0]], 1
 
-    def draws(
-        self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0
-    ) -> list[MaskDraws]:
+    def draws(self, context: int, target: int, settings: Settings, seed: int, visible: int = 0) -> list[MaskDraws]:
         if settings["estimator"] == "exact":
             if target <= visible:
                 raise PromptError(
@@ -115,15 +113,15 @@ class DreamLaw(LikelihoodLaw):
         )
         return [replace(masks, weights_M=masks.weights_M / total) if log == "union" else masks]
 
-    def passes(self, context: int, target: int, settings: Mapping[str, Any]) -> int:
+    def passes(self, context: int, target: int, settings: Settings) -> int:
         if self.estimator(context, target, settings) == "exact":
             return (1 << target) - 1
         if settings["nll_type"] != "mc":
             return context if settings["log_type"] == "btf" else target + 1  # strings get an EOS
         return max(int(settings["mc_num"]), int(settings["batch_size"]))
 
-    def guidance(self, settings: Mapping[str, Any]) -> float:
+    def guidance(self, settings: Settings) -> float:
         return float(settings["classifier_free_guidance"]) - 1.0
 
-    def hidden(self, context: int, target: int, settings: Mapping[str, Any]) -> range:
+    def hidden(self, context: int, target: int, settings: Settings) -> range:
         return range(context, context + target) if settings["log_type"] == "btf" else range(context)

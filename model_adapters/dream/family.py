@@ -116,7 +116,6 @@ class Dream(Family):
             block_length,
             ReferencePolicy(noise="origin" if d.alg == "origin" else "masked", count=count),
             around=FirstToken if cached else None,
-            early_stop=bool(d.early_stop),  # the published sampler never stops early
             approximate=cached or by_threshold,
             tokens=TokenPolicy(
                 temperature=d.temperature,

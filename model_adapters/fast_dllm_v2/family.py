@@ -5,7 +5,7 @@ Where the published sources disagree, README.md in this folder says which side i
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -69,9 +69,6 @@ class FastDLLMv2(Family):
     predicts = "next"
     mask_texts = ("|<MASK>|",)
 
-    def defaults(self, spec: ModelSpec) -> dict[str, Any]:
-        return {"block_length": spec.block_length}
-
     def likelihood_law(self, spec: ModelSpec) -> FastDLLMLaw:
         return FastDLLMLaw()
 
@@ -86,7 +83,7 @@ class FastDLLMv2(Family):
             d.block_length,
             ReferencePolicy(noise="block" if d.strategy else "sub_block", count="commit_ahead"),
             around=FirstToken,
-            early_stop=stops,
+            early_stop=True,
             approximate=by_sub_blocks,
             stopping={"stop_in_block": stops, "stop_when_filled": stops, "cut_at_eos": cut},
             tokens=TokenPolicy(

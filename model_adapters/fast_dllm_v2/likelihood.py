@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from dare_bench.diffusion.likelihood import MaskDraws
 from dare_bench.errors import DecodingError, PromptError
-from dare_bench.model_adapters.scoring.likelihood_laws import Blockwise, one_of
+from dare_bench.model_adapters.scoring.likelihood_laws import Blockwise, Settings, one_of
 from dare_bench.types import ModelSpec
 
 NLL_TYPES = ("blocks", "first_token")
@@ -26,7 +26,7 @@ class FastDLLMLaw(Blockwise):
     def fields(self, spec: ModelSpec) -> dict[str, Any]:
         return {**super().fields(spec), "nll_type": "blocks"}
 
-    def check(self, settings: Mapping[str, Any]) -> None:
+    def check(self, settings: Settings) -> None:
         super().check(settings)
         one_of("nll_type", settings["nll_type"], NLL_TYPES)
         if settings["nll_type"] == "first_token" and settings["estimator"] != "reference":
@@ -36,7 +36,7 @@ class FastDLLMLaw(Blockwise):
             )
 
     def ending(
-        self, context: int, target: Sequence[int], settings: Mapping[str, Any], text: bool, spec: ModelSpec
+        self, context: int, target: Sequence[int], settings: Settings, text: bool, spec: ModelSpec
     ) -> tuple[list[int], int]:
         total, length = context + len(target), int(settings["block_length"])
         in_one_block = context // length == (total - 1) // length
@@ -49,14 +49,12 @@ class FastDLLMLaw(Blockwise):
         added = [spec.eos_ids[0], *[spec.mask] * (length - total % length - 1)]
         return added, len(added)
 
-    def draws(
-        self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0
-    ) -> list[MaskDraws]:
+    def draws(self, context: int, target: int, settings: Settings, seed: int, visible: int = 0) -> list[MaskDraws]:
         if settings["nll_type"] == "blocks":
             return super().draws(context, target, settings, seed, visible)
         return [MaskDraws(torch.ones((1, 1), dtype=torch.bool), torch.ones(1, dtype=torch.float64), 0, "reference")]
 
-    def passes(self, context: int, target: int, settings: Mapping[str, Any]) -> int:
+    def passes(self, context: int, target: int, settings: Settings) -> int:
         if settings["nll_type"] == "blocks":
             return super().passes(context, target, settings)
         return 1 + int(context >= settings["block_length"])

@@ -10,11 +10,7 @@ from typing import Any
 from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, WeightNames
 from dare_bench.model_adapters.configs import Count, Layers, Positive, StandardConfig, arch_from
 
-SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "hidden_act": ("silu",),
-    "rope_scaling": (None,),
-    "use_sliding_window": (False, None),
-}
+SUPPORTED: dict[str, tuple[Any, ...]] = {"use_sliding_window": (False, None)}
 
 
 class Fast_dLLM_QwenConfig(StandardConfig):

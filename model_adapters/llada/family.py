@@ -104,7 +104,6 @@ class LLaDA(Family):
             self._strategy(d, ties=bool(uncounted)),
             d.block_length,
             ReferencePolicy(noise="gumbel", count="turns" if fast else "schedule"),
-            early_stop=bool(d.early_stop),  # the published sampler never stops early
             approximate=fast,
             tokens=TokenPolicy(
                 temperature=d.temperature,

@@ -116,37 +116,36 @@ class LLaDA2(Family):
     name = "llada2"
     sft = {"noise": "band", "weight": "plain", "normalise": "mask"}  # noqa: RUF012
     network = LLaDA2MoeModelLM
-    decoding = LLaDA2Decoding
+    decoding: type[SamplerFields] = LLaDA2Decoding
     chat_template = CHAT_TEMPLATE
     mask_texts = ("<|mask|>",)
+    approximate = False
+    alternatives = 0
+    """The number of most probable tokens of each position that the strategy sees."""
 
-    def defaults(self, spec: ModelSpec) -> dict[str, Any]:
-        return {"block_length": spec.block_length}
-
-    def sampler(self, decoding: LLaDA2Decoding, spec: ModelSpec) -> Sampler:
+    def sampler(self, decoding: LLaDA2Decoding | LLaDA22Decoding, spec: ModelSpec) -> Sampler:
         d = decoding
-        # 2.0 always stops after a block with EOS, 2.1 only on request; later blocks cannot change earlier tokens.
-        stops = (not d.editing or d.eos_early_stop) if d.early_stop is None else d.early_stop
-        cut = d.text_after_eos == "cut"
         return self.compose(
             d,
             spec,
-            self._strategy(d),
+            d.strategy or self._strategy(d, spec),
             d.block_length,
             ReferencePolicy(noise="block"),
-            early_stop=stops and cut,
-            stopping={"stop_in_block": d.eos_early_stop and not d.editing, "cut_at_eos": cut},
+            # 2.0 always stops behind a block with EOS, 2.1 and 2.2 on request; later blocks change no earlier tokens.
+            early_stop=not d.editing or d.eos_early_stop,
+            approximate=self.approximate,
+            stopping={"stop_in_block": d.eos_early_stop and not d.editing, "cut_at_eos": d.text_after_eos == "cut"},
             tokens=TokenPolicy(
                 temperature=d.temperature,
                 top_k=(d.top_k or 0) if d.temperature > 0 else 0,
                 top_p=1.0 if d.top_p is None or d.temperature == 0 else d.top_p,
                 confidence_of="kept",
+                alternatives=self.alternatives,
             ),
             attention=AttentionPolicy(causal=True, cache=CACHES[d.cache]),
         )
 
-    @staticmethod
-    def _strategy(d: LLaDA2Decoding) -> Strategy:
+    def _strategy(self, d: Any, spec: ModelSpec) -> Strategy:
         steps = min(d.steps, d.gen_length // d.minimal_topk)
         if d.editing_threshold is None:
             return Dynamic(steps=steps, threshold=d.threshold)
@@ -166,19 +165,17 @@ class LLaDA21(LLaDA2):
     decoding = LLaDA21Decoding
 
 
-class LLaDA22(Family):
+class LLaDA22(LLaDA2):
     """inclusionAI/LLaDA2.2-mini and -flash opened with ``family="llada2.2"``: tokens are also deleted and inserted."""
 
     name = "llada2.2"
-    sft = LLaDA2.sft
-    network = LLaDA2MoeModelLM
     decoding = LLaDA22Decoding
-    chat_template = CHAT_TEMPLATE
-    mask_texts = LLaDA2.mask_texts
     eos_from_generation = True
+    approximate = True  # the published code leaves a repeated state at random
+    alternatives = ALTERNATIVES
 
     def defaults(self, spec: ModelSpec) -> dict[str, Any]:
-        return {"block_length": spec.block_length, **dict(zip(EDIT_IDS, spec.edit_ids, strict=False))}
+        return super().defaults(spec) | dict(zip(EDIT_IDS, spec.edit_ids, strict=False))
 
     def resolve(self, fields: Mapping[str, Any], spec: ModelSpec) -> Decoding:
         decoding = super().resolve(fields, spec)
@@ -190,31 +187,7 @@ class LLaDA22(Family):
             )
         return decoding
 
-    def sampler(self, decoding: LLaDA22Decoding, spec: ModelSpec) -> Sampler:
-        d = decoding
-        cut = d.text_after_eos == "cut"
-        stops = d.eos_early_stop if d.early_stop is None else d.early_stop
-        return self.compose(
-            d,
-            spec,
-            d.strategy or self._strategy(d, spec),
-            d.block_length,
-            ReferencePolicy(noise="block"),
-            early_stop=stops and cut,
-            approximate=True,  # the published code leaves a repeated state at random
-            stopping={"cut_at_eos": cut},
-            tokens=TokenPolicy(
-                temperature=d.temperature,
-                top_k=(d.top_k or 0) if d.temperature > 0 else 0,
-                top_p=1.0 if d.top_p is None or d.temperature == 0 else d.top_p,
-                confidence_of="kept",
-                alternatives=ALTERNATIVES,
-            ),
-            attention=AttentionPolicy(causal=True, cache=CACHES[d.cache]),
-        )
-
-    @staticmethod
-    def _strategy(d: LLaDA22Decoding, spec: ModelSpec) -> Strategy:
+    def _strategy(self, d: Any, spec: ModelSpec) -> Strategy:
         assert d.delete_token_id is not None and d.split_token_id is not None
         return Levenshtein(
             steps=d.steps,

@@ -45,8 +45,6 @@ NAMES = WeightNames(
 )
 
 SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "hidden_act": ("silu",),
-    "rope_scaling": (None,),
     "use_sliding_window": (False, None),
     "use_bias": (False, None),
     "use_rmsnorm": (True, None),

@@ -32,11 +32,7 @@ NAMES = WeightNames(
     shared_down="shared_expert.down_proj",
 )
 
-SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "hidden_act": ("silu",),
-    "rope_scaling": (None,),
-    "attention_bias": (False, None),
-}
+SUPPORTED: dict[str, tuple[Any, ...]] = {"attention_bias": (False, None)}
 
 
 class LLaDAMoEConfig(StandardConfig):

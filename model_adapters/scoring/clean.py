@@ -34,27 +34,23 @@ class CleanPrefixes:
         while waiting:
             later, ready, tokens = list[ScoredPair](), list[ScoredPair](), 0
             length = waiting[0].block_length
+            assert length is not None
             for pair in waiting:
                 full = len(ready) >= (max_rows or len(waiting)) or (ready and tokens + pair.clean > budget)
-                if full or pair.block_length != length or not self._admit(pair):
+                clean = pair.whole[: pair.clean]
+                if full or pair.block_length != length or not self.pool.admit(pair.pages, clean, length):
                     later.append(pair)
                 elif pair.pages.columns < pair.clean:
                     ready.append(pair)
                     tokens += pair.clean - pair.pages.columns
             if ready:
-                self._compute(ready, stats)
+                self._compute(ready, length, stats)
             waiting = later
 
-    def _admit(self, pair: ScoredPair) -> bool:
-        assert pair.block_length is not None
-        return self.pool.admit(pair.pages, pair.whole[: pair.clean], pair.block_length)
-
     @torch.no_grad()
-    def _compute(self, pairs: Sequence[ScoredPair], stats: LoopStats) -> None:
+    def _compute(self, pairs: Sequence[ScoredPair], length: int, stats: LoopStats) -> None:
         """One forward over the missing columns, which stores their keys and values."""
         pairs = sorted(pairs, key=lambda pair: (pair.clean - pair.pages.columns, pair.pages.columns))
-        length = pairs[0].block_length
-        assert length is not None
         new_pages: list[list[CachePage]] = [
             [self.pool.take(length) for _ in range(pair.pages.columns, pair.clean, length)] for pair in pairs
         ]

@@ -13,12 +13,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from dare_bench.diffusion.plan import Cached, Plan
-from dare_bench.errors import MemoryLimitError, ModelOutputError
+from dare_bench.errors import ModelOutputError
 from dare_bench.model_adapters.backbone.cache import KVStore
+from dare_bench.model_adapters.batches import Batches
 from dare_bench.model_adapters.sampling.guidance import guided
-from dare_bench.model_adapters.sampling.loop import out_of_memory
 from dare_bench.model_adapters.scoring.pairs import CanvasUse, MaskedCanvas, ScoredPair, canvases
-from dare_bench.types import LoopStats
 
 if TYPE_CHECKING:
     from dare_bench.model_adapters.native import NativeModel
@@ -27,41 +26,24 @@ PACK_TOKENS = {"cpu": 4096, "cuda": 65536}
 READ_TOKENS = {"cpu": 65536, "cuda": 262144}
 """Cached columns that the rows of one forward may read: each layer gathers them."""
 
-Work = list[list[CanvasUse]]
+Work = Sequence[list[CanvasUse]]
 """By canvas, all uses of its losses."""
 
 
-def fill_losses(
-    model: NativeModel, pairs: Sequence[ScoredPair], store: KVStore | None, slots: list[int | None], stats: LoopStats
-) -> None:
+def fill_losses(model: NativeModel, pairs: Sequence[ScoredPair], store: KVStore | None, batches: Batches) -> None:
     """Fill every pair's losses. Draws that show the network the same canvas share one forward row: repeated masks, and
-    the one-token choices of a question, which all look at the same masked position.
+    the one-token choices of a question, which all look at the same masked position."""
+    device = model.device.type
 
-    ``slots`` holds the maximum number of rows of a forward pass, which is halved whenever memory runs out.
-    """
-    work = _work(model, pairs)
-    limit = slots[0] or len(work) or 1
-    at = 0
-    while at < len(work):
-        count = _fits(work, at, limit, model.device.type)
-        failed: BaseException | None = None
-        try:
-            _forward(model, work[at : at + count], store)
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
-            failed = error
-        if failed is None:
-            passes = 2 if work[at][0].canvas.guidance > 0 else 1
-            stats.count(count * passes, sum(len(uses[0].canvas.tokens) for uses in work[at : at + count]))
-            at += count
-            continue
-        if count == 1:
-            raise MemoryLimitError(
-                f"one canvas of {len(work[at][0].canvas.tokens)} tokens does not fit into memory on {model.device}"
-            ) from failed
-        limit = slots[0] = count // 2
-        stats.halvings.append({"rows": count, "now": limit})
+    def name(uses: list[CanvasUse]) -> str:
+        return f"one canvas of {len(uses[0].canvas.tokens)} tokens"
+
+    done = batches.compute(
+        _work(model, pairs), lambda work: _forward(model, work, store), lambda work: _fits(work, device), name
+    )
+    for work in done:
+        passes = 2 if work[0][0].canvas.guidance > 0 else 1
+        batches.stats.count(len(work) * passes, sum(len(uses[0].canvas.tokens) for uses in work))
 
 
 def _work(model: NativeModel, pairs: Sequence[ScoredPair]) -> Work:
@@ -82,14 +64,13 @@ def _work(model: NativeModel, pairs: Sequence[ScoredPair]) -> Work:
     return sorted(wanted.values(), key=order)
 
 
-def _fits(work: Work, at: int, limit: int, device: str) -> int:
-    """The number of canvases from ``at`` on that the next forward pass takes."""
-    most_tokens, most_reads = (table.get(device, table["cpu"]) for table in (PACK_TOKENS, READ_TOKENS))
-    count, tokens, widest, first = 0, 0, 0, work[at][0].canvas
-    for uses in work[at : at + limit]:
+def _fits(work: Work, device: str) -> int:
+    """The number of canvases that the next forward pass takes."""
+    count, tokens, widest, first = 0, 0, 0, work[0][0].canvas
+    for uses in work:
         canvas = uses[0].canvas
         tokens, widest = tokens + len(canvas.tokens), max(widest, canvas.start)
-        full = tokens > most_tokens or widest * (count + 1) > most_reads
+        full = tokens > PACK_TOKENS[device] or widest * (count + 1) > READ_TOKENS[device]
         same = (canvas.guidance, canvas.block_length) == (first.guidance, first.block_length)
         if not same or (count and full):
             break
@@ -98,7 +79,7 @@ def _fits(work: Work, at: int, limit: int, device: str) -> int:
 
 
 @torch.no_grad()
-def _forward(model: NativeModel, work: Sequence[list[CanvasUse]], store: KVStore | None) -> None:
+def _forward(model: NativeModel, work: Work, store: KVStore | None) -> None:
     """One packed forward over different canvases; each use takes the losses of its own targets."""
     firsts = [uses[0].canvas for uses in work]
     starts = torch.tensor([0, *(len(c.tokens) for c in firsts)]).cumsum(0).tolist()

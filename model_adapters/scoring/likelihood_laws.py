@@ -26,6 +26,9 @@ from dare_bench.diffusion.likelihood import (
 from dare_bench.errors import DecodingError
 from dare_bench.types import ModelSpec
 
+Settings = Mapping[str, Any]
+"""Resolved values of a law's fields."""
+
 
 class LikelihoodLaw(ABC):
     """How a family estimates log p(target | context). Stateless."""
@@ -60,22 +63,22 @@ class LikelihoodLaw(ABC):
         return known
 
     @abstractmethod
-    def check(self, settings: Mapping[str, Any]) -> None:
+    def check(self, settings: Settings) -> None:
         """Raise DecodingError for invalid values, or combinations of them."""
 
-    def estimator(self, context: int, target: int, settings: Mapping[str, Any]) -> str:
+    def estimator(self, context: int, target: int, settings: Settings) -> str:
         """``exact`` or ``reference``: the meaning of ``auto`` for these numbers of context and target tokens."""
         kind = str(settings["estimator"])
         if kind == "auto":
             return "exact" if self.longest(context, target, settings) <= EXACT_LIMIT else "reference"
         return kind
 
-    def longest(self, context: int, target: int, settings: Mapping[str, Any]) -> int:
+    def longest(self, context: int, target: int, settings: Settings) -> int:
         """The largest number of tokens whose masks an exact estimate enumerates together."""
         return target
 
     def ending(
-        self, context: int, target: Sequence[int], settings: Mapping[str, Any], text: bool, spec: ModelSpec
+        self, context: int, target: Sequence[int], settings: Settings, text: bool, spec: ModelSpec
     ) -> tuple[list[int], int]:
         """The tokens appended to a target before it is scored, and how many tokens at its new end stay visible, neither
         masked nor scored.
@@ -85,9 +88,7 @@ class LikelihoodLaw(ABC):
         return [], 0
 
     @abstractmethod
-    def draws(
-        self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0
-    ) -> list[MaskDraws]:
+    def draws(self, context: int, target: int, settings: Settings, seed: int, visible: int = 0) -> list[MaskDraws]:
         """The masks, one set for each part of the sum (a block each where the family has blocks).
 
         The last ``visible`` tokens of the target stay visible. ``settings["estimator"]`` is ``exact`` or ``reference``.
@@ -97,14 +98,14 @@ class LikelihoodLaw(ABC):
         """
 
     @abstractmethod
-    def passes(self, context: int, target: int, settings: Mapping[str, Any]) -> int:
+    def passes(self, context: int, target: int, settings: Settings) -> int:
         """Upper bound of the forwards of one pair, without guidance."""
 
-    def guidance(self, settings: Mapping[str, Any]) -> float:
+    def guidance(self, settings: Settings) -> float:
         """Classifier-free guidance as LLaDA counts it, u + (scale + 1)(c - u); 0 is off."""
         return 0.0
 
-    def hidden(self, context: int, target: int, settings: Mapping[str, Any]) -> range:
+    def hidden(self, context: int, target: int, settings: Settings) -> range:
         """The columns that are masked in the unconditional half of a guided pair."""
         return range(context)
 
@@ -129,19 +130,17 @@ class WholeTarget(LikelihoodLaw):
         shared = {"estimator": "auto", "mc_num": 128, "batch_size": 16}
         return shared | ({"cfg_scale": 0.0} if self.guided else {})
 
-    def check(self, settings: Mapping[str, Any]) -> None:
+    def check(self, settings: Settings) -> None:
         check_rounds(settings["mc_num"], settings["batch_size"])
 
-    def draws(
-        self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0
-    ) -> list[MaskDraws]:
+    def draws(self, context: int, target: int, settings: Settings, seed: int, visible: int = 0) -> list[MaskDraws]:
         return [draw(target, dict(settings), seed)]
 
-    def passes(self, context: int, target: int, settings: Mapping[str, Any]) -> int:
+    def passes(self, context: int, target: int, settings: Settings) -> int:
         exact = self.estimator(context, target, settings) == "exact"
         return (1 << target) - 1 if exact else int(settings["mc_num"])
 
-    def guidance(self, settings: Mapping[str, Any]) -> float:
+    def guidance(self, settings: Settings) -> float:
         return float(settings.get("cfg_scale", 0.0))
 
 
@@ -158,23 +157,21 @@ class Blockwise(LikelihoodLaw):
     def fields(self, spec: ModelSpec) -> dict[str, Any]:
         return {"estimator": "auto", "mc_num": 128, "block_length": spec.block_length}
 
-    def check(self, settings: Mapping[str, Any]) -> None:
+    def check(self, settings: Settings) -> None:
         for name in self.counts:
             if settings[name] < 1:
                 raise DecodingError(f"{name}={settings[name]} must be at least 1")
 
-    def longest(self, context: int, target: int, settings: Mapping[str, Any]) -> int:
+    def longest(self, context: int, target: int, settings: Settings) -> int:
         return max(map(len, block_spans(context, target, settings["block_length"])))
 
-    def draws(
-        self, context: int, target: int, settings: Mapping[str, Any], seed: int, visible: int = 0
-    ) -> list[MaskDraws]:
+    def draws(self, context: int, target: int, settings: Settings, seed: int, visible: int = 0) -> list[MaskDraws]:
         spans = block_spans(context, target, settings["block_length"])
         if settings["estimator"] == "exact":
             return enumerate_blocks(spans, settings["block_length"])
         return block_masks(spans, settings["mc_num"], seed)
 
-    def passes(self, context: int, target: int, settings: Mapping[str, Any]) -> int:
+    def passes(self, context: int, target: int, settings: Settings) -> int:
         spans = block_spans(context, target, settings["block_length"])
         clean = int(context + target > settings["block_length"])
         if self.estimator(context, target, settings) == "exact":

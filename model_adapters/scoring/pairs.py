@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dare_bench.diffusion.likelihood import MaskDraws
 from dare_bench.errors import PromptError
+from dare_bench.model_adapters.encoding import split_texts
 from dare_bench.model_adapters.sampling.pages import RowPages, chain
 from dare_bench.model_adapters.scoring.likelihood_laws import LikelihoodLaw
 from dare_bench.types import Likelihood, Request
@@ -157,19 +158,14 @@ def canvases(pair: ScoredPair, mask_id: int) -> Iterator[CanvasUse]:
 
 
 def encode_pair(model: NativeModel, request: Request) -> tuple[list[int], list[int]]:
-    """Context and target ids. Strings follow lm-eval's rule: trailing spaces of the context move to the target, the
-    whole is tokenised, and the target is what the whole has beyond the context's tokens.
+    """Context and target ids, those of texts by :func:`split_texts`.
 
     Raises:
         PromptError: an empty target.
     """
     prompt, target = request.prompt, request.target
     if isinstance(prompt, str) and isinstance(target, str):
-        stripped = prompt.rstrip()
-        target = prompt[len(stripped) :] + target
-        context = model.encode(stripped) if stripped else []
-        whole = model.encode(stripped + target)
-        tail = whole[len(context) :]
+        context, tail = split_texts(prompt, target, model.encode)
     else:
         context = model.encode(prompt)
         tail = model.encode(target if isinstance(target, str) else list(target or ()))

@@ -12,6 +12,7 @@ import torch
 
 from dare_bench.diffusion.plan import Plan
 from dare_bench.errors import DareError, MemoryLimitError
+from dare_bench.model_adapters.batches import Batches
 from dare_bench.model_adapters.sampling.loop import denoise, out_of_memory
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.scoring.clean import CleanPrefixes
@@ -35,7 +36,6 @@ def score_pairs(
     scorer = _Scorer(model, max_rows, stats)
     window: list[ScoredPair] = []
     canvases = columns = 0
-    limit = CLEAN_TOKENS.get(model.device.type, CLEAN_TOKENS["cpu"])
     for request in requests:
         try:
             pair = make_pair(model, request)
@@ -45,7 +45,7 @@ def score_pairs(
         window.append(pair)
         canvases += sum(map(len, pair.losses))
         columns += pair.clean
-        if canvases >= WINDOW or columns >= limit:
+        if canvases >= WINDOW or columns >= CLEAN_TOKENS[model.device.type]:
             yield from scorer.finish(window)
             window, canvases, columns = [], 0, 0
     if window:
@@ -53,11 +53,11 @@ def score_pairs(
 
 
 class _Scorer:
-    """One pass over requests: the number of rows that fit into memory, and clean prefixes that requests share."""
+    """One pass over requests: batches that fit into memory, and clean prefixes that requests share."""
 
     def __init__(self, model: NativeModel, max_rows: int | None, stats: LoopStats) -> None:
         self.model, self.stats = model, stats
-        self.slots = [max_rows]
+        self.batches = Batches(max_rows, stats, model.device)
         self.prefixes: CleanPrefixes | None = None
 
     def finish(self, pairs: list[ScoredPair]) -> Iterator[Sample]:
@@ -66,7 +66,7 @@ class _Scorer:
             self._losses(valued)
         wanting = [pair for pair in pairs if pair.request.want_greedy]
         if wanting:
-            _greedy(self.model, wanting, self.slots[0], self.stats)
+            _greedy(self.model, wanting, self.batches.rows, self.stats)
         share = (time.perf_counter() - started) / len(pairs)
         for pair in pairs:
             answer = pair.likelihood(share, self.model.weights_version)
@@ -77,8 +77,9 @@ class _Scorer:
         cached = any(pair.clean for pair in pairs)
         try:
             if cached:
-                self._compute_prefixes(pairs)
-            fill_losses(self.model, pairs, self.prefixes.store if self.prefixes else None, self.slots, self.stats)
+                self.prefixes = self.prefixes or CleanPrefixes(self.model.network, self.model.device)
+                self.prefixes.compute(pairs, self.batches.rows, PACK_TOKENS[self.model.device.type], self.stats)
+            fill_losses(self.model, pairs, self.prefixes.store if self.prefixes else None, self.batches)
         except (RuntimeError, MemoryError, MemoryLimitError) as error:
             crowded = cached and len(pairs) > 1
             if not (isinstance(error, MemoryLimitError) and crowded) and not out_of_memory(error):
@@ -92,23 +93,13 @@ class _Scorer:
             if self.prefixes is not None:
                 self.prefixes.release(pairs)
             return
-        self._start_over(pairs)
+        self.prefixes = None  # a cache cannot be used after it ran out of memory while growing
+        for pair in pairs:
+            pair.pages = type(pair.pages)()
         half = len(pairs) // 2
         self.stats.halvings.append({"rows": len(pairs), "now": half})
         self._losses(pairs[:half])
         self._losses(pairs[half:])
-
-    def _compute_prefixes(self, pairs: list[ScoredPair]) -> None:
-        if self.prefixes is None:
-            self.prefixes = CleanPrefixes(self.model.network, self.model.device)
-        budget = PACK_TOKENS.get(self.model.device.type, PACK_TOKENS["cpu"])
-        self.prefixes.compute(pairs, self.slots[0], budget, self.stats)
-
-    def _start_over(self, pairs: list[ScoredPair]) -> None:
-        """Drop the cache: it cannot be used after it ran out of memory while growing."""
-        self.prefixes = None
-        for pair in pairs:
-            pair.pages = type(pair.pages)()
 
 
 def _greedy(model: NativeModel, pairs: Sequence[ScoredPair], max_rows: int | None, stats: LoopStats) -> None:

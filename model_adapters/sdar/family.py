@@ -92,9 +92,6 @@ class SDAR(Family):
     def network_of(self, raw: dict[str, Any]) -> type[DiffusionNetwork]:
         return SDARMoeForCausalLM if raw.get("model_type") == "sdar_moe" else SDARForCausalLM
 
-    def defaults(self, spec: ModelSpec) -> dict[str, Any]:
-        return {"block_length": spec.block_length}
-
     def resolve(self, fields: Mapping[str, Any], spec: ModelSpec) -> Decoding:
         stop, eos = (fields.get(name) for name in ("stopping_criteria_idx", "eos_id"))
         if stop is not None and eos is not None:
@@ -106,15 +103,13 @@ class SDAR(Family):
     def sampler(self, decoding: SDARDecoding, spec: ModelSpec) -> Sampler:
         d = decoding
         bounded = d.remasking_strategy == "entropy_bounded"
-        # The published code stops after a block with a stop id, if any is given.
-        stops = bool(d.stopping_criteria_idx) if d.early_stop is None else d.early_stop
         return self.compose(
             d,
             spec,
             STRATEGIES[d.remasking_strategy](d),
             d.block_length,
             ReferencePolicy(noise="block", count="commit"),
-            early_stop=stops and d.text_after_eos == "cut",
+            early_stop=bool(d.stopping_criteria_idx),  # the published code stops only at these
             stopping={"eos_ids": d.stopping_criteria_idx or spec.eos_ids},
             tokens=TokenPolicy(
                 temperature=d.temperature,

@@ -14,12 +14,7 @@ BLOCK_LENGTH = 4
 """The block length of every SDAR-Chat; the config of 30B-A3B does not name it."""
 NAMES = WeightNames(**QWEN_NAMES, q_norm="self_attn.q_norm", k_norm="self_attn.k_norm")
 
-SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "hidden_act": ("silu",),
-    "rope_scaling": (None,),
-    "use_sliding_window": (False, None),
-    "attention_bias": (False, None),
-}
+SUPPORTED: dict[str, tuple[Any, ...]] = {"use_sliding_window": (False, None), "attention_bias": (False, None)}
 
 
 class SDARConfig(StandardConfig):

@@ -14,12 +14,7 @@ from dare_bench.model_adapters.configs import Count, Layers, Positive, StandardC
 from dare_bench.model_adapters.llada.family import LLaDA, LLaDADecoding
 
 NAMES = WeightNames(**QWEN_NAMES, q_norm="self_attn.q_norm", k_norm="self_attn.k_norm")
-SUPPORTED = {
-    "hidden_act": ("silu",),
-    "rope_scaling": (None,),
-    "use_sliding_window": (False, None),
-    "attention_bias": (False, None),
-}
+SUPPORTED = {"use_sliding_window": (False, None), "attention_bias": (False, None)}
 """Values of the configuration that the network implements; any other is refused when a checkpoint is opened."""
 
 

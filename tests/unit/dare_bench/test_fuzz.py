@@ -28,7 +28,7 @@ from dare_bench.config import run_spec
 from dare_bench.errors import DareError
 from dare_bench.harness.common.local_data import LocalData
 from dare_bench.loading import family_of, load, locate
-from dare_bench.model_adapters.checkpoint import INDEX, weights_of
+from dare_bench.model_adapters.checkpoint import INDEX, folder_shapes
 from dare_bench.run_fields import run_fields
 from dare_bench.runs.reader import Run
 from dare_bench.suites import read as read_suite
@@ -192,7 +192,7 @@ def open_config(folder: Path) -> None:
 def index_of(folder: Path) -> list[str]:
     if not (folder / "model.safetensors").exists():
         (folder / "model.safetensors").symlink_to(TINY / "model.safetensors")
-    return sorted(weights_of(folder))
+    return sorted(folder_shapes(folder))
 
 
 def settings_of(folder: Path) -> None:

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from dare_bench import load
 from dare_bench.errors import CheckpointError, DecodingError, UsageError
 from dare_bench.merging import merge
-from dare_bench.model_adapters.checkpoint import weights_of
+from dare_bench.model_adapters.checkpoint import folder_shapes
 from dare_bench.protocols import AdapterSettings
 
 
@@ -56,7 +56,7 @@ def test_facts_of_an_opened_checkpoint(made: dict[str, Path], name: str, bos: in
 def test_saved_under_the_names_of_its_folder(made: dict[str, Path], name: str, tmp_path: Path) -> None:
     model = load(made[name])
     model.save(tmp_path / "saved")
-    assert weights_of(tmp_path / "saved") == weights_of(made[name])
+    assert folder_shapes(tmp_path / "saved") == folder_shapes(made[name])
     assert torch.equal(load(tmp_path / "saved").logits([3, 4, 5]), model.logits([3, 4, 5]))
 
 

@@ -12,31 +12,38 @@ from dare_bench.model_adapters.sampling.loop import out_of_memory
 from dare_bench.types import LoopStats
 
 Item = TypeVar("Item")
+SHORTER = "; use a shorter gen_length, a smaller dtype or another device"
+"""What to do where one row does not fit into memory."""
 
 
 class Batches:
-    """Splits work into batches of at most ``rows`` items, half as many each time memory runs out."""
+    """Splits work into batches of at most ``rows`` items (None: any number), half as many each time memory runs out.
 
-    def __init__(self, rows: int, stats: LoopStats, device: torch.device) -> None:
-        self.rows, self.stats, self.device = rows, stats, device
+    ``advice`` ends the message where one item does not fit.
+    """
+
+    def __init__(self, rows: int | None, stats: LoopStats, device: torch.device, advice: str = "") -> None:
+        self.rows, self.stats, self.device, self.advice = rows, stats, device, advice
 
     def compute(
         self,
         items: Sequence[Item],
         forward: Callable[[Sequence[Item]], None],
         fits: Callable[[Sequence[Item]], int] = len,
+        name: Callable[[Item], str] = lambda item: "one row",
     ) -> Iterator[Sequence[Item]]:
         """Call ``forward`` with one batch after another; yields each when it is done.
 
         Args:
             fits: how many of the given items, from the first on, one batch may hold.
+            name: an item in words.
 
         Raises:
             MemoryLimitError: one item alone does not fit into memory.
         """
         start = 0
         while start < len(items):
-            batch = items[start : start + self.rows]
+            batch = items[start:][: self.rows]
             batch = batch[: max(1, fits(batch))]
             failed: BaseException | None = None
             try:
@@ -50,10 +57,8 @@ class Batches:
                 start += len(batch)
                 continue
             if failed is not None:
-                raise MemoryLimitError(
-                    f"one row does not fit into memory on {self.device}; use a shorter gen_length, a smaller dtype or "
-                    "another device"
-                ) from failed
+                problem = f"{name(batch[0])} does not fit into memory on {self.device}{self.advice}"
+                raise MemoryLimitError(problem) from failed
             self.rows = len(batch) // 2
             self.stats.halvings.append({"rows": len(batch), "now": self.rows})
             if torch.cuda.is_available():

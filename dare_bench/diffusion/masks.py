@@ -1,0 +1,46 @@
+"""Which tokens of a row attend to which, as boolean masks, True where a query may attend to a key.
+
+Shape letters: R rows, L their length, E keys.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def block_mask(length: int, block_length: int, copies: int, device: torch.device) -> Tensor:
+    """Attention in blocks on a grid from column 0, among the tokens of a row: boolean [1, 1, L, L]. ``copies`` 2: the
+    row is [noisy | clean] (see :class:`~dare_bench.diffusion.plan.Plan`)."""
+    block = torch.arange(length // copies, device=device) // block_length
+    clean = block[:, None] >= block[None, :]
+    if copies == 1:
+        return clean[None, None]
+    noisy, past = block[:, None] == block[None, :], block[:, None] > block[None, :]
+    top, bottom = torch.cat([noisy, past], dim=1), torch.cat([torch.zeros_like(clean), clean], dim=1)
+    return torch.cat([top, bottom])[None, None]
+
+
+def clean_mask(start_R: Tensor, clean_R: Tensor, length: int, column_RE: Tensor, window: int | None) -> Tensor:
+    """Attention of rows that begin with clean tokens and end with a canvas (DiffusionGemma): boolean [R, 1, L, E].
+
+    Clean tokens attend causally; a canvas attends to all clean tokens before it and to itself. In a layer with a
+    window, a clean token attends to the last ``window`` tokens, itself included, and a canvas to the last
+    ``window - 1`` clean ones. Source: transformers, models/diffusion_gemma, whose canvas reads a sliding cache of
+    ``window - 1`` tokens.
+
+    Args:
+        start_R: the column of each row's first token.
+        clean_R: the number of clean tokens at the beginning of each row.
+        length: tokens of a row.
+        column_RE: the columns of the keys.
+        window: None: all.
+    """
+    place_L = torch.arange(length, device=start_R.device)
+    query_RL = start_R[:, None] + place_L
+    canvas_RL = place_L >= clean_R[:, None]
+    mask_RLE = canvas_RL[:, :, None] | (query_RL[:, :, None] >= column_RE[:, None])
+    if window is not None:
+        last_RL = torch.minimum(query_RL, (start_R + clean_R)[:, None])  # of a canvas, its first column
+        mask_RLE &= column_RE[:, None] > last_RL[:, :, None] - window
+    return mask_RLE[:, None]

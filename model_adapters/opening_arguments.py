@@ -1,0 +1,85 @@
+"""What was given to ``load``, read and checked: device, dtype, special ids."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dare_bench.errors import CheckpointError, UsageError
+from dare_bench.model_adapters.encoding import as_id, shown
+from dare_bench.types import ModelSpec
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+
+
+def pick_device(device: str | None) -> torch.device:
+    """The requested device, or CUDA if available (under torchrun, that of this process); raises UsageError."""
+    if device is None:
+        local = os.environ.get("LOCAL_RANK")
+        gpu = "cuda" if local is None else f"cuda:{local}"
+        return torch.device(gpu if torch.cuda.is_available() else "cpu")
+    try:
+        requested = torch.device(device) if isinstance(device, str) else None
+    except RuntimeError:
+        requested = None
+    if requested is None or requested.type not in ("cpu", "cuda"):
+        auto = ", or auto for a diffusion model"
+        raise UsageError(f"device {device!r} is not known; allowed are cpu, cuda, cuda:0 and so on{auto}")
+    if requested.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device {device!r} is not available: PyTorch finds no GPU; use device='cpu'")
+    return requested
+
+
+def pick_dtype(dtype: Any, device: torch.device, config: dict[str, Any]) -> torch.dtype:
+    """The requested dtype; else float32 on CPU and the checkpoint's on a GPU. Raises UsageError."""
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype in (None, "auto"):
+        if device.type == "cpu":
+            return torch.float32
+        dtype = config.get("torch_dtype") or config.get("dtype") or "bfloat16"
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise UsageError(f"dtype {dtype!r} is not known; allowed are {', '.join(DTYPES)} and auto")
+    return DTYPES[dtype]
+
+
+def given_ids(mask_id: Any = None, eos_id: Any = None, eot_id: Any = None) -> dict[str, Any]:
+    """The special ids that were given, by the fields of ``SpecialIds``: ``mask``, ``eot``, and as ``eos`` one or
+    several; raises UsageError."""
+    given = {"mask": (mask_id, "mask_id"), "eot": (eot_id, "eot_id")}
+    ids: dict[str, Any] = {field: _given_id(name, value) for field, (value, name) in given.items() if value is not None}
+    if eos_id is not None:
+        several = eos_id if isinstance(eos_id, list | tuple) else (eos_id,)
+        ids["eos"] = tuple(_given_id("eos_id", item) for item in several)
+    return ids
+
+
+def _given_id(name: str, value: Any) -> int:
+    """A special id that was given to ``load``; raises UsageError."""
+    token = as_id(value)
+    if token is None:
+        raise UsageError(f"{name}={shown(value)} is no token id; give a whole number")
+    return token
+
+
+def check_ids(spec: ModelSpec, path: Path) -> None:
+    """Raise CheckpointError for invalid special ids."""
+    eot = () if spec.eot_id is None else (spec.eot_id,)
+    if spec.pad_id is not None and as_id(spec.pad_id) is None:
+        raise CheckpointError(f"{path}: pad_token_id={shown(spec.pad_id)} is no token id; it must be one, or null")
+    mask = () if spec.mask_id is None else (spec.mask_id,)
+    named = (("mask_id", mask), ("eos_id", spec.eos_ids), ("eot_id", eot), ("edit ids", spec.edit_ids))
+    for name, ids in named:
+        for token in ids:
+            if as_id(token) is None:
+                raise CheckpointError(f"{path}: {name}={shown(token)} is no token id; give {name}=")
+            if not 0 <= token < spec.vocab_size:
+                raise CheckpointError(f"{path}: {name}={token} is outside the vocabulary of {spec.vocab_size} rows")
+    if spec.mask_id in spec.eos_ids:
+        raise CheckpointError(
+            f"{path}: mask_id={spec.mask_id} is also an EOS id ({', '.join(map(str, spec.eos_ids))}); give mask_id= or "
+            "eos_id="
+        )

@@ -66,6 +66,11 @@ def short_score(value: float, share: bool) -> str:
     return short_number(value, share) + ("%" if share else "")
 
 
+def short_range(lo: float | None, hi: float | None, share: bool) -> str:
+    """The interval of a score on a page."""
+    return "no interval" if lo is None or hi is None else f"{short_number(lo, share)}–{short_number(hi, share)}"
+
+
 def short_difference(value: float | None, share: bool) -> str:
     """A difference on a page: percentage points with one decimal, else three significant digits; zero has no sign."""
     if value is None or not math.isfinite(value):

@@ -73,6 +73,12 @@ class Board(BaseModel):
             raise ValueError(f"rank_by is {self.rank_by!r}; allowed: {', '.join(allowed)}")
         return self
 
+    def ranked(self, columns: Sequence[TaskColumn]) -> list[int]:
+        """The numbers of the columns that rank: one task's, all of a mean, or none."""
+        if self.rank_by == "mean":
+            return [at for at, column in enumerate(columns) if column.ranked]
+        return [at for at, column in enumerate(columns) if column.task == self.rank_by][:1]
+
     def columns(self, runs: Sequence[BoardEntry]) -> list[TaskColumn]:
         """The declared columns, or every task and group that any run has a score of; those that only external results
         have are not ranked."""

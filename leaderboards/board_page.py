@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePosixPath
 from typing import Any
 
 from dare_bench.leaderboards import board_data
 from dare_bench.leaderboards.board import TaskColumn
 from dare_bench.leaderboards.board_columns import COLUMNS, task_keys
 from dare_bench.leaderboards.board_ranking import unranked_reason
-from dare_bench.leaderboards.board_rows import BADGES, BoardCell
+from dare_bench.leaderboards.board_rows import BADGES
 from dare_bench.leaderboards.context import BoardView
+from dare_bench.leaderboards.entries import RunScore
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.scores import weakest
 from dare_bench.runs.text import one_line
@@ -32,9 +32,9 @@ def write(site: Site, view: BoardView) -> None:
 
 def _write(site: Site, view: BoardView, record: dict[str, Any]) -> None:
     table = board_data.csv_table(record, view.columns)
-    data = PurePosixPath(view.data)
-    places = {"data": view.data, "csv": str(data.with_suffix(".csv")), "script": str(data.with_suffix(".js"))}
-    site.json(view.data, record)
+    data = "data/board" if view.place == "index.html" else f"data/{view.place.removesuffix('.html')}"
+    places = {"data": f"{data}.json", "csv": f"{data}.csv", "script": f"{data}.js"}
+    site.json(places["data"], record)
     site.text(places["csv"], board_data.csv_text(table))
     site.text(places["script"], board_data.script(record, table, view.columns))
     site.page(view.place, "board.html.j2", **places, **_table_values(view), **_note_values(view))
@@ -77,7 +77,7 @@ def _note_values(view: BoardView) -> dict[str, Any]:
     }
 
 
-def _head(column: TaskColumn, cells: Sequence[BoardCell | None]) -> dict[str, str]:
+def _head(column: TaskColumn, cells: Sequence[RunScore | None]) -> dict[str, str]:
     """A column's name, its metric and filter (if any), and the direction of the first sort."""
     keys = {cell.score.key.removesuffix(",none").replace(",", ", ") for cell in cells if cell is not None}
     metric = keys.pop() if len(keys) == 1 else "several metrics" if keys else ""

@@ -16,13 +16,14 @@ from dare_bench.analysis.intervals import Interval, mean_of
 from dare_bench.analysis.paired_tests import all_pairs, holm
 from dare_bench.analysis.standing import DatedScore, QuestionDifference, current, question_difference
 from dare_bench.leaderboards.board import Board, TaskColumn
-from dare_bench.leaderboards.board_rows import BADGES, Badge, BoardCell, BoardRow, badge, cells_of, group_rows
+from dare_bench.leaderboards.board_rows import BADGES, Badge, BoardRow, badge, cells_of, group_rows
 from dare_bench.leaderboards.document_values import Stratum, document_values
-from dare_bench.leaderboards.entries import BoardEntry
+from dare_bench.leaderboards.entries import BoardEntry, RunScore
 from dare_bench.leaderboards.site import Site
-from dare_bench.runs.scores import is_share
 
 LEVEL = 0.05
+Documents = tuple[tuple[float, str], ...]
+"""The weight and the documents of each stratum of a row."""
 
 
 def settled(board: Board, columns: Sequence[TaskColumn], entries: Sequence[BoardEntry]) -> Board:
@@ -50,17 +51,18 @@ def make_rows(
     references = [
         current(_dated(cell) for row in rows if (cell := row.cells[at]) is not None) for at in range(len(columns))
     ]
+    ranked = board.ranked(columns)
     for row in rows:
         row.badges = list(_badges(row, columns, references, board.rank_by))
-        _add_mean(row, board, columns)
+        _add_mean(row, [row.cells[at] for at in ranked])
     comparable = _comparable(rows, board, columns)
-    _rank(comparable, _paired(comparable, board, columns, site) if site else {})
+    _rank(comparable, _paired(site, board.title, comparable, ranked) if site else {})
     newest_first = sorted(rows, key=lambda row: row.created, reverse=True)
     # Within a shared rank the better point estimate comes first.
     return sorted(newest_first, key=lambda row: (row.rank is None, row.rank or 0, -_sign(row) * (row.mean or 0.0)))
 
 
-def _dated(cell: BoardCell) -> DatedScore:
+def _dated(cell: RunScore) -> DatedScore:
     entry = cell.entry
     return DatedScore(cell.score, entry.created, entry.complete, entry.contexts[cell.score.task])
 
@@ -104,17 +106,9 @@ def _badges(
         yield Badge("missing", text, ", ".join(column.name for column in missing))
 
 
-def _ranked_cells(row: BoardRow, board: Board, columns: Sequence[TaskColumn]) -> list[BoardCell | None]:
-    """The cells that a row is ranked by: one task's, or all."""
-    if board.rank_by == "mean":
-        return [cell for column, cell in zip(columns, row.cells, strict=True) if column.ranked]
-    return [cell for column, cell in zip(columns, row.cells, strict=True) if column.task == board.rank_by][:1]
-
-
-def _add_mean(row: BoardRow, board: Board, columns: Sequence[TaskColumn]) -> None:
+def _add_mean(row: BoardRow, ranked: Sequence[RunScore | None]) -> None:
     """Fill in what the row is ranked by: one task's score, or the mean over all. In a mean, a share without an interval
     has the interval 0 to 1."""
-    ranked = _ranked_cells(row, board, columns)
     scores = [cell.score for cell in ranked if cell is not None]
     if not scores or len(scores) < len(ranked):
         return
@@ -123,7 +117,7 @@ def _add_mean(row: BoardRow, board: Board, columns: Sequence[TaskColumn]) -> Non
         row.mean, row.mean_interval = scores[0].value, intervals[0]
     else:
         bounded = [
-            replace(interval, lo=0.0, hi=1.0) if interval.lo is None and is_share(score) else interval
+            replace(interval, lo=0.0, hi=1.0) if interval.lo is None and score.is_share else interval
             for interval, score in zip(intervals, scores, strict=True)
         ]
         row.mean, row.mean_interval = mean_of(bounded, [score.value for score in scores])
@@ -143,13 +137,13 @@ def _comparable(rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskCo
 def _unranked_board(rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskColumn]) -> str:
     """Why this board has no ranks, whatever its rows are; empty if it has."""
     ours = [row for row in rows if not row.main.is_external]
-    scores = [cell.score for row in ours for cell in _ranked_cells(row, board, columns) if cell is not None]
+    ranked = board.ranked(columns)
+    scores = [cell.score for row in ours for at in ranked if (cell := row.cells[at]) is not None]
     if board.rank_by == "none":
         return "this board is declared without a ranking."
     if not columns:
         return "no run has a score yet."
-    several = sum(column.ranked for column in columns) > 1
-    if board.rank_by == "mean" and several and not all(is_share(s) and s.higher_is_better for s in scores):
+    if board.rank_by == "mean" and len(ranked) > 1 and not all(s.is_share and s.higher_is_better for s in scores):
         return "its tasks have scores of different scales or directions, which have no meaningful mean."
     return ""
 
@@ -173,13 +167,11 @@ def _rank(comparable: Sequence[BoardRow], paired: dict[int, dict[int, float]]) -
         row.shared = ranks[row.rank] > 1
 
 
-def _paired(
-    rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskColumn], site: Site
-) -> dict[int, dict[int, float]]:
+def _paired(site: Site, title: str, rows: Sequence[BoardRow], ranked: Sequence[int]) -> dict[int, dict[int, float]]:
     """The p of the paired test of all pairs of rows of the same documents, adjusted for each row by Holm's method over
     all its comparisons."""
     by_row: dict[int, dict[int, float]] = defaultdict(dict)
-    for (row, other), p in pair_p(rows, board, columns, site).items():
+    for (row, other), p in pair_p(site, title, rows, ranked).items():
         by_row[row][other] = p
     return {
         row: {other: p for other, p in zip(others, holm([*others.values()]), strict=True) if p is not None}
@@ -187,26 +179,25 @@ def _paired(
     }
 
 
-def pair_p(
-    rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskColumn], site: Site
-) -> dict[tuple[int, int], float]:
-    """The unadjusted p of the test that ranks, for all pairs of rows (by index) of the same documents."""
+def pair_p(site: Site, title: str, rows: Sequence[BoardRow], ranked: Sequence[int]) -> dict[tuple[int, int], float]:
+    """The unadjusted p of the test that ranks, for all pairs of rows (by index) of the same documents: in the columns
+    ``ranked`` of the board called ``title``."""
     p_values: dict[tuple[int, int], float] = {}
-    for key, strata in _same_documents(rows, board, columns, site).items():
+    for key, strata in _same_documents(site, rows, ranked).items():
         # Cached in the site: a rebuild without a change needs no statistics.
         values = [*strata.values()]
-        facts = site.part(f"p of pairs {board.title} {key}", values, partial(_all_p, values))
+        facts = site.part(f"p of pairs {title} {key}", values, partial(_all_p, values))
         p_values |= {(a, b): facts["p"][i][j] for i, a in enumerate(strata) for j, b in enumerate(strata) if i != j}
     return p_values
 
 
 def _same_documents(
-    rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskColumn], site: Site
-) -> dict[tuple[tuple[float, str], ...], dict[int, list[Stratum]]]:
+    site: Site, rows: Sequence[BoardRow], ranked: Sequence[int]
+) -> dict[Documents, dict[int, list[Stratum]]]:
     """Groups of rows (by index) of the same documents, with the values by which they are ranked."""
-    groups: dict[tuple[tuple[float, str], ...], dict[int, list[Stratum]]] = defaultdict(dict)
+    groups: dict[Documents, dict[int, list[Stratum]]] = defaultdict(dict)
     for at, row in enumerate(rows):
-        cells = [cell for cell in _ranked_cells(row, board, columns) if cell is not None]
+        cells = [cell for column in ranked if (cell := row.cells[column]) is not None]
         values = [document_values(site, cell.entry, cell.score) for cell in cells]
         if all(values):
             strata = [replace(stratum, weight=stratum.weight / len(cells)) for of_cell in values for stratum in of_cell]

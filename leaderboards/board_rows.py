@@ -9,8 +9,7 @@ from typing import Any
 from dare_bench.analysis.intervals import Interval
 from dare_bench.leaderboards.board import TaskColumn
 from dare_bench.leaderboards.checkpoint_names import CheckpointName
-from dare_bench.leaderboards.entries import BoardEntry, settings_line
-from dare_bench.runs.scores import Score
+from dare_bench.leaderboards.entries import BoardEntry, RunScore, settings_line
 
 BADGES = {
     "external": (
@@ -60,18 +59,6 @@ def badge(kind: str, text: str = "", detail: str = "") -> Badge:
     return Badge(kind, text or name, f"{meaning.removesuffix('.')}: {detail}." if detail else meaning)
 
 
-@dataclass(frozen=True, slots=True)
-class BoardCell:
-    """One score of a board and the run that it comes from."""
-
-    score: Score
-    entry: BoardEntry
-
-    @property
-    def shots(self) -> str:
-        return self.entry.shots(self.score.task)
-
-
 @dataclass(slots=True)
 class BoardRow:
     """One checkpoint under one set of settings: a run, or several runs of different tasks.
@@ -81,7 +68,7 @@ class BoardRow:
     """
 
     entries: list[BoardEntry]
-    cells: list[BoardCell | None]
+    cells: list[RunScore | None]
     badges: list[Badge] = field(default_factory=list)
     mean: float | None = None
     mean_interval: Interval | None = None
@@ -162,13 +149,7 @@ def _may_join(entry: BoardEntry, row: Sequence[BoardEntry]) -> bool:
     return all(entry.row.joins(other.row) for other in row)
 
 
-def cells_of(entries: Sequence[BoardEntry], columns: Sequence[TaskColumn]) -> list[BoardCell | None]:
+def cells_of(entries: Sequence[BoardEntry], columns: Sequence[TaskColumn]) -> list[RunScore | None]:
     """For each column the score of the first run that has one."""
-    return [
-        next((BoardCell(score, entry) for entry in entries if (score := _score(entry, column)) is not None), None)
-        for column in columns
-    ]
-
-
-def _score(entry: BoardEntry, column: TaskColumn) -> Score | None:
-    return entry.headline(column.task) if column.metric is None else entry.score(column.task, column.metric)
+    scores = [[(entry.score(column.task, column.metric), entry) for entry in entries] for column in columns]
+    return [next((RunScore(score, entry) for score, entry in row if score is not None), None) for row in scores]

@@ -128,8 +128,7 @@ def _declared_view(number: int, name: str, board: Board, context: Context) -> Bo
 def _view(name: str, board: Board, context: Context, place: str, site: Site | None = None) -> BoardView:
     columns = board.columns(context.entries)
     board = settled(board, columns, context.entries)
-    data = "data/board.json" if place == "index.html" else f"data/{place.removesuffix('.html')}.json"
-    return BoardView(name, board, columns, make_rows(board, columns, context.entries, site), place, data)
+    return BoardView(name, board, columns, make_rows(board, columns, context.entries, site), place)
 
 
 def _navigation(context: Context) -> tuple[Link, ...]:

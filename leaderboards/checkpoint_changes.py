@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from dare_bench.analysis.paired_tests import holm
 from dare_bench.leaderboards import pair_page
-from dare_bench.leaderboards.checkpoint_trees import LineageEdge, edges
+from dare_bench.leaderboards.checkpoint_trees import edges
 from dare_bench.leaderboards.context import Context
+from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.pair_page import Delta, Verdict
 from dare_bench.leaderboards.site import Site
 
@@ -28,32 +29,31 @@ class CheckpointChange:
     deltas: list[tuple[str, Delta]]
 
 
-def any_change(context: Context) -> bool:
-    """Is there a trained checkpoint to compare with the one that it was trained from?"""
-    return bool(_pairs(context))
+Scores = list[tuple[str, str]]
+"""(task, "metric,filter") of each score."""
 
 
-def _pairs(context: Context) -> list[list[LineageEdge]]:
-    """All edges between two evaluated checkpoints, grouped by the two runs that their scores come from."""
-    pairs: dict[tuple[int, int], list[LineageEdge]] = {}
-    for edge in (edge for root in context.lineage for edge in edges(root)):
-        if edge.base is not None:
-            pairs.setdefault((id(edge.base.entry), id(edge.score.entry)), []).append(edge)
-    return list(pairs.values())
+def pairs(context: Context) -> list[tuple[BoardEntry, BoardEntry, Scores]]:
+    """A run of a base and one of a checkpoint that was trained from it, with the scores to compare, for all edges."""
+    found: dict[tuple[int, int], tuple[BoardEntry, BoardEntry, Scores]] = {}
+    for task, own, base in (edge for root in context.lineage for edge in edges(root)):
+        if not isinstance(base, str):
+            _, _, scores = found.setdefault((id(base.entry), id(own.entry)), (base.entry, own.entry, []))
+            scores.append((task, own.score.key))
+    return list(found.values())
 
 
 def changes_of(site: Site, context: Context) -> tuple[list[CheckpointChange], list[tuple[str, str]]]:
     """The changes along every edge of the lineage, and (name, reason) of those that are not comparable."""
     changes, refused = [], []
-    for pair in _pairs(context):
-        assert pair[0].base is not None
-        base, entry, deltas = pair[0].base.entry, pair[0].score.entry, []
-        for edge in pair:
-            delta = pair_page.difference(site, base, entry, edge.task, edge.score.score.key)
+    for base, entry, scores in pairs(context):
+        deltas = []
+        for task, key in scores:
+            delta = pair_page.difference(site, base, entry, task, key)
             if isinstance(delta, str):
-                refused.append((f"{entry.name.text}, {edge.task}", delta))
+                refused.append((f"{entry.name.text}, {task}", delta))
             else:
-                deltas.append((edge.task, delta))
+                deltas.append((task, delta))
         if deltas:
             names = entry.name.title, entry.name.detail, entry.page, base.name.text, base.page
             changes.append(CheckpointChange(*names, deltas))

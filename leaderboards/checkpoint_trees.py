@@ -11,20 +11,12 @@ from typing import Any
 from dare_bench.analysis.names import method_of, training_settings
 from dare_bench.formatting import plain_value
 from dare_bench.leaderboards.checkpoint_names import differences
-from dare_bench.leaderboards.entries import BoardEntry
+from dare_bench.leaderboards.entries import BoardEntry, RunScore
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import one_line
 
 Key = tuple[str, str]
 """The content hash of a checkpoint and that of its adapter (empty for none)."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointScore:
-    """A score of a checkpoint and the run that it comes from."""
-
-    entry: BoardEntry
-    score: Score
 
 
 @dataclass(slots=True)
@@ -59,24 +51,11 @@ class CheckpointNode:
                     yield node
                     yield from node.below()
 
-    def scored(self, task: str) -> list[CheckpointScore]:
+    def scored(self, task: str) -> list[RunScore]:
         """Its scores of a task, complete and new ones first."""
-        scores = [
-            CheckpointScore(entry, score) for entry in self.entries if (score := entry.headline(task)) is not None
-        ]
+        scores = [RunScore(score, entry) for entry in self.entries if (score := entry.score(task)) is not None]
         scores.sort(key=lambda score: score.entry.created, reverse=True)
         return sorted(scores, key=lambda score: (not score.entry.complete, score.score.limited))
-
-
-@dataclass(frozen=True, slots=True)
-class LineageEdge:
-    """A checkpoint's score of a task and the parent's score that it is compared with, or the ``reason`` for none."""
-
-    node: CheckpointNode
-    task: str
-    score: CheckpointScore
-    base: CheckpointScore | None
-    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -138,36 +117,35 @@ def usual_settings(root: CheckpointNode, task: str) -> str:
     return max(counts, key=lambda name: (counts[name], logged[name], newest[name]), default="")
 
 
-def representative(node: CheckpointNode, task: str, fingerprint: str) -> CheckpointScore | None:
+def representative(node: CheckpointNode, task: str, fingerprint: str) -> RunScore | None:
     """The score that represents a checkpoint: one under these settings, else the newest complete one."""
     scores = node.scored(task)
     return next((own for own in scores if own.score.fingerprint == fingerprint), scores[0] if scores else None)
 
 
-def edge(node: CheckpointNode, task: str, score: CheckpointScore) -> LineageEdge:
-    """A score with the parent's score under the same settings, else with the same prompts, else the newest one (the
-    comparison then names the differences)."""
+def base_score(node: CheckpointNode, task: str, score: Score) -> RunScore | str:
+    """The parent's score that a checkpoint's score is compared with: one under the same settings, else with the same
+    prompts, else the newest one (the comparison then names the differences). Or why there is none."""
     parent = node.parent
     if parent is None or not parent.entries:
-        reason = f"{parent.name} was not evaluated" if parent else "it was not trained here"
-        return LineageEdge(node, task, score, None, reason)
+        return f"{parent.name} was not evaluated" if parent else "it was not trained here"
     scores = parent.scored(task)
     if not scores:
-        return LineageEdge(node, task, score, None, f"{parent.name} was not evaluated on {task}")
-    same_settings = [base for base in scores if base.score.fingerprint == score.score.fingerprint]
-    same_prompts = [base for base in scores if base.score.task_fingerprint == score.score.task_fingerprint]
-    return LineageEdge(node, task, score, (same_settings or same_prompts or scores)[0])
+        return f"{parent.name} was not evaluated on {task}"
+    same_settings = [base for base in scores if base.score.fingerprint == score.fingerprint]
+    same_prompts = [base for base in scores if base.score.task_fingerprint == score.task_fingerprint]
+    return (same_settings or same_prompts or scores)[0]
 
 
-def edges(root: CheckpointNode) -> Iterator[LineageEdge]:
-    """The scores of all checkpoints below ``root``, each with that of its parent."""
+def edges(root: CheckpointNode) -> Iterator[tuple[str, RunScore, RunScore | str]]:
+    """(task, score, :func:`base_score`) of all checkpoints below ``root``."""
     tasks = tasks_of(root, ())
     usual = {task: usual_settings(root, task) for task in tasks}
     for node in root.below():
         for task in tasks:
-            score = representative(node, task, usual[task])
-            if score is not None:
-                yield edge(node, task, score)
+            own = representative(node, task, usual[task])
+            if own is not None:
+                yield task, own, base_score(node, task, own.score)
 
 
 def _nodes(entries: Iterable[BoardEntry]) -> dict[Key, CheckpointNode]:
@@ -183,24 +161,21 @@ def _nodes(entries: Iterable[BoardEntry]) -> dict[Key, CheckpointNode]:
     return nodes
 
 
-def _valid(lineage: Any) -> Mapping[str, Any] | None:
+def _valid(lineage: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """A lineage that names the content of its base, else None."""
-    base = lineage.get("base_content") if isinstance(lineage, dict) else None
-    return lineage if base and isinstance(base, str) else None
+    return lineage if lineage and lineage.get("base_content") else None
 
 
 def _find_parent(node: CheckpointNode, nodes: dict[Key, CheckpointNode]) -> None:
     """Link a checkpoint to its parent; parents that were never evaluated are added, up to the first base."""
     while node.lineage is not None:
-        adapter = node.lineage.get("base_adapter")
-        key = str(node.lineage["base_content"]), adapter if isinstance(adapter, str) else ""
+        key = str(node.lineage["base_content"]), str(node.lineage.get("base_adapter") or "")
         parent = nodes.get(key)
         if parent is not None:
             if not _descends_from(parent, node):  # files may claim that two checkpoints were trained from each other
                 node.parent = parent
             return
-        parents = node.lineage.get("parents")
-        earlier = list(parents) if isinstance(parents, (list, tuple)) else []
+        earlier = node.lineage.get("parents", ())
         last = _valid(earlier[-1]) if earlier else None
         lineage = {**last, "parents": earlier[:-1]} if last else None
         nodes[key] = CheckpointNode(key, str(node.lineage.get("base")), lineage)

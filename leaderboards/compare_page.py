@@ -13,13 +13,13 @@ from dare_bench.analysis.intervals import Interval, mean_of
 from dare_bench.analysis.paired_tests import holm
 from dare_bench.leaderboards import comparing, pair_page
 from dare_bench.leaderboards.board_ranking import pair_p
-from dare_bench.leaderboards.board_rows import BoardCell, BoardRow
-from dare_bench.leaderboards.checkpoint_changes import CheckpointChange, any_change, changes_of, judged
+from dare_bench.leaderboards.board_rows import BoardRow
+from dare_bench.leaderboards.checkpoint_changes import CheckpointChange, changes_of, judged, pairs
 from dare_bench.leaderboards.context import BoardView, Context
+from dare_bench.leaderboards.entries import RunScore
 from dare_bench.leaderboards.pair_page import LEVEL, Delta
-from dare_bench.leaderboards.rendering import Link
+from dare_bench.leaderboards.rendering import Link, write_page
 from dare_bench.leaderboards.site import Site
-from dare_bench.leaderboards.standalone import write_page
 
 PLACE = "compare/index.html"
 TOP = 8
@@ -71,7 +71,7 @@ def link(context: Context) -> Link | None:
     if not context.samples:
         return None
     some = any(len(_best(view)) > 1 for view in context.views)
-    return Link(PLACE, "Compare") if some or any_change(context) else None
+    return Link(PLACE, "Compare") if some or pairs(context) else None
 
 
 def write(site: Site, context: Context) -> None:
@@ -98,39 +98,32 @@ def write_standalone(comparison: RunComparison, path: str | Path) -> Path:
 
 
 def _best(view: BoardView) -> list[BoardRow]:
-    ranked = [row for row in view.rows if row.rank is not None]
-    return (ranked or _limited(view))[:TOP]
-
-
-def _limited(view: BoardView) -> list[BoardRow]:
-    """For boards without ranks: rows with all scores whose only badge is that they are limited, best first."""
+    """The first ranked rows; on a board without ranks rows with all scores whose only badge is that they are limited,
+    best first."""
+    if ranked := [row for row in view.rows if row.rank is not None]:
+        return ranked[:TOP]
     rows = [row for row in view.rows if row.mean is not None and {badge.kind for badge in row.badges} == {"limited"}]
-    return sorted(rows, key=lambda row: row.mean or 0.0, reverse=True)
+    return sorted(rows, key=lambda row: row.mean or 0.0, reverse=True)[:TOP]
 
 
 def _matrix(site: Site, view: BoardView, place: dict[int, int]) -> Matrix | None:
     rows = _best(view)
     if len(rows) < 2:
         return None
-    rank_by = view.board.rank_by
-    ranked = [
-        at for at, column in enumerate(view.columns) if rank_by == column.task or (rank_by == "mean" and column.ranked)
-    ]
-    if view.board.rank_by != "mean":
-        ranked = ranked[:1]
+    ranked = view.board.ranked(view.columns)
     ranked_by = view.columns[ranked[0]].name if len(ranked) == 1 else f"the mean of {len(ranked)} tasks"
-    pairs = {}
+    deltas = {}
     for i, first in enumerate(rows):
         for j in range(i + 1, len(rows)):
             cells = [(first.cells[at], rows[j].cells[at]) for at in ranked]
-            pairs[i, j] = _deltas(site, cells, place)
+            deltas[i, j] = _deltas(site, cells, place)
     heads = [(row.name.text, row.settings, row.main.page) for row in rows]
-    p = pair_p(rows, view.board, view.columns, site) if len(ranked) > 1 else {}  # one task: each pair's own test
-    return Matrix(view.board.title, ranked_by, heads, pairs, p)
+    p = pair_p(site, view.board.title, rows, ranked) if len(ranked) > 1 else {}  # one task: each pair's own test
+    return Matrix(view.board.title, ranked_by, heads, deltas, p)
 
 
 def _deltas(
-    site: Site, cells: Sequence[tuple[BoardCell | None, BoardCell | None]], place: dict[int, int]
+    site: Site, cells: Sequence[tuple[RunScore | None, RunScore | None]], place: dict[int, int]
 ) -> list[Delta] | str:
     """First minus second row in each task that a board ranks by."""
     deltas = []

@@ -89,9 +89,7 @@ def plot(comparison: RunComparison) -> Markup | None:
     for item in items:
         kind = item.verdict if item.verdict in ("better", "worse") and not item.breaks else "none"
         effects.append(Effect(comparison.title(item), item.gain.value, item.gain.lo, item.gain.hi, kind))
-    return forest(
-        effects, ident="forest", title=f"Differences, {100 * comparison.level:g}% intervals", x_title="points"
-    )
+    return forest(effects, ident="forest", title=f"Differences, {100 * comparison.level:g}% intervals")
 
 
 def documents(comparison: RunComparison) -> list[ShownDocuments]:

@@ -14,23 +14,19 @@ from dare_bench.leaderboards.entries import BoardEntry
 
 @dataclass(frozen=True, slots=True)
 class BoardView:
-    """One board of the site: its declaration, columns and rows, and where its page stands.
-
-    ``data`` is the place of its JSON file in the site's folder; a CSV file stands beside it.
-    """
+    """One board of the site: its declaration, columns and rows, and where its page stands."""
 
     name: str
     board: Board
     columns: Sequence[TaskColumn]
     rows: Sequence[BoardRow]
     place: str
-    data: str
 
     @property
     def of_mean(self) -> list[int]:
         """The numbers of the columns whose mean ranks, where the board ranks by the mean of several; else none."""
-        ranked = [at for at, column in enumerate(self.columns) if column.ranked]
-        return ranked if self.board.rank_by == "mean" and len(ranked) > 1 else []
+        ranked = self.board.ranked(self.columns)
+        return ranked if len(ranked) > 1 else []
 
 
 @dataclass

@@ -93,12 +93,10 @@ class BoardEntry:
         """Open the run again; raises RunError."""
         return open_run(self.path)
 
-    def headline(self, task: str) -> Score | None:
-        """The headline score of a task or group."""
-        return headline(self.scores, task)
-
-    def score(self, task: str, key: str) -> Score | None:
-        """The score of a task by its "metric,filter"."""
+    def score(self, task: str, key: str | None = None) -> Score | None:
+        """The score of a task or group by its "metric,filter"; by default its headline."""
+        if key is None:
+            return headline(self.scores, task)
         return next((score for score in self.scores if score.task == task and score.key == key), None)
 
     def nfe_per_request(self, task: str) -> tuple[float | None, bool]:
@@ -123,6 +121,18 @@ class BoardEntry:
         """The number of examples before each question of a task or group: "5-shot"; empty if it is not recorded."""
         counts = [count for count in self.contexts[task].shots if isinstance(count, int)]
         return f"{spread(counts)}-shot" if counts else ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunScore:
+    """One score and the run that it comes from."""
+
+    score: Score
+    entry: BoardEntry
+
+    @property
+    def shots(self) -> str:
+        return self.entry.shots(self.score.task)
 
 
 def _sizes(names: Iterable[str]) -> list[str]:

@@ -27,8 +27,8 @@ class Effect:
     kind: str = "none"
 
 
-def forest(effects: Sequence[Effect], *, ident: str, title: str, x_title: str, percent: bool = True) -> Markup:
-    """The figure. ``percent``: shares, shown in percentage points; ``ident`` is an id that is unique on the page."""
+def forest(effects: Sequence[Effect], *, ident: str, title: str) -> Markup:
+    """The figure of differences of shares, in points; ``ident`` is an id that is unique on the page."""
     ends = [end for effect in effects for end in (effect.value, effect.lo, effect.hi) if end is not None]
     x = linear([0.0, *ends], _LEFT, _RIGHT)
     bottom = _TOP + _ROW * len(effects)
@@ -39,10 +39,10 @@ def forest(effects: Sequence[Effect], *, ident: str, title: str, x_title: str, p
         f'<path class="base" d="M{_LEFT} {bottom}H{_RIGHT}"/>'
         f'<path class="zero" d="M{zero} {_TOP}V{bottom + 5}"/><g class="mid">'
     ]
-    for tick, label in zip(x.ticks, tick_labels(x.ticks, percent=percent), strict=True):
+    for tick, label in zip(x.ticks, tick_labels(x.ticks, percent=True), strict=True):
         sign = "+" if tick > 0 else ""
         parts.append(f'<text x="{px(x(tick))}" y="{bottom + 9}" dy=".8em">{sign}{label}</text>')
-    words = ((_LEFT, "", "← worse"), (_WIDTH // 2, " mid", one_line(x_title, 50)), (_RIGHT, " end", "better →"))
+    words = ((_LEFT, "", "← worse"), (_WIDTH // 2, " mid", "points"), (_RIGHT, " end", "better →"))
     named = (f'<text class="name{kind}" x="{at}" y="{bottom + 44}">{escape(text)}</text>' for at, kind, text in words)
     parts.append(f"</g>{''.join(named)}</g>")
     parts += [_row(effect, _TOP + _ROW * at, x) for at, effect in enumerate(effects)]

@@ -4,34 +4,38 @@ changed and the scores of all evaluated checkpoints against their training step 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from markupsafe import Markup
 
 from dare_bench.leaderboards import pair_page
 from dare_bench.leaderboards.charts import Base, CurvePoint, Series, training_curves
 from dare_bench.leaderboards.checkpoint_changes import adjust, changes_of, p_values
 from dare_bench.leaderboards.checkpoint_trees import (
     CheckpointNode,
-    CheckpointScore,
     SeedTraining,
     TrainingRecipe,
-    edge,
+    base_score,
     representative,
     tasks_of,
     usual_settings,
 )
 from dare_bench.leaderboards.context import Context
+from dare_bench.leaderboards.entries import RunScore
 from dare_bench.leaderboards.pair_page import Delta
 from dare_bench.leaderboards.rendering import Link, unique_slugs
 from dare_bench.leaderboards.site import Site
-from dare_bench.leaderboards.training_cost import TrainingCost, cost_of
-from dare_bench.runs.scores import Score, is_share
+from dare_bench.runs import lineage
+from dare_bench.runs.scores import Score
 
 INDEX = "lineage/index.html"
-Points = Sequence[tuple[CheckpointNode, CheckpointScore]]
-"""The evaluated checkpoints of a training by step, with their scores of one task."""
+PHASES = ("rollout", "score", "update")
+"""The phases of a training in the order of a step; the forwards of any other are counted as ``other``."""
+Line = tuple[TrainingRecipe, SeedTraining, Sequence[tuple[CheckpointNode, RunScore]]]
+"""A training and its evaluated checkpoints by step, with their scores of one task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +90,24 @@ class _TreeBuilder:
 
     def tree(self, place: str) -> dict[str, Any]:
         """The tree; ``scores`` are the base's own, empty if it was not evaluated."""
-        root, below = self.root, list(self.root.below())
-        charts = [chart for node in (root, *below) for chart in self._charts(node)]
-        by_forwards = [chart for node in (root, *below) for chart in self._forwards(node)]
-        for number, chart in enumerate(by_forwards, start=1):
-            chart["drawing"] = training_curves(**chart.pop("arguments"), ident=f"forwards-{number}")
+        root, nodes = self.root, [self.root, *self.root.below()]
+        scored = [(node, task, lines) for node in nodes for task in self.tasks if (lines := self._lines(node, task))]
+        forwards = list[dict[str, Any]]()
+        for each in scored:
+            if (chart := self._by_forwards(len(forwards) + 1, *each)) is not None:
+                forwards.append(chart)
         return {
             "name": root.name,
             "place": place,
             "scores": [(task, _line(own, "")) for task in self.tasks if (own := self._score(root, task))],
             "branches": [self._branch(recipe) for recipe in root.recipes],
-            "charts": [
-                training_curves(**chart, ident=f"steps-{number}") for number, chart in enumerate(charts, start=1)
-            ],
-            "forwards": by_forwards,
-            "checkpoints": 1 + len(below),
+            "charts": [self._by_steps(number, *each) for number, each in enumerate(scored, start=1)],
+            "forwards": forwards,
+            "checkpoints": len(nodes),
             "paired": self.context.samples,
         }
 
-    def _score(self, node: CheckpointNode, task: str) -> CheckpointScore | None:
+    def _score(self, node: CheckpointNode, task: str) -> RunScore | None:
         return representative(node, task, self._usual[task])
 
     def _branch(self, recipe: TrainingRecipe) -> dict[str, Any]:
@@ -136,53 +139,54 @@ class _TreeBuilder:
             earlier += scores[:-1]
         return {"task": task, "mean": _mean(last), "last": last, "earlier": earlier} if last else None
 
-    def _compared(self, node: CheckpointNode, task: str, own: CheckpointScore, label: str) -> _ScoreLine:
+    def _compared(self, node: CheckpointNode, task: str, own: RunScore, label: str) -> _ScoreLine:
         """A checkpoint's score and its paired difference to the parent's."""
         others = len({other.score.fingerprint for other in node.scored(task)}) - 1
-        pair = edge(node, task, own)
-        if pair.base is None:
-            return _line(own, label, reason=pair.reason, other_settings=others)
+        base = base_score(node, task, own.score)
+        if isinstance(base, str):
+            return _line(own, label, reason=base, other_settings=others)
         if not self.context.samples:
             return _line(own, label, other_settings=others)
-        delta = pair_page.difference(self.site, pair.base.entry, own.entry, task, own.score.key)
+        delta = pair_page.difference(self.site, base.entry, own.entry, task, own.score.key)
         if isinstance(delta, str):
             return _line(own, label, reason=f"not comparable: {delta}", other_settings=others)
         return _line(own, label, delta=delta, other_settings=others)
 
-    def _charts(self, node: CheckpointNode) -> Iterator[dict[str, Any]]:
-        """The charts (arguments of :func:`training_curves`) of what was trained from ``node``, one for each task."""
-        for task in self.tasks:
-            lines = self._lines(node, task)
-            if lines:
-                series = [_series(recipe, training, points) for recipe, training, points in lines]
-                yield {"title": f"{task}, trained from {node.name}", **self._chart(node, task, series, lines)}
+    def _by_steps(self, number: int, node: CheckpointNode, task: str, lines: Sequence[Line]) -> Markup:
+        """The chart of what was trained from ``node``."""
+        series = [
+            _series(recipe, training, [_point(own, step.step or 0) for step, own in points])
+            for recipe, training, points in lines
+        ]
+        return self._curves(f"steps-{number}", f"{task}, trained from {node.name}", node, task, lines, series)
 
-    def _forwards(self, node: CheckpointNode) -> Iterator[dict[str, Any]]:
-        """The charts by forwards, and the rows of their tables, one for each task that has at least two checkpoints
-        with recorded forwards; ``missing`` counts those without."""
-        for task in self.tasks:
-            rows, series, lines, missing = list[dict[str, Any]](), list[Series](), self._lines(node, task), 0
-            for recipe, training, points in lines:
-                costs = [(step, own, cost) for step, own in points if (cost := cost_of(step.lineage)) is not None]
-                missing += len(points) - len(costs)
-                if costs:
-                    series.append(_series_by_forwards(recipe, training, costs))
-                    rows += [
-                        {"line": _line(own, _label(training, step)), "training": series[-1].group, "cost": cost}
-                        for step, own, cost in costs
-                    ]
-            if len(rows) > 1:
-                title = f"{task} by forwards, trained from {node.name}"
-                given = {"title": title, "x_title": "forwards, counted per row"}
-                yield {
-                    "arguments": {**given, **self._chart(node, task, series, lines)},
-                    "title": title,
-                    "rows": rows,
-                    "phases": [*dict.fromkeys(phase for row in rows for phase in row["cost"].forwards)],
-                    "missing": missing,
-                }
+    def _by_forwards(
+        self, number: int, node: CheckpointNode, task: str, lines: Sequence[Line]
+    ) -> dict[str, Any] | None:
+        """The chart by forwards and the rows of its table; None unless at least two checkpoints have recorded forwards.
+        ``missing`` counts those without."""
+        rows, series, missing = list[dict[str, Any]](), list[Series](), 0
+        for recipe, training, points in lines:
+            costs = [(step, own, cost) for step, own in points if (cost := _forwards_of(step))]
+            missing += len(points) - len(costs)
+            if costs:
+                series.append(_series(recipe, training, [_point_by_forwards(*cost) for cost in costs]))
+                rows += [
+                    {"line": _line(own, _label(training, step)), "training": series[-1].group, "forwards": cost}
+                    for step, own, cost in costs
+                ]
+        if len(rows) < 2:
+            return None
+        title, unit = f"{task} by forwards, trained from {node.name}", "forwards, counted per row"
+        return {
+            "drawing": self._curves(f"forwards-{number}", title, node, task, lines, series, x_title=unit),
+            "title": title,
+            "rows": rows,
+            "phases": [*dict.fromkeys(phase for row in rows for phase in row["forwards"])],
+            "missing": missing,
+        }
 
-    def _lines(self, node: CheckpointNode, task: str) -> list[tuple[TrainingRecipe, SeedTraining, Points]]:
+    def _lines(self, node: CheckpointNode, task: str) -> list[Line]:
         """The trainings that started from ``node`` and have scores of a task."""
         every = [(recipe, training) for recipe in node.recipes for training in recipe.trainings]
         scored = [
@@ -191,56 +195,53 @@ class _TreeBuilder:
         ]
         return [line for line in scored if line[2]]
 
-    def _chart(
-        self,
-        node: CheckpointNode,
-        task: str,
-        series: Sequence[Series],
-        lines: Sequence[tuple[TrainingRecipe, SeedTraining, Points]],
-    ) -> dict[str, Any]:
-        """What charts of the same scores have in common: arguments of :func:`training_curves`."""
+    def _curves(
+        self, ident: str, title: str, node: CheckpointNode, task: str, lines: Sequence[Line], series: Sequence[Series],
+        **more: str,
+    ) -> Markup:  # fmt: skip
         scores = [own.score for _, _, points in lines for _, own in points]
         base = self._score(node, task)
-        return {
-            "series": series,
-            "y_title": scores[0].metric,
-            "base": _base(node, base) if base else None,
-            "higher_is_better": not any(score.higher_is_better is False for score in scores),
-            "percent": all(is_share(score) for score in scores),
-        }
+        return training_curves(
+            series,
+            ident=ident,
+            title=title,
+            y_title=scores[0].metric,
+            base=_base(node, base) if base else None,
+            higher_is_better=not any(score.higher_is_better is False for score in scores),
+            percent=all(score.is_share for score in scores),
+            **more,
+        )
 
 
-def _line(own: CheckpointScore, label: str, **more: Any) -> _ScoreLine:
+def _line(own: RunScore, label: str, **more: Any) -> _ScoreLine:
     return _ScoreLine(label, own.entry.page, own.score, **more)
 
 
-def _base(node: CheckpointNode, own: CheckpointScore) -> Base:
+def _base(node: CheckpointNode, own: RunScore) -> Base:
     return Base(node.name, own.score.value, f"../{own.entry.page}", own.score.lo, own.score.hi)
 
 
-def _series(recipe: TrainingRecipe, training: SeedTraining, points: Points) -> Series:
-    return _named(recipe, training, [_point(own, node.step or 0) for node, own in points])
+def _forwards_of(node: CheckpointNode) -> dict[str, int]:
+    """The forward passes that a training had run when it saved a checkpoint, by phase, in all processes and counted per
+    row; empty if its lineage has no counts. Those of the trainings before this one are not in it."""
+    recorded = (lineage.counts(node.lineage or {}) or {}).get("forwards", {})
+    forwards = {phase: recorded[phase] for phase in PHASES if phase in recorded}
+    if other := sum(recorded.values()) - sum(forwards.values()):
+        forwards["other"] = other
+    return forwards if any(forwards.values()) else {}
 
 
-def _series_by_forwards(
-    recipe: TrainingRecipe,
-    training: SeedTraining,
-    points: Sequence[tuple[CheckpointNode, CheckpointScore, TrainingCost]],
-) -> Series:
-    """A training's checkpoints at the forwards that they had cost."""
-    steps = [
-        _point(own, cost.total, place=f"{cost.total:,} forwards, step {node.step or 0:g}", detail=cost.text)
-        for node, own, cost in points
-    ]
-    return _named(recipe, training, steps)
+def _point_by_forwards(node: CheckpointNode, own: RunScore, forwards: Mapping[str, int]) -> CurvePoint:
+    total, detail = sum(forwards.values()), ", ".join(f"{phase} {count:,}" for phase, count in forwards.items())
+    return _point(own, total, place=f"{total:,} forwards, step {node.step or 0:g}", detail=detail)
 
 
-def _point(own: CheckpointScore, x: float, **more: str) -> CurvePoint:
+def _point(own: RunScore, x: float, **more: str) -> CurvePoint:
     score = own.score
     return CurvePoint(x, score.value, f"../{own.entry.page}", score.lo, score.hi, own.entry.settings, **more)
 
 
-def _named(recipe: TrainingRecipe, training: SeedTraining, steps: Sequence[CurvePoint]) -> Series:
+def _series(recipe: TrainingRecipe, training: SeedTraining, steps: Sequence[CurvePoint]) -> Series:
     group = ", ".join(filter(None, [f"{recipe.title} on {recipe.data}", recipe.detail]))
     seed = f", seed {training.seed}" if len(recipe.trainings) > 1 else ""
     return Series(group + seed, steps, group, recipe.title + seed)
@@ -263,6 +264,6 @@ def _mean(last: Sequence[_ScoreLine]) -> dict[str, Any] | None:
         "high": max(values),
         "deviation": statistics.stdev(values),
         "seeds": len(values),
-        "share": all(is_share(line.score) for line in last),
+        "share": all(line.score.is_share for line in last),
         "gain": statistics.fmean(gains) if len(gains) == len(last) else None,
     }

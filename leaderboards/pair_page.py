@@ -4,11 +4,11 @@ when one of the runs or of their sample files has changed."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from dare_bench.analysis.comparison import ScoreComparison, compare
-from dare_bench.analysis.paired_tests import negated
+from dare_bench.analysis.paired_tests import Difference
 from dare_bench.analysis.settings import MODEL
 from dare_bench.errors import IncompleteError, RunError, UsageError
 from dare_bench.leaderboards import comparing
@@ -21,17 +21,10 @@ Verdict = Literal["better", "worse", "none"]
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
-    """A paired difference as other pages show it: second minus first, p not adjusted. ``settings`` names the settings
-    that differ beside the checkpoint."""
+class Delta(Difference):
+    """A paired difference as other pages show it, p not adjusted. ``settings`` names the settings that differ beside
+    the checkpoint."""
 
-    value: float
-    lo: float | None
-    hi: float | None
-    p: float | None
-    level: float
-    method: str
-    n: int
     share: bool
     higher_is_better: bool
     page: str
@@ -41,11 +34,6 @@ class Delta:
     def gain(self) -> Delta:
         """The difference with the sign of a gain: positive is better."""
         return self if self.higher_is_better else replace(self.reversed(), higher_is_better=True)
-
-    def reversed(self) -> Delta:
-        """The same difference as first minus second."""
-        lo, hi = negated(self.lo, self.hi)
-        return replace(self, value=-self.value, lo=lo, hi=hi)
 
     def verdict(self, adjusted: float | None) -> Verdict:
         """The verdict on the second run by the adjusted p."""
@@ -116,10 +104,9 @@ def _write(site: Site, first: BoardEntry, second: BoardEntry) -> Mapping[str, An
 
 def _record(item: ScoreComparison) -> dict[str, Any]:
     """The facts about a comparison that other pages show."""
-    names = ("value", "lo", "hi", "p", "level", "method", "n")
     return {
         "key": item.key,
-        **{name: getattr(item.difference, name) for name in names},
+        **asdict(item.difference),
         "share": item.is_share,
         "higher_is_better": item.higher_is_better is not False,
         "breaks": list(item.breaks),

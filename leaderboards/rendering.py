@@ -18,13 +18,15 @@ from markupsafe import Markup
 from dare_bench import formatting
 from dare_bench.analysis.names import letter
 from dare_bench.formatting import figure, plain_value, short_number
-from dare_bench.runs.scores import Score, is_share
-from dare_bench.runs.text import one_line, visible
+from dare_bench.runs.scores import Score
+from dare_bench.runs.text import listed, one_line, visible
+from dare_bench.runs.writer import atomic_write_bytes, atomic_write_text
 from dare_bench.types import TIER_MEANING
 
 HERE = Path(__file__).parent
 TEXT_LIMIT = 20_000
 """Maximum number of characters of one text on a page; the run's files have all of it."""
+_ASSETS = ("theme.js", "site.css", "site.js")
 
 
 @cache
@@ -47,8 +49,7 @@ def environment() -> Environment:
         "percent": _percent,
         "plain_value": plain_value,
     }
-    env.tests["share"] = is_share
-    numbers = ("p_value", "short_bounds", "short_difference", "short_number", "short_score")
+    numbers = ("p_value", "short_bounds", "short_difference", "short_number", "short_range", "short_score")
     env.globals |= {"TIERS": TIER_MEANING, "bar": bar, "letter": letter}
     env.globals |= {name: getattr(formatting, name) for name in numbers}
     return env
@@ -63,7 +64,7 @@ def _visible(value: Any) -> Any:
 
 def _percent(value: float | None, score: Score | None = None) -> str:
     """A share in percent; with a ``score`` that is not a share, the value in its own unit."""
-    return short_number(value, score is None or is_share(score))
+    return short_number(value, score is None or score.is_share)
 
 
 def number(value: Any, digits: int | None = None) -> str:
@@ -94,6 +95,22 @@ def _line(value: Any, limit: int = 80) -> str:
 def render(template: str, root: str, **values: Any) -> str:
     """A page as HTML. ``root`` leads from the page's folder to the site's folder ("" or "../../")."""
     return environment().get_template(template).render(root=root, **values)
+
+
+def write_page(path: str | Path, template: str, assets: Sequence[str], **values: Any) -> Path:
+    """Write a page outside a site, with the files that it needs in the folder ``<name>_files`` beside it: those that
+    every page needs and ``assets``, names in ``static/``.
+
+    Raises:
+        SaveError: the page or one of its files could not be written.
+    """
+    path = Path(path)
+    folder = path.with_name(f"{path.stem}_files")
+    for name in (*_ASSETS, *assets):
+        atomic_write_bytes(folder / "static" / name, (HERE / "static" / name).read_bytes(), durable=False)
+    page = render(template, f"{folder.name}/", place=path.name, navigation=(), **values)
+    atomic_write_text(path, page, durable=False)
+    return path
 
 
 def slug(name: str) -> str:
@@ -146,8 +163,4 @@ def settings_table(tasks: dict[str, dict[str, Any]]) -> tuple[list[str], list[tu
     for name in dict.fromkeys(name for _, settings in groups for name in settings):
         values = [plain_value(settings[name]) if name in settings else "–" for _, settings in groups]
         rows.append((name, values, len(set(values)) > 1))
-    return [_heads(names) for names, _ in groups], rows
-
-
-def _heads(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+    return [listed(names, 4 if len(names) <= 4 else 3) for names, _ in groups], rows

@@ -14,9 +14,9 @@ from typing import Any
 
 from dare_bench.analysis.unmasking import Piece, Unmasking, unmasking, with_weights
 from dare_bench.formatting import figure, short_difference
+from dare_bench.leaderboards.rendering import write_page
 from dare_bench.leaderboards.sample_canvas import canvas, order_chart
 from dare_bench.leaderboards.sample_document import PageBudget
-from dare_bench.leaderboards.standalone import write_page
 
 ASSETS = ("samples.css", "slider.js")
 

@@ -13,7 +13,7 @@ from dare_bench.analysis.document_view import DocumentView, FilterResult, docume
 from dare_bench.leaderboards.rendering import TEXT_LIMIT, environment, number, seconds, slug
 from dare_bench.leaderboards.sample_canvas import canvas, escaped, order_chart
 from dare_bench.runs.index import Document
-from dare_bench.runs.scores import Score, is_share
+from dare_bench.runs.scores import Score
 from dare_bench.runs.text import one_line
 
 ANSWERS = 32
@@ -104,7 +104,7 @@ def render_document(
 
 def _right(value: Any, score: Score | None = None) -> bool | None:
     """Right, wrong, or neither: only the two ends of a share are right or wrong."""
-    if not isinstance(value, (bool, int, float)) or value not in (0, 1) or (score and not is_share(score)):
+    if not isinstance(value, (bool, int, float)) or value not in (0, 1) or (score and not score.is_share):
         return None
     best = 0 if score and score.higher_is_better is False else 1
     return bool(value == best)

@@ -10,18 +10,19 @@ from typing import Any
 
 from dare_bench.formatting import chart_score, compact, with_interval
 from dare_bench.leaderboards.board_ranking import unranked_reason
-from dare_bench.leaderboards.board_rows import BoardCell, BoardRow
+from dare_bench.leaderboards.board_rows import BoardRow
 from dare_bench.leaderboards.charts import Point, frontier_table, scatter
 from dare_bench.leaderboards.charts.pareto import BetterX
 from dare_bench.leaderboards.context import BoardView, Context
 from dare_bench.leaderboards.rendering import Link, slug
 from dare_bench.leaderboards.site import Site
-from dare_bench.runs.scores import is_share
 
 NFE, SPEED = "forward passes per request", "tokens per second"
 UNITS = {NFE: "NFE", SPEED: "tokens/s"}
 """Short names of the axes, for marks."""
 NO_HARDWARE = "hardware not recorded"
+Bounds = tuple[float | None, float | None, float | None]
+"""A score and the ends of its interval."""
 MOST_PAGES = 100
 """Pages of a board. Each links to all others, so their size grows with the square of the tasks."""
 
@@ -101,8 +102,9 @@ def _of_mean(view: BoardView) -> SpeedSheet:
     passes, speeds = [], []
     for row in view.rows:
         mean = row.mean_interval
-        ends = (mean.lo, mean.hi) if mean else (None, None)
-        point = _point(view, row, row.main.page, row.mean, ends, row.cells, row.rank is not None)
+        score = (row.mean, mean.lo, mean.hi) if mean else (row.mean, None, None)
+        approximate = any(cell is not None and cell.score.tier == "A" for cell in row.cells)
+        point = _point(view, row, row.main.page, score, approximate, row.rank is not None)
         passes.append(replace(point, x=row.nfe_per_request))
         speeds.append((row.main.hardware, replace(point, x=row.tokens_per_s)))
     return SpeedSheet("", f"Mean of {len(view.of_mean)} tasks", "mean", True, True, passes, _by_hardware(speeds))
@@ -119,7 +121,7 @@ def _of_task(view: BoardView, at: int, place: str) -> SpeedSheet:
         score, entry = cell.score, cell.entry
         scores.append(score)
         ranked = all(badge.kind == "missing" for badge in row.badges)
-        point = _point(view, row, entry.page, score.value, (score.lo, score.hi), [cell], ranked)
+        point = _point(view, row, entry.page, (score.value, score.lo, score.hi), score.tier == "A", ranked)
         remarks = [point.remark, f"cost of all {len(entry.tasks)} tasks of its run together"]
         shared = replace(point, remark=", ".join(filter(None, remarks)))
         nfe, is_of_task = entry.nfe_per_request(column.task)
@@ -134,7 +136,7 @@ def _of_task(view: BoardView, at: int, place: str) -> SpeedSheet:
         place,
         column.name,
         metric=metrics.pop() if len(metrics) == 1 else "score",
-        percent=all(is_share(score) for score in scores),
+        percent=all(score.is_share for score in scores),
         higher=not any(score.higher_is_better is False for score in scores),
         passes=passes,
         speeds=_by_hardware(speeds),
@@ -142,26 +144,19 @@ def _of_task(view: BoardView, at: int, place: str) -> SpeedSheet:
     )
 
 
-def _point(
-    view: BoardView,
-    row: BoardRow,
-    page: str,
-    value: float | None,
-    ends: tuple[float | None, float | None],
-    cells: Sequence[BoardCell | None],
-    ranked: bool,
-) -> Point:
+def _point(view: BoardView, row: BoardRow, page: str, score: Bounds, approximate: bool, ranked: bool) -> Point:
+    y, lo, hi = score
     root = "../" if view.place == "index.html" else "../../"
     return Point(
         name=row.name.text,
         x=None,
-        y=value,
+        y=y,
         href=root + page,
         family=row.main.family,
-        lo=ends[0],
-        hi=ends[1],
+        lo=lo,
+        hi=hi,
         settings=row.settings,
-        approximate=any(cell is not None and cell.score.tier == "A" for cell in cells),
+        approximate=approximate,
         ranked=ranked,
         remark="" if ranked else ", ".join(badge.text for badge in row.badges),
     )

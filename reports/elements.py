@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dare_bench.reports.tables import show_table
 from dare_bench.runs.text import visible
 
 if TYPE_CHECKING:
@@ -99,32 +100,26 @@ def escaped(text: str) -> str:
 
 def show(elements: Iterable[Element], console: Console) -> None:
     """Print the report to a console made with ``markup=False, highlight=False``."""
-    for element in elements:
-        _show(element, console)
-
-
-def _show(element: Element, console: Console) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    match element:
-        case Heading(text, level):
-            console.print()
-            console.print(Text(visible(text), "bold reverse" if level < 2 else "bold cyan"), soft_wrap=True)
-        case Paragraph(text):
-            console.print(Text(visible(text)), soft_wrap=not console.is_terminal)
-        case Bullets(items, short):
-            for item in items if short is None else short:
-                console.print(Padding(Text(f"- {visible(item)}"), (0, 0, 0, 2), expand=False))
-        case ReportTable(columns, rows):
-            from dare_bench.reports.tables import show_table
-
-            show_table([[*map(visible, line)] for line in (columns, *rows)], console)
-        case Verbatim(label, text):
-            console.print(Text(f"{visible(label)}:", "dim"), soft_wrap=True)
-            console.print(Padding(Text(visible(text)), (0, 0, 0, 4), expand=False))
-        case SideBySide(names, rows):
-            _show_side_by_side(names, rows, console)
+    for element in elements:
+        match element:
+            case Heading(text, level):
+                console.print()
+                console.print(Text(visible(text), "bold reverse" if level < 2 else "bold cyan"), soft_wrap=True)
+            case Paragraph(text):
+                console.print(Text(visible(text)), soft_wrap=not console.is_terminal)
+            case Bullets(items, short):
+                for item in items if short is None else short:
+                    console.print(Padding(Text(f"- {visible(item)}"), (0, 0, 0, 2), expand=False))
+            case ReportTable(columns, rows):
+                show_table([[*map(visible, line)] for line in (columns, *rows)], console)
+            case Verbatim(label, text):
+                console.print(Text(f"{visible(label)}:", "dim"), soft_wrap=True)
+                console.print(Padding(Text(visible(text)), (0, 0, 0, 4), expand=False))
+            case SideBySide(names, rows):
+                _show_side_by_side(names, rows, console)
 
 
 def _show_side_by_side(names: tuple[str, str], rows: Sequence[tuple[str, str, str]], console: Console) -> None:

@@ -11,7 +11,7 @@ from typing import Literal
 from dare_bench.formatting import NONE, decimals_of
 from dare_bench.reports import latex
 from dare_bench.reports.elements import escaped
-from dare_bench.reports.score_table import MARK_NOTES, ExportCell, ExportColumn, ExportRow, Mark, ScoreTable
+from dare_bench.reports.score_table import MARK_NOTES, ExportCell, ExportColumn, Mark, ScoreTable
 from dare_bench.runs.text import no_formula, visible
 
 Format = Literal["markdown", "latex", "csv"]
@@ -61,12 +61,9 @@ def _text_columns(table: ScoreTable, intervals: Intervals, fingerprints: bool) -
         ]
         columns.append(_TextColumn(head, cells, numeric=True))
     if fingerprints:  # in the order of the columns
-        columns.append(_TextColumn("settings fingerprint", [(_fingerprints(row), False) for row in table.rows]))
+        prints = [" ".join(cell.score.fingerprint[:8] if cell else NONE for cell in row.cells) for row in table.rows]
+        columns.append(_TextColumn("settings fingerprint", [(text, False) for text in prints]))
     return columns
-
-
-def _fingerprints(row: ExportRow) -> str:
-    return " ".join(cell.score.fingerprint[:8] if cell else NONE for cell in row.cells)
 
 
 def _cell(cell: ExportCell, column: ExportColumn, intervals: Intervals) -> str:

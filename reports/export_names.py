@@ -14,11 +14,11 @@ from dare_bench.analysis.names import (
     checkpoint_of,
     training_chain,
     trainings,
-    without_folders,
 )
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import UNKNOWN, Block
 from dare_bench.runs.scores import opened_with
+from dare_bench.runs.text import without_folders
 
 _SEEDS = ("python seed", "numpy seed", "seed", "few-shot seed")
 

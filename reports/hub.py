@@ -24,7 +24,7 @@ from dare_bench.reports.hub_card import dumped
 from dare_bench.runs.reader import Run
 from dare_bench.runs.results import members
 from dare_bench.runs.schema import UNKNOWN, Block, TaskBlock
-from dare_bench.runs.scores import Score, is_share
+from dare_bench.runs.scores import Score
 from dare_bench.runs.text import no_answer, visible
 from dare_bench.types import Decoding
 
@@ -40,6 +40,8 @@ _REVISION = re.compile(r"[0-9a-f]{40}")
 _METRICS = {"acc": "accuracy", "acc_norm": "accuracy"}
 """The hub's names of metrics that have other names in harnesses."""
 _OMITTED = frozenset({"stop", "confidence_dtype", *Decoding.hidden, *Decoding.id_fields})
+_OFF = ("none", "ours", "cut")
+"""Values of settings that are switched off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +106,8 @@ def results_of(
         RunError: the run has no scores, or is limited or incomplete and ``allow_partial`` is not set.
         UnknownNameError: ``datasets`` names a task that the run does not have.
     """
-    block = run.block
     scored = list(dict.fromkeys(score.task for score in run.scores()))
-    if block is None or not scored:
+    if not scored:
         raise RunError(f"{run.path} has no score yet (status {run.status}); run the same command again to finish it")
     for task in datasets:
         if task not in scored:
@@ -124,8 +125,8 @@ def results_of(
                 f"{run.run_id}, {task}: {'; '.join(partial)}; such a score is exported only with --allow-partial,"
                 " with a note"
             )
-        value = 100 * score.value if scale == "percent" and is_share(score) else score.value
-        notes = visible("; ".join(_notes(run, block, score, dataset, partial, scale))).replace("\n", " ")
+        value = 100 * score.value if scale == "percent" and score.is_share else score.value
+        notes = visible("; ".join(_notes(run, score, dataset, partial, scale))).replace("\n", " ")
         shots = run.results.get("n-shot", {}).get(task)
         results.append(HubResult(score, dataset, round(value, 4), _date(run.created), notes, shots))
     return results, left_out
@@ -179,13 +180,12 @@ def _partial(run: Run, score: Score) -> Iterator[str]:
         yield f"the run is {'not finished' if run.status == 'running' else 'incomplete'}"
 
 
-def _notes(
-    run: Run, block: Block, score: Score, dataset: HubDataset, partial: Sequence[str], scale: HubScale
-) -> Iterator[str]:
+def _notes(run: Run, score: Score, dataset: HubDataset, partial: Sequence[str], scale: HubScale) -> Iterator[str]:
     """What the hub's format has no field for, the most important first."""
+    block = run.require_block()
     if partial:
         yield f"PARTIAL: {', '.join(partial)}"
-    percent = scale == "percent" and is_share(score)
+    percent = scale == "percent" and score.is_share
     yield score.key.removesuffix(",none") + (" in percent" if percent else "")
     yield f"n={score.n}"
     if score.lo is not None and score.hi is not None and score.level is not None:
@@ -218,15 +218,12 @@ def _settings(tasks: Sequence[TaskBlock], block: Block) -> Iterator[str]:
         shared = {
             name: settings[0][name] for name in names if all(task.get(name) == settings[0][name] for task in settings)
         }
-        shown = {name: v for name, v in shared.items() if name in block.decoding_requested or not _is_off(v)}
+        requested = block.decoding_requested
+        shown = {n: v for n, v in shared.items() if n in requested or not (v in (None, *_OFF) or v is False)}
         if shown:
             yield ", ".join(f"{name} {value}" for name, value in shown.items())
     seed = block.seeds[2] if block.seeds else UNKNOWN
     yield f"seed {seed}" + (f", {block.repeats} answers to each prompt" if block.repeats > 1 else "")
-
-
-def _is_off(value: Any) -> bool:
-    return value is None or value is False or value in ("none", "ours", "cut")
 
 
 def _date(created: str) -> str:

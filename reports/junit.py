@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from dare_bench.analysis.regression import DocumentChange, RegressionVerdict, excess_ties_message
+from dare_bench.analysis.regression import RegressionVerdict, excess_ties_message
 from dare_bench.reports.regression_report import change_line, flip_line, judged_line
 from dare_bench.runs.text import counted, visible
 from dare_bench.runs.writer import atomic_write_text
@@ -40,7 +40,9 @@ def text(verdict: RegressionVerdict) -> str:
 def _cases(verdict: RegressionVerdict) -> Iterator[ElementTree.Element]:
     for score in verdict.scores:
         line = flip_line if score.mode == "exact" else change_line
-        lines = [judged_line(score), *map(line, _flips_of(verdict, score.task, score.key))]
+        flips = [flip for flip in (*verdict.flips, *verdict.changed) if flip.task == score.task]
+        of_score = [flip for flip in flips if any(key == score.key for key, _, _ in flip.values)]
+        lines = [judged_line(score), *map(line, of_score)]
         if score.judged or score.red:
             yield _case(score.task, score.key, lines, failure=score.reason if score.red else "")
         else:
@@ -54,15 +56,6 @@ def _cases(verdict: RegressionVerdict) -> Iterator[ElementTree.Element]:
         excused = [flip for flip in verdict.flips if flip.excused]
         failure = excess_ties_message(len(excused), verdict.documents)
         yield _case("all tasks", "ties", list(map(flip_line, excused)) if failure else (), failure)
-
-
-def _flips_of(verdict: RegressionVerdict, task: str, key: str) -> list[DocumentChange]:
-    """The documents whose value of that score differs."""
-    return [
-        flip
-        for flip in (*verdict.flips, *verdict.changed)
-        if flip.task == task and any(value[0] == key for value in flip.values)
-    ]
 
 
 def _case(task: str, name: str, lines: Sequence[str] = (), failure: str = "", skipped: str = "") -> ElementTree.Element:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dare_bench.analysis.baseline import Baseline, Value
-from dare_bench.analysis.baseline_conditions import short_hash
+from dare_bench.analysis.baseline_conditions import origin
 from dare_bench.analysis.regression import EXCUSED_SHARE, LEVEL, TIE, DocumentChange, JudgedScore, RegressionVerdict
 from dare_bench.formatting import NONE, bounds, number, p_value, points, score_text
 from dare_bench.reports.comparison_report import detectable_drop
@@ -163,15 +163,9 @@ def judged_line(score: JudgedScore) -> str:
 
 def replaced(old: Baseline, new: Baseline) -> Iterator[str]:
     """The checkpoint and every score before and after the renewal of a baseline, one line each."""
-    a, b = old.checkpoint, new.checkpoint
-    for name, before, after in (
-        ("checkpoint", f"{a.name} of {a.family}", f"{b.name} of {b.family}"),
-        ("content", short_hash(a.content_hash), short_hash(b.content_hash)),
-        ("adapter", short_hash(a.adapter_hash), short_hash(b.adapter_hash)),
-        ("dtype", a.dtype, b.dtype),
-        ("device", old.device, new.device),
-    ):
-        yield f"{name}: {before}" + (" (unchanged)" if before == after else f" -> {after}")
+    a, b = ({"checkpoint": f"{x.checkpoint.name} of {x.checkpoint.family}", **origin(x)} for x in (old, new))
+    for name, before in a.items():
+        yield f"{name}: {before}" + (" (unchanged)" if before == b[name] else f" -> {b[name]}")
     scores = _scores(old), _scores(new)
     for task, key in {**scores[0], **scores[1]}:
         values = [side.get((task, key), math.nan) for side in scores]

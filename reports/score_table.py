@@ -17,7 +17,7 @@ from dare_bench.program import several
 from dare_bench.reports.export_names import checkpoint_names, family_and_depth, settings_texts, weights_of
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import Block
-from dare_bench.runs.scores import Score, headline, is_share
+from dare_bench.runs.scores import Score, headline
 from dare_bench.runs.text import counted
 
 Mark = Literal["limited", "incomplete", "definition", "prompts", "approximate", "doubtful", "external"]
@@ -230,7 +230,7 @@ def _column(task: str, key: str, with_metric: bool, scores: Sequence[Score]) -> 
         task,
         key,
         f"{task} ({key.removesuffix(',none')})" if with_metric else task,
-        all(map(is_share, scores)),
+        all(score.is_share for score in scores),
         any(score.higher_is_better is False for score in scores),
         counts.pop() if len(counts) == 1 else None,
     )

@@ -38,7 +38,10 @@ def elements(runs: Sequence[Run]) -> Iterator[Element]:
             yield Paragraph(f"No results yet (status {run.status}): run the same command again to finish it.")
             continue
         block = run.block
-        facts = [f"{name} {UNKNOWN}" if value == UNKNOWN else value for name, value in _model_facts(block)]
+        facts = [
+            f"{name} {UNKNOWN}" if (value := getattr(block.model, name)) == UNKNOWN else value
+            for name in ("family", "dtype")
+        ]
         yield Paragraph(
             f"{block.model.name} ({', '.join(facts)}) under {block.harness.name}"
             f" {_version(block)}, {run.status_text}, {run.created[:16].replace('T', ' ')}"
@@ -49,10 +52,6 @@ def elements(runs: Sequence[Run]) -> Iterator[Element]:
         changes = (event.what for event in block.events if "has changed since" in event.what)
         if notes := [*_repeats(run), *extraction, *changes, *_limitations(run)]:
             yield Bullets(notes)
-
-
-def _model_facts(block: Block) -> list[tuple[str, str]]:
-    return [("family", block.model.family), ("dtype", block.model.dtype)]
 
 
 def _version(block: Block) -> str:

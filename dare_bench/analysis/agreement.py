@@ -16,6 +16,7 @@ from typing import Any, Literal
 from dare_bench.analysis.document_view import DocumentView, document_view
 from dare_bench.analysis.pairing import score_of
 from dare_bench.analysis.settings import differing_settings
+from dare_bench.analysis.unmasking import final_tokens
 from dare_bench.errors import UsageError, unknown
 from dare_bench.runs.index import Document
 from dare_bench.runs.reader import Run
@@ -190,16 +191,9 @@ def token_ids(document: Document) -> list[list[int | None]] | None:
         trace = document.traces.get(str(record.get("trace_ref")))
         if trace is None:
             return None
-        answers.append(_final_tokens(trace))
+        final = final_tokens(trace)
+        answers.append([final.get(position) for position in range(len(trace["pieces"]))])
     return answers or None
-
-
-def _final_tokens(trace: Mapping[str, Any]) -> list[int | None]:
-    tokens: list[int | None] = [None] * len(trace.get("pieces", ()))
-    for _step, op, position, token, _confidence in trace.get("events", ()):
-        if 0 <= position < len(tokens) and op in ("set", "remask"):
-            tokens[position] = token if op == "set" else None
-    return tokens
 
 
 def match(first: Iterable[Document], second: Iterable[Document]) -> list[tuple[str, str, MatchedBy]]:

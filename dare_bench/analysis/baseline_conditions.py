@@ -139,15 +139,12 @@ def _setting_remedy(old: Baseline, new: Baseline, kind: str, name: str, expected
 
 def notes(old: Baseline, new: Baseline) -> Iterator[str]:
     """Other differences, which do not prevent the comparison: they decide its mode or explain its result."""
-    a, b = old.checkpoint, new.checkpoint
-    for name, first, second in (
-        ("checkpoint", f"{a.name} ({short_hash(a.content_hash)})", f"{b.name} ({short_hash(b.content_hash)})"),
-        ("adapter", short_hash(a.adapter_hash), short_hash(b.adapter_hash)),
-        ("dtype", a.dtype, b.dtype),
-        ("device", old.device, new.device),
-    ):
-        if first != second and (name != "checkpoint" or a.content_hash != b.content_hash):
-            yield f"another {name}: {first} and {second}"
+    a, b = origin(old), origin(new)
+    if a["content"] != b["content"]:
+        yield f"another checkpoint: {old.checkpoint.name} ({a['content']}) and {new.checkpoint.name} ({b['content']})"
+    for name in ("adapter", "dtype", "device"):
+        if a[name] != b[name]:
+            yield f"another {name}: {a[name]} and {b[name]}"
     if old.device == new.device != "cpu":
         yield f"on {old.device}: equal answers are guaranteed only on CPUs"
     if any("A" in (old.tasks[task].tier, new.tasks[task].tier) for task in _shared(old, new)):
@@ -166,6 +163,9 @@ def notes(old: Baseline, new: Baseline) -> Iterator[str]:
         yield f"not in the baseline, hence not judged: {', '.join(extra)}"
 
 
-def short_hash(content: str | None) -> str:
-    """The first 12 digits of a content hash."""
-    return "none" if content is None else content.removeprefix("sha256:")[:12]
+def origin(baseline: Baseline) -> dict[str, str]:
+    """What made a baseline's answers, by name: content and adapter (12 digits of their hashes), dtype, device."""
+    made_by = baseline.checkpoint
+    hashes = {"content": made_by.content_hash, "adapter": made_by.adapter_hash or "none"}
+    digits = {name: text.removeprefix("sha256:")[:12] for name, text in hashes.items()}
+    return {**digits, "dtype": made_by.dtype, "device": baseline.device}

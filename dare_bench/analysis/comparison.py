@@ -293,10 +293,10 @@ def _task_and_id(run: Run, name: str, doc: str) -> tuple[str, str]:
 
 def _warnings(first: Run, second: Run, pairing: Pairing) -> Iterator[str]:
     """What weakens a comparison without preventing it."""
-    for run, failed in zip((first, second), pairing.failures, strict=True):
+    for run in (first, second):
         if run.is_external:
             yield unknown_text(run)
-        elif run.status != "complete" or failed:
+        elif (failed := run.failed_documents(pairing.task)) or run.status != "complete":
             text = f"{no_answer(failed)} left out" if failed else "documents are missing"
             yield f"{run.run_id} is {run.status}: {text}"
     if pairing.only_first or pairing.only_second:

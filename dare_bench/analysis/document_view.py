@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -58,14 +58,8 @@ class DocumentView:
 def document_view(document: Document) -> DocumentView:
     """Arrange a document of an index, whose lines follow the schema."""
     first = document.rows[0]
-    arguments = list(first["arguments"].values())
-    scored = not any(isinstance(argument.get("arg_1"), Mapping) for argument in arguments)
-    records = _records(document.answers)
-    answers = [
-        _answer(index, repeat, argument, response, records.get((index, repeat), {}), scored, document.traces)
-        for index, (argument, responses) in enumerate(zip(arguments, first["resps"], strict=False))
-        for repeat, response in enumerate(responses)
-    ]
+    scored = not any(isinstance(argument.get("arg_1"), Mapping) for argument in first["arguments"].values())
+    answers = list(_answers(document, scored))
     return DocumentView(
         document.task,
         document.doc_id,
@@ -89,24 +83,21 @@ def _records(answers: list[dict[str, Any]]) -> dict[tuple[int, int], dict[str, A
     return records
 
 
-def _answer(
-    index: int,
-    repeat: int,
-    argument: Mapping[str, Any],
-    response: Any,
-    record: Mapping[str, Any],
-    scored: bool,
-    traces: Mapping[str, Mapping[str, Any]],
-) -> AnswerView:
-    prompt = _text(argument.get("arg_0", ""))
-    if scored:
-        text = _text(argument.get("arg_1", ""))
-        return AnswerView(index, repeat, prompt, text, {}, record, None, value=_log_likelihood(response, record))
-    trace = traces.get(str(record.get("trace_ref")))
-    order = unmasking(trace) if trace else None
-    settings = argument.get("arg_1")
-    settings = settings if isinstance(settings, Mapping) else {}
-    return AnswerView(index, repeat, prompt, _text(response), settings, record, order)
+def _answers(document: Document, scored: bool) -> Iterator[AnswerView]:
+    """Each request with its answers, one for each repeat."""
+    first, records = document.rows[0], _records(document.answers)
+    for index, (argument, responses) in enumerate(zip(first["arguments"].values(), first["resps"], strict=False)):
+        prompt, second = _text(argument.get("arg_0", "")), argument.get("arg_1", "")
+        for repeat, response in enumerate(responses):
+            record = records.get((index, repeat), {})
+            if scored:
+                value = _log_likelihood(response, record)
+                yield AnswerView(index, repeat, prompt, _text(second), {}, record, None, value)
+            else:
+                settings = second if isinstance(second, Mapping) else {}
+                trace = document.traces.get(str(record.get("trace_ref")))
+                order = unmasking(trace) if trace else None
+                yield AnswerView(index, repeat, prompt, _text(response), settings, record, order)
 
 
 def _log_likelihood(response: Any, record: Mapping[str, Any]) -> float | None:

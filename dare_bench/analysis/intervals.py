@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 BOOTSTRAP_FROM, BOOTSTRAP_TO = 20, 2000
-_RESAMPLES = 9999
+RESAMPLES = 9999
 BATCH_VALUES = 2_000_000
 """Resampled values in memory at a time, which bounds a bootstrap to about 30 MB."""
 
@@ -56,10 +56,8 @@ def interval(values: Sequence[float], level: float = 0.95) -> Interval:
         return wilson(int(sum(numbers)), n, level)
     if n < 2 or min(numbers) == max(numbers):
         return Interval("none", level, None, None, n)
-    if BOOTSTRAP_FROM <= n <= BOOTSTRAP_TO:
-        lo, hi = bootstrap_mean(numbers, level)
-        if math.isfinite(lo) and math.isfinite(hi):
-            return Interval("BCa bootstrap", level, lo, hi, n)
+    if BOOTSTRAP_FROM <= n <= BOOTSTRAP_TO and (ends := bootstrap([numbers], level)):
+        return Interval("BCa bootstrap", level, *ends, n)
     return student(numbers, level)
 
 
@@ -87,12 +85,10 @@ def ratio_interval(sums: Sequence[float], counts: Sequence[float], level: float 
     resampled documents."""
     n = len(sums)
     ratios = {s / c for s, c in zip(sums, counts, strict=True) if c}
-    if n < 2 or len(ratios) < 2:
+    ends = bootstrap([list(map(float, sums)), list(map(float, counts))], level) if len(ratios) > 1 else None
+    if ends is None:
         return Interval("none", level, None, None, n)
-    lo, hi = _bootstrap([list(map(float, sums)), list(map(float, counts))], level)
-    if not (math.isfinite(lo) and math.isfinite(hi)):
-        return Interval("none", level, None, None, n)
-    return Interval("BCa bootstrap over documents", level, lo, hi, n)
+    return Interval("BCa bootstrap over documents", level, *ends, n)
 
 
 def from_stderr(value: float, stderr: float, n: int, level: float = 0.95) -> Interval:
@@ -159,13 +155,9 @@ def student(numbers: list[float], level: float) -> Interval:
     return Interval("Student t", level, float(lo), float(hi), n)
 
 
-def bootstrap_mean(numbers: list[float], level: float) -> tuple[float, float]:
-    """The BCa bootstrap interval of a mean; NaN where the numbers are all equal."""
-    return _bootstrap([numbers], level)
-
-
-def _bootstrap(columns: list[list[float]], level: float) -> tuple[float, float]:
-    """BCa interval of the mean of one column, or of the ratio of the sums of two."""
+def bootstrap(columns: list[list[float]], level: float) -> tuple[float, float] | None:
+    """The BCa bootstrap interval of the mean of one column, or of the ratio of the sums of two; None where it is not
+    finite, as for equal numbers."""
     import numpy as np
     from scipy import stats
 
@@ -178,10 +170,11 @@ def _bootstrap(columns: list[list[float]], level: float) -> tuple[float, float]:
             statistic,
             paired=len(columns) > 1,
             vectorized=True,
-            n_resamples=_RESAMPLES,
+            n_resamples=RESAMPLES,
             batch=max(1, BATCH_VALUES // len(columns[0])),
             confidence_level=level,
             method="BCa",
             rng=np.random.default_rng(0),
         ).confidence_interval
-    return float(ends.low), float(ends.high)
+    lo, hi = float(ends.low), float(ends.high)
+    return (lo, hi) if math.isfinite(lo) and math.isfinite(hi) else None

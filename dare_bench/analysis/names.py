@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import UNKNOWN, Block
+from dare_bench.runs.text import without_folders
 
 LineageRecord = Mapping[str, Any]
 _PEFT = {"lora": "LoRA", "dora": "DoRA"}
 _METHODS = {
     "cj_grpo": "CJ-GRPO", "coupled_grpo": "coupled-GRPO", "dtreerpo": "d-TreeRPO", "just_grpo": "JustGRPO",
 }  # fmt: skip
-_PATH = re.compile(r"^[./~]|^[A-Za-z]:\\|/.*/")
 
 
 class Checkpoint(NamedTuple):
@@ -68,17 +67,14 @@ def trainings(lineage: LineageRecord | None) -> list[LineageRecord]:
     if not (lineage and lineage.get("base") and lineage.get("method")):
         return []
     parents = lineage.get("parents")
-    return [
-        *(parent for parent in (parents if isinstance(parents, list) else ()) if isinstance(parent, Mapping)),
-        lineage,
-    ]
+    parents = [parent for parent in parents if isinstance(parent, Mapping)] if isinstance(parents, list) else []
+    return [*parents, lineage]
 
 
 def training_settings(training: LineageRecord) -> dict[str, Any]:
     """The settings and options of one training; the entries of a mapping stand one by one, as ``reward random``."""
-    parts = (training.get("settings"), training.get("options"))
     result: dict[str, Any] = {}
-    for name, value in (pair for part in parts if isinstance(part, dict) for pair in part.items()):
+    for name, value in (*training.get("settings", {}).items(), *training.get("options", {}).items()):
         result |= {f"{name} {inner}": v for inner, v in value.items()} if isinstance(value, dict) else {name: value}
     return result
 
@@ -88,11 +84,6 @@ def base_of(training: LineageRecord) -> str:
     had one."""
     base, adapter = without_folders(str(training.get("base", "?"))), training.get("base_adapter")
     return f"{base}+{str(adapter).removeprefix('sha256:')[:8]}" if adapter else base
-
-
-def without_folders(text: str) -> str:
-    """The last part of a path; a hub id (owner/name) is kept."""
-    return PurePath(text).name or text if _PATH.search(text) else text
 
 
 def method_of(training: LineageRecord, details: Sequence[str] = ()) -> str:

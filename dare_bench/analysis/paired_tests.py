@@ -18,13 +18,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
-from dare_bench.analysis.intervals import BATCH_VALUES, BOOTSTRAP_TO, bootstrap_mean, student
+from dare_bench.analysis.intervals import BATCH_VALUES, BOOTSTRAP_TO, RESAMPLES, bootstrap, student
 
 ENOUGH_CHANGES = 50
 """Number of changed documents from which the bootstrap is used."""
-_RESAMPLES = 9999
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +46,10 @@ class Difference:
     won: int
     lost: int
 
-    def reversed(self) -> Difference:
+    def reversed(self) -> Self:
         """The same difference as first minus second."""
-        lo, hi = negated(self.lo, self.hi)
+        lo, hi = (None if bound is None else -bound for bound in (self.hi, self.lo))
         return replace(self, value=-self.value, lo=lo, hi=hi, won=self.lost, lost=self.won)
-
-
-def negated(lo: float | None, hi: float | None) -> tuple[float | None, float | None]:
-    """The bounds of a difference with the opposite sign."""
-    return None if hi is None else -hi, None if lo is None else -lo
 
 
 def paired_difference(first: Sequence[float], second: Sequence[float], level: float = 0.95) -> Difference:
@@ -103,15 +97,13 @@ def holm(p: Sequence[float | None]) -> list[float | None]:
 
 def _bounds(changes: list[float], shares: bool, level: float) -> tuple[float | None, float | None, str]:
     changed = sum(change != 0 for change in changes)
-    if changed < ENOUGH_CHANGES or min(changes) == max(changes) or (shares and len(changes) > BOOTSTRAP_TO):
-        return _adjusted(changes, shares, level)
-    if len(changes) <= BOOTSTRAP_TO:
-        lo, hi = bootstrap_mean(changes, level)
-        if math.isfinite(lo) and math.isfinite(hi):
-            return lo, hi, "paired BCa bootstrap"
-        return _adjusted(changes, shares, level)
-    bounds = student(changes, level)
-    return bounds.lo, bounds.hi, "paired Student t"
+    if changed >= ENOUGH_CHANGES and min(changes) < max(changes):
+        if len(changes) <= BOOTSTRAP_TO and (ends := bootstrap([changes], level)):
+            return *ends, "paired BCa bootstrap"
+        if len(changes) > BOOTSTRAP_TO and not shares:
+            bounds = student(changes, level)
+            return bounds.lo, bounds.hi, "paired Student t"
+    return _adjusted(changes, shares, level)
 
 
 def _adjusted(changes: list[float], shares: bool, level: float) -> tuple[float | None, float | None, str]:
@@ -157,7 +149,7 @@ def _permutation_test(changes: list[float]) -> tuple[float, str]:
             total,
             permutation_type="samples",
             vectorized=True,
-            n_resamples=_RESAMPLES,
+            n_resamples=RESAMPLES,
             batch=max(1, BATCH_VALUES // len(changed)),
             rng=np.random.default_rng(0),
         )

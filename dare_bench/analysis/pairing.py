@@ -31,7 +31,7 @@ class Pairing:
     ``first`` and ``second`` are the documents' values, whose means are the two scores; document ids of a group are
     ``task/document``. ``only_first`` and ``only_second`` count documents with a value in one run only.
     ``differences``: settings that differ, by name, as (first, second). ``breaks``: why the two scores are not
-    comparable (empty if they are); ``notes`` explain them. ``failures``: failed documents of each run.
+    comparable (empty if they are); ``notes`` explain them.
     """
 
     task: str
@@ -45,7 +45,6 @@ class Pairing:
     differences: dict[str, tuple[Any, Any]]
     breaks: list[str]
     notes: list[str]
-    failures: tuple[int, int]
     scores: tuple[Score, Score]
 
     def difference(self, level: float = 0.95) -> Difference:
@@ -103,7 +102,6 @@ def pair(first: Run, second: Run, task: str, key: str | None = None) -> Pairing:
         differences=differences,
         breaks=breaks,
         notes=notes,
-        failures=(first.failed_documents(task), second.failed_documents(task)),
         scores=(scores[0], scores[1]),
     )
 

@@ -267,22 +267,23 @@ def _same(a: Any, b: Any, close: dict[str, float] = _CLOSE) -> bool:
 def _exact_scores(
     name: str, old: BaselineTask, new: BaselineTask, flips: Sequence[DocumentChange]
 ) -> Iterator[JudgedScore]:
-    for key, score in old.scores.items():
+    for key in old.scores:
         missing = key not in new.scores
         of_key = [flip for flip in flips if flip.task == name and any(value[0] == key for value in flip.values)]
         unexcused = [flip.doc_id for flip in of_key if not flip.excused]
-        yield JudgedScore(
-            task=name,
-            key=key,
-            mode="exact",
-            before=score.value,
-            after=math.nan if missing else new.scores[key].value,
+        yield replace(
+            _score(name, key, "exact", old, new),
             n=len(old.documents),
-            higher_is_better=score.higher_is_better is not False,
             flips=len(of_key),
             red=bool(unexcused) or missing,
             reason=f"{name} {key}: {_NO_SCORE}" if missing else _in_documents("another value", unexcused),
         )
+
+
+def _score(name: str, key: str, mode: Mode, old: BaselineTask, new: BaselineTask) -> JudgedScore:
+    """A score of both; NaN where the run does not have it."""
+    score, after = old.scores[key], new.scores[key].value if key in new.scores else math.nan
+    return JudgedScore(name, key, mode, score.value, after, score.n, score.higher_is_better is not False)
 
 
 def _unexcused(flips: Sequence[DocumentChange], documents: int) -> Iterator[str]:
@@ -317,12 +318,9 @@ def _paired_scores(old: Baseline, new: Baseline, tasks: Sequence[str], smallest:
     level = 1 - 2 * LEVEL / (sum(p is not None for p in p_values) or 1)
     scores = []
     for task in tasks:
-        for key, score in old.tasks[task].scores.items():
-            judged = JudgedScore(
-                task, key, "paired", score.value, new.tasks[task].scores[key].value if key in new.tasks[task].scores
-                else math.nan, score.n, score.higher_is_better is not False, judged=False,
-                reason="not judged: not the task's headline",
-            )  # fmt: skip
+        for key in old.tasks[task].scores:
+            judged = _score(task, key, "paired", old.tasks[task], new.tasks[task])
+            judged = replace(judged, judged=False, reason="not judged: not the task's headline")
             if key == old.tasks[task].headline:
                 loss = _missing_values_reason(old.tasks[task], new.tasks[task], key)
                 judged = _judge_headline(judged, loss, differences[task], adjusted[task], smallest)

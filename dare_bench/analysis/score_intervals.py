@@ -13,7 +13,7 @@ from dare_bench.runs.writer import plain
 
 
 def confidence_intervals(
-    results: Mapping[str, Any], samples: Mapping[str, Iterable[Mapping[str, Any]]], level: float = 0.95
+    results: Mapping[str, Any], samples: Mapping[str, Iterable[Mapping[str, Any]]]
 ) -> dict[str, dict[str, CI]]:
     """The ``ci`` part of the ``dare_bench`` block: by task, then by "metric,filter".
 
@@ -31,13 +31,13 @@ def confidence_intervals(
             key = f"{metric},{filter_name}"
             estimate = None
             if name not in groups:
-                estimate = _of_documents(values.get(key, []), value, level)
+                estimate = _of_documents(values.get(key, []), value)
             elif (weights := weights_of(results, rows, name, key)) and all(key in intervals[task] for task in weights):
                 parts = [intervals[task][key] for task in weights]
                 estimate = group_interval(parts, [float(rows[task][key]) for task in weights], list(weights.values()))
             stderr = stderr_of(rows[name], metric, filter_name)
             if estimate is None and stderr is not None:
-                estimate = from_stderr(value, stderr, document_count(results, name), level)
+                estimate = from_stderr(value, stderr, document_count(results, name))
             if estimate is not None:
                 intervals[name][key] = estimate.within(*value_range(metric, value))
     return {
@@ -56,14 +56,14 @@ def _values_by_key(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return values
 
 
-def _of_documents(values: list[Any], reported: float, level: float) -> Interval | None:
+def _of_documents(values: list[Any], reported: float) -> Interval | None:
     """The interval from documents' values, if the reported score is a mean of them; else None."""
     if values and all(isinstance(v, (int, float)) and math.isfinite(v) for v in values):
         if math.isclose(sum(values) / len(values), reported, rel_tol=1e-6, abs_tol=1e-9):
-            return interval(values, level)
+            return interval(values)
         return None
     if values and all(isinstance(v, (list, tuple)) and all(isinstance(x, (int, float)) for x in v) for v in values):
         sums, counts = [float(sum(v)) for v in values], [float(len(v)) for v in values]
         if sum(counts) and math.isclose(sum(sums) / sum(counts), reported, rel_tol=1e-6, abs_tol=1e-9):
-            return ratio_interval(sums, counts, level)
+            return ratio_interval(sums, counts)
     return None

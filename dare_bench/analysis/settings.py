@@ -80,10 +80,8 @@ def prompt_settings(run: Run, task: str) -> dict[str, Any]:
 
 def differing_prompt_settings(first: Run, second: Run, task: str) -> dict[str, tuple[Any, Any]]:
     """The settings of a task's prompts that differ, as far as both runs record them."""
-    differences = differing(settings := prompt_settings(first, task), other := prompt_settings(second, task))
-    if first.is_external or second.is_external:
-        return {name: pair for name, pair in differences.items() if name in settings and name in other}
-    return differences
+    sides = prompt_settings(first, task), prompt_settings(second, task)
+    return differing(*sides, only_common=first.is_external or second.is_external)
 
 
 def config_of(run: Run, task: str) -> str:
@@ -118,9 +116,13 @@ def requested(run: Run) -> dict[str, Any]:
     return settings
 
 
-def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The settings that differ, by name. An optional setting that one side does not record is no difference."""
-    pairs = {name: (first.get(name), second.get(name)) for name in {**first, **second}}
+def differing(
+    first: Mapping[str, Any], second: Mapping[str, Any], *, only_common: bool = False
+) -> dict[str, tuple[Any, Any]]:
+    """The settings that differ, by name. An optional setting that one side does not record is no difference, with
+    ``only_common`` no setting is."""
+    names = [name for name in {**first, **second} if not only_common or (name in first and name in second)]
+    pairs = {name: (first.get(name), second.get(name)) for name in names}
     return {
         name: pair for name, pair in pairs.items() if pair[0] != pair[1] and not (name in _OPTIONAL and None in pair)
     }
@@ -130,11 +132,9 @@ def differing_settings(first: Run, second: Run, task: str, task_second: str) -> 
     """The settings that differ between a task of the first run and one of the second: checkpoint, family, harness,
     prompts, seeds, decoding, estimator. Families have different decoding settings, and an external result does not
     record all settings: there only settings that both have are compared."""
-    settings, settings_second = _known_settings(first, task), _known_settings(second, task_second)
-    differences = differing(settings, settings_second)
-    if "family" in differences or first.is_external or second.is_external:
-        differences = {name: pair for name, pair in differences.items() if name in settings and name in settings_second}
-    return differences
+    sides = _known_settings(first, task), _known_settings(second, task_second)
+    families = {side.get("family") for side in sides}
+    return differing(*sides, only_common=len(families) > 1 or first.is_external or second.is_external)
 
 
 def _known_settings(run: Run, name: str) -> dict[str, Any]:

@@ -66,8 +66,7 @@ def task_change(first: Run, second: Run, task: str, names: tuple[str, str] | Non
         if versions[0] != versions[1]:
             notes.append(f"the harness's version changed too: {versions[0]} and {versions[1]}")
     if documents[0] != documents[1]:
-        counts = _document_counts(first, second, task)
-        _add_documents(counts, first, second, task, breaks, notes)
+        counts = _add_documents(first, second, task, breaks, notes)
     return TaskChange(*names, tuple(breaks), tuple(notes), counts)
 
 
@@ -77,8 +76,7 @@ def _external_change(first: Run, second: Run, task: str, names: tuple[str, str])
     breaks, notes = list(_recorded_differences(first, second, task)), list[str]()
     counts: dict[str, int] = {}
     if all(run.samples_file(task) is not None for run in (first, second)):
-        counts = _document_counts(first, second, task)
-        _add_documents(counts, first, second, task, breaks, notes)
+        counts = _add_documents(first, second, task, breaks, notes)
     else:
         notes.append("without samples of both runs, their prompts and documents cannot be compared")
     return TaskChange(*names, tuple(breaks), tuple(notes), counts)
@@ -101,10 +99,9 @@ def _recorded_differences(first: Run, second: Run, task: str) -> Iterator[str]:
         yield "OpenCompass's command compares whole texts by perplexity, dare-bench compares their remainders"
 
 
-def _add_documents(
-    counts: dict[str, int], first: Run, second: Run, task: str, breaks: list[str], notes: list[str]
-) -> None:
-    """Add how the documents differ to ``breaks`` or ``notes``."""
+def _add_documents(first: Run, second: Run, task: str, breaks: list[str], notes: list[str]) -> dict[str, int]:
+    """Add how the documents differ to ``breaks`` or ``notes``; returns their counts."""
+    counts = _document_counts(first, second, task)
     # Without sample lines the contents are unknown.
     content_differs = not counts["both"] or any(counts[name] for name in _HASHES)
     only_prompts = counts["both"] and counts["prompt_hash"] and not counts["target_hash"]
@@ -116,6 +113,7 @@ def _add_documents(
     elif content_differs:
         reasons = differing_prompt_settings(first, second, task)
         notes += [f"{name}: {shown(a)} and {shown(b)}" for name, (a, b) in reasons.items()]
+    return counts
 
 
 def _document_counts(first: Run, second: Run, task: str) -> dict[str, int]:

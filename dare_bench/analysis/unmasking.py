@@ -63,9 +63,7 @@ def unmasking(trace: Mapping[str, Any]) -> Unmasking:
     """The order of one trace line. Positions outside the response and steps beyond :data:`LAST_STEP`, as in damaged
     traces, are ignored."""
     texts = trace["pieces"]
-    step: list[int | None] = [None] * len(texts)
-    confidence: list[float | None] = [None] * len(texts)
-    token_at = [0] * len(texts)
+    now: list[_State | None] = [None] * len(texts)
     writes = [0] * len(texts)
     past: dict[int, list[_State]] = {}
     remasked = edited = prompt_changes = last = 0
@@ -76,29 +74,22 @@ def unmasking(trace: Mapping[str, Any]) -> Unmasking:
             continue
         if position >= len(texts) or op not in ("set", "remask"):
             continue
-        before = step[position]
+        before = now[position]
         if before is not None:
-            past.setdefault(position, []).append((before, token_at[position], confidence[position]))
+            past.setdefault(position, []).append(before)
         if op == "set":
             edited += before is not None
             writes[position] += 1
-            step[position], token_at[position], confidence[position] = at, token, score
+            now[position] = (at, token, score)
         elif before is not None:
             past[position].append((at, None, None))
             remasked += 1
-            step[position] = confidence[position] = None
-    lo, hi = _confidence_range(confidence)
-    pieces = [
-        Piece(
-            text,
-            step[i],
-            confidence[i],
-            _step_level(step[i], last),
-            writes[i],
-            _confidence_level(confidence[i], lo, hi),
-        )
-        for i, text in enumerate(texts)
-    ]
+            now[position] = None
+    lo, hi = _confidence_range([state[2] for state in now if state is not None])
+    pieces = []
+    for text, state, count in zip(texts, now, writes, strict=True):
+        step, _, sure = state or (None, None, None)
+        pieces.append(Piece(text, step, sure, _step_level(step, last), count, _confidence_level(sure, lo, hi)))
     texts_by_id = token_texts(trace) if past else {}
     for position, states in past.items():
         earlier = (
@@ -136,14 +127,19 @@ def _events(trace: Mapping[str, Any]) -> Iterator[tuple[int, str, int, int, floa
 def token_texts(trace: Mapping[str, Any]) -> dict[int, str]:
     """The text of the token ids in a trace line's events, as far as it is recorded: the tokens of the final response,
     and with ``others`` (not in older lines) those that were edited or masked again."""
-    pieces, final = trace["pieces"], dict[int, int]()
-    for _step, op, position, token, _score in _events(trace):
-        if op == "set" and 0 <= position < len(pieces):
+    final_texts = {token: trace["pieces"][position] for position, token in final_tokens(trace).items()}
+    return final_texts | {int(token): text for token, text in trace.get("others", {}).items()}
+
+
+def final_tokens(trace: Mapping[str, Any]) -> dict[int, int]:
+    """The token id that the events of a trace line leave at each position of the response that is not masked."""
+    final = dict[int, int]()
+    for _step, op, position, token, _score in trace["events"]:
+        if op == "set" and 0 <= position < len(trace["pieces"]):
             final[position] = token
         elif op == "remask":
             final.pop(position, None)
-    final_texts = {token: pieces[position] for position, token in final.items()}
-    return final_texts | {int(token): text for token, text in trace.get("others", {}).items()}
+    return final
 
 
 def _step_level(step: int | None, last: int) -> int:

@@ -34,8 +34,7 @@ def open_runs(names: str | Iterable[str]) -> list[Run]:
     Raises:
         RunError: no run at or below a path.
     """
-    from dare_bench.analysis.opening import find_runs, open_run
-    from dare_bench.runs.finding import LAYOUTS, places_at
+    from dare_bench.analysis.opening import LAYOUTS, find_runs, open_run, places_at
 
     runs: list[Run] = []
     for name in [names] if isinstance(names, str) else names:

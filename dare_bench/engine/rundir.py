@@ -16,7 +16,7 @@ from dare_bench.errors import RunError, UsageError
 from dare_bench.reading import existing, read_json
 from dare_bench.runs.field_types import Count, Name
 from dare_bench.runs.run_files import DONE_FILE, JOURNAL, RUN_FILE, file_date, file_digest, own_file, results_name
-from dare_bench.runs.schema import SCHEMA_VERSION, parse_run_file
+from dare_bench.runs.schema import SCHEMA_VERSION, RunFile, read_part
 from dare_bench.runs.writer import LOCK, atomic_write_json, ensure_folder, held, save_error, sync_folder
 
 
@@ -155,7 +155,7 @@ class RunFolder:
                     **about,
                 },
             )
-        stored = parse_run_file(read_json(file, RunError), file)
+        stored = read_part(RunFile, read_json(file, RunError), file)
         self._date = stored.date
         identity = {name: getattr(stored, name) for name in ("run_id", "created", "date", "moment")}
         if missing := [name for name, value in identity.items() if value is None and name != "moment"]:

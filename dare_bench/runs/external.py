@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from dare_bench.errors import RunError
 from dare_bench.runs.reader import Run
-from dare_bench.runs.schema import CI, UNKNOWN, RunFile, check_harness_part, parse_external_block
+from dare_bench.runs.schema import CI, UNKNOWN, Block, RunFile, check_harness_part, read_part
 from dare_bench.runs.scores import Score, scores_of
 
 Samples = Mapping[str, Iterable[Mapping[str, Any]]]
@@ -37,7 +37,7 @@ class ExternalRun(Run):
     def __init__(self, path: Path, results: dict[str, Any], block: Mapping[str, Any], intervals: Intervals) -> None:
         self.path, self.results, self.results_file = path, results, path
         self._about, self._intervals = RunFile(), intervals
-        self.block = parsed = parse_external_block(block, path)
+        self.block = parsed = read_part(Block, block, path)
         check_harness_part(results, parsed, path)
         optional = {
             "checkpoint content": parsed.model.content_hash != UNKNOWN,

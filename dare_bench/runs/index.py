@@ -38,10 +38,8 @@ class Document:
 class DocumentIndex(ABC):
     """The documents of one task, by id as text."""
 
-    @property
-    @abstractmethod
-    def ids(self) -> list[str]:
-        """Document ids as text."""
+    ids: list[str]
+    """Document ids as text."""
 
     @abstractmethod
     def document(self, doc_id: int | str) -> Document:
@@ -59,10 +57,7 @@ class LoadedIndex(DocumentIndex):
 
     def __init__(self, task: str, rows: Sequence[dict[str, Any]]) -> None:
         self._documents = {str(row["doc_id"]): Document(task, row["doc_id"], [row]) for row in rows}
-
-    @property
-    def ids(self) -> list[str]:
-        return list(self._documents)
+        self.ids = list(self._documents)
 
     def document(self, doc_id: int | str) -> Document:
         return self._documents[str(doc_id)]
@@ -83,10 +78,7 @@ class SampleIndex(DocumentIndex):
         self._samples, self._traces, self._line = samples, traces, line
         self._rows = _offsets(samples, line)
         self._trace_rows = _offsets(traces, TraceLine) if traces else {}
-
-    @property
-    def ids(self) -> list[str]:
-        return list(self._rows)
+        self.ids = list(self._rows)
 
     def document(self, doc_id: int | str) -> Document:
         (document,) = self._read({str(doc_id): self._rows[str(doc_id)]})
@@ -94,9 +86,6 @@ class SampleIndex(DocumentIndex):
 
     def __iter__(self) -> Iterator[Document]:
         return self._read(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
     def _read(self, rows: Mapping[str, Sequence[int]]) -> Iterator[Document]:
         with ExitStack() as stack:

@@ -7,18 +7,18 @@ each model; a folder may hold several dates.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import RunError
 from dare_bench.reading import read_json
 from dare_bench.runs.external import ExternalRun, Intervals
-from dare_bench.runs.index import DocumentIndex, SampleIndex, lines
 from dare_bench.runs.lines import LoggedLine
 from dare_bench.runs.run_files import own_file
 from dare_bench.runs.schema import UNKNOWN
+from dare_bench.runs.text import without_folders
 
 _NAME = re.compile(r"(?P<stem>.+)_(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d{1,6})?)\.json")
 """``results_<date>.json``, or ``<name>_<date>.json`` with ``--output_path <name>.json``."""
@@ -34,27 +34,21 @@ class LmEvalRun(ExternalRun):
     """One results file of lm-eval and its samples files."""
 
     without_samples = "lm-eval writes them with --log_samples"
+    sample_line = LoggedLine
 
     def samples_file(self, task: str) -> Path | None:
-        return own_file(self.path.parent, f"samples_{task}_{_date_of(self.path)}.jsonl") if "/" not in task else None
+        return (
+            own_file(self.path.parent, f"samples_{task}_{date_in(self.path.name)}.jsonl") if "/" not in task else None
+        )
 
     def traces_file(self, task: str) -> None:
         """lm-eval writes none."""
 
-    def samples(self, task: str) -> Iterator[dict[str, Any]]:
-        self._check(task, self.tasks)
-        path = self.samples_file(task)
-        return lines(path, LoggedLine) if path else iter(())
 
-    def index(self, task: str) -> DocumentIndex | None:
-        self._check(task, self.tasks)
-        path = self.samples_file(task)
-        return SampleIndex(task, path, None, LoggedLine) if path else None
-
-
-def is_named_as_results(name: str) -> bool:
-    """Is it a name that lm-eval gives to a results file?"""
-    return _NAME.fullmatch(name) is not None
+def date_in(name: str) -> str | None:
+    """The date in a name that lm-eval gives to a results file; None for any other name."""
+    match = _NAME.fullmatch(name)
+    return match["date"] if match else None
 
 
 def read_lm_eval(path: Path, intervals: Intervals) -> LmEvalRun:
@@ -63,9 +57,9 @@ def read_lm_eval(path: Path, intervals: Intervals) -> LmEvalRun:
     Raises:
         RunError: it cannot be read, is not lm-eval's, or a value is invalid.
     """
-    match = _NAME.fullmatch(path.name)
+    date = date_in(path.name)
     file = own_file(path.parent, path.name)
-    if match is None or file is None:
+    if date is None or file is None:
         raise RunError(f"{path} is no results file; lm-eval names them results_<date>.json")
     raw = read_json(file, RunError)
     if "dare_bench" in raw:
@@ -74,13 +68,7 @@ def read_lm_eval(path: Path, intervals: Intervals) -> LmEvalRun:
         if not isinstance(raw.get(name), dict):
             raise RunError(f"{path} is not a results file of lm-eval: it has no table {name!r}")
     results = _results(raw)
-    return LmEvalRun(path, results, _block(path, match["date"], raw, results), intervals)
-
-
-def _date_of(path: Path) -> str:
-    match = _NAME.fullmatch(path.name)
-    assert match is not None
-    return match["date"]
+    return LmEvalRun(path, results, _block(path, date, raw, results), intervals)
 
 
 def _results(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,8 +85,8 @@ def _results(raw: Mapping[str, Any]) -> dict[str, Any]:
 def _block(path: Path, date: str, raw: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
     config = raw["config"]
     args = _arguments(config.get("model_args"))
-    name = str(raw.get("model_name") or _model_name(args) or config.get("model") or UNKNOWN)
-    name = _without_folders(name)
+    of_args = next((args[name] for name in _MODEL_ARGS if args.get(name)), None)
+    name = without_folders(str(raw.get("model_name") or of_args or config.get("model") or UNKNOWN))
     seeds = tuple(config.get(seed) for seed in _SEEDS)
     limit = config.get("limit")
     parameters = config.get("model_num_parameters")
@@ -151,15 +139,6 @@ def _arguments(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         return dict(part.partition("=")[::2] for part in value.split(",") if "=" in part)
     return {str(name): part for name, part in value.items()} if isinstance(value, dict) else {}
-
-
-def _model_name(args: Mapping[str, Any]) -> Any:
-    return next((args[name] for name in _MODEL_ARGS if args.get(name)), None)
-
-
-def _without_folders(name: str) -> str:
-    """A hub id as it is, of a path its last part."""
-    return PurePath(name).name or name if name.startswith(("/", ".", "~")) or name.count("/") > 1 else name
 
 
 def _text(value: Any) -> str | None:

@@ -32,7 +32,7 @@ from dare_bench.runs.external import ExternalRun, Intervals
 from dare_bench.runs.field_types import check
 from dare_bench.runs.index import DocumentIndex, LoadedIndex
 from dare_bench.runs.lines import LoggedLine
-from dare_bench.runs.lm_eval_results import is_named_as_results
+from dare_bench.runs.lm_eval_results import date_in
 from dare_bench.runs.opencompass_config import OpenCompassConfig, read_config
 from dare_bench.runs.opencompass_summary import Averages, read_averages
 from dare_bench.runs.run_files import RUN_FILE, own_file
@@ -92,40 +92,31 @@ class OpenCompassRun(ExternalRun):
 
     without_samples = "OpenCompass writes them to predictions/, beside results/"
     choice_value = "log-likelihood per token"
-
-    def __init__(
-        self,
-        path: Path,
-        files: dict[str, DataSetFiles],
-        results: dict[str, Any],
-        block: Mapping[str, Any],
-        intervals: Intervals,
-    ) -> None:
-        super().__init__(path, results, block, intervals)
-        self._files = files
+    files: dict[str, DataSetFiles]
+    """Those of each data set with a score."""
 
     @property
     def result_files(self) -> list[Path]:
         work = self.path.parent.parent
         return [
-            *(file.result for file in self._files.values()),
+            *(file.result for file in self.files.values()),
             *sorted(work.glob("configs/*.py")),
             *sorted(work.glob("summary/*.csv")),
         ]
 
     def samples_file(self, task: str) -> Path | None:
-        return next(iter(self._files[task].predictions), None) if task in self._files else None
+        return next(iter(self.files[task].predictions), None) if task in self.files else None
 
     def traces_file(self, task: str) -> None:
         """OpenCompass writes none."""
 
     def samples(self, task: str) -> Iterator[dict[str, Any]]:
         self._check(task, self.tasks)
-        return iter(_rows(self._files[task], task) if self.samples_file(task) else ())
+        return iter(_rows(self.files[task], task) if self.samples_file(task) else ())
 
     def index(self, task: str) -> DocumentIndex | None:
         self._check(task, self.tasks)
-        return LoadedIndex(task, _rows(self._files[task], task)) if self.samples_file(task) else None
+        return LoadedIndex(task, _rows(self.files[task], task)) if self.samples_file(task) else None
 
 
 def model_folders(folder: Path) -> list[Path]:
@@ -143,7 +134,7 @@ def model_folders(folder: Path) -> list[Path]:
 def _has_results(folder: Path) -> bool:
     """JSON files named by data sets; the folder of another program's run has other names."""
     names = [path.name for path in folder.glob("*.json")]
-    return bool(names) and not any(name == RUN_FILE or is_named_as_results(name) for name in names)
+    return bool(names) and not any(name == RUN_FILE or date_in(name) for name in names)
 
 
 def read_opencompass(path: Path, intervals: Intervals) -> OpenCompassRun:
@@ -176,8 +167,8 @@ def read_opencompass(path: Path, intervals: Intervals) -> OpenCompassRun:
     averages = read_averages(work / "summary", model, config.groups, totals, {*totals, *config.datasets})
     left_out += [f"{path}, {name}: its average is not read: {reason}" for name, reason in averages.left_out.items()]
     results = _results(scores, averages)
-    run = OpenCompassRun(path, files, results, _block(path, work, config, scores, notes), intervals)
-    run.left_out = tuple(left_out)
+    run = OpenCompassRun(path, results, _block(path, work, config, scores, notes), intervals)
+    run.files, run.left_out = files, tuple(left_out)
     return run
 
 

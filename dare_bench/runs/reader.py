@@ -10,10 +10,10 @@ from typing import Any, Literal
 from dare_bench.errors import DareError, RunError, unknown
 from dare_bench.reading import read_json
 from dare_bench.runs.index import Document, DocumentIndex, SampleIndex, lines
-from dare_bench.runs.lines import SampleLine, TraceLine
+from dare_bench.runs.lines import LoggedLine, SampleLine, TraceLine
 from dare_bench.runs.results import members
 from dare_bench.runs.run_files import DONE_FILE, RUN_FILE, file_digest, own_file, samples_name, traces_name
-from dare_bench.runs.schema import Block, RunFile, Status, check_harness_part, parse_block, parse_run_file
+from dare_bench.runs.schema import Block, RunFile, Status, check_harness_part, parse_block, read_part
 from dare_bench.runs.scores import Score, headline, scores_of
 from dare_bench.runs.text import counted, listed
 
@@ -38,6 +38,8 @@ class Run:
     """What to do where there are no sample lines."""
     choice_value = "log-likelihood"
     """What is logged of a scored continuation, in nats."""
+    sample_line: type[LoggedLine] = SampleLine
+    """What each line of a samples file must fit."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -50,7 +52,7 @@ class Run:
         self.block: Block | None = None
         own_file(self.path, DONE_FILE)  # refuses a link out of the run
         if (about := own_file(self.path, RUN_FILE)) is not None:
-            self._about = parse_run_file(read_json(about, RunError), about)
+            self._about = read_part(RunFile, read_json(about, RunError), about)
         if self.results_file is not None:
             self.results = read_json(self.results_file, RunError)
             self.block = parse_block(self.results.get("dare_bench"), self.results_file)
@@ -198,7 +200,7 @@ class Run:
         """The lines of a task's samples file, if there is one. Raises UnknownNameError."""
         self._check(task, self.tasks)
         path = self.samples_file(task)
-        return lines(path, SampleLine) if path else iter(())
+        return lines(path, self.sample_line) if path else iter(())
 
     def traces(self, task: str) -> Iterator[dict[str, Any]]:
         """The lines of a task's traces file, if there is one. Raises UnknownNameError."""
@@ -210,7 +212,7 @@ class Run:
         """The documents of a task by id; None without a samples file. Reads both files; raises UnknownNameError."""
         self._check(task, self.tasks)
         path = self.samples_file(task)
-        return SampleIndex(task, path, self.traces_file(task)) if path else None
+        return SampleIndex(task, path, self.traces_file(task), self.sample_line) if path else None
 
     def require_index(self, task: str) -> DocumentIndex:
         """The documents of a task by id; raises RunError without a samples file."""

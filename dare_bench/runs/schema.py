@@ -9,7 +9,6 @@ The lines are in :mod:`dare_bench.runs.lines`, the field types in :mod:`dare_ben
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -329,18 +328,11 @@ class HarnessPart(LineModel):
             for value in row.values():
                 if isinstance(value, float) and LARGEST < abs(value) < float("inf"):
                     raise ValueError(f"results has the number {value:g}; expected at most {LARGEST:g}")
-        if (name := _cyclic_group(self.group_subtasks)) is not None:
-            raise ValueError(f"group_subtasks: group {name[:80]!r} is a part of itself")
+        try:
+            TopologicalSorter(self.group_subtasks).prepare()
+        except CycleError as error:
+            raise ValueError(f"group_subtasks: group {error.args[1][0][:80]!r} is a part of itself") from None
         return self
-
-
-def _cyclic_group(subtasks: Mapping[str, list[str]]) -> str | None:
-    """A group that is part of itself, at any depth; None if there is none."""
-    try:
-        TopologicalSorter(subtasks).prepare()
-    except CycleError as error:
-        return str(error.args[1][0])
-    return None
 
 
 class RequestedSpec(OpenModel):
@@ -389,16 +381,12 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def _read_file(model: type[Model], raw: dict[str, Any], where: str | Path) -> Model:
+def read_part(model: type[Model], raw: Any, where: str | Path) -> Model:
+    """``raw``, read from the file ``where``, as an instance of the model; raises RunError if a value is invalid."""
     try:
         return read(model, raw)
     except ValidationError as error:
         raise RunError(f"{where} is damaged: {one_line(error, 'the file')}") from error
-
-
-def parse_run_file(raw: dict[str, Any], where: str | Path) -> RunFile:
-    """The contents of ``run.json``; raises RunError if they are invalid."""
-    return _read_file(RunFile, raw, where)
 
 
 def check_harness_part(raw: dict[str, Any], block: Block, where: str | Path) -> None:
@@ -409,7 +397,7 @@ def check_harness_part(raw: dict[str, Any], block: Block, where: str | Path) -> 
     """
     if not isinstance(raw.get("results"), dict):
         raise RunError(f"{where}: has no 'results'; the file is damaged, run the evaluation again")
-    part = _read_file(HarnessPart, raw, where)
+    part = read_part(HarnessPart, raw, where)
     known = {*block.tasks, *(name for name, parts in part.group_subtasks.items() if parts)}
     scored = {*part.results, *(part.groups or ())}
     for name in sorted(scored | {inner for parts in part.group_subtasks.values() for inner in parts}):
@@ -442,8 +430,3 @@ def parse_block(raw: Any, where: str | Path) -> Block:
     if block.seeds is None:
         raise RunError(f"{where}: the dare_bench block is damaged: seeds is null; expected four whole numbers")
     return block
-
-
-def parse_external_block(raw: Mapping[str, Any], where: str | Path) -> Block:
-    """A block made from the external result ``where``; raises RunError if one of its values is invalid."""
-    return _read_file(Block, dict(raw), where)

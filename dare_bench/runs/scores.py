@@ -73,14 +73,19 @@ class Score:
         return tier if self.engine is None else f"{tier}, {self.engine}"
 
     @property
+    def is_share(self) -> bool:
+        """Is it shown in percent? See :func:`are_shares`."""
+        return are_shares(self.metric, self.value)
+
+    @property
     def text(self) -> str:
         """The value with its unit."""
-        return score_text(self.value, is_share(self))
+        return score_text(self.value, self.is_share)
 
     @property
     def interval(self) -> str:
         """The interval with its unit."""
-        return interval_text(self.lo, self.hi, is_share(self))
+        return interval_text(self.lo, self.hi, self.is_share)
 
     @property
     def n_text(self) -> str:
@@ -189,11 +194,6 @@ def headline(scores: Iterable[Score], task: str) -> Score | None:
     own = [score for score in scores if score.task == task]
     ranked = (score for metric in HEADLINE for score in own if score.metric == metric)
     return next(ranked, own[0] if own else None)
-
-
-def is_share(score: Score) -> bool:
-    """Is it shown in percent? See :func:`are_shares`."""
-    return are_shares(score.metric, score.value)
 
 
 def are_shares(metric: str, *values: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Any
 
 from dare_bench.runs.writer import plain
@@ -52,6 +53,12 @@ def visible_json(value: Any) -> str:
     for pattern in (_CONTROL, _INVISIBLE):
         text = pattern.sub(lambda match: json.dumps(match[0])[1:-1], text)
     return text
+
+
+def without_folders(text: str) -> str:
+    """The last part of a path; a hub id (owner/name) is kept."""
+    is_path = text.startswith(("/", ".", "~")) or text.count("/") > 1
+    return PurePath(text).name or text if is_path else text
 
 
 def without_paths(value: Any) -> Any:

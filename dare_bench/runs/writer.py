@@ -116,9 +116,9 @@ def atomic_write_text(path: str | Path, text: str, *, durable: bool = True) -> N
     atomic_write_bytes(path, data, durable=durable)
 
 
-def atomic_write_json(path: str | Path, value: Any, *, indent: int | None = 2, durable: bool = True) -> None:
+def atomic_write_json(path: str | Path, value: Any, *, durable: bool = True) -> None:
     """Replace ``path`` by strict JSON (see :func:`dumps`); raises SaveError."""
-    atomic_write_bytes(path, dumps(value, indent=indent) + b"\n", durable=durable)
+    atomic_write_bytes(path, dumps(value, indent=2) + b"\n", durable=durable)
 
 
 def atomic_write_jsonl(path: str | Path, rows: Iterable[Any]) -> str:
@@ -189,11 +189,8 @@ def held(folder: str | Path, refusal: str) -> Iterator[None]:
         lock.release()
 
 
-def remove_leftovers(folder: str | Path) -> int:
-    """Remove temporary files of killed writers; returns their number. Requires the folder's lock."""
-    count = 0
+def remove_leftovers(folder: str | Path) -> None:
+    """Remove temporary files of killed writers. Requires the folder's lock."""
     for path in Path(folder).iterdir():
         if _TEMPORARY.fullmatch(path.name):
             path.unlink(missing_ok=True)
-            count += 1
-    return count

@@ -30,25 +30,18 @@ class AxisScale:
         return self.start + share * (self.end - self.start)
 
 
-def linear(
-    values: Iterable[float],
-    start: float,
-    end: float,
-    *,
-    floor: float = -math.inf,
-    ceiling: float = math.inf,
-    count: int = 5,
-) -> AxisScale:
-    """A scale that contains all ``values`` and ends on ticks, never wider than ``floor`` to ``ceiling``.
+def linear(values: Iterable[float], start: float, end: float, share: bool = False) -> AxisScale:
+    """A scale that contains all ``values`` and ends on ticks; that of a share stays within 0 to 1.
 
     Equal values get a margin on both sides; without values the scale is from 0 to 1.
     """
     numbers = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+    floor, ceiling = (0.0, 1.0) if share else (-math.inf, math.inf)
     lo, hi = max(min(numbers), floor), min(max(numbers), ceiling)
     if hi - lo <= 1e-9 * max(abs(lo), abs(hi)):
-        margin = 0.05 if ceiling == 1.0 else abs(hi) * 0.1 or 1.0
+        margin = 0.05 if share else abs(hi) * 0.1 or 1.0
         lo, hi = max(lo - margin, floor), min(hi + margin, ceiling)
-    step = nice_step((hi - lo) / count)
+    step = nice_step((hi - lo) / 5)
     first, last = math.floor(lo / step + 1e-9), math.ceil(hi / step - 1e-9)
     ticks = tuple(round(at * step, 12) for at in range(first, last + 1))
     return AxisScale(ticks[0], ticks[-1], start, end, ticks)

@@ -96,7 +96,7 @@ def training_curves(
     margin = min(max(width(line.label) for line in drawn), 150) + 12 if len(drawn) > 1 else 8
     x = linear([0.0, *(point.x for point in points)], LEFT + 8, RIGHT - margin)
     ends = [value for point in points for value in (point.y, point.lo, point.hi) if value is not None]
-    y = frame.score_scale([*ends, *([base.y] if base else [])], percent)
+    y = linear([*ends, *([base.y] if base else [])], BOTTOM, TOP, percent)
     chart = Frame(ident, title, x, y, x_title, y_title, percent, "", "up" if higher_is_better else "down")
     chart.links, chart.classes = len(points) + (base is not None), " lines"
     if base:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from markupsafe import Markup, escape
 
-from dare_bench.leaderboards.charts.axes import AxisScale, linear, px, tick_labels
+from dare_bench.leaderboards.charts.axes import AxisScale, px, tick_labels
 from dare_bench.leaderboards.charts.marks import shape
 from dare_bench.runs.text import one_line, visible
 
@@ -72,11 +71,6 @@ class Frame:
         for tick, text in zip(self.x.ticks, tick_labels(self.x.ticks), strict=True):
             parts.append(f'<text x="{px(self.x(tick))}" y="{BOTTOM + 9}" dy=".8em">{text}</text>')
         return "".join(parts) + "</g></g>"
-
-
-def score_scale(values: Iterable[float], percent: bool) -> AxisScale:
-    """The vertical scale that holds all ``values``; that of shares stays within 0 to 1."""
-    return linear(values, BOTTOM, TOP, floor=0.0 if percent else -math.inf, ceiling=1.0 if percent else math.inf)
 
 
 def _axis_title(title: str, better: str, percent: bool = False) -> str:

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from dare_bench.formatting import compact, with_interval
 from dare_bench.leaderboards.charts import frame
-from dare_bench.leaderboards.charts.axes import logarithmic, px
+from dare_bench.leaderboards.charts.axes import linear, logarithmic, px
 from dare_bench.leaderboards.charts.frame import BOTTOM, LEFT, RIGHT, TOP, Frame
 from dare_bench.leaderboards.charts.labels import HEIGHT, LabelPlacer, shorten
 from dare_bench.leaderboards.charts.marks import RADIUS, SMALL, classes, shape
@@ -88,9 +88,13 @@ def scatter(
     shown = [(point, _interval(point, len(drawn) < _DENSE or id(point) in members)) for point in drawn]
     ends = [end for point, interval in shown for end in (point.y or 0.0, *(interval or ()))]
     x = logarithmic([point.x or 0.0 for point in drawn], LEFT + 8, RIGHT - 8)
-    y = frame.score_scale(ends, percent)
+    y = linear(ends, BOTTOM, TOP, percent)
     chart = Frame(ident, title, x, y, x_title, y_title, percent, better, upright, links=len(drawn))
-    marks = [_mark(point, interval, families[point.family], id(point) in members, chart) for point, interval in shown]
+    marks = []
+    for point, interval in shown:
+        foot, top = map(y, interval) if interval else (None, None)
+        number, member = families[point.family], id(point) in members
+        marks.append(_Mark(point, number, member, x(point.x or 0.0), y(point.y or 0.0), top, foot))
     marks.sort(key=lambda mark: (mark.point.ranked, mark.member, mark.x))  # the frontier's members lie on top
     corners = _stairs([mark for mark in marks if mark.member], better, upright)
     chart.parts += [_shapes(ident, marks), _dominated_area(corners, upright)]
@@ -115,11 +119,6 @@ def _interval(point: Point, wanted: bool) -> tuple[float, float] | None:
     if not wanted or not point.ranked or point.lo is None or point.hi is None:
         return None
     return point.lo, point.hi
-
-
-def _mark(point: Point, interval: tuple[float, float] | None, number: int, member: bool, chart: Frame) -> _Mark:
-    foot, top = (chart.y(interval[0]), chart.y(interval[1])) if interval else (None, None)
-    return _Mark(point, number, member, chart.x(point.x or 0.0), chart.y(point.y or 0.0), top, foot)
 
 
 def _shapes(ident: str, marks: Iterable[_Mark]) -> str:

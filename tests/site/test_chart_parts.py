@@ -93,10 +93,10 @@ def test_a_log_scale_holds_what_is_above_zero(values):
 
 
 def test_shares_stay_between_0_and_100_percent():
-    scale = linear([0.02, 0.99], 0, 1, floor=0.0, ceiling=1.0)
+    scale = linear([0.02, 0.99], 0, 1, share=True)
     assert (scale.lo, scale.hi) == (0.0, 1.0)
     assert tick_labels(scale.ticks, percent=True) == ["0", "20", "40", "60", "80", "100"]
-    equal = linear([1.0, 1.0], 0, 1, floor=0.0, ceiling=1.0)
+    equal = linear([1.0, 1.0], 0, 1, share=True)
     assert equal.hi == 1.0 and 0.9 <= equal.lo < 1.0
 
 

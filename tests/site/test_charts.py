@@ -36,7 +36,7 @@ def test_every_point_is_a_link_with_its_numbers_in_its_name():
 
 
 def test_marks_stand_where_their_numbers_are():
-    x, y = logarithmic([10, 1000], LEFT + 8, RIGHT - 8), linear([0.0, 1.0], BOTTOM, TOP, floor=0.0, ceiling=1.0)
+    x, y = logarithmic([10, 1000], LEFT + 8, RIGHT - 8), linear([0.0, 1.0], BOTTOM, TOP, share=True)
     shown = chart([Point("a", 10, 0.0, "a"), Point("b", 100, 0.5, "b"), Point("c", 1000, 1.0, "c", "", 0.8, 1.0)])
     places = {
         item.get("href"): (float(item.find("use").get("x")), float(item.find("use").get("y"))) for item in links(shown)

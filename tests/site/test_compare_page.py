@@ -209,12 +209,7 @@ def test_the_command_writes_the_page(built: tuple[Path, Path], tmp_path: Path) -
 
 
 def test_a_forest_turns_nothing_round() -> None:
-    drawn = forest(
-        [Effect("<up>", 0.1, 0.05, 0.2, "better"), Effect("flat", 0.0, None, None)],
-        ident="f",
-        title="t",
-        x_title="points",
-    )
+    drawn = forest([Effect("<up>", 0.1, 0.05, 0.2, "better"), Effect("flat", 0.0, None, None)], ident="f", title="t")
     dots = [float(x) for x in re.findall(r'class="dot" cx="([\d.]+)"', drawn)]
     whisker = [float(x) for x in re.findall(r'whisker" d="M([\d.]+) [\d.]+H([\d.]+)', drawn)[0]]
     assert dots[1] < whisker[0] < dots[0] < whisker[1] and drawn.count("whisker") == 1

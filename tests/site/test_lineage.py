@@ -72,7 +72,7 @@ def test_a_base_that_nobody_evaluated_is_a_node_with_its_name(tmp_path: Path) ->
     (first,) = roots(tmp_path)
     assert first.name == "tiny-first" and not first.entries
     assert shape(first) == {"SFT": {"0": ["middle"]}}
-    assert [edge.reason for edge in edges(first)] == ["tiny-middle was not evaluated"]
+    assert [base for _, _, base in edges(first)] == ["tiny-middle was not evaluated"]
 
 
 def test_recipes_that_differ_in_a_setting_are_told_apart(tmp_path: Path) -> None:
@@ -167,7 +167,8 @@ def test_other_settings_are_compared_with_the_same_or_named(tmp_path: Path) -> N
     make_checkpoint(root, "sft", 0.5, trained())
     make_checkpoint(root, "quick", 0.5, trained(seed=1), decoding={"steps": 4})
     (base,) = roots(root)
-    against = {built.node.key[0]: built.base.entry.run_id for built in edges(base) if built.base}
+    compared = [(own.entry, parent) for _, own, parent in edges(base)]
+    against = {entry.checkpoint.content: parent.entry.run_id for entry, parent in compared}
     assert against["sha256:sft"] == "base"  # the newer run of the base has other settings
     build(root, tmp_path / "site")
     page = (tmp_path / "site/lineage/index.html").read_text()

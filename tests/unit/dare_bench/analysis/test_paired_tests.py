@@ -71,10 +71,10 @@ def test_bonett_price_known_values(won: int, lost: int, n: int, lo: float, hi: f
 def test_permutation_of_darwins_maize(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fisher (The Design of Experiments, 1935) counted by hand 1726 of the 32768 ways to set the signs."""
     changes = [49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
-    monkeypatch.setattr(paired, "_RESAMPLES", 2**15)
+    monkeypatch.setattr(paired, "RESAMPLES", 2**15)
     result = paired_difference([0.0] * 15, changes)
     assert result.test == "paired permutation" and result.p == pytest.approx(1726 / 32768, abs=1e-12)
-    monkeypatch.setattr(paired, "_RESAMPLES", 9999)
+    monkeypatch.setattr(paired, "RESAMPLES", 9999)
     assert paired_difference([0.0] * 15, changes).p == pytest.approx(1726 / 32768, abs=0.007)
 
 
@@ -112,8 +112,8 @@ def test_bca_is_efrons_formula_over_all_resamples(monkeypatch: pytest.MonkeyPatc
     away = jackknife.mean() - jackknife
     a = (away**3).sum() / (6 * (away**2).sum() ** 1.5)
     ends = [whole[np.searchsorted(law, norm.cdf(z0 + (z0 + z) / (1 - a * (z0 + z))))] for z in norm.ppf([0.025, 0.975])]
-    monkeypatch.setattr(intervals, "_RESAMPLES", 100_000)
-    assert intervals.bootstrap_mean(list(values), 0.95) == pytest.approx(ends, abs=0.01)
+    monkeypatch.setattr(intervals, "RESAMPLES", 100_000)
+    assert intervals.bootstrap([list(values)], 0.95) == pytest.approx(ends, abs=0.01)
 
 
 def test_the_paired_bootstrap_is_scipys() -> None:
@@ -134,7 +134,7 @@ def test_the_paired_bootstrap_is_scipys() -> None:
 
 
 def test_the_bootstrap_needs_documents_that_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paired, "_RESAMPLES", 99)
+    monkeypatch.setattr(paired, "RESAMPLES", 99)
     assert _shares(49, 0, 500).method == "Bonett-Price" and _shares(25, 25, 500).method == "paired BCa bootstrap"
     assert _shares(300, 300, 3000).method == "Bonett-Price", "where the two agree and the bootstrap costs more"
     graded = [0.25 * (i % 3) for i in range(3000)]
@@ -222,7 +222,7 @@ def _within(share: float, lo: float, hi: float) -> None:
 def test_coverage_for_right_and_wrong(n: int, replicates: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Documents of all difficulties, the second run better by five points on average: the answers of the two runs go
     together as those of checkpoints do."""
-    monkeypatch.setattr(intervals, "_RESAMPLES", 999)
+    monkeypatch.setattr(intervals, "RESAMPLES", 999)
     rng = np.random.default_rng(n)
     cached = lru_cache(maxsize=None)(_shares)
     covered = 0
@@ -240,8 +240,8 @@ def test_coverage_for_right_and_wrong(n: int, replicates: int, monkeypatch: pyte
 @pytest.mark.parametrize(("n", "replicates"), [(50, 800), (200, 400), (1000, 250)])
 def test_coverage_and_size_for_graded_values(n: int, replicates: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Means of four answers: most documents change a little. Half of the replicates have no difference to find."""
-    monkeypatch.setattr(intervals, "_RESAMPLES", 799)
-    monkeypatch.setattr(paired, "_RESAMPLES", 199)
+    monkeypatch.setattr(intervals, "RESAMPLES", 799)
+    monkeypatch.setattr(paired, "RESAMPLES", 199)
     rng = np.random.default_rng(n + 1)
     covered = rejected = nulls = 0
     for at in range(replicates):
@@ -306,7 +306,7 @@ def _any(families: Sequence[Sequence[float]]) -> float:
 @pytest.mark.parametrize("n", [10, 60, 200])
 def test_coverage_of_a_single_graded_score(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Student's t for ten documents, the bootstrap for more (:func:`dare_bench.analysis.intervals.interval`)."""
-    monkeypatch.setattr(intervals, "_RESAMPLES", 799)
+    monkeypatch.setattr(intervals, "RESAMPLES", 799)
     rng = np.random.default_rng(n)
     covered = 0
     for _ in range(600):

@@ -62,7 +62,7 @@ def test_documents_are_paired_by_their_ids(tmp_path: Path) -> None:
     result = pair(a, b, "t")
     assert result.key == KEY and result.ids == ["0", "1", "2", "3", "4"]
     assert (result.first, result.second) == ([1, 0, 1, 1, 0], [1, 1, 0, 1, 1])
-    assert (result.only_first, result.only_second, result.failures) == (0, 0, (0, 0))
+    assert (result.only_first, result.only_second, b.failed_documents("t")) == (0, 0, 0)
     assert result.breaks == [] and result.differences == {} and result.higher_is_better is True
     change = result.difference()
     assert (change.value, change.won, change.lost, change.p) == (pytest.approx(0.2), 2, 1, 1.0)
@@ -73,7 +73,7 @@ def test_what_one_run_alone_has_is_counted_and_left_out(tmp_path: Path) -> None:
     b = _run(tmp_path, "b", {"t": [1, 1, 0]}, limit=5, failures=2, status="incomplete")
     result = pair(a, b, "t")
     assert result.ids == ["0", "1", "2"] and result.breaks == []
-    assert (result.only_first, result.only_second, result.failures) == (3, 0, (0, 2))
+    assert (result.only_first, result.only_second, b.failed_documents("t")) == (3, 0, 2)
 
 
 def test_documents_without_a_value_are_left_out(tmp_path: Path) -> None:

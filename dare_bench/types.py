@@ -41,8 +41,9 @@ class Event(NamedTuple):
 
     ``logprob`` is the natural logarithm, in nats and not rounded, of the token's probability in the distribution that
     it was drawn from: at temperature, after top-k and top-p, without suppressed ids. It is 0.0 for a greedy choice
-    (temperature 0 or top_k 1) and for a remask, and None where it was not recorded. Which positions were written is a
-    choice of its own, and not part of it.
+    (temperature 0 or top_k 1) and for a remask, and None where it was not recorded, or where the sampler put another
+    token than the drawn one (LLaDA2.2, whose insertions and deletions also move tokens). Which positions were written
+    is a choice of its own, and not part of it.
     """
 
     step: int

@@ -31,7 +31,7 @@ def resolve_fields(
         DecodingError: a field that the class does not have, or an invalid value.
     """
     known = [*kind.model_fields, *kind.aliases]
-    fields = _without_aliases(kind, fields)
+    fields = without_aliases(kind, fields)
     for field in fields:
         if field not in known:
             raise DecodingError(
@@ -58,7 +58,7 @@ def resolve_fields(
     return decoding
 
 
-def _without_aliases(kind: type[Decoding], fields: Mapping[str, Any]) -> dict[str, Any]:
+def without_aliases(kind: type[Decoding], fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields with aliases replaced by their names; raises DecodingError where two names disagree."""
     plain = dict(fields)
     for alias, name in kind.aliases.items():

@@ -159,9 +159,9 @@ class NativeModel(OpenedNetwork):
                 frames=self.frames,
             )
             for row in loop:
-                yield from _drain(rejected)
+                yield from drain(rejected)
                 yield Sample(row.tag, self._finish(row))
-        yield from _drain(rejected)
+        yield from drain(rejected)
 
     def _finish(self, row: RowState) -> Generation:
         sampler, stopping = row.sampler, row.sampler.stopping
@@ -232,7 +232,8 @@ class NativeModel(OpenedNetwork):
         return self.of_tokens(self.network(packed, plan=plan).logits.float().cpu())
 
 
-def _drain(rejected: list[Sample]) -> Iterator[Sample]:
+def drain(rejected: list[Sample]) -> Iterator[Sample]:
+    """Take samples out of a list that is filled meanwhile."""
     while rejected:
         yield rejected.pop(0)
 

@@ -40,7 +40,7 @@ class OpenedNetwork:
     @property
     def default_rows(self) -> int:
         """Rows at a time if ``max_rows`` is not given."""
-        return DEFAULT_ROWS[self.device.type]
+        return DEFAULT_ROWS.get(self.device.type, DEFAULT_ROWS["cpu"])
 
     def of_tokens(self, logits_LV: Tensor) -> Tensor:
         """The logits that score each token, from those of each state: the first row, which nothing precedes, equals the

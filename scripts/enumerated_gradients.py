@@ -39,7 +39,8 @@ from torch import Tensor
 
 from dare_bench.registry import registry
 from dare_bench.seeds import key
-from dare_bench.trainers.rl.estimators import BoundedUnits, Completion, Prediction, Units
+from dare_bench.trainers.rl.completions import Completion, Prediction
+from dare_bench.trainers.rl.estimators import BoundedUnits, Units
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.step_rewards import step_scores
 from dare_bench.trainers.rl.surrogate import STD_EPS

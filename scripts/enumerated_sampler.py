@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.func import functional_call, jacfwd
 from torch.nn import Module, Parameter
 
-from dare_bench.trainers.rl.estimators import Completion
+from dare_bench.trainers.rl.completions import Completion
 from dare_bench.types import ModelSpec
 
 TOKENS, MASK, LENGTH = 3, 3, 4

@@ -19,9 +19,10 @@ from gradient_card import PAGE, replaced, table
 from torch import Tensor
 
 import dare_bench
+from dare_bench.trainers.forwards import divide
 from dare_bench.trainers.rl.cj_grpo import CJGRPO
 from dare_bench.trainers.rl.ledger import sampler_logprobs
-from dare_bench.trainers.steps import StepShape, forwards
+from dare_bench.trainers.steps import StepShape
 from dare_bench.training.data import read_data
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
@@ -92,7 +93,7 @@ def measured(case: Case, count: int = 4) -> Measured:
     completions = [method.completion(r.prompt, answers[r.key], 0, r.key) for r in requests]
     units = method.units(completions, 0, 0)
     nll_N = torch.empty(len(units.looks.at_N))
-    for looks, index_N in forwards(units.looks, -(-len(units.looks) // LOOKS)):
+    for looks, index_N in divide(units.looks, -(-len(units.looks) // LOOKS)):
         nll_N[index_N] = model.network(**method.inputs(looks).arguments()).nll
     sampler_U = sampler_logprobs(units, completions, units.sample_U)
     assert sampler_U is not None

@@ -1,11 +1,14 @@
 """Convert the sweep of a page to the committed files: the sweep without weights, the documents that each run solves,
-curves, and the table with its tests.
+curves, and the tables.
 
     dare-bench sweep docs/trained/sweep.yaml --output-path out/trained --devices 2
     python scripts/trained.py docs/trained out/trained
 
-Significance is McNemar's exact test over the held-out documents, each trained checkpoint against its base, adjusted by
-Holm's method over the methods that are trained on a task and evaluated in one way.
+Without the sweep's folder, the tables are made again from the committed files.
+
+Intervals are Wilson's, at 95%, over the held-out documents, as on boards. Significance is McNemar's exact test over
+them, each trained checkpoint against its base, adjusted by Holm's method over the methods that are trained on a task
+and evaluated in one way.
 """
 
 from __future__ import annotations
@@ -14,11 +17,12 @@ import csv
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dare_bench.analysis.intervals import wilson_bounds
 from dare_bench.analysis.opening import find_runs
 from dare_bench.analysis.paired_tests import holm, mcnemar
 from dare_bench.runs.reader import Run
@@ -27,6 +31,9 @@ from dare_bench.runs.run_files import file_digest
 RUNS = Path("leaderboards/examples")
 """The folder of committed runs; each page has one of its own name there."""
 BEGIN, END = "<!-- table: made by scripts/trained.py -->", "<!-- end of table -->"
+SLOW, END_OF_SLOW = "<!-- slow: made by scripts/trained.py -->", "<!-- end of slow -->"
+LIMIT = 600
+"""Seconds by the clock after which a training is listed as slow."""
 OF_RUN = ("run.json", "done.json", "results_*.json")
 """Files of a run that boards and comparisons read; journals and unmasking traces are left out."""
 CONTROL = "with random rewards"
@@ -163,14 +170,30 @@ def thousands(seeds: list[Against]) -> str:
     return " + ".join(f"{value / 1000:.0f}" for value in means)
 
 
+def share(value: float, documents: int) -> str:
+    """A share of the documents in percent, with its interval."""
+    low, high = wilson_bounds(value, documents, 0.95)
+    return f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def markdown(rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; the first row has the names of the columns."""
+    head, *lines = rows
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *lines)).replace(
+        " --- ", "---"
+    )
+
+
 COLUMNS = (
     "base",
     "method",
     "trained on",
     "forwards, thousands",
     "evaluated on",
-    "base solves",
-    "seeds solve",
+    "documents",
+    "base solves, %",
+    "seeds",
+    "each seed solves, %",
     "largest p",
 )
 
@@ -185,15 +208,67 @@ def table(results: dict[Group, list[Against]]) -> str:
             f"`{group[2]}`",
             thousands(seeds),
             f"`{group[3]}`",
-            f"{100 * seeds[0].base:.1f}% of {seeds[0].documents}",
-            ", ".join(f"{100 * seed.trained:.1f}" for seed in seeds) + "%",
+            str(seeds[0].documents),
+            share(seeds[0].base, seeds[0].documents),
+            str(len(seeds)),
+            ", ".join(share(seed.trained, seed.documents) for seed in seeds),
             f"{adjusted[group]:.1g}" if group in adjusted else "",
         )
         for group, seeds in results.items()
     ]
     kept = [i for i in range(len(COLUMNS)) if any(row[i] for row in rows)]
-    lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
-    return "\n".join("| " + " | ".join(line[i] for i in kept) + " |" for line in lines).replace(" --- ", "---")
+    return markdown([line[i] for i in kept] for line in (COLUMNS, *rows))
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training: its settings, seconds by the clock, and seconds of a step by phase."""
+
+    lineage: dict[str, Any]
+    seconds: float
+    phases: dict[str, float]
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """What all its seeds share: base, method, data."""
+        return self.lineage["base"], method_of(self.lineage), self.lineage["data"]
+
+    @property
+    def of_step(self) -> str:
+        """Seconds of a step by phase, as in the log."""
+        return " + ".join(f"{self.phases[phase]:.1f}" for phase in PHASES if phase in self.phases)
+
+
+def trainings(trained: Path) -> list[Training]:
+    """All trainings of a sweep."""
+    result = []
+    for folder in sorted(trained.glob("*/")):
+        lineage, settings, state = (json.loads((folder / name).read_text()) for name in OF_TRAINING)
+        sums, before = dict.fromkeys(PHASES, 0.0), 0
+        for entry in state["log_history"]:
+            if "loss" in entry:  # a mean over the steps since the last entry
+                for phase in PHASES:
+                    sums[phase] += entry.get(f"seconds/{phase}", 0.0) * (entry["step"] - before)
+                before = entry["step"]
+        phases = {phase: total / before for phase, total in sums.items() if total}
+        result.append(Training(lineage, settings["seconds"], phases))
+    return result
+
+
+def slow(every: list[Training]) -> str:
+    """A Markdown table of the trainings that took more than ``LIMIT`` seconds by the clock, beside the fastest seed of
+    the same training (of a control, of the training with its rewards)."""
+    head = ("base", "method", "seed", "seconds", "of a step: rollout + update", "fastest seed", "of its step")
+    rows = [head]
+    for training in every:
+        base, method, data = training.name
+        if training.seconds > LIMIT:
+            alike = (base, method.removesuffix(f" {CONTROL}"), data)
+            fastest = min((other for other in every if other.name == alike), key=lambda other: other.seconds)
+            seconds, seed = (f"{each.seconds:.0f}" for each in (training, fastest)), str(training.lineage["seed"])
+            of, beside = seconds
+            rows.append((f"`{base}`", method, seed, of, training.of_step, beside, fastest.of_step))
+    return markdown(rows)
 
 
 def keeps_samples(run: Run) -> bool:
@@ -306,23 +381,33 @@ def draw(lines: list[Curve], file: Path) -> None:
     figure.savefig(file, metadata={"Date": None})
 
 
-def main() -> None:
-    """Copy the sweep, plot the curves, and update the table in the page."""
-    page, out = Path(sys.argv[1]), Path(sys.argv[2])
+def replaced(text: str, begin: str, end: str, content: str) -> str:
+    """The text with another content between two marks; unchanged if it does not have them."""
+    before, mark, rest = text.partition(begin)
+    return f"{before}{begin}\n{content}\n{end}{rest.partition(end)[2]}" if mark else text
+
+
+def convert(page: Path, out: Path) -> None:
+    """Copy the sweep in ``out``, the documents that its runs solve, and its curves, and plot them."""
     copy(out, RUNS / page.name)
     runs = find_runs(RUNS / page.name)
     # Runs that were committed earlier are in ``out`` without their samples.
     solved = read_outcomes(page / "outcomes.csv") | outcomes(find_runs(out / "runs"))
-    solved = {run.run_id: solved[run.run_id] for run in runs if run.run_id in solved}
-    write_outcomes(solved, page / "outcomes.csv")
+    write_outcomes({run.run_id: solved[run.run_id] for run in runs if run.run_id in solved}, page / "outcomes.csv")
     lines = curves(out / "train")
     write_curves(lines, page / "curves.csv")
     draw(lines, page / "curves.svg")
-    shown = table(groups(runs, solved))
-    before, _, rest = (page / "README.md").read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    (page / "README.md").write_text(f"{before}{BEGIN}\n{shown}\n{END}{after}")
-    print(shown)
+
+
+def main() -> None:
+    """Convert a sweep if one is given, and update the tables in the page."""
+    page = Path(sys.argv[1])
+    if sys.argv[2:]:
+        convert(page, Path(sys.argv[2]))
+    runs, text = find_runs(RUNS / page.name), (page / "README.md").read_text()
+    text = replaced(text, BEGIN, END, table(groups(runs, read_outcomes(page / "outcomes.csv"))))
+    text = replaced(text, SLOW, END_OF_SLOW, slow(trainings(RUNS / page.name / "train")))
+    (page / "README.md").write_text(text)
 
 
 if __name__ == "__main__":

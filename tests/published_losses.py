@@ -22,9 +22,9 @@ from table_policy import MASK, SPEC
 from torch import Tensor
 
 from dare_bench.registry import registry
+from dare_bench.trainers.rl.completions import Completion, Prediction
 from dare_bench.trainers.rl.distillation import distilled_positions
-from dare_bench.trainers.rl.estimators import Completion, Prediction
-from dare_bench.trainers.rl.rollout import Rollout
+from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.steps import Step
 
 VECTORS = Path(__file__).parent / "parity" / "published_losses.json"

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import json
 import threading
-import time
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +20,8 @@ DATA = Path(__file__).parent / "data" / "engines"
 SGLANG = json.loads((DATA / "sglang-0.5.23.json").read_text())
 LMDEPLOY = json.loads((DATA / "lmdeploy-0.18.0.json").read_text())
 CONTEXT = 512
+PATIENCE = 120.0
+"""Seconds after which a test fails that waits for something that does not happen; no test takes as long."""
 
 
 def reply(prompt: Any) -> str:
@@ -33,17 +34,18 @@ class StandIn(ThreadingHTTPServer):
     """A server. ``faults``: what happens to the next requests for an answer, one entry each, before answers go on:
 
     ``refuse`` the connection is closed without a byte; ``half`` it is closed within an answer; ``hang`` nothing comes
-    for ``patience`` seconds; ``busy`` status 503; ``nonsense`` no JSON; ``html`` a page with status 200; ``bad`` status
+    until the server ends; ``busy`` status 503; ``nonsense`` no JSON; ``html`` a page with status 200; ``bad`` status
     400; ``key`` status 401; ``wrong`` JSON of other types. ``dead``: nothing is answered any more. ``asked``: the
-    bodies of all requests for an answer; ``most``: the most that were answered at one time.
+    bodies of all requests for an answer; ``most``: the most that were answered at one time; ``meeting``: where requests
+    wait until as many are there as its number of parties.
     """
 
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, kind: type[BaseHTTPRequestHandler], delay: float = 0.0) -> None:
+    def __init__(self, kind: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(("127.0.0.1", 0), kind)
-        self.delay, self.patience, self.dead, self.key = delay, 5.0, False, ""
+        self.dead, self.key, self.ended, self.meeting = False, "", threading.Event(), threading.Barrier(1)
         self.faults: list[str] = []
         self.asked: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
@@ -52,6 +54,10 @@ class StandIn(ThreadingHTTPServer):
         self.started: dict[str, Any] = {}
         self.loads: Callable[[Mapping[str, Any]], str] = lambda body: ""
         """An error about a folder of weights to load; empty: it loads."""
+        self.sample: Callable[[Sequence[int], Mapping[str, Any]], list[int]] | None = None
+        """The tokens of an answer to token ids with sampling parameters; None: those of :func:`reply`."""
+        self.stale = False
+        """Does the server load weights without their version?"""
 
     @property
     def url(self) -> str:
@@ -66,7 +72,7 @@ class StandIn(ThreadingHTTPServer):
             self._now += 1
             self.most = max(self.most, self._now)
         try:
-            time.sleep(self.delay)
+            self.meeting.wait(PATIENCE)
             yield
         finally:
             with self.lock:
@@ -125,7 +131,7 @@ class Handler(BaseHTTPRequestHandler):
         if server.dead or fault == "refuse":
             self.close_connection = True
         elif fault == "hang":
-            time.sleep(server.patience)
+            server.ended.wait(PATIENCE)
             self.close_connection = True
         elif fault == "busy":
             self.json({"error": {"message": "no room", "code": 503}}, 503)
@@ -189,7 +195,10 @@ class SGLangHandler(Handler):
             return
         reason = self.server.loads(body)
         if not reason:
-            self.server.facts |= {"model_path": body["model_path"], "weight_version": body["weight_version"]}
+            path = body["model_path"]
+            self.server.facts |= {"model_path": path, "served_model_name": path}
+            if not self.server.stale:
+                self.server.facts["weight_version"] = body["weight_version"]
         self.json({"success": not reason, "message": reason, "num_paused_requests": 0}, 400 if reason else 200)
 
     def _generate(self, body: dict[str, Any], whole: bool) -> None:
@@ -199,6 +208,9 @@ class SGLangHandler(Handler):
             return
         if len(prompt) + params["max_new_tokens"] > CONTEXT:
             self.json({"error": {"message": f"The input ({len(prompt)} tokens) is longer than the context"}}, 400)
+            return
+        if self.server.sample is not None:
+            self._sampled(prompt, params)
             return
         text, kind, matched = self.cut(prompt, params["max_new_tokens"], params.get("stop") or (), keep=True)
         finish = (
@@ -218,6 +230,18 @@ class SGLangHandler(Handler):
                 },
             })  # fmt: skip
         self.events(events, whole)
+
+    def _sampled(self, prompt: Sequence[int], params: Mapping[str, Any]) -> None:
+        """The whole answer of the server's own sampler, as token ids."""
+        assert self.server.sample is not None
+        version = self.server.facts["weight_version"]
+        with self.server.lock:
+            tokens = self.server.sample(prompt, params)
+        facts = {
+            "finish_reason": {"type": "length", "length": len(tokens)}, "prompt_tokens": len(prompt),
+            "completion_tokens": len(tokens), "weight_version": version,
+        }  # fmt: skip
+        self.events([{"text": "", "output_ids": tokens, "meta_info": facts}])
 
 
 class OpenAIHandler(Handler):
@@ -267,6 +291,7 @@ def running(server: StandIn) -> Iterator[StandIn]:
     try:
         yield server
     finally:
+        server.ended.set()
         server.shutdown()
         server.server_close()
         thread.join()
@@ -285,6 +310,35 @@ def sglang(**options: Any) -> Iterator[StandIn]:
         "context_length": CONTEXT, "incremental_streaming_output": False,
     }  # fmt: skip
     with running(server):
+        yield server
+
+
+@contextlib.contextmanager
+def sampling_sglang(checkpoint: str) -> Iterator[StandIn]:
+    """A server of sglang that holds a block-causal checkpoint, loads weights, and answers with our own sampler, each
+    request by its seed."""
+    from dare_bench.loading import load
+    from dare_bench.types import Generation, Request
+
+    model = load(checkpoint, device="cpu", dtype="float32").loaded
+    with sglang() as server:
+        server.facts |= {"model_path": checkpoint, "served_model_name": checkpoint}
+        server.started |= {"dllm_algorithm": "Drawn", "enable_deterministic_inference": True}
+
+        def loads(body: Mapping[str, Any]) -> str:
+            with server.lock:
+                model.read_weights(body["model_path"])
+            return ""
+
+        def sample(prompt: Sequence[int], params: Mapping[str, Any]) -> list[int]:
+            decoding = {"gen_length": params["max_new_tokens"], "temperature": params["temperature"]}
+            decoding["early_stop"] = not params.get("ignore_eos", False)
+            request = Request("r", "generate", list(prompt), decoding=decoding, seed=params["sampling_seed"])
+            (answer,) = model.generate([request])
+            assert isinstance(answer.answer, Generation), answer.error
+            return answer.answer.tokens
+
+        server.loads, server.sample = loads, sample
         yield server
 
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from dare_bench.diffusion.forward import Inputs
-from dare_bench.trainers.steps import Step, forwards
+from dare_bench.trainers.forwards import divide
+from dare_bench.trainers.steps import Step
 from dare_bench.training.rows import Kind, TokenRow, Tokens
 from dare_bench.types import ModelSpec
 
@@ -53,7 +54,7 @@ def accumulated(
     method: Any, step: Step, losses: Callable[[Inputs], Tensor], count: int, reference: Any = None
 ) -> tuple[float, Any]:
     """Backward of a step's loss divided into ``count`` forwards, as the loop does it; its value and metrics."""
-    parts = forwards(step.looks, count)
+    parts = divide(step.looks, count)
     value_N = torch.zeros(len(step.looks.at_N), dtype=torch.float64)
     with torch.no_grad():
         for looks, index_N in parts:

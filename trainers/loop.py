@@ -13,12 +13,12 @@ import contextlib
 import logging
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,13 +29,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from dare_bench.diffusion.forward import Inputs
-from dare_bench.diffusion.lockstep import Lockstep
-from dare_bench.diffusion.looks import Looks
 from dare_bench.diffusion.sequence_parallel import sequence_group
 from dare_bench.errors import TrainingError
 from dare_bench.protocols import LoadedModel, Services
-from dare_bench.seeds import key
 from dare_bench.trainers.arguments import tensorboard_folder, training_arguments
 from dare_bench.trainers.checkpoints import (
     LINEAGE,
@@ -44,21 +40,21 @@ from dare_bench.trainers.checkpoints import (
     reading_checkpoint,
     remove,
     remove_incomplete,
+    step_of,
     writing_checkpoint,
 )
+from dare_bench.trainers.forwards import Forward, Forwards, restored
 from dare_bench.trainers.objective import Objective, add_metrics, averages
 from dare_bench.trainers.phases import PhaseCost, Phases
+from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.progress import TrainingProgress
 from dare_bench.trainers.reference import open_reference
-from dare_bench.trainers.steps import Step, StepShape, StepSource, forwards
+from dare_bench.trainers.steps import Step, StepShape, StepSource
 from dare_bench.training.processes import data_parallel_size, first_process
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
-from dare_bench.types import LoopStats, Request, Reward, RewardPrompt, Sample
 
 log = logging.getLogger("dare_bench")
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 def run(objective: Objective, spec: TrainSpec, model: LoadedModel, data: Tokens, out: Path, services: Services) -> Path:
@@ -77,28 +73,14 @@ def run(objective: Objective, spec: TrainSpec, model: LoadedModel, data: Tokens,
     arguments.max_steps = steps = spec.steps(source.rows, shape.items_per_step)
     with tensorboard_folder(out / "logs"):
         loop = Loop(objective, spec, model, source, shape, services, arguments)
-    source.attach(loop)
+    source.attach(PolicyInTraining(loop))
     if first_process():
         log.info("%s; this training makes %d", source.describe(), steps)
-    if (last := loop.last_checkpoint_after_cleanup(out)) is not None:
-        check_complete(last)
-        with reading_checkpoint(last):
-            model.read_weights(last)  # before the model is sharded
-            source.load(last)
-            loop.phases = Phases(services.counts(last))
-        if first_process():
-            log.info("continuing after step %s of %d from %s", last.name.rpartition("-")[2], steps, last)
+    last = loop.read_last_checkpoint(out)
     if spec.eval_every is not None:
         loop.catch_up(out)
     loop.train(resume_from_checkpoint=str(last) if last else None)
-    if loop.is_world_process_zero():
-        (out / LINEAGE).unlink(missing_ok=True)  # of a shorter training that this one extends
-    loop.save_model(str(out))
-    counts = loop.phases.totals(loop.gather)
-    if loop.is_world_process_zero():
-        with writing_checkpoint(out / "trainer_state.json"):
-            loop.state.save_to_json(str(out / "trainer_state.json"))
-        services.lineage(out, steps, steps, counts)
+    loop.save_final(out)
     loop.evaluate_saved(out, steps)
     loop.accelerator.wait_for_everyone()
     assert model.network is not None
@@ -133,10 +115,11 @@ class Loop(Trainer):
             if hasattr(module, "gradient_checkpointing"):
                 module.gradient_checkpointing = spec.gradient_checkpointing
         super().__init__(model=network, args=arguments, train_dataset=range(arguments.max_steps))
-        self.sequence = sequence_group(spec.sequence_parallel_size, timedelta(seconds=arguments.ddp_timeout))
+        sequence = sequence_group(spec.sequence_parallel_size, timedelta(seconds=arguments.ddp_timeout))
+        self.forwards = Forwards(objective, spec, self.accelerator, self.phases, sequence)
         self.reference = None
         if objective.wants_reference:
-            self.reference = open_reference(objective, spec, model, services, self.accelerator, self.values)
+            self.reference = open_reference(objective, spec, model, services, self.accelerator, self.forwards.values)
         self.remove_callback(PrinterCallback)
         self.add_callback(_SaveAndLogCallback(self))
         self.add_callback(TrainingProgress(shape.items_per_step))
@@ -182,42 +165,50 @@ class Loop(Trainer):
     # -- loss ----------------------------------------------------------------------------------------------------
 
     def training_step(self, model: Any, inputs: Step, num_items_in_batch: Any = None) -> Tensor:
-        """Settle the step's loss, and accumulate its gradient forward by forward. Returns the loss times the processes
-        that have rows of their own, since losses, like gradients, are averaged over all."""
+        """Accumulate the gradient of a step, forward by forward. Returns the loss times the processes that have rows of
+        their own, since losses, like gradients, are averaged over all."""
+        self._step = inputs
         with self.phases.measure("update") as cost:
             self.phases.steps += 1
             cost.forwards += len(inputs.looks)
-            return self._update(model, inputs, cost)
-
-    def _update(self, model: Any, inputs: Step, cost: PhaseCost) -> Tensor:
-        model.train()
-        self._rows = ", ".join(row.where for item in inputs.items for row in item[:1])
-        parts, settled = self.parts(inputs.looks), None
-        if not self.objective.needs_values(inputs):
-            settled = self.settle(inputs, torch.zeros(len(inputs.looks.at_N)))
-        elif len(parts) > 1 or (self.reference is not None and self.reference.adapter_off):
-            # The adapter must not be switched off and on between a forward and its backward.
-            settled = self.settle(inputs, self.values(model, inputs))
-        total, nll_M = torch.zeros((), device=self.args.device), []
-        for number, (looks, index_N) in enumerate(parts):
-            wait = contextlib.nullcontext() if number == len(parts) - 1 else self.accelerator.no_sync(model=model)
-            with wait, self._dropout(inputs, number):
-                given = self.inputs(looks)
-                cost.tokens += len(given.tokens_U)
-                nll_N = model(**given.arguments()).nll
-                if settled is None:
-                    settled = self.settle(inputs, restored(nll_N.detach(), index_N))
-                loss = torch.dot(nll_N, settled.weight_N[index_N].to(nll_N.device, nll_N.dtype))
-                self.accelerator.backward(loss * self.accelerator.num_processes)
-                total += loss.detach()
-                nll_M.append(nll_N.detach())
-        assert settled is not None
-        nll_N = restored(torch.cat(nll_M), torch.cat([index_N for _, index_N in parts]))
-        add_metrics(self.metrics, self.objective.observe(inputs, nll_N))
-        value = float(total) if self.objective.linear else settled.loss
-        if not math.isfinite(value):
-            raise self._not_finite(inputs.number, f"the loss is {value}")
+            model.train()
+            forwards = self.forwards.of(inputs)
+            settled = self.settled_before(model, inputs, len(forwards))
+            total, nll_M = torch.zeros((), device=self.args.device), []
+            for forward in forwards:
+                loss, nll, settled = self.forward_backward_step(model, forward, settled, cost)
+                total += loss
+                nll_M.append(nll)
+            nll_N = restored(torch.cat(nll_M), torch.cat([forward.index_M for forward in forwards]))
+            add_metrics(self.metrics, self.objective.observe(inputs, nll_N))
+            assert settled is not None
+            value = _finite(inputs, float(total)) if self.objective.linear else settled.loss
         return torch.tensor(value * self.shape.processes, device=self.args.device)
+
+    def settled_before(self, model: Any, step: Step, forwards: int) -> SettledLoss | None:
+        """The loss of a step before its forwards; None if its only forward gives the values on which it depends."""
+        if not self.objective.needs_values(step):
+            return self.settle(step, torch.zeros(len(step.looks.at_N)))
+        # The adapter must not be switched off and on between a forward and its backward.
+        if forwards > 1 or (self.reference is not None and self.reference.adapter_off):
+            return self.settle(step, self.forwards.values(model, step))
+        return None
+
+    def forward_backward_step(
+        self, model: Any, forward: Forward, settled: SettledLoss | None, cost: PhaseCost
+    ) -> tuple[Tensor, Tensor, SettledLoss]:
+        """A forward and its backward.
+
+        Returns:
+            Its part of the weighted sum of token losses, the token losses [M], and the settled loss of the step.
+        """
+        with contextlib.nullcontext() if forward.is_last else self.accelerator.no_sync(model=model):
+            nll_M = self.forwards.token_losses(model, forward, cost)
+            if settled is None:
+                settled = self.settle(forward.step, restored(nll_M.detach(), forward.index_M))
+            loss = torch.dot(nll_M, settled.weight_N[forward.index_M].to(nll_M.device, nll_M.dtype))
+            self.accelerator.backward(loss * self.accelerator.num_processes)
+        return loss.detach(), nll_M.detach(), settled
 
     def settle(self, step: Step, nll_N: Tensor) -> SettledLoss:
         """The loss of this process's part of a step, with its derivative at the token losses; notes the metrics."""
@@ -226,59 +217,14 @@ class Loop(Trainer):
             loss, metrics = self.objective.loss(step, nll_N, self.reference)
             (weight_N,) = torch.autograd.grad(loss, nll_N, allow_unused=True, materialize_grads=True)
         add_metrics(self.metrics, metrics)
-        if not math.isfinite(value := float(loss.detach())):
-            raise self._not_finite(step.number, f"the loss is {value}")
-        return SettledLoss(weight_N, value)
-
-    @torch.no_grad()
-    def values(self, model: Any, step: Step) -> Tensor:
-        """-log p of a step's scored tokens under a network, float32 [N] on the CPU."""
-        nll_N = torch.empty(len(step.looks.at_N))
-        with self.phases.measure("score") as cost:
-            cost.forwards += len(step.looks)
-            for number, (looks, index_N) in enumerate(self.parts(step.looks)):
-                with self._dropout(step, number), self.accelerator.autocast():
-                    given = self.inputs(looks)
-                    cost.tokens += len(given.tokens_U)
-                    nll_N[index_N] = model(**given.arguments()).nll.float().cpu()
-        return nll_N
-
-    def inputs(self, looks: Looks) -> Inputs:
-        """The input of the network, to be computed together with the processes that have the same rows."""
-        given = self.objective.inputs(looks).to(self.args.device)
-        return replace(given, plan=replace(given.plan, sequence=self.sequence))
-
-    def parts(self, looks: Looks) -> list[tuple[Looks, Tensor]]:
-        """The forwards of a step, as many in every process."""
-        count, limit = self.spec.gradient_accumulation_steps, self.spec.looks_per_forward
-        if limit is not None:
-            count = max(count, math.ceil(len(looks) / limit))
-            if self.accelerator.num_processes > 1:
-                count = int(self.accelerator.gather(torch.tensor([count], device=self.args.device)).max())
-        return forwards(looks, count)
-
-    @contextlib.contextmanager
-    def _dropout(self, step: Step, forward: int) -> Iterator[None]:
-        """The same dropout in every pass over a forward's looks."""
-        if not self.spec.lora_dropout:
-            yield
-            return
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            torch.manual_seed(key("dropout", self.spec.seed, step.number, self.args.process_index, forward))
-            yield
+        return SettledLoss(weight_N, _finite(step, float(loss.detach())))
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """Raise before a gradient that is not finite changes the weights."""
         norm = super()._get_grad_norm(model, grad_norm)
-        if norm is not None and not math.isfinite(float(norm)):
-            raise self._not_finite(self.state.global_step, f"the gradient's norm is {float(norm)}")
+        if norm is not None:
+            _finite(self._step, float(norm), "the gradient's norm")
         return norm
-
-    def _not_finite(self, step: int, problem: str) -> TrainingError:
-        return TrainingError(
-            f"step {step + 1}: {problem}; rows of the last batch: {self._rows}; lower --learning-rate, check these "
-            "rows, or resume from the last checkpoint with other settings"
-        )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """The objective's metrics beside the loss, averaged over the same steps."""
@@ -287,63 +233,6 @@ class Loop(Trainer):
             logs |= averages(self.gather({**self.metrics, **costs}))
             self.metrics.clear()
         super().log(logs, start_time)
-
-    # -- the model in training, for sources of steps that sample with it (``rl.rollout.Policy``) ------------------
-
-    def losses(self, step: Step) -> Tensor:
-        """-log p of a step's scored tokens now, float32 [N] on the CPU."""
-        self.model_wrapped.train()
-        return self.values(self.model_wrapped, step)
-
-    def generate(self, requests: Sequence[Request]) -> list[Sample]:
-        """Answers in the order of the requests."""
-        answers: dict[str, Sample] = {}
-        with self.phases.measure("rollout") as cost:
-            for share, stats in self._divided(requests, self._generate):
-                answers |= share
-                cost.forwards, cost.tokens = cost.forwards + stats.row_forwards, cost.tokens + stats.tokens_processed
-        return [answers[request.key] for request in requests]
-
-    def _generate(self, requests: Sequence[Request]) -> tuple[dict[str, Sample], LoopStats]:
-        """Answers by key, by the network in place: in evaluation mode, in the precision of the training, and in step
-        with the other processes where weights are sharded."""
-        network: Any = self.loaded.network
-        steps = Lockstep(network) if self.is_fsdp_enabled else contextlib.nullcontext(network)
-        network.eval()
-        self.loaded.weights_version = self.state.global_step
-        answers, stats, rows = {}, LoopStats(), self.spec.rows_per_forward
-        try:
-            with self.accelerator.autocast(), steps as self.loaded.network:
-                for sample in self.loaded.generate(requests, max_rows=rows, stats=stats):
-                    answers[sample.request.key] = sample
-        finally:
-            self.loaded.network = network
-            network.train()
-        return answers, stats
-
-    def _divided(self, items: Sequence[Item], compute: Callable[[Sequence[Item]], Result]) -> list[Result]:
-        """The results of all shares of what the processes with the same rows divide: item i belongs to share i modulo
-        their number."""
-        return [compute(items)] if self.sequence is None else self.sequence.divided(items, compute)
-
-    def rewards(self, prompts: Sequence[RewardPrompt], texts: Sequence[str]) -> list[Reward]:
-        """The rewards of answers."""
-
-        def rewards(pairs: Sequence[tuple[RewardPrompt, str]]) -> list[Reward]:
-            return self.services.rewards([p for p, _ in pairs], [t for _, t in pairs], self.objective.options.reward)
-
-        with self.phases.measure("reward"):
-            shares = self._divided(list(zip(prompts, texts, strict=True)), rewards)
-        return [shares[i % len(shares)][i // len(shares)] for i in range(len(prompts))]
-
-    def forwards(self, request: Request) -> int:
-        """Upper bound of the forwards of a request."""
-        return self.loaded.forwards(request)
-
-    @property
-    def steps(self) -> int:
-        """Optimizer steps of the training."""
-        return self.args.max_steps
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all processes that have rows of their own, in order."""
@@ -376,6 +265,17 @@ class Loop(Trainer):
                 if old != folder:
                     remove(old)
         self.evaluate_saved(folder, step)
+
+    def save_final(self, out: Path) -> None:
+        """Write the trained checkpoint, ``lineage.json`` last."""
+        if self.is_world_process_zero():
+            (out / LINEAGE).unlink(missing_ok=True)  # of a shorter training that this one extends
+        self.save_model(str(out))
+        counts, steps = self.phases.totals(self.gather), self.args.max_steps
+        if self.is_world_process_zero():
+            with writing_checkpoint(out / "trainer_state.json"):
+                self.state.save_to_json(str(out / "trainer_state.json"))
+            self.services.lineage(out, steps, steps, counts)
 
     def evaluate_saved(self, folder: Path, step: int) -> None:
         """Evaluate a checkpoint if its step is one to evaluate; the last one is."""
@@ -415,14 +315,25 @@ class Loop(Trainer):
         with reading_checkpoint(checkpoint):
             super()._load_rng_state(checkpoint)
 
-    def last_checkpoint_after_cleanup(self, out: Path) -> Path | None:
-        """The last complete checkpoint in ``out``; incomplete ones are removed."""
+    def read_last_checkpoint(self, out: Path) -> Path | None:
+        """The last complete checkpoint in ``out``, which is read, before the model is sharded; None: there is none.
+        Incomplete ones are removed."""
         complete = list(checkpoints(out).values())
         self.accelerator.wait_for_everyone()
         if self.is_world_process_zero():
             remove_incomplete(out)
         self.accelerator.wait_for_everyone()
-        return complete[-1] if complete else None
+        if not complete:
+            return None
+        last, steps = complete[-1], self.args.max_steps
+        check_complete(last)
+        with reading_checkpoint(last):
+            self.loaded.read_weights(last)
+            self.source.load(last)
+            self.phases.earlier = self.services.counts(last)
+        if first_process():
+            log.info("continuing after step %d of %d from %s", step_of(last), steps, last)
+        return last
 
     def catch_up(self, out: Path) -> None:
         """Evaluate checkpoints whose evaluation was interrupted; finished evaluations are only read."""
@@ -438,9 +349,15 @@ class SettledLoss:
     loss: float
 
 
-def restored(value_N: Tensor, index_N: Tensor) -> Tensor:
-    """Values on the CPU in the order from which ``index_N`` took them."""
-    return torch.empty(len(value_N)).index_copy_(0, index_N, value_N.float().cpu())
+def _finite(step: Step, value: float, what: str = "the loss") -> float:
+    """The value; raises TrainingError if it is not finite."""
+    if math.isfinite(value):
+        return value
+    rows = ", ".join(row.where for item in step.items for row in item[:1])
+    raise TrainingError(
+        f"step {step.number + 1}: {what} is {value}; rows of the last batch: {rows}; lower --learning-rate, check "
+        "these rows, or resume from the last checkpoint with other settings"
+    )
 
 
 class _SaveAndLogCallback(TrainerCallback):

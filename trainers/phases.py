@@ -37,7 +37,7 @@ class Phases:
 
     def __init__(self, earlier: Counts | None) -> None:
         self.steps = 0
-        self._earlier = earlier
+        self.earlier = earlier
         self._taken = {name: Counter[str]() for name in COUNTED}
         self.costs: dict[Phase, PhaseCost] = {}
         self._running: list[Phase] = []
@@ -92,9 +92,9 @@ class Phases:
             None if a checkpoint that the training continued from has no counts.
         """
         parts = gather(self._counts())
-        if self._earlier is None:
+        if self.earlier is None:
             return None
-        totals = {name: Counter(self._earlier.get(name, {})) for name in COUNTED}
+        totals = {name: Counter(self.earlier.get(name, {})) for name in COUNTED}
         for part in parts:
             for name, phases in part.items():
                 totals[name].update(phases)

@@ -59,7 +59,7 @@ def open_reference(
     """The reference of a training.
 
     Args:
-        values: token losses of a step under a network (:meth:`dare_bench.trainers.loop.Loop.values`).
+        values: token losses of a step under a network (:meth:`dare_bench.trainers.forwards.Forwards.values`).
 
     Raises:
         UsageError: a reference with other tokens than the model. CheckpointError: it cannot be opened.

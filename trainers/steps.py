@@ -1,4 +1,4 @@
-"""Optimizer steps: the rows, noise and weights of each step as looks, and their division into forwards.
+"""Optimizer steps: the rows, noise and weights of each step as looks.
 
 A step is a function of (seed, step) and of the rows: the order of rows, their noise and the weight of each token are
 computed for the whole step before it is divided among processes and forwards. So neither the division, nor the number
@@ -86,25 +86,6 @@ class Step:
             role_R=self.role_R[kept],
             weight_N=self.weight_N[index_N],
         )
-
-
-def forwards(looks: Looks, count: int) -> list[tuple[Looks, Tensor]]:
-    """Divide looks into ``count`` forwards of similar size; one without any look has a single token to read, and
-    nothing to score (under FSDP and DDP all processes take part in every forward).
-
-    Returns:
-        Of each, its looks sorted by length, longest first (adjacent rows of equal length attend as one dense batch),
-        and the indices of its scored tokens, int64.
-    """
-    lengths = looks.batch.lengths
-    parts = [sorted(part, key=lambda r: -lengths[r]) for part in balanced_parts(lengths, count)]
-    return [looks.take(part) if part else (_nothing(), torch.zeros(0, dtype=torch.long)) for part in parts]
-
-
-def _nothing() -> Looks:
-    """One look without a scored token."""
-    batch = pack([((), (0,))])
-    return masked_looks(batch, torch.zeros(1, dtype=torch.bool), 0)
 
 
 @dataclass(frozen=True)

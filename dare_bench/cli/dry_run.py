@@ -50,8 +50,8 @@ def show_training(
     """Print the estimate of a training, without opening its weights; raises as the training."""
     from dare_bench.costs.step import estimate
     from dare_bench.loading import here
+    from dare_bench.training.opening import combined, settle
     from dare_bench.training.processes import process_count
-    from dare_bench.training.run import combined, settle
 
     spec = combined(None, fields)
     if here(spec.model) is not None:

@@ -16,10 +16,10 @@ from dare_bench.loading import family_of, here
 from dare_bench.protocols import LoadedModel
 from dare_bench.recipe_schema import ExpertFacts, Facts, RecipeFile
 from dare_bench.registry import registry
-from dare_bench.training.files import find_files
+from dare_bench.training.opening import refuse_untrainable
 from dare_bench.training.rewards import check_options
 from dare_bench.training.rows import Data, Kind, PreferencePair, TokenRow, Tokens
-from dare_bench.training.run import refuse_untrainable
+from dare_bench.training.sources import find_files
 from dare_bench.training.spec import TrainSpec
 from dare_bench.training.tokens import default_canvas, tokenise
 from dare_bench.types import Decoding, ModelSpec, Request, RewardPrompt

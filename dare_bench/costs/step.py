@@ -259,10 +259,17 @@ class StepEstimate:
         if self.rollout is not None:
             yield from self._served(self.rollout, self.seconds["rollout"], step)
 
+    @property
+    def _can_be_served(self) -> bool:
+        """Can an engine that there is sample for this method and model?"""
+        method, model = registry().get("trainer", self.training.spec.method).load(), self.training.size.model
+        return model is not None and model.spec.block_length is not None and getattr(method, "reads_tokens_only", False)
+
     def _served(self, rollout: Rollout, in_place: float, step: float) -> Iterator[str]:
         least = rollout.pays_from
         engine = "never pays" if least is None else f"pays if it is at least {least:.4g} times as fast"
-        yield f"rollout in place: {in_place:.3g} s of {step:.3g} s per step; a served engine {engine}"
+        flag = " (--rollout-engine)" if self._can_be_served else ""
+        yield f"rollout in place: {in_place:.3g} s of {step:.3g} s per step; a served engine{flag} {engine}"
         sent = f"{rollout.weight_bytes / 1e9:.1f} GB of weights take {rollout.sending:.2g} s to send, once a rollout"
         yield f"  ({sent}; at the GPU's peak rate the same operations are {self.at_peak:.3g} times as fast)"
         if self.speedup is not None:

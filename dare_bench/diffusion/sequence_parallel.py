@@ -9,7 +9,8 @@ The parts are equally long, and rows begin and end anywhere in them. The last pa
 take no part in attention.
 
 Each rank's parameters get the gradient through its own tokens, so that the gradient of the pack is the sum over the
-group. This requires that all ranks compute the same loss from the results.
+group. This requires that all ranks compute the same loss from the results. Experts that the tokens of a block choose
+together are chosen by the largest values of all ranks.
 
 Shape letters: T packed tokens, P tokens of a part, N selected tokens, M those of a part, W ranks, H heads, K key heads,
 h and k heads of a rank, C channels.
@@ -90,17 +91,26 @@ class SequenceGroup:
             at_N: sorted packed indices of the selected tokens; None: all.
         """
         length = self._length(len(tokens_T))
-        first, end = self.rank * length, (self.rank + 1) * length
-        tokens_P, positions_P = (
-            pad(x_T[first:end], (0, length - len(x_T[first:end]))) for x_T in (tokens_T, positions_T)
-        )
+        first = self.rank * length
         at_N = torch.arange(len(tokens_T), device=tokens_T.device) if at_N is None else at_N
         bounds = torch.arange(self.size + 1, device=at_N.device) * length
         cuts = torch.searchsorted(at_N, bounds).tolist()
         mine = slice(cuts[self.rank], cuts[self.rank + 1])
         counts_W = [high - low for low, high in pairwise(cuts)]
         targets_M = None if targets_N is None else targets_N[mine]
-        return Part(tokens_P, positions_P, at_N[mine] - first, targets_M, counts_W)
+        return Part(self.own(tokens_T), self.own(positions_T), at_N[mine] - first, targets_M, counts_W)
+
+    def own(self, x_T: Tensor, null: int = 0) -> Tensor:
+        """The values of this rank's tokens, [P]; ``null`` is that of null tokens."""
+        length = self._length(len(x_T))
+        x_P = x_T[self.rank * length : (self.rank + 1) * length]
+        return pad(x_P, (0, length - len(x_P)), value=null)
+
+    def largest(self, x: Tensor) -> Tensor:
+        """The largest value of any rank, entry by entry, without a graph."""
+        x = x.detach().clone()
+        dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group)
+        return x
 
     def gathered(self, x_M: Tensor, counts_W: list[int]) -> Tensor:
         """The results of all ranks, [N, ...]. Only this rank's own have a graph."""

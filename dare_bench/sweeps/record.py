@@ -19,8 +19,8 @@ from dare_bench.runs.reader import Run
 from dare_bench.runs.writer import atomic_write_json
 from dare_bench.sweeps.planning import EXECUTION
 from dare_bench.sweeps.sweep_graph import SweepNode
-from dare_bench.training.files import find_files
 from dare_bench.training.folder import was_stripped
+from dare_bench.training.sources import find_files
 
 Status = Literal["pending", "running", "done", "failed", "skipped"]
 INTERRUPTED = "interrupted"

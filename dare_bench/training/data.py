@@ -10,8 +10,9 @@ from typing import Any
 from dare_bench.errors import DataError, UsageError
 from dare_bench.registry import registry
 from dare_bench.training.columns import KEEP, RowFormat, format_of
-from dare_bench.training.files import FileRow, RowTable, find_files, open_file, open_hub
+from dare_bench.training.files import FileRow, RowTable, open_file
 from dare_bench.training.rows import Data, Example, Item, Kind, PreferencePair, digest
+from dare_bench.training.sources import find_files, open_hub
 from dare_bench.training.spec import TrainSpec
 from dare_bench.training.turns import Malformed
 from dare_bench.types import RewardPrompt
@@ -27,7 +28,7 @@ def read_data(spec: TrainSpec, kind: Kind, memory: RowTable | None = None) -> Da
         spec: ``data`` (file, folder, pattern or hub id) or ``task`` (ours, or a name of a hub data set); ``split``;
             ``rows``: read the first N rows (a dialogue with several answers is one row and several examples).
         kind: the kind of rows that the method reads.
-        memory: rows in memory (:func:`~dare_bench.training.files.open_memory`), of which ``data`` is only the name.
+        memory: rows in memory (:func:`~dare_bench.training.sources.open_memory`), of which ``data`` is only the name.
 
     Raises:
         UsageError: a missing source, or one with rows of another kind.

@@ -1,5 +1,4 @@
-"""Sources of training rows: JSONL, JSON, CSV, parquet, folders of them, Hugging Face data sets, rows in memory; one row
-at a time.
+"""Files of training rows: JSONL, JSON, CSV, parquet; one row at a time.
 
 A row that cannot be read is a :class:`FileRow` with a ``problem``, not an exception: the caller counts all of them.
 """
@@ -7,28 +6,20 @@ A row that cannot be read is a :class:`FileRow` with a ``problem``, not an excep
 from __future__ import annotations
 
 import csv
-import glob
 import gzip
-import hashlib
 import importlib
 import json
-import os
-import re
-import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
 from dare_bench.errors import DataError, UsageError
-from dare_bench.harness.common.local_data import without_scripts
-from dare_bench.reading import MAX_LINE, check_nesting, existing, open_regular, unique_object
+from dare_bench.reading import MAX_LINE, check_nesting, open_regular, unique_object
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".parquet")
-SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(:[\w.-]+)?")
 MAX_ARRAY = 1 << 30
 """Maximum size of a file that is one JSON array, which is read at once."""
 PARQUET_ROWS = 1024
@@ -66,63 +57,14 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
 
 
-def find_files(data: str, split: str) -> list[Path]:
-    """The files of ``data``, sorted; none if it can only be a hub id.
-
-    Of a folder, the files of the split (``train.jsonl``, ``data/train-00000.parquet``), or all files if no file name
-    contains a split.
-
-    Raises:
-        UsageError: a path, pattern or folder without such files.
-    """
-    allowed = ", ".join(SUFFIXES)
-    path = existing(data)
-    if path is not None and path.is_file():
-        if not path.name.endswith(SUFFIXES):
-            raise UsageError(f"{data} is no training data by its name; allowed are {allowed}")
-        return [path]
-    if path is not None and path.is_dir():
-        return _of_folder(path, split)
-    if glob.has_magic(data):
-        pattern = os.path.expanduser(data)  # noqa: PTH111 - Path.glob takes no absolute pattern
-        matching = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207
-        files = sorted(file for file in matching if file.name.endswith(SUFFIXES) and file.is_file())
-        if not files:
-            raise UsageError(f"no training file matches {data!r}; allowed are {allowed}")
-        return files
-    if path is not None or not HUB_ID.fullmatch(data) or data.endswith(SUFFIXES):
-        problem = "is not there" if path is None else "is neither a file nor a folder"
-        raise UsageError(f"{data} {problem}; give a file ({allowed}), a folder of them or a hub id")
-    return []
-
-
-def _of_folder(folder: Path, split: str) -> list[Path]:
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name.endswith(SUFFIXES))
-    names = {name: p for p in files if not re.search(r"(^|/)\.", name := p.relative_to(folder).as_posix())}
-    if not names:
-        raise UsageError(f"{folder} holds no training file; allowed are {', '.join(SUFFIXES)}")
-    of_split = [p for name, p in names.items() if _is_of_split(name, split)]
-    if not of_split and any(_is_of_split(name, other) for name in names for other in SPLITS):
-        raise UsageError(
-            f"{folder} has no file of the split {split!r} ({shown(', '.join(names), 120)}); "
-            "name the file itself, or another split"
-        )
-    return of_split or list(names.values())
-
-
-def _is_of_split(name: str, split: str) -> bool:
-    """Is the split a word of the file's name? (``train3.jsonl`` and ``train-00000`` are train, ``trainer`` is not.)"""
-    return re.search(rf"(?<![A-Za-z0-9]){re.escape(split)}(?![A-Za-z])", name) is not None
-
-
 def open_file(file: Path, keep: frozenset[str]) -> RowTable:
     """A file as a table. The columns are those of its first readable row; of a parquet file only ``keep`` is read."""
     if file.name.endswith(".parquet"):
         return _parquet(file, keep)
-    return _of_first_row(str(file), _csv_rows(file) if file.name.endswith(".csv") else _json_rows(file))
+    return of_first_row(str(file), _csv_rows(file) if file.name.endswith(".csv") else _json_rows(file))
 
 
-def _of_first_row(name: str, rows: Iterator[FileRow]) -> RowTable:
+def of_first_row(name: str, rows: Iterator[FileRow]) -> RowTable:
     """Rows as a table with the columns of the first readable one."""
     first: list[FileRow] = []
     while (row := next(rows, None)) is not None:
@@ -172,12 +114,13 @@ def _json_rows(file: Path) -> Iterator[FileRow]:
 
 def _json_row(where: str, line: bytes) -> FileRow:
     try:
-        return _checked(where, json.loads(line.decode(), object_pairs_hook=unique_object))
+        return checked_row(where, json.loads(line.decode(), object_pairs_hook=unique_object))
     except (ValueError, RecursionError) as error:
         return FileRow(where, None, _problem(error))
 
 
-def _checked(where: str, value: Any) -> FileRow:
+def checked_row(where: str, value: Any) -> FileRow:
+    """A value as a row, if it is an object; raises ValueError if it is nested too deeply."""
     check_nesting(value)
     if isinstance(value, dict):
         return FileRow(where, value)
@@ -209,7 +152,7 @@ def _array_rows(name: str, raw: bytes) -> Iterator[FileRow]:
                     yield FileRow(f"{name}:{line}", None, "text after the end of the array")
                 return
             value, at = _DECODER.raw_decode(text, at)
-            yield _checked(f"{name}:{line}", value)
+            yield checked_row(f"{name}:{line}", value)
             at = _skip_space(text, at)
             if text[at : at + 1] not in (",", "]"):
                 raise json.JSONDecodeError("Expecting ',' or ']'", text, at)
@@ -260,10 +203,11 @@ def _csv_lines(file: Path, raw: IO[bytes]) -> Iterator[str]:
             raise DataError(f"{file}:{number}: {_problem(error)}; write the file in UTF-8") from error
 
 
-# -- parquet and the hub -----------------------------------------------------------------------------------------------
+# -- parquet -----------------------------------------------------------------------------------------------
 
 
-def _import(module: str, what: str) -> Any:
+def imported(module: str, what: str) -> Any:
+    """An optional package; ``what`` needs it. Raises UsageError."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -272,7 +216,7 @@ def _import(module: str, what: str) -> Any:
 
 
 def _parquet(file: Path, keep: frozenset[str]) -> RowTable:
-    parquet = _import("pyarrow.parquet", f"{file}: a parquet file")
+    parquet = imported("pyarrow.parquet", f"{file}: a parquet file")
     try:
         source = parquet.ParquetFile(file)
     except (OSError, ValueError) as error:  # pyarrow.ArrowInvalid is a ValueError
@@ -304,78 +248,3 @@ def schema_names(schema: Any) -> Iterator[str]:
     for column in schema:
         yield column.name
         yield from (f"{column.name}.{field.name}" for field in getattr(column.type, "fields", ()))
-
-
-def open_hub(name: str, split: str) -> RowTable:
-    """A data set of the Hugging Face hub, ``owner/name`` or ``owner/name:config``, through the ``datasets`` library.
-
-    Raises:
-        DataError: it cannot be loaded (no network and not in the cache, no such data set, split or config).
-        UsageError: the library is not installed.
-    """
-    datasets = _import("datasets", f"{name}: a data set of the hub")
-    hub_id, _, config = name.partition(":")
-    try:
-        with without_scripts():
-            dataset = datasets.load_dataset(hub_id, config or None, split=split)
-    except Exception as error:  # the library raises many kinds
-        raise DataError(
-            f"{name}: no such file or folder, and the hub has no such data set ({reason(error)}); "
-            "check the name and the network, or give a local file"
-        ) from error
-    rows = (FileRow(f"{name}[{split}]:row {i}", dict(row)) for i, row in enumerate(dataset, 1))
-    return RowTable(f"{name}[{split}]", frozenset(schema_names(dataset.features.arrow_schema)), rows)
-
-
-# -- rows in memory ----------------------------------------------------------------------------------------------------
-
-
-def open_memory(rows: Any) -> RowTable:
-    """Rows that a Python call gives: a list of dicts, or a ``datasets.Dataset``. Its name has a hash of the content.
-
-    Raises:
-        UsageError: another object. DataError: no rows.
-    """
-    is_dataset = _is_dataset(rows)
-    if not is_dataset and not isinstance(rows, list | tuple):
-        has_splits = isinstance(rows, dict) and any(map(_is_dataset, rows.values()))
-        splits = f" with the splits {', '.join(map(str, rows))}; choose one" if has_splits else ""
-        raise UsageError(
-            f"data is a {type(rows).__name__}{splits}; give a path, a hub id, a list of dicts or a datasets.Dataset"
-        )
-    if not len(rows):
-        raise DataError(f"data is an empty {type(rows).__name__}; give data with rows")
-    plain = rows.with_format(None) if is_dataset else rows  # rows as Python values, not as tensors
-    content = hashlib.sha256(b"".join(map(_content, plain))).hexdigest()
-    name = f"{type(rows).__name__} of {len(rows)} rows (sha256:{content[:16]})"
-    file_rows = (_memory_row(f"data:row {i}", row) for i, row in enumerate(plain, 1))
-    if is_dataset:
-        return RowTable(name, frozenset(schema_names(rows.features.arrow_schema)), file_rows)
-    return _of_first_row(name, file_rows)
-
-
-def _content(row: Any) -> bytes:
-    """A row for the hash of a name. What JSON cannot represent is refused when the row is read."""
-    try:
-        text = json.dumps(row, ensure_ascii=False, sort_keys=True, skipkeys=True, default=str)
-    except (TypeError, ValueError, RecursionError):
-        text = ""
-    return text.encode(errors="surrogatepass") + b"\n"
-
-
-def _is_dataset(rows: Any) -> bool:
-    """Is it a ``datasets.Dataset``? The library is not imported for the answer."""
-    datasets = sys.modules.get("datasets")
-    return datasets is not None and isinstance(rows, datasets.Dataset)
-
-
-def _memory_row(where: str, value: Any) -> FileRow:
-    try:
-        row = _checked(where, value)
-    except (ValueError, RecursionError) as error:
-        return FileRow(where, None, str(error))
-    names: Iterable[Any] = row.value or ()
-    for name in names:
-        if not isinstance(name, str):
-            return FileRow(where, None, f"a column is called {shown(name)}, a {type(name).__name__}; expected text")
-    return row

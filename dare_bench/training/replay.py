@@ -10,7 +10,7 @@ from dare_bench.errors import TrainingError, UsageError
 from dare_bench.reading import read_json
 from dare_bench.registry import registry
 from dare_bench.training import folder
-from dare_bench.training.run import open_training
+from dare_bench.training.opening import open_training
 from dare_bench.training.spec import train_spec
 
 _CONTENT = {"base_content": "the starting checkpoint", "base_adapter": "the starting adapter", "data_hash": "the data",

@@ -16,7 +16,7 @@ from torch.nn.functional import rms_norm
 from dare_bench.diffusion.plan import Plan
 from dare_bench.model_adapters.backbone.arch import Arch, LayerAttention, MoE
 from dare_bench.model_adapters.backbone.attention import Attention, attend
-from dare_bench.model_adapters.backbone.moe import ACTIVATIONS, Experts, Router, as_dtype, route
+from dare_bench.model_adapters.backbone.moe import ACTIVATIONS, Experts, Pools, Router, as_dtype, route
 
 WHOLE_MODEL = ("embed", "layers", "final_norm", "head")
 
@@ -190,8 +190,8 @@ class Layer(nn.Module):
         if self.moe is None:
             return self._gated(y_TD, "gate", "up", "down")
         bias = unwrapped(self, self.arch.names.expert_bias) if self.moe.bias != "none" else None
-        block_T = plan.blocks(self.moe.pool_block, y_TD.device) if self.moe.pool else None
-        expert_TK, weight_TK = route(self.part("router")(y_TD), bias, self.moe, y_TD.dtype, block_T)
+        pools = Pools.of(plan, self.moe, y_TD.device) if self.moe.pool else None
+        expert_TK, weight_TK = route(self.part("router")(y_TD), bias, self.moe, y_TD.dtype, pools)
         out_TD = self.part("experts")(y_TD, expert_TK, weight_TK)
         if self.moe.shared_width:
             out_TD = out_TD + self._gated(y_TD, "shared_gate", "shared_up", "shared_down")

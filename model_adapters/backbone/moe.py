@@ -9,6 +9,7 @@ Shape letters: T tokens, D width, E experts, K experts a token, M expert width, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, grouped_mm, linear, silu
 
+from dare_bench.diffusion.plan import Plan
+from dare_bench.diffusion.sequence_parallel import SequenceGroup
 from dare_bench.model_adapters.backbone.arch import MoE
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"silu": silu, "gelu_tanh": partial(gelu, approximate="tanh")}
@@ -117,19 +120,38 @@ def _each(x_SD: Tensor, weight_EMD: Tensor, ends_E: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
+@dataclass(frozen=True)
+class Pools:
+    """``block_T`` numbers the ``blocks`` whose tokens share a pool of experts. With a sequence-parallel group the
+    tokens of a block are those of all ranks, and null tokens have a block of their own."""
+
+    block_T: Tensor
+    blocks: int
+    sequence: SequenceGroup | None = None
+
+    @classmethod
+    def of(cls, plan: Plan, moe: MoE, device: torch.device) -> Pools:
+        """The blocks of a pack, or of this rank's part of it."""
+        block_T = plan.blocks(moe.pool_block, device)
+        blocks = int(block_T.max()) + 1 if len(block_T) else 0
+        if plan.sequence is None:
+            return cls(block_T, blocks)
+        return cls(plan.sequence.own(block_T, null=blocks), blocks + 1, plan.sequence)
+
+
 def route(
-    raw_TE: Tensor, bias_E: Tensor | None, moe: MoE, dtype: torch.dtype, block_T: Tensor | None = None
+    raw_TE: Tensor, bias_E: Tensor | None, moe: MoE, dtype: torch.dtype, pools: Pools | None = None
 ) -> tuple[Tensor, Tensor]:
     """Each token's experts [T, K] and their weights [T, K] from the router's values; weights in ``dtype``, the model's,
-    unless the family has weights in float32. ``block_T`` numbers the blocks whose tokens share a pool of experts.
+    unless the family has weights in float32. ``pools``: the tokens that choose from the same experts.
 
     Sources: Qwen3MoeTopKRouter (softmax), LLaDA2MoeGate of inclusionAI/LLaDA2.0-mini (sigmoid, groups, bias), its block
     routing in LLaDA2.2-flash as described in sgl-project/sglang pull request 31768.
     """
     value_TE = raw_TE.softmax(-1) if moe.score == "softmax" else raw_TE.sigmoid()
     rank_TE = value_TE if bias_E is None else value_TE + as_dtype(bias_E, torch.float32)
-    if block_T is not None:
-        rank_TE = _in_pools(rank_TE, block_T, moe.pool)
+    if pools is not None:
+        rank_TE = _in_pools(rank_TE, pools, moe.pool)
     elif moe.groups > 1:
         rank_TE = _best_groups(rank_TE, moe)
     weight_TK, expert_TK = rank_TE.topk(moe.top_k, dim=-1)
@@ -141,11 +163,13 @@ def route(
     return expert_TK, weight_TK if moe.float32 else as_dtype(weight_TK, dtype)
 
 
-def _in_pools(rank_TE: Tensor, block_T: Tensor, pool: int) -> Tensor:
+def _in_pools(rank_TE: Tensor, pools: Pools, pool: int) -> Tensor:
     """-inf outside the ``pool`` experts of each block with the highest value at any of its tokens."""
-    blocks = int(block_T.max()) + 1 if len(block_T) else 0
-    best_BE = rank_TE.new_full((blocks, rank_TE.shape[1]), float("-inf"))
-    best_BE.scatter_reduce_(0, block_T[:, None].expand_as(rank_TE), rank_TE, "amax")
+    block_T = pools.block_T
+    best_BE = rank_TE.new_full((pools.blocks, rank_TE.shape[1]), float("-inf"))
+    best_BE.scatter_reduce_(0, block_T[:, None].expand_as(rank_TE), rank_TE.detach(), "amax")
+    if pools.sequence is not None:
+        best_BE = pools.sequence.largest(best_BE)
     keep_BE = torch.zeros_like(best_BE, dtype=torch.bool)
     keep_BE.scatter_(1, best_BE.topk(pool, dim=-1).indices, True)
     return rank_TE.masked_fill(~keep_BE[block_T], float("-inf"))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dare_bench.model_adapters.causal.family import Causal
 
 WINDOW = 4
-"""Batches whose requests are sorted by length together."""
+"""Batches whose requests are sorted by length together; one where ``max_rows`` says how many may be taken."""
 
 
 class CausalModel(OpenedNetwork):
@@ -122,14 +122,14 @@ class CausalModel(OpenedNetwork):
         """Answer generate requests; samples come back when their batch is finished."""
         stats = stats if stats is not None else LoopStats()
         batches = Batches(max_rows or self.default_rows, stats, self.device, SHORTER)
-        source = iter(requests)
+        source, window = iter(requests), WINDOW if max_rows is None else 1
 
         def forward(rows: Sequence[Row]) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 generate_batch(self.network, rows, self.tokenizer, self.pad_id, stats, masked=self.takes_mask)
 
-        while some := list(islice(source, WINDOW * (batches.rows or self.default_rows))):
+        while some := list(islice(source, window * (batches.rows or self.default_rows))):
             rows: list[Row] = []
             for request in some:
                 try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import accumulate
+from math import isnan
 from typing import Literal
 
 import torch
@@ -210,7 +211,8 @@ class BatchState(StepState):
         for i, column, token, confidence, logprob in zip(rows, columns, *values, strict=True):
             if self.rows[i].sampler.record_trajectory:
                 op: Literal["set", "remask"] = "remask" if token == self.mask_id else "set"
-                self.rows[i].events.append(Event(turns[i], op, column, token, round(confidence, 6), logprob))
+                drawn = None if isnan(logprob) else logprob
+                self.rows[i].events.append(Event(turns[i], op, column, token, round(confidence, 6), drawn))
 
     def ended(self) -> list[int]:
         """The rows that end here, whether their blocks are finished or not."""

@@ -24,8 +24,8 @@ from dare_bench.model_adapters.sampling.state import RowState
 @dataclass(frozen=True)
 class Decision:
     """The decision at the open positions, each with its proposed token and score (see ``Proposal``), also where it is
-    not written, or the mask id where a written token is masked again; ``margin_R`` is the smallest margin of a row's
-    choices (inf: none)."""
+    not written, or the mask id where a written token is masked again; ``logprob_N`` is NaN where the token is not the
+    one that was drawn; ``margin_R`` is the smallest margin of a row's choices (inf: none)."""
 
     token_N: Tensor
     confidence_N: Tensor
@@ -76,6 +76,9 @@ def decide_alike(
         margin_R = margin_R.scatter_reduce(0, positions.row_N, margin_N, "amin")
     token_N = proposal.token_N if selection.token_N is None else selection.token_N
     confidence_N, logprob_N = proposal.confidence_N, proposal.logprob_N
+    if selection.token_N is not None and sampler.tokens.temperature > 0:
+        other_N = torch.where(token_N == mask_id, 0.0, float("nan"))
+        logprob_N = torch.where(token_N == proposal.token_N, logprob_N, other_N)
     if selection.greedy_N is not None and proposal.best_confidence_NK is not None:
         confidence_N = torch.where(selection.greedy_N, proposal.best_confidence_NK[:, 0], confidence_N)
         logprob_N = torch.where(selection.greedy_N, 0.0, logprob_N)

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, cast
 
 import httpx
 from anyio.from_thread import start_blocking_portal
 from pydantic import Field, ValidationError
 
 from dare_bench.errors import DecodingError, EngineError, PromptError
-from dare_bench.model_adapters.encoding import encode_prompt, open_tokenizer
-from dare_bench.model_adapters.fields import Count, TopP, first_error
-from dare_bench.model_adapters.sampling.stopping import first_stop, response_text
+from dare_bench.model_adapters.encoding import check_length, encode_prompt, open_tokenizer
+from dare_bench.model_adapters.fields import Count, TopP, first_error, without_aliases
+from dare_bench.model_adapters.sampling.stopping import first_stop, response_text, through_eos
 from dare_bench.model_adapters.served.in_flight import in_flight
-from dare_bench.model_adapters.served.model import ServedModel, cannot_honor, refuse_unknown, refuse_unserved
-from dare_bench.model_adapters.served.server import LostAnswer, PartialAnswer, RefusedRequest, Server, shown
+from dare_bench.model_adapters.served.model import (
+    FIXED,
+    Fixed,
+    ServedModel,
+    cannot_honor,
+    refuse_unknown,
+    refuse_unserved,
+)
+from dare_bench.model_adapters.served.server import Answer, Call, LostAnswer, RefusedRequest, Server, shown
 from dare_bench.types import Capabilities, Decoding, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
 
-IN_FLIGHT = 64
-"""Requests at a time where ``max_rows`` is not given; a server queues those that it has no room for."""
 UNSTATED = 2**31 - 1
 """Stands for a limit that a server does not state."""
 
@@ -37,30 +42,10 @@ class HttpDecoding(Decoding):
     top_p: TopP = 1.0
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A complete answer in the server's words. ``finish``: ``length``, or ``stop`` with the text that stopped it, or
-    None where that was an EOS or is not stated."""
-
-    text: str
-    tokens: Sequence[int]
-    token_count: int
-    prompt_tokens: int
-    finish: Literal["length", "stop"]
-    stopped_by: str | None = None
-
-
-class StreamedAnswer(PartialAnswer):
-    """An answer that arrives in events."""
-
-    @abstractmethod
-    def answer(self) -> Answer:
-        """The whole answer; raises RefusedRequest where a part of it is missing or makes no sense."""
-
-
 class HttpModel(ServedModel):
     """Sends token ids where there is a tokenizer here, else text and messages, which the server tokenizes."""
 
+    default_rows = 64  # a server queues those that it has no room for
     decoding: ClassVar[type[HttpDecoding]] = HttpDecoding
     decided: ClassVar[Mapping[str, str]] = {}
     """Fields of our families that the server decides, and where."""
@@ -80,45 +65,33 @@ class HttpModel(ServedModel):
         return encode_prompt(prompt, self.tokenizer, self.spec, None, self._folder)
 
     def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
-        engine, given = self.spec.engine, {k: v for k, v in decoding.items() if v is not None}
-        for alias, name in self.decoding.aliases.items():
-            if alias in given and given.setdefault(name, given[alias]) != given.pop(alias):
-                raise DecodingError(f"{alias} and {name}={given[name]} are names of one field; give one of them")
+        engine, given = self.spec.engine, without_aliases(self.decoding, decoding)
+        given = {name: value for name, value in given.items() if value is not None}
         if isinstance(given.get("stop"), str):
             given["stop"] = (given["stop"],)
         for name, value in given.items():
             if name in self.decided or name in Decoding.id_fields:
                 raise cannot_honor(engine, name, value, self.decided.get(name, "the server has the checkpoint's own"))
-        refuse_unknown(engine, given, self.decoding, self._refused())
+        fixed = self._fixed()
+        refuse_unknown(engine, given, self.decoding, {*fixed, *self.decided, *Decoding.id_fields})
         try:
             resolved = self.decoding(**{**given, **self._stated()})
         except ValidationError as error:
             raise DecodingError(first_error(error)) from error
-        refuse_unserved(engine, resolved)
+        refuse_unserved(engine, resolved, fixed)
         return resolved
 
-    def _refused(self) -> set[str]:
-        """Names of decoding fields that a request cannot choose."""
-        return {*self.decided, *Decoding.id_fields}
+    def _fixed(self) -> Fixed:
+        """Decoding fields that a request cannot choose, with the values that change nothing."""
+        return FIXED
 
     def _stated(self) -> Mapping[str, Any]:
         """Decoding values that the server states, for the record."""
         return {}
 
-    def _check_length(self, tokens: Sequence[int], gen_length: int) -> None:
-        total = len(tokens) + gen_length
-        if total > self.spec.context_limit:
-            raise PromptError(
-                f"prompt of {len(tokens)} tokens + gen_length={gen_length} is {total} tokens; the server's limit is"
-                f" {self.spec.context_limit}: shorten the prompt or gen_length"
-            )
-
     @abstractmethod
-    def call(
-        self, prompt: Prompt, decoding: Any, seed: int
-    ) -> tuple[str, dict[str, Any], Callable[[], StreamedAnswer]]:
-        """The path and body of a request, and what takes its answer. ``prompt``: token ids where there is a tokenizer
-        here. Raises PromptError."""
+    def call(self, prompt: Prompt, decoding: Any, seed: int) -> Call:
+        """The request for an answer to ``prompt``, token ids where there is a tokenizer here; raises PromptError."""
 
     # -- answers -------------------------------------------------------------------------------------------------
 
@@ -135,21 +108,22 @@ class HttpModel(ServedModel):
             portal.wrap_async_context_manager(self.server.client()) as client,
         ):
             submit = partial(portal.start_task_soon, self._answer, client)
-            yield from in_flight(submit, requests, max_rows or IN_FLIGHT, stats)
+            yield from in_flight(submit, requests, max_rows or self.default_rows, stats)
 
     async def _answer(self, client: httpx.AsyncClient, request: Request) -> Sample:
         begin = time.perf_counter()
         try:
             decoding = cast(HttpDecoding, request.resolved or self.resolve(request.decoding))
-            prompt = self.encode(request.prompt) if self.tokenizer is not None else request.prompt
+            prompt = request.prompt
             if self.tokenizer is not None:
-                self._check_length(cast("Sequence[int]", prompt), decoding.gen_length)
-            path, body, new = self.call(prompt, decoding, request.seed)
+                prompt = self.encode(prompt)
+                check_length(prompt, decoding.gen_length, self.spec)
+            call = self.call(prompt, decoding, request.seed)
         except (PromptError, DecodingError) as error:
             return Sample(request, None, str(error))
         version = self.weights_version
         try:
-            answer = (await self.server.stream(client, path, body, new)).answer()
+            answer = await self.server.stream(client, call)
         except RefusedRequest as error:
             return Sample(request, None, f"{self.server.name}: {error}")
         except LostAnswer as error:
@@ -170,15 +144,35 @@ class HttpModel(ServedModel):
             at = first_stop(answer.text, decoding.stop)
             text, cut = answer.text if at is None else answer.text[:at], at is not None
         stopped = cut or answer.stopped_by is not None
+        end = through_eos(tokens, self.spec.eos_ids) if decoding.early_stop is False else None
         return Generation(
             tokens=tokens,
             text=text,
             nfe=0,
-            finish_reason="stop" if stopped else "eos" if answer.finish == "stop" else "length",
+            finish_reason="stop" if stopped else "eos" if answer.finish == "stop" or end is not None else "length",
             prompt_tokens=answer.prompt_tokens,
-            tokens_to_eos=answer.token_count,
+            tokens_to_eos=answer.token_count if end is None else end,
             tier=None,
         )
+
+
+def served_spec(engine: str, version: str | None, limit: Any) -> ModelSpec:
+    """An autoregressive model of an unknown family, by what its server states: the engine's version and the context
+    limit."""
+    return ModelSpec(
+        family="unknown",
+        mask_id=None,
+        eos_ids=(),
+        eot_id=None,
+        pad_id=None,
+        vocab_size=UNSTATED,
+        context_limit=limit if type(limit) is int and limit > 0 else UNSTATED,
+        attention="causal",
+        dtype="unknown",
+        device="server",
+        engine=engine,
+        engine_version=version,
+    )
 
 
 def count(value: Any, name: str) -> int:

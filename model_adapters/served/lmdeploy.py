@@ -29,14 +29,16 @@ import torch
 from pydantic import Field
 
 from dare_bench.checkpoint_files import read_config
-from dare_bench.errors import CheckpointError, DareError, DecodingError, EngineError, UsageError
-from dare_bench.model_adapters.native import NativeModel
+from dare_bench.errors import CheckpointError, DareError, EngineError, UsageError
+from dare_bench.model_adapters.encoding import check_length
+from dare_bench.model_adapters.native import NativeModel, drain
 from dare_bench.model_adapters.native_opening import open_native
 from dare_bench.model_adapters.sampling.stopping import response_text
 from dare_bench.model_adapters.sdar import FAMILY
 from dare_bench.model_adapters.sdar.family import SDARDecoding
 from dare_bench.model_adapters.served.in_flight import in_flight
 from dare_bench.model_adapters.served.model import (
+    FIXED,
     EngineSettings,
     ServedModel,
     cannot_honor,
@@ -49,8 +51,6 @@ MASK_ID = 151669
 """The mask id of ``pytorch/configurations/sdar.py``; the engine does not read the checkpoint's."""
 STRATEGIES = ("low_confidence_dynamic", "low_confidence_static", "sequential")
 DTYPES = ("float16", "bfloat16")
-IN_FLIGHT = 256
-"""Requests handed to the engine at a time; it batches them itself."""
 
 
 class LmdeploySettings(EngineSettings):
@@ -90,12 +90,21 @@ class LmdeployModel(ServedModel):
         package: lmdeploy.
     """
 
+    default_rows = 256  # which the engine batches itself
+
     def __init__(self, native: NativeModel, package: Any, settings: LmdeploySettings, dtype: str) -> None:
         self.native, self.tokenizer, self._package, self.settings = native, native.tokenizer, package, settings
         device = "cuda" if torch.cuda.is_available() else "cpu"
         stated = str(getattr(package, "__version__", "")) or None
+        limit = min(settings.session_len or native.spec.context_limit, native.spec.context_limit)
         self.spec = replace(
-            native.spec, dtype=dtype, device=device, attention_backend=None, engine="lmdeploy", engine_version=stated
+            native.spec,
+            context_limit=limit,
+            dtype=dtype,
+            device=device,
+            attention_backend=None,
+            engine="lmdeploy",
+            engine_version=stated,
         )
         self._engine: tuple[EngineConfig, Any] | None = None
 
@@ -103,10 +112,10 @@ class LmdeployModel(ServedModel):
         return self.native.encode(prompt)
 
     def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
-        refuse_unknown("lmdeploy", decoding, SDARDecoding, ("strategy", "cache", "mask_id", "eb_threshold"))
+        refuse_unknown("lmdeploy", decoding, SDARDecoding, {*FIXED, "strategy", "cache", "mask_id", "eb_threshold"})
         resolved = self.native.resolve(decoding)
         assert isinstance(resolved, SDARDecoding)
-        refuse_unserved("lmdeploy", resolved)
+        refuse_unserved("lmdeploy", resolved, FIXED)
         for name, value, why in _refused(resolved, self.native):
             raise cannot_honor("lmdeploy", name, value, why)
         return resolved
@@ -116,34 +125,44 @@ class LmdeployModel(ServedModel):
     def generate(
         self, requests: Iterable[Request], *, max_rows: int | None = None, stats: LoopStats | None = None
     ) -> Iterator[Sample]:
-        """Answer generate requests: all are read first, and those with equal settings are answered together.
+        """Answer generate requests. Those with equal settings are answered together: the others that come between them
+        wait until there are no more.
 
         Raises:
             EngineError: the engine does not start, stopped, or did not answer in time. Finished samples come first.
         """
-        groups: dict[tuple[EngineConfig, Sampling], list[Request]] = {}
-        for request in requests:
-            try:
-                decoding = request.resolved or self.resolve(request.decoding)
-                assert isinstance(decoding, SDARDecoding)
-                self._check_length(request, decoding)
-            except DareError as error:
-                yield Sample(request, None, str(error))
-                continue
-            resolved = replace(request, resolved=decoding)
-            groups.setdefault((engine_config(decoding), sampling(decoding)), []).append(resolved)
-        for (config, shared), group in sorted(groups.items(), key=lambda item: item[0]):
-            engine = self._open(config)
-            submit = partial(self._submit, engine, shared)
-            yield from in_flight(submit, group, max_rows or IN_FLIGHT, stats, partial(_check_alive, engine))
+        source, refused = iter(requests), list[Sample]()
+        waiting: dict[tuple[EngineConfig, Sampling], list[Request]] = {}
 
-    def _check_length(self, request: Request, decoding: SDARDecoding) -> None:
-        prompt, limit = len(self.encode(request.prompt)), self.settings.session_len or self.spec.context_limit
-        if prompt + decoding.gen_length > min(limit, self.spec.context_limit):
-            raise DecodingError(
-                f"prompt of {prompt} tokens + gen_length={decoding.gen_length}; the engine's context limit is {limit}:"
-                " shorten the prompt or gen_length, or raise --engine-args session_len=..."
-            )
+        def take() -> tuple[EngineConfig, Sampling] | None:
+            """Put the next request that can be answered among those that wait; its settings, None at the end."""
+            for request in source:
+                try:
+                    decoding = request.resolved or self.resolve(request.decoding)
+                    assert isinstance(decoding, SDARDecoding)
+                    check_length(self.encode(request.prompt), decoding.gen_length, self.spec)
+                except DareError as error:
+                    refused.append(Sample(request, None, str(error)))
+                    continue
+                settings = engine_config(decoding), sampling(decoding)
+                waiting.setdefault(settings, []).append(replace(request, resolved=decoding))
+                return settings
+            return None
+
+        def alike(settings: tuple[EngineConfig, Sampling]) -> Iterator[Request]:
+            while waiting.get(settings) or take() is not None:
+                if waiting.get(settings):
+                    yield waiting[settings].pop(0)
+
+        while take() is not None or any(waiting.values()):
+            opened = None if self._engine is None else self._engine[0]
+            settings = min((key for key, group in waiting.items() if group), key=lambda key: (key[0] != opened, key))
+            engine = self._open(settings[0])
+            submit, rows = partial(self._submit, engine, settings[1]), max_rows or self.default_rows
+            for sample in in_flight(submit, alike(settings), rows, stats, partial(_check_alive, engine)):
+                yield from drain(refused)
+                yield sample
+        yield from refused
 
     def _open(self, config: EngineConfig) -> Any:
         """The pipeline with these settings; the one before it is closed first."""

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dare_bench.config import one_line
 from dare_bench.errors import CheckpointError, DecodingError, SaveError, UsageError, suggestion
-from dare_bench.protocols import AdapterSettings
-from dare_bench.types import Capabilities, Decoding, LoopStats, ModelSpec, Prompt, Request, Sample
+from dare_bench.protocols import AdapterSettings, LoadedModel
+from dare_bench.types import Capabilities, Decoding, LoopStats, Request, Sample
 
 _FINISHED, _STOPS = "it returns finished tokens only", "it stops at an EOS"
-FIXED: Mapping[str, tuple[tuple[Any, ...], str]] = {
+Fixed = Mapping[str, tuple[tuple[Any, ...], str]]
+"""Decoding fields that an engine does not let a request choose: the values that it honors, and why no others."""
+FIXED: Fixed = {
     "trajectory": ((False,), _FINISHED),
     "predictions": ((False,), _FINISHED),
     "margin": ((False,), _FINISHED),
@@ -24,7 +25,7 @@ FIXED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "early_stop": ((None, True), _STOPS),
     "text_after_eos": (("cut",), _STOPS),
 }
-"""Decoding fields that no served engine lets a request choose: the values that it honors, and why no others."""
+"""Those of every served engine."""
 
 
 class EngineSettings(BaseModel):
@@ -42,32 +43,17 @@ class EngineSettings(BaseModel):
             raise UsageError(f"--engine-args of {engine}: {one_line(error, 'them')}; known are {known}") from error
 
 
-class ServedModel(ABC):
-    """Implements :class:`dare_bench.protocols.LoadedModel` without a network. A subclass generates."""
+class ServedModel(LoadedModel):
+    """A loaded model without a network. A subclass encodes prompts, resolves decoding values, and generates."""
 
-    network: Any | None = None
-    tokenizer: Any | None
-    spec: ModelSpec
+    network = None
     capabilities = Capabilities()
     weights_version = 0
+    default_rows: ClassVar[int]
+    """Requests at a time if ``max_rows`` is not given."""
 
-    @abstractmethod
-    def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt; raises PromptError."""
-
-    @abstractmethod
-    def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
-        """All resolved decoding values; raises DecodingError for one that the engine cannot honor."""
-
-    @abstractmethod
-    def generate(
-        self, requests: Iterable[Request], *, max_rows: int | None = None, stats: LoopStats | None = None
-    ) -> Iterator[Sample]:
-        """Answer generate requests. ``max_rows``: requests at a time."""
-
-    def pretrained(self) -> Any | None:
+    def pretrained(self) -> None:
         """None: the network is in the server."""
-        return self.network
 
     def forwards(self, request: Request) -> int:
         """The tokens of the answer: every forward pass writes at least one, those that only fill a cache aside."""
@@ -110,13 +96,16 @@ class ServedModel(ABC):
         raise self._lacks("network to change")
 
 
-def refuse_unserved(engine: str, decoding: Decoding) -> None:
-    """Refuse decoding values that no served engine can honor.
+def refuse_unserved(engine: str, decoding: Decoding, fixed: Fixed) -> None:
+    """Refuse decoding values that an engine cannot honor.
+
+    Args:
+        fixed: as :data:`FIXED`, for this engine.
 
     Raises:
         DecodingError: it names the field, its value, and what to do.
     """
-    for name, (honored, reason) in FIXED.items():
+    for name, (honored, reason) in fixed.items():
         if (value := getattr(decoding, name)) not in honored:
             raise cannot_honor(engine, name, value, f"{reason}; leave the field out, or use --engine native")
 
@@ -125,7 +114,7 @@ def refuse_unknown(engine: str, names: Iterable[str], kind: type[Decoding], refu
     """Refuse names of no decoding field, and name those that the engine honors.
 
     Args:
-        refused: fields of ``kind`` that the engine refuses, beside :data:`FIXED`.
+        refused: fields of ``kind`` that the engine refuses.
 
     Raises:
         DecodingError: an unknown name.
@@ -133,7 +122,7 @@ def refuse_unknown(engine: str, names: Iterable[str], kind: type[Decoding], refu
     fields = {*kind.model_fields, *kind.aliases}
     for name in names:
         if name not in fields:
-            known = sorted(fields - FIXED.keys() - {*refused})
+            known = sorted(fields - {*refused})
             raise DecodingError(
                 f"engine {engine} has no decoding field {name!r}{suggestion(name, known)}; it has {', '.join(known)}"
             )

@@ -6,22 +6,22 @@ OpenAI defines are sent: another one may be ignored by a server without a word.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import EngineError, PromptError, UsageError, suggestion
-from dare_bench.model_adapters.served.http_model import (
-    UNSTATED,
+from dare_bench.model_adapters.served.http_model import HttpDecoding, HttpModel, count, served_spec, text_of
+from dare_bench.model_adapters.served.server import (
     Answer,
-    HttpDecoding,
-    HttpModel,
+    Call,
+    HttpSettings,
+    RefusedRequest,
+    Server,
     StreamedAnswer,
-    count,
-    text_of,
+    shown,
 )
-from dare_bench.model_adapters.served.server import HttpSettings, RefusedRequest, Server, shown
-from dare_bench.types import ModelSpec, Prompt
+from dare_bench.types import Prompt
 
 _MAX_STOP = 4
 """Stop strings that OpenAI's interface allows; more are applied here, to the finished text."""
@@ -79,11 +79,10 @@ def is_messages(prompt: Prompt) -> bool:
     return not isinstance(prompt, str) and bool(len(prompt)) and isinstance(prompt[0], Mapping)
 
 
-def chat_call(
-    model: str, prompt: Prompt, decoding: HttpDecoding, seed: int, more: Mapping[str, Any]
-) -> tuple[str, dict[str, Any]]:
-    """The path and body of a request with messages."""
-    return "/v1/chat/completions", {**_common(model, decoding, seed), "messages": list(prompt), **more}
+def chat_call(model: str, prompt: Prompt, decoding: HttpDecoding, seed: int, **more: Any) -> Call:
+    """The request for an answer to messages."""
+    body = {**_common(model, decoding, seed), "messages": list(prompt), **more}
+    return Call("/v1/chat/completions", body, ChatAnswer)
 
 
 def _common(model: str, decoding: HttpDecoding, seed: int) -> dict[str, Any]:
@@ -108,34 +107,18 @@ class OpenAIModel(HttpModel):
     def __init__(
         self, server: Server, name: str, facts: Mapping[str, Any], version: str | None, tokenizer: Path | None
     ) -> None:
-        limit, self._name = facts.get("max_model_len"), name
+        self._name = name
         self.content_hash = f"stated:{name}"
         """All that the server states about its weights; nothing here has seen them."""
-        spec = ModelSpec(
-            family="unknown",
-            mask_id=None,
-            eos_ids=(),
-            eot_id=None,
-            pad_id=None,
-            vocab_size=UNSTATED,
-            context_limit=limit if type(limit) is int and limit > 0 else UNSTATED,
-            attention="causal",
-            dtype="unknown",
-            device="server",
-            engine="openai",
-            engine_version=version,
-        )
-        super().__init__(server, spec, tokenizer)
+        super().__init__(server, served_spec("openai", version, facts.get("max_model_len")), tokenizer)
 
-    def call(
-        self, prompt: Prompt, decoding: Any, seed: int
-    ) -> tuple[str, dict[str, Any], Callable[[], StreamedAnswer]]:
+    def call(self, prompt: Prompt, decoding: Any, seed: int) -> Call:
         if is_messages(prompt):
-            return *chat_call(self._name, prompt, decoding, seed, {}), ChatAnswer
+            return chat_call(self._name, prompt, decoding, seed)
         if not prompt:
             raise PromptError("empty prompt; the server needs at least one character")
         text = prompt if isinstance(prompt, str) else list(prompt)
-        return "/v1/completions", {**_common(self._name, decoding, seed), "prompt": text}, TextAnswer
+        return Call("/v1/completions", {**_common(self._name, decoding, seed), "prompt": text}, TextAnswer)
 
 
 def open_engine(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -22,6 +24,8 @@ _MAX_LINE = 1 << 24
 _MAX_REASON = 300
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses of a server that is busy or restarting."""
+_ALIVE_WITHIN = 30.0
+"""Seconds in which a server that works says so, however long an answer may take."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
 """Seconds before the first and before later retries, which wait twice as long each."""
 
@@ -44,14 +48,37 @@ class RefusedRequest(Exception):
     """The server refused this request, or its answer makes no sense."""
 
 
-class PartialAnswer(Protocol):
-    """What has arrived of an answer."""
+@dataclass(frozen=True)
+class Answer:
+    """A complete answer in the server's words. ``finish``: ``length``, or ``stop`` with the text that stopped it, or
+    None where that was an EOS or is not stated."""
 
+    text: str
+    tokens: Sequence[int]
+    token_count: int
+    prompt_tokens: int
+    finish: Literal["length", "stop"]
+    stopped_by: str | None = None
+
+
+class StreamedAnswer(ABC):
+    """What has arrived of an answer that comes in events."""
+
+    @abstractmethod
     def add(self, event: Mapping[str, Any]) -> None:
         """Take the next event; raises RefusedRequest for one that makes no sense."""
 
+    @abstractmethod
+    def answer(self) -> Answer:
+        """The whole answer; raises RefusedRequest where a part of it is missing or makes no sense."""
 
-Received = TypeVar("Received", bound=PartialAnswer)
+
+class Call(NamedTuple):
+    """A request for an answer: its path and body, and what takes the events."""
+
+    path: str
+    body: dict[str, Any]
+    new: Callable[[], StreamedAnswer]
 
 
 class Server:
@@ -140,10 +167,8 @@ class Server:
 
     # -- answers, many at a time ---------------------------------------------------------------------------------
 
-    async def stream(
-        self, client: httpx.AsyncClient, path: str, body: Mapping[str, Any], new: Callable[[], Received]
-    ) -> Received:
-        """One answer, complete to its end mark; tried again, from a ``new`` one, where the connection fails.
+    async def stream(self, client: httpx.AsyncClient, call: Call) -> Answer:
+        """One answer, complete to its end mark; tried again, from the beginning, where the connection fails.
 
         Raises:
             LostAnswer: the last of all attempts failed.
@@ -152,22 +177,20 @@ class Server:
         """
         async for attempt in AsyncRetrying(**self._retry_policy()):
             with attempt:
-                return await self._stream(client, path, body, new())
+                return await self._stream(client, call)
         raise AssertionError("tenacity raises the last error")
 
-    async def _stream(
-        self, client: httpx.AsyncClient, path: str, body: Mapping[str, Any], answer: Received
-    ) -> Received:
-        count = 0
+    async def _stream(self, client: httpx.AsyncClient, call: Call) -> Answer:
+        arrived, count = call.new(), 0
         try:
-            async with client.stream("POST", path, json=body) as response:
+            async with client.stream("POST", call.path, json=call.body) as response:
                 if response.is_error:
                     await response.aread()
-                    raise self._refused(response, path)
+                    raise self._refused(response, call.path)
                 async for data in _data(response):
                     if data == "[DONE]":
-                        return answer
-                    answer.add(_event(data))
+                        return arrived.answer()
+                    arrived.add(_event(data))
                     count += 1
         except (httpx.HTTPError, httpx.StreamError) as error:
             raise LostAnswer(reason(error)) from error
@@ -186,9 +209,9 @@ class Server:
         return self._closed(status) or RefusedRequest(refusal(response))
 
     async def is_alive(self, client: httpx.AsyncClient, path: str) -> bool:
-        """Does the server answer at ``path``, within half a minute?"""
+        """Does the server answer at ``path``?"""
         try:
-            response = await client.get(path, timeout=min(30.0, self.settings.timeout))
+            response = await client.get(path, timeout=_ALIVE_WITHIN)
         except httpx.HTTPError:
             return False
         return response.is_success

@@ -3,30 +3,33 @@
 Paths and fields were read from sglang 0.5.23: srt/entrypoints/http_server.py, srt/managers/io_struct.py,
 srt/sampling/sampling_params.py, srt/dllm/config.py. The unmasking algorithm, its threshold and its block length are
 fixed when the server is started (``--dllm-algorithm``, ``--dllm-algorithm-config``); a request cannot change them.
+Blocks are counted from the prompt's first token, and an answer is cut at the EOS inside its block unless
+``ignore_eos`` is given (srt/dllm/mixin/req.py, srt/managers/schedule_batch.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from secrets import token_hex
 from typing import Any, ClassVar
 
 from dare_bench.errors import CheckpointError, EngineError, PromptError, UsageError
 from dare_bench.model_adapters.fields import NaturalNumber
-from dare_bench.model_adapters.served.http_model import (
-    UNSTATED,
+from dare_bench.model_adapters.served.http_model import HttpDecoding, HttpModel, count, served_spec, text_of
+from dare_bench.model_adapters.served.model import Fixed
+from dare_bench.model_adapters.served.openai import chat_call, is_messages
+from dare_bench.model_adapters.served.server import (
     Answer,
-    HttpDecoding,
-    HttpModel,
+    Call,
+    HttpSettings,
+    RefusedRequest,
+    Server,
     StreamedAnswer,
-    count,
-    text_of,
+    shown,
 )
-from dare_bench.model_adapters.served.model import cannot_honor
-from dare_bench.model_adapters.served.openai import ChatAnswer, chat_call, is_messages
-from dare_bench.model_adapters.served.server import HttpSettings, RefusedRequest, Server, shown
-from dare_bench.types import Capabilities, Decoding, ModelSpec, Prompt
+from dare_bench.types import Capabilities, ModelSpec, Prompt
 
 _SERVER_DECIDES = "it is fixed when the server is started: set it there with --dllm-algorithm-config"
 _OF_THE_SERVER = (
@@ -52,7 +55,7 @@ class SGLangDecoding(HttpDecoding):
 
 class SGLangAnswer(StreamedAnswer):
     """Events of ``/generate``. Each has the whole answer so far, or with ``incremental`` only what is new.
-    ``weights``: the version that the server stated when it was opened."""
+    ``weights``: the version that the server stated when it was opened, or took."""
 
     def __init__(self, incremental: bool, weights: Any) -> None:
         self._incremental, self._weights, self._text, self._tokens = incremental, weights, "", list[int]()
@@ -69,10 +72,10 @@ class SGLangAnswer(StreamedAnswer):
         self._facts = facts
 
     def answer(self) -> Answer:
-        if (weights := self._facts.get("weight_version", self._weights)) != self._weights:
+        if (weights := self._facts.get("weight_version")) != self._weights:
             raise EngineError(
-                f"the server's weights changed from version {shown(self._weights)} to {shown(weights)} during the run;"
-                " the same command begins another run with them"
+                f"the server's weights changed from version {shown(self._weights)} to {shown(weights)} while it"
+                " answered: another program replaced them; run the same command again"
             )
         if not all(type(token) is int and token >= 0 for token in self._tokens):
             raise RefusedRequest(f"its answer has output_ids={shown(self._tokens)} where token ids were expected")
@@ -118,26 +121,19 @@ class SGLangModel(HttpModel):
             "algorithm_config": PurePosixPath(config).name if isinstance(config, str) else None,
         }
 
-    def _refused(self) -> set[str]:
-        greedy = self._started.get("dllm_algorithm") in _GREEDY
-        return super()._refused() | (_DRAWING.keys() if greedy else set())
+    def _fixed(self) -> Fixed:
+        fixed, algorithm = dict(super()._fixed()), self._started.get("dllm_algorithm")
+        if self.tokenizer is not None:  # which cuts the text at the EOS
+            del fixed["early_stop"]
+        if algorithm in _GREEDY:
+            why = f"its algorithm {algorithm} always takes the most probable token"
+            fixed |= {name: ((off,), why) for name, off in _DRAWING.items()}
+        return fixed
 
-    def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
-        resolved = super().resolve(decoding)
-        assert isinstance(resolved, SGLangDecoding)
-        if resolved.algorithm in _GREEDY:
-            for name, off in _DRAWING.items():
-                if (value := getattr(resolved, name)) != off:
-                    why = f"its algorithm {resolved.algorithm} always takes the most probable token; leave it out"
-                    raise cannot_honor("sglang", name, value, why)
-        return resolved
-
-    def call(
-        self, prompt: Prompt, decoding: Any, seed: int
-    ) -> tuple[str, dict[str, Any], Callable[[], StreamedAnswer]]:
+    def call(self, prompt: Prompt, decoding: Any, seed: int) -> Call:
         if is_messages(prompt):
             more = {"top_k": decoding.top_k} if decoding.top_k else {}
-            return *chat_call(str(self._info.get("served_model_name")), prompt, decoding, seed, more), ChatAnswer
+            return chat_call(str(self._info.get("served_model_name")), prompt, decoding, seed, **more)
         if not prompt:
             raise PromptError("empty prompt; the server needs at least one token")
         params = {
@@ -148,10 +144,14 @@ class SGLangModel(HttpModel):
             "stop": list(decoding.stop) or None,
             "no_stop_trim": True,  # the text is cut here, as everywhere
         }
+        if decoding.early_stop is False:
+            params["ignore_eos"] = True
+        if decoding.temperature > 0 and self._started.get("enable_deterministic_inference"):
+            params["sampling_seed"] = seed % 2**63  # else the server has no use for it, and some algorithms refuse it
         text = {"text": prompt} if isinstance(prompt, str) else {"input_ids": list(prompt)}
         body = {**text, "sampling_params": params, "stream": True}
         incremental, weights = bool(self._started.get("incremental_streaming_output")), self._info.get("weight_version")
-        return "/generate", body, lambda: SGLangAnswer(incremental, weights)
+        return Call("/generate", body, lambda: SGLangAnswer(incremental, weights))
 
     def read_weights(self, path: str | Path) -> None:
         """Have the server load the weights of a folder, by the path under which it sees it; raises CheckpointError."""
@@ -166,6 +166,11 @@ class SGLangModel(HttpModel):
         if done is None or done.get("success") is not True:
             raise CheckpointError(f"{path}: {self.server} did not load it: {shown((done or {}).get('message'))}")
         self._info = _model_info(self.server)
+        if (seen := self._info.get("weight_version")) != stated:
+            raise CheckpointError(
+                f"{path}: {self.server} states weight version {shown(seen)} after it loaded version {stated}; is"
+                " another program replacing its weights? Give each program a server of its own"
+            )
         self.weights_version = version
 
 
@@ -184,21 +189,10 @@ def _first(server: Server, *paths: str) -> dict[str, Any]:
 def _spec(info: Mapping[str, Any], started: Mapping[str, Any]) -> ModelSpec:
     architectures = info.get("architectures")
     arch = architectures[0] if isinstance(architectures, list) and architectures else "unknown"
-    limit, version = started.get("context_length"), started.get("version")
-    return ModelSpec(
-        family=_FAMILIES.get(str(arch), "unknown"),
-        mask_id=None,
-        eos_ids=(),
-        eot_id=None,
-        pad_id=None,
-        vocab_size=UNSTATED,
-        context_limit=limit if type(limit) is int and limit > 0 else UNSTATED,
-        attention="block-causal" if started.get("dllm_algorithm") else "causal",
-        dtype="unknown",
-        device="server",
-        engine="sglang",
-        engine_version=version if isinstance(version, str) else None,
-    )
+    version = started.get("version")
+    spec = served_spec("sglang", version if isinstance(version, str) else None, started.get("context_length"))
+    attention: Any = "block-causal" if started.get("dllm_algorithm") else "causal"
+    return replace(spec, family=_FAMILIES.get(str(arch), "unknown"), attention=attention)
 
 
 _FAMILIES = {"SDARForCausalLM": "sdar", "SDARMoeForCausalLM": "sdar", "LLaDA2MoeModelLM": "llada2"}
@@ -206,9 +200,10 @@ _FAMILIES = {"SDARForCausalLM": "sdar", "SDARMoeForCausalLM": "sdar", "LLaDA2Moe
 
 
 def open_engine(
-    checkpoint: str, *, url: str, settings: Mapping[str, Any], tokenizer: Path | None = None
+    checkpoint: str | None, *, url: str, settings: Mapping[str, Any], tokenizer: Path | None = None
 ) -> SGLangModel:
-    """The model that the SGLang server at ``url`` holds; ``checkpoint`` is its name there.
+    """The model that the SGLang server at ``url`` holds; ``checkpoint`` is its name there. None: whatever it holds,
+    since its weights will be replaced.
 
     Raises:
         UsageError: unknown settings, or the server holds another model. EngineError: it cannot be reached.
@@ -216,7 +211,8 @@ def open_engine(
     server = Server("SGLang", url, HttpSettings.read("sglang", settings))
     info = _model_info(server)
     names = [str(info.get(name)) for name in ("served_model_name", "model_path") if info.get(name)]
-    if not {checkpoint, PurePosixPath(checkpoint).name} & {*names, *(PurePosixPath(name).name for name in names)}:
+    known = {*names, *(PurePosixPath(name).name for name in names)}
+    if checkpoint is not None and not {checkpoint, PurePosixPath(checkpoint).name} & known:
         raise UsageError(
             f"{server} serves {' or '.join(map(shown, names))}, not {checkpoint!r}; give --model that name"
         )

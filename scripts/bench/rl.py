@@ -32,11 +32,12 @@ from torch import Tensor
 from update import TIME, UpdateCase, alternated, build, check, differences, length, padded_losses, updates, verdict
 
 from dare_bench.seeds import key
+from dare_bench.trainers.forwards import divide
+from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.coupled_grpo import CoupledGRPO
-from dare_bench.trainers.rl.estimators import Completion
-from dare_bench.trainers.rl.rollout import Rollout
+from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.surrogate import advantages
-from dare_bench.trainers.steps import Step, forwards
+from dare_bench.trainers.steps import Step
 from dare_bench.types import ModelSpec
 
 CANVAS, GROUP, MASKS = 128, 4, 3
@@ -59,7 +60,7 @@ class Data:
 
 def losses(network: Any, data: Data) -> Tensor:
     """-log p of the scored tokens of all looks in one packed forward, [N]."""
-    ((looks, index_N),) = forwards(data.step.looks, 1)
+    ((looks, index_N),) = divide(data.step.looks, 1)
     nll_N = network(**data.method.inputs(looks).arguments()).nll
     return torch.zeros_like(nll_N).index_copy(0, index_N, nll_N)
 

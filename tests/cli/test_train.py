@@ -148,12 +148,12 @@ def scalars(logs: Path, name: str) -> dict[int, list[float]]:
 
 
 def test_scores_of_evaluations_are_in_the_trackers_at_their_steps_also_after_a_kill(tmp_path, monkeypatch, caplog):
-    from dare_bench.training import run
+    from dare_bench.training.services import TrainingServices
 
     out = tmp_path / "out"
     settings = {"max_steps": 5, "eval_every": 2, "save_total_limit": 1, "report_to": ("tensorboard",)}
     settings["eval"] = {"tasks": "dare_sudoku", "limit": 2}
-    evaluate = run._Services.evaluate
+    evaluate = TrainingServices.evaluate
 
     def killed(self: Any, checkpoint: Path, step: int) -> Any:
         if step == 4:
@@ -161,7 +161,7 @@ def test_scores_of_evaluations_are_in_the_trackers_at_their_steps_also_after_a_k
         return evaluate(self, checkpoint, step)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(run._Services, "evaluate", killed)
+        patch.setattr(TrainingServices, "evaluate", killed)
         train(out, **settings)
     with caplog.at_level("INFO", "dare_bench"):
         trained = train(out, **settings)
@@ -385,15 +385,15 @@ def test_a_wrong_evaluation_is_refused_before_anything_is_trained(tmp_path):
 
 def test_of_several_evaluations_one_that_can_be_made_is_enough(tmp_path, monkeypatch):
     from dare_bench.engine.plan import PlannedRun
-    from dare_bench.training import run
+    from dare_bench.training import services
 
     def planned(*names):
         return lambda fields: [PlannedRun(name, {**fields, "tasks": name}) for name in names]
 
-    monkeypatch.setattr(run, "plan", planned("dare_sudokoo", "dare_nothing"))
+    monkeypatch.setattr(services, "plan", planned("dare_sudokoo", "dare_nothing"))
     with pytest.raises(UsageError, match="dare_sudokoo"):
         train(tmp_path / "out", eval={"tasks": "a", "limit": 2})
-    monkeypatch.setattr(run, "plan", planned("dare_sudokoo", "dare_sudoku"))
+    monkeypatch.setattr(services, "plan", planned("dare_sudokoo", "dare_sudoku"))
     result = train(tmp_path / "out", max_steps=1, eval={"tasks": "a", "limit": 2})
     assert len(result.runs) == 1 and "dare_sudokoo" in result.not_run[0]
 

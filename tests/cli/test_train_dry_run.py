@@ -79,6 +79,16 @@ def test_a_local_checkpoint_and_its_settings_in_a_file(capsys: pytest.CaptureFix
     assert "tiny-llada-base: 898,688 parameters" in shown and "rows of 44 tokens (its tokenizer)" in shown
 
 
+def test_the_flag_of_a_served_rollout_is_named_where_it_can_be_used(capsys: pytest.CaptureFixture[str]) -> None:
+    for method, model, usable in (("bgpo", "sdar", True), ("bgpo", "llada", False), ("cj_grpo", "sdar", False)):
+        shown = said(capsys, method, "--model", f"tiny-{model}-sort-base", "--task", "dare_sort", "--bf16", "--dry-run")
+        assert "a served engine" in shown and ("a served engine (--rollout-engine)" in shown) == usable
+    url = ("--rollout-engine", "sglang", "--rollout-engine-url", "http://127.0.0.1:9")  # it is not called
+    assert "(--rollout-engine)" in said(
+        capsys, "bgpo", "--model", "tiny-sdar-base", "--task", "dare_sort", "--bf16", "--dry-run", *url
+    )
+
+
 def test_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--gpu belongs to --dry-run" in refused(capsys, *COUPLED, "--gpu", "H100")
     assert "unknown GPU 'B200'" in refused(capsys, *COUPLED, "--dry-run", "--processes", "2", "--gpu", "B200")

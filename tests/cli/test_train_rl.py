@@ -193,6 +193,8 @@ def test_a_missing_rollout_is_an_error(tmp_path: Path, whole: Path) -> None:
 
 KL = {"num_iterations": 2, "beta": 0.04, "max_steps": 3, "per_device_train_batch_size": 8}
 NO_RATIO = {name: value for name, value in KL.items() if name != "beta"}
+FILTERED = {**KL, "method": "mdpo", "max_steps": 2, "prompt_filter": "over_denoising", "rows": 65}
+"""Of the last prompt that is filtered, one process has nothing."""
 SEQUENCE = {**KL, "per_device_train_batch_size": 16, "sequence_parallel_size": 2}
 CASES: dict[str, dict[str, Any]] = {
     "ddp": {**KL, "model": "tiny-sdar-base"},
@@ -201,6 +203,7 @@ CASES: dict[str, dict[str, Any]] = {
     "coupled": {**KL, "method": "coupled_grpo", "max_steps": 2},
     "espo": {**KL, "method": "espo", "max_steps": 2},
     "mdpo": {**KL, "method": "mdpo", "max_steps": 2},
+    "mdpo, filtered prompts": FILTERED,
     "spg": {**NO_RATIO, "method": "spg"},
     "bgpo": {**KL, "method": "bgpo", "num_mc": 3, "max_steps": 2},
     "ebpo": {**KL, "method": "ebpo", "model": "tiny-sdar-base", "num_mc": 3, "max_steps": 2},
@@ -208,6 +211,8 @@ CASES: dict[str, dict[str, Any]] = {
     "trees": {**KL, "method": "dtreerpo", "tree_branch_factor": 2, "distillation": 0.1},
     "sequence parallel": {**SEQUENCE, "gradient_checkpointing": True},
     "trees, sequence parallel": {**SEQUENCE, "method": "dtreerpo", "tree_branch_factor": 2, "max_steps": 2},
+    "filtered prompts, sequence parallel": {**FILTERED, **SEQUENCE, "max_steps": 2},
+    "filtered prompts, fsdp2": {**FILTERED, "fsdp": True},
     "fsdp2": {**KL, "fsdp": True, "sync_ref_model": True, "ref_model_sync_steps": 1},
     "lora and fsdp2": {**KL, "method": "coupled_grpo", "peft": "lora", "fsdp": True, "max_steps": 2},
     "sequence parallel and fsdp2": {**SEQUENCE, "model": "tiny-sdar-base", "fsdp": True},

@@ -18,7 +18,7 @@ from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.sampling.stopping import through_eos
 from dare_bench.model_adapters.sampling.strategies.renoise import Renoise
 from dare_bench.model_adapters.sampling.tokens import Proposal
-from dare_bench.training.run import refuse_untrainable
+from dare_bench.training.opening import refuse_untrainable
 from dare_bench.types import Request
 
 FAMILY, CANVAS = "diffusion_gemma", 8

@@ -9,7 +9,7 @@ import torch
 from dare_bench.diffusion.plan import Plan
 from dare_bench.errors import DecodingError
 from dare_bench.loading import load
-from dare_bench.model_adapters.backbone.moe import route
+from dare_bench.model_adapters.backbone.moe import Pools, route
 from dare_bench.types import Request
 
 CASES = [pytest.param(case, id=case["name"]) for case in golden.cases("llada22")["samplers"]]
@@ -63,6 +63,49 @@ def test_rows_do_not_depend_on_their_neighbors():
     assert together == [model.generate([prompt], **fields)[0].tokens for prompt in prompts]
 
 
+# -- above temperature 0 ---------
+
+
+def drawn(prompts, temperature, seed=100, **fields):
+    fields = {"gen_length": 16, "temperature": temperature, "trajectory": True, **fields}
+    requests = [Request(str(i), "generate", prompt, decoding=fields, seed=seed + i) for i, prompt in prompts]
+    return {int(s.request.key): s.answer for s in golden.model("llada22").loaded.generate(requests)}
+
+
+PROMPTS = list(enumerate([[5, 6, 7], [10, 11, 12, 13, 14], [15], [20] * 9]))
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_sampled_answers_depend_on_their_seed_alone(temperature):
+    together = drawn(PROMPTS, temperature)
+    for i, prompt in PROMPTS:
+        answer = together[i]
+        assert answer.tokens == drawn([(i, prompt)], temperature)[i].tokens
+        assert len(answer.tokens) == 16 and answer.residual_masks == 0 and answer.tier == "A"
+        assert not {8, 37, 167} & set(answer.tokens), "no edit and no mask is left"
+    assert together[0].tokens == drawn(PROMPTS, temperature, cache="none")[0].tokens
+    assert all(together[i].tokens != answer.tokens for i, answer in drawn(PROMPTS, temperature, seed=200).items())
+    assert any(together[i].tokens != answer.tokens for i, answer in drawn(PROMPTS, 0.0).items())
+
+
+def test_the_log_probability_of_a_drawn_token_is_that_of_its_forward():
+    """In the first block, whose forwards see nothing else. A token that was moved or replaced has none."""
+    model, prompt, recorded, none = golden.model("llada22"), list(range(40, 48)), 0, 0
+    events = [event for event in drawn([(0, prompt)], 1.5)[0].trajectory if event.position < 8]
+    canvas = [167] * 8
+    for step in range(max(event.step for event in events) + 1):
+        logits = model.logits(prompt + canvas)[8:].double()
+        logprob = (logits / 1.5).log_softmax(-1)
+        for event in (event for event in events if event.step == step):
+            canvas[event.position] = event.token
+            if event.op == "set" and event.logprob is not None:
+                assert event.logprob == pytest.approx(float(logprob[event.position, event.token]), abs=1e-4)
+                recorded += 1
+            assert event.op == "set" or event.logprob == 0.0
+            none += event.logprob is None
+    assert recorded > 8 and none > 3
+
+
 # -- experts ---------
 
 
@@ -73,7 +116,7 @@ def test_the_experts_of_a_block_come_from_its_pool():
     assert (moe.pool, moe.pool_block, moe.groups) == (6, 8, 1)
     plan = Plan((11, 8, 8), 8, starts=(8, 0, 16))
     raw_TE = torch.randn(27, moe.experts, generator=torch.Generator().manual_seed(0))
-    expert_TK, weight_TK = route(raw_TE, bias_E, moe, torch.float32, plan.blocks(8, torch.device("cpu")))
+    expert_TK, weight_TK = route(raw_TE, bias_E, moe, torch.float32, Pools.of(plan, moe, torch.device("cpu")))
     value_TE, used = raw_TE.sigmoid(), 0
     for block in (range(8), range(8, 11), range(11, 19), range(19, 27)):
         rank_TE = (value_TE + bias_E)[list(block)]

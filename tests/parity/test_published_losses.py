@@ -10,6 +10,7 @@ The published code takes means over the tokens of a micro-batch; here, it is giv
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -29,9 +30,10 @@ from published_losses import (
 from table_policy import SPEC
 from torch import Tensor
 
+from dare_bench.diffusion.chunked import linear_nll
 from dare_bench.registry import registry
 from dare_bench.trainers.rl.step_rewards import chosen_steps, step_advantages, step_scores
-from dare_bench.trainers.rl.surrogate import STD_EPS, Advantage, advantages, divergence
+from dare_bench.trainers.rl.surrogate import STD_EPS, Advantage, Divergence, advantages, clipped, divergence
 from dare_bench.trainers.rl.tree import local_advantages, node_values
 from dare_bench.training.spec import train_spec
 
@@ -44,13 +46,17 @@ PUBLISHED_CASES = (
     "cj_grpo, two", "cj_grpo, one", "spg, mix", "spg, eubo", "spg, elbo", "spg, zero", "just_grpo",
 )  # fmt: skip
 MDPO_CASES = ("mdpo, beta 0", "mdpo, beta 0.02", "mdpo, confidence")
+VERL_CASES = (
+    "verl vanilla, token-mean", "verl vanilla, seq-mean-token-mean", "verl vanilla, seq-mean-token-sum",
+    "verl vanilla, seq-mean-token-sum-norm",
+)  # fmt: skip
 TREE_CASES = (
     "dtreerpo", "dtreerpo, beta 0", "dtreerpo, no distillation", "DARE dtreerpo", "DARE dtreerpo, no distillation",
 )  # fmt: skip
 
 
 def test_every_case_is_compared_and_names_its_source():
-    named = {*PUBLISHED_CASES, *DARE_CASES, *MDPO_CASES}
+    named = {*PUBLISHED_CASES, *DARE_CASES, *MDPO_CASES, *VERL_CASES}
     differ = {
         "cj_grpo, uneven", "DARE cj_grpo, uneven", "just_grpo, equal group", "DARE d1, dynamic batches",
         "DARE bgpo, dynamic batches", "DARE bgpo, fallen", "DARE mdpo, uneven",
@@ -58,12 +64,15 @@ def test_every_case_is_compared_and_names_its_source():
     assert {case["name"] for case in vectors()["cases"]} == named | differ
     of_mdpo, of_trees = vectors()["mdpo"], vectors()["dtreerpo"]
     assert {case["name"] for case in of_trees["cases"]} == {*TREE_CASES, "DARE dtreerpo, micro-batches of one"}
-    others = [*of_mdpo["advantages"], of_mdpo["chosen_steps"], *of_trees["cases"], of_trees["local_advantages"]]
+    others = [
+        *of_mdpo["advantages"], of_mdpo["chosen_steps"], of_mdpo["temperature"],
+        *of_trees["cases"], of_trees["local_advantages"], *vectors()["verl"]["kl"].values(), vectors()["verl"]["gspo"],
+    ]  # fmt: skip
     for case in [*vectors()["cases"], *others]:
         assert len(case["commit"]) == 40 and case["repository"].count("/") == 1 and case["file"].endswith(".py")
 
 
-@pytest.mark.parametrize("name", [*PUBLISHED_CASES, *DARE_CASES])
+@pytest.mark.parametrize("name", [*PUBLISHED_CASES, *DARE_CASES, *VERL_CASES])
 def test_value_and_gradient_are_those_of_the_published_code(name):
     case = case_of(name)
     result = ours(case)
@@ -91,7 +100,8 @@ def test_the_dare_variant_differs_from_the_papers(name):
 @pytest.mark.parametrize(
     ("name", "kind"),
     [("mean", "mean"), ("leave_one_out", "leave_one_out"), ("leave_one_out, DARE", "leave_one_out"),
-     ("standardized", "standardized")],
+     ("standardized", "standardized"), ("mean, verl", "mean"), ("leave_one_out, verl", "leave_one_out"),
+     ("standardized, verl", "standardized")],
 )  # fmt: skip
 def test_advantages_are_those_of_the_published_code(name: str, kind: Advantage):
     rewards = torch.tensor(vectors()["rewards"], dtype=torch.float64)
@@ -111,7 +121,51 @@ def test_just_grpo_divides_by_a_larger_standard_deviation():
     assert not torch.allclose(advantages(rewards, group, "standardized"), wanted, rtol=1e-5)
 
 
-# MDPO: rewards of predictions
+# verl, whose loss "vanilla" is that of the algorithms with a ratio for each token (VERL_CASES)
+
+
+@pytest.mark.parametrize("kind", get_args(Divergence))
+def test_the_kl_penalties_are_verls(kind: Divergence):
+    case = vectors()["verl"]["kl"][kind]
+    policy = table_of("policy")[0].requires_grad_()
+    value = divergence(policy - table_of("reference")[0], kind)
+    (gradient,) = torch.autograd.grad(value.sum(), policy)
+    torch.testing.assert_close(value.detach(), torch.tensor(case["value"], dtype=torch.float64), rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(gradient, torch.tensor(case["gradient"], dtype=torch.float64), rtol=1e-7, atol=1e-9)
+
+
+def test_the_clipped_ratio_of_sequences_is_that_of_verls_gspo():
+    """Of the mean log-ratio of a sequence's tokens. verl multiplies its gradient into the tokens one by one."""
+    case, policy = vectors()["verl"]["gspo"], table_of("policy")[0].requires_grad_()
+    lengths = [method_of(case_of("d1, beta 0"), {}).scored(answer) for answer in vectors()["answers"]]
+    counted_SL = torch.arange(6) < torch.tensor(lengths)[:, None]
+    ratio_S = ((policy - table_of("old")[0]) * counted_SL).sum(1) / counted_SL.sum(1)
+    low, high = case["settings"]["clip_ratio_low"], case["settings"]["clip_ratio_high"]
+    loss_S, active_S = clipped(ratio_S, torch.tensor(case["advantage"], dtype=torch.float64), low, high)
+    (gradient,) = torch.autograd.grad(loss_S.mean(), policy)
+    assert 0 < int(active_S.sum()) < len(active_S)
+    assert float(loss_S.detach().mean()) == pytest.approx(case["value"], rel=1e-7)
+    torch.testing.assert_close(gradient, torch.tensor(case["gradient"], dtype=torch.float64), rtol=1e-7, atol=1e-9)
+
+
+# MDPO: rewards of predictions, and the temperature
+
+
+def test_the_learner_divides_logits_by_the_temperature_as_the_published_code_does():
+    """At the temperature of its command, which is our default."""
+    case = vectors()["mdpo"]["temperature"]
+    logits = torch.tensor(vectors()["dtreerpo"]["logits"]["policy"], dtype=torch.float64)
+    method = method_of(case_of("mdpo, beta 0"), {})
+    step = method.step(rollout_of(case_of("mdpo, beta 0"), method), 0, 0, 6)
+    given = method.inputs(step.looks)
+    assert given.temperature == case["temperature"] == 0.4
+    logits_NV = logits.flatten(0, 1).requires_grad_()
+    every_VV, target_N = torch.eye(logits.shape[-1], dtype=torch.float64), torch.tensor(case["target"]).flatten()
+    nll_N = linear_nll(logits_NV, every_VV, target_N, scale=1 / given.temperature)
+    (gradient,) = torch.autograd.grad(nll_N.sum(), logits_NV)
+    wanted, slope = (torch.tensor(case[name], dtype=torch.float64) for name in ("value", "gradient"))
+    torch.testing.assert_close(-nll_N.detach(), wanted.flatten(), rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(-gradient, slope.flatten(0, 1), rtol=1e-7, atol=1e-9)
 
 
 def mdpo_advantages(repository: str) -> tuple[Tensor, Tensor, int]:

@@ -15,8 +15,9 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from dare_bench.trainers.rl.estimators import Completion, Units, elbo
-from dare_bench.trainers.rl.options import RatioOptions
+from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.estimators import Units, elbo
+from dare_bench.trainers.rl.options import DARE_TRAINING, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, counts_of
 from dare_bench.trainers.rl.surrogate import linearized
 
@@ -35,24 +36,17 @@ class BGPO(PolicyGradient):
     about = "BGPO: a bound that is linear in many ELBO draws (arXiv 2510.11683)"
     estimator = "each draw of the ELBO, with a linear bound of its ratio"
     unit = "draw"
+    reads_tokens_only = True
     paper, code = "arXiv 2510.11683", "THU-KEG/BGPO"
     Options = BGPOOptions
     families = "any"
     learning_rate = lora_learning_rate = 5e-7
-    training_defaults: ClassVar = {
-        "adam_beta2": 0.999,
-        "weight_decay": 0.01,
-        "max_grad_norm": 1.0,
-        "lr_scheduler_type": "constant",
-    }
+    training_defaults: ClassVar = DARE_TRAINING
     variants: ClassVar = {"dare": {"dual_clip": 3.0}}
 
     @property
     def units_each(self) -> int:
         return int(self.options.num_mc)
-
-    def looks(self, sampled: int) -> float:
-        return float(self.options.num_mc)
 
     def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
         law = counts_of(self.spec, self.options.num_mc)

@@ -17,7 +17,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from dare_bench.trainers.rl.estimators import Completion, Units, trajectory
+from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.estimators import Units, trajectory
 from dare_bench.trainers.rl.options import AGGREGATION, DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.surrogate import Advantage, Aggregation

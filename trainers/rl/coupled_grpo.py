@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
-from dare_bench.trainers.rl.estimators import Completion, Units, coupled
+from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.estimators import Units, coupled
 from dare_bench.trainers.rl.options import DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, level_key
 from dare_bench.trainers.rl.surrogate import Advantage
@@ -50,6 +51,7 @@ class CoupledGRPO(PolicyGradient):
     name = "coupled_grpo"
     about = "coupled-GRPO: a random mask and its complement (DiffuCoder, arXiv 2506.20639)"
     estimator = "all masked; a random mask and its complement"
+    reads_tokens_only = True
     paper, code = "arXiv 2506.20639", "apple/ml-diffucoder"
     Options = CoupledGRPOOptions
     learning_rate = lora_learning_rate = 1e-6

@@ -12,7 +12,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from dare_bench.trainers.rl.estimators import Completion, Units, fully_masked
+from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.estimators import Units, fully_masked
 from dare_bench.trainers.rl.options import DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.surrogate import Advantage
@@ -36,6 +37,7 @@ class D1(PolicyGradient):
     name = "d1"
     about = "diffu-GRPO: one look with the completion masked (d1, arXiv 2504.12216)"
     estimator = "all of the completion masked, prompt tokens masked at random"
+    reads_tokens_only = True
     paper, code = "arXiv 2504.12216", "dllm-reasoning/d1"
     Options = D1Options
     learning_rate = lora_learning_rate = 3e-6

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dare_bench.trainers.rl.estimators import Completion
+from dare_bench.trainers.rl.completions import Completion
 
 MIN_TEMPERATURE = 1e-6
 """Of the target, as in the published code: the schedule ends at 0."""

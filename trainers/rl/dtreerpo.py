@@ -18,7 +18,7 @@ sees all.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -29,12 +29,13 @@ from torch import Tensor
 from dare_bench.errors import UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.trainers.objective import Losses, Metrics
+from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.distillation import distilled_positions, strength, targets, temperature
-from dare_bench.trainers.rl.estimators import Completion, Units, from_parents
+from dare_bench.trainers.rl.estimators import Units, from_parents
 from dare_bench.trainers.rl.options import EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, Surrogate
 from dare_bench.trainers.rl.requirements import CAPABILITIES
-from dare_bench.trainers.rl.rollout import Rollout
+from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.surrogate import Advantage
 from dare_bench.trainers.rl.tree import TreeRollouts, TreeShape
 from dare_bench.trainers.steps import Step, StepShape
@@ -96,7 +97,7 @@ class DTreeRPO(PolicyGradient):
     paper, code = "arXiv 2512.09675", "THU-BPM/d-TreeRPO"
     Options = DTreeRPOOptions
     learning_rate = lora_learning_rate = 3e-5
-    capabilities: ClassVar = {
+    capabilities: ClassVar[Mapping[str, str]] = {
         **CAPABILITIES,
         "canvas": "go on from a partly decoded canvas",
         "end_turn": "end an answer after a given forward",

@@ -14,8 +14,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from dare_bench.trainers.rl.estimators import Completion, Units, elbo
-from dare_bench.trainers.rl.options import RatioOptions
+from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.estimators import Units, elbo
+from dare_bench.trainers.rl.options import DARE_TRAINING, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, counts_of
 
 
@@ -33,19 +34,12 @@ class EBPO(PolicyGradient):
     estimator = "ELBO, all blocks in one forward"
     unit = "sequence"
     kl = "k2"
+    reads_tokens_only = True
     paper, code = "arXiv 2602.08676", "yjyddq/DARE"
     Options = EBPOOptions
     families = "any"
     learning_rate = lora_learning_rate = 5e-7
-    training_defaults: ClassVar = {
-        "adam_beta2": 0.999,
-        "weight_decay": 0.01,
-        "max_grad_norm": 1.0,
-        "lr_scheduler_type": "constant",
-    }
-
-    def looks(self, sampled: int) -> float:
-        return float(self.options.num_mc)
+    training_defaults: ClassVar = DARE_TRAINING
 
     def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
         law = counts_of(self.spec, self.options.num_mc)

@@ -19,7 +19,8 @@ from pydantic import Field
 from torch import Tensor
 
 from dare_bench.diffusion.laws import Law
-from dare_bench.trainers.rl.estimators import Completion, Units, elbo
+from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.estimators import Units, elbo
 from dare_bench.trainers.rl.options import RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, Surrogate
 from dare_bench.trainers.rl.surrogate import Advantage, divergence
@@ -43,6 +44,7 @@ class ESPO(PolicyGradient):
     estimator = "ELBO of pairs of complementary masks"
     unit = "sequence"
     kl = "k2"
+    reads_tokens_only = True
     paper, code = "arXiv 2512.03759", "ML-GSAI/ESPO"
     Options = ESPOOptions
     learning_rate, lora_learning_rate = 1e-6, 3e-6

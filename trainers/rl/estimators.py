@@ -22,62 +22,7 @@ from dare_bench.diffusion.laws import Copies, Law, draw, ranks, weights
 from dare_bench.diffusion.looks import Looks, concatenated, masked_looks
 from dare_bench.diffusion.rng import Draw, uniform
 from dare_bench.seeds import key
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The answer that one forward of the sampler predicted, and what the forward is worth.
-
-    Attributes:
-        tokens: the canvas with a proposed token at every mask.
-        masked: the positions that were masked before the forward, from 0: the tokens that it predicted.
-        scored: as in :class:`Completion`.
-        advantage: of the forward, among those of the other completions of the prompt.
-    """
-
-    tokens: tuple[int, ...]
-    masked: tuple[int, ...]
-    scored: int
-    advantage: float
-
-
-@dataclass(frozen=True)
-class Completion:
-    """A sampled answer.
-
-    Attributes:
-        prompt, tokens: ids; ``tokens`` is the whole canvas as the sampler left it.
-        scored: the number of leading tokens that count, through the first EOS or all.
-        key: of its random numbers.
-        set_at: the forward, from 0, in which each token was written; -1 if none wrote it.
-        where: the prompt's name for messages.
-        logprobs: log p of each token in the distribution that the sampler drew it from, in nats (``Event.logprob``;
-            0.0 where nothing was written); empty if it was not recorded.
-        predictions: of the forwards that are trained on; empty if an algorithm does not look at predictions.
-        parent: in a tree of completions, the name of the canvas from which it went on (equal for siblings).
-    """
-
-    prompt: tuple[int, ...]
-    tokens: tuple[int, ...]
-    scored: int
-    key: int
-    set_at: tuple[int, ...]
-    where: str = ""
-    logprobs: tuple[float, ...] = ()
-    predictions: tuple[Prediction, ...] = ()
-    parent: str = ""
-
-    @property
-    def scored_tokens(self) -> int:
-        """The tokens that count, in all predictions if there are any."""
-        if not self.predictions:
-            return self.scored
-        return sum(place < predicted.scored for predicted in self.predictions for place in predicted.masked)
-
-    @property
-    def written(self) -> list[int]:
-        """The positions that count and that a forward wrote."""
-        return [i for i, at in enumerate(self.set_at[: self.scored]) if at >= 0]
+from dare_bench.trainers.rl.completions import Completion
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from dare_bench.trainers.rl.estimators import Completion, Units, trajectory
+from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.estimators import Units, trajectory
 from dare_bench.trainers.rl.options import EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from dare_bench.trainers.objective import Metrics
-from dare_bench.trainers.rl.estimators import Completion, Units
+from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.estimators import Units
 from dare_bench.trainers.rl.surrogate import MAX_LOG_RATIO
 
 

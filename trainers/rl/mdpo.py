@@ -10,16 +10,16 @@ confidence remasking.
 
 Source: the published code; the defaults are those of its command. It chooses forwards for the completions of a device,
 DARE for those of a batch. Both also multiply the loss of a token by the sampler's probability of it
-(``confidence_weights``), and then the loss is no policy gradient. The published filter of prompts, which keeps those on
-which some forward is right and the last one is not, is not built; the metric ``over_denoising`` is the share of such
-completions.
+(``confidence_weights``), and then the loss is no policy gradient. ``prompt_filter=over_denoising`` trains on the
+prompts of the published command (see ``over_denoising.py``); the default, all prompts, is that of the code. The command
+also draws the block length of each prompt from two, which is not built: a block is the whole canvas.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -28,12 +28,14 @@ from torch import Tensor
 from dare_bench.errors import DecodingError, UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.trainers.objective import Metrics
-from dare_bench.trainers.rl.estimators import Completion, Units, predicted
+from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.estimators import Units, predicted
 from dare_bench.trainers.rl.options import AGGREGATION, EndOptions, RatioOptions
+from dare_bench.trainers.rl.over_denoising import is_over_denoised, over_denoised_prompts
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.requirements import CAPABILITIES
 from dare_bench.trainers.rl.rollout import Rollouts
-from dare_bench.trainers.rl.step_rewards import Chosen, choose, distinct_rewards, predictions
+from dare_bench.trainers.rl.step_rewards import Chosen, choose, predictions, rewards_of_forwards
 from dare_bench.trainers.rl.surrogate import Aggregation
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
@@ -48,6 +50,11 @@ class MDPOOptions(EndOptions, RatioOptions):
     aggregation: Aggregation = Field("transition", description=AGGREGATION)
     score_after_eos: bool = Field(True, description="Score the tokens after the first EOS too.")
     sample_train_steps: int = Field(8, ge=1, description="Forwards of the sampler that each prompt is trained on.")
+    prompt_filter: Literal["over_denoising"] | None = Field(
+        None,
+        description="over_denoising: train only on prompts whose answer, with temperature 0, is right after some "
+        "forward and wrong after the last one, as in the published command (default: all prompts). Needs max_steps.",
+    )
     confidence_weights: bool = Field(
         False,
         description="Multiply the loss of a token by its probability when it was sampled, as published code does.",
@@ -86,6 +93,7 @@ class MDPO(PolicyGradient):
                 "not written, for which the sampler records no probability; omit it, or use cj_grpo"
             )
         super().__init__(options, spec, canvas)
+        self.filters_prompts = options.prompt_filter is not None
 
     # -- rollout -------------------------------------------------------------------------------------------------
 
@@ -97,6 +105,14 @@ class MDPO(PolicyGradient):
                 f"rollout block_length={block}: {self.name} scores the whole answer that each forward predicts, and "
                 f"the sampler predicts up to the end of a block; omit it, or give {self.completion_length}"
             )
+        if self.filters_prompts and spec.max_steps is None:
+            raise UsageError(
+                f"prompt_filter={self.options.prompt_filter}: how many prompts it keeps, and so how long an epoch is, "
+                "is known in the training only; give --max-steps"
+            )
+
+    def chosen_prompts(self, source: Rollouts) -> Sequence[int]:
+        return over_denoised_prompts(source) if self.filters_prompts else super().chosen_prompts(source)
 
     @property
     def rollout_fields(self) -> dict[str, Any]:
@@ -115,14 +131,13 @@ class MDPO(PolicyGradient):
     ) -> tuple[list[Completion], Metrics]:
         """Completions with the predictions of the forwards that are trained on."""
         o = self.options
-        texts = [answer.prediction_texts or [""] * len(answer.predictions or [[]]) for answer in answers]
-        rewards = distinct_rewards(prompts, texts, source.scores)
+        rewards = rewards_of_forwards(answers, prompts, source.scores)
 
         def choice(every: list[list[float]]) -> list[Chosen]:
             return choose(every, o.num_generations, o.sample_train_steps, o.advantage)
 
         chosen = source.together([[reward.value for reward in of_answer] for of_answer in rewards], choice)
-        lost = [max(r.accuracy for r in of_answer) > of_answer[-1].accuracy for of_answer in rewards]
+        lost = [is_over_denoised(of_answer) for of_answer in rewards]
         metrics = {
             "over_denoising": (float(sum(lost)), float(len(lost))),
             "informative_groups": (float(sum(each.informative for each in chosen)), float(len(chosen))),

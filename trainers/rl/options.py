@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from dare_bench.config import parse_pairs
 from dare_bench.trainers.rl.surrogate import Advantage, Aggregation
@@ -19,6 +19,10 @@ DARE = {"num_generations": 8, "num_iterations": 1, "temperature": 0.6, "advantag
 """DARE's settings of rollouts on LLaDA, and what it scores."""
 DARE_RATIO = {**DARE, "epsilon": 0.2, "dual_clip": 3.0, "beta": 0.0}
 """The same with its ratios."""
+DARE_TRAINING = {
+    "adam_beta2": 0.999, "weight_decay": 0.01, "max_grad_norm": 1.0, "lr_scheduler_type": "constant",
+}  # fmt: skip
+"""DARE's settings of the training."""
 
 
 AGGREGATION = (
@@ -47,6 +51,15 @@ class RLOptions(BaseModel):
     rollout: dict[str, Any] = Field(
         default_factory=dict, description="k=v,k=v: further decoding fields of the rollout (steps, block_length, ...)."
     )
+    rollout_engine: str | None = Field(
+        None,
+        exclude=True,
+        description="Served engine that samples the completions: sglang (default: the model in training does).",
+    )
+    rollout_engine_url: str | None = Field(None, exclude=True, description="Address of its server.")
+    rollout_engine_args: dict[str, Any] = Field(
+        default_factory=dict, exclude=True, description="k=v,k=v for the engine (timeout, retries, ...)."
+    )
     reward: dict[str, Any] = Field(
         default_factory=dict,
         description="k=v,k=v: options of the rewards that the rows name; random=True replaces their values by coin "
@@ -54,10 +67,17 @@ class RLOptions(BaseModel):
     )
     advantage: Advantage = Field("standardized", description="Advantages within a group.")
 
-    @field_validator("rollout", "reward", mode="before")
+    @field_validator("rollout", "rollout_engine_args", "reward", mode="before")
     @classmethod
     def _fields(cls, value: Any) -> Any:
         return parse_pairs(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _engine_named(self) -> RLOptions:
+        for name in ("rollout_engine_url", "rollout_engine_args"):
+            if self.rollout_engine is None and getattr(self, name):
+                raise ValueError(f"{name} belongs to rollout_engine, which is not given; give it too, or omit {name}")
+        return self
 
 
 class EndOptions(BaseModel):

@@ -28,12 +28,15 @@ from dare_bench.seeds import key
 from dare_bench.trainers.method import Method
 from dare_bench.trainers.objective import Losses, Metrics
 from dare_bench.trainers.rl.collapse import CollapseWarning
-from dare_bench.trainers.rl.estimators import Completion, Units
+from dare_bench.trainers.rl.completions import Completion, recorded
+from dare_bench.trainers.rl.estimators import Units
 from dare_bench.trainers.rl.ledger import gap_metrics, importance, sampler_logprobs
 from dare_bench.trainers.rl.options import RatioOptions, RLOptions
 from dare_bench.trainers.rl.reference_sync import ReferenceSync
 from dare_bench.trainers.rl.requirements import CAPABILITIES, check_blocks, check_rollout
-from dare_bench.trainers.rl.rollout import Rollout, Rollouts
+from dare_bench.trainers.rl.rollout import Rollouts
+from dare_bench.trainers.rl.rollout_file import Rollout
+from dare_bench.trainers.rl.served import check_engine
 from dare_bench.trainers.rl.surrogate import Aggregation, Divergence, clipped, divergence, unit_weights
 from dare_bench.trainers.steps import Step, StepShape, TrainingRow
 from dare_bench.training.processes import data_parallel_size
@@ -71,10 +74,17 @@ class PolicyGradient(Method):
     rollout's temperature, so that ratios and gradients are those of the sampler's distribution."""
     capabilities: ClassVar[Mapping[str, str]] = CAPABILITIES
     """What a rollout needs of the model, and what it means."""
+    reads_tokens_only: ClassVar[bool] = False
+    """Does the loss depend on the tokens of a completion alone, and not on which forward wrote them, or how likely it
+    was? Then a served engine can sample."""
+    engine: LoadedModel | None = None
+    """The served engine that samples the completions; None: the model in training does."""
     allows_rewriting: ClassVar[bool] = False
     """Is the method sound if the sampler writes over tokens, or masks them again?"""
     has_ratio: ClassVar[bool] = True
     """Does the loss compare the policy with the one that sampled? Then later steps on a rollout need its values."""
+    filters_prompts = False
+    """Does the policy choose the prompts of the data that are trained on, before the first rollout?"""
     kl: ClassVar[Divergence] = "k3"
     estimator: ClassVar[str]
     """What is scored, in a few words."""
@@ -123,8 +133,13 @@ class PolicyGradient(Method):
         return 1
 
     def looks(self, sampled: int) -> float:
-        """Looks at a completion in an optimizer step, for estimates, after ``sampled`` forwards of the sampler."""
-        return 1.0
+        """Looks at a completion in an optimizer step, for estimates, after ``sampled`` forwards of the sampler: one for
+        each of its draws (``num_mc``), if it has some."""
+        return float(getattr(self.options, "num_mc", 1))
+
+    def chosen_prompts(self, source: Rollouts) -> Sequence[int]:
+        """The indices of the prompts of the data that are trained on."""
+        return range(len(source.data.items))
 
     def refined(
         self,
@@ -222,7 +237,10 @@ class PolicyGradient(Method):
                 "sync_ref_model moves the reference's weights towards the policy's, and with LoRA the reference has no "
                 "weights of its own: it is the network with its adapter off; omit it, or train without --peft"
             )
-        check_rollout(self, model, data)
+        if self.engine is None:
+            check_rollout(self, model, data)
+        else:
+            check_engine(self, self.engine, model.spec, data)
         self.check_sizes(spec, data, data_parallel_size(spec.sequence_parallel_size))
 
     @property
@@ -251,6 +269,11 @@ class PolicyGradient(Method):
         self, spec: TrainSpec, model: LoadedModel, data: Tokens, out: Path, services: Services, step: int, batch: int
     ) -> Any:
         """Make a step's rollout again (see :func:`dare_bench.trainers.rl.replay.replay`)."""
+        if self.options.rollout_engine is not None:
+            raise UsageError(
+                f"{out}: its completions were sampled by engine {self.options.rollout_engine}, whose random numbers "
+                "cannot be drawn again; replay is for trainings whose own model samples"
+            )
         from dare_bench.trainers.rl.replay import replay
 
         return replay(self, spec, model, data, out, services, step, batch)
@@ -273,22 +296,18 @@ class PolicyGradient(Method):
         own = {"gen_length": self.completion_length, "temperature": self.options.temperature, **self.rollout_fields}
         return {**own, "early_stop": self.spec.block_length is not None, **self.options.rollout, "trajectory": True}
 
+    def served_request(self, prompt: Sequence[int]) -> dict[str, Any]:
+        """The decoding fields of a completion that an engine samples: the whole canvas (see ``served.py``)."""
+        canvas = self.completion_length
+        canvas += -(len(prompt) + canvas) % (self.spec.block_length or 1)
+        own = {"gen_length": canvas, "temperature": self.options.temperature, "early_stop": False}
+        return {**own, **self.options.rollout}
+
     def completion(self, prompt: Sequence[int], answer: Generation, key: int, where: str) -> Completion:
-        """The record of a sampled answer. Its tokens are those that the sampler wrote, also in the hidden rest of the
-        block in which it stopped. Raises TrainingError if its blocks are not the learner's."""
-        events = [event for event in answer.trajectory or () if event.position >= 0]
-        length = max([len(answer.tokens), *(event.position + 1 for event in events)])
-        tokens = [*answer.tokens, *[self.spec.mask] * (length - len(answer.tokens))]
-        set_at, drawn = [-1] * length, list[float | None]([0.0] * length)
-        for event in events:
-            tokens[event.position] = event.token
-            set_at[event.position] = event.step if event.op == "set" else -1
-            drawn[event.position] = event.logprob
-        scored = self.scored(tokens)
-        logprobs = tuple(value for value in drawn if value is not None)
-        recorded = logprobs if len(logprobs) == length else ()
-        completion = Completion(tuple(prompt), tuple(tokens), scored, key, tuple(set_at), where, recorded)
-        if self.spec.block_length is not None:
+        """The record of a sampled answer. Raises TrainingError if its blocks are not the learner's."""
+        completion = recorded(prompt, answer, self.spec.mask, key, where)
+        completion = replace(completion, scored=self.scored(completion.tokens))
+        if self.spec.block_length is not None and answer.trajectory is not None:
             check_blocks(completion, self.spec.block_length)
         return completion
 

@@ -19,8 +19,9 @@ from dare_bench.protocols import LoadedModel, Services
 from dare_bench.trainers.arguments import training_arguments
 from dare_bench.trainers.checkpoints import checkpoints, step_of
 from dare_bench.trainers.loop import Loop
-from dare_bench.trainers.rl.estimators import Prediction
-from dare_bench.trainers.rl.rollout import Rollout
+from dare_bench.trainers.policy import PolicyInTraining
+from dare_bench.trainers.rl.completions import Prediction
+from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.steps import Step, StepShape
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
@@ -105,7 +106,8 @@ def replay(
         arguments = training_arguments(spec, model, Path(scratch))
         arguments.max_steps = steps
         loop = Loop(method, spec, model, source, shape, services, arguments)
-        source.attach(loop)
+        policy = PolicyInTraining(loop)
+        source.attach(policy)
 
         def read(checkpoint: Path) -> None:
             model.read_weights(checkpoint)
@@ -114,6 +116,7 @@ def replay(
 
         if first:
             read(saved[first])
+            source.load_prompts(saved[first])
         update = source.step(first)
         assert source.rollout is not None
         if iteration:
@@ -121,7 +124,7 @@ def replay(
         known = not iteration or number in saved
         if iteration and known:
             read(saved[number])
-        weight_N = loop.settle(update, loop.losses(update)).weight_N if known else None
+        weight_N = loop.settle(update, policy.losses(update)).weight_N if known else None
     completions = replayed(source.rollout, update, weight_N)
     group = source.records
     return Replay(

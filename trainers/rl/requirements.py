@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING
 
 from dare_bench.errors import DecodingError, TrainingError, UsageError
 from dare_bench.protocols import LoadedModel
-from dare_bench.trainers.rl.estimators import Completion
+from dare_bench.trainers.rl.completions import Completion
 from dare_bench.training.rows import Tokens
 from dare_bench.training.tokens import EOS
-from dare_bench.types import Decoding
+from dare_bench.types import Decoding, ModelSpec
+
+if TYPE_CHECKING:
+    from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 
 CAPABILITIES: Mapping[str, str] = {
     "trajectory": "record which forward wrote each token",
@@ -34,32 +37,7 @@ OWN_FIELDS: Mapping[str, str] = {
 """Decoding fields that a rollout sets itself, and by what."""
 
 
-class Sampling(Protocol):
-    """A method that samples."""
-
-    name: ClassVar[str]
-    capabilities: ClassVar[Mapping[str, str]]
-    """Capabilities that a rollout needs, and what they mean."""
-    allows_rewriting: ClassVar[bool]
-    """May the sampler write over tokens, or mask them again?"""
-    options: Any
-
-    @property
-    def rollout_fields(self) -> Mapping[str, Any]:
-        """Decoding fields that the method determines."""
-        ...
-
-    @property
-    def completion_length(self) -> int:
-        """Tokens of a completion's canvas."""
-        ...
-
-    def request(self, prompt: Sequence[int]) -> dict[str, Any]:
-        """The decoding fields of a completion."""
-        ...
-
-
-def check_rollout(method: Sampling, model: LoadedModel, data: Tokens) -> None:
+def check_rollout(method: PolicyGradient, model: LoadedModel, data: Tokens) -> None:
     """Check that the model can answer every prompt in the way that the method needs.
 
     Raises:
@@ -72,6 +50,18 @@ def check_rollout(method: Sampling, model: LoadedModel, data: Tokens) -> None:
                 f"{method.name} needs a model that can {meaning} (capability {capability!r}), and {model.spec.family} "
                 "cannot; give a checkpoint of another family"
             )
+    check_fields(method, model.spec)
+    try:
+        decoding = model.resolve(method.request(()))
+    except DecodingError as error:
+        raise DecodingError(f"the rollout of {method.name}: {error}") from error
+    if not method.allows_rewriting:
+        _check_tokens_stay(method, decoding)
+    check_lengths(method, model.spec, data)
+
+
+def check_fields(method: PolicyGradient, spec: ModelSpec) -> None:
+    """Raise DecodingError for a decoding field of the rollout that another setting, or the model, determines."""
     for name in method.options.rollout:
         if name in OWN_FIELDS:
             raise DecodingError(f"rollout {name}={method.options.rollout[name]!r}: {name} is {_set_by(name)}")
@@ -80,19 +70,12 @@ def check_rollout(method: Sampling, model: LoadedModel, data: Tokens) -> None:
             raise DecodingError(
                 f"rollout {name}={method.options.rollout[name]!r}: {method.name} samples with {fixed}; omit it"
             )
-    grid, own = method.options.rollout.get("block_length"), model.spec.block_length
+    grid, own = method.options.rollout.get("block_length"), spec.block_length
     if own is not None and grid not in (None, own):
         raise DecodingError(
-            f"rollout block_length={grid!r}: {model.spec.family} is trained on blocks of {own} tokens, in which its "
+            f"rollout block_length={grid!r}: {spec.family} is trained on blocks of {own} tokens, in which its "
             "learner replays a completion; omit it"
         )
-    try:
-        decoding = model.resolve(method.request(()))
-    except DecodingError as error:
-        raise DecodingError(f"the rollout of {method.name}: {error}") from error
-    if not method.allows_rewriting:
-        _check_tokens_stay(method, decoding)
-    _check_lengths(method, model, data)
 
 
 def check_blocks(completion: Completion, block_length: int) -> None:
@@ -115,7 +98,7 @@ def check_blocks(completion: Completion, block_length: int) -> None:
         )
 
 
-def _check_tokens_stay(method: Sampling, decoding: Decoding) -> None:
+def _check_tokens_stay(method: PolicyGradient, decoding: Decoding) -> None:
     strategy = getattr(decoding, "strategy", None)
     by_strategy = bool(getattr(strategy, "edits", False))
     # A strategy that is named replaces the family's own, editing included.
@@ -135,9 +118,10 @@ def _set_by(name: str) -> str:
     return f"set by {by}; give that instead" if by.startswith("--") else f"{by}; omit it"
 
 
-def _check_lengths(method: Sampling, model: LoadedModel, data: Tokens) -> None:
+def check_lengths(method: PolicyGradient, spec: ModelSpec, data: Tokens) -> None:
+    """Raise UsageError for a prompt that, with its completion, exceeds the context of what samples."""
     longest = max((item[0] for item in data.items), key=lambda row: len(row.prompt))
-    limit, canvas = model.spec.context_limit, method.completion_length
+    limit, canvas = spec.context_limit, method.completion_length
     if len(longest.prompt) + canvas > limit:
         raise UsageError(
             f"{longest.where}: a prompt of {len(longest.prompt)} tokens and max_completion_length={canvas} exceed the "

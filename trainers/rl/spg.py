@@ -18,7 +18,8 @@ from pydantic import Field
 from torch import Tensor
 
 from dare_bench.trainers.objective import Losses, Metrics
-from dare_bench.trainers.rl.estimators import BoundedUnits, Completion, Units, block_masked
+from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.estimators import BoundedUnits, Units, block_masked
 from dare_bench.trainers.rl.options import DARE, SCRIPTS, EndOptions, RLOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.surrogate import Advantage
@@ -52,14 +53,12 @@ class SPG(PolicyGradient):
     estimator = "ELBO, or an upper bound, from masks in one block and behind it"
     unit = "sequence"
     has_ratio = False
+    reads_tokens_only = True
     paper, code = "arXiv 2510.09541", "facebookresearch/SPG"
     Options = SPGOptions
     learning_rate = lora_learning_rate = 3e-6
     training_defaults: ClassVar = SCRIPTS
     variants: ClassVar = {"dare": {**DARE, "num_mc": 1}}
-
-    def looks(self, sampled: int) -> float:
-        return float(self.options.num_mc)
 
     def learns_from(self, completion: Completion, advantage: float) -> bool:
         return advantage > 0 if self.options.negative == "zero" else advantage != 0

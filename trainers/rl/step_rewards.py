@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dare_bench.trainers.rl.estimators import Prediction
+from dare_bench.trainers.rl.completions import Prediction
 from dare_bench.trainers.rl.surrogate import Advantage, advantages
 from dare_bench.types import Event, Generation, Reward, RewardPrompt
 
@@ -34,6 +34,14 @@ def distinct_rewards(
     rewards = scores(list(places.values()), [text for _, text in places])
     known = dict(zip(places, rewards, strict=True))
     return [[known[id(prompt), text] for text in answers] for prompt, answers in zip(prompts, texts, strict=True)]
+
+
+def rewards_of_forwards(
+    answers: Sequence[Generation], prompts: Sequence[RewardPrompt], scores: Scores
+) -> list[list[Reward]]:
+    """The rewards of the answers that the forwards of each completion predict, in order."""
+    texts = [answer.prediction_texts or [""] * len(answer.predictions or [[]]) for answer in answers]
+    return distinct_rewards(prompts, texts, scores)
 
 
 def continued(rewards: Sequence[Sequence[float]]) -> Tensor:

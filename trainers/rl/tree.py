@@ -18,27 +18,25 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from operator import mul
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dare_bench.errors import UsageError
 from dare_bench.seeds import key
+from dare_bench.trainers.policy import PolicyInTraining
+from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.distillation import distilled_positions
-from dare_bench.trainers.rl.estimators import Completion
-from dare_bench.trainers.rl.rollout import (
-    Policy,
-    Rollout,
-    RolloutMethod,
-    Rollouts,
-    entropy_metric,
-    reward_metrics,
-    weights_version,
-)
+from dare_bench.trainers.rl.rollout import Rollouts, weights_version
+from dare_bench.trainers.rl.rollout_file import Rollout
+from dare_bench.trainers.rl.rollout_metrics import entropy_metric, reward_metrics
 from dare_bench.trainers.rl.surrogate import Advantage, advantages
-from dare_bench.trainers.steps import StepShape, places
+from dare_bench.trainers.steps import StepShape
 from dare_bench.training.rows import Tokens
 from dare_bench.types import Generation, Request
+
+if TYPE_CHECKING:
+    from dare_bench.trainers.rl.dtreerpo import DTreeRPO
 
 
 @dataclass(frozen=True)
@@ -95,18 +93,6 @@ def local_advantages(value_B: Sequence[float], count: int, kind: Advantage) -> l
     return result
 
 
-class TreeMethod(RolloutMethod, Protocol):
-    """What a source of trees needs of its method."""
-
-    steps: int
-    """Optimizer steps of the training."""
-
-    @property
-    def tree(self) -> TreeShape:
-        """The tree of a prompt."""
-        ...
-
-
 @dataclass(frozen=True)
 class Node:
     """A canvas: the request that it is the answer to, the index of its prompt, and the answer. The root has none."""
@@ -125,9 +111,9 @@ class TreeRollouts(Rollouts):
         UsageError: sizes that do not fit together.
     """
 
-    method: TreeMethod
+    method: DTreeRPO
 
-    def __init__(self, method: TreeMethod, data: Tokens, shape: StepShape, seed: int, process: int) -> None:
+    def __init__(self, method: DTreeRPO, data: Tokens, shape: StepShape, seed: int, process: int) -> None:
         super().__init__(method, data, shape, seed, process)
         self.records = method.tree.nodes
         trees = shape.items_per_step // self.group
@@ -138,7 +124,7 @@ class TreeRollouts(Rollouts):
                 f"--gradient-accumulation-steps a multiple of {self.group}"
             )
 
-    def attach(self, policy: Policy) -> None:
+    def attach(self, policy: PolicyInTraining) -> None:
         super().attach(policy)
         self.method.steps = policy.steps
 
@@ -148,7 +134,7 @@ class TreeRollouts(Rollouts):
         shape, levels = self.method.tree, self._grown(number)
         leaves = [node.answer for node in levels[-1] if node.answer is not None]
         texts = [answer.text or "" for answer in leaves]
-        rewards = self.scores(self._reward_prompts([(node.index, node.request) for node in levels[-1]]), texts)
+        rewards = self.scores(self.reward_prompts([(node.index, node.request) for node in levels[-1]]), texts)
         value = node_values([reward.value for reward in rewards], shape.branches)
         kind = self.method.options.advantage
         advantage = [local_advantages(v, n, kind) for v, n in zip(value, shape.branches, strict=True)]
@@ -180,10 +166,9 @@ class TreeRollouts(Rollouts):
 
     def _roots(self, number: int) -> list[Node]:
         """The roots of this process."""
-        drawn = places(number, self.shape.items_per_step // self.group, len(self.data.items), self.seed)
         every = [
-            Node(index, replace(self._request(number, place, 0, epoch, index), key=f"{number}.{place}"))
-            for place, (epoch, index) in enumerate(drawn)
+            Node(index, replace(self.request(number, place, 0, epoch, index), key=f"{number}.{place}"))
+            for place, (epoch, index) in enumerate(self.drawn(number))
         ]
         mine: list[Node] = self._slice(every)
         return mine
@@ -201,7 +186,7 @@ class TreeRollouts(Rollouts):
                 for branch in range(count)
             ]
             parents = [node for node in above for _ in range(count)]
-            answered = self._answered(requests)
+            answered = self.answered(requests)
             above = [
                 Node(index, request, replace(completion, parent=parent.request.key), answer)
                 for (index, request), parent, (completion, answer) in zip(requests, parents, answered, strict=True)

@@ -122,6 +122,29 @@ def test_every_seed_of_an_algorithm_rises_and_its_control_does_not(learned, larg
         assert control.trained < control.base
 
 
+def test_the_page_names_the_trainings_that_took_long(script):
+    page = (ROOT / "docs" / "rl-runs" / "README.md").read_text()
+    every = script.trainings(ROOT / "leaderboards" / "examples" / "rl-runs" / "train")
+    shown = script.slow(every)
+    assert shown in page and "Twelve of the 76 trainings took longer than ten minutes" in page
+    assert len(every) == 76 and len(shown.splitlines()) == 2 + 12
+    for training in every:  # a step's phases are nearly all of its time
+        took = sum(training.phases.values()) * training.lineage["steps"]
+        assert 0.9 * training.seconds - 10 < took < training.seconds, training.name
+
+
+def test_the_sweep_of_what_is_missing_has_what_the_page_says(capsys, tmp_path):
+    from dare_bench.cli import main
+
+    file = str(ROOT / "docs" / "rl-runs" / "more.yaml")
+    with pytest.raises(SystemExit) as left:
+        main(["sweep", file, "--output-path", str(tmp_path / "out"), "--dry-run"])
+    shown = capsys.readouterr().out
+    assert not left.value.code and "seed=0" in shown and "just_grpo" in shown
+    nodes = {word for word in shown.split() if word.startswith("train/")}
+    assert len(nodes) == 2 * (3 * 2 + 3 + 4), "two models: seeds of three, just_grpo, controls of four"
+
+
 def test_the_committed_sweep_is_done_without_its_weights(capsys):
     from dare_bench.cli import main
 

@@ -21,8 +21,8 @@ from dare_bench.model_adapters.sampling.strategies.quota import Quota
 from dare_bench.model_adapters.sampling.strategies.sequential import Sequential
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.seeds import key
-from dare_bench.trainers.rl.estimators import Completion, Prediction
-from dare_bench.trainers.rl.rollout import Rollout
+from dare_bench.trainers.rl.completions import Completion, Prediction
+from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.step_rewards import step_scores
 from dare_bench.types import LoopStats
 

@@ -10,6 +10,8 @@ import pytest
 import torch
 from require import need_package
 from table_policy import accumulated, loss_of
+from trained_families import FAMILIES
+from trained_families import opened as opened_family
 
 from dare_bench.errors import UsageError
 from dare_bench.loading import load
@@ -20,7 +22,6 @@ from dare_bench.trainers.steps import StepShape
 from dare_bench.training.rows import TokenRow, Tokens
 from dare_bench.training.spec import train_spec
 
-FAMILIES = ("llada", "dream", "sdar", "llada2")
 LORA = AdapterSettings(r=4, alpha=8.0)
 
 
@@ -29,7 +30,7 @@ def cpu():
 
 
 def opened(family, lora=False):
-    model = load(f"tiny-{family}-base", device="cpu").loaded
+    model = opened_family(family)
     if lora:
         need_package("peft")
         model.add_adapter(LORA)
@@ -44,7 +45,7 @@ class Bench:
 
     def open(self, checkpoint):
         self.opened.append(checkpoint)
-        model = load(checkpoint or f"tiny-{self.family}-base", device="cpu").loaded
+        model = opened_family(self.family) if checkpoint is None else load(checkpoint, device="cpu").loaded
         model.network.register_forward_hook(self._count)
         return model
 
@@ -168,8 +169,9 @@ def test_the_loss_and_its_gradients_do_not_depend_on_the_cut(family):
 
 @pytest.mark.parametrize("kind", [DPO, VRPO])
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
-def test_the_loop_raises_the_margin_of_the_preferred_answers(kind, lora, tmp_path):
-    model, bench = opened("llada", lora), Bench("llada")
+@pytest.mark.parametrize("family", ["llada", "fast_dllm_v2"])
+def test_the_loop_raises_the_margin_of_the_preferred_answers(kind, lora, family, tmp_path):
+    model, bench = opened(family, lora), Bench(family)
     dpo = method(model, kind, draws=4, noise="counts")
     requested = spec(
         peft="lora" if lora else None, max_steps=12, learning_rate=3e-3 if lora else 3e-4, lr_scheduler_type="constant",
@@ -177,7 +179,7 @@ def test_the_loop_raises_the_margin_of_the_preferred_answers(kind, lora, tmp_pat
     )  # fmt: skip
     dpo.fit(requested, model, pairs(), tmp_path, bench)
     assert bench.opened == ([] if lora else [None])
-    base, trained = opened("llada"), model
+    base, trained = opened(family), model
     margins = []
     for policy in (base, trained):
         judge = method(base, draws=8)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from require import need_package
 from table_policy import MASK, SHIFTED, SPEC, Table, V, accumulated, elbo, loss_of, masks, tokens
 from torch.nn.functional import cross_entropy
+from trained_families import FAMILIES, UNBUNDLED, opened
 
 from dare_bench.diffusion.laws import Noise, cart
 from dare_bench.diffusion.looks import masked_looks
@@ -16,14 +20,14 @@ from dare_bench.diffusion.plan import Plan
 from dare_bench.errors import UsageError
 from dare_bench.loading import load
 from dare_bench.model_adapters.sdar.network import SDARConfig, SDARForCausalLM
+from dare_bench.protocols import AdapterSettings
 from dare_bench.trainers.sft import SFT
 from dare_bench.trainers.steps import StepShape
 from dare_bench.training.rows import Data, Example, digest
-from dare_bench.training.spec import TrainSpec
+from dare_bench.training.spec import TrainSpec, train_spec
 from dare_bench.training.tokens import tokenise
 
 ROWS = [([0, 1], [2, 3, 4]), ([1], [0, 4, 4, 2])]
-FAMILIES = ("llada", "dream", "sdar", "llada2")
 
 
 def method(spec=SPEC, canvas=None, **options):
@@ -198,7 +202,7 @@ def test_the_plain_mean_is_over_all_hidden_tokens_of_a_step():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_loss_and_its_gradients_do_not_depend_on_the_cut(family):
-    loaded = load(f"tiny-{family}-base", device="cpu").loaded
+    loaded = opened(family)
     check_cuts(loaded, SFT(SFT.settle({"draws": 2}, loaded.spec), loaded.spec, 12))
 
 
@@ -230,6 +234,39 @@ def check_cuts(loaded, sft):
     assert float(result[0][1].norm()) > 1e-3
 
 
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+def test_the_loop_lowers_the_loss_of_fast_dllm_v2_and_its_checkpoint_opens(tmp_path, lora):
+    """Of rows that end inside a block, and of rows of two blocks."""
+    need_package("accelerate")
+    loaded, before = opened("fast_dllm_v2"), opened("fast_dllm_v2")
+    if lora:
+        need_package("peft")
+        loaded.add_adapter(AdapterSettings(r=4, alpha=8.0))
+    spec = train_spec(
+        method="sft", model="m", data="d", output_path="out", max_steps=30, learning_rate=3e-3, warmup_steps=0,
+        lr_scheduler_type="constant", per_device_train_batch_size=4, logging_steps=10, report_to="none",
+        peft="lora" if lora else None,
+    )  # fmt: skip
+    data = tokens("examples", *[[([5, 6, 7 + i], list(range(20, 40 + 5 * i)))] for i in range(4)])
+    sft = SFT(SFT.settle({}, loaded.spec), loaded.spec, None)
+
+    def lineage(folder, step, steps, counts=None):
+        (folder / "lineage.json").write_text("{}")
+
+    sft.fit(spec, loaded, data, tmp_path, SimpleNamespace(counts=lambda folder: None, lineage=lineage))
+    entries = json.loads((tmp_path / "trainer_state.json").read_text())["log_history"]
+    losses = [entry["loss"] for entry in entries if "loss" in entry]
+    assert losses[-1] < losses[0] - (0.1 if lora else 1)
+    if not lora:
+        ids = {"mask_id": before.spec.mask_id, "eos_id": before.spec.eos_ids[0]}
+        again = load(tmp_path, device="cpu", dtype="float32", **ids).loaded
+        step = step_of(sft, [([5, 6, 7], list(range(20, 40)))])
+        given = sft.inputs(step.looks).arguments()
+        with torch.no_grad():
+            trained, read, old = (model.network(**given).nll for model in (loaded, again, before))
+        assert torch.equal(trained, read) and float(trained.mean()) < float(old.mean()) - 1
+
+
 def test_an_update_with_nothing_hidden_is_no_update():
     sft, table = method(), Table()
     step = whole(sft, ROWS)
@@ -245,7 +282,7 @@ def test_an_update_with_nothing_hidden_is_no_update():
 
 def test_families_bring_what_their_authors_use():
     def settled(family, **given):
-        return SFT.settle(given, load(f"tiny-{family}-base", device="cpu").spec)
+        return SFT.settle(given, opened(family).spec)
 
     for family in ("llada", "dream"):
         o = settled(family)
@@ -254,6 +291,8 @@ def test_families_bring_what_their_authors_use():
     assert (o.noise, o.weight, o.normalise, o.eps) == ("uniform", "elbo", "token", 1e-3)
     o = settled("llada2")
     assert (o.noise, o.band, o.weight, o.normalise) == ("band", (0.3, 0.8), "plain", "mask")
+    o = settled("fast_dllm_v2")
+    assert (o.noise, o.draws, o.weight, o.normalise) == ("coupled", 2, "plain", "mask")
     o = settled("llada2", noise="counts", weight="elbo", normalise="row")
     assert (o.noise, o.weight, o.normalise) == ("counts", "elbo", "row")
 
@@ -277,10 +316,10 @@ def test_the_room_behind_an_answer(canvas, options, response):
     assert row.prompt == (0,)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in UNBUNDLED])
 def test_the_length_of_a_row_does_not_tell_the_length_of_its_answer(family):
     """The copy task as a user's own data, which states no canvas: an answer's length is learned, by its EOS tokens."""
-    model = load(f"tiny-{family}-base", device="cpu").loaded
+    model = opened(family)
     texts = ["7", "42", "314", "27182", "31415926535"]
     rows = tuple(Example("12+34=", text, f"rows.jsonl:{i}") for i, text in enumerate(texts, 1))
     spec = TrainSpec(method="sft", model="x", data="rows.jsonl", output_path="o")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dare_bench.diffusion.laws import Law, weights
-from dare_bench.trainers.steps import NoisedRows, StepShape, TrainingRow, balanced_parts, forwards, permutation, redraw
+from dare_bench.trainers.steps import NoisedRows, StepShape, TrainingRow, balanced_parts, permutation, redraw
 
 LAWS = [Law("uniform", 2), Law("even", 2), Law("counts", 3), Law("coupled", 2), Law("blocks", 2, block_length=2)]
 MASK = 99
@@ -65,23 +65,6 @@ def test_every_division_gives_the_same_copies_masks_and_weights(law, items):
         assert Counter(copy for part in parts for copy in copies(part)) == wanted
         assert {part.step_items for part in parts} == {8}
         assert {len(part.items) for part in parts} == {8 // shape.processes}
-
-
-@pytest.mark.parametrize("count", [1, 2, 5, 48, 60])
-def test_forwards_hold_every_look_and_scored_token_once(count):
-    looks = steps(PAIRS, Law("counts", 3)).step(0).looks
-    parts = forwards(looks, count)
-    assert len(parts) == count
-    assert torch.equal(torch.cat([index_N for _, index_N in parts]).sort().values, torch.arange(len(looks.at_N)))
-    for part, index_N in parts:
-        assert torch.equal(part.target_N, looks.target_N[index_N])
-        assert torch.equal(part.at_N, part.at_N.sort().values)
-        lengths = list(part.batch.lengths)
-        assert lengths == sorted(lengths, reverse=True)
-        assert bool((part.seen_T[part.at_N] == MASK).all())
-    sizes = [len(part) for part, index_N in parts if len(index_N)]
-    assert max(sizes) - min(sizes) <= 1
-    assert sum(sizes) == len(looks)
 
 
 def test_a_step_is_a_function_of_its_number():

@@ -22,7 +22,7 @@ from dare_bench.diffusion.sequence_parallel import SequenceGroup, sequence_group
 from dare_bench.errors import DareError, SaveError
 from dare_bench.loading import load
 
-FAMILIES = ("llada", "llada_moe", "dream", "sdar", "sdar_moe", "llada2", "llada21", "fast_dllm_v2")
+FAMILIES = ("llada", "llada_moe", "dream", "sdar", "sdar_moe", "llada2", "llada21", "llada22", "fast_dllm_v2")
 RANKS = 4
 SIZES = {"2": 2, "4": 4, "4, checkpointed": 4, "2, chunked": 2, "2, one token": 2, "2, nothing scored": 2}
 """Ranks of a group, by case. All of these families have four heads, most of them two of keys: of four ranks, two have
@@ -33,7 +33,8 @@ def opened(family: str):
     """A tiny random network in the published layout."""
     meta = golden.cases(family)["meta"]
     ids = {name: meta[name] for name in ("mask_id", "eos_id", "eot_id") if name in meta}
-    return load(golden.PARITY / family, device="cpu", dtype="float32", **ids).loaded
+    folder = golden.with_weights(family, "llada21") if family == "llada22" else golden.PARITY / family
+    return load(folder, device="cpu", dtype="float32", **ids).loaded
 
 
 def looks(mask_id: int, case: str) -> Looks:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from causal_models import make_llama
+from command import forkserver
 from paths import ROOT
 from require import need_package
 from toy_tasks import write_data, write_tasks
 
 from dare_bench import evaluate
+from dare_bench.engine.journal import Journal
 from dare_bench.engine.preview import preview
+from dare_bench.engine.queue import Queue
 from dare_bench.engine.validation import validate
 from dare_bench.errors import UsageError
+from dare_bench.executors import devices
+from dare_bench.loading import load
+from dare_bench.model_adapters.causal import generation
+from dare_bench.model_adapters.causal import model as causal_model
 from dare_bench.runs.reader import Run
 from dare_bench.training.run import train
+from dare_bench.types import Request
 
 need_package("lm_eval")
 BENCH = ROOT / "tests" / "data" / "bench"
@@ -71,6 +80,35 @@ def test_repeats_resume_and_rows_change_no_answer(llama: str, tmp_path: Path) ->
     texts = [text for ((*repeats,),) in answers(whole).values() for text in repeats]
     assert len(texts) == 18 and len(set(texts)) > 12
     assert whole.block is not None and whole.block.tasks["toy_add"].tier == "E2"
+
+
+def test_shards_give_the_same_run_in_batches_of_the_default_size(
+    llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = go(llama, tmp_path / "alone", "toy_add,toy_choice")
+    monkeypatch.setattr(devices, "get_context", lambda _: forkserver)  # workers that import nothing again
+    two = go(llama, tmp_path / "two", "toy_add,toy_choice", devices=2)
+    assert answers(two) == answers(alone) and two.block is not None
+    assert [event.what for event in two.block.events] == ["answered in 2 shards side by side"]
+
+    model, sizes, taken = load(llama).loaded, list[int](), 0
+    compute = generation.generate_batch
+
+    def generate_batch(network: Any, rows: Any, *args: Any, **options: Any) -> None:
+        sizes.append(len(rows))
+        assert taken <= sum(sizes), "a worker takes no more than it answers at once"
+        compute(network, rows, *args, **options)
+
+    def pieces() -> Iterator[list[Request]]:
+        nonlocal taken
+        for i in range(40):
+            taken += 1
+            yield [Request(f"{i}", "generate", [5, 6, i], decoding={"gen_length": 1}, seed=i)]
+
+    monkeypatch.setattr(causal_model, "generate_batch", generate_batch)
+    with Journal(tmp_path / "journal") as journal:
+        Queue(model, journal).drain(pieces(), share=40)
+    assert sizes == [16, 16, 8] and model.default_rows == 16
 
 
 def test_opencompass(llama: str, tmp_path: Path) -> None:

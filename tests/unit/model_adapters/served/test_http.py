@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,7 +48,7 @@ def openai() -> Iterator[StandIn]:
 
 def opened(server: StandIn, **args: Any) -> Any:
     engine = "sglang" if "dllm_algorithm" in server.started else "openai"
-    settings = {"retries": 1, "timeout": 5, **args}
+    settings = {"retries": 1, "timeout": served_engines.PATIENCE, **args}
     return load(NAMES[engine], engine=engine, engine_url=server.url, engine_args=settings).loaded
 
 
@@ -76,7 +76,6 @@ def test_a_lost_answer_is_asked_for_again(server: StandIn, fault: str) -> None:
         ("half", "the stream ended in the middle|closed the connection"),
         ("refuse", "closed the connection"),
         ("busy", "status 503: no room"),
-        ("hang", "no answer within the timeout"),
         ("nonsense", "answered 8 < 9 where JSON was expected"),
         ("html", "no stream of events"),
         ("wrong", "where (text|a list of objects) was expected"),
@@ -84,13 +83,19 @@ def test_a_lost_answer_is_asked_for_again(server: StandIn, fault: str) -> None:
     ],
 )
 def test_what_stays_unanswered_is_a_failure_that_names_its_cause(server: StandIn, fault: str, named: str) -> None:
-    model = opened(server, retries=0, timeout=0.3)
-    server.faults, server.patience = [fault], 1.0
+    model, server.faults = opened(server, retries=0), [fault]
     samples = list(model.generate(asked(), max_rows=1))
     failed = [sample for sample in samples if sample.error is not None]
     assert len(samples) == NUMBER and len(failed) == 1
     with pytest.raises(AssertionError, match=named):
         answer_of(failed[0])
+
+
+def test_an_answer_that_never_comes_is_a_failure_after_the_timeout(server: StandIn) -> None:
+    """A server that is slow, too: whether it lives is asked with a timeout of its own."""
+    model, server.faults = opened(server, retries=0, timeout=0.2), ["hang"]
+    (sample,) = model.generate(asked(number=1))
+    assert sample.error is not None and "no answer within the timeout" in sample.error
 
 
 def test_a_server_that_dies_ends_the_pass_after_what_was_finished(server: StandIn) -> None:
@@ -115,10 +120,9 @@ def test_a_server_that_is_not_there_is_named() -> None:
 
 
 def test_many_requests_are_in_flight_and_no_more_than_asked_for(server: StandIn) -> None:
-    model, server.delay = opened(server), 0.05
-    begin = time.perf_counter()
+    model, server.meeting = opened(server), threading.Barrier(8)
     assert len(list(model.generate(asked(number=24), max_rows=8))) == 24
-    assert 2 <= server.most <= 8 and time.perf_counter() - begin < 24 * 0.05
+    assert server.most == 8
 
 
 def test_the_key_is_sent_and_a_refused_one_ends_the_pass(server: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,16 +234,41 @@ def test_sglang_loads_weights_from_a_folder(sglang: StandIn) -> None:
     model = opened(sglang)
     model.read_weights("/shared/step-10")
     assert model.weights_version == 1 and model.content_hash.startswith("stated:/shared/step-10@1-")
-    other = opened(sglang)
+    with pytest.raises(UsageError, match=r"serves /shared/step-10 or /shared/step-10, not 'JetLM/SDAR"):
+        opened(sglang)
+    other = load("step-10", engine="sglang", engine_url=sglang.url).loaded
     other.read_weights("/shared/step-10")
     assert other.content_hash != model.content_hash, "the folder may have changed in between"
-    model = opened(sglang)
+    with pytest.raises(EngineError, match=r"changed from version 1-\w+ to 1-\w+ while it answered"):
+        list(model.generate(asked(number=1)))
     model.read_weights("/shared/step-10")
-    assert answer_of(next(iter(model.generate(asked(number=1))))).weights_version == 1
+    assert answer_of(next(iter(model.generate(asked(number=1))))).weights_version == 2
     sglang.loads = lambda body: "no such folder"
     with pytest.raises(CheckpointError, match="no such folder"):
         model.read_weights("/shared/step-20")
-    assert model.weights_version == 1
+    assert model.weights_version == 2
+
+
+def test_weights_that_a_server_did_not_take_are_an_error(sglang: StandIn) -> None:
+    model, sglang.stale = opened(sglang), True
+    with pytest.raises(CheckpointError, match=r"states weight version default after it loaded version 1-"):
+        model.read_weights("/shared/step-10")
+    assert model.weights_version == 0
+
+
+def test_sglang_goes_on_after_an_eos_where_the_tokenizer_is_here(sglang: StandIn) -> None:
+    sglang.started |= {"dllm_algorithm": "Drawn", "enable_deterministic_inference": True}
+    model = opened(sglang, tokenizer="tiny-sdar")
+    eos = model.spec.eos_ids[0]
+    sglang.sample = lambda prompt, params: [20, eos, 21, 22][: params["max_new_tokens"]]
+    for early_stop, length in ((False, 2), (None, 4)):
+        (sample,) = model.generate(asked([5, 6], 1, gen_length=4, early_stop=early_stop, temperature=1.0))
+        assert (answer_of(sample).tokens, answer_of(sample).tokens_to_eos) == ([20, eos, 21, 22], length)
+    first, second = (body["sampling_params"] for body in sglang.asked)
+    assert first["ignore_eos"] is True and "ignore_eos" not in second and first["sampling_seed"] == 0
+    sglang.started["enable_deterministic_inference"] = False
+    list(opened(sglang).generate(asked("x", 1, temperature=1.0)))
+    assert "sampling_seed" not in sglang.asked[2]["sampling_params"]
 
 
 # -- OpenAI's interface ----------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ import pytest
 import served_engines
 from served_engines import LMDEPLOY, RequestError
 
+from dare_bench.engine.journal import Journal
+from dare_bench.engine.queue import Queue
 from dare_bench.errors import CheckpointError, DecodingError, EngineError, UsageError
 from dare_bench.loading import load
 from dare_bench.model_adapters.served import lmdeploy
@@ -40,9 +42,10 @@ def model(package: Any) -> Iterator[Any]:
         yield loaded
 
 
-def asked(number: int = 1, **decoding: Any) -> list[Request]:
+def asked(number: int = 1, prompt: Sequence[int] | None = None, **decoding: Any) -> list[Request]:
     fields = {"gen_length": 4, **decoding}
-    return [Request(f"r{i}", "generate", [i, 6, 7, 8, 9, 10], decoding=fields, seed=i) for i in range(number)]
+    prompts = [prompt or [i, 6, 7, 8, 9, 10] for i in range(number)]
+    return [Request(f"r{i}", "generate", p, decoding=fields, seed=i) for i, p in enumerate(prompts)]
 
 
 def answers(model: Any, requests: list[Request]) -> dict[str, Generation]:
@@ -80,6 +83,13 @@ def test_answers_are_the_tokens_without_the_end(model: Any) -> None:
     assert short.nfe == 0 and short.prompt_tokens == 6
 
 
+def test_the_session_limits_prompt_and_answer(package: Any) -> None:
+    with contextlib.closing(load(FOLDER, engine="lmdeploy", engine_args={"session_len": 9}).loaded) as loaded:  # type: ignore[type-var]
+        (sample,) = loaded.generate(asked())
+        assert sample.error is not None and "is 10 tokens; the model's context limit is 9: shorten" in sample.error
+        assert answers(loaded, asked(gen_length=3))["r0"].tokens
+
+
 def test_only_equal_settings_share_a_batch(package: Any, model: Any) -> None:
     package.delay = 0.01
     kinds: list[dict[str, Any]] = [{}, {"temperature": 0.5}, {"denoising_steps": 2}, {"temperature": 0.5, "top_k": 3}]
@@ -88,6 +98,25 @@ def test_only_equal_settings_share_a_batch(package: Any, model: Any) -> None:
     seen = [(e.dllm_denoising_steps, g.do_sample, g.temperature, g.top_k) for e, g in package.configs]
     assert len(set(seen)) == 4 and all(a == b for a, b in zip(seen[::2], seen[1::2], strict=True))
     assert package.most == 2 and len(package.opened) == 1  # the engine of the other steps was closed
+
+
+def test_a_worker_takes_requests_as_the_engine_has_room(package: Any, model: Any, tmp_path: Path) -> None:
+    """Of a sharded run, whose other workers take the rest: at most its default at a time."""
+    package.delay, taken, most = 0.001, 0, 0
+
+    def pieces() -> Iterator[list[Request]]:
+        nonlocal taken, most
+        for request in asked(400, [5, 6, 7]):
+            taken += 1
+            most = max(most, taken - len(journal.keys))
+            yield [request]
+
+    with Journal(tmp_path) as journal:
+        queue = Queue(model, journal)
+        queue.drain(pieces(), share=400)
+        assert len(journal.keys) == taken == 400, queue.failures
+    assert 2 <= package.most <= model.default_rows == 256
+    assert most < 400, "some are answered before others are taken"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from require import need_package
 from dare_bench.runs import lineage
 from dare_bench.trainers.loop import Loop
 from dare_bench.trainers.phases import Phases
+from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.training.run import train
 
 need_package("accelerate")
@@ -24,8 +25,8 @@ def counts(folder):
 def sampled(monkeypatch):
     """The samples of all rollouts, and the numbers of looks of all updates."""
     samples, looks = [], []
-    generate, update = Loop.generate, Loop.training_step
-    monkeypatch.setattr(Loop, "generate", lambda *a: samples.extend(made := generate(*a)) or made)
+    generate, update = PolicyInTraining.generate, Loop.training_step
+    monkeypatch.setattr(PolicyInTraining, "generate", lambda *a: samples.extend(made := generate(*a)) or made)
     monkeypatch.setattr(
         Loop,
         "training_step",

@@ -17,7 +17,7 @@ from dare_bench.trainers.rl.d1 import D1
 from dare_bench.trainers.rl.distillation import MIN_TEMPERATURE, targets
 from dare_bench.trainers.rl.dtreerpo import DTreeRPO
 from dare_bench.trainers.rl.estimators import from_parents, trajectory
-from dare_bench.trainers.rl.rollout import Rollout
+from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.surrogate import Aggregation
 from dare_bench.trainers.rl.tree import local_advantages, node_values
 from dare_bench.trainers.steps import StepShape

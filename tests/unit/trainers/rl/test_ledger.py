@@ -14,12 +14,13 @@ from table_policy import SPEC, Table, V
 from dare_bench.errors import UsageError
 from dare_bench.trainers.objective import averages
 from dare_bench.trainers.rl.cj_grpo import CJGRPO
+from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.coupled_grpo import CoupledGRPO
 from dare_bench.trainers.rl.d1 import D1
 from dare_bench.trainers.rl.espo import ESPO
-from dare_bench.trainers.rl.estimators import Completion, trajectory
+from dare_bench.trainers.rl.estimators import trajectory
 from dare_bench.trainers.rl.ledger import gap_metrics, importance, sampler_logprobs
-from dare_bench.trainers.rl.rollout import Rollout
+from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.types import Event, Generation
 
 

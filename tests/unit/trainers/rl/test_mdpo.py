@@ -27,10 +27,12 @@ from table_policy import (
     moved,
 )
 
-from dare_bench.errors import UsageError
-from dare_bench.trainers.rl.estimators import Completion, Prediction, predicted
+from dare_bench.errors import TrainingError, UsageError
+from dare_bench.trainers.rl.completions import Completion, Prediction
+from dare_bench.trainers.rl.estimators import predicted
 from dare_bench.trainers.rl.mdpo import MDPO
-from dare_bench.trainers.rl.rollout import Rollout, Rollouts
+from dare_bench.trainers.rl.rollout import Rollouts
+from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.step_rewards import step_advantages, step_scores
 from dare_bench.trainers.rl.surrogate import Aggregation
 from dare_bench.trainers.steps import StepShape
@@ -388,3 +390,17 @@ def test_what_is_not_defined_is_refused(spec, options, said):
     with pytest.raises(UsageError, match=said) as caught:
         method(spec, **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("damage", ["[]", "[0, 2]", "[-1]", '{"a": 1}', "[1", None])
+def test_damaged_prompts_of_a_checkpoint_are_named(tmp_path, damage):
+    """Of two prompts, of which 0 and 1 are the numbers."""
+    source = method(prompt_filter="over_denoising").source(prompts(2), StepShape(6), 0)
+    (tmp_path / "prompts.json").write_text("[1]")
+    source.load(tmp_path)
+    assert source.drawn(0) == [(0, 1), (1, 1)], "a prompt is drawn again in the next epoch"
+    (tmp_path / "prompts.json").unlink()
+    if damage is not None:
+        (tmp_path / "prompts.json").write_text(damage)
+    with pytest.raises(TrainingError, match=r"prompts\.json"):
+        source.load(tmp_path)

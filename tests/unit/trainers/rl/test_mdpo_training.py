@@ -10,7 +10,7 @@ import pytest
 from require import need_package
 
 from dare_bench.cli import main
-from dare_bench.errors import DareError, UsageError
+from dare_bench.errors import DareError, TrainingError, UsageError
 from dare_bench.training.run import train
 
 need_package("accelerate")
@@ -92,3 +92,79 @@ def test_a_replay_shows_the_forwards_that_are_trained_on(tmp_path, capsys, caplo
     with pytest.raises(SystemExit):
         main(["rl", "replay", str(tmp_path / "out"), "--step", "1"])
     assert capsys.readouterr().out.count("predicted") == 2 * 8
+
+
+FILTERED = {**FIELDS, "prompt_filter": "over_denoising"}
+
+
+def over_denoised(rows):
+    """The prompts of the data that the starting checkpoint's greedy sampler answers rightly after some forward, and
+    wrongly after the last one."""
+    from dare_bench import load
+    from dare_bench.training.data import read_data
+    from dare_bench.training.rewards import rewards
+    from dare_bench.training.spec import train_spec
+
+    spec = train_spec(method="mdpo", model="tiny-llada-base", task="dare_arithmetic", rows=rows, output_path="o")
+    prompts, model = read_data(spec, "prompts").rows, load("tiny-llada-base", dtype="float32")
+    answers = model.generate([prompt.prompt for prompt in prompts], gen_length=4, temperature=0.0, predictions=True)
+    kept = set()
+    for prompt, answer in zip(prompts, answers, strict=True):
+        texts = answer.prediction_texts
+        right = [reward.accuracy for reward in rewards([prompt] * len(texts), texts, {})]
+        kept |= {prompt.where} if 1.0 in right and right[-1] == 0.0 else set()
+    return kept
+
+
+def test_filtered_prompts_suffer_from_over_denoising_and_are_kept_by_a_resume(tmp_path, monkeypatch, caplog):
+    from dare_bench.trainers.rl.rollout import Rollouts
+
+    sampled, filtered = [], []
+    sample, answered = Rollouts.sample, Rollouts.answered
+
+    def counted(self, requests):
+        filtered.extend(request for _, request in requests if request.decoding["temperature"] == 0.0)
+        return answered(self, requests)
+
+    monkeypatch.setattr(Rollouts, "sample", lambda self, number: sampled.append(sample(self, number)) or sampled[-1])
+    monkeypatch.setattr(Rollouts, "answered", counted)
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    with caplog.at_level("INFO", "dare_bench"):
+        train(**FILTERED, output_path=str(whole))
+    wanted = over_denoised(64)
+    assert 1 < len(wanted) < 32 and f"prompt_filter=over_denoising: {len(wanted)} of 64 prompts" in caplog.messages
+    assert len(filtered) == 64, "each prompt is answered once"
+    trained = {completion.where for rollout in sampled for completion in rollout.completions}
+    assert len(trained) > 1 and trained <= wanted
+
+    shutil.copytree(whole, out)
+    for name in ("checkpoint-2", "checkpoint-3"):
+        shutil.rmtree(out / name)
+    for file in ("lineage.json", "model.safetensors", "trainer_state.json"):
+        (out / file).unlink()
+    (out / "train.json").write_text((out / "train.json").read_text().replace('"complete"', '"running"'))
+    assert len(json.loads((out / "checkpoint-1" / "prompts.json").read_text())) == len(wanted)
+    train(**FILTERED, output_path=str(out))
+    assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert len(filtered) == 64, "the resumed training has them from its checkpoint"
+
+
+def test_a_replay_is_of_filtered_prompts_too(tmp_path):
+    from dare_bench.training.replay import replay
+
+    out = tmp_path / "out"
+    train(**{**FILTERED, "num_iterations": 1, "max_steps": 3}, output_path=str(out))
+    wanted = over_denoised(64)
+    for step in (1, 3):
+        result, _ = replay(out, step)
+        assert {completion.where for group in result.groups for completion in group} <= wanted
+
+
+def test_a_filter_needs_the_number_of_steps_and_some_prompt(tmp_path, monkeypatch):
+    fields = {name: value for name, value in FILTERED.items() if name != "max_steps"}
+    with pytest.raises(UsageError, match=r"prompt_filter=over_denoising: how many prompts .* give --max-steps"):
+        train(**fields, output_path=str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr("dare_bench.trainers.rl.over_denoising.is_over_denoised", lambda rewards: False)
+    with pytest.raises(TrainingError, match=r"none of 64 prompts has a right answer after some forward"):
+        train(**FILTERED, output_path=str(tmp_path / "out"))

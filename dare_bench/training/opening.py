@@ -1,0 +1,127 @@
+"""A training before its first step: its settings, the model, the method and the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dare_bench import fingerprint
+from dare_bench.errors import UsageError
+from dare_bench.loading import base_and_adapter, family_of, locate
+from dare_bench.protocols import AdapterSettings
+from dare_bench.training.data import read_data
+from dare_bench.training.files import RowTable
+from dare_bench.training.processes import check_heads, data_parallel_size
+from dare_bench.training.rollout_engine import open_rollout_engine
+from dare_bench.training.rows import Tokens
+from dare_bench.training.services import TrainingServices, open_model
+from dare_bench.training.spec import TrainSpec, train_spec
+from dare_bench.training.tokens import tokenise
+
+_NOT_IDENTITY = frozenset(
+    {
+        "output_path", "device", "report_to", "run_name", "logging_steps", "save_steps", "save_total_limit", "eval",
+        "eval_every", "eval_on_start", "fsdp", "sequence_parallel_size", "per_device_train_batch_size",
+        "gradient_accumulation_steps", "looks_per_forward", "model", "adapter", "data", "task", "options",
+    }
+)  # fmt: skip
+"""Settings that do not define a training (place, division into micro-batches, output), or that are recorded
+separately."""
+
+
+@dataclass(frozen=True)
+class OpenTraining:
+    """A training before its first step: the opened model (without a new adapter), the method and its data."""
+
+    spec: TrainSpec
+    model: Any
+    method: Any
+    data: Tokens
+    settings: dict[str, Any]
+    """The settings that define it."""
+    services: TrainingServices
+
+    def open_rollout_engine(self) -> None:
+        """Connect to the engine that samples completions, if the settings name one."""
+        self.method.engine = open_rollout_engine(self.method.options, self.model)
+
+    def add_adapter(self) -> None:
+        """Make the adapter that is trained, if one is."""
+        spec, loaded = self.spec, self.model.loaded
+        if spec.adapter:
+            _thaw(loaded.network)
+        elif spec.peft:
+            lora = (spec.lora_r, spec.lora_alpha, spec.lora_dropout, spec.lora_targets)
+            loaded.add_adapter(AdapterSettings(*lora, spec.seed))
+
+
+def open_training(spec: TrainSpec, kind: Any, memory: RowTable | None = None) -> OpenTraining:
+    """Open the model and data of a training by the method ``kind``; raises as :func:`train`."""
+    model = open_model(spec)
+    check_heads(model.spec, spec.sequence_parallel_size)
+    method = kind(kind.settle(spec.options, model.spec), model.spec, None)  # raises before data is read
+    data = tokenise(read_data(spec, kind.reads, memory), model.loaded, spec)
+    method = kind(method.options, model.spec, data.canvas)
+    settings = _identity(spec, method, data)
+    return OpenTraining(spec, model, method, data, settings, TrainingServices(spec, settings, method))
+
+
+def settle(spec: TrainSpec | None, fields: Mapping[str, Any]) -> TrainSpec:
+    """The spec with ``fields`` over it, and the base model of an adapter as the model to start from."""
+    merged = combined(spec, fields)
+    base, adapter = base_and_adapter(merged.model, merged.adapter)
+    if adapter is not None and merged.peft is None:
+        raise UsageError(f"{adapter} is an adapter; give --peft lora to train it further, or merge it (export merge)")
+    refuse_untrainable(locate(base), merged.family)
+    return merged.model_copy(update={"model": base, "adapter": adapter})
+
+
+def refuse_untrainable(checkpoint: Path, family: str | None) -> None:
+    """Raise UsageError for a checkpoint of a family that no method trains."""
+    entry = family_of(checkpoint, family)
+    if not entry.about.get("trains", True):
+        raise UsageError(
+            f"{checkpoint} is of the family {entry.name!r}, which no method trains: all methods here train masked "
+            "diffusion models; give a checkpoint of such a family (dare-bench ls models)"
+        )
+
+
+def combined(spec: TrainSpec | None, fields: Mapping[str, Any]) -> TrainSpec:
+    """The spec with ``fields`` over it; fields it does not have are options of the method."""
+    given = spec.model_dump() if spec is not None else {}
+    for name, value in fields.items():
+        if name in TrainSpec.model_fields:
+            given[name] = str(value) if name == "data" and value is not None else value
+    options = {name: value for name, value in fields.items() if name not in TrainSpec.model_fields}
+    given["options"] = {**given.get("options", {}), **options}
+    return train_spec(**given)
+
+
+def _identity(spec: TrainSpec, method: Any, data: Tokens) -> dict[str, Any]:
+    """The settings that define a training. The batch size does, its division into micro-batches and processes not."""
+    settings = spec.model_dump(mode="json", exclude=set(_NOT_IDENTITY))
+    items = len(data.items) * method.uses_of_item
+    processes = data_parallel_size(spec.sequence_parallel_size)
+    batch = spec.rows_per_forward * spec.gradient_accumulation_steps * processes
+    engine: str | None = getattr(method.options, "rollout_engine", None)
+    return {
+        **settings,
+        **({} if engine is None else {"rollout_engine": engine}),
+        "base": fingerprint.model_name(spec.model),
+        "base_content": fingerprint.content_hash(locate(spec.model)),
+        "base_adapter": fingerprint.content_hash(locate(spec.adapter)) if spec.adapter else None,
+        "reference_content": fingerprint.content_hash(locate(method.reference)) if method.reference else None,
+        "options": method.resolved_options(spec.steps(items, batch)).model_dump(mode="json"),
+        "data": data.name,
+        "data_hash": data.hash,
+        "items": items,
+        "batch": batch,
+    }
+
+
+def _thaw(network: Any) -> None:
+    """Make the weights of an opened adapter trainable."""
+    for name, weight in network.named_parameters():
+        weight.requires_grad_("lora_" in name)

@@ -1,0 +1,159 @@
+"""What a trainer is handed beside model and data: other models, rewards, evaluations, the lineage of checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dare_bench.engine.evaluate import evaluate_all, resolve_spec
+from dare_bench.engine.hints import check
+from dare_bench.engine.identity import same_evaluation
+from dare_bench.engine.opening import open_checkpoint
+from dare_bench.engine.plan import plan
+from dare_bench.errors import DataError, RunError, UsageError
+from dare_bench.loading import locate
+from dare_bench.protocols import LoadedModel
+from dare_bench.registry import registry
+from dare_bench.run_fields import run_fields
+from dare_bench.runs import lineage
+from dare_bench.runs.reader import Run
+from dare_bench.training.rewards import rewards
+from dare_bench.training.rollout_engine import sampled_by
+from dare_bench.training.spec import TrainSpec
+from dare_bench.types import Reward, RewardPrompt
+
+log = logging.getLogger("dare_bench")
+
+
+class TrainingServices:
+    """The engine's services for a trainer (see ``protocols.Services``)."""
+
+    def __init__(self, spec: TrainSpec, settings: dict[str, Any], method: Any) -> None:
+        self.spec, self.settings, self.method = spec, settings, method
+        self._runs: dict[Path, tuple[int, Run]] = {}
+        """The runs of evaluations by folder, with the step of the checkpoint; -1: of the starting checkpoint."""
+        self.refused: list[str] = []
+        self._parents = lineage.read(locate(spec.adapter or spec.model))
+
+    def check(self, model: LoadedModel) -> None:
+        """Raise UsageError or DataError before training if none of the planned evaluations is possible."""
+        planned = plan(self._fields({"model": self.spec.model})) if self.spec.eval else []
+        refused: list[Exception] = []
+        for run in planned:
+            try:
+                spec = resolve_spec(None, None, {**run.fields, "limit": 1, "samples": None})[0]
+                source = registry().get("harness", spec.harness).load()
+                check(source, spec)
+                source(spec, model).requests()
+            except (UsageError, DataError) as error:
+                refused.append(error)
+        if refused and len(refused) == len(planned):
+            raise refused[0]
+
+    def open(self, checkpoint: str | None) -> LoadedModel:
+        """Another model, opened with this training's settings; None: the starting checkpoint."""
+        other = {} if checkpoint is None else {"model": checkpoint, "adapter": None}
+        model: LoadedModel = open_model(self.spec.model_copy(update=other)).loaded
+        return model
+
+    def rewards(
+        self, prompts: Sequence[RewardPrompt], texts: Sequence[str], options: Mapping[str, Any]
+    ) -> list[Reward]:
+        """The rewards of answers, by the name in each prompt."""
+        return rewards(prompts, texts, options)
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of all evaluations, base first, then by step."""
+        return [run for _, run in sorted(self._runs.values(), key=lambda pair: pair[0])]
+
+    def evaluate_base(self) -> None:
+        """Evaluate the starting checkpoint."""
+        self._evaluate({"model": self.spec.model, "adapter": self.spec.adapter}, -1)
+
+    def evaluate_final(self, checkpoint: Path, step: int) -> None:
+        """Evaluate the final checkpoint, unless the trainer has."""
+        if not any(step == evaluated for evaluated, _ in self._runs.values()):
+            self.evaluate(checkpoint, step)
+
+    def evaluate(self, checkpoint: Path, step: int) -> dict[str, float]:
+        """Evaluate the saved checkpoint of a step, if the settings include evaluations; returns the scores by
+        ``TASK/METRIC``, followed by the filter if there is one."""
+        runs = self._evaluate({"model": str(checkpoint)}, step)
+        return {
+            f"{score.task}/{score.key.removesuffix(',none')}": score.value for run in runs for score in run.scores()
+        }
+
+    def _evaluate(self, model: dict[str, Any], step: int) -> list[Run]:
+        opened = {"family": self.spec.family, "model_args": self.spec.model_args, **model}
+        runs = []
+        for outcome in evaluate_all(plan(self._fields(opened))) if self.spec.eval else ():
+            if outcome.run is not None:
+                runs.append(outcome.run)
+                self._runs[outcome.run.path] = (step, outcome.run)
+                continue
+            reason = ": ".join(part for part in (outcome.planned.name, str(outcome.reason)) if part)
+            if reason not in self.refused:
+                self.refused.append(reason)
+                log.warning("%s", reason)
+        return runs
+
+    def list_earlier(self) -> None:
+        """Add the evaluations of earlier calls, also those of checkpoints that have been removed since."""
+        requested = [run.requested for run in self.runs]
+        for path in sorted((Path(self.spec.output_path) / "runs").glob("*/")) if requested else ():
+            with contextlib.suppress(RunError):
+                run = Run(path)
+                origin = (run.block.model.lineage if run.block is not None else None) or {}
+                of_this_training = all(origin.get(n) == self.settings[n] for n in ("base_content", "data_hash", "seed"))
+                if of_this_training and any(same_evaluation(run.requested, other) for other in requested):
+                    self._runs.setdefault(path, (origin["step"], run))
+
+    def _fields(self, model: dict[str, Any]) -> dict[str, Any]:
+        """The fields of the evaluation of a model."""
+        opened = {"device": self.spec.device, "dtype": self.spec.dtype, **model}
+        given = {name: value for name, value in opened.items() if value}
+        runs = str(Path(self.spec.output_path) / "runs")
+        return {**given, **run_fields(None, self.spec.eval), "output_path": runs}
+
+    def lineage(
+        self, folder: Path, step: int, steps: int, counts: Mapping[str, Mapping[str, int]] | None = None
+    ) -> None:
+        """Write ``lineage.json``; ``counts`` are no settings: trainings are not told apart by them."""
+        settings = dict(self.settings)
+        own = ("base", "base_content", "base_adapter", "options", "data", "method", "peft", "data_hash", "seed")
+        fields = {name: settings.pop(name) for name in own}
+        ancestors = [*self._parents.get("parents", ()), self._parents] if self._parents else []
+        parents = tuple({k: v for k, v in parent.items() if k != "parents"} for parent in ancestors)
+        given: dict[str, Any] = {
+            "step": step,
+            "steps": steps,
+            "sequence_parallel_size": self.spec.sequence_parallel_size,
+            **sampled_by(self.method, counts or {}),
+            "settings": settings,
+            "parents": parents,
+        }
+        lineage.write(folder, lineage.Lineage(**fields, **given))
+
+    def counts(self, folder: Path) -> dict[str, dict[str, int]] | None:
+        """The forwards and tokens by phase in a checkpoint's ``lineage.json``."""
+        record = lineage.read(folder)
+        return None if record is None else lineage.counts(record)
+
+
+def open_model(spec: TrainSpec) -> Any:
+    """The model in the dtype of training: trained weights are float32 by default."""
+    dtype = spec.dtype or (None if spec.peft else "float32")
+    named = {"adapter": spec.adapter, "device": spec.device, "dtype": dtype, "family": spec.family}
+    arguments = {**named, **spec.model_args}
+    if arguments.get("quantize") is not None:
+        raise UsageError(f"quantize={arguments['quantize']!r}: quantized weights are not trained; leave it out")
+    if arguments["device"] == "auto":
+        raise UsageError(
+            "device='auto' divides a model for evaluations only; a training has one device for each process (torchrun, "
+            "--fsdp): give cuda, cpu or nothing"
+        )
+    return open_checkpoint(spec.model, arguments)

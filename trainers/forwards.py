@@ -1,0 +1,117 @@
+"""The forwards of an optimizer step: how its looks are divided into them, and the token losses that each computes.
+
+Neither the loss nor its gradient depends on the division: a step's weights are settled for all its scored tokens.
+
+Shape letters: N scored tokens of a step, M those of a forward.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dare_bench.diffusion.canvas import pack
+from dare_bench.diffusion.looks import Looks, masked_looks
+from dare_bench.diffusion.sequence_parallel import SequenceGroup
+from dare_bench.seeds import key
+from dare_bench.trainers.objective import Objective
+from dare_bench.trainers.phases import PhaseCost, Phases
+from dare_bench.trainers.steps import Step, balanced_parts
+from dare_bench.training.spec import TrainSpec
+
+
+@dataclass(frozen=True)
+class Forward:
+    """One forward of a step: its number, its looks, and the indices of their scored tokens, int64 [M]."""
+
+    step: Step
+    number: int
+    looks: Looks
+    index_M: Tensor
+    is_last: bool
+
+
+class Forwards:
+    """The forwards of a training.
+
+    Args:
+        sequence: the processes that compute the same rows together; None: each has rows of its own.
+    """
+
+    def __init__(
+        self, objective: Objective, spec: TrainSpec, accelerator: Any, phases: Phases, sequence: SequenceGroup | None
+    ) -> None:
+        self.objective, self.spec, self.accelerator = objective, spec, accelerator
+        self.phases, self.sequence = phases, sequence
+
+    def of(self, step: Step) -> list[Forward]:
+        """The forwards of a step, as many in every process."""
+        count, limit = self.spec.gradient_accumulation_steps, self.spec.looks_per_forward
+        if limit is not None:
+            count = max(count, math.ceil(len(step.looks) / limit))
+            if self.accelerator.num_processes > 1:
+                count = int(self.accelerator.gather(torch.tensor([count], device=self.accelerator.device)).max())
+        parts = enumerate(divide(step.looks, count), 1)
+        return [Forward(step, number, looks, index_M, number == count) for number, (looks, index_M) in parts]
+
+    def token_losses(self, network: Any, forward: Forward, cost: PhaseCost) -> Tensor:
+        """-log p of the scored tokens of a forward, [M], with a graph if gradients are enabled."""
+        given = self.objective.inputs(forward.looks).to(self.accelerator.device)
+        given = replace(given, plan=replace(given.plan, sequence=self.sequence))
+        cost.tokens += len(given.tokens_U)
+        with self._dropout(forward):
+            nll_M: Tensor = network(**given.arguments()).nll
+        return nll_M
+
+    @torch.no_grad()
+    def values(self, network: Any, step: Step) -> Tensor:
+        """-log p of a step's scored tokens under a network, float32 [N] on the CPU."""
+        nll_N = torch.empty(len(step.looks.at_N))
+        with self.phases.measure("score") as cost:
+            cost.forwards += len(step.looks)
+            for forward in self.of(step):
+                with self.accelerator.autocast():
+                    nll_N[forward.index_M] = self.token_losses(network, forward, cost).float().cpu()
+        return nll_N
+
+    @contextlib.contextmanager
+    def _dropout(self, forward: Forward) -> Iterator[None]:
+        """The same dropout in every pass over a forward's looks. (A layer that is computed again in the backward, to
+        save memory, restores the state of its first pass.)"""
+        if not self.spec.lora_dropout:
+            yield
+            return
+        place = forward.step.number, self.accelerator.process_index, forward.number - 1
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            torch.manual_seed(key("dropout", self.spec.seed, *place))
+            yield
+
+
+def divide(looks: Looks, count: int) -> list[tuple[Looks, Tensor]]:
+    """Divide looks into ``count`` forwards of similar size; one without any look has a single token to read, and
+    nothing to score (under FSDP and DDP all processes take part in every forward).
+
+    Returns:
+        Of each, its looks sorted by length, longest first (adjacent rows of equal length attend as one dense batch),
+        and the indices of its scored tokens, int64.
+    """
+    lengths = looks.batch.lengths
+    parts = [sorted(part, key=lambda r: -lengths[r]) for part in balanced_parts(lengths, count)]
+    return [looks.take(part) if part else (_nothing(), torch.zeros(0, dtype=torch.long)) for part in parts]
+
+
+def _nothing() -> Looks:
+    """One look without a scored token."""
+    batch = pack([((), (0,))])
+    return masked_looks(batch, torch.zeros(1, dtype=torch.bool), 0)
+
+
+def restored(value_N: Tensor, index_N: Tensor) -> Tensor:
+    """Values on the CPU in the order from which ``index_N`` took them."""
+    return torch.empty(len(value_N)).index_copy_(0, index_N, value_N.float().cpu())

@@ -1,0 +1,85 @@
+"""Sampled answers as algorithms look at them. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dare_bench.types import Generation
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer that one forward of the sampler predicted, and what the forward is worth.
+
+    Attributes:
+        tokens: the canvas with a proposed token at every mask.
+        masked: the positions that were masked before the forward, from 0: the tokens that it predicted.
+        scored: as in :class:`Completion`.
+        advantage: of the forward, among those of the other completions of the prompt.
+    """
+
+    tokens: tuple[int, ...]
+    masked: tuple[int, ...]
+    scored: int
+    advantage: float
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A sampled answer.
+
+    Attributes:
+        prompt, tokens: ids; ``tokens`` is the whole canvas as the sampler left it.
+        scored: the number of leading tokens that count, through the first EOS or all.
+        key: of its random numbers.
+        set_at: the forward, from 0, in which each token was written; -1 if none wrote it.
+        where: the prompt's name for messages.
+        logprobs: log p of each token in the distribution that the sampler drew it from, in nats (``Event.logprob``;
+            0.0 where nothing was written); empty if it was not recorded.
+        predictions: of the forwards that are trained on; empty if an algorithm does not look at predictions.
+        parent: in a tree of completions, the name of the canvas from which it went on (equal for siblings).
+    """
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    scored: int
+    key: int
+    set_at: tuple[int, ...]
+    where: str = ""
+    logprobs: tuple[float, ...] = ()
+    predictions: tuple[Prediction, ...] = ()
+    parent: str = ""
+
+    @property
+    def scored_tokens(self) -> int:
+        """The tokens that count, in all predictions if there are any."""
+        if not self.predictions:
+            return self.scored
+        return sum(place < predicted.scored for predicted in self.predictions for place in predicted.masked)
+
+    @property
+    def written(self) -> list[int]:
+        """The positions that count and that a forward wrote."""
+        return [i for i, at in enumerate(self.set_at[: self.scored]) if at >= 0]
+
+
+def recorded(prompt: Sequence[int], answer: Generation, mask_id: int, key: int, where: str) -> Completion:
+    """The record of a sampled answer, all of whose tokens count. They are those that the sampler wrote, also in the
+    hidden rest of the block in which it stopped.
+
+    Args:
+        key: of its random numbers.
+        where: the prompt's name for messages.
+    """
+    events = [event for event in answer.trajectory or () if event.position >= 0]
+    length = max([len(answer.tokens), *(event.position + 1 for event in events)])
+    tokens = [*answer.tokens, *[mask_id] * (length - len(answer.tokens))]
+    set_at, drawn = [-1] * length, list[float | None]([0.0] * length)
+    for event in events:
+        tokens[event.position] = event.token
+        set_at[event.position] = event.step if event.op == "set" else -1
+        drawn[event.position] = event.logprob
+    logprobs = tuple(value for value in drawn if value is not None)
+    known = logprobs if len(logprobs) == length and answer.trajectory is not None else ()
+    return Completion(tuple(prompt), tuple(tokens), length, key, tuple(set_at), where, known)

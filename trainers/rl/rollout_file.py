@@ -1,0 +1,113 @@
+"""The rollout in use, and the prompts that a method has chosen, as files of a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from dare_bench.errors import TrainingError
+from dare_bench.reading import parse_json, read_bytes
+from dare_bench.trainers.rl.completions import Completion
+
+FILE = "rollout.json"
+PROMPTS = "prompts.json"
+_LISTS = ("completions", "texts", "rewards", "advantage")
+"""Fields of a rollout that have a value for each completion."""
+
+
+@dataclass
+class Rollout:
+    """The completions of one process in one rollout.
+
+    ``old`` holds, for each inner iteration but the first, the values of the units of each completion under the policy
+    that sampled (the first iteration's are the policy's own). ``metrics`` are reported once.
+    """
+
+    number: int
+    completions: list[Completion]
+    texts: list[str]
+    rewards: list[float]
+    advantage: list[float]
+    scored_total: int
+    """Scored tokens of all processes."""
+    weights_version: int
+    """The number of optimizer steps before the weights that sampled it (``LoadedModel.weights_version``)."""
+    distilled_total: int = 0
+    """Positions of all processes that a self-distillation term learns (``dtreerpo``)."""
+    old: list[list[list[float]]] = field(default_factory=list)
+    metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def saved(self) -> dict[str, Any]:
+        """This process's part of the file."""
+        return asdict(replace(self, metrics={}))
+
+    def part(self, take: Callable[[Sequence[Any]], Any]) -> Rollout:
+        """The rollout with some of its completions: ``take`` of each list."""
+        old = [take(values) for values in self.old]
+        return replace(self, old=old, **{name: take(getattr(self, name)) for name in _LISTS})
+
+
+def write_rollout(parts: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Write the parts of all processes (:meth:`Rollout.saved`)."""
+    (folder / FILE).write_text(json.dumps(parts))
+
+
+def read_rollout(folder: Path, count: int, iterations: int, later: int) -> Rollout | None:
+    """The rollout of all processes, which may have been other ones; None if there is none in use.
+
+    Args:
+        count: completions.
+        iterations: inner iterations of a rollout, ``later`` of which have old values.
+
+    Raises:
+        TrainingError: the file is damaged.
+    """
+    if not (folder / FILE).exists():
+        return None
+    with _reading(folder / FILE):
+        raw = read_bytes(folder / FILE, TrainingError, limit=1 << 31)
+        parts = TypeAdapter(list[Rollout]).validate_python(parse_json(raw))
+        if not parts or any(len(part.old) != later for part in parts):
+            raise ValueError(f"it has no old values of {iterations} inner iterations")
+        for number, version in ((part.number, part.weights_version) for part in parts):
+            if version != (first := number * iterations):
+                raise ValueError(f"weights_version is {version}, and rollout {number} is sampled after step {first}")
+        columns: dict[str, Any] = {name: [value for part in parts for value in getattr(part, name)] for name in _LISTS}
+        old = [[value for part in parts for value in part.old[i]] for i in range(later)]
+        for values in (*columns.values(), *old):
+            if len(values) != count:
+                raise ValueError(f"{len(values)} values for {count} completions")
+        return replace(parts[0], old=old, **columns)
+
+
+def write_prompts(prompts: Sequence[int], folder: Path) -> None:
+    """Write the indices of the chosen prompts."""
+    (folder / PROMPTS).write_text(json.dumps(prompts))
+
+
+def read_prompts(folder: Path, count: int) -> list[int]:
+    """The indices of the chosen prompts, of ``count``; raises TrainingError if the file is damaged."""
+    with _reading(folder / PROMPTS):
+        prompts = TypeAdapter(list[int]).validate_python(parse_json(read_bytes(folder / PROMPTS, TrainingError)))
+        if not prompts or not 0 <= min(prompts) <= max(prompts) < count:
+            raise ValueError(f"it is not a list of numbers of the {count} prompts")
+        return prompts
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn a malformed file of a checkpoint into a TrainingError that names it."""
+    try:
+        yield
+    except ValueError as error:
+        # The first line of pydantic's messages is a count; the second and third say where and what.
+        reason = ": ".join(line.strip() for line in str(error).splitlines()[1:3]) or str(error)
+        raise TrainingError(
+            f"{path} is damaged ({reason[:150]}); remove {path.parent} to resume from the previous checkpoint"
+        ) from error

@@ -14,6 +14,7 @@ from dare_bench.diffusion.forward import Inputs, inputs
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Units
 from dare_bench.trainers.rl.rollout import Rollouts
+from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.steps import Step, StepShape
 from dare_bench.types import Event, Generation, Request, Reward, RewardPrompt, Sample
 
@@ -30,6 +31,15 @@ def completion(
     """A completion whose token i was written in forward ``set_at[i]`` (default: one token a forward, left to right)."""
     order = tuple(range(len(answer))) if set_at is None else tuple(set_at)
     return Completion(tuple(prompt), tuple(answer), len(answer) if scored is None else scored, key, order, f"row {key}")
+
+
+def first_rollout(
+    completions: Sequence[Completion], advantage: Sequence[float], scored_total: int, **others: Any
+) -> Rollout:
+    """The first rollout of a training, by hand, without texts; ``others`` are further fields of it."""
+    fields = {"number": 0, "weights_version": 0, "texts": [""] * len(completions), "rewards": [0.0] * len(completions)}
+    fields |= {"completions": list(completions), "advantage": list(advantage), "scored_total": scored_total}
+    return Rollout(**{**fields, **others})
 
 
 def values(units: Units, losses: Callable[[Inputs], Tensor], spec: Any = SPEC) -> Tensor:

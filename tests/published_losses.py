@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from completions import first_rollout
 from table_policy import MASK, SPEC
 from torch import Tensor
 
@@ -111,7 +112,7 @@ def rollout_of(case: dict[str, Any], method: Any) -> Rollout:
         forwards = zip(completions, hidden(case), case["advantage"], strict=True)
         completions = [replace(c, predictions=(prediction(c, masked_L, a),)) for c, masked_L, a in forwards]
     total = sum(completion.scored_tokens for completion in completions)
-    return Rollout(0, completions, [""] * len(completions), data["rewards"], case["advantage"], total, 0)
+    return first_rollout(completions, case["advantage"], total, rewards=data["rewards"])
 
 
 def prediction(completion: Completion, masked_L: Tensor, advantage: float) -> Prediction:
@@ -184,8 +185,7 @@ def tree_rollout(method: Any) -> Rollout:
             completions.append(Completion(tuple(child[:prompt]), answer, scored, 0, set_at, parent=str(parent)))
     total = sum(len(completion.written) for completion in completions)
     distilled = len(distilled_positions(completions, data["advantage"]))
-    none = [0.0] * len(completions)
-    return Rollout(0, completions, [""] * len(completions), none, data["advantage"], total, 0, distilled)
+    return first_rollout(completions, data["advantage"], total, distilled_total=distilled)
 
 
 def nll_of_children(table: Tensor, step: Step) -> Tensor:

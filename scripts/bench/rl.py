@@ -99,7 +99,15 @@ def rollout(case: UpdateCase, seed: int, shorter: int) -> Rollout:
         completions.append(Completion(tuple(prompt), tokens, scored, key("bench", seed, row), (0,) * canvas))
     rewards = [rng.random() for _ in completions]
     advantage = advantages(torch.tensor(rewards), GROUP, "leave_one_out").tolist()
-    return Rollout(0, completions, [""] * case.rows, rewards, advantage, sum(c.scored for c in completions), 0)
+    return Rollout(
+        number=0,
+        completions=completions,
+        texts=[""] * case.rows,
+        rewards=rewards,
+        advantage=advantage,
+        scored_total=sum(c.scored for c in completions),
+        weights_version=0,
+    )
 
 
 def data_of(case: UpdateCase, network: Any, spec: ModelSpec, seed: int, shorter: int) -> Data:

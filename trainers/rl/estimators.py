@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,14 +25,14 @@ from dare_bench.seeds import key
 from dare_bench.trainers.rl.completions import Completion
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Units:
     """Looks at completions, and the units that their scored tokens make up.
 
     ``sample_R`` is the completion of each look, ``coefficient_N`` c_n and ``unit_N`` u of each scored token (see the
-    module's docstring), ``sample_U`` the completion of each unit and ``transition_U`` its step of denoising (or the
-    completion again), numbered over all completions. ``advantage_U``: the advantage of each unit, if it is not that of
-    its completion.
+    module's docstring), ``sample_U`` the completion of each unit. ``transition_U`` is the step of denoising of each
+    unit, numbered over all completions; None: the estimator does not look at steps of denoising. ``advantage_U`` is the
+    advantage of each unit; None: that of its completion.
     """
 
     looks: Looks
@@ -40,8 +40,8 @@ class Units:
     coefficient_N: Tensor
     unit_N: Tensor
     sample_U: Tensor
-    transition_U: Tensor
-    advantage_U: Tensor | None = field(default=None, kw_only=True)
+    transition_U: Tensor | None = None
+    advantage_U: Tensor | None = None
 
     def values(self, nll_N: Tensor) -> Tensor:
         """v_u from -log p of the scored tokens, float64 [U], with a graph where ``nll_N`` has one."""
@@ -121,12 +121,12 @@ def trajectory(completions: Sequence[Completion], mask_id: int, block_length: in
     looks = concatenated(parts)
     sample_R = torch.tensor(samples)
     return Units(
-        looks,
-        sample_R,
-        torch.ones(len(looks.at_N), dtype=torch.float64),
-        torch.arange(len(looks.at_N)),
-        sample_R[looks.look_N],
-        torch.cat(transitions).unique(return_inverse=True)[1],
+        looks=looks,
+        sample_R=sample_R,
+        coefficient_N=torch.ones(len(looks.at_N), dtype=torch.float64),
+        unit_N=torch.arange(len(looks.at_N)),
+        sample_U=sample_R[looks.look_N],
+        transition_U=torch.cat(transitions).unique(return_inverse=True)[1],
     )
 
 
@@ -153,8 +153,15 @@ def predicted(completions: Sequence[Completion], mask_id: int) -> Units:
     sample_R = torch.tensor([number for number, _, _ in chosen])
     worth = [f.advantage * len(f.tokens) / max(len(f.masked), 1) for _, _, f in chosen]
     worth_R, look_N = torch.tensor(worth, dtype=torch.float64), looks.look_N
-    ones_N, every = torch.ones(len(at_N), dtype=torch.float64), torch.arange(len(at_N))
-    return Units(looks, sample_R, ones_N, every, sample_R[look_N], look_N, advantage_U=worth_R[look_N])
+    return Units(
+        looks=looks,
+        sample_R=sample_R,
+        coefficient_N=torch.ones(len(at_N), dtype=torch.float64),
+        unit_N=torch.arange(len(at_N)),
+        sample_U=sample_R[look_N],
+        transition_U=look_N,
+        advantage_U=worth_R[look_N],
+    )
 
 
 def from_parents(completions: Sequence[Completion], mask_id: int) -> Units:
@@ -186,9 +193,14 @@ def from_parents(completions: Sequence[Completion], mask_id: int) -> Units:
         firsts.append(members[0])
     if not parts:
         return empty(completions)
-    looks, sample_U = concatenated(parts), torch.cat(samples)
-    ones_N, units_N = torch.ones(len(sample_U), dtype=torch.float64), torch.arange(len(sample_U))
-    return Units(looks, torch.tensor(firsts), ones_N, units_N, sample_U, sample_U)
+    sample_U = torch.cat(samples)
+    return Units(
+        looks=concatenated(parts),
+        sample_R=torch.tensor(firsts),
+        coefficient_N=torch.ones(len(sample_U), dtype=torch.float64),
+        unit_N=torch.arange(len(sample_U)),
+        sample_U=sample_U,
+    )
 
 
 def elbo(
@@ -215,12 +227,16 @@ def elbo(
     coefficient_N = weights(noise, "elbo")[noise.masked_T]
     if normalized:
         coefficient_N = coefficient_N / batch.response_lengths_B.double()[looks.look_N]
-    if per_draw:
-        return Units(looks, sample_R, coefficient_N * draws, looks.look_N, sample_R, sample_R)
-    return Units(looks, sample_R, coefficient_N, sample_R[looks.look_N], every, every)
+    return Units(
+        looks=looks,
+        sample_R=sample_R,
+        coefficient_N=coefficient_N * draws if per_draw else coefficient_N,
+        unit_N=looks.look_N if per_draw else sample_R[looks.look_N],
+        sample_U=sample_R if per_draw else every,
+    )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BoundedUnits(Units):
     """Units of completions with two bounds: ``values`` is the lower one. ``place_N`` is the token of each scored token,
     numbered over all completions, ``share_N`` the masked share of its completion in that look, ``draws`` the looks at
@@ -296,19 +312,18 @@ def _blocks_in_random_order(completion: Completion, iteration: int, draws: int, 
 def _bounded(looks: Looks, sample_R: Tensor, scored_R: Tensor, column_N: Tensor, draws: int) -> BoundedUnits:
     """Both bounds of completions from looks; ``scored_R``: the tokens that count in the completion of each look."""
     masked_R = torch.bincount(looks.look_N, minlength=len(looks))
-    sample_N, every = sample_R[looks.look_N], torch.arange(int(sample_R.max()) + 1)
+    sample_N = sample_R[looks.look_N]
     token_P, place_N = (sample_N * int(scored_R.max()) + column_N).unique(return_inverse=True)
     return BoundedUnits(
-        looks,
-        sample_R,
-        1.0 / (masked_R[looks.look_N].double() * draws),
-        sample_N,
-        every,
-        every,
-        place_N,
-        (masked_R.double() / scored_R)[looks.look_N],
-        token_P // int(scored_R.max()),
-        draws,
+        looks=looks,
+        sample_R=sample_R,
+        coefficient_N=1.0 / (masked_R[looks.look_N].double() * draws),
+        unit_N=sample_N,
+        sample_U=torch.arange(int(sample_R.max()) + 1),
+        place_N=place_N,
+        share_N=(masked_R.double() / scored_R)[looks.look_N],
+        sample_P=token_P // int(scored_R.max()),
+        draws=draws,
     )
 
 
@@ -317,7 +332,8 @@ def empty(completions: Sequence[Completion]) -> Units:
     none = torch.zeros(0, dtype=torch.long)
     batch = _rows(completions[:1])
     looks = Looks(batch, batch.tokens_T, none, none)
-    return Units(looks, torch.zeros(1, dtype=torch.long), none.double(), none, none, none)
+    sample_R = torch.zeros(1, dtype=torch.long)
+    return Units(looks=looks, sample_R=sample_R, coefficient_N=none.double(), unit_N=none, sample_U=none)
 
 
 def _rows(completions: Sequence[Completion]) -> Batch:
@@ -354,8 +370,7 @@ def _tokens(completions: Sequence[Completion], parts: Sequence[Looks], factors: 
     place_U, unit_N = place_N.unique(return_inverse=True)
     counts = torch.tensor([len(part.at_N) for part in parts])
     factor_N = torch.tensor(factors, dtype=torch.float64).repeat_interleave(counts)
-    sample_U = place_U // width
-    return Units(looks, sample_R, factor_N, unit_N, sample_U, sample_U)
+    return Units(looks=looks, sample_R=sample_R, coefficient_N=factor_N, unit_N=unit_N, sample_U=place_U // width)
 
 
 def _local_forwards(completion: Completion, block_length: int | None) -> list[int]:

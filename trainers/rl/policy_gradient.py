@@ -45,7 +45,7 @@ from dare_bench.training.spec import TrainSpec
 from dare_bench.types import Generation, ModelSpec, RewardPrompt
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Surrogate:
     """What the loss of a step needs beside its looks. ``old_U`` None: the policy itself is the old one.
     ``completion_U`` is the completion of each unit, counted in the rollout, ``drawn_U`` log p of its token in the
@@ -338,7 +338,15 @@ class PolicyGradient(Method):
                 old_U[completion_U.argsort(stable=True)] = torch.tensor(old, dtype=torch.float64)
         metrics = rollout.metrics if iteration == 0 else {}
         drawn_U = sampler_logprobs(units, rollout.completions, completion_U) if self.scores_draws else None
-        surrogate = Surrogate(units, completion_U, advantage_U, weight_U, old_U, metrics, drawn_U)
+        surrogate = Surrogate(
+            units=units,
+            completion_U=completion_U,
+            advantage_U=advantage_U,
+            weight_U=weight_U,
+            old_U=old_U,
+            metrics=metrics,
+            drawn_U=drawn_U,
+        )
         rows = [TrainingRow(c.prompt, c.tokens, c.key, c.where) for c in rollout.completions]
         return Step(
             number=number,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReplayedCompletion:
     """A completion of the rollout (see :class:`~dare_bench.trainers.rl.estimators.Completion`).
 
@@ -53,7 +53,7 @@ class ReplayedCompletion:
     predictions: tuple[Prediction, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Replay:
     """A step of a training of ``steps`` steps, counted from 1. ``sampled_from`` and ``updated_from`` name the weights
     that sampled its rollout and those before its update; ``updated_from`` None: they were not kept."""
@@ -128,9 +128,15 @@ def replay(
     completions = replayed(source.rollout, update, weight_N)
     group = source.records
     return Replay(
-        step, steps, rollout, iteration, iterations, _name(first), _name(number) if known else None,
-        tuple(tuple(completions[i : i + group]) for i in range(0, len(completions), group)),
-    )  # fmt: skip
+        step=step,
+        steps=steps,
+        rollout=rollout,
+        iteration=iteration,
+        iterations=iterations,
+        sampled_from=_name(first),
+        updated_from=_name(number) if known else None,
+        groups=tuple(tuple(completions[i : i + group]) for i in range(0, len(completions), group)),
+    )
 
 
 def replayed(rollout: Rollout, update: Step, weight_N: Tensor | None) -> list[ReplayedCompletion]:
@@ -147,11 +153,20 @@ def replayed(rollout: Rollout, update: Step, weight_N: Tensor | None) -> list[Re
     parts = zip(rollout.completions, rollout.texts, rollout.rewards, rollout.advantage, weights, strict=True)
     return [
         ReplayedCompletion(
-            c.where, c.prompt, c.tokens, c.scored, c.set_at, c.logprobs, text, reward, advantage,
-            None if weight_N is None else tuple(of_tokens), c.predictions,
+            where=c.where,
+            prompt=c.prompt,
+            tokens=c.tokens,
+            scored=c.scored,
+            set_at=c.set_at,
+            logprobs=c.logprobs,
+            text=text,
+            reward=reward,
+            advantage=advantage,
+            weights=None if weight_N is None else tuple(of_tokens),
+            predictions=c.predictions,
         )
         for c, text, reward, advantage, of_tokens in parts
-    ]  # fmt: skip
+    ]
 
 
 def replayable(steps: int, iterations: int, saved: set[int]) -> str:

@@ -150,7 +150,13 @@ class Rollouts:
         completions, refined = self.method.refined(completions, answers, prompts, self)
         total = sum(self.policy.gather(sum(completion.scored_tokens for completion in completions)))
         rollout = Rollout(
-            number, completions, texts, values, self._slice(advantage_B.tolist()), total, weights_version(answers)
+            number=number,
+            completions=completions,
+            texts=texts,
+            rewards=values,
+            advantage=self._slice(advantage_B.tolist()),
+            scored_total=total,
+            weights_version=weights_version(answers),
         )
         informative = float((advantage_B.view(-1, self.group) != 0).any(1).double().mean()), 1.0
         rollout.metrics = {

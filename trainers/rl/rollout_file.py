@@ -21,7 +21,7 @@ _LISTS = ("completions", "texts", "rewards", "advantage")
 """Fields of a rollout that have a value for each completion."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Rollout:
     """The completions of one process in one rollout.
 

@@ -79,7 +79,7 @@ def divergence(log_ratio_U: Tensor, kind: Divergence = "k3") -> Tensor:
 
 
 def unit_weights(
-    kind: Aggregation, sample_U: Tensor, group_U: Tensor, completions: int, units: int, canvas: int
+    kind: Aggregation, sample_U: Tensor, transition_U: Tensor | None, completions: int, units: int, canvas: int
 ) -> Tensor:
     """The weight of each unit's loss in the loss of the step, float64 [U].
 
@@ -90,7 +90,7 @@ def unit_weights(
     same in short and in long completions (Dr. GRPO, arXiv 2503.20783).
 
     Args:
-        group_U: the transition of each unit, numbered over all completions.
+        transition_U: the transition of each unit, numbered over all completions; None: a completion has one.
         completions, units: of the whole step, in all processes; a completion without units counts.
         canvas: tokens of a completion's canvas.
     """
@@ -101,9 +101,9 @@ def unit_weights(
     if kind in ("sequence_sum", "constant_length"):
         divisor = completions * (canvas if kind == "constant_length" else 1)
         return torch.full((len(sample_U),), 1.0 / divisor, dtype=torch.float64)
-    if kind == "sequence":
+    if kind == "sequence" or transition_U is None:
         return 1.0 / (torch.bincount(sample_U)[sample_U].double() * completions)
-    size_U = torch.bincount(group_U)[group_U].double()
-    first = torch.zeros(int(group_U.max()) + 1, dtype=torch.long).index_copy_(0, group_U, sample_U)
-    transitions_U = torch.bincount(first[group_U.unique()], minlength=int(sample_U.max()) + 1)[sample_U].double()
+    size_U = torch.bincount(transition_U)[transition_U].double()
+    first = torch.zeros(int(transition_U.max()) + 1, dtype=torch.long).index_copy_(0, transition_U, sample_U)
+    transitions_U = torch.bincount(first[transition_U.unique()], minlength=int(sample_U.max()) + 1)[sample_U].double()
     return 1.0 / (size_U * transitions_U * completions)

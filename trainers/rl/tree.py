@@ -142,13 +142,13 @@ class TreeRollouts(Rollouts):
         completions = [node.completion for node in nodes if node.completion is not None]
         answers = [node.answer for node in nodes if node.answer is not None]
         rollout = Rollout(
-            number,
-            completions,
-            [answer.text or "" for answer in answers],
-            self._by_tree(value),
-            self._by_tree(advantage),
-            self._total(sum(len(completion.written) for completion in completions)),
-            weights_version(answers),
+            number=number,
+            completions=completions,
+            texts=[answer.text or "" for answer in answers],
+            rewards=self._by_tree(value),
+            advantage=self._by_tree(advantage),
+            scored_total=self._total(sum(len(completion.written) for completion in completions)),
+            weights_version=weights_version(answers),
         )
         rollout.distilled_total = self._total(len(distilled_positions(completions, rollout.advantage)))
         trees = [rollout.advantage[i : i + shape.nodes] for i in range(0, len(nodes), shape.nodes)]

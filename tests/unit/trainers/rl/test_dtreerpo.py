@@ -10,14 +10,13 @@ from typing import get_args
 
 import pytest
 import torch
-from completions import ScriptedPolicy, completion, prompts, rollouts, scored_positions, seen, values
+from completions import ScriptedPolicy, completion, first_rollout, prompts, rollouts, scored_positions, seen, values
 from table_policy import EOS, MASK, SPEC, Table, V, check_divisions, divided, gradient_of, moved
 
 from dare_bench.trainers.rl.d1 import D1
 from dare_bench.trainers.rl.distillation import MIN_TEMPERATURE, targets
 from dare_bench.trainers.rl.dtreerpo import DTreeRPO
 from dare_bench.trainers.rl.estimators import from_parents, trajectory
-from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.surrogate import Aggregation
 from dare_bench.trainers.rl.tree import local_advantages, node_values
 from dare_bench.trainers.steps import StepShape
@@ -206,7 +205,7 @@ def test_the_expectation_over_all_trees_is_the_policy_gradient_of_each_level(bra
         advantage += [a * chance * len(trees) for a in local]  # a mean over trees becomes the expectation
         nodes += of_tree
     count = len(trees) * 2 * branch
-    rollout = Rollout(0, nodes, [""] * len(nodes), [0.0] * len(nodes), advantage, len(nodes), 0)
+    rollout = first_rollout(nodes, advantage, len(nodes))
     _, result, _ = divided(algorithm, table, algorithm.step(rollout, 0, 0, count), 1)
 
     def of_level(level):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from completions import completion, values
+from completions import completion, first_rollout, values
 from paths import ROOT
 from table_policy import SPEC, Table, V
 
@@ -20,7 +20,6 @@ from dare_bench.trainers.rl.d1 import D1
 from dare_bench.trainers.rl.espo import ESPO
 from dare_bench.trainers.rl.estimators import trajectory
 from dare_bench.trainers.rl.ledger import gap_metrics, importance, sampler_logprobs
-from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.types import Event, Generation
 
 
@@ -114,7 +113,7 @@ def test_the_mean_and_the_largest_gap():
 def test_the_gap_is_observed_in_the_first_step_on_a_rollout_alone():
     table, algorithm = Table(), method(num_iterations=2)
     record = Completion((0, 3), (2, 4), 2, 0, (0, 1), "", (-0.5, -0.7))
-    rollout = Rollout(0, [record], [""], [1.0], [1.0], 2, 0, old=[[[-0.5, -0.7]]])
+    rollout = first_rollout([record], [1.0], 2, old=[[[-0.5, -0.7]]])
     step = algorithm.step(rollout, 0, 0, 1)
     nll_N = table.losses(algorithm.inputs(step.looks)).detach()
     metrics = algorithm.observe(step, nll_N)
@@ -148,7 +147,7 @@ def gradients(cap):
     expected = 0
     for token in range(V):
         record = Completion((0, 3), (token,), 1, 0, (0,), "", (float(log_mu_V[token]),))
-        rollout = Rollout(0, [record], [""], [0.0], [float(reward_V[token]) - baseline], 1, 0)
+        rollout = first_rollout([record], [float(reward_V[token]) - baseline], 1)
         step = algorithm.step(rollout, 0, 0, 1)
         loss, _ = algorithm.loss(step, policy.losses(algorithm.inputs(step.looks)), None)
         expected = expected + log_mu_V[token].exp() * loss

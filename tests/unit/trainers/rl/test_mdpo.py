@@ -12,7 +12,7 @@ from typing import get_args
 
 import pytest
 import torch
-from completions import ScriptedPolicy, prompts, values
+from completions import ScriptedPolicy, first_rollout, prompts, values
 from table_policy import (
     EOS,
     MASK,
@@ -32,7 +32,6 @@ from dare_bench.trainers.rl.completions import Completion, Prediction
 from dare_bench.trainers.rl.estimators import predicted
 from dare_bench.trainers.rl.mdpo import MDPO
 from dare_bench.trainers.rl.rollout import Rollouts
-from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.step_rewards import step_advantages, step_scores
 from dare_bench.trainers.rl.surrogate import Aggregation
 from dare_bench.trainers.steps import StepShape
@@ -140,7 +139,7 @@ def test_the_weights_of_a_forward_sum_to_length_over_masks():
     completion = Completion((0, 3), (1, 2, 3, 4), 4, 0, (0, 1, 2, 3), predictions=(
         Prediction((1, 2, 3, 4), (0, 1, 2, 3), 4, 1.0), Prediction((1, 2, 0, 4), (2, 3), 4, 1.0),
         Prediction((1, 2, 3, 4), (1,), 4, 1.0)))  # fmt: skip
-    rollout = Rollout(0, [completion], [""], [1.0], [1.0], 7, 0)
+    rollout = first_rollout([completion], [1.0], 7)
     surrogate = method().step(rollout, 0, 0, 1).extra
     products_U = surrogate.weight_U * surrogate.advantage_U * 3  # the mean over three forwards
     sums = [float(products_U[surrogate.units.transition_U == t].sum()) for t in range(3)]
@@ -197,7 +196,7 @@ def test_with_one_forward_the_expected_gradient_is_that_of_the_reward():
         Completion(prompt, answer, 2, i, (0, 0), predictions=(Prediction(answer, (0, 1), 2, float(p * a)),))
         for i, (answer, p, a) in enumerate(zip(answers, chance_A, centered_A, strict=True))
     ]
-    rollout = Rollout(0, records, [""] * len(records), [0.0] * len(records), [0.0] * len(records), 0, 0)
+    rollout = first_rollout(records, [0.0] * len(records), 0)
     step = algorithm.step(rollout, 0, 0, len(records))
     units, surrogate = step.extra.units, step.extra
     # The policy draws no masks: its log-probability is normalized over the other tokens.

@@ -163,8 +163,8 @@ def weights(kind, chosen=(0, 1, 2)):
     """Of some completions, numbered again, as another process would hold them."""
     kept = torch.isin(SAMPLE, torch.tensor(chosen))
     sample_U = SAMPLE[kept].unique(return_inverse=True)[1]
-    group_U = TRANSITION[kept].unique(return_inverse=True)[1]
-    return unit_weights(kind, sample_U, group_U, 3, len(SAMPLE), CANVAS)
+    transition_U = TRANSITION[kept].unique(return_inverse=True)[1]
+    return unit_weights(kind, sample_U, transition_U, 3, len(SAMPLE), CANVAS)
 
 
 @pytest.mark.parametrize("kind", get_args(Aggregation))
@@ -193,6 +193,12 @@ def test_completions_that_fill_the_canvas_have_the_same_weights_by_sequence_and_
     of_kind = [unit_weights(kind, sample_U, sample_U, 3, 3 * CANVAS, CANVAS) for kind in kinds]
     torch.testing.assert_close(of_kind[0], of_kind[2])
     torch.testing.assert_close(of_kind[1], of_kind[2])
+
+
+def test_completions_without_transitions_have_the_same_weights_by_transition_and_by_sequence():
+    by_transition = unit_weights("transition", SAMPLE, None, 3, len(SAMPLE), CANVAS)
+    assert torch.equal(by_transition, unit_weights("transition", SAMPLE, SAMPLE, 3, len(SAMPLE), CANVAS))
+    assert torch.equal(by_transition, weights("sequence"))
 
 
 def test_weights_are_means_of_means():

@@ -2,7 +2,9 @@
 
 ``dare_bench.training`` is what to train on.
 
-A method is an :class:`Objective` (noise, weights, loss) with a name and options; one loop trains them all.
+A method is an :class:`~dare_bench.trainers.objective.Objective` (a source of steps, and their loss) with a name and
+options; one loop trains them all. ``noised.py`` is the base of methods on noised rows of the data, and
+``rl/policy_gradient.py`` that of methods on sampled completions.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The objective of a training: noise law, weight of each masked token, loss. The loop needs nothing else of a
-method."""
+"""The objective of a training: where its steps come from, and their loss. The loop needs nothing else of a method."""
 
 from __future__ import annotations
 
@@ -10,13 +9,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from dare_bench.diffusion.canvas import response
 from dare_bench.diffusion.forward import Inputs, inputs
-from dare_bench.diffusion.laws import Law, Noise
 from dare_bench.diffusion.looks import Looks
-from dare_bench.errors import UsageError
-from dare_bench.trainers.steps import Item, NoisedRows, Step, StepShape, StepSource, TrainingRow
-from dare_bench.training.rows import TokenRow, Tokens
+from dare_bench.trainers.steps import Step, StepShape, StepSource
+from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
 from dare_bench.types import ModelSpec
 
@@ -57,15 +53,15 @@ def averages(parts: Sequence[Metrics]) -> dict[str, float]:
 
 
 class Objective(ABC):
-    """The objective of a training method for one model. Subclasses define ``law``, ``weigh`` and ``loss``; one that
-    needs another policy's losses (a reference) sets ``wants_reference``.
+    """The objective of a training method for one model. Subclasses define ``source``, ``lengths`` and ``loss``; one
+    that needs another policy's losses (a reference) sets ``wants_reference``.
 
     The loop settles a step's loss as one weight for each scored token, the derivative of ``loss``, and then minimizes
     the weighted sum of token losses, divided into forwards in any way. The values that ``loss`` needs come from a pass
     without gradients; a ``linear`` loss needs none.
 
     Args:
-        options: the method's settings (:class:`dare_bench.trainers.method.Options`).
+        options: the method's settings (:attr:`dare_bench.trainers.method.Method.Options`).
         spec: the model's ids, attention and context limit.
         canvas: length in tokens of the responses of the data; None: unknown.
     """
@@ -81,14 +77,13 @@ class Objective(ABC):
     def __init__(self, options: Any, spec: ModelSpec, canvas: int | None) -> None:
         self.options, self.spec, self.canvas = options, spec, canvas
 
-    @property
     @abstractmethod
-    def law(self) -> Law:
-        """The noise law."""
+    def source(self, data: Tokens, shape: StepShape, seed: int, process: int = 0) -> StepSource:
+        """The steps of a training on ``data``; raises UsageError."""
 
     @abstractmethod
-    def weigh(self, noise: Noise) -> Tensor:
-        """The loss weight of each token of a whole step's copies, float64 [T]; 0 where it is not masked."""
+    def lengths(self, data: Tokens) -> list[int]:
+        """Tokens of each row, as trained on."""
 
     @abstractmethod
     def loss(self, step: Step, nll_N: Tensor, reference: Losses | None) -> tuple[Tensor, Metrics]:
@@ -113,12 +108,6 @@ class Objective(ABC):
         """Metrics of the token losses that the update of a step has computed (float32 on the CPU, without a graph)."""
         return {}
 
-    def source(self, data: Tokens, shape: StepShape, seed: int, process: int = 0) -> StepSource:
-        """The steps of a training on ``data``; raises UsageError."""
-        return NoisedRows(
-            self.items(data), self.law, self.weigh, self.spec.mask, shape, seed, process, self.fresh_noise
-        )
-
     def check_sizes(self, spec: TrainSpec, data: Tokens, processes: int) -> None:
         """Raise UsageError unless the settings, with their defaults, make whole optimizer steps of the data."""
         self.source(data, StepShape(spec.rows_per_forward, spec.gradient_accumulation_steps, processes), spec.seed)
@@ -134,7 +123,7 @@ class Objective(ABC):
     @property
     def block_length(self) -> int | None:
         """Block length of block-causal attention in training; None: the model's."""
-        return getattr(self.options, "block_length", None)
+        return None
 
     @property
     def fresh_noise(self) -> bool:
@@ -150,36 +139,3 @@ class Objective(ABC):
     def uses_of_item(self) -> int:
         """How often an epoch trains on an item of the data."""
         return 1
-
-    def lengths(self, data: Tokens) -> list[int]:
-        """Tokens of each row, as trained on."""
-        return [len(row.prompt) + len(row.response) for item in self.items(data) for row in item]
-
-    def items(self, data: Tokens) -> list[Item]:
-        """Training rows with their supervised EOS tokens.
-
-        Raises:
-            UsageError: a missing canvas length, or a canvas beyond the model's context.
-        """
-        o = self.options
-        unknown = o.canvas_length is None and self.canvas is None and self.spec.block_length is None
-        if o.padding == "eos_supervised" and unknown and o.max_pads != 0:
-            raise UsageError("padding='eos_supervised' needs the length of the canvas; give canvas_length")
-        return [tuple(self._row(row) for row in rows) for rows in data.items]
-
-    def _row(self, row: TokenRow) -> TrainingRow:
-        if row.cut:
-            return TrainingRow(row.prompt, row.answer, row.key, row.where)
-        if (canvas := self.options.canvas_length) is not None and len(row.prompt) + canvas > self.spec.context_limit:
-            fits = self.spec.context_limit - len(row.prompt)
-            raise UsageError(
-                f"canvas_length={canvas} after {row.where} (a prompt of {len(row.prompt)} tokens) is beyond the "
-                f"model's context of {self.spec.context_limit}; give at most {fits}"
-            )
-        length, padding, most = self.options.room(len(row.prompt), len(row.answer), self.canvas, self.spec.block_length)
-        length = max(len(row.answer) + 1, min(length, self.spec.context_limit - len(row.prompt)))
-        eos = self.spec.eos_ids[0] if self.spec.eos_ids else self.spec.pad_id
-        if eos is None:
-            raise UsageError("this checkpoint has no EOS id to end answers with; give --model-args eos_id=")
-        answer = response(row.answer, length, eos, padding, most)
-        return TrainingRow(row.prompt, tuple(answer), row.key, row.where)

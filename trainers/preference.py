@@ -20,7 +20,7 @@ from torch.nn.functional import logsigmoid
 
 from dare_bench.diffusion.laws import EPS, Law, Noise, weights
 from dare_bench.errors import UsageError
-from dare_bench.trainers.method import Method, Options
+from dare_bench.trainers.noised import NoisedMethod, NoisedOptions
 from dare_bench.trainers.objective import Losses, Metrics
 from dare_bench.trainers.steps import Step, redraw
 from dare_bench.types import ModelSpec
@@ -29,7 +29,7 @@ Unbiased = Literal["uniform", "even", "counts", "coupled", "blocks"]
 """The noise laws whose weighted losses are an ELBO in expectation (not ``band``)."""
 
 
-class DPOOptions(Options):
+class DPOOptions(NoisedOptions):
     """Settings of ``dpo``: one draw for the policy, an independent one for the reference."""
 
     beta: float = Field(
@@ -64,7 +64,7 @@ class VRPOOptions(DPOOptions):
     shared_noise: bool = Field(True, description="Use the same noised copies for the reference and the policy.")
 
 
-class DPO(Method):
+class DPO(NoisedMethod):
     """Direct preference optimization on ELBO estimates.
 
     Learning rates are those of the alignment handbook (recipes/zephyr-7b-beta/dpo), DARE's VRPO has the first too.

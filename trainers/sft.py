@@ -20,13 +20,13 @@ from torch import Tensor
 
 from dare_bench.diffusion.laws import CART_Q, EPS, Law, LawName, Noise, Weighting, weights
 from dare_bench.errors import UsageError
-from dare_bench.trainers.method import Method, Options
+from dare_bench.trainers.noised import NoisedMethod, NoisedOptions
 from dare_bench.trainers.objective import Losses, Metrics
 from dare_bench.trainers.steps import Step
 from dare_bench.types import ModelSpec
 
 
-class SFTOptions(Options):
+class SFTOptions(NoisedOptions):
     """Settings of ``sft``; those of a family's authors are the defaults for its models."""
 
     noise: LawName = Field("uniform", description="Noise law (docs/training.md); for LLaDA2 band.")
@@ -54,7 +54,7 @@ class SFTOptions(Options):
         return tuple(part for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
-class SFT(Method):
+class SFT(NoisedMethod):
     """Supervised fine-tuning."""
 
     name = "sft"

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from dare_bench.diffusion.forward import Inputs
-from dare_bench.diffusion.laws import Law, Noise
+from dare_bench.diffusion.laws import Law
 from dare_bench.diffusion.looks import Looks
 from dare_bench.errors import UsageError
 from dare_bench.protocols import LoadedModel, Services
@@ -61,7 +61,8 @@ class Surrogate:
 
 
 class PolicyGradient(Method):
-    """An algorithm. Subclasses say which units a completion has."""
+    """The base of every algorithm. Subclasses define ``units``, and declare the attributes below that differ (see
+    docs/rl.md)."""
 
     reads = "prompts"
     Options: ClassVar[type[BaseModel]] = RatioOptions
@@ -399,15 +400,6 @@ class PolicyGradient(Method):
     def inputs(self, looks: Looks) -> Inputs:
         given = super().inputs(looks)
         return replace(given, temperature=self.options.temperature) if self.scores_draws else given
-
-    # -- not used by online methods ------------------------------------------------------------------------------
-
-    @property
-    def law(self) -> Law:
-        raise TypeError(f"{self.name} has no noise law of training rows")
-
-    def weigh(self, noise: Noise) -> Tensor:
-        raise TypeError(f"{self.name} has no weights of training rows")
 
 
 def counts_of(spec: ModelSpec, draws: int) -> Law:

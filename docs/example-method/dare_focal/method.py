@@ -21,8 +21,10 @@ class FocalOptions(SFTOptions):
 
 
 class Focal(SFT):
-    """``reads`` says which rows a method learns from (examples, pairs, prompts), ``law`` how they are noised, ``weigh``
-    what each masked token weighs in the loss of the whole step; here all three are those of ``sft``."""
+    """``reads`` says which rows a method learns from (examples or pairs), ``law`` how they are noised, ``weigh`` what
+    each masked token weighs in the loss of the whole step; here all three are those of ``sft``. A method with its own
+    subclasses ``dare_bench.trainers.noised.NoisedMethod``, and an algorithm of reinforcement learning
+    ``dare_bench.trainers.rl.policy_gradient.PolicyGradient``."""
 
     name = "focal"
     about = "supervised fine-tuning with the focal loss"

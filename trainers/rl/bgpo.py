@@ -39,6 +39,7 @@ class BGPO(PolicyGradient):
     reads_tokens_only = True
     paper, code = "arXiv 2510.11683", "THU-KEG/BGPO"
     Options = BGPOOptions
+    options: BGPOOptions
     families = "any"
     learning_rate = lora_learning_rate = 5e-7
     training_defaults: ClassVar = DARE_TRAINING
@@ -46,7 +47,11 @@ class BGPO(PolicyGradient):
 
     @property
     def units_each(self) -> int:
-        return int(self.options.num_mc)
+        return self.options.num_mc
+
+    def looks(self, sampled: int) -> float:
+        """One for each draw."""
+        return float(self.options.num_mc)
 
     def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
         law = counts_of(self.spec, self.options.num_mc)

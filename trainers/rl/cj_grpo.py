@@ -43,6 +43,7 @@ class CJGRPO(PolicyGradient):
     estimator = "the canvas before each forward of the sampler"
     paper, code = "arXiv 2509.23924", "yjyddq/EOSER-ASS-RL"
     Options = CJGRPOOptions
+    options: CJGRPOOptions
     families = "any"
     scores_draws = True
     learning_rate = lora_learning_rate = 3e-6

@@ -54,6 +54,7 @@ class CoupledGRPO(PolicyGradient):
     reads_tokens_only = True
     paper, code = "arXiv 2506.20639", "apple/ml-diffucoder"
     Options = CoupledGRPOOptions
+    options: CoupledGRPOOptions
     learning_rate = lora_learning_rate = 1e-6
     training_defaults: ClassVar = {**SCRIPTS, "lr_scheduler_type": WITH_FLOOR}
     variants: ClassVar = {"dare": {**DARE_RATIO, "aggregation": "token"}}

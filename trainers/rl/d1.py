@@ -40,6 +40,7 @@ class D1(PolicyGradient):
     reads_tokens_only = True
     paper, code = "arXiv 2504.12216", "dllm-reasoning/d1"
     Options = D1Options
+    options: D1Options
     learning_rate = lora_learning_rate = 3e-6
     training_defaults: ClassVar = SCRIPTS
     variants: ClassVar = {"dare": {**DARE_RATIO, "aggregation": "token"}}

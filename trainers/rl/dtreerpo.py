@@ -96,6 +96,7 @@ class DTreeRPO(PolicyGradient):
     estimator = "the canvas at which siblings branch"
     paper, code = "arXiv 2512.09675", "THU-BPM/d-TreeRPO"
     Options = DTreeRPOOptions
+    options: DTreeRPOOptions
     learning_rate = lora_learning_rate = 3e-5
     capabilities: ClassVar[Mapping[str, str]] = {
         **CAPABILITIES,

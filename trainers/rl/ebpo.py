@@ -37,9 +37,14 @@ class EBPO(PolicyGradient):
     reads_tokens_only = True
     paper, code = "arXiv 2602.08676", "yjyddq/DARE"
     Options = EBPOOptions
+    options: EBPOOptions
     families = "any"
     learning_rate = lora_learning_rate = 5e-7
     training_defaults: ClassVar = DARE_TRAINING
+
+    def looks(self, sampled: int) -> float:
+        """One for each draw."""
+        return float(self.options.num_mc)
 
     def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
         law = counts_of(self.spec, self.options.num_mc)

@@ -47,6 +47,7 @@ class ESPO(PolicyGradient):
     reads_tokens_only = True
     paper, code = "arXiv 2512.03759", "ML-GSAI/ESPO"
     Options = ESPOOptions
+    options: ESPOOptions
     learning_rate, lora_learning_rate = 1e-6, 3e-6
     training_defaults: ClassVar = {
         "adam_beta2": 0.99,

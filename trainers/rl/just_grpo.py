@@ -36,6 +36,7 @@ class JustGRPO(PolicyGradient):
     estimator = "left to right, the canvas before each token"
     paper, code = "arXiv 2601.15165", "LeapLabTHU/JustGRPO"
     Options = JustGRPOOptions
+    options: JustGRPOOptions
     families = "any"
     scores_draws = True
     learning_rate = lora_learning_rate = 5e-6

@@ -70,6 +70,7 @@ class MDPO(PolicyGradient):
     kl = "k2"
     paper, code = "arXiv 2508.13148", "autonomousvision/mdpo"
     Options = MDPOOptions
+    options: MDPOOptions
     scores_draws = True
     capabilities: ClassVar = {**CAPABILITIES, "predictions": "record the answer that each forward predicts"}
     allows_rewriting = True
@@ -158,7 +159,7 @@ class MDPO(PolicyGradient):
 
     @property
     def always_needs_values(self) -> bool:
-        return super().always_needs_values or bool(self.options.confidence_weights)
+        return super().always_needs_values or self.options.confidence_weights
 
     def loss_weights(self, weight_U: Tensor, old_U: Tensor) -> Tensor:
         return weight_U * torch.exp(old_U) if self.options.confidence_weights else weight_U

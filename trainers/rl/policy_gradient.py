@@ -31,13 +31,13 @@ from dare_bench.trainers.rl.collapse import CollapseWarning
 from dare_bench.trainers.rl.completions import Completion, recorded
 from dare_bench.trainers.rl.estimators import Units
 from dare_bench.trainers.rl.ledger import gap_metrics, importance, sampler_logprobs
-from dare_bench.trainers.rl.options import RatioOptions, RLOptions
+from dare_bench.trainers.rl.options import EndOptions, RatioOptions, RLOptions
 from dare_bench.trainers.rl.reference_sync import ReferenceSync
 from dare_bench.trainers.rl.requirements import CAPABILITIES, check_blocks, check_rollout
 from dare_bench.trainers.rl.rollout import Rollouts
 from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.served import check_engine
-from dare_bench.trainers.rl.surrogate import Aggregation, Divergence, clipped, divergence, unit_weights
+from dare_bench.trainers.rl.surrogate import Divergence, clipped, divergence, unit_weights
 from dare_bench.trainers.steps import Step, StepShape, TrainingRow
 from dare_bench.training.processes import data_parallel_size
 from dare_bench.training.rows import Tokens
@@ -66,6 +66,9 @@ class PolicyGradient(Method):
 
     reads = "prompts"
     Options: ClassVar[type[BaseModel]] = RatioOptions
+    options: RLOptions
+    ratio: RatioOptions
+    """The settings of the ratio and the KL penalty; those of an algorithm without them are the defaults: no penalty."""
     learning_rate = 1e-6
     lora_learning_rate = 3e-6
     families: ClassVar[str] = "bidirectional"
@@ -97,6 +100,8 @@ class PolicyGradient(Method):
 
     def __init__(self, options: RLOptions, spec: ModelSpec, canvas: int | None) -> None:
         super().__init__(options, spec, canvas)
+        self.ratio = options if isinstance(options, RatioOptions) else RatioOptions.model_validate({})
+        self.beta, self.importance_cap = self.ratio.beta, self.ratio.importance_cap
         self.wants_reference = self.beta > 0  # type: ignore[misc]
         if self.reference is not None and not self.wants_reference:
             raise UsageError(f"reference={self.reference!r} is for the KL penalty, and beta is 0; give beta too")
@@ -134,9 +139,8 @@ class PolicyGradient(Method):
         return 1
 
     def looks(self, sampled: int) -> float:
-        """Looks at a completion in an optimizer step, for estimates, after ``sampled`` forwards of the sampler: one for
-        each of its draws (``num_mc``), if it has some."""
-        return float(getattr(self.options, "num_mc", 1))
+        """Looks at a completion in an optimizer step, for estimates, after ``sampled`` forwards of the sampler."""
+        return 1.0
 
     def chosen_prompts(self, source: Rollouts) -> Sequence[int]:
         """The indices of the prompts of the data that are trained on."""
@@ -173,7 +177,7 @@ class PolicyGradient(Method):
         """
         count = scored_total if self.unit == "token" else completions * self.units_each
         length = self.completion_length
-        return unit_weights(self.aggregation, units.sample_U, units.transition_U, completions, count, length)
+        return unit_weights(self.ratio.aggregation, units.sample_U, units.transition_U, completions, count, length)
 
     def unit_losses(self, log_ratio_U: Tensor, advantage_U: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of each unit, from log policy - log old policy, and where a clip has taken its gradient."""
@@ -182,34 +186,16 @@ class PolicyGradient(Method):
     @property
     def clip(self) -> tuple[float, float, float | None]:
         """The clip range below and above 1, and the bound for negative advantages."""
-        o = self.options
+        o = self.ratio
         return o.epsilon, o.epsilon if o.epsilon_high is None else o.epsilon_high, o.dual_clip
 
     @property
     def reference(self) -> str | None:
-        path: str | None = getattr(self.options, "reference", None)
-        return path
-
-    @property
-    def beta(self) -> float:
-        """Strength of the KL penalty."""
-        return float(getattr(self.options, "beta", 0.0))
-
-    @property
-    def aggregation(self) -> Aggregation:
-        """How the losses of units are averaged."""
-        kind: Aggregation = getattr(self.options, "aggregation", "sequence")
-        return kind
-
-    @property
-    def importance_cap(self) -> float | None:
-        """The cap of importance weights; None: there are none."""
-        cap: float | None = getattr(self.options, "importance_cap", None)
-        return cap
+        return self.ratio.reference
 
     def _reference_sync(self) -> ReferenceSync | None:
         """What moves the reference; None: it stays as it is."""
-        o = self.options
+        o = self.ratio
         if not o.sync_ref_model:
             for name in ("ref_model_sync_steps", "ref_model_mixup_alpha"):
                 if name in o.model_fields_set and getattr(o, name) != type(o).model_fields[name].default:
@@ -246,7 +232,7 @@ class PolicyGradient(Method):
 
     @property
     def uses_of_item(self) -> int:
-        return int(self.options.num_generations * self.options.num_iterations)
+        return self.options.num_generations * self.options.num_iterations
 
     def lengths(self, data: Tokens) -> list[int]:
         return [len(row.prompt) + self.completion_length for item in data.items for row in item]
@@ -285,11 +271,10 @@ class PolicyGradient(Method):
     @property
     def completion_length(self) -> int:
         """Tokens of a completion's canvas."""
-        return int(self.options.max_completion_length or self.canvas or 256)
+        return self.options.max_completion_length or self.canvas or 256
 
     def resolved_options(self, steps: int | None = None) -> BaseModel:
-        resolved: BaseModel = self.options.model_copy(update={"max_completion_length": self.completion_length})
-        return resolved
+        return self.options.model_copy(update={"max_completion_length": self.completion_length})
 
     def request(self, prompt: Sequence[int]) -> dict[str, Any]:
         """The decoding fields of a completion: the whole canvas where attention is bidirectional, else up to the block
@@ -314,7 +299,7 @@ class PolicyGradient(Method):
 
     def scored(self, tokens: Sequence[int]) -> int:
         """The number of leading tokens of an answer that count."""
-        every = getattr(self.options, "score_after_eos", True)
+        every = self.options.score_after_eos if isinstance(self.options, EndOptions) else True
         ends = [] if every else [i for i, t in enumerate(tokens) if t in self.spec.eos_ids]
         return ends[0] + 1 if ends else len(tokens)
 

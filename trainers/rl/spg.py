@@ -56,12 +56,17 @@ class SPG(PolicyGradient):
     reads_tokens_only = True
     paper, code = "arXiv 2510.09541", "facebookresearch/SPG"
     Options = SPGOptions
+    options: SPGOptions
     learning_rate = lora_learning_rate = 3e-6
     training_defaults: ClassVar = SCRIPTS
     variants: ClassVar = {"dare": {**DARE, "num_mc": 1}}
 
     def learns_from(self, completion: Completion, advantage: float) -> bool:
         return advantage > 0 if self.options.negative == "zero" else advantage != 0
+
+    def looks(self, sampled: int) -> float:
+        """One for each draw."""
+        return float(self.options.num_mc)
 
     def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> BoundedUnits:
         o = self.options

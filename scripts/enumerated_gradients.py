@@ -41,7 +41,7 @@ from dare_bench.registry import registry
 from dare_bench.seeds import key
 from dare_bench.trainers.rl.completions import Completion, Prediction
 from dare_bench.trainers.rl.estimators import BoundedUnits, Units
-from dare_bench.trainers.rl.policy_gradient import PolicyGradient
+from dare_bench.trainers.rl.policy_gradient import PolicyGradient, shared_key_of
 from dare_bench.trainers.rl.step_rewards import step_scores
 from dare_bench.trainers.rl.surrogate import STD_EPS
 
@@ -89,9 +89,7 @@ class Noise:
 def method_of(row: Row) -> Any:
     """The algorithm of a row."""
     kind = algorithms()[row.algorithm]
-    method = kind(kind.settle(dict(row.options), SPEC), SPEC, LENGTH)
-    method.seed = 0
-    return method
+    return kind(kind.settle(dict(row.options), SPEC), SPEC, LENGTH)
 
 
 def columns_of(units: Units) -> Tensor:
@@ -143,7 +141,9 @@ def all_draws(row: Row, scored: int) -> BoundedUnits:
 def drawn(method: Any, set_at: tuple[int, ...], scored: int, rollout: int, count: int) -> Units:
     """The units of an answer, once for each of ``count`` keys."""
     keys = [key("card", rollout, i) for i in range(count)]
-    units: Units = method.units([Completion(PROMPT, (0,) * LENGTH, scored, k, set_at) for k in keys], 0, rollout)
+    units: Units = method.units(
+        [Completion(PROMPT, (0,) * LENGTH, scored, k, set_at) for k in keys], 0, shared_key_of(0, rollout)
+    )
     return units
 
 

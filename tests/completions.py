@@ -13,7 +13,7 @@ from torch import Tensor
 from dare_bench.diffusion.forward import Inputs, inputs
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Units
-from dare_bench.trainers.rl.rollout import Rollouts
+from dare_bench.trainers.rl.rollout import Rollouts, Update
 from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.steps import Step, StepShape
 from dare_bench.types import Event, Generation, Request, Reward, RewardPrompt, Sample
@@ -42,6 +42,11 @@ def first_rollout(
     return Rollout(**{**fields, **others})
 
 
+def update(number: int, iteration: int, completions: int, steps: int = 1) -> Update:
+    """An optimizer step of a training with seed 0."""
+    return Update(number=number, iteration=iteration, completions=completions, seed=0, steps=steps)
+
+
 def values(units: Units, losses: Callable[[Inputs], Tensor], spec: Any = SPEC) -> Tensor:
     """The log-probabilities of units under a policy, float64 [U]."""
     return units.values(losses(inputs(units.looks, spec)))
@@ -60,6 +65,8 @@ def seen(units: Units) -> list[list[int]]:
 
 class ScriptedPolicy:
     """Answers from a list, in turn, with rewards that belong to them; values of a table. One process."""
+
+    steps = 1
 
     def __init__(self, table: Any, method: Any, answers: Sequence[tuple[Sequence[int], float]]) -> None:
         self.table, self.method, self.answers, self.scored = table, method, answers, 0

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from completions import first_rollout
+from completions import first_rollout, update
 from table_policy import MASK, SPEC
 from torch import Tensor
 
@@ -72,14 +72,21 @@ def ours(case: dict[str, Any], **options: Any) -> Ours:
 
 
 def differentiated(
-    method: Any, rollout: Rollout, tables: Mapping[str, Tensor], pick: Pick, iteration: int = 1, number: int = 1
+    method: Any,
+    rollout: Rollout,
+    tables: Mapping[str, Tensor],
+    pick: Pick,
+    iteration: int = 1,
+    number: int = 1,
+    steps: int = 1,
 ) -> Ours:
-    """Our loss of a rollout in step ``number`` of a training, and its gradient with respect to the policy's table."""
+    """Our loss of a rollout in step ``number`` of a training of ``steps`` steps, and its gradient with respect to the
+    policy's table."""
     count = len(rollout.completions)
     if iteration:
-        past = method.step(rollout, 1, 1, count)
+        past = method.step(rollout, update(1, 1, count, steps))
         rollout.old = [method.unit_values(rollout, past, pick(tables["old"], past))]
-    step = method.step(rollout, number, iteration, count)
+    step = method.step(rollout, update(number, iteration, count, steps))
     table = tables["policy"].requires_grad_()
     reference = partial(pick, tables["reference"]) if method.beta else None
     loss, metrics = method.loss(step, pick(table, step), reference)
@@ -91,9 +98,7 @@ def differentiated(
 def method_of(case: dict[str, Any], options: dict[str, Any]) -> Any:
     kind = registry().get("trainer", case["algorithm"]).load()
     sizes = {"num_generations": vectors()["group"], "num_iterations": 2, "max_completion_length": 6}
-    method = kind(kind.settle({**sizes, **case["options"], **options}, SPEC), SPEC, 6)
-    method.seed = 0
-    return method
+    return kind(kind.settle({**sizes, **case["options"], **options}, SPEC), SPEC, 6)
 
 
 def hidden(case: dict[str, Any]) -> Tensor:
@@ -168,9 +173,9 @@ def equal(result: Ours, case: dict[str, Any], factor: float = 1.0) -> bool:
 def tree_case(case: dict[str, Any], **options: Any) -> Ours:
     """Our loss of a case of d-TreeRPO: two canvases of one level, each with three children."""
     method, tables = method_of(case, {"tree_contraction_factor": 1, **options}), vectors()["dtreerpo"]["logits"]
-    method.steps = case["settings"]["max_steps"]
     logits = {name: torch.tensor(table, dtype=torch.float64) for name, table in tables.items()}
-    return differentiated(method, tree_rollout(method), logits, nll_of_children, 1, case["settings"]["global_step"])
+    number, steps = case["settings"]["global_step"], case["settings"]["max_steps"]
+    return differentiated(method, tree_rollout(method), logits, nll_of_children, 1, number, steps)
 
 
 def tree_rollout(method: Any) -> Rollout:

@@ -35,6 +35,7 @@ from dare_bench.seeds import key
 from dare_bench.trainers.forwards import divide
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.coupled_grpo import CoupledGRPO
+from dare_bench.trainers.rl.rollout import Update
 from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.surrogate import advantages
 from dare_bench.trainers.steps import Step
@@ -113,15 +114,15 @@ def rollout(case: UpdateCase, seed: int, shorter: int) -> Rollout:
 def data_of(case: UpdateCase, network: Any, spec: ModelSpec, seed: int, shorter: int) -> Data:
     """The second step on a rollout: its old values are the network's, changed by 0.1 nats or so."""
     method = CoupledGRPO(CoupledGRPO.settle({"beta": 0.0}, spec), spec, CANVAS)
-    method.seed = seed
     played = rollout(case, seed, shorter)
-    data = Data(method, method.step(played, 1, 1, case.rows))
+    update = Update(number=1, iteration=1, completions=case.rows, seed=seed, steps=2)
+    data = Data(method, method.step(played, update))
     with torch.no_grad():
         values = method.unit_values(played, data.step, losses(network, data))
     generator = torch.Generator().manual_seed(seed)
     noise = [(0.1 * torch.randn(len(v), generator=generator)).tolist() for v in values]
     played.old = [[[a + b for a, b in zip(v, n, strict=True)] for v, n in zip(values, noise, strict=True)]]
-    return Data(method, method.step(played, 1, 1, case.rows))
+    return Data(method, method.step(played, update))
 
 
 def compare(case: UpdateCase, runs: int, shorter: int) -> Iterator[str]:

@@ -14,6 +14,7 @@ from typing import get_args
 
 import pytest
 import torch
+from completions import update
 from published_losses import (
     case_of,
     equal,
@@ -156,7 +157,7 @@ def test_the_learner_divides_logits_by_the_temperature_as_the_published_code_doe
     case = vectors()["mdpo"]["temperature"]
     logits = torch.tensor(vectors()["dtreerpo"]["logits"]["policy"], dtype=torch.float64)
     method = method_of(case_of("mdpo, beta 0"), {})
-    step = method.step(rollout_of(case_of("mdpo, beta 0"), method), 0, 0, 6)
+    step = method.step(rollout_of(case_of("mdpo, beta 0"), method), update(0, 0, 6))
     given = method.inputs(step.looks)
     assert given.temperature == case["temperature"] == 0.4
     logits_NV = logits.flatten(0, 1).requires_grad_()
@@ -260,7 +261,7 @@ def test_value_and_gradient_of_a_tree_are_those_of_the_published_code(name):
     result = tree_case(case)
     assert equal(result, case), (result.value, case["value"])
     assert 0 < result.clip_fraction < 1
-    assert (result.step.extra.strength > 0) == ("no distillation" not in name)
+    assert (result.step.extra.distillation.strength > 0) == ("no distillation" not in name)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pydantic import Field, field_validator
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Units, coupled
 from dare_bench.trainers.rl.options import DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
-from dare_bench.trainers.rl.policy_gradient import PolicyGradient, level_key
+from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.surrogate import Advantage
 from dare_bench.training.spec import WITH_FLOOR
 
@@ -62,6 +62,6 @@ class CoupledGRPO(PolicyGradient):
     def looks(self, sampled: int) -> float:
         return 3.0
 
-    def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
+    def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
         o = self.options
-        return coupled(completions, self.spec.mask, iteration, level_key(self.seed, rollout), o.level, o.normalized)
+        return coupled(completions, self.spec.mask, iteration, shared_key, o.level, o.normalized)

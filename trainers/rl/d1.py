@@ -45,5 +45,5 @@ class D1(PolicyGradient):
     training_defaults: ClassVar = SCRIPTS
     variants: ClassVar = {"dare": {**DARE_RATIO, "aggregation": "token"}}
 
-    def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
+    def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
         return fully_masked(completions, self.spec.mask, iteration, self.options.p_mask_prompt)

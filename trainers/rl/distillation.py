@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,6 +20,20 @@ from dare_bench.trainers.rl.completions import Completion
 
 MIN_TEMPERATURE = 1e-6
 """Of the target, as in the published code: the schedule ends at 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distillation:
+    """The term of a step: ``strength`` times the divergence of the targets from the policy. ``weight_U`` is the weight
+    of each unit in it, ``log_target_U`` the logarithm of its token's probability in the target."""
+
+    weight_U: Tensor
+    log_target_U: Tensor
+    strength: float
+
+    def divergence(self, value_U: Tensor) -> Tensor:
+        """This process's part of the mean of KL(q || p) over parents and positions, in nats; ``value_U`` is log p."""
+        return torch.dot(self.weight_U, self.log_target_U - value_U)
 
 
 def strength(progress: float, most: float, growth: float) -> float:

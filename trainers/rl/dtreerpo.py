@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -30,11 +30,12 @@ from dare_bench.errors import UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.trainers.objective import Losses, Metrics
 from dare_bench.trainers.rl.completions import Completion
-from dare_bench.trainers.rl.distillation import distilled_positions, strength, targets, temperature
+from dare_bench.trainers.rl.distillation import Distillation, distilled_positions, strength, targets, temperature
 from dare_bench.trainers.rl.estimators import Units, from_parents
 from dare_bench.trainers.rl.options import EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, Surrogate
 from dare_bench.trainers.rl.requirements import CAPABILITIES
+from dare_bench.trainers.rl.rollout import Update
 from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.surrogate import Advantage
 from dare_bench.trainers.rl.tree import TreeRollouts, TreeShape
@@ -79,15 +80,6 @@ class DTreeRPOOptions(EndOptions, RatioOptions):
         return self
 
 
-@dataclass(frozen=True, kw_only=True)
-class TreeSurrogate(Surrogate):
-    """With the self-distillation term: sum of ``distilled_U`` (``log_target_U`` - v_u), times ``strength``."""
-
-    distilled_U: Tensor
-    log_target_U: Tensor
-    strength: float
-
-
 class DTreeRPO(PolicyGradient):
     """d-TreeRPO."""
 
@@ -111,8 +103,6 @@ class DTreeRPO(PolicyGradient):
         "warmup_steps": 0.0001,
     }
     variants: ClassVar = {"dare": {"distillation_steps": 360_000}}  # 30,000 rollouts of 12 steps
-    steps = 1
-    """Optimizer steps of the training; the source of rollouts sets it."""
 
     @property
     def tree(self) -> TreeShape:
@@ -122,7 +112,6 @@ class DTreeRPO(PolicyGradient):
         return TreeShape((o.num_generations // math.prod(inner), *inner))
 
     def source(self, data: Tokens, shape: StepShape, seed: int, process: int = 0) -> TreeRollouts:
-        self.seed = seed
         return TreeRollouts(self, data, shape, seed, process)
 
     def check(self, spec: TrainSpec, model: LoadedModel, data: Tokens) -> None:
@@ -149,31 +138,33 @@ class DTreeRPO(PolicyGradient):
         rollout, score, update = super().forwards_of_completion(spec, sampled)
         return rollout * self.tree.forwards_of_leaf, score, update
 
-    def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
+    def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
         return from_parents(completions, self.spec.mask)
 
     # -- self-distillation ---------------------------------------------------------------------------------------
 
-    def schedule(self, number: int) -> tuple[float, float]:
-        """The strength and the temperature of self-distillation in an optimizer step, counted from 0."""
+    def schedule(self, number: int, steps: int) -> tuple[float, float]:
+        """The strength and the temperature of self-distillation in an optimizer step, counted from 0, of a training of
+        ``steps``."""
         o = self.options
-        p = min(1.0, number / (o.distillation_steps or self.steps))
+        p = min(1.0, number / (o.distillation_steps or steps))
         most, first = o.distillation, o.distillation_temperature
         return strength(p, most, o.distillation_growth), temperature(p, first, o.distillation_cooling)
 
-    def step(self, rollout: Rollout, number: int, iteration: int, completions: int) -> Step:
-        step = super().step(rollout, number, iteration, completions // self.tree.leaves * self.tree.nodes)
-        weight, tau = self.schedule(number)
-        looks, advantage_U = step.extra.units.looks, self._distilled(rollout, step.extra)
+    def step(self, rollout: Rollout, update: Update) -> Step:
+        nodes = update.completions // self.tree.leaves * self.tree.nodes
+        step = super().step(rollout, replace(update, completions=nodes))
+        surrogate: Surrogate = step.extra
+        weight, tau = self.schedule(update.number, update.steps)
+        looks, advantage_U = surrogate.units.looks, self._distilled(rollout, surrogate)
         weight_U, log_target_U = targets(looks.at_N, looks.target_N, advantage_U, tau)
-        total, given = rollout.distilled_total, vars(step.extra)
-        surrogate = TreeSurrogate(
-            **given,
-            distilled_U=weight_U / max(total, 1),
+        total = rollout.distilled_total
+        distillation = Distillation(
+            weight_U=weight_U / max(total, 1),
             log_target_U=log_target_U,
             strength=weight if total else 0.0,
         )
-        return replace(step, extra=surrogate)
+        return replace(step, extra=replace(surrogate, distillation=distillation))
 
     def _distilled(self, rollout: Rollout, surrogate: Surrogate) -> Tensor:
         """The advantages of units, 0 where there is nothing to distill."""
@@ -192,14 +183,18 @@ class DTreeRPO(PolicyGradient):
 
     def loss(self, step: Step, nll_N: Tensor, reference: Losses | None) -> tuple[Tensor, Metrics]:
         loss, metrics = super().loss(step, nll_N, reference)
-        return loss + step.extra.strength * self._divergence(step, nll_N), metrics
-
-    def _divergence(self, step: Step, nll_N: Tensor) -> Tensor:
-        """This process's part of the mean of KL(q || p) over parents and positions, in nats."""
-        surrogate = step.extra
-        return torch.dot(surrogate.distilled_U, surrogate.log_target_U - surrogate.units.values(nll_N))
+        distillation, divergence = _divergence(step, nll_N)
+        return loss + distillation.strength * divergence, metrics
 
     def observe(self, step: Step, nll_N: Tensor) -> Metrics:
         """How far predictions are from the targets; the shares of the processes sum to 1."""
-        share = float(step.extra.distilled_U.sum())
-        return {"distillation": (float(self._divergence(step, nll_N)), share)} if share else {}
+        distillation, divergence = _divergence(step, nll_N)
+        share = float(distillation.weight_U.sum())
+        return {"distillation": (float(divergence), share)} if share else {}
+
+
+def _divergence(step: Step, nll_N: Tensor) -> tuple[Distillation, Tensor]:
+    """The self-distillation of a step, and this process's part of its divergence."""
+    surrogate: Surrogate = step.extra
+    assert surrogate.distillation is not None
+    return surrogate.distillation, surrogate.distillation.divergence(surrogate.units.values(nll_N))

@@ -46,6 +46,6 @@ class EBPO(PolicyGradient):
         """One for each draw."""
         return float(self.options.num_mc)
 
-    def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
+    def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
         law = counts_of(self.spec, self.options.num_mc)
         return elbo(completions, self.spec.mask, iteration, law, normalized=False)

@@ -61,7 +61,7 @@ class ESPO(PolicyGradient):
     def looks(self, sampled: int) -> float:
         return 2.0 * self.options.num_mc
 
-    def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
+    def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
         return elbo(completions, self.spec.mask, iteration, Law("coupled", 2 * self.options.num_mc))
 
     def kl_of(self, log_ratio_U: Tensor, surrogate: Surrogate) -> Tensor:

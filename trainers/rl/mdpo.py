@@ -154,7 +154,7 @@ class MDPO(PolicyGradient):
     def looks(self, sampled: int) -> float:
         return float(min(self.options.sample_train_steps, sampled))
 
-    def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
+    def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
         return predicted(completions, self.spec.mask)
 
     @property

@@ -29,12 +29,13 @@ from dare_bench.trainers.method import Method
 from dare_bench.trainers.objective import Losses, Metrics
 from dare_bench.trainers.rl.collapse import CollapseWarning
 from dare_bench.trainers.rl.completions import Completion, recorded
+from dare_bench.trainers.rl.distillation import Distillation
 from dare_bench.trainers.rl.estimators import Units
 from dare_bench.trainers.rl.ledger import gap_metrics, importance, sampler_logprobs
 from dare_bench.trainers.rl.options import EndOptions, RatioOptions, RLOptions
 from dare_bench.trainers.rl.reference_sync import ReferenceSync
 from dare_bench.trainers.rl.requirements import CAPABILITIES, check_blocks, check_rollout
-from dare_bench.trainers.rl.rollout import Rollouts
+from dare_bench.trainers.rl.rollout import Rollouts, Update
 from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.served import check_engine
 from dare_bench.trainers.rl.surrogate import Divergence, clipped, divergence, unit_weights
@@ -49,7 +50,8 @@ from dare_bench.types import Generation, ModelSpec, RewardPrompt
 class Surrogate:
     """What the loss of a step needs beside its looks. ``old_U`` None: the policy itself is the old one.
     ``completion_U`` is the completion of each unit, counted in the rollout, ``drawn_U`` log p of its token in the
-    distribution that the sampler drew it from; None where units are not drawn tokens."""
+    distribution that the sampler drew it from; None where units are not drawn tokens. ``distillation`` is a further
+    term of the loss, of ``dtreerpo`` alone."""
 
     units: Units
     completion_U: Tensor
@@ -58,6 +60,7 @@ class Surrogate:
     old_U: Tensor | None
     metrics: Metrics
     drawn_U: Tensor | None = None
+    distillation: Distillation | None = None
 
 
 class PolicyGradient(Method):
@@ -125,8 +128,12 @@ class PolicyGradient(Method):
     # -- declared by algorithms ----------------------------------------------------------------------------------
 
     @abstractmethod
-    def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> Units:
-        """The units of completions in an inner iteration."""
+    def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
+        """The units of completions in an inner iteration.
+
+        Args:
+            shared_key: the key of random numbers that all completions of the rollout share, in all processes.
+        """
 
     @property
     def rollout_fields(self) -> Mapping[str, Any]:
@@ -208,7 +215,6 @@ class PolicyGradient(Method):
     # -- rollout -------------------------------------------------------------------------------------------------
 
     def source(self, data: Tokens, shape: StepShape, seed: int, process: int = 0) -> Rollouts:
-        self.seed = seed
         return Rollouts(self, data, shape, seed, process)
 
     @classmethod
@@ -305,16 +311,17 @@ class PolicyGradient(Method):
 
     # -- loss ----------------------------------------------------------------------------------------------------
 
-    def step(self, rollout: Rollout, number: int, iteration: int, completions: int) -> Step:
-        """The step of an inner iteration, for ``completions`` in all processes. Completions without an advantage have
-        no gradient, so that without a KL penalty nothing is computed for them."""
+    def step(self, rollout: Rollout, update: Update) -> Step:
+        """This process's part of an optimizer step on a rollout. Completions without an advantage have no gradient, so
+        that without a KL penalty nothing is computed for them."""
+        iteration, shared_key = update.iteration, shared_key_of(update.seed, rollout.number)
         advantage_S = torch.tensor(rollout.advantage, dtype=torch.float64)
         pairs = zip(rollout.completions, rollout.advantage, strict=True)
         kept = [i for i, (c, a) in enumerate(pairs) if self.beta or self.learns_from(c, a)]
-        units = self.units([rollout.completions[i] for i in kept] or rollout.completions[:1], iteration, rollout.number)
+        units = self.units([rollout.completions[i] for i in kept] or rollout.completions[:1], iteration, shared_key)
         kept_S = torch.tensor(kept or [0])
         scored_S = torch.tensor([rollout.completions[i].scored for i in kept_S.tolist()])
-        weight_U = self.step_weights(units, scored_S, completions, rollout.scored_total)
+        weight_U = self.step_weights(units, scored_S, update.completions, rollout.scored_total)
         completion_U, old_U = kept_S[units.sample_U], None
         advantage_U = advantage_S[completion_U] if units.advantage_U is None else units.advantage_U
         if iteration and len(rollout.old) >= iteration:
@@ -335,14 +342,14 @@ class PolicyGradient(Method):
         )
         rows = [TrainingRow(c.prompt, c.tokens, c.key, c.where) for c in rollout.completions]
         return Step(
-            number=number,
+            number=update.number,
             items=tuple((rows[i],) for i in kept_S.tolist()),
             keys=tuple(rows[i].key for i in kept_S.tolist()),
             looks=units.looks,
             item_R=units.sample_R,
             role_R=torch.zeros_like(units.sample_R),
             weight_N=units.coefficient_N,
-            step_items=completions,
+            step_items=update.completions,
             extra=surrogate,
         )
 
@@ -360,11 +367,12 @@ class PolicyGradient(Method):
         return step.extra.old_U is not None or self.always_needs_values
 
     def loss(self, step: Step, nll_N: Tensor, reference: Losses | None) -> tuple[Tensor, Metrics]:
-        surrogate = step.extra
+        surrogate: Surrogate = step.extra
         value_U = surrogate.units.values(nll_N)
         old_U = value_U.detach() if surrogate.old_U is None else surrogate.old_U
         advantage_U, metrics = surrogate.advantage_U, dict(surrogate.metrics)
         if self.importance_cap is not None:
+            assert surrogate.drawn_U is not None  # rollouts need the capability ``logprobs``
             importance_U, metrics["importance_capped"] = importance(old_U, surrogate.drawn_U, self.importance_cap)
             advantage_U = advantage_U * importance_U
         loss_U, active_U = self.unit_losses(value_U - old_U, advantage_U)
@@ -377,7 +385,7 @@ class PolicyGradient(Method):
 
     def observe(self, step: Step, nll_N: Tensor) -> Metrics:
         """The gap between sampler and learner, in the step in which the learner is the policy that sampled."""
-        surrogate = step.extra
+        surrogate: Surrogate = step.extra
         if surrogate.drawn_U is None or surrogate.old_U is not None:
             return {}
         return gap_metrics(surrogate.units.values(nll_N), surrogate.drawn_U)
@@ -392,6 +400,6 @@ def counts_of(spec: ModelSpec, draws: int) -> Law:
     return Law("counts" if spec.block_length is None else "blocks", draws, block_length=spec.block_length)
 
 
-def level_key(seed: int, rollout: int) -> int:
-    """The key of a noise level that all completions of a rollout share."""
+def shared_key_of(seed: int, rollout: int) -> int:
+    """The key of random numbers that all completions of a rollout share."""
     return key("level", seed, rollout)

@@ -120,7 +120,7 @@ def replay(
         update = source.step(first)
         assert source.rollout is not None
         if iteration:
-            update = method.step(source.rollout, number, iteration, batch)
+            update = source.step_on(source.rollout, number)
         known = not iteration or number in saved
         if iteration and known:
             read(saved[number])

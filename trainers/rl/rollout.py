@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,18 @@ from dare_bench.types import Generation, Request, Reward, RewardPrompt
 
 if TYPE_CHECKING:
     from dare_bench.trainers.rl.policy_gradient import PolicyGradient
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """An optimizer step on a rollout: step ``number`` (from 0) of the ``steps`` of a training with ``seed``, and inner
+    iteration ``iteration`` (from 0) of its rollout. ``completions`` is their number in all processes."""
+
+    number: int
+    iteration: int
+    completions: int
+    seed: int
+    steps: int
 
 
 class Rollouts:
@@ -104,7 +116,19 @@ class Rollouts:
                 )
             self.rollout = self.sample(rollout)
         self.next = number + 1
-        return self.method.step(self.rollout, number, iteration, self.shape.items_per_step)
+        return self.step_on(self.rollout, number)
+
+    def step_on(self, rollout: Rollout, number: int) -> Step:
+        """This process's part of a step on a given rollout."""
+        assert self.policy is not None
+        update = Update(
+            number=number,
+            iteration=number % self.iterations,
+            completions=self.shape.items_per_step,
+            seed=self.seed,
+            steps=self.policy.steps,
+        )
+        return self.method.step(rollout, update)
 
     # -- sampling ------------------------------------------------------------------------------------------------
 
@@ -186,8 +210,7 @@ class Rollouts:
         """The rollout with the values of its units under the policy that sampled it, for the later iterations."""
         assert self.policy is not None
         for iteration in range(1, 1 + self.later):
-            number = rollout.number * self.iterations + iteration
-            step = self.method.step(rollout, number, iteration, self.shape.items_per_step)
+            step = self.step_on(rollout, rollout.number * self.iterations + iteration)
             rollout.old.append(self.method.unit_values(rollout, step, self.policy.losses(step)))
         return rollout
 

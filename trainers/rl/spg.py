@@ -68,7 +68,7 @@ class SPG(PolicyGradient):
         """One for each draw."""
         return float(self.options.num_mc)
 
-    def units(self, completions: Sequence[Completion], iteration: int, rollout: int) -> BoundedUnits:
+    def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> BoundedUnits:
         o = self.options
         return block_masked(completions, self.spec.mask, iteration, o.num_mc, o.mask_block_length, o.p_mask_prompt)
 

@@ -24,7 +24,6 @@ import torch
 
 from dare_bench.errors import UsageError
 from dare_bench.seeds import key
-from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.distillation import distilled_positions
 from dare_bench.trainers.rl.rollout import Rollouts, weights_version
@@ -123,10 +122,6 @@ class TreeRollouts(Rollouts):
                 f"{shape.division}, and a tree belongs to one; make --per-device-train-batch-size x "
                 f"--gradient-accumulation-steps a multiple of {self.group}"
             )
-
-    def attach(self, policy: PolicyInTraining) -> None:
-        super().attach(policy)
-        self.method.steps = policy.steps
 
     def sample(self, number: int) -> Rollout:
         """New trees with their values and local advantages, and old values for the later inner iterations."""

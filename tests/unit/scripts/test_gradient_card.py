@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from completions import first_rollout
+from completions import first_rollout, update
 from paths import ROOT
 from scipy.stats import chisquare
 
@@ -202,7 +202,7 @@ def test_left_to_right_replay_of_answers_that_end_is_exact_if_all_tokens_are_sco
 def own_gradient(method, network, completions, advantage, count):
     """What the algorithm's own loss of a step with ``count`` completions makes of the network, times the length."""
     total = sum(completion.scored_tokens for completion in completions)
-    step = method.step(first_rollout(completions, advantage, total), 0, 0, count)
+    step = method.step(first_rollout(completions, advantage, total), update(0, 0, count))
     log_p_TV = network(step.looks.seen_T.view(len(step.looks), -1)).log_softmax(-1).flatten(0, 1)
     loss, _ = method.loss(step, -log_p_TV[step.looks.at_N, step.looks.target_N], None)
     return -4 * torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(network.parameters()))])

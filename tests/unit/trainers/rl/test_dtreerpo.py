@@ -10,7 +10,17 @@ from typing import get_args
 
 import pytest
 import torch
-from completions import ScriptedPolicy, completion, first_rollout, prompts, rollouts, scored_positions, seen, values
+from completions import (
+    ScriptedPolicy,
+    completion,
+    first_rollout,
+    prompts,
+    rollouts,
+    scored_positions,
+    seen,
+    update,
+    values,
+)
 from table_policy import EOS, MASK, SPEC, Table, V, check_divisions, divided, gradient_of, moved
 
 from dare_bench.trainers.rl.d1 import D1
@@ -206,7 +216,7 @@ def test_the_expectation_over_all_trees_is_the_policy_gradient_of_each_level(bra
         nodes += of_tree
     count = len(trees) * 2 * branch
     rollout = first_rollout(nodes, advantage, len(nodes))
-    _, result, _ = divided(algorithm, table, algorithm.step(rollout, 0, 0, count), 1)
+    _, result, _ = divided(algorithm, table, algorithm.step(rollout, update(0, 0, count)), 1)
 
     def of_level(level):
         """E[R grad log p] of a level's tokens; of both, the gradient of the expected reward."""
@@ -233,7 +243,7 @@ def test_equal_rewards_have_no_gradient_at_all(beta):
     source.step(0)
     reference = (lambda step: table.losses(algorithm.inputs(step.looks)).detach()) if beta else None
     for number in (0, 3):
-        loss, result, _ = divided(algorithm, table, algorithm.step(source.rollout, number, 0, 8), 2, reference)
+        loss, result, _ = divided(algorithm, table, algorithm.step(source.rollout, update(number, 0, 8)), 2, reference)
         if beta:
             assert abs(loss) < 1e-25 and float(result.abs().max()) < 1e-12
         else:
@@ -263,18 +273,26 @@ def test_later_steps_clip_the_ratio_to_the_policy_that_sampled():
 
 def test_strength_and_temperature_follow_the_time():
     algorithm = method(distillation=3e-3)
-    algorithm.steps = 100
-    assert algorithm.schedule(0) == (0.0, 2.0)
-    assert algorithm.schedule(100) == (pytest.approx(3e-3), MIN_TEMPERATURE)
-    strength, temperature = algorithm.schedule(50)
+    assert algorithm.schedule(0, 100) == (0.0, 2.0)
+    assert algorithm.schedule(100, 100) == (pytest.approx(3e-3), MIN_TEMPERATURE)
+    strength, temperature = algorithm.schedule(50, 100)
     assert strength == pytest.approx(3e-3 * (math.e - 1) / (math.e**2 - 1))
     assert temperature == pytest.approx(2 * 0.5**0.7)
-    every = [algorithm.schedule(number) for number in range(101)]
+    every = [algorithm.schedule(number, 100) for number in range(101)]
     assert all(a[0] < b[0] and a[1] > b[1] for a, b in pairwise(every))
-    assert algorithm.schedule(1000) == algorithm.schedule(100)
+    assert algorithm.schedule(1000, 100) == algorithm.schedule(100, 100)
     fixed = method(distillation=3e-3, distillation_steps=50)
-    fixed.steps = 100
-    assert fixed.schedule(25) == algorithm.schedule(50)
+    assert fixed.schedule(25, 100) == algorithm.schedule(50, 100)
+
+
+def test_the_schedule_is_over_the_steps_of_the_training():
+    algorithm = method(distillation=3e-3)
+    source = trees(algorithm, Table())
+    source.step(0)
+    source.policy.steps = 10
+    strengths = [source.step_on(source.rollout, number).extra.distillation.strength for number in (0, 5, 10)]
+    assert strengths == [algorithm.schedule(number, 10)[0] for number in (0, 5, 10)]
+    assert strengths == sorted(set(strengths))
 
 
 def test_targets_are_a_softmax_of_positive_advantages():
@@ -338,10 +356,9 @@ def test_the_term_is_the_mean_divergence_over_parents_and_positions(leaves, bran
     plain, algorithm = method(**options), method(distillation=0.5, **options)
     source = trees(plain, table, leaves)
     source.step(0)
-    plain.steps = algorithm.steps = 4
-    strength, tau = algorithm.schedule(3)
-    without = divided(plain, table, plain.step(source.rollout, 3, 0, 8), 1)
-    step = algorithm.step(source.rollout, 3, 0, 8)
+    strength, tau = algorithm.schedule(3, 4)
+    without = divided(plain, table, plain.step(source.rollout, update(3, 0, 8, steps=4)), 1)
+    step = algorithm.step(source.rollout, update(3, 0, 8, steps=4))
     loss, gradient, _ = divided(algorithm, table, step, 1)
     wanted = distillation(table, source.rollout.completions, source.rollout.advantage, tau)
     assert loss - without[0] == pytest.approx(strength * float(wanted.detach()), rel=1e-9)
@@ -349,7 +366,7 @@ def test_the_term_is_the_mean_divergence_over_parents_and_positions(leaves, bran
     value, share = algorithm.observe(step, table.losses(algorithm.inputs(step.looks)).detach())["distillation"]
     assert value == pytest.approx(float(wanted.detach()), rel=1e-9) and share == pytest.approx(1.0)
     assert float(wanted.detach()) > 0.1 and strength > 0.1
-    assert algorithm.needs_values(step) and not plain.needs_values(plain.step(source.rollout, 3, 0, 8))
+    assert algorithm.needs_values(step) and not plain.needs_values(plain.step(source.rollout, update(3, 0, 8, steps=4)))
 
 
 # Division
@@ -360,7 +377,7 @@ def test_the_division_into_forwards_does_not_change_the_gradient(iteration):
     table, start, algorithm = Table(), Table(2), method(beta=0.1, distillation=1.0)
     source = trees(algorithm, table)
     source.step(0)
-    step = algorithm.step(source.rollout, 3, iteration, 8)
+    step = algorithm.step(source.rollout, update(3, iteration, 8))
     policy = moved(table) if iteration else table
     reference = lambda step: start.losses(algorithm.inputs(step.looks)).detach()  # noqa: E731
     check_divisions(algorithm, policy, step, reference)
@@ -372,17 +389,17 @@ def test_the_division_among_processes_does_not_change_the_gradient(aggregation):
     table, algorithm = Table(), method(aggregation=aggregation, distillation=1.0)
     source = trees(algorithm, table)
     source.step(0)
-    step = algorithm.step(source.rollout, 3, 0, 8)
+    step = algorithm.step(source.rollout, update(3, 0, 8))
     whole = divided(algorithm, table, step, 1)[1]
     total = torch.zeros_like(whole)
     for part in (slice(0, 6), slice(6, 12)):
         mine = deepcopy(source.rollout)
         mine.completions, mine.advantage = source.rollout.completions[part], source.rollout.advantage[part]
-        total += divided(algorithm, table, algorithm.step(mine, 3, 0, 8), 1)[1]
+        total += divided(algorithm, table, algorithm.step(mine, update(3, 0, 8)), 1)[1]
     torch.testing.assert_close(total, whole, rtol=1e-9, atol=1e-12)
     equal = deepcopy(source.rollout)
     equal.completions, equal.advantage = source.rollout.completions[:6], [0.0] * 6
-    idle = algorithm.step(equal, 3, 0, 8)
+    idle = algorithm.step(equal, update(3, 0, 8))
     assert algorithm.needs_values(step) and algorithm.needs_values(idle), "all processes make the same forwards"
 
 
@@ -391,7 +408,7 @@ def test_the_weights_of_a_mean_sum_to_the_share_of_nodes_with_a_token(aggregatio
     algorithm = method(aggregation=aggregation, distillation=1.0)
     source = trees(algorithm, Table())
     source.step(0)
-    weight = algorithm.step(source.rollout, 0, 0, 8).extra.weight_U.sum()
+    weight = algorithm.step(source.rollout, update(0, 0, 8)).extra.weight_U.sum()
     assert float(weight) == pytest.approx(1.0 if aggregation == "token" else 10 / 12), "two nodes have no token"
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from completions import completion, first_rollout, values
+from completions import completion, first_rollout, update, values
 from paths import ROOT
 from table_policy import SPEC, Table, V
 
@@ -114,15 +114,15 @@ def test_the_gap_is_observed_in_the_first_step_on_a_rollout_alone():
     table, algorithm = Table(), method(num_iterations=2)
     record = Completion((0, 3), (2, 4), 2, 0, (0, 1), "", (-0.5, -0.7))
     rollout = first_rollout([record], [1.0], 2, old=[[[-0.5, -0.7]]])
-    step = algorithm.step(rollout, 0, 0, 1)
+    step = algorithm.step(rollout, update(0, 0, 1))
     nll_N = table.losses(algorithm.inputs(step.looks)).detach()
     metrics = algorithm.observe(step, nll_N)
     expected = (-nll_N - torch.tensor([-0.5, -0.7])).abs()
     assert metrics["sampler_gap"] == (pytest.approx(float(expected.sum())), 2.0)
     assert metrics["sampler_gap_max"] == (pytest.approx(float(expected.max())), 1.0)
-    assert algorithm.observe(algorithm.step(rollout, 1, 1, 1), nll_N) == {}
+    assert algorithm.observe(algorithm.step(rollout, update(1, 1, 1)), nll_N) == {}
     other = method(D1, p_mask_prompt=0.0)
-    assert other.observe(other.step(rollout, 0, 0, 1), nll_N) == {}
+    assert other.observe(other.step(rollout, update(0, 0, 1)), nll_N) == {}
 
 
 def test_draws_are_scored_at_the_temperature_of_the_rollout():
@@ -148,7 +148,7 @@ def gradients(cap):
     for token in range(V):
         record = Completion((0, 3), (token,), 1, 0, (0,), "", (float(log_mu_V[token]),))
         rollout = first_rollout([record], [float(reward_V[token]) - baseline], 1)
-        step = algorithm.step(rollout, 0, 0, 1)
+        step = algorithm.step(rollout, update(0, 0, 1))
         loss, _ = algorithm.loss(step, policy.losses(algorithm.inputs(step.looks)), None)
         expected = expected + log_mu_V[token].exp() * loss
     ratio_V = (log_pi_V.detach() - log_mu_V).exp().clamp(max=cap or torch.inf) if cap else torch.ones(V)

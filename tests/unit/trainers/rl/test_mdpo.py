@@ -12,7 +12,7 @@ from typing import get_args
 
 import pytest
 import torch
-from completions import ScriptedPolicy, first_rollout, prompts, values
+from completions import ScriptedPolicy, first_rollout, prompts, update, values
 from table_policy import (
     EOS,
     MASK,
@@ -140,7 +140,7 @@ def test_the_weights_of_a_forward_sum_to_length_over_masks():
         Prediction((1, 2, 3, 4), (0, 1, 2, 3), 4, 1.0), Prediction((1, 2, 0, 4), (2, 3), 4, 1.0),
         Prediction((1, 2, 3, 4), (1,), 4, 1.0)))  # fmt: skip
     rollout = first_rollout([completion], [1.0], 7)
-    surrogate = method().step(rollout, 0, 0, 1).extra
+    surrogate = method().step(rollout, update(0, 0, 1)).extra
     products_U = surrogate.weight_U * surrogate.advantage_U * 3  # the mean over three forwards
     sums = [float(products_U[surrogate.units.transition_U == t].sum()) for t in range(3)]
     assert sums == pytest.approx([1.0, 2.0, 4.0])
@@ -197,7 +197,7 @@ def test_with_one_forward_the_expected_gradient_is_that_of_the_reward():
         for i, (answer, p, a) in enumerate(zip(answers, chance_A, centered_A, strict=True))
     ]
     rollout = first_rollout(records, [0.0] * len(records), 0)
-    step = algorithm.step(rollout, 0, 0, len(records))
+    step = algorithm.step(rollout, update(0, 0, len(records)))
     units, surrogate = step.extra.units, step.extra
     # The policy draws no masks: its log-probability is normalized over the other tokens.
     none_L = log_LV()[:, : V - 1].logsumexp(-1)
@@ -317,7 +317,7 @@ def test_the_division_among_processes_does_not_change_the_gradient(aggregation):
     for part in (slice(0, 2), slice(2, 6)):
         mine = deepcopy(rollout)
         mine.completions, mine.advantage = rollout.completions[part], rollout.advantage[part]
-        total += divided(algorithm, table, algorithm.step(mine, 0, 0, 6), 1)[1]
+        total += divided(algorithm, table, algorithm.step(mine, update(0, 0, 6)), 1)[1]
     torch.testing.assert_close(total, whole, rtol=1e-9, atol=1e-12)
 
 

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 import torch
-from completions import rollouts, values
+from completions import rollouts, update, values
 from table_policy import EOS, MASK, SPEC, Table, V, check_divisions, divided, gradient_of, loss_of, moved
 
 from dare_bench.errors import TrainingError, UsageError
@@ -21,6 +21,7 @@ from dare_bench.trainers.rl.d1 import D1
 from dare_bench.trainers.rl.ebpo import EBPO
 from dare_bench.trainers.rl.espo import ESPO
 from dare_bench.trainers.rl.just_grpo import JustGRPO
+from dare_bench.trainers.rl.policy_gradient import shared_key_of
 from dare_bench.trainers.rl.rollout import Rollouts
 from dare_bench.trainers.rl.surrogate import Aggregation, advantages
 from dare_bench.trainers.steps import StepShape
@@ -62,7 +63,7 @@ def test_at_ratio_one_the_gradient_is_reinforce_on_the_estimate(kind):
     advantage_S = advantages(torch.tensor([r for _, r in ANSWERS], dtype=torch.float64), 3, algorithm.options.advantage)
     wanted = torch.zeros_like(result)
     for s, record in enumerate(source.rollout.completions):
-        units = algorithm.units([record], 0, 0)
+        units = algorithm.units([record], 0, shared_key_of(0, 0))
         wanted -= float(advantage_S[s]) / 6 * gradient_of(table, values(units, table.losses).mean())
     torch.testing.assert_close(result, wanted, rtol=1e-9, atol=1e-12)
     assert float(wanted.norm()) > 1e-3
@@ -173,7 +174,7 @@ def test_the_division_among_processes_does_not_change_the_gradient(kind, aggrega
     for part in (slice(0, 2), slice(2, 6)):
         mine = deepcopy(rollout)
         mine.completions, mine.advantage = rollout.completions[part], rollout.advantage[part]
-        total += divided(algorithm, table, algorithm.step(mine, 0, 0, 6), 1)[1]
+        total += divided(algorithm, table, algorithm.step(mine, update(0, 0, 6)), 1)[1]
     torch.testing.assert_close(total, whole, rtol=1e-9, atol=1e-12)
 
 

@@ -166,7 +166,7 @@ def test_siblings_share_a_parent_and_draw_apart(llada):
 
 
 def test_values_go_up_and_advantages_are_local(llada):
-    rollout, _, method = grown(llada)
+    rollout, _, _ = grown(llada)
     for tree in range(2):
         values = node_values(REWARDS, (2, 2, 2))
         part = slice(14 * tree, 14 * tree + 14)
@@ -178,7 +178,6 @@ def test_values_go_up_and_advantages_are_local(llada):
     scored = [len(node.written) for node in rollout.completions]
     assert rollout.scored_total == sum(scored) == rollout.metrics["entropy"][1]
     assert rollout.distilled_total == len(distilled_positions(rollout.completions, rollout.advantage)) > 0
-    assert method.steps == 10
 
 
 def test_a_tree_costs_what_is_documented(llada):

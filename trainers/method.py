@@ -26,8 +26,6 @@ class Method(Objective):
     """An objective with a name, the kind of rows it ``reads``, and ``Options``; registered as a trainer."""
 
     name: ClassVar[str]
-    about: ClassVar[str]
-    """One line for lists."""
     reads: ClassVar[Kind] = "examples"
     Options: ClassVar[type[BaseModel]]
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}

@@ -71,7 +71,6 @@ class DPO(NoisedMethod):
     """
 
     name = "dpo"
-    about = "direct preference optimization on ELBO estimates"
     reads = "pairs"
     Options = DPOOptions
     learning_rate = 5e-7
@@ -134,5 +133,4 @@ class VRPO(DPO):
     """DPO with estimates of low variance."""
 
     name = "vrpo"
-    about = "DPO with lower variance (LLaDA 1.5): many draws, shared with the reference model"
     Options = VRPOOptions

@@ -58,7 +58,6 @@ class SFT(NoisedMethod):
     """Supervised fine-tuning."""
 
     name = "sft"
-    about = "supervised fine-tuning with the loss of the family's authors"
     Options = SFTOptions
     learning_rate = 1e-5
     lora_learning_rate = 1e-4

@@ -33,7 +33,6 @@ class BGPO(PolicyGradient):
     """BGPO."""
 
     name = "bgpo"
-    about = "BGPO: a bound that is linear in many ELBO draws (arXiv 2510.11683)"
     estimator = "each draw of the ELBO, with a linear bound of its ratio"
     unit = "draw"
     reads_tokens_only = True

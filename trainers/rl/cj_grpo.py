@@ -39,7 +39,6 @@ class CJGRPO(PolicyGradient):
     """CJ-GRPO."""
 
     name = "cj_grpo"
-    about = "CJ-GRPO: replay of the sampler's trajectory (arXiv 2509.23924)"
     estimator = "the canvas before each forward of the sampler"
     paper, code = "arXiv 2509.23924", "yjyddq/EOSER-ASS-RL"
     Options = CJGRPOOptions

@@ -51,7 +51,6 @@ class CoupledGRPO(PolicyGradient):
     """coupled-GRPO."""
 
     name = "coupled_grpo"
-    about = "coupled-GRPO: a random mask and its complement (DiffuCoder, arXiv 2506.20639)"
     estimator = "all masked; a random mask and its complement"
     reads_tokens_only = True
     paper, code = "arXiv 2506.20639", "apple/ml-diffucoder"

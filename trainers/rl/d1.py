@@ -35,7 +35,6 @@ class D1(PolicyGradient):
     """diffu-GRPO."""
 
     name = "d1"
-    about = "diffu-GRPO: one look with the completion masked (d1, arXiv 2504.12216)"
     estimator = "all of the completion masked, prompt tokens masked at random"
     reads_tokens_only = True
     paper, code = "arXiv 2504.12216", "dllm-reasoning/d1"

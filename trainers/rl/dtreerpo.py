@@ -86,7 +86,6 @@ class DTreeRPO(PolicyGradient):
     """d-TreeRPO."""
 
     name = "dtreerpo"
-    about = "d-TreeRPO: local advantages in a tree of completions (arXiv 2512.09675)"
     estimator = "the canvas at which siblings branch"
     paper, code = "arXiv 2512.09675", "THU-BPM/d-TreeRPO"
     Options = DTreeRPOOptions

@@ -30,7 +30,6 @@ class EBPO(PolicyGradient):
     """EBPO."""
 
     name = "ebpo"
-    about = "EBPO: sequence ratios of ELBOs, all blocks in one forward (arXiv 2602.08676)"
     estimator = "ELBO, all blocks in one forward"
     unit = "sequence"
     kl = "k2"

@@ -40,7 +40,6 @@ class ESPO(PolicyGradient):
     """ESPO."""
 
     name = "espo"
-    about = "ESPO: sequence ratios of ELBO estimates (arXiv 2512.03759)"
     estimator = "ELBO of pairs of complementary masks"
     unit = "sequence"
     kl = "k2"

@@ -32,7 +32,6 @@ class JustGRPO(PolicyGradient):
     """JustGRPO."""
 
     name = "just_grpo"
-    about = "JustGRPO: left to right, with exact probabilities (arXiv 2601.15165)"
     estimator = "left to right, the canvas before each token"
     paper, code = "arXiv 2601.15165", "LeapLabTHU/JustGRPO"
     Options = JustGRPOOptions

@@ -65,7 +65,6 @@ class MDPO(PolicyGradient):
     """MDPO."""
 
     name = "mdpo"
-    about = "MDPO: rewards on the answers that forwards predict (arXiv 2508.13148)"
     estimator = "the canvas before the forwards of the sampler with the largest advantages, all its masks"
     kl = "k2"
     paper, code = "arXiv 2508.13148", "autonomousvision/mdpo"

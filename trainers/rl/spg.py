@@ -49,7 +49,6 @@ class SPG(PolicyGradient):
     """SPG."""
 
     name = "spg"
-    about = "SPG: bounds from below and above, by the sign of the advantage (arXiv 2510.09541)"
     estimator = "ELBO, or an upper bound, from masks in one block and behind it"
     unit = "sequence"
     has_ratio = False

@@ -27,7 +27,6 @@ class Focal(SFT):
     ``dare_bench.trainers.rl.policy_gradient.PolicyGradient``."""
 
     name = "focal"
-    about = "supervised fine-tuning with the focal loss"
     Options = FocalOptions
     linear = False  # the factor depends on the values of the token losses
 

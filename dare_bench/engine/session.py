@@ -89,9 +89,9 @@ class Session:
             log.info("run %s", folder)
             with Journal(run_folder.journal) as journal:
                 session = self._begin_session(journal, requests, scope, done)
-                remote = (
-                    remote_workers(spec, self.content, self.model, journal, session) if uses_workers(spec) else None
-                )
+                remote = None
+                if uses_workers(spec):
+                    remote = remote_workers(spec, self.content, self.model, journal, session)
                 queue = Queue(
                     self.model,
                     journal,

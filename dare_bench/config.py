@@ -52,7 +52,7 @@ class RunSpec(BaseModel):
         None, description="Compile the steps of decoding, on CUDA as CUDA graphs (docs/attention.md)."
     )
     quantize: Literal["int8", "int4"] | None = Field(
-        None, description="Hold the layers' matrices in fewer bits: approximate (tier A)."
+        None, description="Weight-only quantization of the layers: approximate (tier A)."
     )
     harness: str = Field("lm-eval", description="Evaluation harness: lm-eval or opencompass.")
     tasks: tuple[str, ...] = Field(
@@ -83,7 +83,7 @@ class RunSpec(BaseModel):
     include_path: tuple[str, ...] = Field((), description="Folders with additional task files, separated by commas.")
     data_dir: str | None = Field(None, description="Folder of local data sets, with a manifest.json (docs/data.md).")
     max_rows: int | None = Field(
-        None, ge=1, description="Maximum number of rows computed together; does not change results."
+        None, ge=1, description="Maximum batch size; changes results by floating-point rounding at most."
     )
     devices: int = Field(1, ge=1, description="Number of worker processes, one per GPU (or on CPU). (default: 1)")
     executor: str | None = Field(None, description="Where shards run: devices or ray (docs/scale.md).")

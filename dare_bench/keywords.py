@@ -75,6 +75,9 @@ class MethodKeywords(TypedDict, total=False):
     max_completion_length: int | None
     temperature: float
     rollout: Mapping[str, Any] | str
+    rollout_engine: str | None
+    rollout_engine_url: str | None
+    rollout_engine_args: Mapping[str, Any] | str
     reward: Mapping[str, Any] | str
     advantage: Literal["standardized", "mean", "leave_one_out"]
     epsilon: float
@@ -97,6 +100,7 @@ class MethodKeywords(TypedDict, total=False):
     mask_block_length: int
     sample_train_steps: int
     confidence_weights: bool
+    prompt_filter: Literal["over_denoising"] | None
     tree_branch_factor: int
     tree_contraction_factor: int
     distillation: float

@@ -21,7 +21,7 @@ DECODING: Mapping[str, tuple[type, str]] = {
     "factor": (float, "LLaDA: Fast-dLLM's factor for parallel unmasking."),
     "cache": (str, "none; exact (default of block-causal families); prefix or dual (approximate)."),
     "logits_eos_inf": (bool, "LLaDA: suppress EOS."),
-    "confidence_eos_eot_inf": (bool, "LLaDA: unmask EOS and EOT last."),
+    "confidence_eos_eot_inf": (bool, "LLaDA: unmask EOS and EOT last (with a temperature, EOT alone)."),
     "early_stop": (bool, "Stop at EOS in a finished block; on by default if the text is cut there."),
     "text_after_eos": (str, "Text after the first EOS: cut or keep."),
     "rng": (str, "Random numbers: ours, or reference to replay the published code's generator (slow)."),

@@ -35,7 +35,7 @@ class DPOOptions(Options):
     beta: float = Field(
         0.1, gt=0, description="Strength of the KL penalty to the reference, per nat of a response's ELBO."
     )
-    draws: int = Field(1, ge=1, description="Noised copies of each answer: levels x 1 mask.")
+    draws: int = Field(1, ge=1, description="Noised copies of each answer: noise levels with one mask each.")
     noise: Unbiased = Field("uniform", description="Noise law (docs/training.md).")
     eps: float = Field(EPS, gt=0, lt=1, description="Lowest noise level of the laws uniform and even.")
     shared_noise: bool = Field(False, description="Use the same noised copies for the reference and the policy.")
@@ -59,7 +59,7 @@ class VRPOOptions(DPOOptions):
     beta: float = Field(
         0.2, gt=0, description="Strength of the KL penalty to the reference, per nat of a response's ELBO."
     )
-    draws: int = Field(8, ge=1, description="Noised copies of each answer: levels x 1 mask.")
+    draws: int = Field(8, ge=1, description="Noised copies of each answer: noise levels with one mask each.")
     noise: Unbiased = Field("counts", description="Noise law (docs/training.md).")
     shared_noise: bool = Field(True, description="Use the same noised copies for the reference and the policy.")
 

@@ -28,10 +28,10 @@ def compare(
     html: Annotated[str | None, typer.Option(help="Also write the comparison to an HTML file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Test whether runs differ, document by document.
+    """Test whether runs differ, paired by document.
 
     Prints exact tests, intervals of the differences, and the documents that changed. Refuses runs with different tasks
-    or prompts; warns about other differences in settings, and about what an external result does not record.
+    or prompts; warns about other differences in settings, and about settings that an external result lacks.
 
     Example: dare-bench compare out/base out/tuned --docs 5
     """

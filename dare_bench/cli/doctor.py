@@ -47,9 +47,14 @@ def doctor(
     max_memory: Annotated[
         str | None, typer.Option(help="Memory for its weights instead of what is free here: 0=70GB,1=70GB,cpu=100GB.")
     ] = None,
-    roofline: Annotated[bool, typer.Option("--roofline", help="Also time a forward pass against the machine.")] = False,
+    roofline: Annotated[
+        bool, typer.Option("--roofline", help="Also compare a forward pass with the machine's roofline.")
+    ] = False,
     like: Annotated[
-        str, typer.Option(help="With --roofline: shape of the network, a checkpoint of `ls recipes` or how it begins.")
+        str,
+        typer.Option(
+            help="With --roofline: shape of the network, a checkpoint of `ls recipes`, or a prefix of its name."
+        ),
     ] = "llada-8b",
     layers: Annotated[int, typer.Option(help="With --roofline: layers of the network.")] = 2,
     rows: Annotated[int, typer.Option(min=1, help="With --roofline: rows of the forward pass.")] = 1,
@@ -63,7 +68,7 @@ def doctor(
     with random weights, and prints its share of the speed that these rates allow.
 
     With --model, tell instead where the layers of a checkpoint would go with --device auto, from its config.json alone,
-    which is all that is fetched from the hub. --max-memory asks for GPUs that are not here.
+    which is all that is fetched from the hub. With --max-memory, the plan is for other devices than this machine's.
 
     Example: dare-bench doctor --model inclusionAI/LLaDA2.0-flash --max-memory 0=126GB,1=126GB
     """

@@ -34,7 +34,7 @@ def report(
 ) -> None:
     """Print scores of runs next to the published scores.
 
-    A run has a published score if it was made with eval --recipe. If two runs have the same task, say whether its
+    A run has a published score if it was started with eval --recipe. If two runs have the same task, say whether its
     prompts or scorer changed. To test for a difference, use compare.
 
     Example: dare-bench report out/my-run --markdown report.md

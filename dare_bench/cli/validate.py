@@ -16,7 +16,7 @@ def validate(
     family: Annotated[str | None, typer.Option(help="Family, if config.json does not identify it.")] = None,
     device: Annotated[str, typer.Option(help="Device for the checks; tokens are compared in float32.")] = "cpu",
     quantize: Annotated[
-        str | None, typer.Option(help="int8 or int4: also measure what the weights quantized so change.")
+        str | None, typer.Option(help="int8 or int4: also measure the effect of quantized weights.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

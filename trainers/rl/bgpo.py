@@ -26,7 +26,7 @@ class BGPOOptions(RatioOptions):
     """Settings of ``bgpo``."""
 
     temperature: float = Field(0.6, gt=0, description="Temperature of the rollout.")
-    num_mc: int = Field(16, ge=1, description="Masks of a completion.")
+    num_mc: int = Field(16, ge=1, description="Monte Carlo masks of each completion.")
 
 
 class BGPO(PolicyGradient):

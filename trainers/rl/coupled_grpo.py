@@ -30,7 +30,9 @@ class CoupledGRPOOptions(EndOptions, RatioOptions):
     epsilon: float = Field(0.5, ge=0, description="Clip range of the ratio.")
     beta: float = Field(0.01, ge=0, description="Strength of the KL penalty to the reference; 0 needs no reference.")
     level: tuple[float, float] = Field((0.2, 0.8), description="Lowest and highest mask level: low,high.")
-    normalized: bool = Field(False, description="Divide the token's value by 1.5, the number of its predictions.")
+    normalized: bool = Field(
+        False, description="Divide the token's value by 1.5, the expected number of its predictions."
+    )
 
     @field_validator("level", mode="before")
     @classmethod

@@ -52,7 +52,9 @@ class DTreeRPOOptions(EndOptions, RatioOptions):
         4, ge=1, description="Children of a node below the root; the root has as many as the leaves need."
     )
     tree_contraction_factor: int = Field(
-        2, ge=1, description="Levels of the tree: it branches after each of these parts of a completion's forwards."
+        2,
+        ge=1,
+        description="Levels of the tree: equal parts of a completion's forwards; paths branch at the start of each.",
     )
     num_iterations: int = Field(12, ge=1, description="Optimizer steps on each rollout.")
     temperature: float = Field(0.9, gt=0, description="Temperature of the rollout.")

@@ -23,7 +23,7 @@ from dare_bench.trainers.rl.policy_gradient import PolicyGradient, counts_of
 class EBPOOptions(RatioOptions):
     """Settings of ``ebpo``."""
 
-    num_mc: int = Field(16, ge=1, description="Masks of a completion.")
+    num_mc: int = Field(16, ge=1, description="Monte Carlo masks of each completion.")
 
 
 class EBPO(PolicyGradient):

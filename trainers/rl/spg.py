@@ -33,11 +33,11 @@ class SPGOptions(EndOptions, RLOptions):
     num_iterations: int = Field(4, ge=1, description="Optimizer steps on each rollout.")
     temperature: float = Field(0.9, gt=0, description="Temperature of the rollout.")
     advantage: Advantage = Field("mean", description="Advantages within a group.")
-    num_mc: int = Field(2, ge=1, description="Masks of a completion.")
+    num_mc: int = Field(2, ge=1, description="Monte Carlo masks of each completion.")
     negative: Literal["mix", "eubo", "elbo", "zero"] = Field(
         "mix", description="The bound for completions without a positive advantage: upper, lower, their mix, or none."
     )
-    eubo_beta: float = Field(1.5, gt=0, description="Power of the upper bound.")
+    eubo_beta: float = Field(1.5, gt=0, description="Exponent of the evidence upper bound.")
     mix_weight: float = Field(0.5, ge=0, le=1, description="Weight of the upper bound in the mix.")
     mask_block_length: int = Field(32, ge=1, description="Tokens of a block of masks.")
     p_mask_prompt: float = Field(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from dare_bench.types import Capabilities, Decoding, LoopStats, ModelSpec, Prompt, Request, Reward, RewardPrompt, Sample
+
+if TYPE_CHECKING:
+    from dare_bench.config import RunSpec
+    from dare_bench.harness.common.result import HarnessResult
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,11 @@ class LoadedModel(Protocol):
     network: Any | None
     weights_version: int
     """Which weights the network holds: whoever changes them counts this up, and answers record it."""
+
+    @property
+    def default_rows(self) -> int:
+        """Maximum number of rows that ``generate`` answers at a time if ``max_rows`` is not given."""
+        ...
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt: raw text as it is, messages through the chat template, ids unchanged."""
@@ -118,18 +128,58 @@ Answer = Callable[[Sequence[Request]], Sequence[Sample]]
 """Answers the requests of a task source: one sample for each request, in the order given."""
 
 
-class TaskSource(Protocol):
-    """A harness, which owns prompts and scoring. ``run`` builds requests, has them answered, and scores them."""
+class TaskSource(ABC):
+    """The base class of a harness, which owns prompts and scoring: its tasks, for one run.
 
-    name: str
+    A subclass defines :meth:`requests` and :meth:`run`; everything else has a default. The static methods are called
+    before a model is opened.
 
+    Args:
+        spec: the settings of the run.
+        model: the open model, whose description, tokenizer and decoding fields the requests may depend on. A run that
+            is scored again has a model with only its recorded description and chat template, which answers nothing.
+    """
+
+    def __init__(self, spec: RunSpec, model: LoadedModel) -> None:
+        self.spec, self.model = spec, model
+
+    @staticmethod
+    def check(spec: RunSpec) -> None:
+        """Refuse settings that the harness cannot run. The default accepts all.
+
+        Raises:
+            UnknownNameError: an unknown task; the engine adds suites and other harnesses that have a task of that name.
+            UsageError: any other setting. DataError: data that is missing.
+        """
+        return
+
+    @staticmethod
+    def knows(task: str, spec: RunSpec) -> bool:
+        """Is there a task of that name? The engine asks when the harness of ``spec``, another one, does not know the
+        name, to suggest this harness. The default is no."""
+        return False
+
+    @staticmethod
+    def paths(spec: RunSpec) -> list[str]:
+        """The entries of ``spec.tasks`` that are files or folders to load code from, not names: a run that came from
+        them is not scored again unless the user names a folder. The default is none."""
+        return []
+
+    @abstractmethod
     def requests(self) -> Sequence[Request]:
-        """All requests, without answering any."""
-        ...
+        """All requests, without answering any. Keys are unique in a run, and the same in every process."""
 
-    def run(self, answer: Answer) -> Any:
-        """Have all requests answered and return the harness's results."""
-        ...
+    def watch(self, sample: Sample) -> None:
+        """Called during :meth:`run` with each generated sample as soon as it exists, so that scoring can begin early.
+        Must neither wait nor raise. The default does nothing."""
+        return
+
+    @abstractmethod
+    def run(self, answer: Answer) -> HarnessResult:
+        """Have all requests answered by one call of ``answer``, score the samples, and return the result. Called once.
+
+        A sample whose ``answer`` is None is a failure of its document, which gets no score.
+        """
 
 
 class Services(Protocol):

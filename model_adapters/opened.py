@@ -39,7 +39,7 @@ class OpenedNetwork:
 
     @property
     def default_rows(self) -> int:
-        """Rows at a time if ``max_rows`` is not given."""
+        """Maximum number of rows at a time if ``max_rows`` is not given."""
         return DEFAULT_ROWS.get(self.device.type, DEFAULT_ROWS["cpu"])
 
     def of_tokens(self, logits_LV: Tensor) -> Tensor:

@@ -85,6 +85,7 @@ class ToyModel:
 
     network = None
     weights_version = 0
+    default_rows = 4
     pretrained = staticmethod(lambda: None)
 
     def __init__(
@@ -150,7 +151,7 @@ class ToyModel:
     ) -> Iterator[Sample]:
         """Slots are filled as they fall free; within a window the rows with fewer steps come back first."""
         source = iter(requests)
-        rows = max_rows or 4
+        rows = max_rows or self.default_rows
         while window := list(islice(source, rows)):
             for request in sorted(window, key=lambda r: seeds.key(r.key)):
                 if self.delay:

@@ -13,7 +13,7 @@ from dare_bench import seeds
 from dare_bench.config import RunSpec
 from dare_bench.errors import UsageError, unknown
 from dare_bench.harness.common.result import HarnessResult
-from dare_bench.protocols import Answer, LoadedModel
+from dare_bench.protocols import Answer, LoadedModel, TaskSource
 from dare_bench.registry import registry
 from dare_bench.types import Generation, Likelihood, Request, Sample
 
@@ -21,15 +21,14 @@ SIZES = {"toygen": 40, "toychoice": 12}
 CHOICES = 3
 
 
-class ToySource:
-    """Implements ``dare_bench.protocols.TaskSource``. ``version`` stands for the text of the task files."""
+class ToySource(TaskSource):
+    """Numbers as documents. ``version`` stands for the text of the task files."""
 
-    name = "toy"
     version = "1"
     made = 0
 
-    @classmethod
-    def check(cls, spec: RunSpec) -> None:
+    @staticmethod
+    def check(spec: RunSpec) -> None:
         for task in spec.tasks:
             if task == "toycode":
                 raise UsageError("toycode would run code")
@@ -37,7 +36,7 @@ class ToySource:
                 raise unknown("task", task, SIZES)
 
     def __init__(self, spec: RunSpec, model: LoadedModel) -> None:
-        self.spec, self.model = spec, model
+        super().__init__(spec, model)
         type(self).made += 1
 
     def documents(self, task: str) -> list[int]:

@@ -20,9 +20,9 @@ from dare_bench.engine.hints import checked_harness
 from dare_bench.engine.opening import Opener, split_adapter
 from dare_bench.engine.plan import PlannedRun, plan
 from dare_bench.engine.rundir import latest_with_prefix, read_done
-from dare_bench.engine.scope import Scope
+from dare_bench.engine.scope import Scope, check_scope
 from dare_bench.engine.session import Session
-from dare_bench.engine.sharding import sharded
+from dare_bench.engine.sharding import check_workers
 from dare_bench.errors import DataError, UsageError
 from dare_bench.keywords import RunKeywords
 from dare_bench.model import Model
@@ -113,18 +113,43 @@ def find_finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:
 
 
 def resolve_spec(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) -> tuple[RunSpec, Any]:
-    """The complete spec, and the open model if one was given."""
-    given = dict(fields)
-    check_names(given)
+    """The complete spec, and the open model if one was given.
+
+    Args:
+        spec, model, fields: the arguments of :func:`evaluate`.
+
+    Raises:
+        UsageError: fields that are unknown, missing, invalid, or not of one run.
+        CheckpointError: an adapter or its base is missing.
+    """
     opened = None if isinstance(model, (str, Path)) else model
-    if opened is not None:
-        names = (getattr(model, name, None) for name in ("checkpoint", "path", "name"))
-        given.setdefault("model", spec.model if spec else str(next(filter(None, names), type(model).__name__)))
-    elif model is not None:
+    spec = run_spec(**_single_run(_merged(spec, model, fields)))
+    if spec.data_dir is None and (data_dir := os.environ.get("DARE_BENCH_DATA")):
+        spec = spec.model_copy(update={"data_dir": data_dir})
+    check_scope(spec.limit, spec.samples)
+    check_workers(spec, opened)
+    return split_adapter(spec, opened), opened
+
+
+def _merged(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """``fields`` on top of those of ``spec``, with the name of the model."""
+    check_names(fields)
+    given = {**(spec.model_dump() if spec is not None else {}), **fields}
+    if isinstance(model, (str, Path)):
         given["model"] = str(model)
-    if spec is not None:
-        given = {**spec.model_dump(), **given}
-    if spec is None and "tasks" not in given and given.get("recipe") is not None:
+    elif model is not None and "model" not in given:
+        names = (getattr(model, name, None) for name in ("checkpoint", "path", "name"))
+        given["model"] = str(next(filter(None, names), type(model).__name__))
+    return given
+
+
+def _single_run(given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of one run; a recipe without tasks names one if it has one entry.
+
+    Raises:
+        UsageError: no model, no task, or a recipe or suite of several runs.
+    """
+    if "tasks" not in given and given.get("recipe") is not None:
         planned = plan(given)
         if len(planned) != 1:
             raise UsageError(
@@ -133,18 +158,13 @@ def resolve_spec(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) ->
         given = planned[0].fields
     if "model" not in given:
         raise UsageError("no model given; give --model: a folder, a hub id or a bundled name (dare-bench ls models)")
-    if isinstance(tasks := given.get("tasks"), str) and suites.find(tasks) is not None:
-        raise UsageError(
-            f"{tasks!r} is a suite of many runs; in Python: for outcome in evaluate_all(plan({{'model': ..., "
-            f"'tasks': {tasks!r}}})), see docs/python.md; or dare-bench eval --tasks {tasks}"
-        )
     if "tasks" not in given:
         raise UsageError(
             "no task given; use --tasks name,name, in Python tasks='name,name' (dare-bench ls tasks lists them)"
         )
-    spec = run_spec(**given)
-    if spec.data_dir is None and (data_dir := os.environ.get("DARE_BENCH_DATA")):
-        spec = spec.model_copy(update={"data_dir": data_dir})
-    Scope.of(spec.limit, spec.samples)
-    sharded(spec, opened)
-    return split_adapter(spec, opened), opened
+    if isinstance(tasks := given["tasks"], str) and suites.find(tasks) is not None:
+        raise UsageError(
+            f"{tasks!r} is a suite of many runs; in Python: for outcome in evaluate_all(plan({{'model': ..., "
+            f"'tasks': {tasks!r}}})), see docs/python.md; or dare-bench eval --tasks {tasks}"
+        )
+    return given

@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any
 
 from dare_bench import suites
 from dare_bench.config import RunSpec
 from dare_bench.errors import DareError, DecodingError, UnknownNameError, suggestion
+from dare_bench.harness import task_source
 from dare_bench.harness.common.requests import plain
 from dare_bench.keywords import DecodingKeywords
+from dare_bench.protocols import TaskSource
 from dare_bench.registry import registry
 
 _OURS = "dare_bench.model_adapters"
 
 
-def checked_harness(spec: RunSpec) -> Any:
-    """The harness's task source class, after :func:`check`."""
-    source_class = registry().get("harness", spec.harness).load()
-    check(source_class, spec)
-    return source_class
-
-
-def check(source_class: Any, spec: RunSpec) -> None:
-    """Let the harness refuse a spec (unknown tasks, code without a sandbox) before a checkpoint is read.
+def checked_harness(spec: RunSpec) -> type[TaskSource]:
+    """The harness's class, once it has accepted the settings (known tasks, a sandbox for code): no checkpoint is read.
 
     Raises:
         UnknownNameError: from the harness; the message adds suites and other harnesses that know the name.
         DecodingError: a decoding field that no family has.
+        UsageError, DataError: from :func:`~dare_bench.harness.task_source` and the harness's ``check``.
     """
+    source_class = task_source(spec.harness)
     _refuse_unknown_fields(spec)
     try:
-        if (refuse := getattr(source_class, "check", None)) is not None:
-            refuse(spec)
+        source_class.check(spec)
     except UnknownNameError as error:
         hints = [*_suites(spec), *_other_harnesses(spec)]
         raise type(error)("; ".join([str(error), *hints])) if hints else error from None
+    return source_class
 
 
 def _refuse_unknown_fields(spec: RunSpec) -> None:
@@ -63,8 +59,8 @@ def _other_harnesses(spec: RunSpec) -> list[str]:
         if entry.name == spec.harness:
             continue
         try:
-            knows = getattr(entry.load(), "knows", None)
-            task = next((task for task in spec.tasks if knows is not None and knows(task, spec)), None)
+            source_class = task_source(entry.name)
+            task = next((task for task in spec.tasks if source_class.knows(task, spec)), None)
         except (ImportError, DareError):  # not installed
             continue
         if task is not None:

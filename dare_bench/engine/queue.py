@@ -141,7 +141,7 @@ class Queue:
         Raises: what the model does.
         """
         taken: dict[str, Request] = {}
-        rows = min(self.max_rows or getattr(self.model, "default_rows", share), share)
+        rows = min(self.max_rows or self.model.default_rows, share)
 
         def missing(piece: Sequence[Request]) -> Iterator[Request]:
             for request in piece:

@@ -16,14 +16,16 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dare_bench.config import RunSpec, run_spec
 from dare_bench.engine.hints import checked_harness
 from dare_bench.engine.recorded_answers import RecordedAnswers, RecordedModel
 from dare_bench.engine.rundir import read_done
 from dare_bench.errors import DataError, IncompleteError, RunError, UsageError, unknown
-from dare_bench.registry import registry
+from dare_bench.harness import task_source
+from dare_bench.harness.common.result import HarnessResult
+from dare_bench.protocols import LoadedModel
 from dare_bench.runs.reader import Run
 from dare_bench.runs.results import members, metric_keys
 from dare_bench.runs.schema import Block
@@ -67,7 +69,7 @@ class Rescored:
     documents: list[RescoredValue]
     counted: int
     edited: dict[str, bool | None]
-    harness: Any
+    harness: HarnessResult
     changes: list[str] = field(default_factory=list)
 
     @property
@@ -103,7 +105,8 @@ def rescore(
     tasks = [task] if task is not None else list(block.tasks)
     spec = recorded_spec(run, data_dir, include_path)
     answers = RecordedAnswers(run, tasks)
-    source = checked_harness(spec)(spec, RecordedModel(run, block, spec.apply_chat_template))
+    model = RecordedModel(run, block, spec.apply_chat_template)
+    source = checked_harness(spec)(spec, cast("LoadedModel", model))
     result = source.run(answers)
     _refuse_new_failures(run, block, [failure for failure in result.failures if failure["task"] in tasks])
     counted, documents, targets = 0, list[RescoredValue](), list[str]()
@@ -144,7 +147,8 @@ def recorded_spec(run: Run, data_dir: str | None = None, include_path: Sequence[
     except UsageError as error:
         raise RunError(f"{run.path}/run.json cannot be read by this dare-bench: {error}") from error
     spec = spec.model_copy(update={"data_dir": _data_dir(run, data_dir, spec.data_dir)})
-    paths = _paths(spec)
+    source_class = task_source(spec.harness)
+    paths = source_class.paths(spec)
     if include_path is None and (recorded_paths or paths):
         named = ", ".join(map(repr, recorded_paths or paths))
         raise UsageError(
@@ -154,7 +158,7 @@ def recorded_spec(run: Run, data_dir: str | None = None, include_path: Sequence[
     if not paths:
         return spec
     named_spec = spec.model_copy(update={"tasks": tuple(run.top_level())})
-    if paths := _paths(named_spec):
+    if paths := source_class.paths(named_spec):
         raise RunError(f"{run.path}: the results name a task {paths[0]!r}, which is a path; the run is damaged")
     return named_spec
 
@@ -194,12 +198,6 @@ def _data_dir(run: Run, given: str | None, recorded: str | None) -> str | None:
     if folder.is_dir():
         raise UsageError(f"{run.path}: its data folder {recorded!r} lies inside the run; give yours as --data-dir")
     return recorded
-
-
-def _paths(spec: RunSpec) -> list[str]:
-    """The entries of ``tasks`` that the harness would read as files with code."""
-    find = getattr(registry().get("harness", spec.harness).load(), "paths", None)
-    return find(spec) if find is not None else []
 
 
 def _refuse_new_failures(run: Run, block: Block, failures: Sequence[Mapping[str, Any]]) -> None:

@@ -20,6 +20,7 @@ from dare_bench.engine.environment import current_environment
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.meters import Meter, decoded_tokens, last_costs, raw_tokens
 from dare_bench.errors import RunError, UnknownNameError
+from dare_bench.harness.common.result import HarnessResult
 from dare_bench.program import installed
 from dare_bench.runs import schema
 from dare_bench.runs.reader import Run
@@ -42,8 +43,7 @@ class RunRecord:
     """The contents of ``run.json``, and the resolved settings by task."""
     requests: Sequence[Request]
     journal: Journal
-    harness: Any
-    """The task source's result (``results``, ``samples``, ``fingerprints``, ``notes``, ``failures``)."""
+    harness: HarnessResult
     piece: Piece
 
 

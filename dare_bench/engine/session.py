@@ -21,10 +21,10 @@ from dare_bench.engine.progress import progress_display
 from dare_bench.engine.queue import Prepare, Queue
 from dare_bench.engine.rundir import CommitMarker, RunFolder, choose, read_done
 from dare_bench.engine.scope import Scope, joined
-from dare_bench.engine.sharding import remote_workers, sharded
+from dare_bench.engine.sharding import remote_workers, uses_workers
 from dare_bench.errors import UsageError
 from dare_bench.loading import locate
-from dare_bench.protocols import LoadedModel
+from dare_bench.protocols import LoadedModel, TaskSource
 from dare_bench.runs import lineage
 from dare_bench.runs.field_types import MAX_TASKS
 from dare_bench.runs.reader import Run
@@ -64,7 +64,7 @@ class Session:
     model: LoadedModel
     path: Path | None
     content: str
-    source_class: Any
+    source_class: type[TaskSource]
     progress: bool
 
     def run(self, scope: Scope) -> Run:
@@ -89,15 +89,18 @@ class Session:
             log.info("run %s", folder)
             with Journal(run_folder.journal) as journal:
                 session = self._begin_session(journal, requests, scope, done)
+                remote = None
+                if uses_workers(spec):
+                    remote = remote_workers(spec, self.content, self.model, journal, session)
                 queue = Queue(
                     self.model,
                     journal,
                     prepare=prepare,
                     max_rows=spec.max_rows,
                     progress=progress_display(self.progress),
-                    on_sample=getattr(source, "watch", lambda sample: None),
+                    on_sample=source.watch,
                     session=session,
-                    remote=remote_workers(spec, self.content, self.model, journal, session) if sharded(spec) else None,
+                    remote=remote,
                 )
                 with closing(queue.progress):
                     harness = source.run(queue.answer)
@@ -113,7 +116,7 @@ class Session:
     def _warn_about_other_programs(self, journal: Journal, requests: Sequence[Request]) -> None:
         """Log if another program answered requests of this run."""
         now = program_record.program_parts(self.model)
-        if sharded(self.spec):  # workers have their own number of threads
+        if uses_workers(self.spec):  # workers have their own number of threads
             now.pop("threads", None)
         for earlier in program_record.programs_of(journal, [request.key for request in requests]):
             comparable = {name: value for name, value in earlier.parts.items() if name in now}

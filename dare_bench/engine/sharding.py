@@ -57,15 +57,21 @@ class Shard:
     environment: Environment | None = None
 
 
-def sharded(spec: RunSpec, opened: Any = None) -> bool:
-    """Is the evaluation divided among worker processes?
+def uses_workers(spec: RunSpec) -> bool:
+    """Is the evaluation divided among worker processes?"""
+    return spec.executor not in (None, "local") or spec.devices != 1
+
+
+def check_workers(spec: RunSpec, opened: Any = None) -> None:
+    """Refuse to divide an evaluation among workers that cannot be divided.
 
     Raises:
-        UsageError: the model is ``opened`` in this process, or the executor runs in this process.
+        UsageError: the model is ``opened`` in this process, on a server or on all GPUs, or the executor runs in this
+            process.
         UnknownNameError: no such executor.
     """
-    if spec.executor in (None, "local") and spec.devices == 1:
-        return False
+    if not uses_workers(spec):
+        return
     if spec.executor == "local":
         raise UsageError(f"devices={spec.devices} needs another executor than 'local': leave it out, or 'ray'")
     registry().get("executor", spec.executor or "devices")
@@ -83,7 +89,6 @@ def sharded(spec: RunSpec, opened: Any = None) -> bool:
         raise UsageError(
             "a model that is open in this process cannot be sharded: give its folder or name, which workers can open"
         )
-    return True
 
 
 def remote_workers(spec: RunSpec, content: str, model: LoadedModel, journal: Journal, session: int) -> RemoteWorkers:

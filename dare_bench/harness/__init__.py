@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
+
+from dare_bench.errors import UsageError
+from dare_bench.protocols import TaskSource
 
 if TYPE_CHECKING:
     from dare_bench.registry import Registry
@@ -33,3 +37,23 @@ def register(registry: Registry) -> None:
         place = f"dare_bench.harness.rewards.{module}"
         needs = {"requires": f"{place}:check"} if module in REQUIRING else {}
         registry.add("reward", name, f"{place}:{module}", origin=__name__, about=about, **needs)
+
+
+def task_source(name: str) -> type[TaskSource]:
+    """The class of the harness of that name.
+
+    Raises:
+        UnknownNameError: no harness of that name. ImportError: its package is not installed.
+        UsageError: a plugin's class that does not import, does not derive from ``TaskSource``, or is incomplete.
+    """
+    from dare_bench.registry import registry
+
+    entry = registry().get("harness", name)
+    found = entry.load()
+    if not (inspect.isclass(found) and issubclass(found, TaskSource)):
+        lacking = "does not derive from dare_bench.protocols.TaskSource"
+    elif inspect.isabstract(found):
+        lacking = f"does not define {', '.join(sorted(found.__abstractmethods__))}"
+    else:
+        return found
+    raise UsageError(f"harness {name!r} of {entry.origin}: {entry.target} {lacking}; see docs/plugins.md, A harness")

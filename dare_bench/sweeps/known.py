@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from dare_bench.config import run_spec
-from dare_bench.engine.hints import check
+from dare_bench.engine.hints import checked_harness
 from dare_bench.engine.plan import plan
 from dare_bench.errors import CheckpointError, DareError, UnknownNameError, UsageError
 from dare_bench.loading import here
@@ -52,7 +52,7 @@ def _check_tasks(settings: dict[str, Any]) -> None:
     for run in plan({"model": "-", **settings}):
         spec = run_spec(**run.fields)
         try:
-            check(registry().get("harness", spec.harness).load(), spec)
+            checked_harness(spec)
         except UnknownNameError:
             raise
         except (DareError, ImportError):  # the failure of a node, not an unknown name

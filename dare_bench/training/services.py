@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.engine.evaluate import evaluate_all, resolve_spec
-from dare_bench.engine.hints import check
+from dare_bench.engine.hints import checked_harness
 from dare_bench.engine.identity import same_evaluation
 from dare_bench.engine.opening import open_checkpoint
 from dare_bench.engine.plan import plan
 from dare_bench.errors import DataError, RunError, UsageError
 from dare_bench.loading import locate
 from dare_bench.protocols import LoadedModel
-from dare_bench.registry import registry
 from dare_bench.run_fields import run_fields
 from dare_bench.runs import lineage
 from dare_bench.runs.reader import Run
@@ -45,9 +44,7 @@ class TrainingServices:
         for run in planned:
             try:
                 spec = resolve_spec(None, None, {**run.fields, "limit": 1, "samples": None})[0]
-                source = registry().get("harness", spec.harness).load()
-                check(source, spec)
-                source(spec, model).requests()
+                checked_harness(spec)(spec, model).requests()
             except (UsageError, DataError) as error:
                 refused.append(error)
         if refused and len(refused) == len(planned):

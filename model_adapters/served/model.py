@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -49,8 +49,6 @@ class ServedModel(LoadedModel):
     network = None
     capabilities = Capabilities()
     weights_version = 0
-    default_rows: ClassVar[int]
-    """Requests at a time if ``max_rows`` is not given."""
 
     def pretrained(self) -> None:
         """None: the network is in the server."""

@@ -19,9 +19,9 @@ from timing import alternate, command_line
 
 import dare_bench
 from dare_bench.config import run_spec
+from dare_bench.harness import task_source
 from dare_bench.harness.lm_eval import source as lm_eval
 from dare_bench.harness.opencompass import source as opencompass
-from dare_bench.registry import registry
 from dare_bench.types import Sample
 
 TASKS = {"lm-eval": "gsm8k", "opencompass": "gsm8k_gen"}
@@ -35,7 +35,7 @@ def main() -> None:
             model="tiny-llada", harness=harness, tasks=task, limit=args.limit, data_dir=args.data_dir,
             decoding={"gen_length": args.gen_length},
         )  # fmt: skip
-        source = registry().get("harness", harness).load()(spec, model)
+        source = task_source(harness)(spec, model)
         requests = source.requests()
         start = time.perf_counter()
         answers = [sample.answer for sample in model.generate(requests[: args.answered])]

@@ -33,7 +33,7 @@ from dare_bench.harness.lm_eval.quiet_lm_eval import cache_environment, quiet
 from dare_bench.harness.lm_eval.scorers import is_mathematical
 from dare_bench.harness.lm_eval.scoring_limits import limited
 from dare_bench.harness.lm_eval.task_index import TaskIndex
-from dare_bench.protocols import Answer, LoadedModel
+from dare_bench.protocols import Answer, LoadedModel, TaskSource
 from dare_bench.types import Request, Sample
 
 if TYPE_CHECKING:
@@ -48,16 +48,14 @@ ScoredDocuments = Mapping[str, list[int] | None]
 """By task, the numbers of the documents to score; None for all that were built."""
 
 
-class LmEvalSource:
-    """The tasks of a run, from lm-eval. Implements :class:`dare_bench.protocols.TaskSource`.
+class LmEvalSource(TaskSource):
+    """The tasks of a run, from lm-eval.
 
     Raises:
         UsageError: what :meth:`check` raises; a decoding field that the model's family lacks (DecodingError); a task
             that asks for the probability of a text without a prompt, of a model that has none.
         DataError: ``data_dir`` has no readable manifest.
     """
-
-    name = "lm-eval"
 
     @staticmethod
     def check(spec: RunSpec) -> None:
@@ -89,8 +87,8 @@ class LmEvalSource:
 
     def __init__(self, spec: RunSpec, model: LoadedModel) -> None:
         self.check(spec)
+        super().__init__(spec, model)
         self.version = importlib.metadata.version("lm_eval")
-        self.spec, self.model = spec, model
         self._index = TaskIndex(spec.include_path)
         self._names = self._index.match(spec.tasks)
         leaves = self._index.leaves(self._names)

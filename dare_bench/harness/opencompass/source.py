@@ -34,14 +34,14 @@ from dare_bench.harness.opencompass.result_rows import shown
 from dare_bench.harness.opencompass.result_tables import AnsweredDocuments, ResultTables
 from dare_bench.harness.opencompass.scorer import Scorer
 from dare_bench.harness.opencompass.selection import check_data, check_flags, configs_of, groups_of
-from dare_bench.protocols import Answer, LoadedModel
+from dare_bench.protocols import Answer, LoadedModel, TaskSource
 from dare_bench.types import Generation, Request, Sample
 
 log = logging.getLogger(__name__)
 
 
-class OpenCompassSource:
-    """The data sets of a run, from OpenCompass. Implements :class:`dare_bench.protocols.TaskSource`.
+class OpenCompassSource(TaskSource):
+    """The data sets of a run, from OpenCompass.
 
     Each data set is one task, named by its ``abbr``; a config with several of them is a group as well.
 
@@ -49,8 +49,6 @@ class OpenCompassSource:
         UsageError: what :meth:`check` raises; a decoding field that the model's family lacks (DecodingError).
         DataError: a config cannot be read, its data is missing, or OpenCompass cannot render its prompts.
     """
-
-    name = "opencompass"
 
     @staticmethod
     def check(spec: RunSpec) -> None:
@@ -81,8 +79,8 @@ class OpenCompassSource:
 
     def __init__(self, spec: RunSpec, model: LoadedModel) -> None:
         check_flags(spec)
-        self.version = importlib.metadata.version("opencompass")
-        self.spec, self.model, self.notes = spec, model, list[str]()
+        super().__init__(spec, model)
+        self.version, self.notes = importlib.metadata.version("opencompass"), list[str]()
         self._configs = configs_of(spec)
         self._layout = lay_out(spec.data_dir)
         self._builder = RequestBuilder(model, spec.decoding, spec.likelihood, spec.sampling_seed)

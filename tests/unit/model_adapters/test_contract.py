@@ -234,7 +234,7 @@ def test_an_unfinished_pass_can_be_left(opened: Opened) -> None:
     samples = opened.model.generate(endless, max_rows=2)
     assert generated(next(iter(samples)))
     assert next(count) <= 3
-    assert 1 <= opened.model.default_rows <= 256  # type: ignore[attr-defined]
+    assert 1 <= opened.model.default_rows <= 256
     with contextlib.closing(samples):  # type: ignore[type-var]
         pass
     assert generated(answers(opened, requests(opened))["r0"])

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from dare_bench.config import run_spec
 from dare_bench.diffusion.plan import Cached, Plan
-from dare_bench.engine.sharding import sharded
+from dare_bench.engine.sharding import check_workers
 from dare_bench.errors import UsageError
 from dare_bench.loading import family_of, load, locate
 from dare_bench.model import Model
@@ -171,4 +171,4 @@ def test_a_divided_model_is_not_changed_saved_or_divided_again(tmp_path: Path) -
         train(method="sft", model="tiny-llada", data=[{"prompt": "a", "completion": "b"}] * 8, device="auto",
               max_steps=1, output_path=str(tmp_path / "out"))  # fmt: skip
     with pytest.raises(UsageError, match="divides one model among all GPUs"):
-        sharded(run_spec(model="tiny-llada", tasks="dare_sudoku", device="auto", devices=2))
+        check_workers(run_spec(model="tiny-llada", tasks="dare_sudoku", device="auto", devices=2))

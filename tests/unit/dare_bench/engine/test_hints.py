@@ -1,0 +1,91 @@
+"""Harnesses of plugins: what their task source must have, and what it gets without having it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toy_source
+from toy_model import ToyModel
+from toy_source import ToySource
+
+from dare_bench.engine.evaluate import evaluate
+from dare_bench.engine.rescore import rescore
+from dare_bench.errors import UnknownNameError, UsageError
+from dare_bench.harness.common.result import HarnessResult
+from dare_bench.protocols import Answer, TaskSource
+from dare_bench.registry import registry
+from dare_bench.types import Request
+
+
+class Small(TaskSource):
+    """A source with nothing but the two required methods."""
+
+    def requests(self) -> list[Request]:
+        return ToySource(self.spec, self.model).requests()
+
+    def run(self, answer: Answer) -> HarnessResult:
+        return ToySource(self.spec, self.model).run(answer)
+
+
+class Known(Small):
+    @staticmethod
+    def knows(task: str, spec: Any) -> bool:
+        return (task, spec.harness) == ("toygem", "toy")
+
+
+class Unscored(TaskSource):
+    def requests(self) -> list[Request]:
+        return []
+
+
+class Underived:
+    """All that the engine calls, without the base class."""
+
+    def __init__(self, spec: Any, model: Any) -> None:
+        raise AssertionError("an unsuitable class was used")
+
+    requests, run = Small.requests, Small.run
+
+
+@pytest.fixture(autouse=True)
+def _harnesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry(), "_entries", dict(registry()._entries))
+    for kind in (Small, Known, Unscored, Underived):
+        registry().add("harness", kind.__name__.lower(), f"{__name__}:{kind.__name__}", origin="plugin")
+    registry().add("harness", "function", f"{__name__}:go", origin="plugin")
+    toy_source.register()
+
+
+def go(out: Path, harness: str, tasks: str = "toygen,toychoice") -> Any:
+    return evaluate(model=ToyModel(), harness=harness, tasks=tasks, limit=3, output_path=str(out), progress=False)
+
+
+def test_two_methods_are_a_harness(tmp_path: Path) -> None:
+    run, toy = go(tmp_path, "small"), go(tmp_path, "toy")
+    assert run.status == "complete" and run.path != toy.path
+    assert run.results["results"] == toy.results["results"]
+    again = rescore(run)
+    assert again.same and again.counted == 6
+
+
+@pytest.mark.parametrize(
+    ("harness", "lacking"),
+    [
+        ("underived", "Underived does not derive from dare_bench.protocols.TaskSource; see docs/plugins.md, A harness"),
+        ("unscored", "Unscored does not define run; see docs/plugins.md, A harness"),
+        ("function", "go does not derive from dare_bench.protocols.TaskSource"),
+    ],
+)
+def test_another_class_is_refused_before_it_is_used(tmp_path: Path, harness: str, lacking: str) -> None:
+    with pytest.raises(UsageError) as error:
+        go(tmp_path, harness)
+    assert str(error.value).startswith(f"harness {harness!r} of plugin: ") and lacking in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_hint_names_harnesses_that_know_the_task_and_passes_by_unsuitable_ones(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError) as error:
+        go(tmp_path, "toy", tasks="toygem")
+    assert str(error.value).endswith("; 'toygem' is known to --harness known")

@@ -1,4 +1,4 @@
-"""The model in training, as sources of steps that sample with it see it (``rl.rollout.Policy``)."""
+"""The model in training, as sources of steps that sample with it see it (``rl.rollout.Rollouts.attach``)."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class StepSource(Protocol):
         ...
 
     def attach(self, policy: Any) -> None:
-        """The model in training, for sources that sample with it (see ``trainers.rl.rollout.Policy``)."""
+        """The model in training, for sources that sample with it (see ``trainers.policy``)."""
         ...
 
     def step(self, number: int) -> Step:

@@ -18,6 +18,7 @@ from dare_bench.recipe_schema import ExpertFacts, Facts, RecipeFile
 from dare_bench.registry import registry
 from dare_bench.training.opening import refuse_untrainable
 from dare_bench.training.rewards import check_options
+from dare_bench.training.rollout_engine import check_rollout_engine
 from dare_bench.training.rows import Data, Kind, PreferencePair, TokenRow, Tokens
 from dare_bench.training.sources import find_files
 from dare_bench.training.spec import TrainSpec
@@ -209,6 +210,7 @@ def rows_of(spec: TrainSpec, model: LoadedModel | PublishedModel | None = None, 
         check_options(records, method.options.reward)
     if method.reference is not None:
         here(method.reference)  # raises CheckpointError
+    check_rollout_engine(method.options)
     method.check_sizes(spec.with_defaults(trainer), built, processes)
     tokens = mean(method.lengths(built))
     rows = TrainingRows(

@@ -16,12 +16,11 @@ from dare_bench.training.processes import first_process
 log = logging.getLogger("dare_bench")
 
 
-def open_rollout_engine(options: Any, model: Model) -> LoadedModel | None:
-    """The engine that a method's options name, with the tokenizer of the model in training; None: they name none.
+def check_rollout_engine(options: Any) -> str | None:
+    """The name of the engine that a method's options name, if any.
 
     Raises:
-        UsageError: an engine that cannot take new weights, or settings that it does not have.
-        UnknownNameError: no such engine. EngineError: its server cannot be reached.
+        UsageError: an engine that cannot take new weights, or has no address. UnknownNameError: no such engine.
     """
     name: str | None = getattr(options, "rollout_engine", None)
     if name is None:
@@ -37,9 +36,22 @@ def open_rollout_engine(options: Any, model: Model) -> LoadedModel | None:
         raise UsageError(
             f"rollout_engine={name!r} needs the address of its server: --rollout-engine-url http://HOST:PORT"
         )
-    url, settings = options.rollout_engine_url, options.rollout_engine_args
-    if "tokenizer" in settings:
+    if "tokenizer" in options.rollout_engine_args:
         raise UsageError("rollout_engine_args tokenizer: it is that of the model in training; leave it out")
+    return name
+
+
+def open_rollout_engine(options: Any, model: Model) -> LoadedModel | None:
+    """The engine that a method's options name, with the tokenizer of the model in training; None: they name none.
+
+    Raises:
+        UsageError: see :func:`check_rollout_engine`; or settings that the engine does not have.
+        UnknownNameError: no such engine. EngineError: its server cannot be reached.
+    """
+    name = check_rollout_engine(options)
+    if name is None:
+        return None
+    url, settings = options.rollout_engine_url, options.rollout_engine_args
     tokenizer = None if model.loaded.tokenizer is None else model.path
     engine: LoadedModel = registry().get("engine", name).load()(None, url=url, settings=settings, tokenizer=tokenizer)
     if first_process():

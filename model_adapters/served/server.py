@@ -22,6 +22,7 @@ API_KEY = "DARE_BENCH_API_KEY"
 _MAX_LINE = 1 << 24
 """Maximum characters of one event: 16 million."""
 _MAX_REASON = 300
+_ADDRESS = "--engine-url (of a training: --rollout-engine-url)"
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses of a server that is busy or restarting."""
 _ALIVE_WITHIN = 30.0
@@ -125,7 +126,7 @@ class Server:
             with httpx.Client(**self._options) as client:
                 response = retrying(self._try, client, method, path, **body)
         except LostAnswer as error:
-            raise EngineError(f"{self}: {error}; is it running? Start it, or give another --engine-url") from error
+            raise EngineError(f"{self}: {error}; is it running? Start it, or give another {_ADDRESS}") from error
         if response.status_code == 404:
             return None
         if response.is_error:
@@ -205,7 +206,7 @@ class Server:
         if status in _RETRIED:
             return LostAnswer(refusal(response))
         if status in (404, 405) and "json" not in response.headers.get("content-type", ""):
-            return EngineError(f"{self} has no {path} (status {status}); give another --engine or --engine-url")
+            return EngineError(f"{self} has no {path} (status {status}); give another --engine or {_ADDRESS}")
         return self._closed(status) or RefusedRequest(refusal(response))
 
     async def is_alive(self, client: httpx.AsyncClient, path: str) -> bool:

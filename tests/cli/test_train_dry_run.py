@@ -89,6 +89,26 @@ def test_the_flag_of_a_served_rollout_is_named_where_it_can_be_used(capsys: pyte
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("bgpo", "--rollout-engine", "openai"), "'openai' cannot replace its weights"),
+        (("bgpo", "--rollout-engine", "sglang"), "needs the address of its server: --rollout-engine-url"),
+        (
+            ("cj_grpo", "--rollout-engine", "sglang", "--rollout-engine-url", "http://127.0.0.1:9"),
+            "cj_grpo reads more of a rollout than the tokens of its completions",
+        ),
+        (("mdpo", "--prompt-filter", "over_denoising"), "give --max-steps"),
+    ],
+)
+def test_what_a_training_refuses_without_a_sampler(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
+) -> None:
+    method, *settings = words
+    base = "tiny-llada-sort-base" if method == "mdpo" else "tiny-sdar-sort-base"
+    assert message in refused(capsys, method, "--model", base, "--task", "dare_sort", "--dry-run", *settings)
+
+
 def test_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--gpu belongs to --dry-run" in refused(capsys, *COUPLED, "--gpu", "H100")
     assert "unknown GPU 'B200'" in refused(capsys, *COUPLED, "--dry-run", "--processes", "2", "--gpu", "B200")

@@ -105,6 +105,9 @@ class MDPO(PolicyGradient):
                 f"rollout block_length={block}: {self.name} scores the whole answer that each forward predicts, and "
                 f"the sampler predicts up to the end of a block; omit it, or give {self.completion_length}"
             )
+
+    def check_sizes(self, spec: TrainSpec, data: Tokens, processes: int) -> None:
+        super().check_sizes(spec, data, processes)
         if self.filters_prompts and spec.max_steps is None:
             raise UsageError(
                 f"prompt_filter={self.options.prompt_filter}: how many prompts it keeps, and so how long an epoch is, "

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayedCompletion:
-    """A completion of the rollout (see :class:`~dare_bench.trainers.rl.estimators.Completion`).
+    """A completion of the rollout (see :class:`~dare_bench.trainers.rl.completions.Completion`).
 
     ``weights`` are the derivatives of the step's loss at -log p of each token, summed over looks: the update makes a
     token with a positive weight likelier. Looks that score another token at its position do not count. None if the

@@ -4,8 +4,9 @@
 
 CHECKOUTS contains clones of ML-GSAI/LLaDA, NVlabs/Fast-dLLM, JetAstra/SDAR and ZHZisZZ/dllm under these last names;
 their code runs in a process of its own (``peer_process.py``) by PYTHON, an interpreter with torch and the version of
-transformers that they need (4.53 for fast-dllm and sdar, 4.57 for the others). Both processes take turns, and seconds are
-processor time (by the clock with several threads). The script fails where tokens differ, or a log-likelihood by 1e-3.
+transformers that they need (4.53 for fast-dllm and sdar, 4.57 for the others). Both processes take turns, and
+seconds are processor time (by the clock with several threads). The script fails where tokens differ, or a
+log-likelihood by 1e-3.
 
 Models: the family's bundled tiny checkpoint, and random weights of hidden size 512 with 4 layers (about 17 M). Random
 weights have a large standard deviation, so that no token depends on the order of additions. ``mixed``: 8 prompts of 30

@@ -6,7 +6,8 @@ CHECKOUTS contains clones of ML-GSAI/LLaDA, NVlabs/Fast-dLLM, JetAstra/SDAR and 
 their code runs in a process of its own (``peer_process.py``) by PYTHON, an interpreter with torch and the version of
 transformers that they need (4.53 for fast-dllm and sdar, 4.57 for the others). Both processes take turns, and
 seconds are processor time (by the clock with several threads). The script fails where tokens differ, or a
-log-likelihood by 1e-3.
+log-likelihood by 1e-3. The last column is the ratio if our matrix products ran at the rate of a large one and all else
+took no time: no program that computes these products reaches more.
 
 Models: the family's bundled tiny checkpoint, and random weights of hidden size 512 with 4 layers (about 17 M). Random
 weights have a large standard deviation, so that no token depends on the order of additions. ``mixed``: 8 prompts of 30
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import json
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,8 +32,10 @@ from typing import Any
 import torch
 from peer_process import timed
 from timing import Timing
+from torch.utils.flop_counter import FlopCounterMode
 
 import dare_bench
+from dare_bench.costs.roofline import measure_peaks
 
 FAMILIES = {"llada": "llada", "fast-dllm": "llada", "dllm": "llada", "sdar": "sdar", "dream": "dream"}
 GEN, BLOCK = 32, 16
@@ -158,6 +162,14 @@ def compare(ask: Any, model: Any, case: PeerCase, asked: dict[str, Any], runs: i
     return Timing(*times, theirs, ours)
 
 
+def bound(model: Any, case: PeerCase, asked: dict[str, Any], timing: Timing) -> float:
+    """The ratio if ours took the time of its matrix products alone (without attention), at the rate of a large one."""
+    with FlopCounterMode(display=False) as counter:
+        answer(model, case, asked)
+    rate = measure_peaks(torch.device("cpu"), torch.float32).flop_per_s
+    return statistics.median(timing.slow) / (counter.get_total_flops() / rate)
+
+
 def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", type=Path)
@@ -184,9 +196,11 @@ def main() -> None:
                 with opened(peer, args.checkouts, args.python, folder, args.threads) as ask:
                     for case in cases(peer, model.spec.mask):
                         for mixed in (False, True):
-                            timing = compare(ask, model, case, inputs(case, mixed, model), args.runs, clock)
-                            rows = "mixed 8" if mixed else "1"
-                            print(f"{peer:<10}{kind:<6}{case.name:<32}{rows:<9}{timing.spread()}", flush=True)
+                            asked = inputs(case, mixed, model)
+                            timing = compare(ask, model, case, asked, args.runs, clock)
+                            rows, limit = "mixed 8" if mixed else "1", bound(model, case, asked, timing)
+                            line = f"{peer:<10}{kind:<6}{case.name:<32}{rows:<9}{timing.spread()}"
+                            print(f"{line}, at most {limit:.2f}x", flush=True)
 
 
 if __name__ == "__main__":

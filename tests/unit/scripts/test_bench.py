@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -121,6 +122,15 @@ def test_a_peer_is_compared_on_the_same_answers(script, monkeypatch, place):
     assert timing.ratios == [2.0, 2.0]
     with pytest.raises(SystemExit, match="the comparison is void"):
         peers.compare(SlowerPeer(peers, model, case, change=1), model, case, asked, 1, "cpu")
+
+
+def test_the_bound_of_a_ratio_is_the_time_of_the_products(script, monkeypatch):
+    """Two layers of known shape: two operations for each weight and row."""
+    peers, timing = script("peers"), script("timing").Timing([3.0, 1.0, 2.0], [], None, None)
+    monkeypatch.setattr(peers, "measure_peaks", lambda *_: SimpleNamespace(flop_per_s=1e6))
+    monkeypatch.setattr(peers, "answer", lambda model, *_: model(torch.ones(7, 30)))
+    model = torch.nn.Sequential(torch.nn.Linear(30, 50), torch.nn.SiLU(), torch.nn.Linear(50, 10))
+    assert peers.bound(model, None, {}, timing) == pytest.approx(2.0 * 1e6 / (2 * 7 * (30 * 50 + 50 * 10)))
 
 
 CHECKOUT = {

@@ -3,9 +3,10 @@
     PYTHON scripts/bench/peer_process.py PEER CHECKOUTS FOLDER THREADS
 
 Imports and runs code from CHECKOUTS: read there what it is before you start it. FOLDER is a checkpoint in the published
-layout, loaded in float32. Each line of standard input is a request in JSON, {"prompts" or "pairs", "fields"}; the
-answer is one line, {"cpu", "wall", "answer"}: seconds of processor time (all threads) and by the clock, and tokens of
-responses or log-likelihoods. A kernel that exists for CUDA alone is replaced by PyTorch's own function.
+layout, loaded in float32. Each line of standard input is a request in JSON, {"prompts", "pairs" or "rows", "fields"};
+the answer is one line, {"cpu", "wall", "answer"}: seconds of processor time (all threads) and by the clock, and tokens
+of responses, log-likelihoods, or the loss of a training step. A kernel that exists for CUDA alone is replaced by
+PyTorch's own function.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import cached_property, partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -135,8 +137,44 @@ class DLLM:
         n = fields["max_new_tokens"]
         return [row[len(p) : len(p) + n].tolist() for row, p in zip(rows, prompts, strict=True)]
 
+    @torch.enable_grad()
+    def train(self, rows: list[Tokens], fields: dict[str, Any]) -> list[float]:
+        """One step of MDLMTrainer's loss, backward and AdamW, on rows padded to the longest and without loss there."""
+        width, count = max(len(prompt) + len(answer) for prompt, answer in rows), len(rows)
+        ids, labels = torch.zeros(count, width, dtype=torch.long), torch.full((count, width), -100)
+        for row, (prompt, answer) in enumerate(rows):
+            end = len(prompt) + len(answer)
+            ids[row, :end] = torch.tensor([*prompt, *answer])
+            labels[row, len(prompt) : end] = torch.tensor(answer)
+        lengths = torch.tensor([len(prompt) + len(answer) for prompt, answer in rows])
+        inputs = {"input_ids": ids, "labels": labels, "attention_mask": torch.arange(width) < lengths[:, None]}
+        torch.manual_seed(fields["seed"])
+        self.optimizer.zero_grad()
+        loss = self.trainer.compute_loss(self.model, inputs)
+        loss.backward()
+        self.optimizer.step()
+        return [loss.item()]
+
+    @cached_property
+    def optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.model.parameters(), lr=0.0)
+
+    @cached_property
+    def trainer(self) -> Any:
+        """MDLMTrainer with what its loss reads: building one whole needs a data set."""
+        module = importlib.import_module("dllm.core.trainers.mdlm")
+        trainer = object.__new__(module.MDLMTrainer)
+        ids = SimpleNamespace(mask_token_id=self.model.config.mask_token_id, padding_side="right")
+        trainer.__dict__.update(
+            processing_class=ids, scheduler=module.LinearAlphaScheduler(), time_epsilon=1e-3, right_shift_logits=False,
+            loss_weight_type="scheduler", loss_norm_type="token", meter=SimpleNamespace(update=lambda **_: None),
+        )  # fmt: skip
+        return trainer
+
 
 PEERS = {"llada": LLaDA, "fast-dllm": FastDLLM, "sdar": SDAR, "dream": Dream, "dllm": DLLM}
+METHODS = {"prompts": "generate", "pairs": "score", "rows": "train"}
+"""By what a request contains."""
 
 
 def stand_in(name: str, **attributes: Any) -> None:
@@ -173,11 +211,8 @@ def main() -> None:
         peer = kind(folder)
         for line in sys.stdin:
             asked = json.loads(line)
-            fields = asked["fields"]
-            if "pairs" in asked:
-                reply = timed(lambda asked=asked, fields=fields: peer.score(asked["pairs"], fields))
-            else:
-                reply = timed(lambda asked=asked, fields=fields: peer.generate(asked["prompts"], fields))
+            kind = next(kind for kind in METHODS if kind in asked)
+            reply = timed(partial(getattr(peer, METHODS[kind]), asked[kind], asked["fields"]))
             print(json.dumps(reply), file=replies, flush=True)
 
 

@@ -26,16 +26,19 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from peer_process import timed
 from timing import Timing
 from torch.utils.flop_counter import FlopCounterMode
+from update import Noised, packed, updates
 
 import dare_bench
 from dare_bench.costs.roofline import measure_peaks
+from dare_bench.diffusion.canvas import pack
 
 FAMILIES = {"llada": "llada", "fast-dllm": "llada", "dllm": "llada", "sdar": "sdar", "dream": "dream"}
 GEN, BLOCK = 32, 16
@@ -58,7 +61,7 @@ class PeerCase:
     name: str
     ours: dict[str, Any]
     theirs: dict[str, Any]
-    score: bool = False
+    kind: Literal["generate", "score", "train"] = "generate"
 
 
 def cases(peer: str, mask: int) -> list[PeerCase]:
@@ -67,7 +70,7 @@ def cases(peer: str, mask: int) -> list[PeerCase]:
         draws = {"mc_num": 32, "batch_size": 16, "seed": 3}
         return [
             PeerCase("generate", llada, {**llada, "mask_id": mask}),
-            PeerCase("likelihood", {**draws, "estimator": "reference"}, {**draws, "mask_id": mask}, score=True),
+            PeerCase("likelihood", {**draws, "estimator": "reference"}, {**draws, "mask_id": mask}, "score"),
         ]
     if peer == "fast-dllm":
         caches = [PeerCase(f"cache {c}", {**llada, "cache": c}, {**llada, "cache": c}) for c in ("prefix", "dual")]
@@ -89,7 +92,8 @@ def cases(peer: str, mask: int) -> list[PeerCase]:
         shared = {"max_new_tokens": GEN, "steps": GEN, "alg": "maskgit_plus", "temperature": 0.0}
         return [PeerCase("maskgit_plus", shared, {**shared, "mask_token_id": mask})]
     theirs = {"max_new_tokens": GEN, "steps": GEN, "block_size": BLOCK, "mask_id": mask}
-    return [PeerCase("MDLMSampler", llada, theirs)]
+    step = {"seed": 3}
+    return [PeerCase("MDLMSampler", llada, theirs), PeerCase("MDLMTrainer, one step", step, step, "train")]
 
 
 def random_checkpoint(tiny: Any, folder: Path) -> None:
@@ -123,13 +127,16 @@ def opened(peer: str, checkouts: Path, python: str, folder: Path, threads: int) 
 
 
 def inputs(case: PeerCase, mixed: bool, model: Any) -> dict[str, Any]:
-    """Prompts, or pairs of which four share a context, of random tokens."""
+    """Prompts, training rows, or pairs of which four share a context, of random tokens."""
     rng, last = random.Random(7), min(model.spec.vocab_size, *model.spec.eos_ids, model.spec.mask_id)
 
     def tokens(count: int) -> list[int]:
         return [rng.randrange(last) for _ in range(count)]
 
-    if not case.score:
+    if case.kind == "train":
+        answers = [rng.randint(16, 128) for _ in range(8)] if mixed else [64]
+        return {"rows": [(tokens(rng.randint(30, 300) if mixed else 128), tokens(length)) for length in answers]}
+    if case.kind == "generate":
         lengths = [rng.randint(30, 300) for _ in range(8)] if mixed else [128]
         return {"prompts": [tokens(length) for length in lengths]}
     if not mixed:
@@ -139,10 +146,29 @@ def inputs(case: PeerCase, mixed: bool, model: Any) -> dict[str, Any]:
 
 
 def answer(model: Any, case: PeerCase, asked: dict[str, Any]) -> Any:
-    """Ours: tokens of responses, or log-likelihoods."""
-    if case.score:
+    """Ours: tokens of responses, log-likelihoods, or the loss of a training step."""
+    if case.kind == "train":
+        return [update_of(model)(noised(asked["rows"], **case.ours))[0]]
+    if case.kind == "score":
         return [found.value for found in model.loglikelihood(asked["pairs"], **case.ours)]
     return [found.tokens for found in model.generate(asked["prompts"], max_rows=16, **case.ours)]
+
+
+@cache
+def update_of(model: Any) -> Any:
+    """A function that performs a training step on noised rows."""
+    return updates(model.network.train(), model.spec, packed)
+
+
+def noised(rows: list[Any], seed: int) -> Noised:
+    """dllm's noise: a level for each row, and independent masks on the rows padded to the longest."""
+    batch = pack(rows)
+    torch.manual_seed(seed)
+    alpha_B = 1 - (1e-3 + (1 - 1e-3) * torch.rand(len(rows)))
+    chance_BL = torch.rand(len(rows), max(batch.lengths))
+    level_T = 1 - alpha_B[batch.row_T]
+    masked_T = (chance_BL[batch.row_T, batch.column_T] < level_T) & batch.response_T
+    return Noised(batch, masked_T, 1 / level_T[masked_T] / batch.response_T.sum())
 
 
 def compare(ask: Any, model: Any, case: PeerCase, asked: dict[str, Any], runs: int, clock: str) -> Timing:
@@ -156,7 +182,9 @@ def compare(ask: Any, model: Any, case: PeerCase, asked: dict[str, Any], runs: i
         for seconds, reply in zip(times, replies, strict=True):
             seconds.append(reply[clock])
     theirs, ours = (reply["answer"] for reply in replies)
-    near = case.score and all(abs(a - b) < 1e-3 + 1e-5 * abs(a) for a, b in zip(theirs, ours, strict=True))
+    relative = 1e-4 if case.kind == "train" else 1e-5
+    pairs = zip(theirs, ours, strict=True)
+    near = case.kind != "generate" and all(abs(a - b) < 1e-3 + relative * abs(a) for a, b in pairs)
     if not near and theirs != ours:
         raise SystemExit(f"error: {case.name}: the peer answers {theirs}, ours {ours}; the comparison is void")
     return Timing(*times, theirs, ours)

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
+import command
 import pytest
 import torch
 from paths import ROOT
@@ -108,20 +109,34 @@ class SlowerPeer:
         return {"cpu": 2.0, "answer": changed}
 
 
-@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("place", [("llada", 0), ("llada", 1), ("dllm", 1)])
 def test_a_peer_is_compared_on_the_same_answers(script, monkeypatch, place):
-    """Responses and log-likelihoods; another answer of the peer voids the comparison."""
+    """Responses, log-likelihoods and losses; another answer of the peer voids the comparison."""
     peers, model = script("peers"), dare_bench.load("tiny-llada")
     monkeypatch.setattr(peers, "timed", lambda ours: {"cpu": 1.0, "answer": ours()})
-    case = peers.cases("llada", model.spec.mask)[place]
-    few = {"mc_num": 2, "batch_size": 2} if case.score else {"gen_length": 4, "steps": 4, "block_length": 4}
-    case = replace(case, ours={**case.ours, **few})
+    case = peers.cases(place[0], model.spec.mask)[place[1]]
+    few = {"generate": {"gen_length": 4, "steps": 4, "block_length": 4}, "score": {"mc_num": 2, "batch_size": 2}}
+    case = replace(case, ours={**case.ours, **few.get(case.kind, {})})
     asked = peers.inputs(case, True, model)
     asked = {kind: rows[:2] for kind, rows in asked.items()}
     timing = peers.compare(SlowerPeer(peers, model, case), model, case, asked, 2, "cpu")
     assert timing.ratios == [2.0, 2.0]
     with pytest.raises(SystemExit, match="the comparison is void"):
         peers.compare(SlowerPeer(peers, model, case, change=1), model, case, asked, 1, "cpu")
+
+
+def test_noise_is_drawn_as_dllm_draws_it(script):
+    """Two calls of torch.rand after the seed: a level for each row, then a number for each position of the padded rows.
+    The weight is 1 / level, averaged over the answers' tokens."""
+    peers, rows = script("peers"), [([5, 6], [7, 8, 9]), ([5], [6])]
+    data = peers.noised(rows, seed=5)
+    torch.manual_seed(5)
+    level_B = 1e-3 + 0.999 * torch.rand(2)
+    expected = torch.rand(2, 5) < level_B[:, None]
+    masked = [*expected[0, 2:].tolist(), expected[1, 1].item()]
+    assert data.masked_T.tolist() == [False, False, *masked[:3], False, masked[3]] and any(masked)
+    weights = [float(1 / level_B[row]) / 4 for row, hit in zip((0, 0, 0, 1), masked, strict=True) if hit]
+    assert data.weights_N.tolist() == pytest.approx(weights, rel=1e-5)
 
 
 def test_the_bound_of_a_ratio_is_the_time_of_the_products(script, monkeypatch):
@@ -162,6 +177,35 @@ def test_a_peer_answers_from_a_process_of_its_own(script, tmp_path):
             assert reply["cpu"] > 0 and reply["wall"] > 0
         with pytest.raises(SystemExit, match="the process of fast-dllm ended with code 1"):
             ask({"prompts": [[1]], "fields": {"cache": "prefix"}})
+
+
+def test_an_evaluation_is_compared_with_the_peers(script, monkeypatch, tmp_path):
+    """The task of choices and the command line of ours, which is here the peer as well; another score voids it."""
+    peer_eval = script("peer_eval")
+    peer_eval.write_choices(tmp_path / "tasks" / "choices", ROOT / "tasks")
+    mask = dare_bench.load("tiny-llada").spec.mask
+    case = peer_eval.Evaluation("choices", tmp_path / "tasks", "tiny-llada", mask, limit=2, mc_num=2)
+    assert f"mask_id={mask}," in " ".join(case.theirs("python", "checkouts", tmp_path))
+
+    def seconds(words):
+        result = command.run(*words[1:])
+        assert result.returncode == 0, result.stderr
+        return 2.0
+
+    monkeypatch.setattr(peer_eval, "cpu_seconds", seconds)
+    monkeypatch.setattr(peer_eval.Evaluation, "theirs", lambda self, python, checkouts, out: self.ours(out))
+    assert peer_eval.compare(case, "python", "checkouts", 1).startswith(
+        "1.00x (quartiles 1.00 to 1.00), 2.0 s and 2.0 s"
+    )
+    monkeypatch.setattr(peer_eval, "cpu_seconds", lambda words: 1.0)
+    monkeypatch.setattr(peer_eval, "score", lambda folder, task: float(folder.name.startswith("ours")))
+    with pytest.raises(SystemExit, match=r"the peer scores 0\.0, ours 1\.0; the comparison is void"):
+        peer_eval.compare(replace(case, task="dare_sudoku"), "python", "checkouts", 1)
+
+
+def test_processor_time_of_a_process_that_fails_is_not_given(script):
+    with pytest.raises(SystemExit, match=r"(?s)ZeroDivisionError.*error: -c ended with code 1"):
+        script("peer_eval").cpu_seconds([sys.executable, "-c", "1 / 0"])
 
 
 def test_logits_are_counted_while_they_live(script):

@@ -60,10 +60,10 @@ def tagged(text: str) -> str | None:
 def last_boxed(text: str) -> str | None:
     r"""The content of the last ``\boxed{...}`` (or ``\fbox{...}``, or ``\boxed 5``); None if there is none, or if it is
     not closed."""
-    found = max(text.rfind(r"\boxed"), text.rfind(r"\fbox"))
-    if found < 0:
+    start = max(text.rfind(r"\boxed"), text.rfind(r"\fbox"))
+    if start < 0:
         return None
-    rest = text[found:].removeprefix(r"\boxed").removeprefix(r"\fbox")
+    rest = text[start:].removeprefix(r"\boxed").removeprefix(r"\fbox")
     if not rest.startswith("{"):
         word = re.match(r" ?([^\s${}]+)", rest)
         return word[1] if word else None

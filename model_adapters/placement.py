@@ -136,10 +136,10 @@ def plan(network: Any, limits: Mapping[str, int]) -> Placement:
     given = {_key(device): limit for device, limit in limits.items()}
     with quiet_loggers(*_ACCELERATE):
         for room in _rooms(network, given):
-            found = infer_auto_device_map(network, max_memory=room, no_split_module_classes=whole)
-            if all(isinstance(device, int) for device in found.values()):
+            device_map = infer_auto_device_map(network, max_memory=room, no_split_module_classes=whole)
+            if all(isinstance(device, int) for device in device_map.values()):
                 break
-    modules = {name: _name(device) for name, device in found.items()}
+    modules = {name: _name(device) for name, device in device_map.items()}
     held: Counter[str] = Counter()
     for name, weight in network.state_dict().items():
         held[_device_of(name, modules)] += weight.nbytes

@@ -147,8 +147,8 @@ def between(text: str, markers: tuple[str, str]) -> str:
 def replaced(text: str, markers: tuple[str, str], content: str) -> str:
     """The text with other content between two markers."""
     before, _, rest = text.partition(markers[0])
-    _, found, after = rest.partition(markers[1])
-    if not found:
+    _, marker, after = rest.partition(markers[1])
+    if not marker:
         raise SystemExit(f"{PAGE} has no {markers[0]} ... {markers[1]}; restore these lines")
     return f"{before}{markers[0]}\n\n{content}\n\n{markers[1]}{after}"
 

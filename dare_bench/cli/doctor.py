@@ -77,7 +77,7 @@ def doctor(
         raise UsageError("--family, --dtype, --quantize and --max-memory are about a checkpoint; give --model too")
     checks = findings() if model is None else placement(model, family, options)
     checks = chain(checks, rates(like, layers, rows, tokens) if roofline else ())
-    results = echo_each(checks, lambda found: f"{found.level:<4}  {found.name}: {found.detail}", json=json)
+    results = echo_each(checks, lambda check: f"{check.level:<4}  {check.name}: {check.detail}", json=json)
     if any(finding.level == "bad" for finding in results):
         raise typer.Exit(1)
 
@@ -244,13 +244,13 @@ def rates(like: str, layers: int, rows: int, tokens: int) -> Iterator[Finding]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     work = Workload(rows, tokens)
-    found = measure(model, work, device, dtype)
-    kind, peaks = str(dtype).removeprefix("torch."), found.peaks
+    roofline = measure(model, work, device, dtype)
+    kind, peaks = str(dtype).removeprefix("torch."), roofline.peaks
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
     yield Finding("products", "ok", f"{peaks.flop_per_s / 1e9:,.0f} GFLOP/s in {kind} on {device.type}{threads}")
     yield Finding("copies", "ok", f"{peaks.bytes_per_s / 1e9:,.0f} GB/s, read and written")
     what = f"{like} with {layers} layers, {rows} x {tokens} tokens, logits at {rows * work.logits}"
-    took = f"{found.seconds * 1e3:,.1f} ms, at least {found.floor * 1e3:,.1f} by {found.limit}"
+    took = f"{roofline.seconds * 1e3:,.1f} ms, at least {roofline.floor * 1e3:,.1f} by {roofline.limit}"
     small = "" if model.dimensions.d_model >= 2048 else "; small networks reach less"
-    reached, goal = found.share >= GOAL[device.type], f"the goal is {GOAL[device.type]:.0%}{small}"
-    yield Finding("forward", "ok" if reached else "note", f"{what}: {took}; {found.share:.0%} of the floor, {goal}")
+    reached, goal = roofline.share >= GOAL[device.type], f"the goal is {GOAL[device.type]:.0%}{small}"
+    yield Finding("forward", "ok" if reached else "note", f"{what}: {took}; {roofline.share:.0%} of the floor, {goal}")

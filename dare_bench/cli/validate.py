@@ -30,6 +30,6 @@ def validate(
     options = {"device": device, "family": family, "quantize": quantize, **parse_pairs(model_args)}
     checks = check(checkpoint, **{name: value for name, value in options.items() if value is not None})
     status = {True: "pass", False: "FAIL", None: "skip"}
-    results = echo_each(checks, lambda found: f"{status[found.passed]}  {found.name}: {found.detail}", json=json)
+    results = echo_each(checks, lambda check: f"{status[check.passed]}  {check.name}: {check.detail}", json=json)
     if any(result.passed is False for result in results):
         raise typer.Exit(1)

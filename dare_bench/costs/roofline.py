@@ -87,19 +87,19 @@ def published(like: str, layers: int) -> PublishedModel:
         UsageError: no such recipe, recipes of several shapes, or more layers than the network has.
     """
     names = sorted(registry().names("recipe"))
-    found = [
+    models = [
         PublishedModel(recipes.load(name)) for name in ([like] if like in names else names) if name.startswith(like)
     ]
-    if not found:
+    if not models:
         raise unknown("recipe", like, names)
-    shapes = [model.dimensions.model_copy(update={"tokens_per_forward": None}) for model in found]
+    shapes = [model.dimensions.model_copy(update={"tokens_per_forward": None}) for model in models]
     if any(shape != shapes[0] for shape in shapes):
         several = ", ".join(name for name in names if name.startswith(like))
         raise UsageError(f"--like {like} stands for checkpoints of several shapes: {several}; give one of these names")
     if not 1 <= layers <= shapes[0].layers:
         raise UsageError(f"--layers {layers}: {like} has 1 to {shapes[0].layers}")
-    found[0].dimensions = shapes[0].model_copy(update={"layers": layers})
-    return found[0]
+    models[0].dimensions = shapes[0].model_copy(update={"layers": layers})
+    return models[0]
 
 
 def needed(net: Dimensions, work: Workload) -> tuple[float, float]:

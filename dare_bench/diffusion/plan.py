@@ -23,7 +23,7 @@ from dare_bench.diffusion.masks import block_mask, clean_mask
 from dare_bench.diffusion.padding import Padding
 from dare_bench.diffusion.sequence_parallel import SequenceGroup
 
-Made = TypeVar("Made")
+Value = TypeVar("Value")
 
 
 class Store(Protocol):
@@ -149,7 +149,7 @@ class Plan:
     clean: tuple[int, ...] | None = None
     window: int | None = None
     groups: tuple[Group, ...] = field(init=False)
-    _made: dict[tuple[Hashable, ...], Any] = field(init=False, compare=False, repr=False, default_factory=dict)
+    _computed: dict[tuple[Hashable, ...], Any] = field(init=False, compare=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.sequence is not None and self.cached is not None:
@@ -180,12 +180,12 @@ class Plan:
         """The cache, if any row reads it."""
         return self.cached if self.cached is not None and any(len(slots) for slots in self.cached.slots) else None
 
-    def once(self, key: tuple[Hashable, ...], make: Callable[[], Made]) -> Made:
+    def once(self, key: tuple[Hashable, ...], make: Callable[[], Value]) -> Value:
         """What ``make`` returns, computed once for all layers and forwards of this plan."""
-        if key not in self._made:
-            self._made[key] = make()
-        made: Made = self._made[key]
-        return made
+        if key not in self._computed:
+            self._computed[key] = make()
+        value: Value = self._computed[key]
+        return value
 
     def positions(self, device: torch.device | str = "cpu") -> Tensor:
         """Each row's own positions, packed: int64 [T]."""

@@ -49,11 +49,11 @@ def task_source(name: str) -> type[TaskSource]:
     from dare_bench.registry import registry
 
     entry = registry().get("harness", name)
-    found = entry.load()
-    if not (inspect.isclass(found) and issubclass(found, TaskSource)):
+    source = entry.load()
+    if not (inspect.isclass(source) and issubclass(source, TaskSource)):
         lacking = "does not derive from dare_bench.protocols.TaskSource"
-    elif inspect.isabstract(found):
-        lacking = f"does not define {', '.join(sorted(found.__abstractmethods__))}"
+    elif inspect.isabstract(source):
+        lacking = f"does not define {', '.join(sorted(source.__abstractmethods__))}"
     else:
-        return found
+        return source
     raise UsageError(f"harness {name!r} of {entry.origin}: {entry.target} {lacking}; see docs/plugins.md, A harness")

@@ -125,10 +125,10 @@ def model_folders(folder: Path) -> list[Path]:
         return []
     try:
         with os.scandir(folder / RESULTS) as entries:
-            found = sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
+            folders = sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
     except OSError:  # there is no such folder
         return []
-    return [path for path in found if _has_results(path)]
+    return [path for path in folders if _has_results(path)]
 
 
 def _has_results(folder: Path) -> bool:

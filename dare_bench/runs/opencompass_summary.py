@@ -53,22 +53,22 @@ def read_averages(
     Raises:
         RunError: the summary cannot be read, or it is a link out of the folder.
     """
-    found = Averages({}, {}, {})
+    averages = Averages({}, {}, {})
     own = {name.replace(",", " ") for name in datasets}  # as the summary writes them
     rows = [row for row in _rows(folder, model) if row.name not in own]
     places = {name: at for at, name in enumerate(groups)}
     for row in sorted(rows, key=lambda row: places.get(row.name, len(places))):
-        known = {**totals, **found.totals}
+        known = {**totals, **averages.totals}
         try:
             metric, members = _plain_mean(row, groups.get(row.name), known)
         except ValueError as reason:
-            found.left_out.setdefault(row.name, str(reason))
+            averages.left_out.setdefault(row.name, str(reason))
             continue
-        found.totals.setdefault(row.name, {})[metric] = mean([known[name][metric] for name in members])
-        found.members[row.name] = members
-    for name in found.totals:
-        found.left_out.pop(name, None)  # another row of it was read
-    return found
+        averages.totals.setdefault(row.name, {})[metric] = mean([known[name][metric] for name in members])
+        averages.members[row.name] = members
+    for name in averages.totals:
+        averages.left_out.pop(name, None)  # another row of it was read
+    return averages
 
 
 def _rows(folder: Path, model: str) -> Iterator[_Row]:

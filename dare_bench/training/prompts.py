@@ -54,8 +54,8 @@ def _without_begin(prompt: Any) -> Any:
     return prompt[:-1] if begun else prompt
 
 
-def _item(asked: str, truth: str, reward: str, where: str, **extra: Any) -> list[Item]:
-    return [RewardPrompt((turns.user(asked),), truth, reward, where, extra)]
+def _item(question: str, truth: str, reward: str, where: str, **extra: Any) -> list[Item]:
+    return [RewardPrompt((turns.user(question),), truth, reward, where, extra)]
 
 
 def gsm8k(row: Columns, where: str) -> list[Item]:
@@ -93,11 +93,11 @@ def countdown(name: str) -> Callable[[Columns, str], list[Item]]:
 
 
 def _countdown(numbers: list[int], target: int, where: str) -> list[Item]:
-    asked = (
+    question = (
         f"Make {target} from {', '.join(map(str, numbers))}. Use every number exactly once, with +, -, *, / and "
         "parentheses. Write the expression, without an equals sign, between <answer> and </answer>."
     )
-    return _item(asked, str(target), "countdown", where, numbers=numbers)
+    return _item(question, str(target), "countdown", where, numbers=numbers)
 
 
 def sudoku(puzzle_name: str, solution_name: str) -> Callable[[Columns, str], list[Item]]:
@@ -115,12 +115,12 @@ def _sudoku(puzzle: str, solution: str, where: str) -> list[Item]:
     for name, board, digits in zip(("puzzle", "solution"), cells, ("01234", "1234"), strict=True):
         if len(board) != 16 or set(board) - set(digits):
             raise Malformed(f"the {name} is {shown(board)}; expected 16 digits from {digits[0]} to 4")
-    asked = (
+    question = (
         "Solve this 4x4 sudoku: every row, column and 2x2 box holds the digits 1 to 4; 0 is an empty cell.\n"
         + "\n".join(cells[0][i : i + 4] for i in range(0, 16, 4))
         + "\nWrite the 16 digits of the solved board between <answer> and </answer>."
     )
-    return _item(asked, cells[1], "sudoku", where, puzzle=cells[0])
+    return _item(question, cells[1], "sudoku", where, puzzle=cells[0])
 
 
 def puzzle(row: Columns, where: str) -> list[Item]:
@@ -140,8 +140,8 @@ def puzzle(row: Columns, where: str) -> list[Item]:
 
 def humaneval(row: Columns, where: str) -> list[Item]:
     """The beginning of a function, to be continued, and a program that defines ``check(candidate)``."""
-    asked = "Complete this Python function.\n\n" + text(column(row, "prompt"), "prompt")
-    return _item(asked, text(column(row, "test"), "test"), "code", where, **_code_fields(row))
+    question = "Complete this Python function.\n\n" + text(column(row, "prompt"), "prompt")
+    return _item(question, text(column(row, "test"), "test"), "code", where, **_code_fields(row))
 
 
 def mbpp(name: str) -> Callable[[Columns, str], list[Item]]:
@@ -152,8 +152,8 @@ def mbpp(name: str) -> Callable[[Columns, str], list[Item]]:
         if not isinstance(tests, list) or not tests or any(not isinstance(test, str) for test in tests):
             raise Malformed(f"test_list is {shown(tests)}; expected a list of assertions")
         description = text(column(row, name), name)
-        asked = f"{description}\nThe Python program must pass these tests:\n\n" + "\n".join(tests)
-        return _item(asked, json.dumps(tests), "code", where, **_code_fields(row))
+        question = f"{description}\nThe Python program must pass these tests:\n\n" + "\n".join(tests)
+        return _item(question, json.dumps(tests), "code", where, **_code_fields(row))
 
     return read
 

@@ -42,14 +42,14 @@ def numbers_of(weight: Tensor, kind: Kind) -> Numbers:
     """A matrix [..., R, C] in numbers, as torchao computes them; raises UsageError without torchao."""
     torchao = _torchao()
     if kind == "int8":
-        found = torchao.Int8Tensor.from_hp(weight, torchao.PerRow())
-        return Numbers(found.qdata, found.scale.to(weight.dtype), None)
+        tensor = torchao.Int8Tensor.from_hp(weight, torchao.PerRow())
+        return Numbers(tensor.qdata, tensor.scale.to(weight.dtype), None)
     groups = (*(1,) * (weight.ndim - 1), gcd(GROUP, weight.shape[-1]))
     mapping = torchao.quant_primitives.MappingType.ASYMMETRIC
     bits: Any = torch.int4  # type: ignore[attr-defined]
-    found = torchao.IntxUnpackedToInt8Tensor.from_hp(weight, groups, bits, mapping_type=mapping)
-    lower, upper = (found.qdata + 8).to(torch.uint8).chunk(2, -1)
-    return Numbers(lower | upper << 4, found.scale.to(weight.dtype), (found.zero_point + 8).to(torch.uint8))
+    tensor = torchao.IntxUnpackedToInt8Tensor.from_hp(weight, groups, bits, mapping_type=mapping)
+    lower, upper = (tensor.qdata + 8).to(torch.uint8).chunk(2, -1)
+    return Numbers(lower | upper << 4, tensor.scale.to(weight.dtype), (tensor.zero_point + 8).to(torch.uint8))
 
 
 def dense(numbers: Numbers) -> Tensor:

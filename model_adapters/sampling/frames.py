@@ -44,11 +44,11 @@ class CudaGraphs:
         self.pool = self.pool or torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool):
-            made = turn()
+            result = turn()
 
         def replay() -> Step:
             graph.replay()
-            return made
+            return result
 
         return replay
 

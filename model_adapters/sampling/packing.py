@@ -203,15 +203,15 @@ class Packer:
             groups=[(kind_N == kind).nonzero()[:, 0].to(self.device) for kind in range(max(kinds) + 1)],
         )
 
-    def _filled(self, found: Candidates, tokens: int, sizes: Sizes) -> Candidates:
+    def _filled(self, candidates: Candidates, tokens: int, sizes: Sizes) -> Candidates:
         """With candidates that are never open, of the last null row, at the last of the rows' ``tokens`` tokens."""
-        missing = sizes.grown("candidates", len(found.at_N)) - len(found.at_N)
+        missing = sizes.grown("candidates", len(candidates.at_N)) - len(candidates.at_N)
         null = {"at_N": tokens - 1, "source_N": tokens - 1, "place_N": self.total, "row_N": self.slots - 1}
         null["copy_N"] = 2 * tokens - 1
         filled: dict[str, Any] = {
-            name: pad(x_N, (0, missing), value=null.get(name, 0)) for name, x_N in _tensors(found).items()
+            name: pad(x_N, (0, missing), value=null.get(name, 0)) for name, x_N in _tensors(candidates).items()
         }
-        return replace(found, **filled, width=sizes.grown("width", found.width))
+        return replace(candidates, **filled, width=sizes.grown("width", candidates.width))
 
     def _masks_outside(self, spans: Sequence[tuple[int, int]]) -> Tensor:
         """Masks of each row's block outside of its window; there are none but in windows that follow the canvas."""

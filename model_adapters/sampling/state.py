@@ -180,11 +180,11 @@ class RowState:
         """Enter a block after its first ``start_step`` forwards. Steps of the schedule with nothing due are no
         forwards; the last forward writes what the others leave."""
         strategy, length = self.sampler.strategy, self.sampler.block_length
-        made, self.start_step = self.start_step, 0
+        done, self.start_step = self.start_step, 0
         due = [i for i, n in enumerate(strategy.schedule(self.stop - self.first_response, before, length)) if n]
-        first = due[made - 1] + 1 if made <= len(due) else made
+        first = due[done - 1] + 1 if done <= len(due) else done
         left = reference.scheduled_forwards(self, strategy.schedule(masks, before, length, first))
         if due:
             left = left or [0]
             left[-1] += max(0, masks - sum(left))
-        self.step, self.schedule = made, [*[0] * made, *left]
+        self.step, self.schedule = done, [*[0] * done, *left]

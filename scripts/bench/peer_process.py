@@ -210,9 +210,9 @@ def main() -> None:
     with torch.no_grad():
         peer = kind(folder)
         for line in sys.stdin:
-            asked = json.loads(line)
-            kind = next(kind for kind in METHODS if kind in asked)
-            reply = timed(partial(getattr(peer, METHODS[kind]), asked[kind], asked["fields"]))
+            request = json.loads(line)
+            kind = next(kind for kind in METHODS if kind in request)
+            reply = timed(partial(getattr(peer, METHODS[kind]), request[kind], request["fields"]))
             print(json.dumps(reply), file=replies, flush=True)
 
 

@@ -75,8 +75,8 @@ def cases(peer: str, mask: int) -> list[PeerCase]:
     if peer == "fast-dllm":
         caches = [PeerCase(f"cache {c}", {**llada, "cache": c}, {**llada, "cache": c}) for c in ("prefix", "dual")]
         few = {**llada, "steps": GEN // 4, "cache": "dual"}
-        found = [*caches, PeerCase("cache dual, 4 tokens a step", few, few)]
-        return [PeerCase(c.name, c.ours, {**c.theirs, "mask_id": mask}) for c in found]
+        all_cases = [*caches, PeerCase("cache dual, 4 tokens a step", few, few)]
+        return [PeerCase(c.name, c.ours, {**c.theirs, "mask_id": mask}) for c in all_cases]
     if peer == "sdar":
         shared = {"gen_length": GEN, "block_length": 4, "remasking_strategy": "sequential"}
         steps = ((4, "1 token a step"), (1, "4 tokens a step"))
@@ -145,13 +145,13 @@ def inputs(case: PeerCase, mixed: bool, model: Any) -> dict[str, Any]:
     return {"pairs": [(context, tokens(rng.randint(8, 30))) for context in contexts for _ in range(4)]}
 
 
-def answer(model: Any, case: PeerCase, asked: dict[str, Any]) -> Any:
+def answer(model: Any, case: PeerCase, request: dict[str, Any]) -> Any:
     """Ours: tokens of responses, log-likelihoods, or the loss of a training step."""
     if case.kind == "train":
-        return [update_of(model)(noised(asked["rows"], **case.ours))[0]]
+        return [update_of(model)(noised(request["rows"], **case.ours))[0]]
     if case.kind == "score":
-        return [found.value for found in model.loglikelihood(asked["pairs"], **case.ours)]
-    return [found.tokens for found in model.generate(asked["prompts"], max_rows=16, **case.ours)]
+        return [result.value for result in model.loglikelihood(request["pairs"], **case.ours)]
+    return [result.tokens for result in model.generate(request["prompts"], max_rows=16, **case.ours)]
 
 
 @cache
@@ -171,14 +171,14 @@ def noised(rows: list[Any], seed: int) -> Noised:
     return Noised(batch, masked_T, 1 / level_T[masked_T] / batch.response_T.sum())
 
 
-def compare(ask: Any, model: Any, case: PeerCase, asked: dict[str, Any], runs: int, clock: str) -> Timing:
+def compare(ask: Any, model: Any, case: PeerCase, request: dict[str, Any], runs: int, clock: str) -> Timing:
     """Alternating runs after one item to warm up; exits with an error if the answers differ."""
     times: tuple[list[float], list[float]] = ([], [])
-    one = {kind: items[:1] for kind, items in asked.items()}
-    ask({**one, "fields": case.theirs})
-    answer(model, case, one)
+    warm_up = {kind: items[:1] for kind, items in request.items()}
+    ask({**warm_up, "fields": case.theirs})
+    answer(model, case, warm_up)
     for _ in range(runs):
-        replies = ask({**asked, "fields": case.theirs}), timed(lambda: answer(model, case, asked))
+        replies = ask({**request, "fields": case.theirs}), timed(lambda: answer(model, case, request))
         for seconds, reply in zip(times, replies, strict=True):
             seconds.append(reply[clock])
     theirs, ours = (reply["answer"] for reply in replies)
@@ -190,10 +190,10 @@ def compare(ask: Any, model: Any, case: PeerCase, asked: dict[str, Any], runs: i
     return Timing(*times, theirs, ours)
 
 
-def bound(model: Any, case: PeerCase, asked: dict[str, Any], timing: Timing) -> float:
+def bound(model: Any, case: PeerCase, request: dict[str, Any], timing: Timing) -> float:
     """The ratio if ours took the time of its matrix products alone (without attention), at the rate of a large one."""
     with FlopCounterMode(display=False) as counter:
-        answer(model, case, asked)
+        answer(model, case, request)
     rate = measure_peaks(torch.device("cpu"), torch.float32).flop_per_s
     return statistics.median(timing.slow) / (counter.get_total_flops() / rate)
 
@@ -224,9 +224,9 @@ def main() -> None:
                 with opened(peer, args.checkouts, args.python, folder, args.threads) as ask:
                     for case in cases(peer, model.spec.mask):
                         for mixed in (False, True):
-                            asked = inputs(case, mixed, model)
-                            timing = compare(ask, model, case, asked, args.runs, clock)
-                            rows, limit = "mixed 8" if mixed else "1", bound(model, case, asked, timing)
+                            request = inputs(case, mixed, model)
+                            timing = compare(ask, model, case, request, args.runs, clock)
+                            rows, limit = "mixed 8" if mixed else "1", bound(model, case, request, timing)
                             line = f"{peer:<10}{kind:<6}{case.name:<32}{rows:<9}{timing.spread()}"
                             print(f"{line}, at most {limit:.2f}x", flush=True)
 

@@ -43,9 +43,9 @@ class CollapseDetector:
             self.series[name] = [*self.series.get(name, ()), entry[name]][-WINDOW:]
         if _moved(self.series["reward"], "greater", LIKELY):
             return []
-        found = [name for name in sorted(names - self.warned) if self._collapses(name)]
-        self.warned.update(found)
-        return [self._warning(name) for name in found]
+        collapsed = [name for name in sorted(names - self.warned) if self._collapses(name)]
+        self.warned.update(collapsed)
+        return [self._warning(name) for name in collapsed]
 
     def _collapses(self, name: str) -> bool:
         values = self.series[name]

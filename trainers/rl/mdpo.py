@@ -145,8 +145,8 @@ class MDPO(PolicyGradient):
             "over_denoising": (float(sum(lost)), float(len(lost))),
             "informative_groups": (float(sum(each.informative for each in chosen)), float(len(chosen))),
         }
-        made = [predictions(a, each, self.spec.mask, self.scored) for a, each in zip(answers, chosen, strict=True)]
-        return [replace(c, predictions=of_c) for c, of_c in zip(completions, made, strict=True)], metrics
+        recorded = [predictions(a, each, self.spec.mask, self.scored) for a, each in zip(answers, chosen, strict=True)]
+        return [replace(c, predictions=of_c) for c, of_c in zip(completions, recorded, strict=True)], metrics
 
     # -- loss ----------------------------------------------------------------------------------------------------
 

@@ -108,14 +108,14 @@ def predictions(
     Args:
         scored: the number of leading tokens of an answer that count.
     """
-    recorded, made = answer.predictions or [], []
+    recorded, trained = answer.predictions or [], []
     for step, advantage in zip(chosen.steps, chosen.advantages, strict=True):
         if step < len(recorded):
             tokens = recorded[step]
             masked = masked_before(answer.trajectory or (), step, len(tokens))
             filled = tuple(place for place in masked if tokens[place] != mask_id)
-            made.append(Prediction(tuple(tokens), filled, scored(tokens), advantage))
-    return tuple(made)
+            trained.append(Prediction(tuple(tokens), filled, scored(tokens), advantage))
+    return tuple(trained)
 
 
 def masked_before(events: Sequence[Event], step: int, length: int) -> list[int]:

@@ -15,7 +15,7 @@ def first_stated_number(text: str) -> str:
 
     A base model writes more questions and answers after its own: the first statement is the one that was asked for.
     """
-    if found := _STATED.search(text):
-        return found[1]
+    if statement := _STATED.search(text):
+        return statement[1]
     numbers = _NUMBER.findall(text.split("Question:")[0])
     return numbers[-1] if numbers else NONE

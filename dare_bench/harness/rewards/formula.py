@@ -114,8 +114,8 @@ def _worker() -> WorkerProcess:
     return process
 
 
-def _verified(said: str, truth: str) -> bool:
+def _verified(response: str, truth: str) -> bool:
     from math_verify import parse, verify
 
-    found, expected = (parse(rf"\boxed{{{text}}}") for text in (said, truth))
-    return bool(verify(expected, found))
+    answer, expected = (parse(rf"\boxed{{{text}}}") for text in (response, truth))
+    return bool(verify(expected, answer))

@@ -57,7 +57,7 @@ def algorithms() -> dict[str, type[PolicyGradient]]:
 
 
 @dataclass(frozen=True)
-class Row:
+class CardRow:
     """An algorithm with settings; ``draws``: of its noise. ``replays``: does it look at the order of the answer?
     ``order``: the only one that it samples in. ``summed``: is its value a sum over tokens, not a mean?"""
 
@@ -74,7 +74,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Noise:
+class NoiseMoments:
     """What an algorithm scores of an answer, over the draws of its noise.
 
     ``mean_C`` and ``square_CC`` are E[c] and E[c c'] of the coefficients of log p in the value of a completion; column
@@ -86,14 +86,14 @@ class Noise:
     looks: float
 
 
-def method_of(row: Row) -> Any:
+def method_of(row: CardRow) -> Any:
     """The algorithm of a row."""
     kind = algorithms()[row.algorithm]
     return kind(kind.settle(dict(row.options), SPEC), SPEC, LENGTH)
 
 
 def columns_of(units: Units) -> Tensor:
-    """The column of each scored token (see :class:`Noise`), int64 [N]."""
+    """The column of each scored token (see :class:`NoiseMoments`), int64 [N]."""
     hidden_RL = (units.looks.seen_T == MASK).view(len(units.looks), -1).long()
     prompt_R = hidden_RL[:, : len(PROMPT)] @ 2 ** torch.arange(len(PROMPT))
     answer_R = hidden_RL[:, len(PROMPT) :] @ 2 ** torch.arange(LENGTH)
@@ -108,7 +108,7 @@ def by_draw(units: Units, coefficient_N: Tensor, draws: int) -> Tensor:
     return c_DC
 
 
-def coefficients(row: Row, units: Units, scored: int, records: int = 1) -> Tensor:
+def coefficients(row: CardRow, units: Units, scored: int, records: int = 1) -> Tensor:
     """The coefficients of scored tokens in the value of their completion, [N], which is one of ``records`` and has
     ``scored`` tokens that count. Means over tokens are multiplied by the length: the policy gradient is a sum."""
     scored_S = torch.full((int(units.sample_R.max()) + 1,), scored)
@@ -119,7 +119,7 @@ def coefficients(row: Row, units: Units, scored: int, records: int = 1) -> Tenso
 
 
 @cache
-def noise(row: Row, set_at: tuple[int, ...], scored: int = LENGTH) -> Noise:
+def noise(row: CardRow, set_at: tuple[int, ...], scored: int = LENGTH) -> NoiseMoments:
     """The algorithm's own looks, units and weights at an answer with an order, of which ``scored`` tokens count."""
     method, chunk = method_of(row), min(row.draws, 256)
     total_C, square_CC, looks = torch.zeros(COLUMNS).double(), torch.zeros(COLUMNS, COLUMNS).double(), 0
@@ -129,11 +129,11 @@ def noise(row: Row, set_at: tuple[int, ...], scored: int = LENGTH) -> Noise:
         total_C += c_DC.sum(0)
         square_CC += c_DC.T @ c_DC
         looks += len(units.looks)
-    return Noise(total_C / row.draws, square_CC / row.draws, looks / row.draws)
+    return NoiseMoments(total_C / row.draws, square_CC / row.draws, looks / row.draws)
 
 
 @cache
-def all_draws(row: Row, scored: int) -> BoundedUnits:
+def all_draws(row: CardRow, scored: int) -> BoundedUnits:
     """All draws of an algorithm whose coefficients depend on the answer's probabilities."""
     return drawn(method_of(row), (0,) * LENGTH, scored, 0, row.draws)  # type: ignore[return-value]
 
@@ -148,7 +148,7 @@ def drawn(method: Any, set_at: tuple[int, ...], scored: int, rollout: int, count
 
 
 @cache
-def forward_coefficients(row: Row, quota: int) -> Tensor:
+def forward_coefficients(row: CardRow, quota: int) -> Tensor:
     """The coefficients of the tokens that forwards predict, with an advantage of 1, [C]. Hidden are the masks before a
     forward; each forward writes ``quota`` of them."""
     method, blank, result_C = method_of(row), (0,) * LENGTH, torch.zeros(COLUMNS).double()
@@ -162,7 +162,7 @@ def forward_coefficients(row: Row, quota: int) -> Tensor:
 
 
 @cache
-def node_coefficients(row: Row, parent: tuple[bool, ...], child: tuple[bool, ...]) -> Tensor:
+def node_coefficients(row: CardRow, parent: tuple[bool, ...], child: tuple[bool, ...]) -> Tensor:
     """The coefficients of the tokens of a node in a tree, [C]. Given are the masks of its parent and its own."""
     method = method_of(row)
     tokens = tuple(MASK if masked else 0 for masked in child)
@@ -220,7 +220,7 @@ class Policy:
         """Tokens through the first EOS, or all."""
         return answer.index(EOS) + 1 if self.ends and EOS in answer else LENGTH
 
-    def expected(self, row: Row, sampler: EnumeratedSampler) -> tuple[Tensor, float, float]:
+    def expected(self, row: CardRow, sampler: EnumeratedSampler) -> tuple[Tensor, float, float]:
         """The expectation of the gradient of a completion with its exact advantage, reward - expected reward, [P]; of
         its squared length; and of its forwards."""
         if row.algorithm == "mdpo":
@@ -228,7 +228,7 @@ class Policy:
         if row.algorithm == "dtreerpo":
             return self._of_trees(row, sampler)
         baseline = sum(chance * self.reward[c.tokens] for c, chance in sampler.trajectories)
-        alike: dict[tuple[tuple[int, ...], int], Tensor] = {}  # probabilities of the answers with one ``Noise``
+        alike: dict[tuple[tuple[int, ...], int], Tensor] = {}  # probabilities of the answers with one ``NoiseMoments``
         for c, chance in sampler.trajectories:
             scored = LENGTH if dict(row.options).get("score_after_eos") else self.length(c.tokens)
             place = (c.set_at if row.replays else (0,) * LENGTH), scored
@@ -242,7 +242,7 @@ class Policy:
         return mean_P, square, looks
 
     def _linear(
-        self, row: Row, order: tuple[int, ...], scored: int, chance_Y: Tensor, advantage_Y: Tensor
+        self, row: CardRow, order: tuple[int, ...], scored: int, chance_Y: Tensor, advantage_Y: Tensor
     ) -> tuple[Tensor, float, float]:
         """The share of the answers with one order and length in :meth:`expected`."""
         of = noise(row, order, scored)
@@ -253,7 +253,7 @@ class Policy:
         return mean_P, float((chance_Y * advantage_Y**2 * norm_Y).sum()), float(chance_Y.sum()) * of.looks
 
     def _bounded(
-        self, row: Row, order: tuple[int, ...], scored: int, chance_Y: Tensor, advantage_Y: Tensor
+        self, row: CardRow, order: tuple[int, ...], scored: int, chance_Y: Tensor, advantage_Y: Tensor
     ) -> tuple[Tensor, float, float]:
         """The same for an algorithm whose coefficients depend on the advantage's sign and on the probabilities."""
         method, units = method_of(row), all_draws(row, scored)
@@ -269,7 +269,7 @@ class Policy:
             square += chance * advantage**2 * float(g_DP.square().sum(1).mean())
         return mean_P, square, float(chance_Y.sum()) * len(units.looks) / row.draws
 
-    def _of_forwards(self, row: Row, sampler: EnumeratedSampler) -> tuple[Tensor, float, float]:
+    def _of_forwards(self, row: CardRow, sampler: EnumeratedSampler) -> tuple[Tensor, float, float]:
         """The same for MDPO, trained on all forwards. The advantage of a forward is its score minus its expected score,
         divided by its standard deviation if advantages are standardized."""
         paths, method = sampler.paths, method_of(row)
@@ -285,13 +285,13 @@ class Policy:
             g_WP += advantage_WT[:, t, None] * gradient_YHP[paths.answer_WT[:, t], hidden_WT[:, t]]
         return chance_W @ g_WP, float(chance_W @ g_WP.square().sum(1)), method.looks(sampler.turns)
 
-    def _forward_gradients(self, row: Row, quota: int) -> Tensor:
+    def _forward_gradients(self, row: CardRow, quota: int) -> Tensor:
         """The gradient of what a forward predicted, with an advantage of 1, by answer and masks, [Y, H, P]."""
         weight_YC = method_of(row).loss_weights(forward_coefficients(row, quota), self.log_p_YC)
         weighted_YCP = weight_YC.expand_as(self.log_p_YC)[..., None] * self.gradient_YCP
         return weighted_YCP[:, : HIDDEN * LENGTH].unflatten(1, (HIDDEN, LENGTH)).sum(2)
 
-    def _of_trees(self, row: Row, sampler: EnumeratedSampler) -> tuple[Tensor, float, float]:
+    def _of_trees(self, row: CardRow, sampler: EnumeratedSampler) -> tuple[Tensor, float, float]:
         """The same for d-TreeRPO. A tree stands for as many completions as it has leaves: its variance is multiplied by
         their number."""
         method = method_of(row)
@@ -299,7 +299,7 @@ class Policy:
         length = float(root.mean_P.square().sum())
         return root.mean_P, length + leaves * (root.square - length), method.looks(sampler.turns)
 
-    def _subtree(self, row: Row, sampler: EnumeratedSampler, canvas: int, level: int) -> Subtree:
+    def _subtree(self, row: CardRow, sampler: EnumeratedSampler, canvas: int, level: int) -> Subtree:
         """The moments of a canvas. Its g is the sum over children of A own + g of the child, where own is the gradient
         of its transition, and A its value minus the expected one; an only child has no baseline. Children are
         drawn independently."""
@@ -326,14 +326,14 @@ class Policy:
         pairs = count * (count - 1) * float(mean_P.square().sum())
         return Subtree(value, variance / count, count * mean_P, covariance_P, count * square + pairs)
 
-    def _node_gradient(self, row: Row, parent: int, child: int) -> Tensor:
+    def _node_gradient(self, row: CardRow, parent: int, child: int) -> Tensor:
         """The gradient of the log-probabilities of the tokens that a node adds to its parent, as weighted, [P]."""
         masks = [tuple(token == MASK for token in tokens_of(canvas)) for canvas in (parent, child)]
         answer = tuple(0 if token == MASK else token for token in tokens_of(child))
         weight_C = node_coefficients(row, masks[0], masks[1])
         return weight_C @ self.gradient_YCP[ANSWERS.index(answer)]
 
-    def figures(self, row: Row, sampler: EnumeratedSampler) -> Figures:
+    def figures(self, row: CardRow, sampler: EnumeratedSampler) -> Figures:
         """The algorithm's expected gradient against the exact one."""
         mean_P, square, looks = self.expected(row, sampler)
         exact_P = sampler.exact_gradient(self.reward)

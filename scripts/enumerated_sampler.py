@@ -97,7 +97,7 @@ class Draws:
 
 
 @dataclass(frozen=True)
-class Forward:
+class ForwardOutcomes:
     """The outcomes of the forward on a canvas: their probabilities, with a graph, and the canvases that follow."""
 
     probability: Tensor
@@ -143,13 +143,13 @@ class EnumeratedSampler:
         return Draws(log_p_Dn.sum(1).exp(), answer_D, following_D)
 
     @cached_property
-    def forwards(self) -> dict[int, Forward]:
+    def forwards(self) -> dict[int, ForwardOutcomes]:
         """By canvas."""
         forwards = {}
         for canvas, draws in self.draws.items():
             following, outcome_D = draws.following_D.unique(return_inverse=True)
             probability = draws.probability_D.new_zeros(len(following)).index_add(0, outcome_D, draws.probability_D)
-            forwards[canvas] = Forward(probability, following.tolist())
+            forwards[canvas] = ForwardOutcomes(probability, following.tolist())
         return forwards
 
     def _score(self, log_p_nV: Tensor, log_p_Dn: Tensor) -> Tensor:

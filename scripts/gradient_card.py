@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from enumerated_gradients import Figures, Policy, Row, algorithms
+from enumerated_gradients import CardRow, Figures, Policy, algorithms
 from enumerated_sampler import EnumeratedSampler, Order
 
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
@@ -74,36 +74,36 @@ def table(rows: list[list[str]]) -> str:
 # -- the gradient card -------------------------------------------------------------------------------------------
 
 ROWS = (
-    Row("cj_grpo", replays=True),
-    Row("d1", (("p_mask_prompt", 0.0),)),
-    Row("d1", (("p_mask_prompt", 0.15),), 1 << 15),
-    Row("coupled_grpo", (), 1 << 15),
-    Row("espo", (("num_mc", 1),), 1 << 15),
-    Row("espo", (("num_mc", 2),), 1 << 15),
-    Row("just_grpo", replays=True, order="left_to_right"),
-    Row("bgpo", (("num_mc", 2),), 1 << 15),
-    Row("bgpo", (("num_mc", 4),), 1 << 15),
-    Row("ebpo", (("num_mc", 2),), 1 << 15, summed=True),
-    Row("spg", (("p_mask_prompt", 0.0),), 1 << 13),
-    Row("spg", (("p_mask_prompt", 0.0), ("negative", "elbo")), 1 << 13),
-    Row("mdpo", (("advantage", "mean"),)),
-    Row("mdpo", (("advantage", "standardized"),)),
-    Row("mdpo", (("advantage", "mean"), ("confidence_weights", True))),
-    Row("dtreerpo"),
-    Row("dtreerpo", (("num_generations", 8), ("tree_branch_factor", 2))),
+    CardRow("cj_grpo", replays=True),
+    CardRow("d1", (("p_mask_prompt", 0.0),)),
+    CardRow("d1", (("p_mask_prompt", 0.15),), 1 << 15),
+    CardRow("coupled_grpo", (), 1 << 15),
+    CardRow("espo", (("num_mc", 1),), 1 << 15),
+    CardRow("espo", (("num_mc", 2),), 1 << 15),
+    CardRow("just_grpo", replays=True, order="left_to_right"),
+    CardRow("bgpo", (("num_mc", 2),), 1 << 15),
+    CardRow("bgpo", (("num_mc", 4),), 1 << 15),
+    CardRow("ebpo", (("num_mc", 2),), 1 << 15, summed=True),
+    CardRow("spg", (("p_mask_prompt", 0.0),), 1 << 13),
+    CardRow("spg", (("p_mask_prompt", 0.0), ("negative", "elbo")), 1 << 13),
+    CardRow("mdpo", (("advantage", "mean"),)),
+    CardRow("mdpo", (("advantage", "standardized"),)),
+    CardRow("mdpo", (("advantage", "mean"), ("confidence_weights", True))),
+    CardRow("dtreerpo"),
+    CardRow("dtreerpo", (("num_generations", 8), ("tree_branch_factor", 2))),
 )
 ROWS_WITH_EOS = (
-    Row("cj_grpo", replays=True),
-    Row("cj_grpo", (("score_after_eos", True),), replays=True),
-    Row("d1", (("p_mask_prompt", 0.0),)),
-    Row("d1", (("p_mask_prompt", 0.0), ("score_after_eos", True))),
+    CardRow("cj_grpo", replays=True),
+    CardRow("cj_grpo", (("score_after_eos", True),), replays=True),
+    CardRow("d1", (("p_mask_prompt", 0.0),)),
+    CardRow("d1", (("p_mask_prompt", 0.0), ("score_after_eos", True))),
 )
 
 
-def figures(rows: Sequence[Row] = ROWS, ends: bool = False) -> dict[tuple[Order, int, Row], list[Figures]]:
+def figures(rows: Sequence[CardRow] = ROWS, ends: bool = False) -> dict[tuple[Order, int, CardRow], list[Figures]]:
     """By order, tokens a forward and row: the figures of each network."""
     policies = [Policy(seed, ends) for seed in range(NETWORKS)]
-    result: dict[tuple[Order, int, Row], list[Figures]] = {}
+    result: dict[tuple[Order, int, CardRow], list[Figures]] = {}
     for order, quota in SAMPLERS:
         samplers = [EnumeratedSampler(policy.network, order, quota) for policy in policies]
         for row in (row for row in rows if row.order in (None, order)):
@@ -116,7 +116,7 @@ HEAD = ("order", "tokens a forward", "algorithm", "cosine", "lowest", "length", 
         "variance x forwards")  # fmt: skip
 
 
-def card_row(order: Order, quota: int, row: Row, each: list[Figures]) -> list[str]:
+def card_row(order: Order, quota: int, row: CardRow, each: list[Figures]) -> list[str]:
     """The cells of a row: medians over the networks."""
     middle = {name: median(getattr(f, name) for f in each) for name in Figures.__annotations__}
     noisy = median(f.variance * f.looks for f in each)
@@ -134,7 +134,7 @@ def card_row(order: Order, quota: int, row: Row, each: list[Figures]) -> list[st
     ]
 
 
-def card(rows: Sequence[Row] = ROWS, ends: bool = False) -> str:
+def card(rows: Sequence[CardRow] = ROWS, ends: bool = False) -> str:
     """The gradient card."""
     return table([list(HEAD), *(card_row(*place, each) for place, each in figures(rows, ends).items())])
 

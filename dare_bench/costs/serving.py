@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Rollout:
+class DeviceRollout:
     """The rollout of one device.
 
     Attributes:

@@ -18,7 +18,7 @@ from dare_bench import recipes
 from dare_bench.costs.memory import DeviceMemory, DeviceTraining, memory_of
 from dare_bench.costs.network import attention_widths
 from dare_bench.costs.recipe import UTILIZATION, Gpu, gpu_named
-from dare_bench.costs.serving import Rollout
+from dare_bench.costs.serving import DeviceRollout
 from dare_bench.costs.sizes import rows_of, size_of, tokenizing
 from dare_bench.costs.training import Phase, PhaseWork, work_of
 from dare_bench.engine.progress import duration
@@ -95,7 +95,7 @@ class StepEstimate:
         return passes * net.layers * channels * training.precision.products * (1 - 1 / training.sequence)
 
     @cached_property
-    def rollout(self) -> Rollout | None:
+    def rollout(self) -> DeviceRollout | None:
         """The rollout of a device, with an engine on the same machine that gets all weights in bfloat16."""
         training, division, parameters = self.training, self.training.division, self.training.size.parameters
         if self.seconds is None or self.work is None or division is None or parameters is None:
@@ -103,7 +103,7 @@ class StepEstimate:
         if "rollout" not in self.seconds:
             return None
         forwards = self.work["rollout"].forwards
-        return Rollout(
+        return DeviceRollout(
             completions=division.samples,
             forwards=forwards * training.rows.iterations,
             seconds_per_forward=self.seconds["rollout"] / division.samples / forwards,
@@ -265,7 +265,7 @@ class StepEstimate:
         method, model = registry().get("trainer", self.training.spec.method).load(), self.training.size.model
         return model is not None and model.spec.block_length is not None and getattr(method, "reads_tokens_only", False)
 
-    def _served(self, rollout: Rollout, in_place: float, step: float) -> Iterator[str]:
+    def _served(self, rollout: DeviceRollout, in_place: float, step: float) -> Iterator[str]:
         least = rollout.pays_from
         engine = "never pays" if least is None else f"pays if it is at least {least:.4g} times as fast"
         flag = " (--rollout-engine)" if self._can_be_served else ""

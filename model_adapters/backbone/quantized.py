@@ -61,7 +61,7 @@ def dense(numbers: Numbers) -> Tensor:
     return result.sub_(zero[..., None]).mul_(scale[..., None]).flatten(-2)
 
 
-class Matrix(nn.Module):
+class QuantizedMatrix(nn.Module):
     """A matrix in numbers, whose call gives it in the model's dtype, [..., R, C]."""
 
     def __init__(self, weight: Tensor, kind: Kind) -> None:
@@ -83,19 +83,19 @@ class Matrix(nn.Module):
 
 
 class QuantizedLinear(nn.Module):
-    """``x W^T + b`` with a :class:`Matrix` W."""
+    """``x W^T + b`` with a :class:`QuantizedMatrix` W."""
 
     def __init__(self, module: nn.Linear, kind: Kind) -> None:
         super().__init__()
-        self.weight, self.bias = Matrix(module.weight, kind), module.bias
+        self.weight, self.bias = QuantizedMatrix(module.weight, kind), module.bias
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight(), self.bias)
 
 
 class Rows:
-    """Rows of a :class:`Matrix` in place of a tensor of the network, as a file has it: it is cut like one, and what is
-    copied into it is turned into numbers."""
+    """Rows of a :class:`QuantizedMatrix` in place of a tensor of the network, as a file has it: it is cut like one, and
+    what is copied into it is turned into numbers."""
 
     def __init__(self, numbers: Numbers, kind: Kind) -> None:
         self.numbers, self.kind = numbers, kind
@@ -140,19 +140,19 @@ def quantize(network: Any, kind: Kind) -> None:
                 for name, weight in list(module.named_parameters()):
                     if weight.shape[-1] % 2 == 0:
                         delattr(module, name)
-                        module.add_module(name, Matrix(weight, kind))
+                        module.add_module(name, QuantizedMatrix(weight, kind))
 
 
 def is_quantized(network: Any) -> bool:
     """Does the network have matrices in numbers?"""
-    return any(isinstance(module, Matrix) for module in network.modules())
+    return any(isinstance(module, QuantizedMatrix) for module in network.modules())
 
 
 def weights_of(network: Any) -> dict[str, Tensor | Rows]:
     """The weights of a network by name; a matrix in numbers is :class:`Rows`, by the name of what it replaces."""
     weights: dict[str, Tensor | Rows] = dict(network.state_dict())
     for path, module in network.named_modules():
-        if isinstance(module, Matrix):
+        if isinstance(module, QuantizedMatrix):
             for name, _ in module.named_parameters():
                 del weights[f"{path}.{name}"]
             weights[path] = Rows(Numbers(module.values.data, module.scale.data, _data(module.zero)), module.kind)

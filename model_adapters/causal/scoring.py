@@ -59,7 +59,7 @@ class ScoredText:
 
 
 @dataclass(eq=False)
-class Inputs:
+class InputRow:
     """The tokens of one row of a forward pass, and the windows that it scores: all end with it, or one token later."""
 
     tokens: tuple[int, ...]
@@ -90,14 +90,14 @@ def score_texts(model: CausalModel, requests: Iterable[Request], max_rows: int, 
 
 def _compute(model: CausalModel, texts: Sequence[ScoredText], batches: Batches, stats: LoopStats) -> None:
     """Fill the values of texts, the longest rows first."""
-    rows: dict[tuple[int, ...], Inputs] = {}
+    rows: dict[tuple[int, ...], InputRow] = {}
     for text in texts:
         for context, target in text.windows:
             tokens = (*context, *target[:-1])
-            rows.setdefault(tokens, Inputs(tokens)).uses.append((text, target))
+            rows.setdefault(tokens, InputRow(tokens)).uses.append((text, target))
     budget = LOGITS[model.device.type] // model.spec.vocab_size
 
-    def fits(batch: Sequence[Inputs]) -> int:
+    def fits(batch: Sequence[InputRow]) -> int:
         return budget // _kept(batch)
 
     ordered = sorted(rows.values(), key=lambda row: len(row.tokens), reverse=True)
@@ -105,14 +105,14 @@ def _compute(model: CausalModel, texts: Sequence[ScoredText], batches: Batches, 
         pass
 
 
-def _kept(batch: Sequence[Inputs]) -> int:
+def _kept(batch: Sequence[InputRow]) -> int:
     """Last positions of a batch with a scored token in any row."""
     longest = max(len(row.tokens) for row in batch)
     return max(longest - len(row.tokens) + row.scored for row in batch)
 
 
 @torch.no_grad()
-def _forward(model: CausalModel, batch: Sequence[Inputs], stats: LoopStats) -> None:
+def _forward(model: CausalModel, batch: Sequence[InputRow], stats: LoopStats) -> None:
     """Add the losses of a batch. Rows are padded on the right, which no token before it sees."""
     longest, kept = max(len(row.tokens) for row in batch), _kept(batch)
     tokens_BL = pad_sequence([torch.tensor(row.tokens) for row in batch], batch_first=True, padding_value=model.pad_id)

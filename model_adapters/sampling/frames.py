@@ -22,7 +22,7 @@ from dare_bench.diffusion.plan import PaddedView, Plan, Store, View
 from dare_bench.model_adapters.backbone.flex import allow_variants
 from dare_bench.model_adapters.backbone.sdpa import gather
 from dare_bench.model_adapters.sampling.buckets import Sizes
-from dare_bench.model_adapters.sampling.packing import Candidates, Pack, Tokens
+from dare_bench.model_adapters.sampling.packing import Candidates, Pack, PackTokens
 from dare_bench.model_adapters.sampling.step import Ends, Step, StepState
 
 Turn = Callable[[], Step]
@@ -74,8 +74,8 @@ class Frames:
     ) -> None:
         self.network, self.compiler, self.capture = network, compiler, capture
         self.sizes = Sizes()
-        self._frames: dict[Hashable, Frame] = {}
-        self._now: tuple[ReferenceType[Pack], Frame] | None = None
+        self._frames: dict[Hashable, TurnFrame] = {}
+        self._now: tuple[ReferenceType[Pack], TurnFrame] | None = None
 
     def step(self, state: StepState, network: Any) -> Step:
         """As ``state.step``, by a frame where turns have one. From then on the frame holds the tensors of ``state``."""
@@ -89,7 +89,7 @@ class Frames:
             self._now = ref(pack), self._frame(state)
         return self._now[1].turn()
 
-    def _frame(self, state: StepState) -> Frame:
+    def _frame(self, state: StepState) -> TurnFrame:
         """The frame of the pack's shape, holding its tensors."""
         view = padded_view(state)
         key = self._key(state, view)
@@ -98,7 +98,7 @@ class Frames:
             frame.load(state, view)
             return frame
         self._forget(view)
-        frame = Frame(state, view, self.network)
+        frame = TurnFrame(state, view, self.network)
         frame.load(state, view)
         frame.make(self.compiler, self.capture)
         self._frames[key] = frame
@@ -121,7 +121,7 @@ class Frames:
                 del self._frames[key]
 
 
-class Frame:
+class TurnFrame:
     """The tensors of turns of one shape, as a state of their own."""
 
     def __init__(self, state: StepState, view: PaddedView, network: Any) -> None:
@@ -134,7 +134,7 @@ class Frame:
         plan.once(("padded", state.canvas_T.device), lambda: self.view)
         parts: dict[str, Any] = {f.name: _copied(getattr(state, f.name)) for f in fields(StepState)}
         none_T = pack.column_T[:0]  # which a forward of static shape does not read
-        parts["pack"] = replace(_copied(pack), plan=plan, tokens=Tokens(none_T, none_T, None, None), commits=())
+        parts["pack"] = replace(_copied(pack), plan=plan, tokens=PackTokens(none_T, none_T, None, None), commits=())
         self.state = StepState(**{**parts, "rows": []})
         self.lent_to: ReferenceType[StepState] = ref(state)
         self.turn: Turn = partial(self.state.step, network)

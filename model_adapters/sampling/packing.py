@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dare_bench.model_adapters.sampling.state import RowState
 
 
-Record = TypeVar("Record", "Tokens", "Pack", "Candidates")
+Record = TypeVar("Record", "PackTokens", "Pack", "Candidates")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class Tokens:
+class PackTokens:
     """Of the tokens of a pack, without copies and null tokens: the row; ``fillable_T`` is True where a mask may be
     filled now, ``editable_T`` where a written token may be replaced. Where states predict the next token, ``shift_T``
     is 1 if the token before is in the pack, too."""
@@ -79,7 +79,7 @@ class Pack:
     plan: Plan
     index_T: Tensor | None
     column_T: Tensor
-    tokens: Tokens
+    tokens: PackTokens
     fresh: bool
     masks_outside_R: Tensor | None
     hidden_T: Tensor | None
@@ -179,7 +179,7 @@ class Packer:
         starts = (*starts, *[0] * len(null))
         return Plan((*lengths, *null), grid, starts=starts if any(starts) else None, cached=cached, filled=filled)
 
-    def _candidates(self, tokens: Tokens, column_T: Tensor, place_T: Tensor, kinds: Sequence[int]) -> Candidates:
+    def _candidates(self, tokens: PackTokens, column_T: Tensor, place_T: Tensor, kinds: Sequence[int]) -> Candidates:
         """The fillable columns of each row's block, and the masks before it. The host may not know what was written
         since, but no mask has been added outside of the block."""
         row_T, shift_T, editable_T = tokens.row_T, tokens.shift_T, tokens.editable_T
@@ -222,16 +222,16 @@ class Packer:
             counts.append(outside if row.cache.follows_canvas else 0)
         return pad(torch.tensor(counts), (0, self.slots - len(counts)))
 
-    def _tokens(self, row_T: Tensor, column_T: Tensor, starts: Sequence[int]) -> Tokens:
+    def _tokens(self, row_T: Tensor, column_T: Tensor, starts: Sequence[int]) -> PackTokens:
         """``starts`` are the first columns of the rows' windows."""
         shift_T = (column_T > self._by_row(starts, row_T)).long() if self.predicts_next else None
         fillable_T = column_T < self._by_row((row.stop for row in self.rows), row_T)
         fillable_T &= column_T >= self._by_row((row.low for row in self.rows), row_T)
         edits = [row.sampler.strategy.edits for row in self.rows]
         if not any(edits):
-            return Tokens(row_T, fillable_T, None, shift_T)
+            return PackTokens(row_T, fillable_T, None, shift_T)
         in_response_T = column_T >= self._by_row((row.first_response for row in self.rows), row_T)
-        return Tokens(row_T, fillable_T, fillable_T & self._by_row(edits, row_T) & in_response_T, shift_T)
+        return PackTokens(row_T, fillable_T, fillable_T & self._by_row(edits, row_T) & in_response_T, shift_T)
 
     def _cached(self, order: Sequence[int], spans: Sequence[tuple[int, int]]) -> tuple[Cached | None, list[Commit]]:
         """The reads of every row and the writes of those that commit; allocates slots."""
@@ -297,7 +297,7 @@ def _without_reads(cached: Cached | None, rows: int) -> Cached | None:
     return cached and replace(cached, slots=(*cached.slots, *[nothing] * rows))
 
 
-def _tensors(record: Tokens | Pack | Candidates) -> dict[str, Tensor]:
+def _tensors(record: PackTokens | Pack | Candidates) -> dict[str, Tensor]:
     """Its tensors by name."""
     return {f.name: x for f in fields(record) if isinstance(x := getattr(record, f.name), Tensor)}
 

@@ -28,7 +28,7 @@ from dare_bench.model_adapters.backbone.varlen import VarlenAttention
 COPIES = ("cat", "clone", "copy_", "index", "index_copy_")
 
 
-class Copies(TorchDispatchMode):
+class CopyCounter(TorchDispatchMode):
     """Counts the bytes that are written as copies of tensors whose last dimensions are ``shape``."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
@@ -70,7 +70,7 @@ def copied(backend: Attention, args: argparse.Namespace) -> list[int]:
     store.with_own(0, k, v)  # makes room for the pack behind the slots, once for all packs
     steps = []
     for _ in range(2):
-        with Copies((args.kv_heads, args.channels)) as mode:
+        with CopyCounter((args.kv_heads, args.channels)) as mode:
             backend.attend(q, k, v, plan, None, 0)
         steps.append(mode.bytes)
     return steps

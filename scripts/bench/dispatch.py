@@ -31,7 +31,7 @@ WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "binco
 
 
 @dataclass
-class Step:
+class StepCounts:
     """The operations of one turn by place (``layers``, ``network``, ``sampler``), and the waits among them."""
 
     operations: Counter[str] = field(default_factory=Counter)
@@ -48,7 +48,7 @@ class Counting(TorchDispatchMode):
 
     def __init__(self, network: Any) -> None:
         super().__init__()
-        self.steps: list[Step] = [Step()]
+        self.steps: list[StepCounts] = [StepCounts()]
         self.place = "sampler"
         self.handles = [
             network.register_forward_pre_hook(lambda *_: self._turn()),
@@ -59,7 +59,7 @@ class Counting(TorchDispatchMode):
             self.handles.append(layer.register_forward_hook(lambda *_: self._go("network")))
 
     def _turn(self) -> None:
-        self.steps.append(Step())
+        self.steps.append(StepCounts())
         self.place = "network"
 
     def _go(self, place: str) -> None:
@@ -103,7 +103,7 @@ def prompts(rows: int) -> list[list[int]]:
     return [[5 + (7 * i + j) % 200 for j in range(8 + BLOCK * i)] for i in range(rows)]
 
 
-def steady_step(model: NativeModel, rows: int, decoding: dict[str, Any]) -> Step:
+def steady_step(model: NativeModel, rows: int, decoding: dict[str, Any]) -> StepCounts:
     """The turn of fewest operations of decoding ``rows`` prompts together."""
     requests = [Request(str(i), "generate", ids, decoding=decoding) for i, ids in enumerate(prompts(rows))]
     with counting(model.network) as mode:

@@ -44,7 +44,7 @@ def load_llada(folder: str) -> Any:
     return network.float().eval()
 
 
-class LLaDA:
+class LLaDAPeer:
     """generate.py and get_log_likelihood.py, one prompt at a time as its eval_llada.py does."""
 
     paths = ("LLaDA", "dllm")
@@ -66,7 +66,7 @@ class LLaDA:
         return values
 
 
-class FastDLLM:
+class FastDLLMPeer:
     """generate.py with its caches and its network, one prompt at a time."""
 
     paths = ("Fast-dLLM/llada",)
@@ -82,7 +82,7 @@ class FastDLLM:
         return [row[0, len(prompt) :].tolist() for row, prompt in zip(rows, prompts, strict=True)]
 
 
-class SDAR:
+class SDARPeer:
     """generate.py, one prompt at a time, the only way that it has."""
 
     paths = ("SDAR",)
@@ -105,7 +105,7 @@ class SDAR:
         return [row[0, len(prompt) :][:length].tolist() for row, prompt in zip(rows, prompts, strict=True)]
 
 
-class Dream:
+class DreamPeer:
     """diffusion_generate, one prompt at a time. The network is that of dllm's repository, since Dream's own is on the
     hub alone."""
 
@@ -121,7 +121,7 @@ class Dream:
         return [row[0, len(prompt) :].tolist() for row, prompt in zip(rows, prompts, strict=True)]
 
 
-class DLLM:
+class DLLMPeer:
     """MDLMSampler with its LLaDA network; prompts together, padded to the longest."""
 
     paths = ("dllm",)
@@ -172,7 +172,7 @@ class DLLM:
         return trainer
 
 
-PEERS = {"llada": LLaDA, "fast-dllm": FastDLLM, "sdar": SDAR, "dream": Dream, "dllm": DLLM}
+PEERS = {"llada": LLaDAPeer, "fast-dllm": FastDLLMPeer, "sdar": SDARPeer, "dream": DreamPeer, "dllm": DLLMPeer}
 METHODS = {"prompts": "generate", "pairs": "score", "rows": "train"}
 """By what a request contains."""
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from dare_bench.costs.recipe import GPUS, UTILIZATION
-from dare_bench.costs.serving import Rollout
+from dare_bench.costs.serving import DeviceRollout
 from dare_bench.costs.step import StepEstimate, estimate
 from dare_bench.errors import CheckpointError, UnknownNameError, UsageError
 from dare_bench.training.spec import train_spec
 
 LLADA, SDAR = "GSAI-ML/LLaDA-8B-Instruct", "JetLM/SDAR-8B-Chat"
-ROLLOUT = Rollout(completions=10, forwards=256, seconds_per_forward=0.01, weight_bytes=16e9, bandwidth=160e9)
+ROLLOUT = DeviceRollout(completions=10, forwards=256, seconds_per_forward=0.01, weight_bytes=16e9, bandwidth=160e9)
 
 
 def asked(
@@ -93,11 +93,11 @@ def test_an_engine_pays_from_where_it_saves_more_than_sending_takes() -> None:
 
 
 def test_an_engine_pays_from_as_many_completions_as_save_the_time_of_sending() -> None:
-    slow = Rollout(completions=1, forwards=1, seconds_per_forward=0.01, weight_bytes=16e9, bandwidth=160e9)
+    slow = DeviceRollout(completions=1, forwards=1, seconds_per_forward=0.01, weight_bytes=16e9, bandwidth=160e9)
     assert slow.pays_from is None, "sending takes ten times as long"
     count = slow.completions_from(2)
     assert count == pytest.approx(20)
-    many = Rollout(count, 1, 0.01, 16e9, 160e9)
+    many = DeviceRollout(count, 1, 0.01, 16e9, 160e9)
     assert many.served(2) == pytest.approx(many.in_place) and many.pays_from == pytest.approx(2)
     assert slow.completions_from(1) is None
 

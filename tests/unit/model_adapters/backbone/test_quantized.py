@@ -18,7 +18,14 @@ from dare_bench.errors import UsageError
 from dare_bench.loading import load, locate
 from dare_bench.model import Model
 from dare_bench.model_adapters.backbone.moe import Experts, Router
-from dare_bench.model_adapters.backbone.quantized import KINDS, Kind, Matrix, QuantizedLinear, dense, numbers_of
+from dare_bench.model_adapters.backbone.quantized import (
+    KINDS,
+    Kind,
+    QuantizedLinear,
+    QuantizedMatrix,
+    dense,
+    numbers_of,
+)
 from dare_bench.training.run import train
 
 torchao = need_package("torchao.quantization")
@@ -73,7 +80,7 @@ def test_a_checkpoint_is_read_into_numbers(name: str, kind: Kind) -> None:
                 getattr(modules[path], leaf).data = module.get_submodule(leaf)()
     assert torch.equal(model.logits(IDS), full.logits(IDS))
     assert model.is_as_opened()
-    matrix = next(module for module in model.network.modules() if isinstance(module, Matrix))
+    matrix = next(module for module in model.network.modules() if isinstance(module, QuantizedMatrix))
     matrix.scale.data.mul_(2)
     assert not model.is_as_opened()
 
@@ -87,7 +94,7 @@ def test_what_is_quantized(kind: Kind, limit: float) -> None:
         layers = model.network.at(arch.names.layers)
         matrices = [module for module in layers.modules() if isinstance(module, nn.Linear | Experts)]
         assert all(isinstance(module, Router | Experts) for module in matrices)
-        assert not any(isinstance(module, Matrix) for module in (model.network.at(arch.names.head),))
+        assert not any(isinstance(module, QuantizedMatrix) for module in (model.network.at(arch.names.head),))
         sizes = [sum(w.nbytes for w in m.network.at(arch.names.layers).parameters()) for m in (model, full)]
         assert sizes[0] < limit * sizes[1] + 20_000, sizes
         assert model.spec.parameters == full.spec.parameters and model.spec.precision == f"bfloat16+{kind}"
@@ -96,8 +103,12 @@ def test_what_is_quantized(kind: Kind, limit: float) -> None:
 def test_the_published_experts_are_quantized_row_by_row() -> None:
     model = quantized("tiny-llada2", "int4")
     experts = next(module for module in model.network.modules() if isinstance(module, Experts))
-    assert isinstance(experts.gate_up_proj, Matrix) and experts.gate_up_proj.values.shape == (8, 80, 64)
-    assert isinstance(experts.down_proj, Matrix) and experts.down_proj.scale.shape == (8, 128, 5)  # 40 columns: by 8
+    assert isinstance(experts.gate_up_proj, QuantizedMatrix) and experts.gate_up_proj.values.shape == (8, 80, 64)
+    assert isinstance(experts.down_proj, QuantizedMatrix) and experts.down_proj.scale.shape == (
+        8,
+        128,
+        5,
+    )  # 40 columns: by 8
 
 
 @pytest.mark.slow

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from dare_bench import formatting
+from dare_bench.analysis.comparison import ComparisonVerdict
 from dare_bench.analysis.names import letter
 from dare_bench.formatting import figure, plain_value, short_number
 from dare_bench.runs.scores import Score
@@ -26,6 +27,8 @@ from dare_bench.types import TIER_MEANING
 HERE = Path(__file__).parent
 TEXT_LIMIT = 20_000
 """Maximum number of characters of one text on a page; the run's files have all of it."""
+Tone = Literal["better", "worse", "none"]
+"""How a difference is colored; also its CSS class."""
 _ASSETS = ("theme.js", "site.css", "site.js")
 
 
@@ -48,6 +51,7 @@ def environment() -> Environment:
         "day": lambda value: str(value)[:10],
         "percent": _percent,
         "plain_value": plain_value,
+        "tone": tone,
     }
     numbers = ("p_value", "short_bounds", "short_difference", "short_number", "short_range", "short_score")
     env.globals |= {"TIERS": TIER_MEANING, "bar": bar, "letter": letter}
@@ -60,6 +64,11 @@ def _visible(value: Any) -> Any:
     if not isinstance(value, str) or isinstance(value, Markup) or (value.isascii() and value.isprintable()):
         return value
     return visible(value)
+
+
+def tone(verdict: ComparisonVerdict) -> Tone:
+    """The tone of a verdict on the second run: only a difference that is shown has a color."""
+    return verdict if verdict in ("better", "worse") else "none"
 
 
 def _percent(value: float | None, score: Score | None = None) -> str:

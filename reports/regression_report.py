@@ -9,7 +9,8 @@ from typing import Any
 
 from dare_bench.analysis.baseline import Baseline, Value
 from dare_bench.analysis.baseline_conditions import origin
-from dare_bench.analysis.regression import EXCUSED_SHARE, LEVEL, TIE, DocumentChange, JudgedScore, RegressionVerdict
+from dare_bench.analysis.paired_tests import SIGNIFICANT
+from dare_bench.analysis.regression import EXCUSED_SHARE, TIE, DocumentChange, JudgedScore, RegressionVerdict
 from dare_bench.formatting import NONE, bounds, number, p_value, points, score_text
 from dare_bench.reports.comparison_report import detectable_drop
 from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable
@@ -78,9 +79,10 @@ def _paired(verdict: RegressionVerdict, scores: Sequence[JudgedScore]) -> Iterat
     least = points(smallest) if False not in shares else f"{smallest:g}"
     if shares == {True, False}:
         least += f" ({points(smallest)} where a score is a share)"
+    adjusted = f", adjusted by Holm over {judged} tasks" if judged > 1 else ""
     yield Paragraph(
-        f"A regression is a drop of at least {least} that is significant: paired by"
-        f" document, one-sided, p at most {LEVEL:g}{f', adjusted by Holm over {judged} tasks' if judged > 1 else ''}."
+        f"A regression is a drop of at least {least} that is significant: paired by document, one-sided,"
+        f" p at most {SIGNIFICANT:g}{adjusted}."
         + (" Differences of shares are in points." if any(score.is_share for score in scores) else "")
     )
     columns = ("task", "score", "baseline", "run", "better by", "interval", "p of a drop", "documents", "verdict")
@@ -116,7 +118,7 @@ def _is_better(score: JudgedScore) -> bool:
         score.judged
         and difference is not None
         and difference.p is not None
-        and difference.p / 2 <= LEVEL
+        and difference.p / 2 <= SIGNIFICANT
         and score.gain > 0
     )
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from dare_bench.analysis import baseline as baselines
 from dare_bench.analysis.baseline import Baseline, BaselineTask, Value
 from dare_bench.analysis.baseline_conditions import Mismatch, mismatches, notes
-from dare_bench.analysis.paired_tests import Difference, holm, paired_difference, smallest_drop
+from dare_bench.analysis.paired_tests import SIGNIFICANT, Difference, holm, paired_difference, smallest_drop
 from dare_bench.analysis.pairing import DocumentValues
 from dare_bench.errors import IncompleteError, RunError, UsageError
 from dare_bench.formatting import p_value, points
@@ -35,7 +35,6 @@ from dare_bench.runs.text import counted, listed
 TIE = 1e-4
 """Margins below this are floating-point ties. In logits; float32 on CPUs differs by about 1e-5."""
 EXCUSED_SHARE = 0.01
-LEVEL = 0.05
 SMALLEST_EFFECT = 0.01
 _NO_SCORE = "the run has no such score"
 _CLOSE = {"rel_tol": 1e-4, "abs_tol": 1e-6}
@@ -150,7 +149,7 @@ def judge(
             )
     if differences := mismatches(old, new):
         raise UsageError(_refusal(run, differences))
-    verdict = compare(run.run_id, old, new, smallest_effect)
+    verdict = compare_baselines(run.run_id, old, new, smallest_effect)
     if not any(score.judged for score in verdict.scores):
         scores = "; ".join(f"{score.task} {score.key} {score.before:g} -> {score.after:g}" for score in verdict.scores)
         raise RunError(f"{run.path}: nothing can be judged, no headline is a mean over common documents ({scores})")
@@ -190,7 +189,9 @@ def _refusal(run: Run, differences: Sequence[Mismatch]) -> str:
     return f"{run.path} does not match the baseline. {texts}. {remedies}{renew}"
 
 
-def compare(name: str, old: Baseline, new: Baseline, smallest_effect: float = SMALLEST_EFFECT) -> RegressionVerdict:
+def compare_baselines(
+    name: str, old: Baseline, new: Baseline, smallest_effect: float = SMALLEST_EFFECT
+) -> RegressionVerdict:
     """Compare two baselines without mismatches."""
     exact = [task for task in old.tasks if mode(old, new, task) == "exact"]
     paired = [task for task in old.tasks if task not in exact]
@@ -315,7 +316,7 @@ def _paired_scores(old: Baseline, new: Baseline, tasks: Sequence[str], smallest:
     differences = {task: paired_difference(*values) if values else None for task, values in pairs.items()}
     p_values = [_drop_p(difference, old.tasks[task]) for task, difference in differences.items()]
     adjusted = dict(zip(tasks, holm(p_values), strict=True))
-    level = 1 - 2 * LEVEL / (sum(p is not None for p in p_values) or 1)
+    level = 1 - 2 * SIGNIFICANT / (sum(p is not None for p in p_values) or 1)
     scores = []
     for task in tasks:
         for key in old.tasks[task].scores:
@@ -340,7 +341,7 @@ def _judge_headline(
     if difference is None:
         return replace(score, reason="not judged: it is not a mean over common documents")
     drop = -difference.value if score.higher_is_better else difference.value
-    red = p is not None and p <= LEVEL and drop >= smallest - 1e-12
+    red = p is not None and p <= SIGNIFICANT and drop >= smallest - 1e-12
     size = points(drop) if score.is_share else f"{drop:g}"
     change = f"dropped by {size}" if score.higher_is_better else f"rose by {size}, where lower is better"
     return replace(

@@ -17,7 +17,7 @@ from run_factory import make_run
 
 import dare_bench
 from dare_bench.analysis import baseline as baselines
-from dare_bench.analysis.regression import compare, judge
+from dare_bench.analysis.regression import compare_baselines, judge
 from dare_bench.cli import main
 from dare_bench.diffusion.rng import Draw
 from dare_bench.model_adapters.sampling import batch, scores, state, strategies
@@ -256,5 +256,5 @@ def test_an_early_stopped_checkpoint_is_judged_and_red(tmp_path: Path, capsys: O
     assert verb(base.path, "-b", file) == 3
     out = capsys.readouterr().out
     assert "another checkpoint: tiny-sdar" in out and "REGRESSION" in out and "dropped by " in out
-    better = compare("run", baselines.of_run(base), known)
+    better = compare_baselines("run", baselines.of_run(base), known)
     assert not better.red and {score.gain > 0 for score in better.scores} == {True}

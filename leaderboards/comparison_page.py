@@ -1,9 +1,10 @@
-"""A comparison of runs, arranged for a page: names, the table, the plot, and the documents that changed."""
+"""The page of one comparison of runs: names, table, plot, and the documents that changed; alone or on a site."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
@@ -16,9 +17,11 @@ from dare_bench.errors import RunError
 from dare_bench.formatting import plain_value
 from dare_bench.leaderboards.checkpoint_names import CheckpointName, checkpoint_names
 from dare_bench.leaderboards.forest import Effect, forest
+from dare_bench.leaderboards.rendering import tone, write_page
 from dare_bench.runs.reader import Run
 from dare_bench.runs.text import one_line, visible
 
+TEMPLATE = "comparison.html.j2"
 SHOWN = 50
 """Maximum number of changed documents on a page, over all tasks."""
 _TEXT = 1200
@@ -57,11 +60,20 @@ class ShownDocuments:
     unread: int = 0
 
 
-def right(value: float, item: ScoreComparison) -> str:
+def right_or_wrong(value: float, item: ScoreComparison) -> str:
     """A document's value: right or wrong where values are only 0 and 1."""
     if value in (0.0, 1.0) and item.difference.test == "exact McNemar":
         return "✓ right" if (value == 1.0) == (item.higher_is_better is not False) else "✗ wrong"
     return f"{value:.4g}"
+
+
+def write_standalone(comparison: RunComparison, path: str | Path) -> Path:
+    """Write a comparison as a page that needs only the folder ``<name>_files`` beside it.
+
+    Raises:
+        SaveError: the page or one of its files could not be written.
+    """
+    return write_page(path, TEMPLATE, ("charts.css", "compare.css"), alone=True, **page_values(comparison))
 
 
 def names_of(runs: Sequence[Run]) -> list[CheckpointName]:
@@ -87,8 +99,8 @@ def plot(comparison: RunComparison) -> Markup | None:
         return None
     effects = []
     for item in items:
-        kind = item.verdict if item.verdict in ("better", "worse") and not item.breaks else "none"
-        effects.append(Effect(comparison.title(item), item.gain.value, item.gain.lo, item.gain.hi, kind))
+        shown = "none" if item.breaks else tone(item.verdict)
+        effects.append(Effect(comparison.title(item), item.gain.value, item.gain.lo, item.gain.hi, shown))
     return forest(effects, ident="forest", title=f"Differences, {100 * comparison.level:g}% intervals")
 
 
@@ -133,7 +145,7 @@ def _side(view: DocumentView, filter_name: str, value: float) -> ShownSide:
         best = [answer.text for answer in view.answers if answer.best] or ["–"]
         return ShownSide([_cut(best[0])], [], value)
     answers = [_cut(answer.text) for answer in view.answers[:4]]
-    filtered = [verdict.filtered for verdict in view.verdicts if verdict.filter == filter_name]
+    filtered = [result.filtered for result in view.filter_results if result.filter == filter_name]
     return ShownSide(answers, [_cut(text) for text in filtered if text not in {a.text for a in view.answers}], value)
 
 
@@ -141,8 +153,8 @@ def _cut(text: str) -> str:
     return visible(text, _TEXT)
 
 
-def values(comparison: RunComparison, places: Sequence[str] | None = None) -> dict[str, Any]:
-    """The values of ``compare.html.j2``; ``places`` are the runs' pages, if any."""
+def page_values(comparison: RunComparison, places: Sequence[str] | None = None) -> dict[str, Any]:
+    """The values of the template; ``places`` are the runs' pages, if any."""
     named = names_of(comparison.runs)
     heads = [
         {
@@ -166,5 +178,5 @@ def values(comparison: RunComparison, places: Sequence[str] | None = None) -> di
         "documents": documents(comparison),
         "adjusted": len(comparison.items) > 1,
         "level": f"{100 * comparison.level:g}%",
-        "right": right,
+        "right_or_wrong": right_or_wrong,
     }

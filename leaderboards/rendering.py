@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -42,7 +42,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters |= {
+    filters: dict[str, Callable[..., Any]] = {
         "text": lambda value: visible(str(value), TEXT_LIMIT),
         "line": _line,
         "figure": figure,
@@ -53,6 +53,7 @@ def environment() -> Environment:
         "plain_value": plain_value,
         "tone": tone,
     }
+    env.filters |= filters
     numbers = ("p_value", "short_bounds", "short_difference", "short_number", "short_range", "short_score")
     env.globals |= {"TIERS": TIER_MEANING, "bar": bar, "letter": letter}
     env.globals |= {name: getattr(formatting, name) for name in numbers}

@@ -64,7 +64,7 @@ def regress(
     if markdown is not None:
         write_markdown(markdown, render.elements(verdict))
     print_report(render.elements(verdict, docs), lambda: render.record(verdict), json=json)
-    if verdict.red:
+    if verdict.regressed:
         raise typer.Exit(_REGRESSION)
 
 

@@ -1,4 +1,4 @@
-"""A run against a baseline: what is red, what is excused, what is refused."""
+"""A run against a baseline: what is a regression, what is excused, what is refused."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_what_is_no_baseline_is_refused(tmp_path: Path, content: str | None, sai
 def test_the_same_answers_are_fine(tmp_path: Path) -> None:
     item = made(tmp_path)
     result = regression.judge(Run(tmp_path / "tiny-llada-dare_sudoku-0123abcd"), item)
-    assert not result.red and not result.flips and result.documents == 20
+    assert not result.regressed and not result.flips and result.documents == 20
     assert [(s.task, s.key, s.mode, s.flips) for s in result.scores] == [(TASK, KEY, "exact", 0)]
 
 
@@ -121,14 +121,14 @@ def test_another_answer_or_value_is_red(tmp_path: Path, at: int, value: Any) -> 
     item = made(tmp_path, n_docs=200)
     other = changed(item, lambda r: r["tasks"][TASK]["documents"]["7"].__setitem__(at, value))
     result = compare_baselines("run", item, other)
-    assert result.red and [flip.doc_id for flip in result.flips] == ["7"] and "documents 7" in result.reasons[0]
-    assert result.scores[0].red == (at == 4)
+    assert result.regressed and [flip.doc_id for flip in result.flips] == ["7"] and "documents 7" in result.reasons[0]
+    assert result.scores[0].regressed == (at == 4)
 
 
-@pytest.mark.parametrize(("flips", "n", "red"), [(1, 120, False), (1, 100, True), (2, 120, True)])
+@pytest.mark.parametrize(("flips", "n", "regressed"), [(1, 120, False), (1, 100, True), (2, 120, True)])
 @pytest.mark.parametrize("passes", [[99, 16], [12, 15]], ids=str)
 def test_another_number_of_passes_alone_is_excused_in_less_than_a_hundredth(
-    tmp_path: Path, passes: list[int], flips: int, n: int, red: bool
+    tmp_path: Path, passes: list[int], flips: int, n: int, regressed: bool
 ) -> None:
     def other(record: dict[str, Any]) -> None:
         for doc in range(flips):
@@ -136,18 +136,19 @@ def test_another_number_of_passes_alone_is_excused_in_less_than_a_hundredth(
 
     item = made(tmp_path, n_docs=n)
     result = compare_baselines("run", item, changed(item, other))
-    assert result.red == red and [flip.excused for flip in result.flips] == [True] * flips
+    assert result.regressed == regressed and [flip.excused for flip in result.flips] == [True] * flips
     assert "sudoku/0: " in markdown(regression_report.elements(result))
     reason = f"{flips} of {n} document{'s differ' if flips > 1 else ' differs'} only in floating-point ties or numbers"
-    assert all(text.startswith(reason) for text in result.reasons) and len(result.reasons) == red
+    assert all(text.startswith(reason) for text in result.reasons) and len(result.reasons) == regressed
 
 
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize(
-    ("margin", "flips", "red"), [(9e-5, 1, False), (1e-4, 1, True), (None, 1, True), (9e-5, 2, True), (0.0, 1, False)]
+    ("margin", "flips", "regressed"),
+    [(9e-5, 1, False), (1e-4, 1, True), (None, 1, True), (9e-5, 2, True), (0.0, 1, False)],
 )
 def test_a_tie_excuses_less_than_a_hundredth_of_the_documents(
-    tmp_path: Path, side: int, margin: float | None, flips: int, red: bool
+    tmp_path: Path, side: int, margin: float | None, flips: int, regressed: bool
 ) -> None:
     both = [made(tmp_path, n_docs=200)] * 2
 
@@ -162,7 +163,7 @@ def test_a_tie_excuses_less_than_a_hundredth_of_the_documents(
     both[1] = changed(both[1], other)
     both[side] = changed(both[side], near)
     result = compare_baselines("run", *both)
-    assert result.red == red
+    assert result.regressed == regressed
     assert [flip.excused for flip in result.flips] == [
         margin is not None and margin < 1e-4
     ] * flips  # listed in any case
@@ -177,8 +178,8 @@ def test_likelihoods_are_compared_as_numbers(tmp_path: Path) -> None:
 
         return changed(item, change)
 
-    assert not compare_baselines("run", item, by(1e-4)).red
-    assert compare_baselines("run", item, by(0.01)).red
+    assert not compare_baselines("run", item, by(1e-4)).regressed
+    assert compare_baselines("run", item, by(0.01)).regressed
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,7 @@ def test_a_gpu_of_the_same_name_promises_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "won", "n", "red"),
+    ("lost", "won", "n", "regressed"),
     [
         (5, 0, 100, True),  # one-sided p = 1/32
         (4, 0, 100, False),  # 1/16
@@ -220,30 +221,32 @@ def test_a_gpu_of_the_same_name_promises_nothing(tmp_path: Path) -> None:
         (5, 0, 501, False),  # significant, and smaller than a point
     ],
 )
-def test_a_significant_drop_of_another_checkpoint_is_red(lost: int, won: int, n: int, red: bool) -> None:
+def test_a_significant_drop_of_another_checkpoint_is_a_regression(lost: int, won: int, n: int, regressed: bool) -> None:
     before = [1.0] * lost + [0.0] * won + [1.0] * (n - lost - won)
     after = [0.0] * lost + [1.0] * won + [1.0] * (n - lost - won)
     result = compare_baselines("run", scored(before, other=False), scored(after))
-    assert result.red == red and len(result.changed) == lost + won
+    assert result.regressed == regressed and len(result.changed) == lost + won
     less = compare_baselines("run", scored(before, other=False, better=False), scored(after, better=False))
-    assert less.red == (won == 30)
-    assert compare_baselines("run", scored(before, other=False), scored(after), 0.001).red == (lost == 5 or red)
+    assert less.regressed == (won == 30)
+    assert compare_baselines("run", scored(before, other=False), scored(after), 0.001).regressed == (
+        lost == 5 or regressed
+    )
 
 
 def test_several_tasks_share_the_level() -> None:
     before, after = [1.0] * 100, [0.0] * 5 + [1.0] * 95
     item = compare_baselines("run", scored(before, other=False), scored(after))
     two = compare_baselines("run", scored(before, other=False, tasks=("a", "b")), scored(after, tasks=("a", "b")))
-    assert item.red and not two.red and two.scores[0].p == pytest.approx(1 / 16)
+    assert item.regressed and not two.regressed and two.scores[0].p == pytest.approx(1 / 16)
     assert two.scores[0].detectable > item.scores[0].detectable
 
 
 def test_what_so_many_documents_could_show_is_told() -> None:
     few = compare_baselines("run", scored([1.0] * 4, other=False), scored([0.0] * 4))
     text = markdown(regression_report.elements(few))
-    assert not few.red and "4 documents are too few to detect any drop" in text and "points" in text
+    assert not few.regressed and "4 documents are too few to detect any drop" in text and "points" in text
     many = compare_baselines("run", scored([1.0] * 400, other=False), scored([1.0] * 400))
-    assert 0.01 < many.scores[0].detectable < 0.03 and not many.red
+    assert 0.01 < many.scores[0].detectable < 0.03 and not many.regressed
     reported = markdown(regression_report.elements(many))
     assert (
         "detectable with 400 documents: a drop of " in reported and " points or more (with a power of 80%)" in reported
@@ -272,7 +275,7 @@ def test_the_headline_names_the_smallest_drop_that_would_have_been_seen(
     verdict = compare_baselines("run", scored(before, other=False), scored(after))
     line = markdown(regression_report.elements(verdict)).splitlines()[0].removeprefix("## ").replace("\\", "")
     assert line == regression_report.record(verdict)["headline"] and line.startswith(said)
-    assert (line == said) == (verdict.red or after == [1.0] * 20)
+    assert (line == said) == (verdict.regressed or after == [1.0] * 20)
     if len(before) == 20 and "shown" in line:
         (item,) = (item for item in verdict.scores if item.judged)
         assert line.endswith(f"{TASK}: {points(item.detectable)}") and 0.2 < item.detectable < 0.4
@@ -302,15 +305,17 @@ def test_other_values_than_0_and_1_are_tested_too() -> None:
     before = [0.5 + (i % 7) / 20 for i in range(60)]
     after = [value - 0.1 + (i % 3) / 50 for i, value in enumerate(before)]
     result = compare_baselines("run", scored(before, other=False), scored(after))
-    assert result.red and result.scores[0].detectable < 0.05
-    assert not compare_baselines("run", scored(after, other=False), scored(before)).red
+    assert result.regressed and result.scores[0].detectable < 0.05
+    assert not compare_baselines("run", scored(after, other=False), scored(before)).regressed
 
 
 def test_a_score_that_is_no_mean_over_documents_is_told() -> None:
     item = changed(scored([1.0, 0.0] * 20, other=False), lambda r: r["tasks"][TASK]["scores"][KEY].update(value=0.9))
     result = compare_baselines("run", item, scored([0.0] * 40))
     assert (
-        not result.red and not result.scores[0].judged and "not a mean over common documents" in result.scores[0].reason
+        not result.regressed
+        and not result.scores[0].judged
+        and "not a mean over common documents" in result.scores[0].reason
     )
 
 
@@ -323,7 +328,7 @@ def without_scores(record: dict[str, Any]) -> None:
 def test_a_score_that_is_gone_is_red(other: bool) -> None:
     item, two = scored([1.0, 0.0] * 20, other=False), scored([1.0, 0.0] * 20, other=other)
     result = compare_baselines("run", item, changed(two, without_scores))
-    assert result.red and "the run has no such score" in result.reasons[0]
+    assert result.regressed and "the run has no such score" in result.reasons[0]
     text = markdown(regression_report.elements(result))
     assert "nan" not in text and 'failures="1"' in junit.text(result)
 
@@ -334,8 +339,8 @@ def test_documents_that_have_no_value_any_more_are_red() -> None:
 
     item, two = scored([1.0] * 40, other=False), scored([1.0] * 40)
     result = compare_baselines("run", item, changed(two, hide))
-    assert result.red and "no value any more in documents 7" in result.reasons[0]
-    assert not compare_baselines("run", changed(item, hide), two).red
+    assert result.regressed and "no value any more in documents 7" in result.reasons[0]
+    assert not compare_baselines("run", changed(item, hide), two).regressed
 
 
 def test_a_value_that_changed_under_the_same_answer_is_no_tie(tmp_path: Path) -> None:
@@ -344,7 +349,7 @@ def test_a_value_that_changed_under_the_same_answer_is_no_tie(tmp_path: Path) ->
 
     item = made(tmp_path, n_docs=200)
     result = compare_baselines("run", item, changed(item, other))
-    assert result.red and [flip.excused for flip in result.flips] == [False]
+    assert result.regressed and [flip.excused for flip in result.flips] == [False]
 
 
 def test_where_nothing_can_be_judged_it_is_no_success(tmp_path: Path) -> None:
@@ -378,7 +383,7 @@ def test_a_group_is_told_and_its_tasks_are_judged() -> None:
     item = scored([1.0] * 40, other=False).model_copy(update={"groups": {"all": {"acc,none": 0.9}}})
     two = scored([1.0] * 40).model_copy(update={"groups": {"all": {"acc,none": 0.1}}})
     result = compare_baselines("run", item, two)
-    assert not result.red and result.groups == [("all", "acc,none", 0.9, 0.1)]
+    assert not result.regressed and result.groups == [("all", "acc,none", 0.9, 0.1)]
     assert "(not judged, since their tasks are)" in markdown(regression_report.elements(result))
 
 

@@ -12,11 +12,11 @@ from markupsafe import Markup
 from dare_bench.analysis.checkpoint_names import CheckpointName, full_names
 from dare_bench.analysis.comparison import ChangedDocument, RunComparison, ScoreComparison
 from dare_bench.analysis.document_view import DocumentView, document_view
-from dare_bench.analysis.names import Checkpoint, checkpoint_of, letter
+from dare_bench.analysis.names import checkpoint_of, letter, lineage_of
 from dare_bench.analysis.settings import requested
 from dare_bench.errors import RunError
 from dare_bench.formatting import plain_value
-from dare_bench.leaderboards.forest import Effect, forest
+from dare_bench.leaderboards.charts.forest import Effect, forest
 from dare_bench.leaderboards.rendering import tone, write_page
 from dare_bench.runs.reader import Run
 from dare_bench.runs.text import one_line, visible
@@ -78,10 +78,8 @@ def write_standalone(comparison: RunComparison, path: str | Path) -> Path:
 
 def names_of(runs: Sequence[Run]) -> list[CheckpointName]:
     """Unique names of the runs' checkpoints."""
-    keys = [checkpoint_of(run.block) if run.block else Checkpoint(run.model) for run in runs]
-    lineages = [run.block.model.lineage if run.block else None for run in runs]
-    named = full_names(zip(keys, lineages, strict=True))
-    return [named[key] for key in keys]
+    named = full_names((checkpoint_of(run), lineage_of(run)) for run in runs)
+    return [named[checkpoint_of(run)] for run in runs]
 
 
 def heading(named: Sequence[CheckpointName]) -> str:

@@ -203,7 +203,7 @@ def _entry(run: Run) -> BoardEntry:
         state=([state(file) for file in run.result_files], state(run.path / RUN_FILE), run.status),
         name=CheckpointName(run.model),
         row=row_key(run, machine),
-        checkpoint=checkpoint_of(block) if block else Checkpoint(run.model),
+        checkpoint=checkpoint_of(run),
         tasks=run.tasks,
         top_level=run.top_level(),
         scores=scores,

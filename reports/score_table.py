@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dare_bench.analysis.checkpoint_names import short_names
-from dare_bench.analysis.names import Checkpoint, base_of, checkpoint_of, trainings
+from dare_bench.analysis.names import Checkpoint, base_of, checkpoint_of, lineage_of, trainings
 from dare_bench.analysis.row_key import RowKey, row_key
 from dare_bench.analysis.settings import prompt_context
 from dare_bench.analysis.standing import DatedScore, current, question_difference
@@ -18,7 +18,6 @@ from dare_bench.errors import RunError, unknown
 from dare_bench.program import several
 from dare_bench.reports.row_settings import settings_texts
 from dare_bench.runs.reader import Run
-from dare_bench.runs.schema import Block
 from dare_bench.runs.scores import Score, headline
 from dare_bench.runs.text import counted
 
@@ -105,9 +104,10 @@ def score_table(runs: Sequence[Run], tasks: Sequence[str] | None = None) -> Scor
         raise RunError(f"none of the {len(runs)} runs has a score yet; finish one by running its command again")
     selected = _tasks(scored, tasks)
     grouped, duplicates = _grouped(scored, selected)
-    checkpoints = [(_weights(block), block.model.lineage) for block in map(_block, grouped)]
-    by_checkpoint = short_names(checkpoints)
-    names = [by_checkpoint[checkpoint] for checkpoint, _ in checkpoints]
+    checkpoints = [_weights(row) for row in grouped]
+    lineages = [lineage_of(_first_run(row)) for row in grouped]
+    by_checkpoint = short_names(zip(checkpoints, lineages, strict=True))
+    names = [by_checkpoint[checkpoint] for checkpoint in checkpoints]
     rows = [ExportRow(*texts, []) for texts in zip(names, _settings(grouped, names), strict=True)]
     columns = []
     for task in selected:
@@ -156,7 +156,7 @@ def _grouped(runs: Sequence[Run], tasks: Sequence[str]) -> tuple[list[RowScores]
     order = {id(run): at for at, run in enumerate(runs)}
     sorted_rows = [row for rows in grouped.values() for row in rows]
     sorted_rows.sort(key=lambda row: min(order[id(run)] for run, _ in row.values()))
-    placed = [(*_family_and_depth(_block(row)), row) for row in sorted_rows]
+    placed = [(*_family_and_depth(row), row) for row in sorted_rows]
     families = list(dict.fromkeys(family for family, _, _ in placed))
     placed.sort(key=lambda place: (families.index(place[0]), place[1]))
     return [row for _, _, row in placed], duplicates
@@ -175,20 +175,20 @@ def _row_groups(runs: Sequence[Run]) -> dict[int, int]:
     return group_of
 
 
-def _block(row: RowScores) -> Block:
-    """The block of one of its runs, which all have the same checkpoint."""
-    return next(iter(row.values()))[0].require_block()
+def _first_run(row: RowScores) -> Run:
+    """One of its runs, which all have the same checkpoint."""
+    return next(iter(row.values()))[0]
 
 
-def _weights(block: Block) -> Checkpoint:
-    """Equal for two runs that evaluated the same weights under the same name, in whatever precision."""
-    return checkpoint_of(block)._replace(dtype="")
+def _weights(row: RowScores) -> Checkpoint:
+    """Equal for two rows of the same weights under the same name, in whatever precision."""
+    return checkpoint_of(_first_run(row))._replace(dtype="")
 
 
-def _family_and_depth(block: Block) -> tuple[str, int]:
+def _family_and_depth(row: RowScores) -> tuple[str, int]:
     """The checkpoint from which all training started, and the number of trainings since."""
-    chain = trainings(block.model.lineage)
-    return (base_of(chain[0]) if chain else block.model.name), len(chain)
+    chain = trainings(lineage_of(_first_run(row)))
+    return (base_of(chain[0]) if chain else _weights(row).name), len(chain)
 
 
 def _settings(grouped: Sequence[RowScores], names: Sequence[str]) -> list[str]:

@@ -17,8 +17,8 @@ from dare_bench.runs.text import one_line, without_folders
 
 _FACTS = (("", "data"), ("seed ", "seed"), ("step ", "step"))
 """What a full name has of the last training, with the word before it."""
-_VALUE = 40
-"""Maximum characters of a setting's value in a name."""
+_LENGTH = 40
+"""Maximum characters of a setting's name, and of its value."""
 
 Details = Mapping[str, str]
 """The details of a training in words, by name."""
@@ -70,7 +70,7 @@ def setting_texts(training: LineageRecord) -> dict[str, str]:
     """The settings and options of a training in words, by name."""
     settings = {name: value for name, value in training_settings(training).items() if value is not None}
     return {
-        name: f"{one_line(name, _VALUE)} {one_line(plain_value(value), _VALUE)}" for name, value in settings.items()
+        name: f"{one_line(name, _LENGTH)} {one_line(plain_value(value), _LENGTH)}" for name, value in settings.items()
     }
 
 

@@ -22,9 +22,9 @@ from dare_bench.errors import RunError
 from dare_bench.formatting import p_value, short_difference
 from dare_bench.leaderboards import comparison_index
 from dare_bench.leaderboards.builder import build
+from dare_bench.leaderboards.charts.forest import Effect, forest
 from dare_bench.leaderboards.comparison_index import TOP
 from dare_bench.leaderboards.comparison_page import write_standalone
-from dare_bench.leaderboards.forest import Effect, forest
 from dare_bench.runs.reader import Run
 
 SHARES = {"best": 0.9, "good": 0.8, "fair": 0.5, "poor": 0.2}

@@ -60,13 +60,6 @@ class ShownDocuments:
     unread: int = 0
 
 
-def right_or_wrong(value: float, item: ScoreComparison) -> str:
-    """A document's value: right or wrong where values are only 0 and 1."""
-    if value in (0.0, 1.0) and item.difference.test == "exact McNemar":
-        return "✓ right" if (value == 1.0) == (item.higher_is_better is not False) else "✗ wrong"
-    return f"{value:.4g}"
-
-
 def write_standalone(comparison: RunComparison, path: str | Path) -> Path:
     """Write a comparison as a page that needs only the folder ``<name>_files`` beside it.
 
@@ -76,13 +69,42 @@ def write_standalone(comparison: RunComparison, path: str | Path) -> Path:
     return write_page(path, TEMPLATE, ("charts.css", "compare.css"), alone=True, **page_values(comparison))
 
 
-def names_of(runs: Sequence[Run]) -> list[CheckpointName]:
+def page_values(comparison: RunComparison, places: Sequence[str] | None = None) -> dict[str, Any]:
+    """The values of the template; ``places`` are the runs' pages, if any."""
+    named = _names_of(comparison.runs)
+    heads = [
+        {
+            "letter": letter(at),
+            "name": named[at],
+            "requested": one_line(", ".join(f"{k} {plain_value(v)}" for k, v in requested(run).items()), 120),
+            "id": comparison.names[at],
+            "page": places[at] if places else None,
+            "created": run.created,
+        }
+        for at, run in enumerate(comparison.runs)
+    ]
+    return {
+        "heading": _heading(named),
+        "heads": heads,
+        "comparison": comparison,
+        "items": [(comparison.title(item), item) for item in comparison.items],
+        "refused": [(comparison.title(item), item.breaks) for item in comparison.items if item.breaks],
+        "warnings": comparison.warning_lines(),
+        "plot": _plot(comparison),
+        "documents": _documents(comparison),
+        "adjusted": len(comparison.items) > 1,
+        "level": f"{100 * comparison.level:g}%",
+        "right_or_wrong": _right_or_wrong,
+    }
+
+
+def _names_of(runs: Sequence[Run]) -> list[CheckpointName]:
     """Unique names of the runs' checkpoints."""
     named = full_names((checkpoint_of(run), lineage_of(run)) for run in runs)
     return [named[checkpoint_of(run)] for run in runs]
 
 
-def heading(named: Sequence[CheckpointName]) -> str:
+def _heading(named: Sequence[CheckpointName]) -> str:
     """The title of a page that compares these runs."""
     if len(named) > 2:
         return f"{len(named)} runs compared"
@@ -90,7 +112,14 @@ def heading(named: Sequence[CheckpointName]) -> str:
     return f"{second} against {first}" if first != second else f"{first}: two runs"
 
 
-def plot(comparison: RunComparison) -> Markup | None:
+def _right_or_wrong(value: float, item: ScoreComparison) -> str:
+    """A document's value: right or wrong where values are only 0 and 1."""
+    if value in (0.0, 1.0) and item.difference.test == "exact McNemar":
+        return "✓ right" if (value == 1.0) == (item.higher_is_better is not False) else "✗ wrong"
+    return f"{value:.4g}"
+
+
+def _plot(comparison: RunComparison) -> Markup | None:
     """The forest plot of all differences between shares; other scores have different scales."""
     items = [item for item in comparison.items if item.is_share]
     if not items:
@@ -102,7 +131,7 @@ def plot(comparison: RunComparison) -> Markup | None:
     return forest(effects, ident="forest", title=f"Differences, {100 * comparison.level:g}% intervals")
 
 
-def documents(comparison: RunComparison) -> list[ShownDocuments]:
+def _documents(comparison: RunComparison) -> list[ShownDocuments]:
     """The changed documents of each item, limited to keep the page short; those that got worse come first."""
     items = [item for item in comparison.items if item.better or item.worse]
     each = max(SHOWN // max(len(items), 1), 4)
@@ -149,32 +178,3 @@ def _side(view: DocumentView, filter_name: str, value: float) -> ShownSide:
 
 def _cut(text: str) -> str:
     return visible(text, _TEXT)
-
-
-def page_values(comparison: RunComparison, places: Sequence[str] | None = None) -> dict[str, Any]:
-    """The values of the template; ``places`` are the runs' pages, if any."""
-    named = names_of(comparison.runs)
-    heads = [
-        {
-            "letter": letter(at),
-            "name": named[at],
-            "requested": one_line(", ".join(f"{k} {plain_value(v)}" for k, v in requested(run).items()), 120),
-            "id": comparison.names[at],
-            "page": places[at] if places else None,
-            "created": run.created,
-        }
-        for at, run in enumerate(comparison.runs)
-    ]
-    return {
-        "heading": heading(named),
-        "heads": heads,
-        "comparison": comparison,
-        "items": [(comparison.title(item), item) for item in comparison.items],
-        "refused": [(comparison.title(item), item.breaks) for item in comparison.items if item.breaks],
-        "warnings": comparison.warning_lines(),
-        "plot": plot(comparison),
-        "documents": documents(comparison),
-        "adjusted": len(comparison.items) > 1,
-        "level": f"{100 * comparison.level:g}%",
-        "right_or_wrong": right_or_wrong,
-    }

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from dare_bench.analysis.intervals import Interval, mean_of
-from dare_bench.analysis.paired_tests import all_pairs, holm
+from dare_bench.analysis.intervals import LEVEL, Interval, mean_of
+from dare_bench.analysis.paired_tests import SIGNIFICANT, all_pairs, holm
 from dare_bench.analysis.standing import DatedScore, QuestionDifference, current, question_difference
 from dare_bench.leaderboards.board import Board, TaskColumn
 from dare_bench.leaderboards.board_rows import BADGES, Badge, BoardRow, badge, cells_of, group_rows
@@ -21,7 +21,6 @@ from dare_bench.leaderboards.document_values import Stratum, document_values
 from dare_bench.leaderboards.entries import BoardEntry, RunScore
 from dare_bench.leaderboards.site import Site
 
-LEVEL = 0.05
 Documents = tuple[tuple[float, str], ...]
 """The weight and the documents of each stratum of a row."""
 
@@ -112,7 +111,7 @@ def _add_mean(row: BoardRow, ranked: Sequence[RunScore | None]) -> None:
     scores = [cell.score for cell in ranked if cell is not None]
     if not scores or len(scores) < len(ranked):
         return
-    intervals = [Interval(s.method, s.level or 0.95, s.lo, s.hi, s.n) for s in scores]
+    intervals = [Interval(s.method, s.level or LEVEL, s.lo, s.hi, s.n) for s in scores]
     if len(scores) == 1:
         row.mean, row.mean_interval = scores[0].value, intervals[0]
     else:
@@ -219,7 +218,7 @@ def _above(other: BoardRow, row: BoardRow, p: float | None) -> bool:
     """Is ``other`` better than ``row``, by the p of their paired test, or without a test by their intervals?"""
     assert other.mean is not None and row.mean is not None
     if p is not None:
-        return p <= LEVEL and _sign(row) * (other.mean - row.mean) > 0
+        return p <= SIGNIFICANT and _sign(row) * (other.mean - row.mean) > 0
     lo, hi = _bounds(row)
     other_lo, other_hi = _bounds(other)
     return other_lo > hi if _sign(row) > 0 else other_hi < lo

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dare_bench.analysis.checkpoint_names import CheckpointName
 from dare_bench.analysis.intervals import Interval
 from dare_bench.leaderboards.board import TaskColumn
-from dare_bench.leaderboards.checkpoint_names import CheckpointName
 from dare_bench.leaderboards.entries import BoardEntry, RunScore, settings_line
 
 BADGES = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import RunError, UsageError
-from dare_bench.leaderboards import board_page, compare_page, lineage_page, run_page, sample_pages, speed_page
+from dare_bench.leaderboards import board_page, comparison_index, lineage_page, run_page, sample_pages, speed_page
 from dare_bench.leaderboards.board import Board, load_board
 from dare_bench.leaderboards.board_ranking import make_rows, settled
 from dare_bench.leaderboards.context import BoardView, Context
@@ -18,7 +18,7 @@ from dare_bench.leaderboards.rendering import HERE, Link, slug
 from dare_bench.leaderboards.site import MANIFEST, NOTED, Site
 from dare_bench.runs.writer import held
 
-PAGES: tuple[Any, ...] = (speed_page, lineage_page, compare_page)
+PAGES: tuple[Any, ...] = (speed_page, lineage_page, comparison_index)
 """Modules of pages over several runs. ``link(context)`` is their link in the navigation, None if they would be empty;
 ``write(site, context)`` writes them."""
 

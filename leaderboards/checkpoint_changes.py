@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dare_bench.analysis.paired_tests import holm
-from dare_bench.leaderboards import pair_page
+from dare_bench.leaderboards import pair_differences
 from dare_bench.leaderboards.checkpoint_trees import edges
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import BoardEntry
-from dare_bench.leaderboards.pair_page import Delta, Verdict
+from dare_bench.leaderboards.pair_differences import Delta
+from dare_bench.leaderboards.rendering import Tone
 from dare_bench.leaderboards.site import Site
 
 
@@ -49,7 +50,7 @@ def changes_of(site: Site, context: Context) -> tuple[list[CheckpointChange], li
     for base, entry, scores in pairs(context):
         deltas = []
         for task, key in scores:
-            delta = pair_page.difference(site, base, entry, task, key)
+            delta = pair_differences.difference(site, base, entry, task, key)
             if isinstance(delta, str):
                 refused.append((f"{entry.name.text}, {task}", delta))
             else:
@@ -72,10 +73,10 @@ def adjust(values: Sequence[float]) -> dict[float | None, float | None]:
 
 def judged(
     changes: Sequence[CheckpointChange],
-) -> list[tuple[CheckpointChange, list[tuple[str, Delta, float | None, Verdict]]]]:
-    """Each change with (task, difference, adjusted p, verdict) of its tasks."""
+) -> list[tuple[CheckpointChange, list[tuple[str, Delta, float | None, Tone]]]]:
+    """Each change with (task, difference, adjusted p, tone) of its tasks."""
     adjusted = adjust(p_values(changes))
     return [
-        (change, [(task, delta, p := adjusted[delta.p], delta.verdict(p)) for task, delta in change.deltas])
+        (change, [(task, delta, p := adjusted[delta.p], delta.tone(p)) for task, delta in change.deltas])
         for change in changes
     ]

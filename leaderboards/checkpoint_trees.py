@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dare_bench.analysis.names import method_of, training_settings
-from dare_bench.formatting import plain_value
-from dare_bench.leaderboards.checkpoint_names import differences
+from dare_bench.analysis.checkpoint_names import distinguishing, setting_texts
+from dare_bench.analysis.names import method_of
 from dare_bench.leaderboards.entries import BoardEntry, RunScore
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import one_line
@@ -229,11 +228,6 @@ def _sort(node: CheckpointNode) -> None:
         by_name.setdefault((recipe.title, recipe.data, str(recipe.steps)), []).append(recipe)
     for recipes in by_name.values():
         if len(recipes) > 1:
-            settings = [_settings_text(recipe.trainings[0].last) for recipe in recipes]
-            for recipe, detail in zip(recipes, differences(settings), strict=True):
-                recipe.detail = detail
-
-
-def _settings_text(node: CheckpointNode) -> dict[str, str]:
-    settings = training_settings(node.lineage or {})
-    return {one_line(str(name), 30): one_line(plain_value(value), 30) for name, value in settings.items()}
+            settings = [setting_texts(recipe.trainings[0].last.lineage or {}) for recipe in recipes]
+            for recipe, (texts,) in zip(recipes, distinguishing([[texts] for texts in settings]), strict=True):
+                recipe.detail = ", ".join(texts)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dare_bench.analysis.checkpoint_names import CheckpointName, full_names
 from dare_bench.analysis.names import Checkpoint, checkpoint_of
 from dare_bench.analysis.opening import iterate_runs, open_run
 from dare_bench.analysis.row_key import RowKey, row_key
 from dare_bench.analysis.settings import PromptContext, prompt_context, requested
 from dare_bench.errors import RunError
 from dare_bench.formatting import plain_value
-from dare_bench.leaderboards.checkpoint_names import CheckpointName, checkpoint_names
 from dare_bench.leaderboards.rendering import unique_slugs
 from dare_bench.leaderboards.site import state
 from dare_bench.program import several
@@ -184,7 +184,7 @@ def read_entries(roots: Iterable[str | Path], problem: Callable[[str], None]) ->
             except RunError as error:
                 problem(f"left out: {error}")
     entries = sorted(by_path.values(), key=lambda entry: (entry.created, entry.run_id, str(entry.path)))
-    names = checkpoint_names((entry.checkpoint, entry.lineage) for entry in entries)
+    names = full_names((entry.checkpoint, entry.lineage) for entry in entries)
     for entry, place in zip(entries, unique_slugs(entry.run_id for entry in entries), strict=True):
         entry.name, entry.slug = names[entry.checkpoint], place
     return entries
@@ -203,7 +203,7 @@ def _entry(run: Run) -> BoardEntry:
         state=([state(file) for file in run.result_files], state(run.path / RUN_FILE), run.status),
         name=CheckpointName(run.model),
         row=row_key(run, machine),
-        checkpoint=checkpoint_of(block) if block else Checkpoint(run.model),
+        checkpoint=checkpoint_of(run),
         tasks=run.tasks,
         top_level=run.top_level(),
         scores=scores,

@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from dare_bench.leaderboards import pair_page
+from dare_bench.leaderboards import pair_differences
 from dare_bench.leaderboards.charts import Base, CurvePoint, Series, training_curves
 from dare_bench.leaderboards.checkpoint_changes import adjust, changes_of, p_values
 from dare_bench.leaderboards.checkpoint_trees import (
@@ -25,7 +25,7 @@ from dare_bench.leaderboards.checkpoint_trees import (
 )
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import RunScore
-from dare_bench.leaderboards.pair_page import Delta
+from dare_bench.leaderboards.pair_differences import Delta
 from dare_bench.leaderboards.rendering import Link, unique_slugs
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs import lineage
@@ -147,7 +147,7 @@ class _TreeBuilder:
             return _line(own, label, reason=base, other_settings=others)
         if not self.context.samples:
             return _line(own, label, other_settings=others)
-        delta = pair_page.difference(self.site, base.entry, own.entry, task, own.score.key)
+        delta = pair_differences.difference(self.site, base.entry, own.entry, task, own.score.key)
         if isinstance(delta, str):
             return _line(own, label, reason=f"not comparable: {delta}", other_settings=others)
         return _line(own, label, delta=delta, other_settings=others)

@@ -6,16 +6,17 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from dare_bench import formatting
+from dare_bench.analysis.comparison import ComparisonVerdict
 from dare_bench.analysis.names import letter
 from dare_bench.formatting import figure, plain_value, short_number
 from dare_bench.runs.scores import Score
@@ -26,6 +27,8 @@ from dare_bench.types import TIER_MEANING
 HERE = Path(__file__).parent
 TEXT_LIMIT = 20_000
 """Maximum number of characters of one text on a page; the run's files have all of it."""
+Tone = Literal["better", "worse", "none"]
+"""How a difference is colored; also its CSS class."""
 _ASSETS = ("theme.js", "site.css", "site.js")
 
 
@@ -39,7 +42,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters |= {
+    filters: dict[str, Callable[..., Any]] = {
         "text": lambda value: visible(str(value), TEXT_LIMIT),
         "line": _line,
         "figure": figure,
@@ -48,7 +51,9 @@ def environment() -> Environment:
         "day": lambda value: str(value)[:10],
         "percent": _percent,
         "plain_value": plain_value,
+        "tone": tone,
     }
+    env.filters |= filters
     numbers = ("p_value", "short_bounds", "short_difference", "short_number", "short_range", "short_score")
     env.globals |= {"TIERS": TIER_MEANING, "bar": bar, "letter": letter}
     env.globals |= {name: getattr(formatting, name) for name in numbers}
@@ -60,6 +65,11 @@ def _visible(value: Any) -> Any:
     if not isinstance(value, str) or isinstance(value, Markup) or (value.isascii() and value.isprintable()):
         return value
     return visible(value)
+
+
+def tone(verdict: ComparisonVerdict) -> Tone:
+    """The tone of a verdict on the second run: only a difference that is shown has a color."""
+    return verdict if verdict in ("better", "worse") else "none"
 
 
 def _percent(value: float | None, score: Score | None = None) -> str:

@@ -73,9 +73,10 @@ def render_document(
     """A document as it stands on its page; ``score`` has the metric and filter of the task's headline, ``choice_value``
     says what is logged of a scored continuation."""
     view = document_view(document)
-    verdict = next((v for v in view.verdicts if score and v.filter == score.filter), view.verdicts[0])
-    name = score.metric if score and score.metric in verdict.metrics else next(iter(verdict.metrics), None)
-    value = None if name is None else verdict.metrics[name]
+    results = view.filter_results
+    result = next((result for result in results if score and result.filter == score.filter), results[0])
+    name = score.metric if score and score.metric in result.metrics else next(iter(result.metrics), None)
+    value = None if name is None else result.metrics[name]
     right = _right(value, score)
     statuses = [answer.record["extraction"] for answer in view.answers if answer.record.get("extraction")]
     unread = sum(status not in _READ for status in statuses)
@@ -90,7 +91,7 @@ def render_document(
             opened=opened,
             kind={True: "right", False: "wrong", None: "part"}[right] + (" unread" if unread else ""),
             headline=None if name is None else (name, value, right),
-            gist=verdict.filtered if view.kind == "generate" else next((a.text for a in view.answers if a.best), ""),
+            gist=result.filtered if view.kind == "generate" else next((a.text for a in view.answers if a.best), ""),
             unread=unread,
             statuses=len(statuses),
             wide=sum(map(len, view.prompts[: MOST.prompts])) > _WIDE,
@@ -110,9 +111,9 @@ def _right(value: Any, score: Score | None = None) -> bool | None:
     return bool(value == best)
 
 
-def _unchanged(verdict: FilterResult, view: DocumentView) -> bool:
+def _unchanged(result: FilterResult, view: DocumentView) -> bool:
     """Did a filter pass on the answers as they are?"""
-    return verdict.filtered == ", ".join(answer.text for answer in view.answers)
+    return result.filtered == ", ".join(answer.text for answer in view.answers)
 
 
 def _sandbox_facts(verdict: Mapping[str, Any]) -> str:

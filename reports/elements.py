@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dare_bench.reports.tables import show_table
+from dare_bench.reports.terminal_table import show_table
 from dare_bench.runs.text import visible
 
 if TYPE_CHECKING:

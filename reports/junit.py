@@ -43,8 +43,8 @@ def _cases(verdict: RegressionVerdict) -> Iterator[ElementTree.Element]:
         flips = [flip for flip in (*verdict.flips, *verdict.changed) if flip.task == score.task]
         of_score = [flip for flip in flips if any(key == score.key for key, _, _ in flip.values)]
         lines = [judged_line(score), *map(line, of_score)]
-        if score.judged or score.red:
-            yield _case(score.task, score.key, lines, failure=score.reason if score.red else "")
+        if score.judged or score.regressed:
+            yield _case(score.task, score.key, lines, failure=score.reason if score.regressed else "")
         else:
             yield _case(score.task, score.key, skipped=score.reason)
     for task in dict.fromkeys(score.task for score in verdict.scores if score.mode == "exact"):

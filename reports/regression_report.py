@@ -9,7 +9,8 @@ from typing import Any
 
 from dare_bench.analysis.baseline import Baseline, Value
 from dare_bench.analysis.baseline_conditions import origin
-from dare_bench.analysis.regression import EXCUSED_SHARE, LEVEL, TIE, DocumentChange, JudgedScore, RegressionVerdict
+from dare_bench.analysis.paired_tests import SIGNIFICANT
+from dare_bench.analysis.regression import EXCUSED_SHARE, TIE, DocumentChange, JudgedScore, RegressionVerdict
 from dare_bench.formatting import NONE, bounds, number, p_value, points, score_text
 from dare_bench.reports.comparison_report import detectable_drop
 from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable
@@ -54,7 +55,7 @@ def elements(verdict: RegressionVerdict, most: int | None = _SHOWN) -> Iterator[
 
 def headline(verdict: RegressionVerdict) -> str:
     """The verdict; without a regression, with the smallest detectable drop of the least sensitive task."""
-    if verdict.red:
+    if verdict.regressed:
         return "Regression"
     undecided = _undecided(verdict.scores)
     if not undecided:
@@ -69,7 +70,7 @@ def headline(verdict: RegressionVerdict) -> str:
 
 def _undecided(scores: Sequence[JudgedScore]) -> list[JudgedScore]:
     """The scores for which the paired test shows neither a regression nor an improvement."""
-    return [score for score in scores if score.detectable is not None and not score.red and not _is_better(score)]
+    return [score for score in scores if score.detectable is not None and not score.regressed and not _is_better(score)]
 
 
 def _paired(verdict: RegressionVerdict, scores: Sequence[JudgedScore]) -> Iterator[Element]:
@@ -78,9 +79,10 @@ def _paired(verdict: RegressionVerdict, scores: Sequence[JudgedScore]) -> Iterat
     least = points(smallest) if False not in shares else f"{smallest:g}"
     if shares == {True, False}:
         least += f" ({points(smallest)} where a score is a share)"
+    adjusted = f", adjusted by Holm over {judged} tasks" if judged > 1 else ""
     yield Paragraph(
-        f"A regression is a drop of at least {least} that is significant: paired by"
-        f" document, one-sided, p at most {LEVEL:g}{f', adjusted by Holm over {judged} tasks' if judged > 1 else ''}."
+        f"A regression is a drop of at least {least} that is significant: paired by document, one-sided,"
+        f" p at most {SIGNIFICANT:g}{adjusted}."
         + (" Differences of shares are in points." if any(score.is_share for score in scores) else "")
     )
     columns = ("task", "score", "baseline", "run", "better by", "interval", "p of a drop", "documents", "verdict")
@@ -94,7 +96,7 @@ def _paired(verdict: RegressionVerdict, scores: Sequence[JudgedScore]) -> Iterat
 
 def _row(score: JudgedScore) -> tuple[str, ...]:
     difference, share = score.difference, score.is_share
-    word = "no regression" if score.judged else "not judged"
+    word = "REGRESSION" if score.regressed else "better" if _is_better(score) else "no regression"
     interval, documents = NONE, str(score.n)
     if difference is not None:
         gain = difference if score.higher_is_better else difference.reversed()
@@ -102,7 +104,7 @@ def _row(score: JudgedScore) -> tuple[str, ...]:
         documents = f"{score.n}: {gain.won} better, {gain.lost} worse"
     return (
         score.task, score.key, *_values_of(score), NONE if math.isnan(score.gain) else number(score.gain, share, "+"),
-        interval, p_value(score.p), documents, "REGRESSION" if score.red else "better" if _is_better(score) else word,
+        interval, p_value(score.p), documents, word if score.judged else "not judged",
     )  # fmt: skip
 
 
@@ -116,7 +118,7 @@ def _is_better(score: JudgedScore) -> bool:
         score.judged
         and difference is not None
         and difference.p is not None
-        and difference.p / 2 <= LEVEL
+        and difference.p / 2 <= SIGNIFICANT
         and score.gain > 0
     )
 
@@ -178,17 +180,23 @@ def _scores(baseline: Baseline) -> dict[tuple[str, str], float]:
     return scores | {(group, key): value for group, keys in baseline.groups.items() for key, value in keys.items()}
 
 
+def _score_record(score: JudgedScore) -> dict[str, Any]:
+    """A score for ``--json``, where a regression is called red."""
+    fields = {"red" if name == "regressed" else name: value for name, value in asdict(score).items()}
+    return {**fields, "gain": score.gain}
+
+
 def record(verdict: RegressionVerdict) -> dict[str, Any]:
     """For ``--json``."""
     return {
-        "red": verdict.red,
+        "red": verdict.regressed,
         "headline": headline(verdict),
         "reasons": verdict.reasons,
         "run": verdict.run,
         "checkpoint": verdict.after.checkpoint.model_dump(),
         "baseline": verdict.before.checkpoint.model_dump(),
         "smallest_effect": verdict.smallest_effect,
-        "scores": [{**asdict(score), "gain": score.gain} for score in verdict.scores],
+        "scores": list(map(_score_record, verdict.scores)),
         "groups": [dict(zip(("group", "score", "before", "after"), group, strict=True)) for group in verdict.groups],
         "flips": [asdict(change) for change in verdict.flips],
         "changed": [asdict(change) for change in verdict.changed],

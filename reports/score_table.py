@@ -9,14 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dare_bench.analysis.checkpoint_names import short_names
+from dare_bench.analysis.names import Checkpoint, base_of, checkpoint_of, lineage_of, trainings
 from dare_bench.analysis.row_key import RowKey, row_key
 from dare_bench.analysis.settings import prompt_context
 from dare_bench.analysis.standing import DatedScore, current, question_difference
 from dare_bench.errors import RunError, unknown
 from dare_bench.program import several
-from dare_bench.reports.export_names import checkpoint_names, family_and_depth, settings_texts, weights_of
+from dare_bench.reports.row_settings import settings_texts
 from dare_bench.runs.reader import Run
-from dare_bench.runs.schema import Block
 from dare_bench.runs.scores import Score, headline
 from dare_bench.runs.text import counted
 
@@ -103,9 +104,10 @@ def score_table(runs: Sequence[Run], tasks: Sequence[str] | None = None) -> Scor
         raise RunError(f"none of the {len(runs)} runs has a score yet; finish one by running its command again")
     selected = _tasks(scored, tasks)
     grouped, duplicates = _grouped(scored, selected)
-    blocks = [_block(row) for row in grouped]
-    by_checkpoint = checkpoint_names(blocks)
-    names = [by_checkpoint[weights_of(block)] for block in blocks]
+    checkpoints = [_weights(row) for row in grouped]
+    lineages = [lineage_of(_first_run(row)) for row in grouped]
+    by_checkpoint = short_names(zip(checkpoints, lineages, strict=True))
+    names = [by_checkpoint[checkpoint] for checkpoint in checkpoints]
     rows = [ExportRow(*texts, []) for texts in zip(names, _settings(grouped, names), strict=True)]
     columns = []
     for task in selected:
@@ -154,7 +156,7 @@ def _grouped(runs: Sequence[Run], tasks: Sequence[str]) -> tuple[list[RowScores]
     order = {id(run): at for at, run in enumerate(runs)}
     sorted_rows = [row for rows in grouped.values() for row in rows]
     sorted_rows.sort(key=lambda row: min(order[id(run)] for run, _ in row.values()))
-    placed = [(*family_and_depth(_block(row)), row) for row in sorted_rows]
+    placed = [(*_family_and_depth(row), row) for row in sorted_rows]
     families = list(dict.fromkeys(family for family, _, _ in placed))
     placed.sort(key=lambda place: (families.index(place[0]), place[1]))
     return [row for _, _, row in placed], duplicates
@@ -173,9 +175,20 @@ def _row_groups(runs: Sequence[Run]) -> dict[int, int]:
     return group_of
 
 
-def _block(row: RowScores) -> Block:
-    """The block of one of its runs, which all have the same checkpoint."""
-    return next(iter(row.values()))[0].require_block()
+def _first_run(row: RowScores) -> Run:
+    """One of its runs, which all have the same checkpoint."""
+    return next(iter(row.values()))[0]
+
+
+def _weights(row: RowScores) -> Checkpoint:
+    """Equal for two rows of the same weights under the same name, in whatever precision."""
+    return checkpoint_of(_first_run(row))._replace(dtype="")
+
+
+def _family_and_depth(row: RowScores) -> tuple[str, int]:
+    """The checkpoint from which all training started, and the number of trainings since."""
+    chain = trainings(lineage_of(_first_run(row)))
+    return (base_of(chain[0]) if chain else _weights(row).name), len(chain)
 
 
 def _settings(grouped: Sequence[RowScores], names: Sequence[str]) -> list[str]:

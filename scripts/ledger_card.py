@@ -26,7 +26,7 @@ from dare_bench.trainers.steps import StepShape
 from dare_bench.training.data import read_data
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
-from dare_bench.training.tokens import tokenise
+from dare_bench.training.tokens import tokenize
 
 LEDGER = ("<!-- ledger: made by scripts/ledger_card.py -->", "<!-- end of ledger -->")
 TASK, CANVAS, GROUP, LOOKS = "dare_sudoku", 20, 4, 128
@@ -79,7 +79,7 @@ class Measured:
 def prompts(model: Any, count: int) -> Tokens:
     """The first prompts of the task's training split."""
     spec = TrainSpec(method="cj_grpo", model="", output_path="", task=TASK, rows=count)
-    return tokenise(read_data(spec, CJGRPO, None), model, spec)
+    return tokenize(read_data(spec, CJGRPO, None), model, spec)
 
 
 @torch.no_grad()

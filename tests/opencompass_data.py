@@ -38,10 +38,10 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert requested == []
 
 
-def built(catalogue: ConfigCatalog, layout: Layout, name: str) -> list[Any]:
-    (wanted,) = catalogue.match([name])
+def built(catalog: ConfigCatalog, layout: Layout, name: str) -> list[Any]:
+    (wanted,) = catalog.match([name])
     with quiet():
-        return [layout.build(config) for config in catalogue.load(wanted)]
+        return [layout.build(config) for config in catalog.load(wanted)]
 
 
 def bench(folder: Path, name: str, hub_id: str, configs: list[str] | None = None, **splits: list[Any]) -> Path:

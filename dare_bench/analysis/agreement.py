@@ -145,7 +145,7 @@ def document_side(document: Document, view: DocumentView, score: Score) -> Docum
     """One document of a run with its value of ``score``."""
     row = next((row for row in document.rows if row.get("filter") == score.filter), document.rows[0])
     extracted = [str(entry["extracted"]) for entry in row.get("dare_bench") or () if entry.get("extracted") is not None]
-    filtered = next((verdict.filtered for verdict in view.verdicts if verdict.filter == row.get("filter")), "")
+    filtered = next((result.filtered for result in view.filter_results if result.filter == row.get("filter")), "")
     if view.kind == "generate":
         answer = "\n---\n".join(answer.text for answer in view.answers)
     else:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from dare_bench.analysis.intervals import Interval, interval
+from dare_bench.analysis.intervals import LEVEL, Interval, interval
 from dare_bench.analysis.names import letter, run_names, unknown_text
 from dare_bench.analysis.paired_tests import Difference, holm, smallest_drop
 from dare_bench.analysis.pairing import NotPooledError, Pairing, pair, require_same_harness, score_of
@@ -27,6 +27,15 @@ from dare_bench.types import Decoding
 
 ComparisonVerdict = Literal["better", "worse", "no difference shown", "cannot tell"]
 _ENVIRONMENT = ("dare_bench", "torch", "gpu", "cpu")
+
+
+def verdict_of(gain: float, p: float | None, level: float) -> ComparisonVerdict:
+    """The verdict on the second run by its gain (positive is better) and the p of the difference."""
+    if p is None:
+        return "cannot tell"
+    if p > 1 - level or gain == 0:
+        return "no difference shown"
+    return "better" if gain > 0 else "worse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,7 @@ class ScoreComparison:
     settings: dict[str, tuple[Any, Any]]
     breaks: tuple[str, ...]
     warnings: tuple[str, ...]
-    level: float = 0.95
+    level: float = LEVEL
     adjusted: float | None = None
 
     @property
@@ -77,11 +86,7 @@ class ScoreComparison:
     @property
     def verdict(self) -> ComparisonVerdict:
         """The verdict on the second run at ``level``, after Holm's adjustment."""
-        if self.adjusted is None:
-            return "cannot tell"
-        if self.adjusted > 1 - self.level or self.gain.value == 0:
-            return "no difference shown"
-        return "better" if self.gain.value > 0 else "worse"
+        return verdict_of(self.gain.value, self.adjusted, self.level)
 
     @property
     def is_share(self) -> bool:
@@ -100,7 +105,7 @@ class RunComparison:
     names: list[str]
     items: list[ScoreComparison]
     left_out: list[str]
-    level: float = 0.95
+    level: float = LEVEL
     _indexes: dict[tuple[int, str], DocumentIndex | None] = field(default_factory=dict, repr=False)
 
     @property
@@ -147,7 +152,7 @@ def compare(
     *,
     all_pairs: bool = False,
     force: bool = False,
-    level: float = 0.95,
+    level: float = LEVEL,
 ) -> RunComparison:
     """Compare each run with the first (``all_pairs``: with all runs before it).
 

@@ -47,7 +47,7 @@ class DocumentView:
     kind: Literal["generate", "score"]
     target: str
     answers: list[AnswerView]
-    verdicts: list[FilterResult]
+    filter_results: list[FilterResult]
 
     @property
     def prompts(self) -> list[str]:

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+LEVEL = 0.95
+"""The level of intervals where no other one is given."""
 BOOTSTRAP_FROM, BOOTSTRAP_TO = 20, 2000
 RESAMPLES = 9999
 BATCH_VALUES = 2_000_000
@@ -42,7 +44,7 @@ class Interval:
         return replace(self, lo=max(self.lo, least), hi=min(self.hi, most))
 
 
-def interval(values: Sequence[float], level: float = 0.95) -> Interval:
+def interval(values: Sequence[float], level: float = LEVEL) -> Interval:
     """The confidence interval of the mean of ``values`` (one for each document; all finite).
 
     There is no interval (``method`` is "none") where the variance is unknown: without values, for a single value that
@@ -61,7 +63,7 @@ def interval(values: Sequence[float], level: float = 0.95) -> Interval:
     return student(numbers, level)
 
 
-def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
+def wilson(successes: int, n: int, level: float = LEVEL) -> Interval:
     """Wilson's score interval of a share: ``successes`` of ``n``."""
     lo, hi = wilson_bounds(successes / n, n, level)
     return Interval("Wilson", level, lo, hi, n)
@@ -80,7 +82,7 @@ def wilson_bounds(share: float, n: float, level: float) -> tuple[float, float]:
     return 0.0 if share <= 0 else center - half, 1.0 if share >= 1 else center + half
 
 
-def ratio_interval(sums: Sequence[float], counts: Sequence[float], level: float = 0.95) -> Interval:
+def ratio_interval(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) -> Interval:
     """The interval of ``sum(sums) / sum(counts)`` where a document has several values (IFEval's instructions), from
     resampled documents."""
     n = len(sums)
@@ -91,7 +93,7 @@ def ratio_interval(sums: Sequence[float], counts: Sequence[float], level: float 
     return Interval("BCa bootstrap over documents", level, *ends, n)
 
 
-def from_stderr(value: float, stderr: float, n: int, level: float = 0.95) -> Interval:
+def from_stderr(value: float, stderr: float, n: int, level: float = LEVEL) -> Interval:
     """The normal interval around an estimate of which only the standard error is known (a BLEU, an F1 over all
     documents). A standard error of 0 means equal documents, not an exact estimate: no interval."""
     if stderr <= 0:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dare_bench.runs.reader import Run
-from dare_bench.runs.schema import UNKNOWN, Block
+from dare_bench.runs.schema import UNKNOWN
 from dare_bench.runs.text import without_folders
 
 LineageRecord = Mapping[str, Any]
@@ -26,12 +26,19 @@ class Checkpoint(NamedTuple):
     dtype: str = ""
 
 
-def checkpoint_of(block: Block) -> Checkpoint:
+def checkpoint_of(run: Run) -> Checkpoint:
     """The checkpoint that a run evaluated; equal for two runs of the same weights under the same name and dtype. A
     checkpoint of unknown content is equal to none of another run."""
-    model = block.model
-    content = f"{UNKNOWN}, {block.run_id}" if model.content_hash == UNKNOWN else model.content_hash
+    if run.block is None:
+        return Checkpoint(run.model)
+    model = run.block.model
+    content = f"{UNKNOWN}, {run.block.run_id}" if model.content_hash == UNKNOWN else model.content_hash
     return Checkpoint(model.name, content, model.adapter_hash or "", model.dtype)
+
+
+def lineage_of(run: Run) -> LineageRecord | None:
+    """The last training of a run's checkpoint with those before it; None where the run records none."""
+    return run.block.model.lineage if run.block is not None else None
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:

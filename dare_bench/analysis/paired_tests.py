@@ -20,8 +20,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
 
-from dare_bench.analysis.intervals import BATCH_VALUES, BOOTSTRAP_TO, RESAMPLES, bootstrap, student
+from dare_bench.analysis.intervals import BATCH_VALUES, BOOTSTRAP_TO, LEVEL, RESAMPLES, bootstrap, student
 
+SIGNIFICANT = 0.05
+"""The largest p that is significant where no interval's level decides."""
 ENOUGH_CHANGES = 50
 """Number of changed documents from which the bootstrap is used."""
 
@@ -52,7 +54,7 @@ class Difference:
         return replace(self, value=-self.value, lo=lo, hi=hi, won=self.lost, lost=self.won)
 
 
-def paired_difference(first: Sequence[float], second: Sequence[float], level: float = 0.95) -> Difference:
+def paired_difference(first: Sequence[float], second: Sequence[float], level: float = LEVEL) -> Difference:
     """Compare two values of each document (in the same order; all finite; at least one).
 
     Values that are all 0 or 1 are tested by McNemar's exact test, others by the permutation test that flips the signs
@@ -211,7 +213,7 @@ def _stratified_pairs(columns: Sequence[Any], weights: Sequence[float]) -> list[
     return (2 * stats.t.sf(ratio, freedom)).tolist()
 
 
-def smallest_drop(first: Sequence[float], second: Sequence[float], level: float = 0.95) -> float:
+def smallest_drop(first: Sequence[float], second: Sequence[float], level: float = LEVEL) -> float:
     """The smallest drop that a test on these pairs detects with a power of 80%, on the values' scale; infinite where
     there are too few documents."""
     changes = [b - a for a, b in zip(first, second, strict=True)]
@@ -221,7 +223,7 @@ def smallest_drop(first: Sequence[float], second: Sequence[float], level: float 
 
 
 @lru_cache(maxsize=4096)
-def smallest_detectable(n: int, discordant: float, level: float = 0.95, power: float = 0.8) -> float:
+def smallest_detectable(n: int, discordant: float, level: float = LEVEL, power: float = 0.8) -> float:
     """The smallest drop of a 0/1 score that a test on ``n`` paired documents detects with probability ``power``.
 
     The power of the exact two-sided McNemar test at ``1 - level``, where a share ``discordant`` of the documents
@@ -254,7 +256,7 @@ def _power(n: int, discordant: float, drop: float, level: float) -> float:
     return float(np.sum(binom.pmf(changed, n, discordant) * binom.cdf(wins, changed, win_share)))
 
 
-def smallest_detectable_mean(n: int, deviation: float, level: float = 0.95, power: float = 0.8) -> float:
+def smallest_detectable_mean(n: int, deviation: float, level: float = LEVEL, power: float = 0.8) -> float:
     """The smallest detectable drop of other values, by the power of the paired t test: ``deviation`` is the standard
     deviation of the documents' differences, and the drop is on the values' scale. Infinite below two documents."""
     from statsmodels.stats.power import TTestPower

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dare_bench.analysis.intervals import LEVEL
 from dare_bench.analysis.paired_tests import Difference, paired_difference
 from dare_bench.analysis.settings import differing_settings
 from dare_bench.analysis.task_changes import task_change
@@ -47,7 +48,7 @@ class Pairing:
     notes: list[str]
     scores: tuple[Score, Score]
 
-    def difference(self, level: float = 0.95) -> Difference:
+    def difference(self, level: float = LEVEL) -> Difference:
         """Second minus first; raises RunError where no document has a value in both runs."""
         if not self.ids:
             raise RunError(f"{self.task}: no document has a value of {self.key} in both runs; there is nothing to pair")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dare_bench.analysis.intervals import difference_bounds, wilson_bounds
+from dare_bench.analysis.intervals import LEVEL, difference_bounds, wilson_bounds
 from dare_bench.analysis.settings import answers_each
 from dare_bench.runs.reader import Run
 from dare_bench.runs.results import members
@@ -20,7 +20,6 @@ from dare_bench.runs.schema import RecipeBlock
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import counted, no_answer
 
-LEVEL = 0.95
 PublishedVerdict = Literal["differs beyond noise", "within noise", "cannot tell", "another model"]
 _OTHER_MODEL = "model: "
 
@@ -61,10 +60,12 @@ class PublishedComparison:
 
 def comparisons(runs: Iterable[Run]) -> list[PublishedComparison]:
     """Compare the runs of recipes with the published scores, in the order given."""
-    return [compare(run, recipe) for run in runs if run.block is not None for recipe in run.block.recipes]
+    return [
+        compare_with_published(run, recipe) for run in runs if run.block is not None for recipe in run.block.recipes
+    ]
 
 
-def compare(run: Run, recipe: RecipeBlock) -> PublishedComparison:
+def compare_with_published(run: Run, recipe: RecipeBlock) -> PublishedComparison:
     """Compare one run with one published score."""
     score = find_score(run, recipe.score)
     published, problem = published_score(recipe.published, _subsets(run, score, recipe.published))

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from dare_bench.analysis import baseline as baselines
 from dare_bench.analysis.baseline import Baseline, BaselineTask, Value
 from dare_bench.analysis.baseline_conditions import Mismatch, mismatches, notes
-from dare_bench.analysis.paired_tests import Difference, holm, paired_difference, smallest_drop
+from dare_bench.analysis.paired_tests import SIGNIFICANT, Difference, holm, paired_difference, smallest_drop
 from dare_bench.analysis.pairing import DocumentValues
 from dare_bench.errors import IncompleteError, RunError, UsageError
 from dare_bench.formatting import p_value, points
@@ -35,7 +35,6 @@ from dare_bench.runs.text import counted, listed
 TIE = 1e-4
 """Margins below this are floating-point ties. In logits; float32 on CPUs differs by about 1e-5."""
 EXCUSED_SHARE = 0.01
-LEVEL = 0.05
 SMALLEST_EFFECT = 0.01
 _NO_SCORE = "the run has no such score"
 _CLOSE = {"rel_tol": 1e-4, "abs_tol": 1e-6}
@@ -62,7 +61,7 @@ class DocumentChange:
 class JudgedScore:
     """One score of a task. ``before`` is the baseline's value, ``after`` the run's; ``flips`` counts documents whose
     value differs. In paired mode: the ``difference``, ``p`` of a drop (one-sided, adjusted), and ``detectable``, the
-    drop that is detected with a power of 80 %. ``reason``: why it is ``red`` or not judged."""
+    drop that is detected with a power of 80 %. ``reason``: why it is ``regressed`` or not judged."""
 
     task: str
     key: str
@@ -76,7 +75,7 @@ class JudgedScore:
     difference: Difference | None = None
     p: float | None = None
     detectable: float | None = None
-    red: bool = False
+    regressed: bool = False
     reason: str = ""
 
     @property
@@ -87,13 +86,17 @@ class JudgedScore:
     @property
     def is_share(self) -> bool:
         """Are its values shares, so that differences are in percentage points?"""
-        return are_shares(self.key, *(value for value in (self.before, self.after) if not math.isnan(value)))
+        return _are_shares(self.key, self.before, self.after)
+
+
+def _are_shares(key: str, *values: float) -> bool:
+    return are_shares(key, *(value for value in values if not math.isnan(value)))
 
 
 @dataclass(frozen=True, slots=True)
 class RegressionVerdict:
     """The verdict on a run. ``flips`` are differing documents of tasks in exact mode, ``changed`` those of other tasks
-    whose headline value differs; ``reasons`` are those of a ``red`` verdict; ``groups``: name, score, before and after
+    whose headline value differs; ``reasons``: why the run has ``regressed``; ``groups``: name, score, before and after
     of groups, which are reported but not judged, since their tasks are."""
 
     run: str
@@ -108,7 +111,7 @@ class RegressionVerdict:
     groups: list[tuple[str, str, float, float]] = field(default_factory=list)
 
     @property
-    def red(self) -> bool:
+    def regressed(self) -> bool:
         return bool(self.reasons)
 
     @property
@@ -150,7 +153,7 @@ def judge(
             )
     if differences := mismatches(old, new):
         raise UsageError(_refusal(run, differences))
-    verdict = compare(run.run_id, old, new, smallest_effect)
+    verdict = compare_baselines(run.run_id, old, new, smallest_effect)
     if not any(score.judged for score in verdict.scores):
         scores = "; ".join(f"{score.task} {score.key} {score.before:g} -> {score.after:g}" for score in verdict.scores)
         raise RunError(f"{run.path}: nothing can be judged, no headline is a mean over common documents ({scores})")
@@ -190,7 +193,9 @@ def _refusal(run: Run, differences: Sequence[Mismatch]) -> str:
     return f"{run.path} does not match the baseline. {texts}. {remedies}{renew}"
 
 
-def compare(name: str, old: Baseline, new: Baseline, smallest_effect: float = SMALLEST_EFFECT) -> RegressionVerdict:
+def compare_baselines(
+    name: str, old: Baseline, new: Baseline, smallest_effect: float = SMALLEST_EFFECT
+) -> RegressionVerdict:
     """Compare two baselines without mismatches."""
     exact = [task for task in old.tasks if mode(old, new, task) == "exact"]
     paired = [task for task in old.tasks if task not in exact]
@@ -201,7 +206,7 @@ def compare(name: str, old: Baseline, new: Baseline, smallest_effect: float = SM
         raise RunError(f"there is nothing to judge: no task of the baseline has a score ({', '.join(old.tasks)})")
     reasons = [
         *_unexcused(flips, sum(old.tasks[task].n_docs for task in exact)),
-        *(score.reason for score in scores if score.red and (score.mode == "paired" or math.isnan(score.after))),
+        *(score.reason for score in scores if score.regressed and (score.mode == "paired" or math.isnan(score.after))),
     ]
     groups = [
         (group, key, value, new.groups[group][key])
@@ -271,19 +276,18 @@ def _exact_scores(
         missing = key not in new.scores
         of_key = [flip for flip in flips if flip.task == name and any(value[0] == key for value in flip.values)]
         unexcused = [flip.doc_id for flip in of_key if not flip.excused]
-        yield replace(
-            _score(name, key, "exact", old, new),
-            n=len(old.documents),
-            flips=len(of_key),
-            red=bool(unexcused) or missing,
+        yield _score(
+            name, key, "exact", old, new,
+            n=len(old.documents), flips=len(of_key), regressed=bool(unexcused) or missing,
             reason=f"{name} {key}: {_NO_SCORE}" if missing else _in_documents("another value", unexcused),
-        )
+        )  # fmt: skip
 
 
-def _score(name: str, key: str, mode: Mode, old: BaselineTask, new: BaselineTask) -> JudgedScore:
-    """A score of both; NaN where the run does not have it."""
+def _score(name: str, key: str, mode: Mode, old: BaselineTask, new: BaselineTask, **judgment: Any) -> JudgedScore:
+    """A score of both, NaN where the run does not have it; ``judgment``: the other fields of the record."""
     score, after = old.scores[key], new.scores[key].value if key in new.scores else math.nan
-    return JudgedScore(name, key, mode, score.value, after, score.n, score.higher_is_better is not False)
+    fields: dict[str, Any] = {"n": score.n, "higher_is_better": score.higher_is_better is not False, **judgment}
+    return JudgedScore(name, key, mode, score.value, after, **fields)
 
 
 def _unexcused(flips: Sequence[DocumentChange], documents: int) -> Iterator[str]:
@@ -309,43 +313,59 @@ def _in_documents(text: str, ids: Sequence[str]) -> str:
     return f"{text} in documents {listed(ids, 10)}" if ids else ""
 
 
-def _paired_scores(old: Baseline, new: Baseline, tasks: Sequence[str], smallest: float) -> list[JudgedScore]:
-    """All scores of these tasks; only their headlines are judged."""
-    pairs = {task: _paired_values(old.tasks[task], new.tasks[task]) for task in tasks}
-    differences = {task: paired_difference(*values) if values else None for task, values in pairs.items()}
+class PairedTest(NamedTuple):
+    """The test of a task's headline; ``p`` and ``detectable`` as in :class:`JudgedScore`."""
+
+    difference: Difference
+    p: float | None
+    detectable: float
+
+
+def _paired_tests(old: Baseline, new: Baseline, tasks: Sequence[str]) -> dict[str, PairedTest]:
+    """The tests of those tasks whose headline is a mean over common documents."""
+    pairs = {task: values for task in tasks if (values := _paired_values(old.tasks[task], new.tasks[task]))}
+    differences = {task: paired_difference(*values) for task, values in pairs.items()}
     p_values = [_drop_p(difference, old.tasks[task]) for task, difference in differences.items()]
-    adjusted = dict(zip(tasks, holm(p_values), strict=True))
-    level = 1 - 2 * LEVEL / (sum(p is not None for p in p_values) or 1)
-    scores = []
+    level = 1 - 2 * SIGNIFICANT / (sum(p is not None for p in p_values) or 1)
+    return {
+        task: PairedTest(differences[task], p, smallest_drop(*pairs[task], level))
+        for task, p in zip(pairs, holm(p_values), strict=True)
+    }
+
+
+def _paired_scores(old: Baseline, new: Baseline, tasks: Sequence[str], smallest: float) -> Iterator[JudgedScore]:
+    """All scores of these tasks; only their headlines are judged."""
+    tests = _paired_tests(old, new, tasks)
     for task in tasks:
-        for key in old.tasks[task].scores:
-            judged = _score(task, key, "paired", old.tasks[task], new.tasks[task])
-            judged = replace(judged, judged=False, reason="not judged: not the task's headline")
-            if key == old.tasks[task].headline:
-                loss = _missing_values_reason(old.tasks[task], new.tasks[task], key)
-                judged = _judge_headline(judged, loss, differences[task], adjusted[task], smallest)
-                if (values := pairs[task]) is not None and not loss:
-                    judged = replace(judged, detectable=smallest_drop(*values, level))
-            scores.append(judged)
-    return scores
+        before, after = old.tasks[task], new.tasks[task]
+        for key in before.scores:
+            if key == before.headline:
+                yield _headline_score(task, key, before, after, tests.get(task), smallest)
+            else:
+                reason = "not judged: not the task's headline"
+                yield _score(task, key, "paired", before, after, judged=False, reason=reason)
 
 
-def _judge_headline(
-    score: JudgedScore, loss: str, difference: Difference | None, p: float | None, smallest: float
+def _headline_score(
+    name: str, key: str, old: BaselineTask, new: BaselineTask, test: PairedTest | None, smallest: float
 ) -> JudgedScore:
     """The headline score of a task, judged by the paired test."""
-    name = f"{score.task} {score.key}"
-    if loss:
-        return replace(score, judged=True, difference=difference, p=p, red=True, reason=f"{name}: {loss}")
+    difference, p, detectable = test or (None, None, None)
+    if lost := _missing_values_reason(old, new, key):
+        reason = f"{name} {key}: {lost}"
+        return _score(name, key, "paired", old, new, difference=difference, p=p, regressed=True, reason=reason)
     if difference is None:
-        return replace(score, reason="not judged: it is not a mean over common documents")
-    drop = -difference.value if score.higher_is_better else difference.value
-    red = p is not None and p <= LEVEL and drop >= smallest - 1e-12
-    size = points(drop) if score.is_share else f"{drop:g}"
-    change = f"dropped by {size}" if score.higher_is_better else f"rose by {size}, where lower is better"
-    return replace(
-        score, judged=True, n=difference.n, flips=difference.won + difference.lost, difference=difference, p=p,
-        red=red, reason=f"{name} {change} (p {p_value(p)})" if red else "",
+        reason = "not judged: it is not a mean over common documents"
+        return _score(name, key, "paired", old, new, judged=False, reason=reason)
+    lower_is_better = old.scores[key].higher_is_better is False
+    drop = difference.value if lower_is_better else -difference.value
+    regressed = p is not None and p <= SIGNIFICANT and drop >= smallest - 1e-12
+    size = points(drop) if _are_shares(key, old.scores[key].value, new.scores[key].value) else f"{drop:g}"
+    change = f"rose by {size}, where lower is better" if lower_is_better else f"dropped by {size}"
+    return _score(
+        name, key, "paired", old, new,
+        n=difference.n, flips=difference.won + difference.lost, difference=difference, p=p, detectable=detectable,
+        regressed=regressed, reason=f"{name} {key} {change} (p {p_value(p)})" if regressed else "",
     )  # fmt: skip
 
 

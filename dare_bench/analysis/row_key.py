@@ -48,7 +48,7 @@ def row_key(run: Run, machine: str | None = None) -> RowKey:
     settings = sorted((name, str(value)) for name, value in requested(run).items())
     opened = str(sorted(opened_with(results).items()))
     return RowKey(
-        fixed=(*checkpoint_of(block), block.model.family, opened, block.seeds, machine),
+        fixed=(*checkpoint_of(run), block.model.family, opened, block.seeds, machine),
         requested=str((settings, block.harness.name, prompt, run.requested.get("num_fewshot"))),
         suite=block.suite,
         recipes=bool(block.recipes),

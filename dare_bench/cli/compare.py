@@ -46,7 +46,7 @@ def compare(
     if markdown is not None:
         write_markdown(markdown, render.elements(comparison, docs))
     if html is not None:
-        from dare_bench.leaderboards.compare_page import write_standalone
+        from dare_bench.leaderboards.comparison_page import write_standalone
 
         echo_error(f"wrote {write_standalone(comparison, html)}")
     print_report(render.elements(comparison, docs), lambda: render.record(comparison, docs), json=json)

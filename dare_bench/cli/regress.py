@@ -64,14 +64,14 @@ def regress(
     if markdown is not None:
         write_markdown(markdown, render.elements(verdict))
     print_report(render.elements(verdict, docs), lambda: render.record(verdict), json=json)
-    if verdict.red:
+    if verdict.regressed:
         raise typer.Exit(_REGRESSION)
 
 
 def _update(run: Run, path: Path, smallest_effect: float, docs: int, any_program: bool) -> None:
     from dare_bench.analysis import baseline as baselines
     from dare_bench.analysis.baseline_conditions import mismatches
-    from dare_bench.analysis.regression import compare, complete_baseline
+    from dare_bench.analysis.regression import compare_baselines, complete_baseline
     from dare_bench.reports import regression_report as render
 
     new = complete_baseline(run, any_program)
@@ -95,7 +95,7 @@ def _update(run: Run, path: Path, smallest_effect: float, docs: int, any_program
         ]:
             echo(line)
         if not differences:
-            verdict = compare(run.run_id, old, new, smallest_effect)
+            verdict = compare_baselines(run.run_id, old, new, smallest_effect)
             print_report(render.elements(verdict, docs), lambda: render.record(verdict), json=False)
     baselines.write(path, new)
     echo_error(f"wrote {path}")

@@ -97,11 +97,11 @@ def _print_document(console: Console, view: DocumentView, choice_value: str) -> 
         for answer in view.answers:
             _print_answer(console, answer, len(view.answers) > 1)
     _section(console, "target", view.target)
-    for verdict in view.verdicts:
-        suffix = f" ({verdict.filter})" if verdict.filter != "none" else ""
+    for result in view.filter_results:
+        suffix = f" ({result.filter})" if result.filter != "none" else ""
         if view.kind == "generate":
-            _section(console, f"filtered answer{suffix}", verdict.filtered)
-        _section(console, f"score{suffix}", "  ".join(f"{name} = {value}" for name, value in verdict.metrics.items()))
+            _section(console, f"filtered answer{suffix}", result.filtered)
+        _section(console, f"score{suffix}", "  ".join(f"{name} = {value}" for name, value in result.metrics.items()))
     for prompt in view.prompts:
         _section(console, "prompt", prompt)
 
@@ -189,7 +189,10 @@ def _record(run: Run, document: Document, view: DocumentView) -> dict[str, Any]:
             {"index": a.index, "repeat": a.repeat, "text": a.text, "value": a.value, "settings": dict(a.settings)}
             for a in view.answers
         ],
-        "verdicts": [{"filter": v.filter, "filtered": v.filtered, "metrics": dict(v.metrics)} for v in view.verdicts],
+        "verdicts": [
+            {"filter": result.filter, "filtered": result.filtered, "metrics": dict(result.metrics)}
+            for result in view.filter_results
+        ],
         "records": document.answers,
         "traces": list(document.traces.values()),
         "prompts": view.prompts,

@@ -22,7 +22,7 @@ from dare_bench.training.rollout_engine import check_rollout_engine
 from dare_bench.training.rows import Data, Kind, PreferencePair, TokenRow, Tokens
 from dare_bench.training.sources import find_files
 from dare_bench.training.spec import TrainSpec
-from dare_bench.training.tokens import default_canvas, tokenise
+from dare_bench.training.tokens import default_canvas, tokenize
 from dare_bench.types import Decoding, ModelSpec, Request, RewardPrompt
 
 SAMPLED_ROWS = 256
@@ -279,7 +279,7 @@ def _read(data: Data, spec: TrainSpec, model: LoadedModel | PublishedModel | Non
         items = tuple(_by_characters(row, spec) for row in some.rows)
         source = f"characters / {CHARACTERS:g}, {TEMPLATE_TOKENS} for a chat template"
         return _with_canvas(some, items, spec, model), len(data.rows), source
-    built = tokenise(some, model, spec)
+    built = tokenize(some, model, spec)
     # The training skips rows that are too long.
     return built, round(len(data.rows) * len(built.items) / len(some.rows)), "its tokenizer"
 

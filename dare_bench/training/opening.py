@@ -18,7 +18,7 @@ from dare_bench.training.rollout_engine import open_rollout_engine
 from dare_bench.training.rows import Tokens
 from dare_bench.training.services import TrainingServices, open_model
 from dare_bench.training.spec import TrainSpec, train_spec
-from dare_bench.training.tokens import tokenise
+from dare_bench.training.tokens import tokenize
 
 _NOT_IDENTITY = frozenset(
     {
@@ -62,7 +62,7 @@ def open_training(spec: TrainSpec, kind: Any, memory: RowTable | None = None) ->
     model = open_model(spec)
     check_heads(model.spec, spec.sequence_parallel_size)
     method = kind(kind.settle(spec.options, model.spec), model.spec, None)  # raises before data is read
-    data = tokenise(read_data(spec, kind.reads, memory), model.loaded, spec)
+    data = tokenize(read_data(spec, kind.reads, memory), model.loaded, spec)
     method = kind(method.options, model.spec, data.canvas)
     settings = _identity(spec, method, data)
     return OpenTraining(spec, model, method, data, settings, TrainingServices(spec, settings, method))

@@ -23,7 +23,7 @@ EOS = 1
 """Tokens after an answer that count toward the length of a row."""
 
 
-def tokenise(data: Data, model: LoadedModel, spec: TrainSpec) -> Tokens:
+def tokenize(data: Data, model: LoadedModel, spec: TrainSpec) -> Tokens:
     """Data as token ids, by the model's tokenizer.
 
     Messages are rendered by the chat template with the assistant's header, and the answer to them ends as the template

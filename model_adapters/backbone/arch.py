@@ -76,7 +76,7 @@ class MoE:
     width: int
     shared_width: int = 0
     score: Literal["softmax", "sigmoid"] = "softmax"
-    renormalise: bool = False
+    renormalize: bool = False
     scale: float = 1.0
     bias: Literal["none", "choice", "weight"] = "none"
     groups: int = 1

@@ -157,7 +157,7 @@ def route(
     weight_TK, expert_TK = rank_TE.topk(moe.top_k, dim=-1)
     if moe.bias == "choice":
         weight_TK = value_TE.gather(1, expert_TK)
-    if moe.renormalise and moe.top_k > 1:
+    if moe.renormalize and moe.top_k > 1:
         weight_TK = weight_TK / (weight_TK.sum(-1, keepdim=True) + 1e-20)
     weight_TK = weight_TK if moe.scale == 1.0 else weight_TK * moe.scale
     return expert_TK, weight_TK if moe.float32 else as_dtype(weight_TK, dtype)

@@ -149,7 +149,7 @@ class DiffusionGemmaForBlockDiffusion(DiffusionNetwork):
             top_k=text.top_k_experts,
             width=text.moe_intermediate_size,
             shared_width=text.intermediate_size,
-            renormalise=True,
+            renormalize=True,
             float32=True,
             stacked=True,
         )

@@ -104,7 +104,7 @@ class LLaDA2MoeModelLM(DiffusionNetwork):
                 width=config.moe_intermediate_size,
                 shared_width=config.moe_intermediate_size * (config.num_shared_experts or 0),
                 score="sigmoid",
-                renormalise=True,
+                renormalize=True,
                 scale=config.routed_scaling_factor,
                 bias="choice" if config.moe_router_enable_expert_bias else "none",
                 groups=1 if config.expert_capacity else config.n_group or 1,

@@ -79,5 +79,5 @@ class SDARMoeForCausalLM(SDARForCausalLM):
             experts=config.num_experts,
             top_k=config.num_experts_per_tok,
             width=config.moe_intermediate_size,
-            renormalise=config.norm_topk_prob,
+            renormalize=config.norm_topk_prob,
         )

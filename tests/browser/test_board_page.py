@@ -203,22 +203,22 @@ def test_the_current_view_downloads_with_its_rows_order_and_columns(look: Look, 
     assert list(result["rows"][0]["scores"]) == ["dare_sudoku"]
 
 
-def colour(page: Any) -> str:
+def color(page: Any) -> str:
     return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
 
 
-def test_colours_follow_the_system_or_the_reader_who_is_remembered(look: Look, board: Path) -> None:
+def test_colors_follow_the_system_or_the_reader_who_is_remembered(look: Look, board: Path) -> None:
     page = look(board)
-    light = colour(page)
+    light = color(page)
     page.emulate_media(color_scheme="dark")
-    dark = colour(page)
+    dark = color(page)
     assert light != dark
     page.get_by_role("button", name="Light").click()
-    assert colour(page) == light and page.get_by_role("button", name="Light").get_attribute("aria-pressed") == "true"
+    assert color(page) == light and page.get_by_role("button", name="Light").get_attribute("aria-pressed") == "true"
     page.goto((board.parent / "runs" / "best" / "index.html").as_uri())
-    assert colour(page) == light
+    assert color(page) == light
     page.get_by_role("button", name="Auto").click()
-    assert colour(page) == dark
+    assert color(page) == dark
 
 
 def test_the_model_stays_in_sight_on_a_phone(look: Look, board: Path) -> None:

@@ -109,13 +109,13 @@ def test_play_goes_from_masks_to_the_answer_and_can_be_held(look: Look, folder: 
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-def test_figure_and_colour_are_the_steps_or_the_confidences(look: Look, folder: Path, scripts: bool) -> None:
+def test_figure_and_color_are_the_steps_or_the_confidences(look: Look, folder: Path, scripts: bool) -> None:
     page = look(folder / "1.html", scripts=scripts)
     token = page.locator(".canvas b").nth(1)
 
     def drawn() -> list[str]:
-        colour = token.evaluate("e => getComputedStyle(e).borderBottomColor")
-        return [token.evaluate("e => getComputedStyle(e, '::after').content"), colour]
+        color = token.evaluate("e => getComputedStyle(e).borderBottomColor")
+        return [token.evaluate("e => getComputedStyle(e, '::after').content"), color]
 
     by_step = drawn()
     assert by_step[0] in ('"2"', "attr(data-s)")

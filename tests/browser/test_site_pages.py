@@ -11,7 +11,7 @@ from run_factory import make_run
 
 from dare_bench.analysis.comparison import compare
 from dare_bench.leaderboards.builder import build
-from dare_bench.leaderboards.compare_page import write_standalone
+from dare_bench.leaderboards.comparison_page import write_standalone
 from dare_bench.runs.reader import Run
 
 

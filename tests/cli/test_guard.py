@@ -50,7 +50,7 @@ def leave(words: list[str]) -> int:
     return int(left.value.code or 0)
 
 
-def journalled(out: Path) -> list[str]:
+def journaled(out: Path) -> list[str]:
     """The keys of all samples in the journals, in the order written."""
     lines = [line for file in out.glob("*/journal/*.jsonl") for line in file.read_bytes().splitlines(keepends=True)]
     return [r["key"] for r in map(unpack, lines) if r is not None and r["type"] == "sample"]
@@ -67,17 +67,17 @@ def test_a_signal_ends_the_run_in_one_line_and_the_same_command_resumes(
     outside = signal.signal(number, signal.SIG_DFL)  # the tests themselves may run under nohup
     request.addfinalizer(lambda: signal.signal(number, outside))
     before = signal.getsignal(number)
-    toy.fail_on = lambda request: len(journalled(Path("out"))) == 3 and os.kill(os.getpid(), number) is None
+    toy.fail_on = lambda request: len(journaled(Path("out"))) == 3 and os.kill(os.getpid(), number) is None
     assert leave(EVAL) == code
     output = capsys.readouterr()
     assert output.err.splitlines()[-1] == f"interrupted by {number.name}; run the same command to resume"
     assert not output.out and "Traceback" not in output.err and signal.getsignal(number) == before
-    kept = journalled(Path("out"))
+    kept = journaled(Path("out"))
     assert len(kept) == 3
     toy.fail_on = None
     assert leave(EVAL) == 0
-    assert journalled(Path("out"))[:3] == kept and len(set(journalled(Path("out")))) == 6
-    assert len(journalled(Path("out"))) == 6
+    assert journaled(Path("out"))[:3] == kept and len(set(journaled(Path("out")))) == 6
+    assert len(journaled(Path("out"))) == 6
 
 
 def test_a_hangup_that_the_caller_ignores_stays_ignored(toy: ToyModel) -> None:

@@ -61,7 +61,7 @@ def assert_same(left: dict[str, Any], right: dict[str, Any]) -> None:
     assert apart == []
 
 
-def journalled(out: Path) -> list[bytes]:
+def journaled(out: Path) -> list[bytes]:
     files = list(out.glob("*/journal/*.jsonl"))
     return [line for file in files for line in file.read_bytes().splitlines() if b'"type":"sample"' in line]
 
@@ -87,14 +87,14 @@ def test_results_are_where_the_last_line_says(unbroken):
 def test_killed_and_resumed_gives_the_same_samples(unbroken, tmp_path):
     child = command.start(words(tmp_path, "--limit", "20"))
     deadline = time.monotonic() + 200
-    while len(journalled(tmp_path)) < 6 and child.is_alive() and time.monotonic() < deadline:
+    while len(journaled(tmp_path)) < 6 and child.is_alive() and time.monotonic() < deadline:
         time.sleep(0.005)
     child.kill()
     child.join()
-    before = journalled(tmp_path)
+    before = journaled(tmp_path)
     assert len(before) >= 6
     done = run(tmp_path, "--limit", "20")
-    after = journalled(tmp_path)
+    after = journaled(tmp_path)
     assert after[: len(before)] == before
     assert len(after) == 40
     if len(before) < 40:
@@ -110,10 +110,10 @@ def test_a_larger_limit_extends_and_a_finished_run_is_printed_again(unbroken, tm
     large = answers(tmp_path)
     assert_same(large, answers(unbroken[0]))
     assert_same(small, {key: large[key] for key in small})
-    count = len(journalled(tmp_path))
+    count = len(journaled(tmp_path))
     again = run(tmp_path, "--limit", "20")
     assert "the run is finished" in again.stderr
-    assert len(journalled(tmp_path)) == count == 40
+    assert len(journaled(tmp_path)) == count == 40
 
 
 @pytest.mark.parametrize(

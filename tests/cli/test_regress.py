@@ -17,7 +17,7 @@ from run_factory import make_run
 
 import dare_bench
 from dare_bench.analysis import baseline as baselines
-from dare_bench.analysis.regression import compare, judge
+from dare_bench.analysis.regression import compare_baselines, judge
 from dare_bench.cli import main
 from dare_bench.diffusion.rng import Draw
 from dare_bench.model_adapters.sampling import batch, scores, state, strategies
@@ -161,7 +161,7 @@ def test_another_batch_size_and_another_number_of_threads_stay_green(name: str, 
         torch.set_num_threads(before)
     verdict = judge(run, BASELINES / f"{name}.json")
     assert {score.mode for score in verdict.scores} == {"exact"}
-    assert not verdict.red and not verdict.flips
+    assert not verdict.regressed and not verdict.flips
 
 
 def test_float_noise_put_into_every_logit_stays_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_float_noise_put_into_every_logit_stays_green(tmp_path: Path, monkeypatc
         return built + (2 * torch.rand(built.shape, generator=rng) - 1) * 1e-5
 
     monkeypatch.setattr(batch.BatchState, "_logits", noisy)
-    assert not judge(evaluated("tiny-sdar", tmp_path), BASELINES / "tiny-sdar.json").red
+    assert not judge(evaluated("tiny-sdar", tmp_path), BASELINES / "tiny-sdar.json").regressed
 
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -242,7 +242,7 @@ def test_a_bug_in_the_sampler_is_red(name: str, bug: Patch, tmp_path: Path, monk
         bug(patch)
         run = evaluated(name, tmp_path)
     verdict = judge(run, BASELINES / f"{name}.json")
-    assert verdict.red
+    assert verdict.regressed
     assert verb(run.path, "-b", BASELINES / f"{name}.json") == 3
 
 
@@ -256,5 +256,5 @@ def test_an_early_stopped_checkpoint_is_judged_and_red(tmp_path: Path, capsys: O
     assert verb(base.path, "-b", file) == 3
     out = capsys.readouterr().out
     assert "another checkpoint: tiny-sdar" in out and "REGRESSION" in out and "dropped by " in out
-    better = compare("run", baselines.of_run(base), known)
-    assert not better.red and {score.gain > 0 for score in better.scores} == {True}
+    better = compare_baselines("run", baselines.of_run(base), known)
+    assert not better.regressed and {score.gain > 0 for score in better.scores} == {True}

@@ -47,7 +47,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
             assert (" src=" in attributes and not text) or 'type="application/json"' in attributes, page.path
 
 
-def test_vendored_code_comes_with_its_version_and_licence(site: Path) -> None:
+def test_vendored_code_comes_with_its_version_and_license(site: Path) -> None:
     folder = site / "static" / "vendor"
     (library,) = (path for path in folder.iterdir() if path.is_dir())
     script = (library / "dataTables.min.js").read_bytes()
@@ -128,7 +128,7 @@ def test_rebuild_replaces_its_own_and_keeps_what_is_not_its_own(tmp_path: Path) 
     build(tmp_path / "runs", out)
     (out / "CNAME").write_text("example.org")
     (out / "runs" / "gone" / "mine.txt").write_text("mine")
-    (out / "runs" / "stays" / "index.html").write_text("spoilt")
+    (out / "runs" / "stays" / "index.html").write_text("spoiled")
     for path in (tmp_path / "runs" / "gone").iterdir():
         path.unlink()
     build(tmp_path / "runs", out)

@@ -142,7 +142,7 @@ def test_boards_are_declared_in_yaml(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("title: x\ncolour: red\n", "'colour' is not a field of a board"),
+        ("title: x\ncolor: red\n", "'color' is not a field of a board"),
         ("title: x\ntasks: []\n", "at least one task"),
         ("title: x\ntasks: [a, a]\n", "once"),
         ("title: x\ntasks: [a]\nrank_by: b\n", "allowed: mean, none, a"),

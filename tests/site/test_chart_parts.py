@@ -1,4 +1,4 @@
-"""What charts are made of: the right front, scales and their ticks, labels, shapes and colours."""
+"""What charts are made of: the right front, scales and their ticks, labels, shapes and colors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charts: marks where the numbers are, words that do not collide, colours that stand out, and nothing obeys a name."""
+"""Charts: marks where the numbers are, words that do not collide, colors that stand out, and nothing obeys a name."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_few_lines_have_bands_many_have_whiskers():
     assert kinds(training(curve("one", (100, 0.5)))) == (0, 1)  # a band needs two
 
 
-def test_seeds_of_one_recipe_share_a_colour_and_an_entry():
+def test_seeds_of_one_recipe_share_a_color_and_an_entry():
     shown = tree(
         training(*(curve(f"sft-{seed}", (1, 0.4), (2, 0.5), group="sft") for seed in range(3)), curve("b", (1, 0)))
     )

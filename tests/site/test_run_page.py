@@ -8,9 +8,9 @@ from typing import Any
 from run_factory import make_run
 from site_pages import EVIL, Page, change, plain
 
+from dare_bench.analysis.checkpoint_names import CheckpointName, full_names
 from dare_bench.analysis.names import Checkpoint
 from dare_bench.leaderboards.builder import build
-from dare_bench.leaderboards.checkpoint_names import CheckpointName, checkpoint_names
 from dare_bench.leaderboards.run_page import score_tree
 from dare_bench.runs.reader import Run
 
@@ -83,10 +83,10 @@ def test_checkpoints_that_would_be_called_alike_are_told_apart(tmp_path: Path) -
 
 def test_names_of_one_lineage_evaluated_twice_differ_by_content() -> None:
     checkpoints = [Checkpoint("a", content, "", "float32") for content in ("sha256:1111111", "sha256:2222222")]
-    named = checkpoint_names((checkpoint, FIRST) for checkpoint in checkpoints)
+    named = full_names((checkpoint, FIRST) for checkpoint in checkpoints)
     assert {name.title for name in named.values()} == {"tiny-llada-base → SFT"}
     assert sorted(name.detail[-15:] for name in named.values()) == ["111111, float32", "222222, float32"]
-    assert checkpoint_names([(Checkpoint("plain", "x"), None)]) == {Checkpoint("plain", "x"): CheckpointName("plain")}
+    assert full_names([(Checkpoint("plain", "x"), None)]) == {Checkpoint("plain", "x"): CheckpointName("plain")}
 
 
 def test_groups_stand_before_their_members(tmp_path: Path) -> None:

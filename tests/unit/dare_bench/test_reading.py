@@ -60,7 +60,7 @@ ALLOWED: dict[str, tuple[dict[str, int], str]] = {
     "leaderboards/builder.py": ({".read_bytes": 1}, CHECKED),
     "leaderboards/rendering.py": ({".read_bytes": 1}, OURS),
     "leaderboards/document_values.py": ({".open": 1}, METHOD),
-    "leaderboards/pair_page.py": ({".open": 4}, METHOD),
+    "leaderboards/pair_differences.py": ({".open": 4}, METHOD),
     "leaderboards/run_page.py": ({".open": 1}, METHOD),
     "leaderboards/site.py": ({".read_bytes": 2, ".open": 1}, OURS),
     "reports/hub.py": ({"yaml.safe_load": 1}, OWN),

@@ -144,12 +144,12 @@ def test_shots_are_those_of_the_opencompass_configs():
     need_package("opencompass")
     from dare_bench.harness.opencompass.catalog import ConfigCatalog
 
-    catalogue = ConfigCatalog()
+    catalog = ConfigCatalog()
     stated = {r.entry.run.tasks: r.entry.run.shots for r in RUNNABLE if r.entry.run.harness == "opencompass"}
     assert len(stated) > 15 and {0, 3, 4, 5, 10} == set(stated.values())
     for (task,), shots in stated.items():
-        (wanted,) = catalogue.match([task])
-        assert {shots_of(config) for config in catalogue.load(wanted)} == {shots}, task
+        (wanted,) = catalog.match([task])
+        assert {shots_of(config) for config in catalog.load(wanted)} == {shots}, task
 
 
 def test_the_doubts_of_dares_tables_are_where_they_belong():

@@ -1,4 +1,4 @@
-"""Names: lazy, unique, and helpful when misspelt."""
+"""Names: lazy, unique, and helpful when misspelled."""
 
 from __future__ import annotations
 

@@ -166,10 +166,10 @@ def test_configs_of_opencompass_exist_load_and_are_judged_by_rules(suite: Suite)
     need_package("opencompass")
     from dare_bench.harness.opencompass.catalog import ConfigCatalog
 
-    catalogue = ConfigCatalog()
+    catalog = ConfigCatalog()
     for word in (task for entry in suite.entries if entry.harness == "opencompass" for task in entry.tasks):
-        (wanted,) = catalogue.match([word])
-        for dataset in catalogue.load(wanted):
+        (wanted,) = catalog.match([word])
+        for dataset in catalog.load(wanted):
             evaluator = dataset["eval_cfg"]["evaluator"]
             judge = evaluator.get("judge_cfg") or evaluator.get("llm_evaluator")
             assert judge is None and "judge" not in str(evaluator["type"]).lower(), f"{word} asks another model"

@@ -18,7 +18,7 @@ from dare_bench.analysis.intervals import wilson, wilson_bounds
 from dare_bench.analysis.published import (
     Bounded,
     PublishedComparison,
-    compare,
+    compare_with_published,
     comparisons,
     effective_size,
     published_score,
@@ -56,7 +56,8 @@ def _edited(run: Run, change: Callable[[dict[str, Any]], None]) -> Run:
 
 @pytest.mark.parametrize(("share", "n", "count", "total"), [(0.8, 200, 1051, 1319), (0.05, 20, 9, 30), (1.0, 50, 0, 9)])
 def test_the_differences_interval_is_newcombes(tmp_path: Path, share: float, n: int, count: int, total: int) -> None:
-    built = compare(_run(tmp_path, share, n_docs=n), _recipe({"value": count / total, "n": total})).difference
+    run, recipe = _run(tmp_path, share, n_docs=n), _recipe({"value": count / total, "n": total})
+    built = compare_with_published(run, recipe).difference
     assert built is not None
     lo, hi = confint_proportions_2indep(round(share * n), n, count, total, method="newcomb", compare="diff")
     assert built.value == pytest.approx(share - count / total)
@@ -67,7 +68,7 @@ def test_the_differences_interval_is_newcombes(tmp_path: Path, share: float, n: 
     ("share", "verdict"), [(0.80, "within noise"), (0.76, "within noise"), (0.6, "differs beyond noise")]
 )
 def test_verdict(tmp_path: Path, share: float, verdict: str) -> None:
-    assert compare(_run(tmp_path, share), _recipe()).verdict == verdict
+    assert compare_with_published(_run(tmp_path, share), _recipe()).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_verdict(tmp_path: Path, share: float, verdict: str) -> None:
     ],
 )
 def test_why_it_cannot_tell(tmp_path: Path, published: dict[str, Any], score: dict[str, Any], says: str) -> None:
-    built = compare(_run(tmp_path, 0.6), _recipe(published, score={**SCORE, **score}))
+    built = compare_with_published(_run(tmp_path, 0.6), _recipe(published, score={**SCORE, **score}))
     assert built.verdict == "cannot tell" and says in built.reason
     assert "cannot tell: " + built.reason in _text(built)
 
@@ -91,7 +92,7 @@ def test_a_score_without_an_interval_cannot_tell(tmp_path: Path) -> None:
     def forget(results: dict[str, Any]) -> None:
         results["dare_bench"]["ci"] = {}
 
-    built = compare(_edited(_run(tmp_path), forget), _recipe())
+    built = compare_with_published(_edited(_run(tmp_path), forget), _recipe())
     assert built.verdict == "cannot tell" and "no interval (n=200)" in built.reason
     assert built.difference is not None and built.difference.lo is None
 
@@ -125,19 +126,19 @@ def test_a_groups_sizes_come_from_the_run(tmp_path: Path) -> None:
 
     run = Run(make_run(tmp_path, tasks={"dare_sudoku": 0.8, "other": 0.8}, n_docs=200))
     recipe = _recipe({"mean_over": "subsets", "n": 210}, score={**SCORE, "task": "both"})
-    built = compare(_edited(run, group), recipe).published
+    built = compare_with_published(_edited(run, group), recipe).published
     assert built is not None and (built.lo, built.hi) == pytest.approx(
         wilson_bounds(0.7968, effective_size([200, 10]), 0.95)
     )
 
 
 def test_subsets_that_the_run_does_not_have_make_a_rough_interval(tmp_path: Path) -> None:
-    built = compare(_run(tmp_path), _recipe({"mean_over": "subsets"}))
+    built = compare_with_published(_run(tmp_path), _recipe({"mean_over": "subsets"}))
     assert any("its interval is approximate" in note for note in built.notes)
 
 
 def test_what_is_said_beside_the_numbers(tmp_path: Path) -> None:
-    built = compare(
+    built = compare_with_published(
         _run(tmp_path, limit=200, n_total=1319, failures=3, status="incomplete"),
         _recipe(
             {"repeats": 8, "measures": "mean reward with partial credit"},
@@ -162,7 +163,7 @@ def test_repeats_that_the_task_itself_asks_for_are_counted(tmp_path: Path) -> No
     def eight(results: dict[str, Any]) -> None:
         results["dare_bench"]["tasks"]["dare_sudoku"]["requests"] = 8 * 200
 
-    built = compare(_edited(_run(tmp_path), eight), _recipe({"repeats": 8}))
+    built = compare_with_published(_edited(_run(tmp_path), eight), _recipe({"repeats": 8}))
     assert "answers to each prompt: published 8, this run 8" in _text(built)
 
 
@@ -177,13 +178,13 @@ def test_repeats_that_were_asked_for_but_not_made_are_not_counted(tmp_path: Path
 
 
 def test_settings_recorded_nowhere_and_another_test_set(tmp_path: Path) -> None:
-    built = compare(_run(tmp_path), _recipe(settings="unrecorded", missing=["everything"]))
+    built = compare_with_published(_run(tmp_path), _recipe(settings="unrecorded", missing=["everything"]))
     assert "its settings were not published" in _text(built) and "settings that were not published" not in _text(built)
     assert "not the same test set: the published one has 1319 documents, this one 200" in _text(built)
 
 
 def test_an_exact_run_of_a_clean_recipe_has_no_caveat(tmp_path: Path) -> None:
-    built = compare(_run(tmp_path, n_total=200), _recipe({"n": 200}))
+    built = compare_with_published(_run(tmp_path, n_total=200), _recipe({"n": 200}))
     assert built.notes == () and built.reason == "" and built.verdict == "within noise"
 
 
@@ -191,7 +192,7 @@ def test_code_without_a_sandbox_is_said(tmp_path: Path) -> None:
     def unsafe(results: dict[str, Any]) -> None:
         results["dare_bench"]["execution"] = {"level": "none", "unsafe": True}
 
-    built = compare(_edited(_run(tmp_path), unsafe), _recipe())
+    built = compare_with_published(_edited(_run(tmp_path), unsafe), _recipe())
     assert any("--unsafe-no-sandbox" in note for note in built.notes)
 
 
@@ -206,7 +207,7 @@ def test_only_runs_of_a_recipe_are_compared(tmp_path: Path) -> None:
 
 
 def test_both_numbers_and_their_intervals_stand_in_one_row(tmp_path: Path) -> None:
-    built = compare(_run(tmp_path), _recipe())
+    built = compare_with_published(_run(tmp_path), _recipe())
     row = next(line for line in markdown(elements([built])).splitlines() if line.startswith("| llada/gsm8k"))
     assert "79.68 (77.42 to 81.76) of 1319" in row and "80.00 (73.91 to 84.95) of 200" in row
     assert "+0.32 (" in row and "within noise" in row
@@ -227,17 +228,19 @@ def _text(made: PublishedComparison) -> str:
 
 def test_another_model_gets_no_verdict_by_noise(tmp_path: Path) -> None:
     other = _recipe(deviations=["model: tiny-llada instead of GSAI-ML/LLaDA-8B-Instruct", "limit: 4"])
-    built = compare(_run(tmp_path, 0.1), other)
+    built = compare_with_published(_run(tmp_path, 0.1), other)
     assert (
         built.verdict == "another model"
         and "| another model |" in _text(built)
         and "beyond noise |" not in _text(built)
     )
-    assert compare(_run(tmp_path, 0.1), _recipe(deviations=["limit: 4"])).verdict == "differs beyond noise"
+    limited = _recipe(deviations=["limit: 4"])
+    assert compare_with_published(_run(tmp_path, 0.1), limited).verdict == "differs beyond noise"
 
 
 def test_a_terminal_shows_each_doubts_first_sentence(tmp_path: Path) -> None:
-    built = compare(_run(tmp_path), _recipe(doubts=["Two columns, 79.68 and 76.5. A maximum is biased.", "No seed."]))
+    doubts = ["Two columns, 79.68 and 76.5. A maximum is biased.", "No seed."]
+    built = compare_with_published(_run(tmp_path), _recipe(doubts=doubts))
     out = io.StringIO()
     show(elements([built]), Console(file=out, width=80, markup=False, highlight=False))
     text = out.getvalue()

@@ -25,7 +25,7 @@ from dare_bench.trainers.sft import SFT
 from dare_bench.trainers.steps import StepShape
 from dare_bench.training.rows import Data, Example, digest
 from dare_bench.training.spec import TrainSpec, train_spec
-from dare_bench.training.tokens import tokenise
+from dare_bench.training.tokens import tokenize
 
 ROWS = [([0, 1], [2, 3, 4]), ([1], [0, 4, 4, 2])]
 
@@ -323,7 +323,7 @@ def test_the_length_of_a_row_does_not_tell_the_length_of_its_answer(family):
     texts = ["7", "42", "314", "27182", "31415926535"]
     rows = tuple(Example("12+34=", text, f"rows.jsonl:{i}") for i, text in enumerate(texts, 1))
     spec = TrainSpec(method="sft", model="x", data="rows.jsonl", output_path="o")
-    data = tokenise(Data("examples", rows, digest(rows), "rows.jsonl"), model, spec)
+    data = tokenize(Data("examples", rows, digest(rows), "rows.jsonl"), model, spec)
 
     def responses(**options):
         settled = SFT.settle(options, model.spec)

@@ -132,7 +132,7 @@ def test_special_ids_belong_to_the_checkpoint(tmp_path: Path) -> None:
     run = Run(make_run(tmp_path / "b", decoding={"mask_id": 302}))
     with pytest.raises(UsageError, match="mask_id"):
         regression.judge(run, item)
-    assert not regression.judge(run, changed(item, lambda r: r["checkpoint"].update(content_hash="other"))).red
+    assert not regression.judge(run, changed(item, lambda r: r["checkpoint"].update(content_hash="other"))).regressed
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_edited_results_are_not_judged(tmp_path: Path, digest: bool) -> None:
     if digest:
         known = {"results_sha256": file_digest(next(run.glob("results_*")))}
         (run / DONE_FILE).write_text(json.dumps(known))
-    assert not regression.judge(Run(run), item).red
+    assert not regression.judge(Run(run), item).regressed
     raise_scores(run)
     with pytest.raises(RunError, match="was changed after the run" if digest else "mean over its sample lines 0.433"):
         regression.judge(Run(run), item)
@@ -188,9 +188,9 @@ def test_answers_of_another_program_are_not_taken_for_ours(
     with pytest.raises(RunError, match=said) as caught:
         regression.judge(run, item)
     assert "--any-program" in str(caught.value) and "--fresh" in str(caught.value)
-    assert not regression.judge(run, item, any_program=True).red
+    assert not regression.judge(run, item, any_program=True).regressed
     same = Run(make_run(tmp_path / "c", programs=({"device": "other", "threads": "9"},)))  # the run's own affair
-    assert not regression.judge(same, item).red
+    assert not regression.judge(same, item).regressed
 
 
 @pytest.mark.parametrize("effect", [-0.1, float("nan")])

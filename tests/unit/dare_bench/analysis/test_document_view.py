@@ -48,9 +48,9 @@ def test_generation_view(tmp_path: Path) -> None:
     document = next(Run(make_run(tmp_path)).documents("dare_sudoku"))
     view = document_view(document)
     (answer,) = view.answers
-    assert view.kind == "generate" and answer.text == view.target == view.verdicts[0].filtered
+    assert view.kind == "generate" and answer.text == view.target == view.filter_results[0].filtered
     assert answer.order is not None and answer.order.steps == 16 and answer.record["nfe"] == 12
-    assert answer.settings["max_gen_toks"] == 16 and view.verdicts[0].metrics == {"exact_match": 1.0}
+    assert answer.settings["max_gen_toks"] == 16 and view.filter_results[0].metrics == {"exact_match": 1.0}
     assert view.prompts == ["Question 0: which digits?\nAnswer:"]
 
 
@@ -62,7 +62,7 @@ def test_choices_mark_the_likeliest_and_the_right(tmp_path: Path) -> None:
         (best,) = [answer for answer in view.answers if answer.best]
         (gold,) = [answer for answer in view.answers if answer.gold]
         assert gold.index == int(view.target)
-        assert (best == gold) == bool(view.verdicts[0].metrics["acc"])
+        assert (best == gold) == bool(view.filter_results[0].metrics["acc"])
 
 
 def test_plain_lm_eval_lines_are_shown_too() -> None:

@@ -1,4 +1,4 @@
-"""A run against a baseline: what is red, what is excused, what is refused."""
+"""A run against a baseline: what is a regression, what is excused, what is refused."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from run_factory import make_run
 from dare_bench.analysis import baseline as baselines
 from dare_bench.analysis import regression
 from dare_bench.analysis.baseline import Baseline
+from dare_bench.analysis.regression import compare_baselines
 from dare_bench.errors import RunError, UsageError
 from dare_bench.formatting import points
 from dare_bench.reports import junit, regression_report
@@ -111,7 +112,7 @@ def test_what_is_no_baseline_is_refused(tmp_path: Path, content: str | None, sai
 def test_the_same_answers_are_fine(tmp_path: Path) -> None:
     item = made(tmp_path)
     result = regression.judge(Run(tmp_path / "tiny-llada-dare_sudoku-0123abcd"), item)
-    assert not result.red and not result.flips and result.documents == 20
+    assert not result.regressed and not result.flips and result.documents == 20
     assert [(s.task, s.key, s.mode, s.flips) for s in result.scores] == [(TASK, KEY, "exact", 0)]
 
 
@@ -119,34 +120,35 @@ def test_the_same_answers_are_fine(tmp_path: Path) -> None:
 def test_another_answer_or_value_is_red(tmp_path: Path, at: int, value: Any) -> None:
     item = made(tmp_path, n_docs=200)
     other = changed(item, lambda r: r["tasks"][TASK]["documents"]["7"].__setitem__(at, value))
-    result = regression.compare("run", item, other)
-    assert result.red and [flip.doc_id for flip in result.flips] == ["7"] and "documents 7" in result.reasons[0]
-    assert result.scores[0].red == (at == 4)
+    result = compare_baselines("run", item, other)
+    assert result.regressed and [flip.doc_id for flip in result.flips] == ["7"] and "documents 7" in result.reasons[0]
+    assert result.scores[0].regressed == (at == 4)
 
 
-@pytest.mark.parametrize(("flips", "n", "red"), [(1, 120, False), (1, 100, True), (2, 120, True)])
+@pytest.mark.parametrize(("flips", "n", "regressed"), [(1, 120, False), (1, 100, True), (2, 120, True)])
 @pytest.mark.parametrize("passes", [[99, 16], [12, 15]], ids=str)
 def test_another_number_of_passes_alone_is_excused_in_less_than_a_hundredth(
-    tmp_path: Path, passes: list[int], flips: int, n: int, red: bool
+    tmp_path: Path, passes: list[int], flips: int, n: int, regressed: bool
 ) -> None:
     def other(record: dict[str, Any]) -> None:
         for doc in range(flips):
             record["tasks"][TASK]["documents"][str(doc)][2] = passes
 
     item = made(tmp_path, n_docs=n)
-    result = regression.compare("run", item, changed(item, other))
-    assert result.red == red and [flip.excused for flip in result.flips] == [True] * flips
+    result = compare_baselines("run", item, changed(item, other))
+    assert result.regressed == regressed and [flip.excused for flip in result.flips] == [True] * flips
     assert "sudoku/0: " in markdown(regression_report.elements(result))
     reason = f"{flips} of {n} document{'s differ' if flips > 1 else ' differs'} only in floating-point ties or numbers"
-    assert all(text.startswith(reason) for text in result.reasons) and len(result.reasons) == red
+    assert all(text.startswith(reason) for text in result.reasons) and len(result.reasons) == regressed
 
 
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize(
-    ("margin", "flips", "red"), [(9e-5, 1, False), (1e-4, 1, True), (None, 1, True), (9e-5, 2, True), (0.0, 1, False)]
+    ("margin", "flips", "regressed"),
+    [(9e-5, 1, False), (1e-4, 1, True), (None, 1, True), (9e-5, 2, True), (0.0, 1, False)],
 )
 def test_a_tie_excuses_less_than_a_hundredth_of_the_documents(
-    tmp_path: Path, side: int, margin: float | None, flips: int, red: bool
+    tmp_path: Path, side: int, margin: float | None, flips: int, regressed: bool
 ) -> None:
     both = [made(tmp_path, n_docs=200)] * 2
 
@@ -160,8 +162,8 @@ def test_a_tie_excuses_less_than_a_hundredth_of_the_documents(
 
     both[1] = changed(both[1], other)
     both[side] = changed(both[side], near)
-    result = regression.compare("run", *both)
-    assert result.red == red
+    result = compare_baselines("run", *both)
+    assert result.regressed == regressed
     assert [flip.excused for flip in result.flips] == [
         margin is not None and margin < 1e-4
     ] * flips  # listed in any case
@@ -176,8 +178,8 @@ def test_likelihoods_are_compared_as_numbers(tmp_path: Path) -> None:
 
         return changed(item, change)
 
-    assert not regression.compare("run", item, by(1e-4)).red
-    assert regression.compare("run", item, by(0.01)).red
+    assert not compare_baselines("run", item, by(1e-4)).regressed
+    assert compare_baselines("run", item, by(0.01)).regressed
 
 
 @pytest.mark.parametrize(
@@ -196,7 +198,7 @@ def test_likelihoods_are_compared_as_numbers(tmp_path: Path) -> None:
 def test_what_promises_the_same_answers(tmp_path: Path, change: Callable[[Any], None], mode: str) -> None:
     item = made(tmp_path)
     other = changed(item, change)
-    result = regression.compare("run", item, other)
+    result = compare_baselines("run", item, other)
     assert result.scores[0].mode == mode and bool(result.notes) == (other != item and other.tasks[TASK].tier != "E2")
 
 
@@ -209,7 +211,7 @@ def test_a_gpu_of_the_same_name_promises_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "won", "n", "red"),
+    ("lost", "won", "n", "regressed"),
     [
         (5, 0, 100, True),  # one-sided p = 1/32
         (4, 0, 100, False),  # 1/16
@@ -219,35 +221,37 @@ def test_a_gpu_of_the_same_name_promises_nothing(tmp_path: Path) -> None:
         (5, 0, 501, False),  # significant, and smaller than a point
     ],
 )
-def test_a_significant_drop_of_another_checkpoint_is_red(lost: int, won: int, n: int, red: bool) -> None:
+def test_a_significant_drop_of_another_checkpoint_is_a_regression(lost: int, won: int, n: int, regressed: bool) -> None:
     before = [1.0] * lost + [0.0] * won + [1.0] * (n - lost - won)
     after = [0.0] * lost + [1.0] * won + [1.0] * (n - lost - won)
-    result = regression.compare("run", scored(before, other=False), scored(after))
-    assert result.red == red and len(result.changed) == lost + won
-    less = regression.compare("run", scored(before, other=False, better=False), scored(after, better=False))
-    assert less.red == (won == 30)
-    assert regression.compare("run", scored(before, other=False), scored(after), 0.001).red == (lost == 5 or red)
+    result = compare_baselines("run", scored(before, other=False), scored(after))
+    assert result.regressed == regressed and len(result.changed) == lost + won
+    less = compare_baselines("run", scored(before, other=False, better=False), scored(after, better=False))
+    assert less.regressed == (won == 30)
+    assert compare_baselines("run", scored(before, other=False), scored(after), 0.001).regressed == (
+        lost == 5 or regressed
+    )
 
 
 def test_several_tasks_share_the_level() -> None:
     before, after = [1.0] * 100, [0.0] * 5 + [1.0] * 95
-    item = regression.compare("run", scored(before, other=False), scored(after))
-    two = regression.compare("run", scored(before, other=False, tasks=("a", "b")), scored(after, tasks=("a", "b")))
-    assert item.red and not two.red and two.scores[0].p == pytest.approx(1 / 16)
+    item = compare_baselines("run", scored(before, other=False), scored(after))
+    two = compare_baselines("run", scored(before, other=False, tasks=("a", "b")), scored(after, tasks=("a", "b")))
+    assert item.regressed and not two.regressed and two.scores[0].p == pytest.approx(1 / 16)
     assert two.scores[0].detectable > item.scores[0].detectable
 
 
 def test_what_so_many_documents_could_show_is_told() -> None:
-    few = regression.compare("run", scored([1.0] * 4, other=False), scored([0.0] * 4))
+    few = compare_baselines("run", scored([1.0] * 4, other=False), scored([0.0] * 4))
     text = markdown(regression_report.elements(few))
-    assert not few.red and "4 documents are too few to detect any drop" in text and "points" in text
-    many = regression.compare("run", scored([1.0] * 400, other=False), scored([1.0] * 400))
-    assert 0.01 < many.scores[0].detectable < 0.03 and not many.red
+    assert not few.regressed and "4 documents are too few to detect any drop" in text and "points" in text
+    many = compare_baselines("run", scored([1.0] * 400, other=False), scored([1.0] * 400))
+    assert 0.01 < many.scores[0].detectable < 0.03 and not many.regressed
     reported = markdown(regression_report.elements(many))
     assert (
         "detectable with 400 documents: a drop of " in reported and " points or more (with a power of 80%)" in reported
     )
-    better = regression.compare("run", scored([0.0] * 400, other=False), scored([1.0] * 400))
+    better = compare_baselines("run", scored([0.0] * 400, other=False), scored([1.0] * 400))
     assert "can show" not in markdown(regression_report.elements(better))
 
 
@@ -268,10 +272,10 @@ def test_the_headline_names_the_smallest_drop_that_would_have_been_seen(
     before: list[float], after: list[float], said: str
 ) -> None:
     """20% -> 10% in 20 documents: nothing is shown, and a drop of 31 points would have been."""
-    verdict = regression.compare("run", scored(before, other=False), scored(after))
+    verdict = compare_baselines("run", scored(before, other=False), scored(after))
     line = markdown(regression_report.elements(verdict)).splitlines()[0].removeprefix("## ").replace("\\", "")
     assert line == regression_report.record(verdict)["headline"] and line.startswith(said)
-    assert (line == said) == (verdict.red or after == [1.0] * 20)
+    assert (line == said) == (verdict.regressed or after == [1.0] * 20)
     if len(before) == 20 and "shown" in line:
         (item,) = (item for item in verdict.scores if item.judged)
         assert line.endswith(f"{TASK}: {points(item.detectable)}") and 0.2 < item.detectable < 0.4
@@ -282,7 +286,7 @@ def test_the_headline_goes_by_the_task_that_can_show_least() -> None:
         many, few = (scored([1.0] * n, other=other, tasks=(name,)) for name, n in (("many", 100), ("few", 20)))
         return many.model_copy(update={"tasks": {**many.tasks, **few.tasks}})
 
-    assert " 20 documents of few: " in regression_report.headline(regression.compare("run", two(False), two(True)))
+    assert " 20 documents of few: " in regression_report.headline(compare_baselines("run", two(False), two(True)))
 
 
 def test_shares_are_told_in_percent_and_points_and_other_scores_as_they_are() -> None:
@@ -291,25 +295,27 @@ def test_shares_are_told_in_percent_and_points_and_other_scores_as_they_are() ->
         task.update(scores={"perplexity,none": task["scores"][KEY]}, headline="perplexity,none")
 
     two = [scored([1.0] * 60 + [0.0] * 40, other=False), scored([1.0] * 36 + [0.0] * 64)]
-    text = markdown(regression_report.elements(regression.compare("run", *two)))
+    text = markdown(regression_report.elements(compare_baselines("run", *two)))
     assert "| 60.00% | 36.00% | -24.00 | " in text and "dropped by 24 points" in text
-    text = markdown(regression_report.elements(regression.compare("run", *(changed(item, perplexity) for item in two))))
+    text = markdown(regression_report.elements(compare_baselines("run", *(changed(item, perplexity) for item in two))))
     assert "| 0.6000 | 0.3600 | -0.24 | " in text and "%" not in text and "dropped by 0.24 (" in text
 
 
 def test_other_values_than_0_and_1_are_tested_too() -> None:
     before = [0.5 + (i % 7) / 20 for i in range(60)]
     after = [value - 0.1 + (i % 3) / 50 for i, value in enumerate(before)]
-    result = regression.compare("run", scored(before, other=False), scored(after))
-    assert result.red and result.scores[0].detectable < 0.05
-    assert not regression.compare("run", scored(after, other=False), scored(before)).red
+    result = compare_baselines("run", scored(before, other=False), scored(after))
+    assert result.regressed and result.scores[0].detectable < 0.05
+    assert not compare_baselines("run", scored(after, other=False), scored(before)).regressed
 
 
 def test_a_score_that_is_no_mean_over_documents_is_told() -> None:
     item = changed(scored([1.0, 0.0] * 20, other=False), lambda r: r["tasks"][TASK]["scores"][KEY].update(value=0.9))
-    result = regression.compare("run", item, scored([0.0] * 40))
+    result = compare_baselines("run", item, scored([0.0] * 40))
     assert (
-        not result.red and not result.scores[0].judged and "not a mean over common documents" in result.scores[0].reason
+        not result.regressed
+        and not result.scores[0].judged
+        and "not a mean over common documents" in result.scores[0].reason
     )
 
 
@@ -321,8 +327,8 @@ def without_scores(record: dict[str, Any]) -> None:
 @pytest.mark.parametrize("other", [False, True], ids=["exact", "paired"])
 def test_a_score_that_is_gone_is_red(other: bool) -> None:
     item, two = scored([1.0, 0.0] * 20, other=False), scored([1.0, 0.0] * 20, other=other)
-    result = regression.compare("run", item, changed(two, without_scores))
-    assert result.red and "the run has no such score" in result.reasons[0]
+    result = compare_baselines("run", item, changed(two, without_scores))
+    assert result.regressed and "the run has no such score" in result.reasons[0]
     text = markdown(regression_report.elements(result))
     assert "nan" not in text and 'failures="1"' in junit.text(result)
 
@@ -332,9 +338,9 @@ def test_documents_that_have_no_value_any_more_are_red() -> None:
         record["tasks"][TASK]["documents"]["7"][4] = [None]
 
     item, two = scored([1.0] * 40, other=False), scored([1.0] * 40)
-    result = regression.compare("run", item, changed(two, hide))
-    assert result.red and "no value any more in documents 7" in result.reasons[0]
-    assert not regression.compare("run", changed(item, hide), two).red
+    result = compare_baselines("run", item, changed(two, hide))
+    assert result.regressed and "no value any more in documents 7" in result.reasons[0]
+    assert not compare_baselines("run", changed(item, hide), two).regressed
 
 
 def test_a_value_that_changed_under_the_same_answer_is_no_tie(tmp_path: Path) -> None:
@@ -342,8 +348,8 @@ def test_a_value_that_changed_under_the_same_answer_is_no_tie(tmp_path: Path) ->
         record["tasks"][TASK]["documents"]["7"][3:] = [0.0, [0.25]]
 
     item = made(tmp_path, n_docs=200)
-    result = regression.compare("run", item, changed(item, other))
-    assert result.red and [flip.excused for flip in result.flips] == [False]
+    result = compare_baselines("run", item, changed(item, other))
+    assert result.regressed and [flip.excused for flip in result.flips] == [False]
 
 
 def test_where_nothing_can_be_judged_it_is_no_success(tmp_path: Path) -> None:
@@ -354,7 +360,7 @@ def test_where_nothing_can_be_judged_it_is_no_success(tmp_path: Path) -> None:
     item = changed(made(tmp_path / "a"), corpus)
     with pytest.raises(RunError, match=r"nothing can be judged.*31\.4 -> 0\.9"):
         regression.judge(Run(tmp_path / "a" / "tiny-llada-dare_sudoku-0123abcd"), item)
-    result = regression.compare("run", item, made(tmp_path / "b"))
+    result = compare_baselines("run", item, made(tmp_path / "b"))
     assert any("is not judged" in text for text in result.notes)
 
 
@@ -376,8 +382,8 @@ def test_a_baseline_that_does_not_fit_together_is_damaged(tmp_path: Path, place:
 def test_a_group_is_told_and_its_tasks_are_judged() -> None:
     item = scored([1.0] * 40, other=False).model_copy(update={"groups": {"all": {"acc,none": 0.9}}})
     two = scored([1.0] * 40).model_copy(update={"groups": {"all": {"acc,none": 0.1}}})
-    result = regression.compare("run", item, two)
-    assert not result.red and result.groups == [("all", "acc,none", 0.9, 0.1)]
+    result = compare_baselines("run", item, two)
+    assert not result.regressed and result.groups == [("all", "acc,none", 0.9, 0.1)]
     assert "(not judged, since their tasks are)" in markdown(regression_report.elements(result))
 
 
@@ -390,7 +396,7 @@ def test_junit_is_xml_whatever_the_model_wrote(tmp_path: Path) -> None:
     item = made(tmp_path, n_docs=200)
     other = changed(item, lambda r: r["tasks"][TASK]["documents"]["7"].__setitem__(4, ["x"]))
     other.tasks[TASK].documents["7"].values[0] = HOSTILE
-    result = regression.compare("run\x07", item, other)
+    result = compare_baselines("run\x07", item, other)
     suite = ElementTree.fromstring(junit.text(result))
     cases = {(case.get("classname"), case.get("name")): case for case in suite}
     assert set(cases) == {(TASK, KEY), (TASK, "answers"), ("all tasks", "ties")}
@@ -404,14 +410,14 @@ def test_junit_is_xml_whatever_the_model_wrote(tmp_path: Path) -> None:
 def test_markdown_names_the_documents(tmp_path: Path) -> None:
     item = made(tmp_path, n_docs=200)
     other = changed(item, lambda r: r["tasks"][TASK]["documents"]["7"].__setitem__(1, "x"))
-    text = markdown(regression_report.elements(regression.compare("run", item, other)))
+    text = markdown(regression_report.elements(compare_baselines("run", item, other)))
     assert text.startswith("## Regression") and "sudoku/7: a different answer (margin 0.01 or more" in text
-    assert regression_report.record(regression.compare("run", item, other))["flips"][0]["doc_id"] == "7"
+    assert regression_report.record(compare_baselines("run", item, other))["flips"][0]["doc_id"] == "7"
 
 
 def test_an_excused_document_is_listed_in_junit_too(tmp_path: Path) -> None:
     item = made(tmp_path, n_docs=200)
     other = item.model_copy(deep=True)
     other.tasks[TASK].documents["7"] = item.tasks[TASK].documents["7"]._replace(answer="x", margin=1e-6)
-    suite = ElementTree.fromstring(junit.text(regression.compare("run", item, other)))
+    suite = ElementTree.fromstring(junit.text(compare_baselines("run", item, other)))
     assert suite.get("failures") == "0" and f"{TASK}/7" in ElementTree.tostring(suite, encoding="unicode")

@@ -64,7 +64,7 @@ def told(out: Path) -> list[str]:
     return log.read_text().split() if log.exists() else []
 
 
-def journalled(out: Path) -> set[str]:
+def journaled(out: Path) -> set[str]:
     files = list(out.glob("*/journal/main.jsonl"))
     lines = files[0].read_bytes().splitlines(keepends=True) if files else []
     records = [record for record in map(unpack, lines) if record is not None]
@@ -119,7 +119,7 @@ def test_killed_and_resumed(unbroken: tuple[dict[str, Any], float, int], tmp_pat
     child.kill()
     child.join()
     assert child.exitcode in (-signal.SIGKILL, 0)
-    before, finished = told(out), journalled(out)
+    before, finished = told(out), journaled(out)
     assert finished <= set(before)
     work(out, delay=0)
     again = told(out)[len(before) :]
@@ -145,7 +145,7 @@ def test_killed_many_times_over_one_run(unbroken: tuple[dict[str, Any], float, i
     assert kills >= 2
     work(out, delay=0)
     assert contents(out) == whole
-    assert len(journalled(out)) == requests
+    assert len(journaled(out)) == requests
 
 
 def test_two_processes_on_one_run(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_two_processes_on_one_run(tmp_path: Path) -> None:
     child = fork.Process(target=work, args=(out, 0.02))
     child.start()
     try:
-        while child.is_alive() and not journalled(out):
+        while child.is_alive() and not journaled(out):
             time.sleep(0.01)
         os.kill(child.pid or 0, signal.SIGSTOP)  # it must not finish while we look
         with pytest.raises(RunError, match="another process"):

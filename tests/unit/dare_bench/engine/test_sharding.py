@@ -61,7 +61,7 @@ def contents(run: Run) -> dict[str, Any]:
     return {"name": run.path.name, "plain": plain, "cost": [cost.requests, cost.nfe, cost.tokens, cost.tokens_to_eos]}
 
 
-def journalled(out: Path) -> dict[str, list[str]]:
+def journaled(out: Path) -> dict[str, list[str]]:
     """By journal file: the keys of its samples."""
     result: dict[str, list[str]] = {}
     for file in out.glob("*/journal/*.jsonl"):
@@ -84,7 +84,7 @@ def test_any_number_of_shards_gives_the_same_run(tmp_path: Path, monkeypatch: py
     alone = contents(runs[1])
     assert alone["cost"][0] == 6 + 6 + 5 * 3
     assert contents(runs[3]) == alone  # two of them: below
-    written = journalled(tmp_path / "3")
+    written = journaled(tmp_path / "3")
     keys = Counter(key for held in written.values() for key in held)
     assert not written.pop("main.jsonl") and 1 <= len(written) <= 3, "whoever is there first takes the next piece"
     assert set(keys.values()) == {1} and len(keys) == 27
@@ -136,7 +136,7 @@ def _evaluate_slowly(out: Path) -> None:
 
 
 def shards(out: Path) -> dict[str, list[str]]:
-    return {name: keys for name, keys in journalled(out).items() if name != "main.jsonl"}
+    return {name: keys for name, keys in journaled(out).items() if name != "main.jsonl"}
 
 
 def begun(out: Path) -> dict[str, list[str]]:
@@ -172,7 +172,7 @@ def test_killed_workers_and_a_killed_parent(tmp_path: Path, whole: dict[str, Any
     run = go(tmp_path, **{**SLOW, "max_rows": None})  # any number of devices goes on from there
     assert contents(run) == whole
     assert shards(tmp_path) == before, "no other session's file was touched"
-    assert sum(map(len, journalled(tmp_path).values())) == LIMIT, "nothing finished was computed twice"
+    assert sum(map(len, journaled(tmp_path).values())) == LIMIT, "nothing finished was computed twice"
     assert run.block is not None and [r.samples for r in run.block.resumed_from] == [kept]
 
 

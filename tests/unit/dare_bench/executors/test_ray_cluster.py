@@ -63,7 +63,7 @@ def test_sharded_evaluation_equals_one_process(two_nodes: Any, tmp_path: Path) -
     assert over_ray.path.name == alone.path.name and over_ray.results["results"] == alone.results["results"]
     assert answers(over_ray) == answers(alone)
     assert over_ray.block is not None and over_ray.block.events[0].what == "answered in 2 shards side by side"
-    written = journalled(over_ray.path)
+    written = journaled(over_ray.path)
     assert len(written) <= 2 and sum(map(len, written.values())) == 6 + 6 * 3, "each request once, by some worker"
 
 
@@ -114,7 +114,7 @@ def test_an_evaluation_outlives_a_node(two_nodes: Any, tmp_path: Path) -> None:
         over_ray = running.result(timeout=240)
     alone = evaluate(output_path=str(tmp_path / "alone"), **fields)
     assert over_ray.path.name == alone.path.name and answers(over_ray) == answers(alone)
-    after = journalled(over_ray.path)
+    after = journaled(over_ray.path)
     assert len(after) == 3, "one of two workers began again"
     assert all(after[name][: len(keys)] == keys for name, keys in before.items()), "what was answered stays"
     assert len({key for keys in after.values() for key in keys}) == 10
@@ -131,7 +131,7 @@ def begin_together(two_nodes: Any, folder: Path) -> None:
         assert all(done.ok for done in running.result(timeout=120))
 
 
-def journalled(run: Path) -> dict[str, list[str]]:
+def journaled(run: Path) -> dict[str, list[str]]:
     """By journal file of a worker: the keys of its samples, in order."""
     found = {}
     for file in run.glob("journal/shard-*.jsonl"):
@@ -142,7 +142,7 @@ def journalled(run: Path) -> dict[str, list[str]]:
 
 def begun(out: Path) -> dict[str, list[str]] | None:
     """What the workers of a run have answered, once two have."""
-    found = {name: keys for run in out.glob("*") for name, keys in journalled(run).items() if keys}
+    found = {name: keys for run in out.glob("*") for name, keys in journaled(run).items() if keys}
     return found if len(found) == 2 else None
 
 

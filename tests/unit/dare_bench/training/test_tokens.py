@@ -14,7 +14,7 @@ from dare_bench.errors import DataError, UsageError
 from dare_bench.training import run
 from dare_bench.training.rows import Data, Example, Item, PreferencePair, digest
 from dare_bench.training.spec import TrainSpec
-from dare_bench.training.tokens import bucket, histogram, percentile, tokenise, turn_end
+from dare_bench.training.tokens import bucket, histogram, percentile, tokenize, turn_end
 from dare_bench.types import RewardPrompt
 
 HI = ({"role": "user", "content": "Hi?"},)
@@ -33,7 +33,7 @@ def example(prompt: Any, answer: str, where: str = "f:1") -> Example:
 
 
 def test_raw_text_stays_as_it_is_and_messages_get_the_assistants_header():
-    built = tokenise(data(example("ab", "c"), example(HI, "d"), canvas=7), ToyModel(), spec())
+    built = tokenize(data(example("ab", "c"), example(HI, "d"), canvas=7), ToyModel(), spec())
     (raw,), (chat,) = built.items
     assert (raw.prompt, raw.answer) == (tuple(b"ab"), tuple(b"c"))
     assert (bytes(chat.prompt), bytes(chat.answer)) == (b"[user]Hi?[assistant]", b"d")
@@ -41,20 +41,20 @@ def test_raw_text_stays_as_it_is_and_messages_get_the_assistants_header():
 
 
 def test_pairs_are_two_rows_and_questions_a_prompt_alone():
-    built = tokenise(data(PreferencePair("q", "good", "bad", "f:1"), kind="pairs"), ToyModel(), spec())
+    built = tokenize(data(PreferencePair("q", "good", "bad", "f:1"), kind="pairs"), ToyModel(), spec())
     ((chosen, rejected),) = built.items
     assert (bytes(chosen.answer), bytes(rejected.answer)) == (b"good", b"bad")
     assert chosen.prompt == rejected.prompt and chosen.key != rejected.key
-    ((requested,),) = tokenise(data(RewardPrompt("q", "1", "t", "f:1"), kind="prompts"), ToyModel(), spec()).items
+    ((requested,),) = tokenize(data(RewardPrompt("q", "1", "t", "f:1"), kind="prompts"), ToyModel(), spec()).items
     assert (requested.prompt, requested.answer) == (tuple(b"q"), ())
 
 
 def test_a_key_follows_the_rows_content_and_not_its_place():
     rows = [example("a", "1"), example("b", "2"), example("a", "1"), example("a", "2")]
-    keys = [item[0].key for item in tokenise(data(*rows), ToyModel(), spec()).items]
+    keys = [item[0].key for item in tokenize(data(*rows), ToyModel(), spec()).items]
     assert len(set(keys)) == 4  # the same row twice has noise of its own each time
     moved = [replace(row, where=f"other:{i}") for i, row in enumerate([rows[3], rows[1], rows[0], rows[2]])]
-    assert [item[0].key for item in tokenise(data(*moved), ToyModel(), spec()).items] == [keys[i] for i in (3, 1, 0, 2)]
+    assert [item[0].key for item in tokenize(data(*moved), ToyModel(), spec()).items] == [keys[i] for i in (3, 1, 0, 2)]
 
 
 # -- the canvas of data that states none -------------------------------------------------------------------------------
@@ -71,22 +71,22 @@ def test_a_canvas_is_rounded_up_by_less_than_a_quarter():
 def test_the_canvas_holds_the_longest_answer_and_one_eos():
     def canvas(*lengths: int, prompt: str = "ab", **more: Any) -> int | None:
         rows = [example(prompt, "x" * length) for length in lengths]
-        return tokenise(data(*rows), ToyModel(), spec(**more)).canvas
+        return tokenize(data(*rows), ToyModel(), spec(**more)).canvas
 
     assert (canvas(1, 7), canvas(1, 8), canvas(3, 40)) == (8, 16, 48)
     assert canvas(1, 8, max_length=12) == 10, "no longer than fits behind the shortest prompt"
     context = ToyModel().spec.context_limit
     assert canvas(context - 3) == context - 2
-    assert tokenise(data(example("a", "b"), canvas=7), ToyModel(), spec()).canvas == 7
+    assert tokenize(data(example("a", "b"), canvas=7), ToyModel(), spec()).canvas == 7
     pair = PreferencePair("q", "good", "b" * 11, "f:1")
-    assert tokenise(data(pair, kind="pairs"), ToyModel(), spec()).canvas == 16
+    assert tokenize(data(pair, kind="pairs"), ToyModel(), spec()).canvas == 16
     prompt = RewardPrompt("q", "1", "t", "f:1")
-    assert tokenise(data(prompt, kind="prompts"), ToyModel(), spec()).canvas is None
+    assert tokenize(data(prompt, kind="prompts"), ToyModel(), spec()).canvas is None
 
 
 def test_rows_of_block_causal_models_end_with_a_block_and_need_no_canvas():
     model = dare_bench.load("tiny-sdar-base").loaded
-    assert tokenise(data(example("1+1=", "2")), model, spec()).canvas is None
+    assert tokenize(data(example("1+1=", "2")), model, spec()).canvas is None
 
 
 # -- chat templates ----------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def test_an_answer_ends_as_the_familys_template_ends_a_turn(name):
     header = tokenizer.apply_chat_template(list(HI), tokenize=False, add_generation_prompt=True)
     whole = tokenizer.apply_chat_template([*HI, {"role": "assistant", "content": "Yes. No."}], tokenize=False)
 
-    ((row,),) = tokenise(data(example(HI, "Yes. No.")), model, spec()).items
+    ((row,),) = tokenize(data(example(HI, "Yes. No.")), model, spec()).items
     assert tokenizer.decode(list(row.prompt)) == header
     eos = model.spec.eos_ids[0]  # training puts it behind every answer
     assert [*row.answer, eos][-1 - (eos != end)] == end  # SDAR's first EOS is what ends its turns: it stands there once
@@ -116,9 +116,9 @@ def test_an_answer_ends_as_the_familys_template_ends_a_turn(name):
     output = tokenizer.decode([token for token in row.answer if token != end])
     assert output == "Yes. No." and output + ENDS[name] in whole
 
-    ((raw,),) = tokenise(data(example("Hi?", "Yes.")), model, spec()).items
+    ((raw,),) = tokenize(data(example("Hi?", "Yes.")), model, spec()).items
     assert tokenizer.decode(list(raw.answer)) == "Yes."
-    (pair,) = tokenise(data(PreferencePair(HI, "a", "b", "f:1"), kind="pairs"), model, spec()).items
+    (pair,) = tokenize(data(PreferencePair(HI, "a", "b", "f:1"), kind="pairs"), model, spec()).items
     assert [side.answer[1:] for side in pair] == [row.answer[len(row.answer) - (eos != end) :]] * 2
 
 
@@ -159,54 +159,54 @@ LONG = [example("ab", "12345", "f:1"), example("ab", "123456", "f:2"), example("
 
 
 def test_long_rows_are_an_error_that_counts_them():
-    assert len(tokenise(data(*LONG), ToyModel(), spec(max_length=9)).items) == 3
+    assert len(tokenize(data(*LONG), ToyModel(), spec(max_length=9)).items) == 3
     with pytest.raises(DataError, match=r"^2 of 3 rows are longer than 7 tokens, the first is f:1 \(8 tokens\); give"):
-        tokenise(data(*LONG), ToyModel(), spec(max_length=7))
+        tokenize(data(*LONG), ToyModel(), spec(max_length=7))
 
 
 def test_long_rows_can_be_dropped_and_it_is_said(caplog):
     with caplog.at_level(logging.WARNING, "dare_bench"):
-        built = tokenise(data(*LONG), ToyModel(), spec(max_length=8, overlong="drop"))
+        built = tokenize(data(*LONG), ToyModel(), spec(max_length=8, overlong="drop"))
     assert [item[0].where for item in built.items] == ["f:1", "f:3"]
     assert "1 of 3 rows are longer than 8 tokens, the first is f:2 (9 tokens): dropped" in caplog.text
     assert built.hash == digest([LONG[0], LONG[2]])  # what is learned from
     with pytest.raises(DataError, match="some data: no row is within 3 tokens"):
-        tokenise(data(*LONG), ToyModel(), spec(max_length=3, overlong="drop"))
+        tokenize(data(*LONG), ToyModel(), spec(max_length=3, overlong="drop"))
 
 
 def test_long_answers_can_be_cut_and_it_is_said(caplog):
     with caplog.at_level(logging.WARNING, "dare_bench"):
-        built = tokenise(data(*LONG), ToyModel(), spec(max_length=6, overlong="truncate"))
+        built = tokenize(data(*LONG), ToyModel(), spec(max_length=6, overlong="truncate"))
     assert [bytes(item[0].answer) for item in built.items] == [b"123", b"123", b"1"]
     assert "2 of 3 rows are longer than 6 tokens" in caplog.text and "truncated" in caplog.text
     assert built.hash == data(*LONG).hash
     with pytest.raises(DataError, match=r"f:1: its prompt of 2 tokens leaves no room"):
-        tokenise(data(*LONG), ToyModel(), spec(max_length=3, overlong="truncate"))
+        tokenize(data(*LONG), ToyModel(), spec(max_length=3, overlong="truncate"))
     pair = PreferencePair("q", "same then a", "same then b", "f:1")
     with pytest.raises(DataError, match="f:1: truncated, both answers are the same"):
-        tokenise(data(pair, kind="pairs"), ToyModel(), spec(max_length=6, overlong="truncate"))
+        tokenize(data(pair, kind="pairs"), ToyModel(), spec(max_length=6, overlong="truncate"))
 
 
 def test_a_pair_is_as_long_as_its_longer_answer():
     pair = PreferencePair("q", "a", "bbbb", "f:1")
     with pytest.raises(DataError, match=r"f:1 \(6 tokens\)"):
-        tokenise(data(pair, kind="pairs"), ToyModel(), spec(max_length=5))
+        tokenize(data(pair, kind="pairs"), ToyModel(), spec(max_length=5))
 
 
 def test_the_models_context_is_the_limit():
     model = ToyModel(context_limit=8)
     with pytest.raises(DataError, match="1 of 3 rows are longer than 8 tokens"):
-        tokenise(data(*LONG), model, spec())
+        tokenize(data(*LONG), model, spec())
     with pytest.raises(UsageError, match="max_length=9: the model's context is 8 tokens"):
-        tokenise(data(*LONG), model, spec(max_length=9))
+        tokenize(data(*LONG), model, spec(max_length=9))
 
 
 def test_rows_that_cannot_be_encoded_are_named():
     with pytest.raises(DataError, match=r"^f:9: this toy has no tokenizer"):
-        tokenise(data(example(HI, "a", "f:9")), ToyModel(tokenizer=False), spec())
+        tokenize(data(example(HI, "a", "f:9")), ToyModel(tokenizer=False), spec())
     masked = Example((1, MASK, 2), "a", "f:4")
     with pytest.raises(DataError, match=r"f:4: its text contains the mask token \(id 257\)"):
-        tokenise(data(masked), ToyModel(), spec())
+        tokenize(data(masked), ToyModel(), spec())
 
 
 # -- histogram ---------------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def test_rows_that_cannot_be_encoded_are_named():
 
 def test_the_histogram_counts_every_row_and_names_the_longest():
     rows = [example("p" * (i % 7 + 1), "a" * (i + 1), f"f:{i}") for i in range(100)]
-    text = histogram(tokenise(data(*rows), ToyModel(), spec()))
+    text = histogram(tokenize(data(*rows), ToyModel(), spec()))
     head, names, prompt, answer, row, *bars, longest = text.splitlines()
     assert head == f"some data: 100 examples, {sum(i % 7 + i + 2 for i in range(100)):,} tokens"
     assert names.split() == ["tokens", "of", "mean", "5%", "50%", "95%", "99%", "most"]
@@ -225,16 +225,16 @@ def test_the_histogram_counts_every_row_and_names_the_longest():
 
 
 def test_the_histogram_is_logged_a_line_at_a_time(caplog):
-    tokens = tokenise(data(example("p", "aa"), example("pp", "a")), ToyModel(), spec())
+    tokens = tokenize(data(example("p", "aa"), example("pp", "a")), ToyModel(), spec())
     with caplog.at_level(logging.INFO, "dare_bench"):
         run._report_lengths(tokens)
     assert [record.getMessage() for record in caplog.records] == histogram(tokens).splitlines()
 
 
 def test_the_histogram_of_one_row_and_of_pairs():
-    text = histogram(tokenise(data(example("p", "aa")), ToyModel(), spec()))
+    text = histogram(tokenize(data(example("p", "aa")), ToyModel(), spec()))
     assert text.splitlines()[-2].split() == ["3", "#" * 40, "1"]
-    text = histogram(tokenise(data(PreferencePair("q", "a", "bbbb", "f:1"), kind="pairs"), ToyModel(), spec()))
+    text = histogram(tokenize(data(PreferencePair("q", "a", "bbbb", "f:1"), kind="pairs"), ToyModel(), spec()))
     assert [line.split()[0] for line in text.splitlines()[2:6]] == ["prompt", "chosen", "rejected", "row"]
 
 

@@ -87,7 +87,7 @@ def lora(model, *targets):
 
 
 class Replaced(nn.Module):
-    """A head that is no nn.Linear, as quantised ones are not."""
+    """A head that is no nn.Linear, as quantized ones are not."""
 
     def __init__(self, inner):
         super().__init__()

@@ -193,7 +193,7 @@ def test_a_data_set_that_the_hub_calls_gated_is_said_to_be_gated(monkeypatch: py
         source("mmlu_astronomy", ToyModel(), limit=1).requests()
 
 
-def test_every_file_is_listed_with_licence_and_source() -> None:
+def test_every_file_is_listed_with_license_and_source() -> None:
     listed = {row["file"] for entry in manifest(BENCH).values() for row in entry["files"]}
     there = {str(path.relative_to(BENCH)) for path in BENCH.rglob("*.jsonl")}
     assert listed == there

@@ -298,7 +298,7 @@ def test_a_chat_template_by_name(make: Make) -> None:
         make("toy_add", model, apply_chat_template="tool_use", limit=1).requests()
 
 
-def test_few_shot_settings_are_honoured(make: Make) -> None:
+def test_few_shot_settings_are_honored(make: Make) -> None:
     def prompts(**fields: Any) -> list[Any]:
         return [r.prompt for r in make("toy_shots", **fields).requests()]
 

@@ -61,13 +61,13 @@ mine_datasets = [%s]
 
 
 @pytest.fixture(scope="module")
-def catalogue() -> ConfigCatalog:
+def catalog() -> ConfigCatalog:
     return ConfigCatalog()
 
 
-def named(catalogue: ConfigCatalog, name: str) -> list[dict[str, object]]:
-    (wanted,) = catalogue.match([name])
-    return catalogue.load(wanted)
+def named(catalog: ConfigCatalog, name: str) -> list[dict[str, object]]:
+    (wanted,) = catalog.match([name])
+    return catalog.load(wanted)
 
 
 def written(folder: Path, name: str, *entries: str) -> Path:
@@ -87,16 +87,16 @@ def test_listing_names_imports_neither_opencompass_nor_torch() -> None:
     assert "  gsm8k_gen\n" in ran.stdout
 
 
-def test_every_name_is_a_config_that_defines_data_sets(catalogue: ConfigCatalog) -> None:
-    names = catalogue.entries
+def test_every_name_is_a_config_that_defines_data_sets(catalog: ConfigCatalog) -> None:
+    names = catalog.entries
     assert {*OUR_FIVE, *OF_DARE} <= set(names)
     # Lists of subjects, prompts and settings are no configs.
     assert not {"mmlu_all_sets", "OlympiadBench_categories", "bbh_subset_settings", "mathbench_prompt"} & set(names)
-    assert all(entry.path.is_file() for entry in catalogue.entries.values())
+    assert all(entry.path.is_file() for entry in catalog.entries.values())
 
 
-def test_names_globs_and_paths_are_found_in_order_and_once(catalogue: ConfigCatalog) -> None:
-    result = catalogue.match(["gsm8k_gen", "ARC_c_g*", "gsm8k_gen", "gsm8k/gsm8k_gen", "mmlu_gen:*anatomy"])
+def test_names_globs_and_paths_are_found_in_order_and_once(catalog: ConfigCatalog) -> None:
+    result = catalog.match(["gsm8k_gen", "ARC_c_g*", "gsm8k_gen", "gsm8k/gsm8k_gen", "mmlu_gen:*anatomy"])
     assert [(wanted.name, wanted.only) for wanted in result] == [
         ("gsm8k_gen", None),
         ("ARC_c_gen", None),
@@ -104,24 +104,24 @@ def test_names_globs_and_paths_are_found_in_order_and_once(catalogue: ConfigCata
         ("mmlu_gen", "*anatomy"),
     ]
     path = opencompass_folder() / "gsm8k" / "gsm8k_gen.py"
-    assert catalogue.match([str(path)]) == [RequestedConfig("gsm8k_gen", path)]
+    assert catalog.match([str(path)]) == [RequestedConfig("gsm8k_gen", path)]
 
 
-def test_an_unknown_name_says_the_three_closest(catalogue: ConfigCatalog) -> None:
+def test_an_unknown_name_says_the_three_closest(catalog: ConfigCatalog) -> None:
     with pytest.raises(UnknownNameError, match=r"unknown OpenCompass config 'gsm8k_gn'; closest: gsm8k_gen, .+, .+"):
-        catalogue.match(["gsm8k_gn"])
+        catalog.match(["gsm8k_gn"])
     with pytest.raises(UnknownNameError, match="none of the"):
-        catalogue.match(["nothing_fits_*"])
+        catalog.match(["nothing_fits_*"])
     with pytest.raises(UsageError, match="no such config file"):
-        catalogue.match(["nowhere/config.py"])
+        catalog.match(["nowhere/config.py"])
 
 
-def test_a_stem_that_two_files_share_names_both_and_takes_a_folder(catalogue: ConfigCatalog) -> None:
+def test_a_stem_that_two_files_share_names_both_and_takes_a_folder(catalog: ConfigCatalog) -> None:
     with pytest.raises(UnknownNameError) as raised:
-        catalogue.match(["mgsm_gen"])
+        catalog.match(["mgsm_gen"])
     for part in ("PMMEval/mgsm_gen.py", "mgsm/mgsm_gen.py", "say which: PMMEval/mgsm_gen or mgsm/mgsm_gen"):
         assert part in str(raised.value)
-    (wanted,) = catalogue.match(["PMMEval/mgsm_gen"])
+    (wanted,) = catalog.match(["PMMEval/mgsm_gen"])
     assert wanted.path.parent.name == "PMMEval"
 
 
@@ -136,15 +136,15 @@ def test_a_folder_of_the_user_comes_before_opencompass_and_the_last_folder_first
         ConfigCatalog([tmp_path / "three"])
 
 
-def test_data_sets_are_chosen_by_abbr(catalogue: ConfigCatalog) -> None:
-    assert len(named(catalogue, "mmlu_gen_a484b3")) == 57
-    (item,) = named(catalogue, "mmlu_gen_a484b3:lukaemon_mmlu_anatomy")
+def test_data_sets_are_chosen_by_abbr(catalog: ConfigCatalog) -> None:
+    assert len(named(catalog, "mmlu_gen_a484b3")) == 57
+    (item,) = named(catalog, "mmlu_gen_a484b3:lukaemon_mmlu_anatomy")
     assert item["name"] == "anatomy"
-    assert {str(c["abbr"]) for c in named(catalogue, "bbh_gen:*logical_deduction*")} == {
+    assert {str(c["abbr"]) for c in named(catalog, "bbh_gen:*logical_deduction*")} == {
         f"bbh-logical_deduction_{n}_objects" for n in ("three", "five", "seven")
     }
     with pytest.raises(UnknownNameError, match=r"none of its 57 data sets is 'anatomi'; closest: \S+"):
-        named(catalogue, "mmlu_gen_a484b3:anatomi")
+        named(catalog, "mmlu_gen_a484b3:anatomi")
 
 
 @pytest.mark.parametrize(
@@ -163,9 +163,9 @@ def test_data_sets_are_chosen_by_abbr(catalogue: ConfigCatalog) -> None:
 def test_a_config_that_cannot_be_loaded_is_one_line(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "broken_gen.py"
     path.write_text(text)
-    catalogue = ConfigCatalog()
+    catalog = ConfigCatalog()
     with pytest.raises(DataError, match=said) as raised:
-        named(catalogue, str(path))
+        named(catalog, str(path))
     assert "broken_gen" in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -177,9 +177,9 @@ def test_a_data_set_listed_twice_is_taken_once_and_one_without_abbr_gets_opencom
 
 
 @pytest.mark.parametrize("name", OUR_FIVE)
-def test_ours_load_and_can_be_run(catalogue: ConfigCatalog, name: str) -> None:
-    assert catalogue.entries[name].origin == OURS
-    (config,) = named(catalogue, name)
+def test_ours_load_and_can_be_run(catalog: ConfigCatalog, name: str) -> None:
+    assert catalog.entries[name].origin == OURS
+    (config,) = named(catalog, name)
     assert why_not(config) is None
     assert config.get("n", 1) == (8 if "repeat8" in name else 1)
 
@@ -197,8 +197,8 @@ def test_ours_load_in_opencompass_s_own_command_line() -> None:
     assert len(config["datasets"]) == 5
 
 
-def test_gpqa_reads_the_stated_letter_and_shows_five_answers(catalogue: ConfigCatalog) -> None:
-    (config,) = named(catalogue, "gpqa_fewshot_gen")
+def test_gpqa_reads_the_stated_letter_and_shows_five_answers(catalog: ConfigCatalog) -> None:
+    (config,) = named(catalog, "gpqa_fewshot_gen")
     prompt = config["infer_cfg"]["prompt_template"]["template"]["round"][0]["prompt"]
     assert [line[-2] for line in prompt.splitlines() if line.startswith("The correct answer is")] == list("DABAC")
     assert all(prompt.count(f"{{{column}}}") == 1 for column in ("question", "A", "B", "C", "D"))
@@ -241,21 +241,21 @@ def test_a_base_model_s_first_answer_counts(text: str, number: str) -> None:
         ("nq_gen_0356ec", r"NaturalQuestionDataset runs Python's eval on the rows of its data file"),
     ],
 )
-def test_what_cannot_be_run_says_why_and_what_to_take(catalogue: ConfigCatalog, name: str, said: str) -> None:
-    (wanted,) = catalogue.match([name])
-    reason = why_not(catalogue.load(wanted)[0], wanted.path)
+def test_what_cannot_be_run_says_why_and_what_to_take(catalog: ConfigCatalog, name: str, said: str) -> None:
+    (wanted,) = catalog.match([name])
+    reason = why_not(catalog.load(wanted)[0], wanted.path)
     assert reason is not None
     assert re.search(said, reason), reason
     assert "\n" not in reason
     if other := re.search(r"take (\S+) instead", reason):
-        assert any(why_not(config) is None for config in named(catalogue, other[1]))
+        assert any(why_not(config) is None for config in named(catalog, other[1]))
 
 
 @pytest.mark.parametrize(
     "name", [*OF_DARE, "ARC_c_ppl", "hellaswag_ppl", "ceval_gen", "IFEval_gen", "humaneval_plus_gen"]
 )
-def test_what_the_suite_needs_can_be_run(catalogue: ConfigCatalog, name: str) -> None:
-    assert [why_not(config) for config in named(catalogue, name)] == [None] * len(named(catalogue, name))
+def test_what_the_suite_needs_can_be_run(catalog: ConfigCatalog, name: str) -> None:
+    assert [why_not(config) for config in named(catalog, name)] == [None] * len(named(catalog, name))
 
 
 def test_a_user_s_judge_is_refused_without_running_the_user_s_other_files(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 @pytest.fixture(scope="module")
-def catalogue() -> ConfigCatalog:
+def catalog() -> ConfigCatalog:
     return ConfigCatalog()
 
 
@@ -48,31 +48,31 @@ def catalogue() -> ConfigCatalog:
     ],
 )
 def test_rows_of_the_bench_arrive_in_opencompass_s_columns(
-    catalogue: ConfigCatalog, name: str, rows: int, column: str, of: str, field: str
+    catalog: ConfigCatalog, name: str, rows: int, column: str, of: str, field: str
 ) -> None:
-    (result,) = built(catalogue, lay_out(BENCH), name)
+    (result,) = built(catalog, lay_out(BENCH), name)
     assert len(result.test) == rows
     assert result.test[0][column] == row_of(of)[field]
 
 
-def test_choices_and_answers_keep_their_order(catalogue: ConfigCatalog) -> None:
+def test_choices_and_answers_keep_their_order(catalog: ConfigCatalog) -> None:
     layout = lay_out(BENCH)
-    (mmlu,) = built(catalogue, layout, "mmlu_gen_a484b3:*anatomy")
+    (mmlu,) = built(catalog, layout, "mmlu_gen_a484b3:*anatomy")
     row = row_of("mmlu/anatomy/test.jsonl")
     assert [mmlu.test[0][letter] for letter in "ABCD"] == row["choices"]
     assert mmlu.test[0]["target"] == "ABCD"[row["answer"]]
     assert len(mmlu.train) == 5
-    (arc,) = built(catalogue, layout, "ARC_c_gen")
+    (arc,) = built(catalog, layout, "ARC_c_gen")
     row = row_of("arc_challenge/validation.jsonl")
     assert [arc.test[0][f"text{letter}"] for letter in "ABCD"] == row["choices"]["text"]
     assert arc.test[0]["answerKey"] == "ABCD"[row["choices"]["label"].index(row["answerKey"])]
-    (gsm,) = built(catalogue, layout, "gsm8k_gen")
+    (gsm,) = built(catalog, layout, "gsm8k_gen")
     assert (len(gsm.train), gsm.test[0]["answer"]) == (8, row_of("gsm8k/test.jsonl")["answer"])
 
 
-def test_hellaswag_text_is_what_lm_eval_s_task_makes_of_it(catalogue: ConfigCatalog) -> None:
+def test_hellaswag_text_is_what_lm_eval_s_task_makes_of_it(catalog: ConfigCatalog) -> None:
     lm_eval = need_package("lm_eval.tasks.hellaswag.utils")
-    (result,) = built(catalogue, lay_out(BENCH), "hellaswag_gen_6faab5")
+    (result,) = built(catalog, lay_out(BENCH), "hellaswag_gen_6faab5")
     assert len(result.test) == 4
     for number in range(4):
         row = row_of("hellaswag/validation.jsonl", number)
@@ -92,7 +92,7 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def test_it_is_written_once_outside_the_folder_and_only_what_is_asked_for(
-    tmp_path: Path, catalogue: ConfigCatalog
+    tmp_path: Path, catalog: ConfigCatalog
 ) -> None:
     folder = tmp_path / "bench"
     shutil.copytree(BENCH, folder)
@@ -100,38 +100,38 @@ def test_it_is_written_once_outside_the_folder_and_only_what_is_asked_for(
     layout = lay_out(folder)
     assert layout.root is not None
     assert layout.root.is_relative_to(tmp_path / "cache")
-    built(catalogue, layout, "gsm8k_gen")
+    built(catalog, layout, "gsm8k_gen")
     assert [path.name for path in (layout.root / "data").iterdir()] == ["gsm8k"]
     created = contents(layout.root)
     again = lay_out(folder)
-    built(catalogue, again, "gsm8k_gen")
+    built(catalog, again, "gsm8k_gen")
     assert again.root == layout.root
     assert contents(layout.root) == created
     assert contents(folder) == before
     assert again.notes == layout.notes == ["data set openai/gsm8k is local and not whole: a few rows for tests"]
 
 
-def test_other_content_is_another_layout_and_a_changed_file_an_error(tmp_path: Path, catalogue: ConfigCatalog) -> None:
+def test_other_content_is_another_layout_and_a_changed_file_an_error(tmp_path: Path, catalog: ConfigCatalog) -> None:
     folder = tmp_path / "bench"
     shutil.copytree(BENCH, folder)
     first = lay_out(folder)
-    built(catalogue, first, "gsm8k_gen")
+    built(catalog, first, "gsm8k_gen")
     path = folder / "gsm8k" / "test.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
     with pytest.raises(DataError, match="the file was changed or cut short"):
-        built(catalogue, lay_out(folder), "gsm8k_gen")
+        built(catalog, lay_out(folder), "gsm8k_gen")
     manifest = json.loads((folder / "manifest.json").read_text())
     for entry in manifest["datasets"]:
         for file in entry["files"]:
             file.pop("sha256")
     (folder / "manifest.json").write_text(json.dumps(manifest))
     second = lay_out(folder)
-    (result,) = built(catalogue, second, "gsm8k_gen")
+    (result,) = built(catalog, second, "gsm8k_gen")
     assert second.root != first.root
     assert len(result.test) == 2
     path.unlink()
     with pytest.raises(DataError, match=r"missing; .* lists it"):
-        built(catalogue, lay_out(folder), "gsm8k_gen")
+        built(catalog, lay_out(folder), "gsm8k_gen")
 
 
 def _count(folder: str, waiting: Any, counts: Any) -> None:
@@ -154,30 +154,30 @@ def test_two_processes_may_write_at_once(tmp_path: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_written_costs_only_time(
-    tmp_path: Path, catalogue: ConfigCatalog, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, catalog: ConfigCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DARE_BENCH_CACHE", str(tmp_path / "file" / "cache"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (result,) = built(catalogue, lay_out(BENCH), "gsm8k_gen")
+    (result,) = built(catalog, lay_out(BENCH), "gsm8k_gen")
     assert len(result.test) == 4
 
 
-def test_nothing_is_downloaded_and_the_error_says_both_ways(catalogue: ConfigCatalog) -> None:
+def test_nothing_is_downloaded_and_the_error_says_both_ways(catalog: ConfigCatalog) -> None:
     with pytest.raises(DataError) as raised:
-        built(catalogue, lay_out(None), "gsm8k_gen")
+        built(catalog, lay_out(None), "gsm8k_gen")
     output = str(raised.value)
     for part in ("data/gsm8k is missing", "--data-dir", "openai/gsm8k:main", "./data/gsm8k", ROOT):
         assert part in output
     with pytest.raises(DataError, match=r"the manifest of \S+ lacks it: .*ceval/ceval-exam"):
-        built(catalogue, lay_out(BENCH), "ceval_gen:*accountant")
+        built(catalog, lay_out(BENCH), "ceval_gen:*accountant")
     with pytest.raises(DataError, match=r"knowledge_dev\.csv is missing; the manifest of \S+ has another part"):
-        built(catalogue, lay_out(BENCH), "mmlu_gen_a484b3:*clinical_knowledge")
+        built(catalog, lay_out(BENCH), "mmlu_gen_a484b3:*clinical_knowledge")
 
 
-def test_gpqa_says_where_its_gated_file_goes_and_reads_it_there(catalogue: ConfigCatalog) -> None:
+def test_gpqa_says_where_its_gated_file_goes_and_reads_it_there(catalog: ConfigCatalog) -> None:
     with pytest.raises(DataError) as raised:
-        built(catalogue, lay_out(BENCH), "gpqa_fewshot_gen")
+        built(catalog, lay_out(BENCH), "gpqa_fewshot_gen")
     for part in ("gated", "accept its terms", "./data/gpqa/gpqa_diamond.csv"):
         assert part in str(raised.value)
     place = Path("data/gpqa")
@@ -185,44 +185,44 @@ def test_gpqa_says_where_its_gated_file_goes_and_reads_it_there(catalogue: Confi
     row = [f"c{n}" for n in range(7)] + ["made up?", "right", "w1", "w2", "w3"]
     head = [f"h{n}" for n in range(7)] + ["Question", "Correct Answer", "1", "2", "3"]
     (place / "gpqa_diamond.csv").write_text("\n".join(",".join(line) for line in (head, row)))
-    (result,) = built(catalogue, lay_out(BENCH), "gpqa_fewshot_gen")
+    (result,) = built(catalog, lay_out(BENCH), "gpqa_fewshot_gen")
     assert result.test[0][result.test[0]["answer"]] == "right"
 
 
 def test_a_cache_of_the_user_s_own_is_used_and_the_manifest_comes_first(
-    tmp_path: Path, catalogue: ConfigCatalog, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, catalog: ConfigCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "own" / "data" / "gsm8k"
     own.mkdir(parents=True)
     for split in ("train", "test"):
         (own / f"{split}.jsonl").write_text('{"question": "mine", "answer": "#### 1"}\n')
     monkeypatch.setenv(ROOT, str(tmp_path / "own"))
-    (result,) = built(catalogue, lay_out(None), "gsm8k_gen")
+    (result,) = built(catalog, lay_out(None), "gsm8k_gen")
     assert result.test[0]["question"] == "mine"
     monkeypatch.setenv("DATASET_SOURCE", "ModelScope")
-    (result,) = built(catalogue, lay_out(BENCH), "gsm8k_gen")
+    (result,) = built(catalog, lay_out(BENCH), "gsm8k_gen")
     assert result.test[0]["question"] == row_of("gsm8k/test.jsonl")["question"]
     assert (os.environ[ROOT], os.environ["DATASET_SOURCE"]) == (str(tmp_path / "own"), "ModelScope")
 
 
-def test_data_beside_the_user_is_found_as_opencompass_finds_it(catalogue: ConfigCatalog) -> None:
+def test_data_beside_the_user_is_found_as_opencompass_finds_it(catalog: ConfigCatalog) -> None:
     place = Path("data/gsm8k")
     place.mkdir(parents=True)
     for split in ("train", "test"):
         (place / f"{split}.jsonl").write_text('{"question": "here", "answer": "#### 1"}\n')
-    (result,) = built(catalogue, lay_out(None), "gsm8k_gen")
+    (result,) = built(catalog, lay_out(None), "gsm8k_gen")
     assert result.test[0]["question"] == "here"
 
 
-def test_rows_without_the_hub_s_columns_are_one_line(tmp_path: Path, catalogue: ConfigCatalog) -> None:
+def test_rows_without_the_hub_s_columns_are_one_line(tmp_path: Path, catalog: ConfigCatalog) -> None:
     folder = bench(tmp_path, "mbpp_plus", "evalplus/mbppplus", test=[{"task_id": 1}])
     with pytest.raises(
         DataError, match=r"rows of evalplus/mbppplus are not in the hub's columns \(KeyError: 'prompt'\)"
     ):
-        built(catalogue, lay_out(folder), "mbpp_plus_gen")
+        built(catalog, lay_out(folder), "mbpp_plus_gen")
     (tmp_path / "mbpp_plus" / "test.jsonl").write_text('{"task_id": 1')
     with pytest.raises(DataError, match="cannot be read as json"):
-        built(catalogue, lay_out(folder), "mbpp_plus_gen")
+        built(catalog, lay_out(folder), "mbpp_plus_gen")
 
 
 WHOLE_ROWS: Mapping[str, int] = {
@@ -250,5 +250,5 @@ WHOLE_ROWS: Mapping[str, int] = {
 
 @pytest.mark.skipif(WHOLE is None, reason="DARE_BENCH_DATA names no folder of whole data sets")
 @pytest.mark.parametrize(("name", "rows"), WHOLE_ROWS.items())
-def test_whole_data_sets_have_their_published_sizes(catalogue: ConfigCatalog, name: str, rows: int) -> None:
-    assert sum(len(result.test) for result in built(catalogue, lay_out(WHOLE), name)) == rows
+def test_whole_data_sets_have_their_published_sizes(catalog: ConfigCatalog, name: str, rows: int) -> None:
+    assert sum(len(result.test) for result in built(catalog, lay_out(WHOLE), name)) == rows

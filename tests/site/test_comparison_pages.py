@@ -20,10 +20,11 @@ from dare_bench.analysis.pairing import pair
 from dare_bench.cli import app
 from dare_bench.errors import RunError
 from dare_bench.formatting import p_value, short_difference
-from dare_bench.leaderboards import compare_page
+from dare_bench.leaderboards import comparison_index
 from dare_bench.leaderboards.builder import build
-from dare_bench.leaderboards.compare_page import TOP, write_standalone
-from dare_bench.leaderboards.forest import Effect, forest
+from dare_bench.leaderboards.charts.forest import Effect, forest
+from dare_bench.leaderboards.comparison_index import TOP
+from dare_bench.leaderboards.comparison_page import write_standalone
 from dare_bench.runs.reader import Run
 
 SHARES = {"best": 0.9, "good": 0.8, "fair": 0.5, "poor": 0.2}
@@ -93,8 +94,8 @@ def test_the_p_of_an_interval_agrees_with_the_test_of_its_values() -> None:
     for shift in (0.0, 0.02, 0.05, 0.1):
         second = [value + shift + 0.3 * ((at * 37 % 11) / 10 - 0.5) for at, value in enumerate(first)]
         created = paired_difference(first, second)
-        assert created.p == pytest.approx(compare_page._p_of(created.value, created.lo, created.hi), abs=0.03)
-    assert compare_page._p_of(0.1, None, None) is None
+        assert created.p == pytest.approx(comparison_index._p_of(created.value, created.lo, created.hi), abs=0.03)
+    assert comparison_index._p_of(0.1, None, None) is None
 
 
 def test_a_pair_has_a_page_with_its_numbers_and_the_documents_that_changed(built: tuple[Path, Path]) -> None:

@@ -9,6 +9,7 @@ from markupsafe import Markup, escape
 
 from dare_bench.leaderboards.charts.axes import AxisScale, linear, px, tick_labels
 from dare_bench.leaderboards.charts.labels import shorten
+from dare_bench.leaderboards.rendering import Tone
 from dare_bench.runs.text import one_line
 
 _WIDTH, _LEFT, _RIGHT = 600, 12, 588
@@ -18,13 +19,13 @@ _TOP, _ROW, _BELOW = 12, 46, 52
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One difference; positive is better. ``kind``, the verdict, is better, worse or none."""
+    """One difference; positive is better. ``tone`` is that of its verdict."""
 
     name: str
     value: float
     lo: float | None
     hi: float | None
-    kind: str = "none"
+    tone: Tone = "none"
 
 
 def forest(effects: Sequence[Effect], *, ident: str, title: str) -> Markup:
@@ -61,4 +62,4 @@ def _row(effect: Effect, top: float, x: AxisScale) -> str:
         whisker = f'<path class="whisker" d="M{lo} {down}H{hi}M{lo} {px(top + 27)}v8M{hi} {px(top + 27)}v8"/>'
     name = f'<text x="{_LEFT + 7}" y="{px(top + 16)}">{escape(shorten(effect.name, 44))}</text>'
     dot = f'<circle class="dot" cx="{px(x(effect.value))}" cy="{down}" r="5"/>'
-    return f'<g class="effect {effect.kind}">{name}{whisker}{dot}</g>'
+    return f'<g class="effect {effect.tone}">{name}{whisker}{dot}</g>'

@@ -1,24 +1,27 @@
-"""A comparison of runs, arranged for a page: names, the table, the plot, and the documents that changed."""
+"""The page of one comparison of runs: names, table, plot, and the documents that changed; alone or on a site."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
+from dare_bench.analysis.checkpoint_names import CheckpointName, full_names
 from dare_bench.analysis.comparison import ChangedDocument, RunComparison, ScoreComparison
 from dare_bench.analysis.document_view import DocumentView, document_view
-from dare_bench.analysis.names import Checkpoint, checkpoint_of, letter
+from dare_bench.analysis.names import checkpoint_of, letter, lineage_of
 from dare_bench.analysis.settings import requested
 from dare_bench.errors import RunError
 from dare_bench.formatting import plain_value
-from dare_bench.leaderboards.checkpoint_names import CheckpointName, checkpoint_names
-from dare_bench.leaderboards.forest import Effect, forest
+from dare_bench.leaderboards.charts.forest import Effect, forest
+from dare_bench.leaderboards.rendering import tone, write_page
 from dare_bench.runs.reader import Run
 from dare_bench.runs.text import one_line, visible
 
+TEMPLATE = "comparison.html.j2"
 SHOWN = 50
 """Maximum number of changed documents on a page, over all tasks."""
 _TEXT = 1200
@@ -57,22 +60,51 @@ class ShownDocuments:
     unread: int = 0
 
 
-def right(value: float, item: ScoreComparison) -> str:
-    """A document's value: right or wrong where values are only 0 and 1."""
-    if value in (0.0, 1.0) and item.difference.test == "exact McNemar":
-        return "✓ right" if (value == 1.0) == (item.higher_is_better is not False) else "✗ wrong"
-    return f"{value:.4g}"
+def write_standalone(comparison: RunComparison, path: str | Path) -> Path:
+    """Write a comparison as a page that needs only the folder ``<name>_files`` beside it.
+
+    Raises:
+        SaveError: the page or one of its files could not be written.
+    """
+    return write_page(path, TEMPLATE, ("charts.css", "compare.css"), alone=True, **page_values(comparison))
 
 
-def names_of(runs: Sequence[Run]) -> list[CheckpointName]:
+def page_values(comparison: RunComparison, places: Sequence[str] | None = None) -> dict[str, Any]:
+    """The values of the template; ``places`` are the runs' pages, if any."""
+    named = _names_of(comparison.runs)
+    heads = [
+        {
+            "letter": letter(at),
+            "name": named[at],
+            "requested": one_line(", ".join(f"{k} {plain_value(v)}" for k, v in requested(run).items()), 120),
+            "id": comparison.names[at],
+            "page": places[at] if places else None,
+            "created": run.created,
+        }
+        for at, run in enumerate(comparison.runs)
+    ]
+    return {
+        "heading": _heading(named),
+        "heads": heads,
+        "comparison": comparison,
+        "items": [(comparison.title(item), item) for item in comparison.items],
+        "refused": [(comparison.title(item), item.breaks) for item in comparison.items if item.breaks],
+        "warnings": comparison.warning_lines(),
+        "plot": _plot(comparison),
+        "documents": _documents(comparison),
+        "adjusted": len(comparison.items) > 1,
+        "level": f"{100 * comparison.level:g}%",
+        "right_or_wrong": _right_or_wrong,
+    }
+
+
+def _names_of(runs: Sequence[Run]) -> list[CheckpointName]:
     """Unique names of the runs' checkpoints."""
-    keys = [checkpoint_of(run.block) if run.block else Checkpoint(run.model) for run in runs]
-    lineages = [run.block.model.lineage if run.block else None for run in runs]
-    named = checkpoint_names(zip(keys, lineages, strict=True))
-    return [named[key] for key in keys]
+    named = full_names((checkpoint_of(run), lineage_of(run)) for run in runs)
+    return [named[checkpoint_of(run)] for run in runs]
 
 
-def heading(named: Sequence[CheckpointName]) -> str:
+def _heading(named: Sequence[CheckpointName]) -> str:
     """The title of a page that compares these runs."""
     if len(named) > 2:
         return f"{len(named)} runs compared"
@@ -80,19 +112,26 @@ def heading(named: Sequence[CheckpointName]) -> str:
     return f"{second} against {first}" if first != second else f"{first}: two runs"
 
 
-def plot(comparison: RunComparison) -> Markup | None:
+def _right_or_wrong(value: float, item: ScoreComparison) -> str:
+    """A document's value: right or wrong where values are only 0 and 1."""
+    if value in (0.0, 1.0) and item.difference.test == "exact McNemar":
+        return "✓ right" if (value == 1.0) == (item.higher_is_better is not False) else "✗ wrong"
+    return f"{value:.4g}"
+
+
+def _plot(comparison: RunComparison) -> Markup | None:
     """The forest plot of all differences between shares; other scores have different scales."""
     items = [item for item in comparison.items if item.is_share]
     if not items:
         return None
     effects = []
     for item in items:
-        kind = item.verdict if item.verdict in ("better", "worse") and not item.breaks else "none"
-        effects.append(Effect(comparison.title(item), item.gain.value, item.gain.lo, item.gain.hi, kind))
+        shown = "none" if item.breaks else tone(item.verdict)
+        effects.append(Effect(comparison.title(item), item.gain.value, item.gain.lo, item.gain.hi, shown))
     return forest(effects, ident="forest", title=f"Differences, {100 * comparison.level:g}% intervals")
 
 
-def documents(comparison: RunComparison) -> list[ShownDocuments]:
+def _documents(comparison: RunComparison) -> list[ShownDocuments]:
     """The changed documents of each item, limited to keep the page short; those that got worse come first."""
     items = [item for item in comparison.items if item.better or item.worse]
     each = max(SHOWN // max(len(items), 1), 4)
@@ -133,38 +172,9 @@ def _side(view: DocumentView, filter_name: str, value: float) -> ShownSide:
         best = [answer.text for answer in view.answers if answer.best] or ["–"]
         return ShownSide([_cut(best[0])], [], value)
     answers = [_cut(answer.text) for answer in view.answers[:4]]
-    filtered = [verdict.filtered for verdict in view.verdicts if verdict.filter == filter_name]
+    filtered = [result.filtered for result in view.filter_results if result.filter == filter_name]
     return ShownSide(answers, [_cut(text) for text in filtered if text not in {a.text for a in view.answers}], value)
 
 
 def _cut(text: str) -> str:
     return visible(text, _TEXT)
-
-
-def values(comparison: RunComparison, places: Sequence[str] | None = None) -> dict[str, Any]:
-    """The values of ``compare.html.j2``; ``places`` are the runs' pages, if any."""
-    named = names_of(comparison.runs)
-    heads = [
-        {
-            "letter": letter(at),
-            "name": named[at],
-            "requested": one_line(", ".join(f"{k} {plain_value(v)}" for k, v in requested(run).items()), 120),
-            "id": comparison.names[at],
-            "page": places[at] if places else None,
-            "created": run.created,
-        }
-        for at, run in enumerate(comparison.runs)
-    ]
-    return {
-        "heading": heading(named),
-        "heads": heads,
-        "comparison": comparison,
-        "items": [(comparison.title(item), item) for item in comparison.items],
-        "refused": [(comparison.title(item), item.breaks) for item in comparison.items if item.breaks],
-        "warnings": comparison.warning_lines(),
-        "plot": plot(comparison),
-        "documents": documents(comparison),
-        "adjusted": len(comparison.items) > 1,
-        "level": f"{100 * comparison.level:g}%",
-        "right": right,
-    }

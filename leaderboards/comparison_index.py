@@ -1,30 +1,27 @@
-"""Comparisons on the site: the best rows of each board with each other, every trained checkpoint with its base; and a
-comparison as a standalone page."""
+"""The index of a site's comparisons: the best rows of each board with each other, every trained checkpoint with its
+base."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
-from dare_bench.analysis.comparison import RunComparison
-from dare_bench.analysis.intervals import Interval, mean_of
+from dare_bench.analysis.intervals import LEVEL, Interval, mean_of
 from dare_bench.analysis.paired_tests import holm
-from dare_bench.leaderboards import comparing, pair_page
+from dare_bench.leaderboards import pair_differences
 from dare_bench.leaderboards.board_ranking import pair_p
 from dare_bench.leaderboards.board_rows import BoardRow
 from dare_bench.leaderboards.checkpoint_changes import CheckpointChange, changes_of, judged, pairs
 from dare_bench.leaderboards.context import BoardView, Context
 from dare_bench.leaderboards.entries import RunScore
-from dare_bench.leaderboards.pair_page import LEVEL, Delta
-from dare_bench.leaderboards.rendering import Link, write_page
+from dare_bench.leaderboards.pair_differences import Delta
+from dare_bench.leaderboards.rendering import Link
 from dare_bench.leaderboards.site import Site
 
 PLACE = "compare/index.html"
 TOP = 8
 """Maximum number of rows of a board that are compared with each other, in 28 pairs."""
-ASSETS = ("charts.css", "compare.css")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +82,7 @@ def write(site: Site, context: Context) -> None:
 def _write(site: Site, matrices: list[Matrix], steps: list[CheckpointChange], refused: list[tuple[str, str]]) -> None:
     # p is adjusted only when the page is written: a rebuild without a change needs no statistics.
     cells = [(matrix, matrix.cells()) for matrix in matrices]
-    site.page(PLACE, "compares.html.j2", matrices=cells, steps=judged(steps), refused=refused)
-
-
-def write_standalone(comparison: RunComparison, path: str | Path) -> Path:
-    """Write a comparison as a page that needs only the folder ``<name>_files`` beside it.
-
-    Raises:
-        SaveError: the page or one of its files could not be written.
-    """
-    return write_page(path, "compare.html.j2", ASSETS, alone=True, **comparing.values(comparison))
+    site.page(PLACE, "comparison_index.html.j2", matrices=cells, steps=judged(steps), refused=refused)
 
 
 def _best(view: BoardView) -> list[BoardRow]:
@@ -131,7 +119,7 @@ def _deltas(
         assert first is not None and second is not None  # ranked rows have all of them
         first_is_older = place[id(first.entry)] < place[id(second.entry)]  # a pair has one page, the older run first
         older, newer = (first, second) if first_is_older else (second, first)
-        delta = pair_page.difference(site, older.entry, newer.entry, first.score.task, first.score.key)
+        delta = pair_differences.difference(site, older.entry, newer.entry, first.score.task, first.score.key)
         if isinstance(delta, str):
             return f"{first.score.task}: {delta}"
         deltas.append(delta.reversed() if first_is_older else delta)

@@ -1,23 +1,21 @@
-"""The comparison of two runs of the site: its page, and the differences that other pages show. It is written again only
-when one of the runs or of their sample files has changed."""
+"""The differences of two runs of a site that its pages show, and the page of the two. They are computed again only when
+one of the runs or of their sample files has changed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any
 
-from dare_bench.analysis.comparison import ScoreComparison, compare
+from dare_bench.analysis.comparison import ScoreComparison, compare, verdict_of
+from dare_bench.analysis.intervals import LEVEL
 from dare_bench.analysis.paired_tests import Difference
 from dare_bench.analysis.settings import MODEL
 from dare_bench.errors import IncompleteError, RunError, UsageError
-from dare_bench.leaderboards import comparing
+from dare_bench.leaderboards import comparison_page
 from dare_bench.leaderboards.entries import BoardEntry
-from dare_bench.leaderboards.rendering import slug
+from dare_bench.leaderboards.rendering import Tone, slug, tone
 from dare_bench.leaderboards.site import Site
-
-LEVEL = 0.95
-Verdict = Literal["better", "worse", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +33,9 @@ class Delta(Difference):
         """The difference with the sign of a gain: positive is better."""
         return self if self.higher_is_better else replace(self.reversed(), higher_is_better=True)
 
-    def verdict(self, adjusted: float | None) -> Verdict:
-        """The verdict on the second run by the adjusted p."""
-        if adjusted is None or adjusted > 1 - LEVEL or not self.value:
-            return "none"
-        return "better" if self.gain.value > 0 else "worse"
+    def tone(self, adjusted: float | None) -> Tone:
+        """The tone of the verdict on the second run by the adjusted p."""
+        return tone(verdict_of(self.gain.value, adjusted, LEVEL))
 
 
 def facts(site: Site, first: BoardEntry, second: BoardEntry) -> dict[str, Any]:
@@ -97,8 +93,8 @@ def _write(site: Site, first: BoardEntry, second: BoardEntry) -> Mapping[str, An
     # Two copies of one run have the same id, but different slugs.
     comparison.names = [first.slug, second.slug] if first.run_id == second.run_id else [first.run_id, second.run_id]
     comparison.left_out = [_without_paths(text, first, second) for text in comparison.left_out]
-    values = comparing.values(comparison, [root + first.page, root + second.page])
-    site.page(where, "compare.html.j2", alone=False, **values)
+    values = comparison_page.page_values(comparison, [root + first.page, root + second.page])
+    site.page(where, comparison_page.TEMPLATE, alone=False, **values)
     return {"items": {item.task: _record(item) for item in comparison.items}, "place": where}
 
 

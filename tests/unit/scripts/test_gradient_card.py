@@ -115,10 +115,10 @@ def test_replay_is_exact_where_the_order_does_not_depend_on_the_drawn_tokens(exa
     """With any number of tokens a forward: the tokens of a forward are drawn independently."""
     for policy in policies:
         sampler = exact.EnumeratedSampler(policy.network, order, quota)
-        figures = policy.figures(exact.Row("cj_grpo", replays=True), sampler)
+        figures = policy.figures(exact.CardRow("cj_grpo", replays=True), sampler)
         assert figures.bias < 1e-9 and figures.cosine == pytest.approx(1.0)
         assert figures.looks == pytest.approx(4 / quota)
-        assert policy.figures(exact.Row("d1", (("p_mask_prompt", 0.0),)), sampler).bias > 0.1
+        assert policy.figures(exact.CardRow("d1", (("p_mask_prompt", 0.0),)), sampler).bias > 0.1
 
 
 def test_replay_is_the_gradient_of_the_written_tokens_alone_in_the_order_of_confidence(exact, policies):
@@ -126,7 +126,7 @@ def test_replay_is_the_gradient_of_the_written_tokens_alone_in_the_order_of_conf
     probability of writing a token is smaller, since the other positions must have drawn less probable ones."""
     policy = policies[1]
     sampler = exact.EnumeratedSampler(policy.network, "low_confidence")
-    row = exact.Row("cj_grpo", replays=True)
+    row = exact.CardRow("cj_grpo", replays=True)
     baseline = sum(chance * policy.reward[c.tokens] for c, chance in sampler.trajectories)
     log_p_KLV = exact.log_probabilities(policy.network)
     value = torch.zeros(()).double()
@@ -144,7 +144,7 @@ def test_replay_is_the_gradient_of_the_written_tokens_alone_in_the_order_of_conf
 
 def test_more_draws_take_variance_but_not_bias_from_espo(exact, policies):
     sampler = exact.EnumeratedSampler(policies[1].network, "left_to_right")
-    one, four = (policies[1].figures(exact.Row("espo", (("num_mc", n),), 1 << 12), sampler) for n in (1, 4))
+    one, four = (policies[1].figures(exact.CardRow("espo", (("num_mc", n),), 1 << 12), sampler) for n in (1, 4))
     assert four.bias == pytest.approx(one.bias, abs=0.1) and one.bias > 0.3
     assert four.variance < 0.8 * one.variance
     assert (one.looks, four.looks) == pytest.approx((2, 8))
@@ -175,7 +175,7 @@ def test_the_card_is_what_the_script_computes(card, monkeypatch):
 
 def test_coefficients_by_answer_are_those_by_noise_where_the_estimate_is_linear(exact, policies):
     """SPG's bounds need the first way; its lower bound alone goes both ways."""
-    row = exact.Row("spg", (("p_mask_prompt", 0.0), ("negative", "elbo")), 64)
+    row = exact.CardRow("spg", (("p_mask_prompt", 0.0), ("negative", "elbo")), 64)
     torch.manual_seed(0)
     chance_Y, advantage_Y = torch.rand(len(exact.ANSWERS)).double(), torch.randn(len(exact.ANSWERS)).double()
     chance_Y[10:] = 0
@@ -235,7 +235,7 @@ def test_the_paths_are_those_of_the_sampler(exact, policies, order, quota):
 )
 def test_mdpos_expectation_is_that_of_its_own_loss(exact, policies, options):
     """All sequences of draws as completions, each weighted by its probability."""
-    policy, row = policies[1], exact.Row("mdpo", tuple(options.items()))
+    policy, row = policies[1], exact.CardRow("mdpo", tuple(options.items()))
     sampler = exact.EnumeratedSampler(policy.network, "low_confidence", 2)
     paths, completions = sampler.paths, []
     score_WT = step_scores(torch.tensor([[policy.reward[exact.ANSWERS[y]] for y in ys] for ys in paths.answer_WT]))
@@ -263,7 +263,7 @@ def test_mdpo_with_one_forward_is_d1_on_twice_the_reward(exact, policies):
     for policy in policies:
         sampler = exact.EnumeratedSampler(policy.network, "low_confidence", 4)
         d1, mdpo = (
-            policy.figures(exact.Row(name, options), sampler)
+            policy.figures(exact.CardRow(name, options), sampler)
             for name, options in (("d1", (("p_mask_prompt", 0.0),)), ("mdpo", (("advantage", "mean"),)))
         )
         assert d1.bias < 1e-9 and mdpo.cosine == pytest.approx(1.0) and mdpo.length == pytest.approx(2.0)
@@ -272,7 +272,7 @@ def test_mdpo_with_one_forward_is_d1_on_twice_the_reward(exact, policies):
 
 def test_a_trees_expectation_is_that_of_its_own_loss(exact, policies):
     """All nodes, each weighted by its probability and the number of its level in a tree."""
-    policy, row = policies[0], exact.Row("dtreerpo")
+    policy, row = policies[0], exact.CardRow("dtreerpo")
     sampler, full = exact.EnumeratedSampler(policy.network, "low_confidence"), exact.CANVASES - 1
     nodes, advantage = [], []
     reward = {c: policy.reward[exact.tokens_of(c)] for c in sampler.after(full, 4)}
@@ -296,10 +296,10 @@ def test_a_trees_expectation_is_that_of_its_own_loss(exact, policies):
 
 def test_a_tree_of_one_level_is_d1(exact, policies):
     """In all figures, except that completions share a look."""
-    tree = exact.Row("dtreerpo", (("num_generations", 8), ("tree_contraction_factor", 1)))
+    tree = exact.CardRow("dtreerpo", (("num_generations", 8), ("tree_contraction_factor", 1)))
     for policy, order in product(policies, ("low_confidence", "left_to_right")):
         sampler = exact.EnumeratedSampler(policy.network, order)
-        own, d1 = (policy.figures(row, sampler) for row in (tree, exact.Row("d1", (("p_mask_prompt", 0.0),))))
+        own, d1 = (policy.figures(row, sampler) for row in (tree, exact.CardRow("d1", (("p_mask_prompt", 0.0),))))
         assert (own.cosine, own.length, own.bias, own.variance) == pytest.approx(
             (d1.cosine, d1.length, d1.bias, d1.variance)
         )
@@ -311,7 +311,7 @@ def test_a_tree_with_a_forward_a_level_is_exact_but_for_the_weights_of_levels(ex
     """A level counts as often as it has nodes: with b branches the sum is 2 (G1 + b G2) / (1 + b) for G1 + G2."""
     for policy in policies:
         sampler = exact.EnumeratedSampler(policy.network, order, 2)
-        rows = [exact.Row("dtreerpo", (("num_generations", 4 * b), ("tree_branch_factor", b))) for b in (1, 2, 4)]
+        rows = [exact.CardRow("dtreerpo", (("num_generations", 4 * b), ("tree_branch_factor", b))) for b in (1, 2, 4)]
         one_P, two_P, four_P = (policy.expected(row, sampler)[0] for row in rows)
         wanted_P = sampler.exact_gradient(policy.reward)
         torch.testing.assert_close(one_P, wanted_P)
@@ -323,7 +323,7 @@ def test_a_tree_with_a_forward_a_level_is_exact_but_for_the_weights_of_levels(ex
 def test_the_variance_of_a_tree_is_that_of_its_nodes_together(exact, policies):
     """Every pair of subtrees of two leaves, one by one."""
     policy, full = policies[0], exact.CANVASES - 1
-    row = exact.Row("dtreerpo", (("num_generations", 4), ("tree_branch_factor", 2)))
+    row = exact.CardRow("dtreerpo", (("num_generations", 4), ("tree_branch_factor", 2)))
     sampler = exact.EnumeratedSampler(policy.network, "top_two_margin", 2)
     reward = {c: policy.reward[exact.tokens_of(c)] for c in sampler.after(full, 2)}
     value = {c: sum(p * reward[y] for y, p in sampler.after(c, 1).items()) for c in sampler.after(full, 1)}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -206,6 +207,7 @@ def _stamp(path: Path) -> list[int]:
     return [stat.st_size, stat.st_mtime_ns]
 
 
+@cache
 def _source() -> str:
     """A hash of the code that writes the pages: another version writes all of them again."""
     digest = hashlib.blake2b(digest_size=8)

@@ -8,53 +8,81 @@ from typing import Any, Literal
 
 DESKTOP, PHONE = {"width": 1380, "height": 900}, {"width": 390, "height": 844}
 Look = Callable[..., Any]
+Scripts = bool | Literal["empty"]
 
 
-def looking(browser: Any) -> Iterator[Look]:
-    """Yields ``look(file, phone=False, dark=False, scripts=True, query="", **options)``, which opens a file by
-    ``file://`` and returns Playwright's page; ``options`` are those of a browser context. ``scripts``: False turns
-    JavaScript off, "empty" leaves it on but gives the page empty scripts, so that axe can look at it.
+class Tabs:
+    """The pages of a browser: one with scripts, one without, and one with empty scripts. Tests use them one after the
+    other, because a new page costs the browser half a second."""
 
-    Afterwards raises AssertionError if a page wrote to the console, threw, asked for a dialog, or asked for anything
-    that was not there or came from elsewhere.
-    """
-    contexts: list[Any] = []
-    trouble: list[str] = []
+    def __init__(self, browser: Any) -> None:
+        self._browser = browser
+        self._kept: dict[Scripts, Any] = {}
+        self._trouble: list[str] = []
 
-    def open_page(
-        file: Path,
-        *,
-        phone: bool = False,
-        dark: bool = False,
-        scripts: bool | Literal["empty"] = True,
-        query: str = "",
-        **options: Any,
-    ) -> Any:
-        context = browser.new_context(
-            viewport=PHONE if phone else DESKTOP,
-            color_scheme="dark" if dark else "light",
-            java_script_enabled=bool(scripts),
-            accept_downloads=True,
-            reduced_motion="reduce",
-            **options,
-        )
-        contexts.append(context)
+    def looking(self) -> Iterator[Look]:
+        """Yields ``look(file, phone=False, dark=False, scripts=True, query="", fresh=False)``, which opens a file by
+        ``file://`` and returns Playwright's page. ``scripts``: False turns JavaScript off, "empty" leaves it on but
+        gives the page empty scripts, so that axe can look at it. The page is that of the last call with the same
+        ``scripts``; ``fresh`` asks for one that is thrown away afterwards, for what cannot be undone: permissions, and
+        a clock that a test moves.
+
+        Afterwards raises AssertionError if a page wrote to the console, threw, asked for a dialog, or asked for
+        anything that was not there or came from elsewhere.
+        """
+        self._trouble.clear()
+        used: dict[Scripts, Any] = {}
+        thrown_away: list[Any] = []
+
+        def open_page(
+            file: Path,
+            *,
+            phone: bool = False,
+            dark: bool = False,
+            scripts: Scripts = True,
+            query: str = "",
+            fresh: bool = False,
+        ) -> Any:
+            if fresh:
+                page = self._new(scripts)
+                thrown_away.append(page)
+            else:
+                if scripts in used:
+                    _leave(used[scripts])
+                if scripts not in self._kept:
+                    self._kept[scripts] = self._new(scripts)
+                page = used[scripts] = self._kept[scripts]
+            page.set_viewport_size(PHONE if phone else DESKTOP)
+            page.emulate_media(media="null", color_scheme="dark" if dark else "light", reduced_motion="reduce")
+            page.goto(file.resolve().as_uri() + query)
+            return page
+
+        yield open_page
+        for page in used.values():
+            _leave(page)
+        for page in thrown_away:
+            page.context.close()
+        assert self._trouble == [], "\n".join(self._trouble)
+
+    def _new(self, scripts: Scripts) -> Any:
+        context = self._browser.new_context(java_script_enabled=bool(scripts), accept_downloads=True)
         if scripts == "empty":
             context.route("**/*.js", lambda route: route.fulfill(body="", content_type="text/javascript"))
-        page = context.new_page()
+        page, trouble = context.new_page(), self._trouble
         page.set_default_timeout(10_000)
         page.on("console", lambda message: trouble.append(f"console {message.type}: {message.text}"))
         page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
         page.on("dialog", lambda dialog: (trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         page.on("requestfailed", lambda request: _not_loaded(request, trouble))
         page.on("request", lambda request: _local(request.url, trouble))
-        page.goto(file.resolve().as_uri() + query)
         return page
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert trouble == [], "\n".join(trouble)
+
+def _leave(page: Any) -> None:
+    """Make a page ready for the next file: nothing that was chosen is remembered, and the pointer is in a corner."""
+    page.evaluate("localStorage.clear()")
+    page.goto("about:blank")
+    page.mouse.move(0, 0)
 
 
 def _not_loaded(request: Any, trouble: list[str]) -> None:
@@ -74,7 +102,7 @@ def settle(page: Any) -> None:
     page.evaluate("() => new Promise((done) => setTimeout(() => setTimeout(() => setTimeout(done))))")
 
 
-def faults(page: Any, **options: Any) -> list[str]:
+def faults(page: Any) -> list[str]:
     """What axe finds wrong with a page as it stands, in one line each; empty if nothing. Needs scripts on.
 
     Sheets are not preloaded: axe would fetch them, which the pages' own policy forbids.
@@ -83,7 +111,7 @@ def faults(page: Any, **options: Any) -> list[str]:
 
     if not page.evaluate("'axe' in window"):
         page.evaluate(Axe().axe_script)
-    options = {"resultTypes": ["violations"], "preload": False, **options}
+    options = {"resultTypes": ["violations"], "preload": False}
     violations = page.evaluate("options => axe.run(options).then(results => results.violations)", options)
     return [
         f"{violation['id']} ({violation['impact']}): {node['target']} {node['html'][:120]}"
@@ -92,23 +120,19 @@ def faults(page: Any, **options: Any) -> list[str]:
     ]
 
 
-COLOR_RULES = {"runOnly": ["color-contrast", "link-in-text-block"]}
-"""The rules of axe's default that look at colors; the others find the same in light and dark."""
-
-
 def faults_in_all_views(page: Any) -> list[str]:
-    """What axe finds wrong with a page on a desktop and on a phone, light and dark, and where it scrolls sideways.
+    """What axe finds wrong with a page on a phone and on a desktop, in the dark and in the light, and where it scrolls
+    sideways.
 
     The page is loaded once: its scripts ask neither for the width nor for the system's colors, style sheets alone
-    follow them. It is left as it was on a light desktop.
+    follow them. No style sheet chooses a color by the width (tests/site/test_style.py), so a width in the dark and
+    the other one in the light show all. The page is left as it was on a light desktop.
     """
     faulty = []
-    for name, size in (("phone", PHONE), ("desktop", DESKTOP)):
+    for name, size, scheme in (("phone", PHONE, "dark"), ("desktop", DESKTOP, "light")):
         page.set_viewport_size(size)
-        page.emulate_media(color_scheme="dark")
-        faulty += [f"dark {name}: {fault}" for fault in faults(page, **COLOR_RULES)]
-        page.emulate_media(color_scheme="light")
-        faulty += [f"light {name}: {fault}" for fault in faults(page)]
+        page.emulate_media(color_scheme=scheme)
+        faulty += [f"{scheme} {name}: {fault}" for fault in faults(page)]
         if not fits(page):
             faulty.append(f"{name}: the page scrolls sideways")
     return faulty

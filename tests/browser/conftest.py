@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browsing import Look, looking
+from browsing import Look, Tabs
 from require import lacks, need_package
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
@@ -28,7 +28,12 @@ def browser() -> Iterator[Any]:
         built.close()
 
 
+@pytest.fixture(scope="session")
+def tabs(browser: Any) -> Tabs:
+    return Tabs(browser)
+
+
 @pytest.fixture
-def look(browser: Any) -> Iterator[Look]:
-    """Opens pages; see :func:`browsing.looking`."""
-    yield from looking(browser)
+def look(tabs: Tabs) -> Iterator[Look]:
+    """Opens pages; see :class:`browsing.Tabs`."""
+    yield from tabs.looking()

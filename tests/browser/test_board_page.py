@@ -241,7 +241,8 @@ def test_the_keyboard_reaches_the_content_first(look: Look, board: Path) -> None
 
 
 def test_a_command_can_be_copied(look: Look, board: Path) -> None:
-    page = look(board.parent / "runs" / "best" / "index.html", permissions=["clipboard-read", "clipboard-write"])
+    page = look(board.parent / "runs" / "best" / "index.html", fresh=True)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy").click()
     page.get_by_role("button", name="Copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()").startswith("dare-bench eval --model tiny-llada")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from browsing import Look, faults, fits, looking
+from browsing import Look, Tabs, faults, fits
 
 
 def test_a_clean_page_is_clean(look: Look, tmp_path: Path) -> None:
@@ -42,10 +41,10 @@ def test_scripts_can_be_off(look: Look, tmp_path: Path) -> None:
         "<img src='http://127.0.0.1:9/x.png' alt=''>",
     ],
 )
-def test_trouble_fails_the_test(browser: Any, tmp_path: Path, body: str) -> None:
+def test_trouble_fails_the_test(tabs: Tabs, tmp_path: Path, body: str) -> None:
     file = tmp_path / "trouble.html"
     file.write_text(f"<!doctype html><html lang=en><title>t</title>{body}")
-    built = looking(browser)
+    built = tabs.looking()
     next(built)(file).wait_for_timeout(100)
     with pytest.raises(AssertionError):
         next(built)

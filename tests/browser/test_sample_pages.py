@@ -91,7 +91,7 @@ def test_the_slider_goes_by_keyboard_and_buttons(look: Look, folder: Path) -> No
 
 
 def test_play_goes_from_masks_to_the_answer_and_can_be_held(look: Look, folder: Path) -> None:
-    page = look(folder / "1.html")
+    page = look(folder / "1.html", fresh=True)
     page.emulate_media(reduced_motion="no-preference")
     page.clock.install()
     slider = page.get_by_role("slider").first

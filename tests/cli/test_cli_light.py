@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import typer
+from calls import call
 from require import need_package
 
 from dare_bench import __version__
@@ -75,9 +76,10 @@ def test_light_verbs_import_nothing_heavy(tmp_path: Path) -> None:
 
 
 def test_help_is_quick() -> None:
-    """0.25 s of processor time; measured so, and not by the clock, because other tests run beside this one."""
+    """0.25 s of processor time; measured so, and not by the clock, because other tests run beside this one, and again
+    where they have slowed it down."""
     times = []
-    for _ in range(3):
+    while len(times) < 3 and min(times, default=1) >= 0.8:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = cli("--help")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -87,8 +89,8 @@ def test_help_is_quick() -> None:
 
 
 def test_version() -> None:
-    done = cli("--version")
-    assert done.returncode == 0 and done.stdout.strip() == f"dare-bench {__version__}"
+    code, out, _ = call(["--version"])
+    assert code == 0 and out.strip() == f"dare-bench {__version__}"
 
 
 def test_ls_models_names_families(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,8 +137,8 @@ def test_ls_tasks_of_a_data_folder_lists_what_it_can_serve(tmp_path: Path, capsy
 
 
 def test_ls_runs_of_no_folder_is_one_line(tmp_path: Path) -> None:
-    done = cli("ls", "runs", str(tmp_path / "none"))
-    assert done.returncode == 1 and done.stderr.startswith("error: no folder") and done.stderr.count("\n") == 1
+    code, _, err = call(["ls", "runs", str(tmp_path / "none")])
+    assert code == 1 and err.startswith("error: no folder") and err.count("\n") == 1
 
 
 def test_works_without_a_home_that_can_be_written(tmp_path: Path) -> None:

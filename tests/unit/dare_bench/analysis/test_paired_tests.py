@@ -218,11 +218,11 @@ def _within(share: float, lo: float, hi: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n", "replicates"), [(50, 2000), (200, 600), (1000, 250)])
+@pytest.mark.parametrize(("n", "replicates"), [(50, 2000), (200, 600), (500, 250)])
 def test_coverage_for_right_and_wrong(n: int, replicates: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Documents of all difficulties, the second run better by five points on average: the answers of the two runs go
     together as those of checkpoints do."""
-    monkeypatch.setattr(intervals, "RESAMPLES", 999)
+    monkeypatch.setattr(intervals, "RESAMPLES", 499)
     rng = np.random.default_rng(n)
     cached = lru_cache(maxsize=None)(_shares)
     covered = 0
@@ -237,11 +237,11 @@ def test_coverage_for_right_and_wrong(n: int, replicates: int, monkeypatch: pyte
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n", "replicates"), [(50, 800), (200, 400), (1000, 250)])
+@pytest.mark.parametrize(("n", "replicates"), [(50, 800), (200, 400), (500, 250)])
 def test_coverage_and_size_for_graded_values(n: int, replicates: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Means of four answers: most documents change a little. Half of the replicates have no difference to find."""
-    monkeypatch.setattr(intervals, "RESAMPLES", 799)
-    monkeypatch.setattr(paired, "RESAMPLES", 199)
+    monkeypatch.setattr(intervals, "RESAMPLES", 399)
+    monkeypatch.setattr(paired, "RESAMPLES", 99)
     rng = np.random.default_rng(n + 1)
     covered = rejected = nulls = 0
     for at in range(replicates):
@@ -306,7 +306,7 @@ def _any(families: Sequence[Sequence[float]]) -> float:
 @pytest.mark.parametrize("n", [10, 60, 200])
 def test_coverage_of_a_single_graded_score(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Student's t for ten documents, the bootstrap for more (:func:`dare_bench.analysis.intervals.interval`)."""
-    monkeypatch.setattr(intervals, "RESAMPLES", 799)
+    monkeypatch.setattr(intervals, "RESAMPLES", 399)
     rng = np.random.default_rng(n)
     covered = 0
     for _ in range(600):

@@ -7,7 +7,6 @@ imports, and how soon, start Python themselves.
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import runpy
@@ -40,7 +39,7 @@ _IMPORTED = (
 """What is missing among these is imported by the command itself."""
 
 forkserver = multiprocessing.get_context("forkserver")
-forkserver.set_forkserver_preload(list(_IMPORTED))
+forkserver.set_forkserver_preload([*_IMPORTED, "tests.huge_pages"])
 
 
 def start(
@@ -92,7 +91,6 @@ def redirect(stdout: str | Path, stderr: str | Path) -> None:
 
 def call(words: list[str], stdout: str, stderr: str, env: dict[str, str], cwd: str, script: Path | None) -> None:
     """Be the command, in this process."""
-    gc.freeze()  # what the server has imported is no garbage; looking through it takes longer than many a command
     redirect(stdout, stderr)
     os.environ.clear()
     os.environ.update(env)

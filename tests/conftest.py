@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 
+import huge_pages
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -37,8 +38,9 @@ gc.disable()  # until all tests are collected: imports and test items are no gar
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """What is imported by now stays: collecting garbage need not look at it."""
+    """What is imported by now stays: collecting garbage need not look at it, and forks need not copy its page table."""
     gc.freeze()
+    huge_pages.collapse()
     gc.enable()
 
 
@@ -50,10 +52,13 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """The same after each file, and after a test that imported a library: accelerate collects garbage at each training,
     and looks through everything that is not frozen."""
     global _modules
-    if nextitem is None or nextitem.path != item.path or len(sys.modules) > _modules + 100:
+    grown = len(sys.modules) > _modules + 100
+    if nextitem is None or nextitem.path != item.path or grown:
         _modules = len(sys.modules)
         gc.collect()
         gc.freeze()
+    if grown:
+        huge_pages.collapse()
 
 
 @pytest.hookimpl(trylast=True)

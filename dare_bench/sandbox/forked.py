@@ -16,7 +16,7 @@ import signal
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,9 @@ _START_SECONDS = 20.0
 _PROCESSES = 512
 _TMP_MB = 256
 
+Tree = list[tuple[str, str, str]]
+"""Kind, path and value of each entry (:class:`dare_bench.sandbox.view.ViewEntry`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class SandboxView:
@@ -43,20 +46,25 @@ class SandboxView:
     scratch: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
+    def tree(self) -> Tree:
+        """The files that are visible: these folders, and the packages that are installed or imported by now.
 
-def enclose(visible: SandboxView) -> None:
-    """In a forked process with one thread: continue inside a sandbox that has only this view and our packages.
+        To be called before the fork: a fork that looked through all modules would copy the memory that they lie in.
+        """
+        return [(entry.kind, entry.path, entry.value) for entry in view.tree_with(self.folders, self.scratch, _TMP_MB)]
+
+
+def enclose(tree: Tree, environment: Mapping[str, str]) -> None:
+    """In a forked process with one thread: continue inside a sandbox that has only these files and variables, besides
+    those of every sandbox.
 
     Returns in a grandchild; its process 1 and its parent outside only wait for its end, and exit with its status.
 
     Raises:
         OSError: the system refuses it.
     """
-    tree: list[tuple[str, str, str]] = [
-        (entry.kind, entry.path, entry.value) for entry in view.tree_with(visible.folders, visible.scratch, _TMP_MB)
-    ]
     mode, user = ("root", free_user() if _open_to_all(tree) else 0) if is_root() else ("user", 0)
-    _forget_environment({**ENVIRONMENT, **visible.environment})
+    _forget_environment({**ENVIRONMENT, **environment})
     parent = os.getppid()
     enter.unshare(mode)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -94,7 +102,7 @@ def is_enclosed() -> bool:
     return bool(_inside)
 
 
-def _open_to_all(tree: Iterable[tuple[str, str, str]]) -> bool:
+def _open_to_all(tree: Tree) -> bool:
     """May another user read these files? If not, root stays root, without its rights but with its files."""
     modes = [Path(path).stat().st_mode for kind, path, _ in tree if kind == "bind"]
     needed = ((mode, 0o005 if stat.S_ISDIR(mode) else 0o004) for mode in modes)
@@ -122,11 +130,15 @@ def why_not_enclosed() -> str | None:
 
 def _try() -> str:
     """``+``, or the reason why a forked process could not be enclosed; empty if it reports nothing."""
+    try:
+        tree = SandboxView().tree()
+    except OSError as error:
+        return f"{type(error).__name__}: {error}"
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            enclose(SandboxView())
+            enclose(tree, {})
             inside = not Path("/proc/1").exists() and not Path("/etc/passwd").exists()
             report = "+" if inside else "files of the machine are visible"
         except BaseException as error:

@@ -34,7 +34,7 @@ from typing import Any
 
 from dare_bench.errors import DareError
 from dare_bench.reading import check_nesting
-from dare_bench.sandbox.forked import SandboxView, enclose
+from dare_bench.sandbox.forked import SandboxView, Tree, enclose
 from dare_bench.sandbox.processes import children
 
 HEADROOM = 4 << 30
@@ -133,12 +133,13 @@ class _Worker:
 
     def __init__(self, functions: Functions, memory: int, sandbox: SandboxView | None) -> None:
         self._pipe, child_end = Pipe()
+        enclosure = (sandbox.tree(), sandbox.environment) if sandbox is not None else None
         with warnings.catch_warnings():
             # Python warns that a fork with threads may deadlock; reports() and the limits handle that.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
-            _child(functions, child_end, memory, sandbox)  # does not return
+            _child(functions, child_end, memory, enclosure)  # does not return
         child_end.close()
         self.pid, self._parent = pid, os.getpid()
         self.end = weakref.finalize(self, _kill, pid, self._pipe, os.getpid(), sandbox is not None)
@@ -243,13 +244,15 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _child(functions: Functions, pipe: Connection, memory: int, sandbox: SandboxView | None) -> None:
+def _child(
+    functions: Functions, pipe: Connection, memory: int, enclosure: tuple[Tree, Mapping[str, str]] | None
+) -> None:
     """The worker's main loop. It ends by ``os._exit``: atexit handlers and open files are the parent's."""
     try:
         _detach(pipe.fileno())
         _limit_memory(memory)
-        if sandbox is not None:
-            enclose(sandbox)
+        if enclosure is not None:
+            enclose(*enclosure)
         parent = os.getppid()
         _send(pipe.fileno(), b"ready")
         while True:

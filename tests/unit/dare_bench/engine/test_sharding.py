@@ -16,6 +16,7 @@ from command import forkserver
 from executor_jobs import alive, until
 from paths import ROOT
 from require import lacks, need_package
+from slow_answers import answer_slowly
 from toy_model import ToyModel
 
 from dare_bench import sandbox
@@ -37,7 +38,7 @@ from dare_bench.types import Request
 
 toy_source.register()
 LIMIT = 12
-SLOW = {"tasks": "toygen", "harness": "toy", "max_rows": 1, "decoding": {"gen_length": 96}, "limit": LIMIT}
+ASKED = {"tasks": "toygen", "harness": "toy", "limit": LIMIT}
 
 
 def go(out: Path, **fields: Any) -> Run:
@@ -131,8 +132,9 @@ def test_a_suite_with_code_and_repeats_is_the_same_in_shards(tmp_path: Path, mon
 
 
 def _evaluate_slowly(out: Path) -> None:
-    devices.get_context = lambda _: forkserver  # in this process alone
-    go(out, devices=2, **SLOW)
+    devices.get_context = lambda _: forkserver  # in this process alone, as the next
+    sharding.answer = answer_slowly
+    go(out, devices=2, max_rows=1, **ASKED)
 
 
 def shards(out: Path) -> dict[str, list[str]]:
@@ -152,7 +154,7 @@ def writer(file: str) -> int:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return contents(go(tmp_path_factory.mktemp("whole"), **{**SLOW, "max_rows": None}))
+    return contents(go(tmp_path_factory.mktemp("whole"), **ASKED))
 
 
 def test_killed_workers_and_a_killed_parent(tmp_path: Path, whole: dict[str, Any]) -> None:
@@ -169,7 +171,7 @@ def test_killed_workers_and_a_killed_parent(tmp_path: Path, whole: dict[str, Any
     before = shards(tmp_path)
     kept = sum(map(len, before.values()))
     assert 2 <= kept < LIMIT, "killed in the middle"
-    run = go(tmp_path, **{**SLOW, "max_rows": None})  # any number of devices goes on from there
+    run = go(tmp_path, **ASKED)  # any number of devices goes on from there
     assert contents(run) == whole
     assert shards(tmp_path) == before, "no other session's file was touched"
     assert sum(map(len, journaled(tmp_path).values())) == LIMIT, "nothing finished was computed twice"

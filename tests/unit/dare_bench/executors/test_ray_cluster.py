@@ -15,7 +15,9 @@ import sweep_jobs
 import toy_source
 from executor_jobs import alive, pid, play, told, until
 from require import need_package
+from slow_answers import answer_slowly
 
+from dare_bench.engine import sharding
 from dare_bench.engine.evaluate import evaluate
 from dare_bench.engine.journal import unpack
 from dare_bench.errors import DataError, UsageError
@@ -99,9 +101,10 @@ def test_a_graph_uses_all_nodes_and_a_failure_stays_alone(two_nodes: Any, tmp_pa
     assert sorted(begun) == sorted(j.name for j in jobs if j.name != "behind bad") and begun[-1] == "board"
 
 
-def test_an_evaluation_outlives_a_node(two_nodes: Any, tmp_path: Path) -> None:
+def test_an_evaluation_outlives_a_node(two_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its worker goes on elsewhere, with the pieces that it had taken; what it had answered stays."""
-    fields: dict[str, Any] = {"tasks": "toygen", "harness": "toy", "decoding": {"gen_length": 96}, "limit": 10}
+    monkeypatch.setattr(sharding, "answer", answer_slowly)
+    fields: dict[str, Any] = {"tasks": "toygen", "harness": "toy", "limit": 10}
     fields |= {"model": "tiny-llada", "progress": False}
     begin_together(two_nodes, tmp_path)
     with ThreadPoolExecutor(1) as pool:

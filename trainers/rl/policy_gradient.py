@@ -190,18 +190,18 @@ class PolicyGradient(Method):
                 "sync_ref_model moves the reference's weights towards the policy's, and with LoRA the reference has no "
                 "weights of its own: it is the network with its adapter off; omit it, or train without --peft"
             )
+        self.check_sizes(spec, data, data_parallel_size(spec.sequence_parallel_size))
         if self.engine is not None:
             check_engine(self, self.engine, model.spec, data)
         elif self.options.rollout_engine is None:  # an engine that is named and not opened has finished its training
             check_rollout(self, model, data)
-        self.check_sizes(spec, data, data_parallel_size(spec.sequence_parallel_size))
 
     def check_sizes(self, spec: TrainSpec, data: Tokens, processes: int) -> None:
         super().check_sizes(spec, data, processes)
         if self.options.rollout_engine is not None and not self.reads_tokens_only:
             raise UsageError(
-                f"{self.name} reads more of a rollout than the tokens of its completions, which an engine does not "
-                "give; omit rollout_engine, or use bgpo or ebpo"
+                f"{self.name} needs a sampler that can {', '.join(self.capabilities.values())}, and engine "
+                f"{self.options.rollout_engine} cannot; omit rollout_engine, or use bgpo or ebpo"
             )
 
     @property

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import golden
+import lmdeploy_engine
 import pytest
-import served_engines
-from served_engines import LMDEPLOY, RequestError
+from lmdeploy_engine import LMDEPLOY, RequestError
 
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.queue import Queue
@@ -30,7 +30,7 @@ FOLDER = golden.PARITY / "sdar"
 
 @pytest.fixture
 def package(monkeypatch: pytest.MonkeyPatch) -> Any:
-    made = served_engines.lmdeploy()
+    made = lmdeploy_engine.stand_in()
     monkeypatch.setattr(lmdeploy, "MASK_ID", golden.cases("sdar")["meta"]["mask_id"])
     monkeypatch.setattr(lmdeploy, "_package", lambda: made)
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,6 +11,7 @@ from dare_bench.checkpoint_files import ADAPTER, read_config
 from dare_bench.errors import CheckpointError, UsageError, first_line, suggestion, unknown
 from dare_bench.reading import existing, read_json
 from dare_bench.registry import Registration, registry
+from dare_bench.types import OpeningSettings
 
 if TYPE_CHECKING:
     from dare_bench.model import Model
@@ -138,13 +140,14 @@ def is_remote(engine: str) -> bool:
     return engine != "native" and bool(registry().get("engine", engine).about.get("remote"))
 
 
-def _check_engine(engine: str, url: str | None, args: Mapping[str, Any] | None, given: Mapping[str, Any]) -> None:
+def _check_engine(engine: str, url: str | None, args: Mapping[str, Any] | None, settings: OpeningSettings) -> None:
     """Raise UsageError for opening settings that do not fit the engine."""
+    given = settings.given()
     if is_remote(engine):
         if url is None:
             raise UsageError(f"--engine {engine} needs the address of its server: --engine-url http://HOST:PORT")
-        if named := [name for name, value in given.items() if value is not None]:
-            raise UsageError(f"{named[0]}={given[named[0]]!r}: a server of --engine {engine} is started with its own")
+        for name, value in given.items():
+            raise UsageError(f"{name}={value!r}: a server of --engine {engine} is started with its own")
         return
     if url is not None:
         raise UsageError(
@@ -155,6 +158,7 @@ def _check_engine(engine: str, url: str | None, args: Mapping[str, Any] | None, 
     whole = "takes a whole checkpoint"
     refused = {
         "adapter": f"{whole}; merge it into a checkpoint first",
+        "device": "takes a GPU that PyTorch finds; leave it out",
         "family": f"{whole}; leave it out",
         "attention": "has its own attention; leave it out",
         "compile": "runs its own network; leave it out",
@@ -162,7 +166,7 @@ def _check_engine(engine: str, url: str | None, args: Mapping[str, Any] | None, 
         "quantize": f"{whole}; leave it out",
     }
     for name, reason in refused.items():
-        if engine != "native" and given[name] is not None:
+        if engine != "native" and name in given:
             raise UsageError(f"{name}={given[name]!r}: engine {engine} {reason}")
 
 
@@ -253,31 +257,38 @@ def load(
         UsageError: unknown device, dtype, attention, family or engine, or a setting that the engine does not have.
         EngineError: a server that cannot be reached, or that serves something else.
     """
+    settings = OpeningSettings(
+        adapter=adapter, device=device, dtype=dtype, attention=attention, family=family, mask_id=mask_id,
+        eos_id=eos_id, eot_id=eot_id, compile=compile or None, max_memory=max_memory, quantize=quantize,
+    )  # fmt: skip
+    _check_engine(engine, engine_url, engine_args, settings)
+    if is_remote(engine):
+        return _on_server(str(checkpoint), engine, str(engine_url), engine_args or {})
+    return _in_this_process(checkpoint, settings, engine, engine_args or {})
+
+
+def _in_this_process(
+    checkpoint: str | Path, settings: OpeningSettings, engine: str, engine_args: Mapping[str, Any]
+) -> Model:
+    """The model of a checkpoint, with a network of ours or an engine that is a library."""
     from dare_bench.fingerprint import file_states
     from dare_bench.model import Model
 
-    given: dict[str, Any] = {"adapter": adapter, "device": device, "dtype": dtype, "attention": attention}
-    given |= {"family": family, "mask_id": mask_id, "eos_id": eos_id, "eot_id": eot_id}
-    given |= {"compile": compile or None, "max_memory": max_memory, "quantize": quantize}
-    _check_engine(engine, engine_url, engine_args, given)
-    if is_remote(engine):
-        return _on_server(str(checkpoint), engine, str(engine_url), engine_args or {})
-    for name, value in (("adapter", adapter), ("family", family)):
+    for name in ("adapter", "family"):
+        value = getattr(settings, name)
         if value is not None and not isinstance(value, str | Path):
             raise UsageError(f"{name}={value!r}: expected a name")
-    base, adapter_name = base_and_adapter(checkpoint, adapter)
+    base, adapter_name = base_and_adapter(checkpoint, settings.adapter)
     path, folder = locate(base), None if adapter_name is None else locate(adapter_name)
-    settings = {name: value for name, value in given.items() if value is not None and name != "adapter"}
-    options = {name: value for name, value in settings.items() if name != "family"}
-    if dtype is not None:
-        settings["dtype"] = str(dtype).removeprefix("torch.")
     files = file_states(path, folder)
-    if engine != "native":
-        settings |= {"engine": engine, "engine_args": dict(engine_args or {})}
-        loaded = registry().get("engine", engine).load()(path, settings=engine_args or {}, **options)
+    recorded = replace(settings, adapter=None).given()
+    if settings.dtype is not None:
+        recorded["dtype"] = str(settings.dtype).removeprefix("torch.")
+    if engine == "native":
+        loaded = family_of(path, settings.family).load().open(path, replace(settings, adapter=folder))
     else:
-        opener = family_of(path, family).load()
-        loaded = opener.open(path, **options, **({} if folder is None else {"adapter": folder}))
+        recorded |= {"engine": engine, "engine_args": dict(engine_args)}
+        loaded = registry().get("engine", engine).load()(path, settings, engine_args)
     if loaded.network is not None:
         loaded.network.name_or_path = lasting_name(base)  # a saved adapter names it as its base
     return Model(
@@ -286,6 +297,6 @@ def load(
         path=path,
         adapter=folder,
         checkpoint=lasting_name(base),
-        load_settings=settings,
+        load_settings=recorded,
         files=files,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -222,6 +223,28 @@ class LoopStats:
     @property
     def occupancy(self) -> float | None:
         return self.row_forwards / self.slot_forwards if self.slot_forwards else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpeningSettings:
+    """How a checkpoint is opened: the arguments of :func:`dare_bench.load` with these names. None: not given."""
+
+    adapter: str | Path | None = None
+    device: str | None = None
+    dtype: Any = None
+    attention: str | None = None
+    family: str | None = None
+    mask_id: int | None = None
+    eos_id: int | Sequence[int] | None = None
+    eot_id: int | None = None
+    compile: bool | None = None
+    max_memory: Mapping[Any, int | str] | None = None
+    quantize: str | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The settings that were given, by name."""
+        values = {setting.name: getattr(self, setting.name) for setting in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from dare_bench.model_adapters.sampling.strategies import Strategy, WrappedStrat
 from dare_bench.model_adapters.sampling.strategies.first_token import FirstToken
 from dare_bench.model_adapters.sampling.strategies.quota import BlockQuota, Quota
 from dare_bench.model_adapters.scoring.likelihood_laws import Blockwise, LikelihoodLaw, WholeTarget
-from dare_bench.types import Decoding, ModelSpec, Tier
+from dare_bench.types import Decoding, ModelSpec, OpeningSettings, Tier
 
 
 @dataclass(frozen=True)
@@ -112,13 +112,13 @@ class Family(ABC):
             config = network.config_class.from_dict(raw)
             return config, network.arch_of(config)
 
-    def open(self, path: Path, **options: Any) -> Any:
+    def open(self, path: Path, settings: OpeningSettings, *, weights: bool = True) -> Any:
         """Open a folder in this family's published layout (see ``native_opening.open_native``)."""
-        return open_native(self, path, **options)
+        return open_native(self, path, settings, weights=weights)
 
-    def planned(self, path: Path, **options: Any) -> Iterator[tuple[str, str]]:
+    def planned(self, path: Path, settings: OpeningSettings) -> Iterator[tuple[str, str]]:
         """Where its layers would go with ``device="auto"`` (see ``native_opening.planned``)."""
-        return planned(self, path, **options)
+        return planned(self, path, settings)
 
     sft: ClassVar[Mapping[str, Any]] = {}
     """Settings of the method ``sft`` with which the authors fine-tune, where they differ from the defaults."""

@@ -26,12 +26,12 @@ from dare_bench.model_adapters.checkpoint import check_files, compare, folder_sh
 from dare_bench.model_adapters.configs import describing
 from dare_bench.model_adapters.encoding import open_tokenizer, shown
 from dare_bench.model_adapters.native import NativeModel
-from dare_bench.model_adapters.opening_arguments import check_ids, given_ids, pick_device, pick_dtype
+from dare_bench.model_adapters.opening_arguments import adapter_folder, check_ids, given_ids, pick_device, pick_dtype
 from dare_bench.model_adapters.placement import AUTO, main_device, memory_limits, place, plan
 from dare_bench.model_adapters.qwen_tokenizer import name_mask
 from dare_bench.model_adapters.sampling.frames import CudaGraphs, Frames
 from dare_bench.model_adapters.weights import from_folder, is_unused
-from dare_bench.types import ModelSpec
+from dare_bench.types import ModelSpec, OpeningSettings
 
 if TYPE_CHECKING:
     from dare_bench.model_adapters.family import Family, SpecialIds
@@ -39,66 +39,79 @@ if TYPE_CHECKING:
 log = logging.getLogger("dare_bench")
 
 
-def open_native(
-    family: Family,
-    path: Path,
-    *,
-    device: str | None = None,
-    dtype: Any = None,
-    mask_id: int | None = None,
-    eos_id: int | tuple[int, ...] | list[int] | None = None,
-    eot_id: int | None = None,
-    adapter: Path | None = None,
-    attention: Any = None,
-    compile: bool = False,
-    weights: bool = True,
-    max_memory: Mapping[int | str, int | str] | None = None,
-    quantize: Any = None,
-) -> NativeModel:
+def open_native(family: Family, path: Path, settings: OpeningSettings, *, weights: bool = True) -> NativeModel:
     """Open ``path`` with a family's network, and optionally an adapter. Without ``weights`` the network has shapes
-    only, which is enough to tokenize. ``max_memory``: limits for ``device="auto"``; ``quantize``: ``int8`` or ``int4``.
-    ``compile``: steady steps of decoding are compiled, and on CUDA captured.
+    only, which is enough to tokenize.
 
     Raises:
         CheckpointError: an incomplete folder, or one of another family.
         UsageError: unknown device, dtype, attention backend or quantization, a special id that is not a whole number,
             limits without ``auto``, an adapter with ``auto`` or with quantized weights, steps that cannot be compiled.
     """
-    given = given_ids(mask_id, eos_id, eot_id)
-    if mask_id is not None and family.noise == "uniform":
-        raise UsageError(f"mask_id={mask_id}: {family.name} has no mask token; leave it out")
+    given = given_ids(settings)
+    if settings.mask_id is not None and family.noise == "uniform":
+        raise UsageError(f"mask_id={settings.mask_id}: {family.name} has no mask token; leave it out")
     raw = read_config(path)
+    network = _network_of_files(family, path, raw)
+    limits = memory_limits(settings.max_memory) if settings.device == AUTO else None
+    device = pick_device(settings.device if limits is None else main_device(limits))
+    parameters = sum(weight.numel() for weight in network.parameters())
+    _prepare(family, network, settings, device, pick_dtype(settings.dtype, device, raw))
+    network.name_or_path = str(path)
+    tokenizer = open_tokenizer(path, network.arch.vocab)
+    if device.type == "cpu":
+        keep_freed_memory()
+    adapter = adapter_folder(settings)
+    if limits is not None:
+        _divide(network, path, limits, adapter)
+    elif settings.max_memory is not None:
+        raise UsageError(f"max_memory={shown(settings.max_memory)} without device='auto'; give both, or neither")
+    elif weights:
+        from_folder(network, path, dict.fromkeys(network.state_dict(), device))
+    loaded = (network if adapter is None else open_adapter(network, adapter)).eval()
+    parameters += sum(weight.numel() for name, weight in loaded.named_parameters() if "lora_" in name)
+    ids = family.special_ids(network.config, tokenizer, read_object(path / "generation_config.json"))
+    spec = replace(
+        _spec(family, network, replace(ids, **given), path),
+        device=str(device),
+        compiled=bool(settings.compile),
+        parameters=parameters,
+        quantize=settings.quantize,
+    )
+    check_ids(spec, path)
+    if tokenizer is not None:
+        _complete(tokenizer, family, spec)
+    capture = CudaGraphs() if device.type == "cuda" else None
+    frames = Frames(network, capture=capture) if settings.compile else None
+    return NativeModel(family, loaded, tokenizer, spec, path, adapter, frames)
+
+
+def _network_of_files(family: Family, path: Path, raw: dict[str, Any]) -> DiffusionNetwork:
+    """The network of a folder, on the meta device; raises CheckpointError if its files do not have its weights."""
     network_class = family.network_of(raw)
     shapes = {name: shape for name, shape in folder_shapes(path).items() if not is_unused(network_class, name)}
     check_files(path)
     network = empty_network(family, path, raw, len(shapes))
-    config, arch = network.config, network.arch
     compare(path, shapes, published_shapes(network.state_dict()), "the family", "config.json")
-    limits = memory_limits(max_memory) if device == AUTO else None
-    torch_device = pick_device(device if limits is None else main_device(limits))
-    config.dtype = torch_dtype = pick_dtype(dtype, torch_device, raw)
-    if compile:
-        _check_compiled(family, arch, torch_device, limits is not None, attention, adapter)
-        attention = "padded"
-    network.attention = _backend(attention, arch, torch_device, torch_dtype)
-    parameters = sum(weight.numel() for weight in network.parameters())
-    network.to(torch_dtype)
-    _quantize(network, quantize, adapter)
-    tokenizer = open_tokenizer(path, arch.vocab)
-    if tokenizer is not None and not getattr(tokenizer, "chat_template", None):
-        tokenizer.chat_template = family.chat_template  # the harnesses read it from the tokenizer
-    network.name_or_path = str(path)
-    if torch_device.type == "cpu":
-        keep_freed_memory()
-    if limits is not None:
-        _divide(network, path, limits, adapter)
-    elif max_memory is not None:
-        raise UsageError(f"max_memory={shown(max_memory)} without device='auto'; give both, or neither")
-    elif weights:
-        from_folder(network, path, dict.fromkeys(network.state_dict(), torch_device))
-    loaded = (network if adapter is None else open_adapter(network, adapter)).eval()
-    ids = replace(family.special_ids(config, tokenizer, read_object(path / "generation_config.json")), **given)
-    spec = ModelSpec(
+    return network
+
+
+def _prepare(
+    family: Family, network: DiffusionNetwork, settings: OpeningSettings, device: torch.device, dtype: torch.dtype
+) -> None:
+    """Give a network without weights its dtype, attention and matrices; raises UsageError."""
+    network.config.dtype = dtype
+    if settings.compile:
+        _check_compiled(family, network.arch, device, settings)
+    network.attention = _backend("padded" if settings.compile else settings.attention, network.arch, device, dtype)
+    network.to(dtype)
+    _quantize(network, settings.quantize, adapter_folder(settings))
+
+
+def _spec(family: Family, network: DiffusionNetwork, ids: SpecialIds, path: Path) -> ModelSpec:
+    """The facts of a network; raises CheckpointError if nothing names the mask id."""
+    config, arch = network.config, network.arch
+    return ModelSpec(
         family=family.name,
         mask_id=None if family.noise == "uniform" else _mask_id(ids, path),
         eos_ids=ids.eos,
@@ -112,34 +125,31 @@ def open_native(
         block_length=arch.block_length,
         predicts=family.predicts,
         noise=family.noise,
-        dtype=str(torch_dtype).removeprefix("torch."),
-        device=str(torch_device),
+        dtype=str(config.dtype).removeprefix("torch."),
         attention_backend=network.attention.name,
-        compiled=compile,
-        parameters=parameters + sum(p.numel() for name, p in loaded.named_parameters() if "lora_" in name),
-        quantize=quantize,
         heads=arch.heads,
         kv_heads=arch.kv_heads,
         sft=family.sft,
     )
-    check_ids(spec, path)
-    if tokenizer is not None and spec.mask_id is not None:
+
+
+def _complete(tokenizer: Any, family: Family, spec: ModelSpec) -> None:
+    """Give a tokenizer the family's chat template, which harnesses read from it, and the mask token."""
+    if not getattr(tokenizer, "chat_template", None):
+        tokenizer.chat_template = family.chat_template
+    if spec.mask_id is not None:
         name_mask(tokenizer, spec.mask_id)
-    frames = Frames(network, capture=CudaGraphs() if torch_device.type == "cuda" else None) if compile else None
-    return NativeModel(family, loaded, tokenizer, spec, path, adapter, frames)
 
 
-def _check_compiled(
-    family: Family, arch: Arch, device: torch.device, divided: bool, attention: str | None, adapter: Path | None
-) -> None:
+def _check_compiled(family: Family, arch: Arch, device: torch.device, settings: OpeningSettings) -> None:
     """Raise UsageError unless the steps of a network can be compiled."""
     reason = ""
-    if attention not in (None, "auto", "padded"):
-        reason = f"takes attention='padded', not {attention!r}; leave attention out"
-    elif divided:
+    if settings.attention not in (None, "auto", "padded"):
+        reason = f"takes attention='padded', not {settings.attention!r}; leave attention out"
+    elif settings.device == AUTO:
         reason = "takes one device, not device='auto'; name a device, or leave compile out"
-    elif adapter is not None:
-        reason = f"takes no adapter ({adapter}); merge it first: dare-bench export merge"
+    elif settings.adapter is not None:
+        reason = f"takes no adapter ({settings.adapter}); merge it first: dare-bench export merge"
     elif family.noise == "uniform" or (arch.moe is not None and arch.moe.pool):
         reason = f"does not work with {family.name}, whose steps have no static shapes; leave it out"
     elif device.type == "cpu" and not any(map(which, ("g++", "clang++", os.environ.get("CXX", "g++")))):
@@ -160,27 +170,20 @@ def _backend(name: str | None, arch: Arch, device: torch.device, dtype: torch.dt
     return pick_attention("auto" if name is None else name, device, dtype, arch.head_dim)
 
 
-def planned(
-    family: Family,
-    path: Path,
-    *,
-    dtype: Any = None,
-    max_memory: Mapping[int | str, int | str] | None = None,
-    quantize: Any = None,
-) -> Iterator[tuple[str, str]]:
+def planned(family: Family, path: Path, settings: OpeningSettings) -> Iterator[tuple[str, str]]:
     """What ``device="auto"`` would do with a folder, from its config.json alone: each device, and what it would hold.
 
     Raises:
         CheckpointError: the config describes no network of the family.
         UsageError: limits that cannot be read, an unknown dtype or quantization, no accelerate.
     """
-    raw, limits = read_config(path), memory_limits(max_memory)
+    raw, limits = read_config(path), memory_limits(settings.max_memory)
     network = empty_network(family, path, raw)
-    torch_dtype = pick_dtype(dtype, torch.device(main_device(limits)), raw)
-    network.to(torch_dtype)
+    dtype, quantize = pick_dtype(settings.dtype, torch.device(main_device(limits)), raw), settings.quantize
+    network.to(dtype)
     count = sum(weight.numel() for weight in network.parameters())
     _quantize(network, quantize)
-    held = str(torch_dtype).removeprefix("torch.") + ("" if quantize is None else f", matrices in {quantize}")
+    held = str(dtype).removeprefix("torch.") + ("" if quantize is None else f", matrices in {quantize}")
     yield "weights", f"{count:,} parameters in {held}"
     yield from plan(network, limits).described()
 

@@ -10,7 +10,7 @@ import torch
 
 from dare_bench.errors import CheckpointError, UsageError
 from dare_bench.model_adapters.encoding import as_id, shown
-from dare_bench.types import ModelSpec
+from dare_bench.types import ModelSpec, OpeningSettings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
@@ -46,15 +46,22 @@ def pick_dtype(dtype: Any, device: torch.device, config: dict[str, Any]) -> torc
     return DTYPES[dtype]
 
 
-def given_ids(mask_id: Any = None, eos_id: Any = None, eot_id: Any = None) -> dict[str, Any]:
-    """The special ids that were given, by the fields of ``SpecialIds``: ``mask``, ``eot``, and as ``eos`` one or
-    several; raises UsageError."""
-    given = {"mask": (mask_id, "mask_id"), "eot": (eot_id, "eot_id")}
-    ids: dict[str, Any] = {field: _given_id(name, value) for field, (value, name) in given.items() if value is not None}
-    if eos_id is not None:
-        several = eos_id if isinstance(eos_id, list | tuple) else (eos_id,)
+def given_ids(settings: OpeningSettings) -> dict[str, Any]:
+    """The special ids that were given, by the fields of ``SpecialIds``; raises UsageError."""
+    ids: dict[str, Any] = {}
+    if settings.mask_id is not None:
+        ids["mask"] = _given_id("mask_id", settings.mask_id)
+    if settings.eot_id is not None:
+        ids["eot"] = _given_id("eot_id", settings.eot_id)
+    if settings.eos_id is not None:
+        several = settings.eos_id if isinstance(settings.eos_id, list | tuple) else (settings.eos_id,)
         ids["eos"] = tuple(_given_id("eos_id", item) for item in several)
     return ids
+
+
+def adapter_folder(settings: OpeningSettings) -> Path | None:
+    """The folder of the adapter, which ``load`` has located."""
+    return None if settings.adapter is None else Path(settings.adapter)
 
 
 def _given_id(name: str, value: Any) -> int:

@@ -26,7 +26,7 @@ from dare_bench.registry import registry
 from dare_bench.trainers.rl.completions import Completion, Prediction
 from dare_bench.trainers.rl.distillation import distilled_positions
 from dare_bench.trainers.rl.rollout_file import Rollout
-from dare_bench.trainers.steps import Step
+from dare_bench.trainers.rl.rollout_step import RolloutStep
 
 VECTORS = Path(__file__).parent / "parity" / "published_losses.json"
 
@@ -46,7 +46,7 @@ def table_of(name: str) -> Tensor:
     return torch.tensor(vectors()["logprobs"][name], dtype=torch.float64)
 
 
-Pick = Callable[[Tensor, Step], Tensor]
+Pick = Callable[[Tensor, RolloutStep], Tensor]
 """-log p of the tokens that a step scores, [N], from a table."""
 
 
@@ -57,7 +57,7 @@ class Ours:
     value: float
     gradient: Tensor
     clip_fraction: float
-    step: Step
+    step: RolloutStep
 
 
 def ours(case: dict[str, Any], **options: Any) -> Ours:
@@ -126,27 +126,27 @@ def prediction(completion: Completion, masked_L: Tensor, advantage: float) -> Pr
     return Prediction(completion.tokens, masked, completion.scored, advantage)
 
 
-def looks_of(case: dict[str, Any], step: Step) -> tuple[Tensor, Tensor]:
+def looks_of(case: dict[str, Any], step: RolloutStep) -> tuple[Tensor, Tensor]:
     """The completion of each look, counted in the rollout, and the table that holds its log-probabilities: the number
     of the look among those at the completion, or 0 without drawn masks, where each token is scored once."""
-    units = step.extra.units
-    kept = step.extra.completion_U.unique().tolist()
+    units = step.surrogate.units
+    kept = step.surrogate.completion_U.unique().tolist()
     sample_R = torch.tensor([kept[s] for s in units.sample_R.tolist()])
     number_R = torch.tensor([int((sample_R[:r] == s).sum()) for r, s in enumerate(sample_R.tolist())])
     return sample_R, torch.zeros_like(number_R) if case["masked"] is None else number_R
 
 
-def nll_of(case: dict[str, Any], table: Tensor, step: Step) -> Tensor:
+def nll_of(case: dict[str, Any], table: Tensor, step: RolloutStep) -> Tensor:
     """-log p of the tokens that a step scores, [N]."""
-    looks, prompt = step.extra.units.looks, len(vectors()["prompt"])
+    looks, prompt = step.surrogate.units.looks, len(vectors()["prompt"])
     sample_R, number_R = looks_of(case, step)
     column_N = looks.batch.column_T[looks.at_N] - prompt
     return -table[number_R[looks.look_N], sample_R[looks.look_N], column_N]
 
 
-def masks_of(case: dict[str, Any], step: Step) -> list[list[str]]:
+def masks_of(case: dict[str, Any], step: RolloutStep) -> list[list[str]]:
     """The hidden tokens of the completion in each look, by look and completion."""
-    looks, prompt = step.extra.units.looks, len(vectors()["prompt"])
+    looks, prompt = step.surrogate.units.looks, len(vectors()["prompt"])
     sample_R, number_R = looks_of(case, step)
     masks = [["" for _ in vectors()["answers"]] for _ in range(int(number_R.max()) + 1)]
     for row, sample, number in zip(
@@ -193,8 +193,8 @@ def tree_rollout(method: Any) -> Rollout:
     return first_rollout(completions, data["advantage"], total, distilled_total=distilled)
 
 
-def nll_of_children(table: Tensor, step: Step) -> Tensor:
+def nll_of_children(table: Tensor, step: RolloutStep) -> Tensor:
     """-log p of the tokens that a step scores, from logits by canvas, position and token."""
-    looks, prompt = step.extra.units.looks, len(vectors()["prompt"])
+    looks, prompt = step.surrogate.units.looks, len(vectors()["prompt"])
     column_N = looks.batch.column_T[looks.at_N] - prompt
     return -table.log_softmax(-1)[looks.look_N, column_N, looks.target_N]

@@ -40,13 +40,13 @@ Item = tuple[TrainingRow, ...]
 
 @dataclass(frozen=True)
 class Step:
-    """The part of an optimizer step that one process computes, in any number of forwards.
+    """The part of an optimizer step that one process computes, in any number of forwards. A source of steps may give
+    its objective a subclass with more in it.
 
     Look r belongs to item ``item_R[r]`` (counted in this part) and to that item's row ``role_R[r]``. ``weight_N`` is a
     factor of each scored token, computed for the whole step; what it means is the objective's affair. ``step_items`` is
     the number of items of the whole step. ``keys`` identify the items' rows and noise: equal keys, equal looks (except
-    for the law ``even``, whose levels belong to a whole step). ``extra`` is what the objective's own source of steps
-    hands to its loss.
+    for the law ``even``, whose levels belong to a whole step).
     """
 
     number: int
@@ -57,7 +57,6 @@ class Step:
     role_R: Tensor
     weight_N: Tensor
     step_items: int
-    extra: Any = None
 
     def sums(self, loss_N: Tensor) -> Tensor:
         """Weighted token losses summed by item and role: [items, roles], with a graph where ``loss_N`` has one.

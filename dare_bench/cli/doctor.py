@@ -6,12 +6,12 @@ import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,7 @@ from dare_bench.cli.plain import echo_each
 from dare_bench.config import parse_pairs
 from dare_bench.errors import UsageError
 from dare_bench.registry import registry
+from dare_bench.types import OpeningSettings
 from dare_bench.version import PACKAGE, __version__
 
 if TYPE_CHECKING:
@@ -72,10 +73,12 @@ def doctor(
 
     Example: dare-bench doctor --model inclusionAI/LLaDA2.0-flash --max-memory 0=126GB,1=126GB
     """
-    options = {"dtype": dtype, "quantize": quantize, "max_memory": parse_pairs(max_memory) or None}
-    if model is None and any([family, *options.values()]):
+    settings = OpeningSettings(
+        family=family, dtype=dtype, quantize=quantize, max_memory=parse_pairs(max_memory) or None
+    )
+    if model is None and any(settings.given().values()):
         raise UsageError("--family, --dtype, --quantize and --max-memory are about a checkpoint; give --model too")
-    checks = findings() if model is None else placement(model, family, options)
+    checks = findings() if model is None else placement(model, settings)
     checks = chain(checks, rates(like, layers, rows, tokens) if roofline else ())
     results = echo_each(checks, lambda check: f"{check.level:<4}  {check.name}: {check.detail}", json=json)
     if any(finding.level == "bad" for finding in results):
@@ -96,15 +99,15 @@ def findings() -> Iterator[Finding]:
     yield from accelerator()
 
 
-def placement(model: str, family: str | None, options: Mapping[str, Any]) -> Iterator[Finding]:
+def placement(model: str, settings: OpeningSettings) -> Iterator[Finding]:
     """Where the layers of a checkpoint would go with ``--device auto``; raises CheckpointError, UsageError."""
     from dare_bench.loading import family_of, locate_config
 
     folder = locate_config(model)
-    opener = family_of(folder, family).load()
+    opener = family_of(folder, settings.family).load()
     if not hasattr(opener, "planned"):
         raise UsageError(f"{model} is of the family {opener.name}, which --device auto does not divide; --device cuda")
-    for name, detail in opener.planned(folder, **options):
+    for name, detail in opener.planned(folder, settings):
         yield Finding(name, "note" if "every forward" in detail else "ok", detail)
 
 

@@ -48,6 +48,7 @@ def show_training(
     served_speedup: float | None = None,
 ) -> None:
     """Print the estimate of a training, without opening its weights; raises as the training."""
+    from dare_bench.costs import step_report
     from dare_bench.costs.step import estimate
     from dare_bench.loading import here
     from dare_bench.training.opening import combined, settle
@@ -58,9 +59,9 @@ def show_training(
         spec = settle(spec, {})
     result = estimate(spec, processes or process_count(), gpu, served_speedup)
     if json:
-        echo_json(result.plain())
+        echo_json(step_report.record(result))
     else:
-        echo(result.text())
+        echo(step_report.text(result))
 
 
 def _previewed(run: PlannedRun, json: bool) -> Preview | RecipeEstimate:

@@ -23,7 +23,7 @@ from dare_bench.training.rows import Data, Kind, PreferencePair, TokenRow, Token
 from dare_bench.training.sources import find_files
 from dare_bench.training.spec import TrainSpec
 from dare_bench.training.tokens import default_canvas, tokenize
-from dare_bench.types import Decoding, ModelSpec, Request, RewardPrompt
+from dare_bench.types import Decoding, ModelSpec, OpeningSettings, Request, RewardPrompt
 
 SAMPLED_ROWS = 256
 """Number of rows from which the mean length is estimated."""
@@ -180,7 +180,7 @@ def tokenizing(model: str, family: str | None = None) -> LoadedModel | None:
         return None
     opener = family_of(folder, family).load()
     opened: LoadedModel | None = (
-        opener.open(folder, device="cpu", weights=False) if hasattr(opener, "arch_of") else None
+        opener.open(folder, OpeningSettings(device="cpu"), weights=False) if hasattr(opener, "arch_of") else None
     )
     return opened
 

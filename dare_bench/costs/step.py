@@ -1,4 +1,4 @@
-"""One optimizer step on given devices: the memory of each by part and the seconds of each phase (``train --dry-run``).
+"""One optimizer step on given devices: the memory of each by part and the seconds of each phase.
 
 The seconds of a phase are the largest of three times, which overlap: operations (as ``training.py`` counts them), reads
 of the weights, and what FSDP or DDP send, each at a share of the GPU's peak. The exchanges of sequence parallelism do
@@ -8,7 +8,7 @@ not overlap with them: attention waits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from math import ceil
@@ -21,25 +21,15 @@ from dare_bench.costs.recipe import UTILIZATION, Gpu, gpu_named
 from dare_bench.costs.serving import DeviceRollout
 from dare_bench.costs.sizes import rows_of, size_of, tokenizing
 from dare_bench.costs.training import Phase, PhaseWork, work_of
-from dare_bench.engine.progress import duration
 from dare_bench.errors import CheckpointError, UsageError, suggestion
 from dare_bench.registry import registry
 from dare_bench.training.processes import check_heads, data_parallel_size
 from dare_bench.training.spec import TrainSpec
 
-FLAGS = {
-    "gradient_checkpointing": "--gradient-checkpointing", "fsdp": "--fsdp", "bf16": "--bf16", "peft": "--peft {}",
-    "looks_per_forward": "--looks-per-forward {}",
-}  # fmt: skip
-"""The settings that save memory, as a user gives them."""
-MACHINE = 8
-"""Assumed number of GPUs whose links are those of one machine."""
-NOT_COUNTED = "rewards, optimizer, loading, evaluation; CUDA context, fragmentation, buffers of collectives"
-
 
 @dataclass(frozen=True)
 class StepEstimate:
-    """What an optimizer step needs on each GPU. What is None is unknown, and ``unknown`` says why.
+    """What an optimizer step needs on each GPU. What is None is unknown; ``step_report`` says why.
 
     ``speedup``: of a served engine over the rollout in place, as stated.
     """
@@ -133,16 +123,16 @@ class StepEstimate:
         return memory is None or memory.needed(memory.peak) <= self.gpu.memory_gb * 1e9
 
     @property
-    def advice(self) -> str:
-        """The least change of the settings with which the training fits into memory; empty if it does."""
-        if self.fits() or self.training.division is None:
-            return ""
+    def least_changes(self) -> dict[str, Any] | None:
+        """The least change of the settings with which the training fits into memory; None if none is known."""
+        if self.training.division is None:
+            return None
         # First what leaves the result as it is, then few changes.
         for changes in sorted(self._changes(), key=lambda c: (len(c.keys() & {"bf16", "peft"}), len(c))):
             changed = replace(self.training, spec=self.training.spec.model_copy(update=changes))
             if replace(self, training=changed).fits():
-                return f"it fits with {' '.join(FLAGS[name].format(value) for name, value in changes.items())}"
-        return "give more processes with --fsdp or --sequence-parallel-size, or a larger GPU"
+                return changes
+        return None
 
     def _changes(self) -> Iterator[dict[str, Any]]:
         """Changes of settings that save memory."""
@@ -157,126 +147,6 @@ class StepEstimate:
             for count in range(len(unused) + 1):
                 for chosen in combinations(unused, count):
                     yield {name: value for part in (*chosen, limit) for name, value in part.items()}
-
-    @property
-    def assumed(self) -> Iterator[str]:
-        """The assumptions."""
-        rows, gpu = self.training.rows, self.gpu
-        yield from self.training.size.notes
-        yield f"rows of {rows.tokens:.0f} tokens ({rows.source})"
-        peaks = f"{gpu.tflops:g} TFLOP/s bfloat16, memory {gpu.tb_per_s:g} TB/s, links {gpu.link_gb_per_s:g} GB/s"
-        yield f"{UTILIZATION:.0%} of the {gpu.name}'s data sheet: {peaks}"
-        yield "2 N operations per token of a forward, 6 N of the update (LoRA 4 N), without attention"
-        if rows.samples and rows.forwards is not None:
-            forwards = f"{rows.forwards[0] * rows.iterations:,.0f}, for {rows.iterations} optimizer steps"
-            yield f"every completion takes the most forwards of its sampler ({forwards}) and has a gradient"
-
-    @property
-    def unknown(self) -> Iterator[str]:
-        """What cannot be known."""
-        training, spec, size = self.training, self.training.spec, self.training.size
-        if size.dimensions is None:
-            yield f"the memory of {spec.model}, whose network is not one of ours"
-        elif training.trained is None:
-            yield f"the adapter: its targets {','.join(spec.lora_targets)} are not attention, mlp or router"
-        if spec.adapter:
-            yield f"rank and targets of {spec.adapter}; those of --lora-r and --lora-targets are counted"
-        if self.seconds is None:
-            yield "seconds: products are float32 (give --bf16), and the data sheets' rates are of bfloat16"
-        elif spec.peft and not spec.bf16:
-            yield "the time of the adapter's float32 products, which run below the bfloat16 rate; --bf16 avoids them"
-        if training.processes > MACHINE:
-            yield f"the links between machines; all {training.processes} GPUs are counted as if in one"
-
-    def plain(self) -> dict[str, Any]:
-        """The JSON record: bytes, seconds."""
-        training, memory, rollout = self.training, self.memory, self.rollout
-        return {
-            "method": training.spec.method,
-            "model": training.spec.model,
-            "gpu": asdict(self.gpu),
-            "processes": training.processes,
-            "parameters": training.size.parameters,
-            "trained": training.trained,
-            "steps": self.steps,
-            "division": None if training.division is None else asdict(training.division),
-            "memory": None if memory is None else {**asdict(memory), "peak": memory.needed(memory.peak)},
-            "fits": self.fits() if memory is not None else None,
-            "seconds": self.seconds,
-            "rollout": None
-            if rollout is None
-            else {
-                **asdict(rollout),
-                "in_place": rollout.in_place,
-                "sending": rollout.sending,
-                "pays_from": rollout.pays_from,
-                "at_peak": self.at_peak,
-            },
-            "assumed": list(self.assumed),
-            "unknown": list(self.unknown),
-        }
-
-    def text(self) -> str:
-        """The estimate in lines."""
-        training = self.training
-        where = f"{training.processes} x {self.gpu.name}"
-        lines = [f"{training.spec.method} on {where}: an estimate from the settings, not a measurement"]
-        if training.size.parameters is not None:
-            trained = "" if training.trained is None else f", {training.trained:,.0f} trained"
-            lines.append(f"{training.spec.model}: {training.size.parameters:,.0f} parameters{trained}")
-            lines += [*self._division(), *self._memory(), *self._seconds()]
-            lines += [f"assumed: {note}" for note in self.assumed]
-        return "\n".join([*lines, *(f"unknown: {note}" for note in self.unknown), f"not counted: {NOT_COUNTED}"])
-
-    def _division(self) -> Iterator[str]:
-        rows, one = self.training.rows, self.training.division
-        if one is not None:
-            kind = "completions in rows of about" if rows.samples else "items with rows of"
-            forwards = f"{one.forwards} forward{'s' if one.forwards > 1 else ''} of at most {one.tokens:,.0f} tokens"
-            yield f"a step: {one.items * self.training.groups} {kind} {rows.tokens:.0f} tokens"
-            together = self.training.sequence
-            where, each = ("a device", "") if together == 1 else (f"a group of {together} devices", " on each")
-            yield f"  on {where} {one.items}, {one.looks:,.0f} masked copies in {forwards}{each}"
-
-    def _memory(self) -> Iterator[str]:
-        if (memory := self.memory) is None:
-            return
-        yield "memory of a device in GB"
-        for name, parts in {"always": memory.held, **memory.phases}.items():
-            known = sum(value or 0.0 for value in parts.values()) / 1e9
-            each = (f"{part} {'unknown' if b is None else f'{b / 1e9:.2f}'}" for part, b in parts.items())
-            yield f"  {name:<10}{known:8.2f}: {', '.join(each)}"
-        peak = f"{memory.needed(memory.peak) / 1e9:.3g} GB of {self.gpu.memory_gb:g}"
-        fits = "it fits" if self.fits() else f"it does not fit; {self.advice}"
-        yield f"  peak in {memory.peak}: {peak}; {fits}"
-
-    def _seconds(self) -> Iterator[str]:
-        if self.seconds is None:
-            return
-        step = sum(self.seconds.values())
-        phases = ", ".join(f"{phase} {seconds:.3g}" for phase, seconds in self.seconds.items())
-        yield f"seconds of a step: {phases}; {step:.3g} in all, {self.steps:,} steps {duration(self.steps * step)}"
-        if self.rollout is not None:
-            yield from self._served(self.rollout, self.seconds["rollout"], step)
-
-    @property
-    def _can_be_served(self) -> bool:
-        """Can an engine that there is sample for this method and model?"""
-        method, model = registry().get("trainer", self.training.spec.method).load(), self.training.size.model
-        return model is not None and model.spec.block_length is not None and getattr(method, "reads_tokens_only", False)
-
-    def _served(self, rollout: DeviceRollout, in_place: float, step: float) -> Iterator[str]:
-        least = rollout.pays_from
-        engine = "never pays" if least is None else f"pays if it is at least {least:.4g} times as fast"
-        flag = " (--rollout-engine)" if self._can_be_served else ""
-        yield f"rollout in place: {in_place:.3g} s of {step:.3g} s per step; a served engine{flag} {engine}"
-        sent = f"{rollout.weight_bytes / 1e9:.1f} GB of weights take {rollout.sending:.2g} s to send, once a rollout"
-        yield f"  ({sent}; at the GPU's peak rate the same operations are {self.at_peak:.3g} times as fast)"
-        if self.speedup is not None:
-            served = rollout.served(self.speedup) / self.training.rows.iterations
-            count = rollout.completions_from(self.speedup)
-            pays = "never pays" if count is None else f"pays if a device samples {ceil(count):,} or more completions"
-            yield f"  at a speed-up of {self.speedup:g}: {step - in_place + served:.3g} s per step; it {pays}"
 
 
 def estimate(spec: TrainSpec, processes: int = 1, gpu: str = "H100", speedup: float | None = None) -> StepEstimate:

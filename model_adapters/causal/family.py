@@ -9,7 +9,7 @@ from typing import Any
 from dare_bench.model_adapters.causal.fields import CausalFields
 from dare_bench.model_adapters.causal.opening import open_causal
 from dare_bench.model_adapters.fields import resolve_fields
-from dare_bench.types import Decoding, ModelSpec
+from dare_bench.types import Decoding, ModelSpec, OpeningSettings
 
 
 class Causal:
@@ -18,9 +18,9 @@ class Causal:
     name = "causal"
     decoding = CausalFields
 
-    def open(self, path: Path, **options: Any) -> Any:
+    def open(self, path: Path, settings: OpeningSettings) -> Any:
         """Open a folder (see ``opening.open_causal``)."""
-        return open_causal(self, path, **options)
+        return open_causal(self, path, settings)
 
     def resolve(self, fields: Mapping[str, Any], spec: ModelSpec) -> Decoding:
         """All decoding values; ``early_stop`` is on where the text is cut at EOS. Raises DecodingError."""

@@ -17,9 +17,9 @@ from dare_bench.model_adapters.causal.model import CausalModel
 from dare_bench.model_adapters.causal.weights import check_sizes, load_network
 from dare_bench.model_adapters.checkpoint import check_files, read_object
 from dare_bench.model_adapters.encoding import open_tokenizer, shown
-from dare_bench.model_adapters.opening_arguments import check_ids, given_ids, pick_device, pick_dtype
+from dare_bench.model_adapters.opening_arguments import adapter_folder, check_ids, given_ids, pick_device, pick_dtype
 from dare_bench.model_adapters.quiet import quiet_transformers
-from dare_bench.types import ModelSpec
+from dare_bench.types import ModelSpec, OpeningSettings
 
 if TYPE_CHECKING:
     from dare_bench.model_adapters.causal.family import Causal
@@ -38,47 +38,24 @@ GREEDY_TOO = ("repetition_penalty", "no_repeat_ngram_size", "min_length", "min_n
 log = logging.getLogger("dare_bench")
 
 
-def open_causal(
-    family: Causal,
-    path: Path,
-    *,
-    device: str | None = None,
-    dtype: Any = None,
-    mask_id: int | None = None,
-    eos_id: int | tuple[int, ...] | list[int] | None = None,
-    eot_id: int | None = None,
-    adapter: Path | None = None,
-    attention: Any = None,
-    compile: bool | None = None,
-    max_memory: Any = None,
-    quantize: Any = None,
-) -> CausalModel:
+def open_causal(family: Causal, path: Path, settings: OpeningSettings) -> CausalModel:
     """Open ``path`` with the network that transformers has for its model_type, and optionally an adapter.
 
     Raises:
         CheckpointError: an incomplete folder, or one that transformers has no causal language model for.
         UsageError: unknown device or dtype, or a setting that these models do not have.
     """
-    for name, value in (("mask_id", mask_id), ("eot_id", eot_id)):
-        if value is not None:
-            raise UsageError(f"{name}={shown(value)}: an autoregressive model has none; leave it out")
-    for name, value in {"max_memory": max_memory, "quantize": quantize, "compile": compile}.items():
-        if value is not None:
-            raise UsageError(f"{name}={shown(value)} is for diffusion models; leave it out")
-    if attention is not None:
-        raise UsageError(
-            f"attention={shown(attention)}: an autoregressive model has the attention of transformers; leave it out"
-        )
-    given = given_ids(eos_id=eos_id)
+    _check_settings(settings)
+    given = given_ids(settings)
     raw = read_config(path)
     check_files(path)
     config, network = network_of(path, raw)
     rows = check_sizes(path, network, config)
-    torch_device = pick_device(device)
-    torch_dtype = pick_dtype(dtype, torch_device, raw)
+    device = pick_device(settings.device)
+    dtype = pick_dtype(settings.dtype, device, raw)
     tokenizer = open_tokenizer(path, rows)
     generation = read_object(path / "generation_config.json")
-    loaded = load_network(network, path, config, torch_dtype, torch_device)
+    loaded = load_network(network, path, config, dtype, device)
     loaded.generation_config = GenerationConfig()  # the checkpoint's would be mixed into every call of generate
     _report_defaults(path, generation)
     eos_ids, pad_id, prefix_id = special_ids(config, tokenizer, generation)
@@ -92,14 +69,31 @@ def open_causal(
         context_limit=context_limit(config.get_text_config(), tokenizer),
         attention="causal",
         predicts="next",
-        dtype=str(torch_dtype).removeprefix("torch."),
-        device=str(torch_device),
+        dtype=str(dtype).removeprefix("torch."),
+        device=str(device),
         parameters=sum(weight.numel() for weight in loaded.parameters()),
     )
     check_ids(spec, path)
+    adapter = adapter_folder(settings)
     opened = (loaded if adapter is None else open_adapter(loaded, adapter)).eval()
     accepts = frozenset(inspect.signature(network.forward).parameters)
     return CausalModel(family, opened, tokenizer, spec, path, adapter, prefix_id=prefix_id, accepts=accepts)
+
+
+def _check_settings(settings: OpeningSettings) -> None:
+    """Raise UsageError for a setting that these models do not have."""
+    given = settings.given()
+    for name in ("mask_id", "eot_id"):
+        if name in given:
+            raise UsageError(f"{name}={shown(given[name])}: an autoregressive model has none; leave it out")
+    for name in ("max_memory", "quantize", "compile"):
+        if name in given:
+            raise UsageError(f"{name}={shown(given[name])} is for diffusion models; leave it out")
+    if settings.attention is not None:
+        raise UsageError(
+            f"attention={shown(settings.attention)}: an autoregressive model has the attention of transformers; leave "
+            "it out"
+        )
 
 
 def network_of(path: Path, raw: dict[str, Any]) -> tuple[Any, type[Any]]:

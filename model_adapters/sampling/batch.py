@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import accumulate
 from math import isnan
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from dare_bench.model_adapters.sampling import reference
 from dare_bench.model_adapters.sampling.buckets import Sizes
 from dare_bench.model_adapters.sampling.packing import Packer
 from dare_bench.model_adapters.sampling.pages import PagePool
+from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.step import Ends, Step, StepState
 from dare_bench.types import Event
@@ -39,47 +40,23 @@ class BatchState(StepState):
         sizes: Sizes | None = None,
     ) -> None:
         rows = sorted(rows, key=lambda row: len(row.canvas))
-        self.device, self.lengths = device, [len(row.canvas) for row in rows]
         samplers = [row.sampler for row in rows]
         kinds = list({sampler.decision: sampler for sampler in samplers}.values())
-        kind_of = {sampler.decision: i for i, sampler in enumerate(kinds)}
+        self.device, self.lengths = device, [len(row.canvas) for row in rows]
         self.replayed = any(sampler.replays for sampler in samplers)
         noised = any(sampler.uniform_noise for sampler in samplers)
-        static = sizes is not None and not self.replayed and not noised
-        static = static and all(sampler.strategy.static for sampler in kinds)
+        static = all(sampler.strategy.static for sampler in kinds) and not self.replayed and not noised
         self.sizes = sizes if static else None
         """If packs are filled with null rows and tokens."""
         self.slots = self._grown("rows", len(rows))
         """Rows of the tables on the device; the last ones are null rows."""
-        canvas_T = torch.cat([row.canvas for row in rows])
-        kind_R = self._by_row(kind_of[sampler.decision] for sampler in samplers)
-        super().__init__(
-            kinds,
-            mask_id,
-            canvas_T=pad(canvas_T, (0, self._grown("canvas", len(canvas_T)) - len(canvas_T))).to(device),
-            kind_R=kind_R,
-            prompt_R=self._by_row(len(row.prompt) for row in rows),
-            key_R=self._by_row(row.key for row in rows),
-            turn_R=self._by_row(row.turn for row in rows),
-            step_R=self._by_row(row.step for row in rows),
-            post_steps_R=self._by_row(row.post_steps for row in rows),
-            begin_R=self._by_row(row.begin for row in rows),
-            limit_R=self._by_row(row.limit for row in rows),
-            deterministic_R=self._by_row((not sampler.draws for sampler in samplers), torch.bool),
-            scale_R=self._by_row((sampler.attention.cfg_scale for sampler in samplers), torch.float32),
-            margin_R=self._by_row((row.margin for row in rows), torch.float64),
-            schedule_RS=torch.zeros((self.slots, 1), dtype=torch.long, device=device),
-            going_R=self._by_row((True for _ in rows), torch.bool),
-            finite=torch.ones((), dtype=torch.bool, device=device),
-            rows=rows,
-            noised=noised,
-        )
+        super().__init__(kinds, mask_id, **self._tables(rows, kinds), rows=rows, noised=noised)
         for i in range(len(rows)):
             self._set_schedule(i)
         self.score_T = self._scores()
         if any(sampler.record_margin for sampler in samplers):
             self.ends = self._ends()
-        kind_numbers = kind_R.tolist()[: len(rows)] if static else None
+        kind_numbers = None if self.sizes is None else self.kind_R.tolist()[: len(rows)]
         self.packer = Packer(rows, device, store, pool, kind_numbers, self.slots, self.sizes)
         self.tokens_done = 0
         self.traced = any(sampler.record_trajectory for sampler in samplers)
@@ -91,6 +68,29 @@ class BatchState(StepState):
         self.turns = 0
         self.end_turns = {i: row.end_turn - row.turn for i, row in enumerate(rows) if row.end_turn is not None}
         """By row, the turns of this batch after which the row ends."""
+
+    def _tables(self, rows: list[RowState], kinds: list[Sampler]) -> dict[str, Any]:
+        """The tensors of :class:`StepState`, by name."""
+        samplers = [row.sampler for row in rows]
+        kind_of = {sampler.decision: i for i, sampler in enumerate(kinds)}
+        canvas_T = torch.cat([row.canvas for row in rows])
+        return {
+            "canvas_T": pad(canvas_T, (0, self._grown("canvas", len(canvas_T)) - len(canvas_T))).to(self.device),
+            "kind_R": self._by_row(kind_of[sampler.decision] for sampler in samplers),
+            "prompt_R": self._by_row(len(row.prompt) for row in rows),
+            "key_R": self._by_row(row.key for row in rows),
+            "turn_R": self._by_row(row.turn for row in rows),
+            "step_R": self._by_row(row.step for row in rows),
+            "post_steps_R": self._by_row(row.post_steps for row in rows),
+            "begin_R": self._by_row(row.begin for row in rows),
+            "limit_R": self._by_row(row.limit for row in rows),
+            "deterministic_R": self._by_row((not sampler.draws for sampler in samplers), torch.bool),
+            "scale_R": self._by_row((sampler.attention.cfg_scale for sampler in samplers), torch.float32),
+            "margin_R": self._by_row((row.margin for row in rows), torch.float64),
+            "schedule_RS": torch.zeros((self.slots, 1), dtype=torch.long, device=self.device),
+            "going_R": self._by_row((True for _ in rows), torch.bool),
+            "finite": torch.ones((), dtype=torch.bool, device=self.device),
+        }
 
     def _scores(self) -> Tensor | None:
         """``score_T``."""
@@ -248,7 +248,7 @@ class BatchState(StepState):
 
     def _split(self, x_T: Tensor) -> tuple[Tensor, ...]:
         """The part of each row, on the host: a copy, since a frame's tensors serve other rows later."""
-        return x_T[: sum(self.lengths)].cpu().clone().split(self.lengths)
+        return x_T[: sum(self.lengths)].to("cpu", copy=True).split(self.lengths)
 
     def enter_block(self, i: int) -> None:
         """Row i has moved to another block."""

@@ -45,7 +45,7 @@ from dare_bench.model_adapters.served.model import (
     refuse_unknown,
     refuse_unserved,
 )
-from dare_bench.types import Decoding, Generation, LoopStats, Prompt, Request, Sample, Tier
+from dare_bench.types import Decoding, Generation, LoopStats, OpeningSettings, Prompt, Request, Sample, Tier
 
 MASK_ID = 151669
 """The mask id of ``pytorch/configurations/sdar.py``; the engine does not read the checkpoint's."""
@@ -313,13 +313,13 @@ def _line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
-def open_engine(path: Path, *, settings: Mapping[str, Any], dtype: str | None = None, **options: Any) -> LmdeployModel:
-    """The SDAR checkpoint in ``path``, with lmdeploy's engine. ``options``: the special ids of ``load``.
+def open_engine(path: Path, settings: OpeningSettings, engine_args: Mapping[str, Any]) -> LmdeployModel:
+    """The SDAR checkpoint in ``path``, with lmdeploy's engine. Of ``settings`` it has dtype and special ids.
 
     Raises:
         UsageError: lmdeploy or a GPU is missing, or an invalid setting. CheckpointError: no SDAR checkpoint.
     """
-    read = LmdeploySettings.read("lmdeploy", settings)
+    read = LmdeploySettings.read("lmdeploy", engine_args)
     raw = read_config(path)
     if raw.get("model_type") not in ("sdar", "sdar_moe"):
         raise CheckpointError(
@@ -327,10 +327,10 @@ def open_engine(path: Path, *, settings: Mapping[str, Any], dtype: str | None = 
             " use --engine native, or --engine sglang for LLaDA2"
         )
     stored = raw.get("torch_dtype") or raw.get("dtype")
-    chosen = dtype or (stored if stored in DTYPES else "bfloat16")
+    chosen = settings.dtype or (stored if stored in DTYPES else "bfloat16")
     if chosen not in DTYPES:
-        raise UsageError(f"dtype={dtype!r}: engine lmdeploy computes in {' or '.join(DTYPES)}")
-    native = open_native(FAMILY, path, device="cpu", weights=False, **options)
+        raise UsageError(f"dtype={settings.dtype!r}: engine lmdeploy computes in {' or '.join(DTYPES)}")
+    native = open_native(FAMILY, path, replace(settings, device="cpu", dtype=None), weights=False)
     if native.spec.mask_id != MASK_ID:
         raise CheckpointError(
             f"{path}: mask id {native.spec.mask_id}; engine lmdeploy always masks with {MASK_ID}: use --engine native"

@@ -37,8 +37,8 @@ from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.coupled_grpo import CoupledGRPO
 from dare_bench.trainers.rl.rollout import Update
 from dare_bench.trainers.rl.rollout_file import Rollout
+from dare_bench.trainers.rl.rollout_step import RolloutStep
 from dare_bench.trainers.rl.surrogate import advantages
-from dare_bench.trainers.steps import Step
 from dare_bench.types import ModelSpec
 
 CANVAS, GROUP, MASKS = 128, 4, 3
@@ -51,12 +51,12 @@ class Data:
     """A step inside a rollout, and its method."""
 
     method: CoupledGRPO
-    step: Step
+    step: RolloutStep
 
     @property
     def scale(self) -> float:
         """The mean size of an advantage."""
-        return float(self.step.extra.advantage_U.abs().mean())
+        return float(self.step.surrogate.advantage_U.abs().mean())
 
 
 def losses(network: Any, data: Data) -> Tensor:

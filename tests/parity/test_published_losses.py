@@ -261,7 +261,7 @@ def test_value_and_gradient_of_a_tree_are_those_of_the_published_code(name):
     result = tree_case(case)
     assert equal(result, case), (result.value, case["value"])
     assert 0 < result.clip_fraction < 1
-    assert (result.step.extra.distillation.strength > 0) == ("no distillation" not in name)
+    assert (result.step.surrogate.distillation.strength > 0) == ("no distillation" not in name)
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,11 @@ from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.distillation import Distillation, distilled_positions, strength, targets, temperature
 from dare_bench.trainers.rl.estimators import Units, from_parents
 from dare_bench.trainers.rl.options import EndOptions, RatioOptions
-from dare_bench.trainers.rl.policy_gradient import PolicyGradient, Surrogate
+from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.requirements import CAPABILITIES
 from dare_bench.trainers.rl.rollout import Update
 from dare_bench.trainers.rl.rollout_file import Rollout
+from dare_bench.trainers.rl.rollout_step import RolloutStep, Surrogate
 from dare_bench.trainers.rl.surrogate import Advantage
 from dare_bench.trainers.rl.tree import TreeRollouts, TreeShape
 from dare_bench.trainers.steps import Step, StepShape
@@ -152,10 +153,10 @@ class DTreeRPO(PolicyGradient):
         most, first = o.distillation, o.distillation_temperature
         return strength(p, most, o.distillation_growth), temperature(p, first, o.distillation_cooling)
 
-    def step(self, rollout: Rollout, update: Update) -> Step:
+    def step(self, rollout: Rollout, update: Update) -> RolloutStep:
         nodes = update.completions // self.tree.leaves * self.tree.nodes
         step = super().step(rollout, replace(update, completions=nodes))
-        surrogate: Surrogate = step.extra
+        surrogate = step.surrogate
         weight, tau = self.schedule(update.number, update.steps)
         looks, advantage_U = surrogate.units.looks, self._distilled(rollout, surrogate)
         weight_U, log_target_U = targets(looks.at_N, looks.target_N, advantage_U, tau)
@@ -165,7 +166,7 @@ class DTreeRPO(PolicyGradient):
             log_target_U=log_target_U,
             strength=weight if total else 0.0,
         )
-        return replace(step, extra=replace(surrogate, distillation=distillation))
+        return replace(step, surrogate=replace(surrogate, distillation=distillation))
 
     def _distilled(self, rollout: Rollout, surrogate: Surrogate) -> Tensor:
         """The advantages of units, 0 where there is nothing to distill."""
@@ -196,6 +197,7 @@ class DTreeRPO(PolicyGradient):
 
 def _divergence(step: Step, nll_N: Tensor) -> tuple[Distillation, Tensor]:
     """The self-distillation of a step, and this process's part of its divergence."""
-    surrogate: Surrogate = step.extra
-    assert surrogate.distillation is not None
-    return surrogate.distillation, surrogate.distillation.divergence(surrogate.units.values(nll_N))
+    assert isinstance(step, RolloutStep)
+    distillation = step.surrogate.distillation
+    assert distillation is not None
+    return distillation, distillation.divergence(step.surrogate.units.values(nll_N))

@@ -22,7 +22,8 @@ from dare_bench.diffusion.laws import Law
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Units, elbo
 from dare_bench.trainers.rl.options import RatioOptions
-from dare_bench.trainers.rl.policy_gradient import PolicyGradient, Surrogate
+from dare_bench.trainers.rl.policy_gradient import PolicyGradient
+from dare_bench.trainers.rl.rollout_step import Surrogate
 from dare_bench.trainers.rl.surrogate import Advantage, divergence
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,14 +29,14 @@ from dare_bench.trainers.method import Method
 from dare_bench.trainers.objective import Losses, Metrics
 from dare_bench.trainers.rl.collapse import CollapseWarning
 from dare_bench.trainers.rl.completions import Completion, recorded
-from dare_bench.trainers.rl.distillation import Distillation
 from dare_bench.trainers.rl.estimators import Units
 from dare_bench.trainers.rl.ledger import gap_metrics, importance, sampler_logprobs
 from dare_bench.trainers.rl.options import EndOptions, RatioOptions, RLOptions
 from dare_bench.trainers.rl.reference_sync import ReferenceSync
-from dare_bench.trainers.rl.requirements import CAPABILITIES, check_blocks, check_rollout
+from dare_bench.trainers.rl.requirements import CAPABILITIES, check_blocks, check_method, check_rollout
 from dare_bench.trainers.rl.rollout import Rollouts, Update
 from dare_bench.trainers.rl.rollout_file import Rollout
+from dare_bench.trainers.rl.rollout_step import RolloutStep, Surrogate
 from dare_bench.trainers.rl.served import check_engine
 from dare_bench.trainers.rl.surrogate import Divergence, clipped, divergence, unit_weights
 from dare_bench.trainers.steps import Step, StepShape, TrainingRow
@@ -44,23 +44,6 @@ from dare_bench.training.processes import data_parallel_size
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
 from dare_bench.types import Generation, ModelSpec, RewardPrompt
-
-
-@dataclass(frozen=True, kw_only=True)
-class Surrogate:
-    """What the loss of a step needs beside its looks. ``old_U`` None: the policy itself is the old one.
-    ``completion_U`` is the completion of each unit, counted in the rollout, ``drawn_U`` log p of its token in the
-    distribution that the sampler drew it from; None where units are not drawn tokens. ``distillation`` is a further
-    term of the loss, of ``dtreerpo`` alone."""
-
-    units: Units
-    completion_U: Tensor
-    advantage_U: Tensor
-    weight_U: Tensor
-    old_U: Tensor | None
-    metrics: Metrics
-    drawn_U: Tensor | None = None
-    distillation: Distillation | None = None
 
 
 class PolicyGradient(Method):
@@ -106,24 +89,8 @@ class PolicyGradient(Method):
         self.ratio = options if isinstance(options, RatioOptions) else RatioOptions.model_validate({})
         self.beta, self.importance_cap = self.ratio.beta, self.ratio.importance_cap
         self.wants_reference = self.beta > 0  # type: ignore[misc]
-        if self.reference is not None and not self.wants_reference:
-            raise UsageError(f"reference={self.reference!r} is for the KL penalty, and beta is 0; give beta too")
+        check_method(self, spec)
         self.reference_sync = self._reference_sync() if self.has_ratio else None
-        if self.importance_cap is not None and not self.scores_draws:
-            raise UsageError(
-                f"importance_cap={self.importance_cap:g}: {self.name} does not score tokens on the canvases that "
-                "they were drawn from, so that no ratio to the sampler is defined; omit it, or use cj_grpo"
-            )
-        if self.families == "bidirectional" and spec.block_length is not None:
-            raise UsageError(
-                f"{self.name} needs fully masked completions, from which {spec.family} never decodes (it decodes block "
-                "by block); use cj_grpo, just_grpo, bgpo or ebpo"
-            )
-        if spec.block_length is not None and spec.predicts == "next":
-            raise UsageError(
-                f"{self.name}: {spec.family} draws a block's first token given the finished block before it, which the "
-                "learner's masked copies do not show; use sft, dpo or vrpo"
-            )
 
     # -- declared by algorithms ----------------------------------------------------------------------------------
 
@@ -203,14 +170,7 @@ class PolicyGradient(Method):
     def _reference_sync(self) -> ReferenceSync | None:
         """What moves the reference; None: it stays as it is."""
         o = self.ratio
-        if not o.sync_ref_model:
-            for name in ("ref_model_sync_steps", "ref_model_mixup_alpha"):
-                if name in o.model_fields_set and getattr(o, name) != type(o).model_fields[name].default:
-                    raise UsageError(f"{name}={getattr(o, name)} is for sync_ref_model, which is off; give it too")
-            return None
-        if not self.wants_reference:
-            raise UsageError("sync_ref_model moves the reference of the KL penalty, and beta is 0; give beta too")
-        return ReferenceSync(o.ref_model_sync_steps, o.ref_model_mixup_alpha)
+        return ReferenceSync(o.ref_model_sync_steps, o.ref_model_mixup_alpha) if o.sync_ref_model else None
 
     # -- rollout -------------------------------------------------------------------------------------------------
 
@@ -230,18 +190,18 @@ class PolicyGradient(Method):
                 "sync_ref_model moves the reference's weights towards the policy's, and with LoRA the reference has no "
                 "weights of its own: it is the network with its adapter off; omit it, or train without --peft"
             )
+        self.check_sizes(spec, data, data_parallel_size(spec.sequence_parallel_size))
         if self.engine is not None:
             check_engine(self, self.engine, model.spec, data)
         elif self.options.rollout_engine is None:  # an engine that is named and not opened has finished its training
             check_rollout(self, model, data)
-        self.check_sizes(spec, data, data_parallel_size(spec.sequence_parallel_size))
 
     def check_sizes(self, spec: TrainSpec, data: Tokens, processes: int) -> None:
         super().check_sizes(spec, data, processes)
         if self.options.rollout_engine is not None and not self.reads_tokens_only:
             raise UsageError(
-                f"{self.name} reads more of a rollout than the tokens of its completions, which an engine does not "
-                "give; omit rollout_engine, or use bgpo or ebpo"
+                f"{self.name} needs a sampler that can {', '.join(self.capabilities.values())}, and engine "
+                f"{self.options.rollout_engine} cannot; omit rollout_engine, or use bgpo or ebpo"
             )
 
     @property
@@ -319,7 +279,7 @@ class PolicyGradient(Method):
 
     # -- loss ----------------------------------------------------------------------------------------------------
 
-    def step(self, rollout: Rollout, update: Update) -> Step:
+    def step(self, rollout: Rollout, update: Update) -> RolloutStep:
         """This process's part of an optimizer step on a rollout. Completions without an advantage have no gradient, so
         that without a KL penalty nothing is computed for them."""
         iteration, shared_key = update.iteration, shared_key_of(update.seed, rollout.number)
@@ -349,7 +309,7 @@ class PolicyGradient(Method):
             drawn_U=drawn_U,
         )
         rows = [TrainingRow(c.prompt, c.tokens, c.key, c.where) for c in rollout.completions]
-        return Step(
+        return RolloutStep(
             number=update.number,
             items=tuple((rows[i],) for i in kept_S.tolist()),
             keys=tuple(rows[i].key for i in kept_S.tolist()),
@@ -358,11 +318,11 @@ class PolicyGradient(Method):
             role_R=torch.zeros_like(units.sample_R),
             weight_N=units.coefficient_N,
             step_items=update.completions,
-            extra=surrogate,
+            surrogate=surrogate,
         )
 
-    def unit_values(self, rollout: Rollout, step: Step, nll_N: Tensor) -> list[list[float]]:
-        completion_U, value_U = step.extra.completion_U, step.extra.units.values(nll_N)
+    def unit_values(self, rollout: Rollout, step: RolloutStep, nll_N: Tensor) -> list[list[float]]:
+        completion_U, value_U = step.surrogate.completion_U, step.surrogate.units.values(nll_N)
         counts = torch.bincount(completion_U, minlength=len(rollout.completions)).tolist()
         return [values.tolist() for values in value_U[completion_U.argsort(stable=True)].split(counts)]
 
@@ -372,10 +332,12 @@ class PolicyGradient(Method):
         return self.beta > 0 or self.importance_cap is not None
 
     def needs_values(self, step: Step) -> bool:
-        return step.extra.old_U is not None or self.always_needs_values
+        assert isinstance(step, RolloutStep)
+        return step.surrogate.old_U is not None or self.always_needs_values
 
     def loss(self, step: Step, nll_N: Tensor, reference: Losses | None) -> tuple[Tensor, Metrics]:
-        surrogate: Surrogate = step.extra
+        assert isinstance(step, RolloutStep)
+        surrogate = step.surrogate
         value_U = surrogate.units.values(nll_N)
         old_U = value_U.detach() if surrogate.old_U is None else surrogate.old_U
         advantage_U, metrics = surrogate.advantage_U, dict(surrogate.metrics)
@@ -393,7 +355,8 @@ class PolicyGradient(Method):
 
     def observe(self, step: Step, nll_N: Tensor) -> Metrics:
         """The gap between sampler and learner, in the step in which the learner is the policy that sampled."""
-        surrogate: Surrogate = step.extra
+        assert isinstance(step, RolloutStep)
+        surrogate = step.surrogate
         if surrogate.drawn_U is None or surrogate.old_U is not None:
             return {}
         return gap_metrics(surrogate.units.values(nll_N), surrogate.drawn_U)

@@ -22,7 +22,8 @@ from dare_bench.trainers.loop import Loop
 from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.rl.completions import Prediction
 from dare_bench.trainers.rl.rollout_file import Rollout
-from dare_bench.trainers.steps import Step, StepShape
+from dare_bench.trainers.rl.rollout_step import RolloutStep
+from dare_bench.trainers.steps import StepShape
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
 
@@ -139,12 +140,12 @@ def replay(
     )
 
 
-def replayed(rollout: Rollout, update: Step, weight_N: Tensor | None) -> list[ReplayedCompletion]:
+def replayed(rollout: Rollout, update: RolloutStep, weight_N: Tensor | None) -> list[ReplayedCompletion]:
     """The completions of a rollout with the weights of their tokens in an update."""
     weights = [[0.0] * len(c.tokens) for c in rollout.completions]
     if weight_N is not None:
-        units, looks = update.extra.units, update.looks
-        completion_N, column_N = update.extra.completion_U[units.unit_N], looks.batch.column_T[looks.at_N]
+        units, looks = update.surrogate.units, update.looks
+        completion_N, column_N = update.surrogate.completion_U[units.unit_N], looks.batch.column_T[looks.at_N]
         tables = (completion_N, column_N, looks.target_N, weight_N)
         for number, column, target, weight in zip(*(table.tolist() for table in tables), strict=True):
             completion = rollout.completions[number]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dare_bench.errors import DecodingError, TrainingError, UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.options import RatioOptions
 from dare_bench.training.rows import Tokens
 from dare_bench.training.tokens import EOS
 from dare_bench.types import Decoding, ModelSpec
@@ -58,6 +59,38 @@ def check_rollout(method: PolicyGradient, model: LoadedModel, data: Tokens) -> N
     if not method.allows_rewriting:
         _check_tokens_stay(method, decoding)
     check_lengths(method, model.spec, data)
+
+
+def check_method(method: PolicyGradient, spec: ModelSpec) -> None:
+    """Raise UsageError for options that do not belong together, or a model that the estimator is not sound for."""
+    if method.reference is not None and not method.wants_reference:
+        raise UsageError(f"reference={method.reference!r} is for the KL penalty, and beta is 0; give beta too")
+    if method.has_ratio:
+        _check_sync(method.ratio, method.wants_reference)
+    if method.importance_cap is not None and not method.scores_draws:
+        raise UsageError(
+            f"importance_cap={method.importance_cap:g}: {method.name} does not score tokens on the canvases that "
+            "they were drawn from, so that no ratio to the sampler is defined; omit it, or use cj_grpo"
+        )
+    if method.families == "bidirectional" and spec.block_length is not None:
+        raise UsageError(
+            f"{method.name} needs fully masked completions, from which {spec.family} never decodes (it decodes block "
+            "by block); use cj_grpo, just_grpo, bgpo or ebpo"
+        )
+    if spec.block_length is not None and spec.predicts == "next":
+        raise UsageError(
+            f"{method.name}: {spec.family} draws a block's first token given the finished block before it, which the "
+            "learner's masked copies do not show; use sft, dpo or vrpo"
+        )
+
+
+def _check_sync(o: RatioOptions, wants_reference: bool) -> None:
+    """Raise UsageError for settings of a moving reference that have no effect."""
+    if o.sync_ref_model and not wants_reference:
+        raise UsageError("sync_ref_model moves the reference of the KL penalty, and beta is 0; give beta too")
+    for name in () if o.sync_ref_model else ("ref_model_sync_steps", "ref_model_mixup_alpha"):
+        if name in o.model_fields_set and getattr(o, name) != type(o).model_fields[name].default:
+            raise UsageError(f"{name}={getattr(o, name)} is for sync_ref_model, which is off; give it too")
 
 
 def check_fields(method: PolicyGradient, spec: ModelSpec) -> None:

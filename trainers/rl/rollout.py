@@ -25,9 +25,10 @@ from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.rollout_file import Rollout, read_prompts, read_rollout, write_prompts, write_rollout
 from dare_bench.trainers.rl.rollout_metrics import entropy_metric, reward_metrics
+from dare_bench.trainers.rl.rollout_step import RolloutStep
 from dare_bench.trainers.rl.served import ServedSampler
 from dare_bench.trainers.rl.surrogate import advantages
-from dare_bench.trainers.steps import Step, StepShape, places
+from dare_bench.trainers.steps import StepShape, places
 from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
 from dare_bench.types import Generation, Request, Reward, RewardPrompt
@@ -106,7 +107,7 @@ class Rollouts:
         if self.method.reference_sync is not None and policy.reference is not None:
             self.method.reference_sync.attach(policy.reference.network)
 
-    def step(self, number: int) -> Step:
+    def step(self, number: int) -> RolloutStep:
         """This process's part of a step; samples a new rollout where one is due."""
         rollout, iteration = divmod(number, self.iterations)
         if self.rollout is None or self.rollout.number != rollout:
@@ -118,7 +119,7 @@ class Rollouts:
         self.next = number + 1
         return self.step_on(self.rollout, number)
 
-    def step_on(self, rollout: Rollout, number: int) -> Step:
+    def step_on(self, rollout: Rollout, number: int) -> RolloutStep:
         """This process's part of a step on a given rollout."""
         assert self.policy is not None
         update = Update(

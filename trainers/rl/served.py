@@ -44,17 +44,10 @@ def check_engine(method: PolicyGradient, engine: LoadedModel, spec: ModelSpec, d
         spec: of the model in training.
 
     Raises:
-        UsageError: the engine lacks what the method reads, or serves another kind of model; a prompt is too long.
+        UsageError: the engine serves another kind of model; a prompt is too long.
         DecodingError: a decoding field that the engine does not have, or that another setting determines.
     """
     name, seen = engine.spec.engine, engine.spec
-    if not method.reads_tokens_only:
-        able = engine.capabilities
-        lacking = [meaning for capability, meaning in method.capabilities.items() if not getattr(able, capability)]
-        raise UsageError(
-            f"{method.name} needs a sampler that can {', '.join(lacking)}, and engine {name} cannot; omit "
-            "rollout_engine, or use bgpo or ebpo"
-        )
     family = spec.family.partition(".")[0]  # LLaDA2.0 and its successors are served as one
     if (seen.family, seen.attention) != (family, spec.attention):
         raise UsageError(

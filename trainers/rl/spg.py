@@ -22,6 +22,7 @@ from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import BoundedUnits, Units, block_masked
 from dare_bench.trainers.rl.options import DARE, SCRIPTS, EndOptions, RLOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
+from dare_bench.trainers.rl.rollout_step import RolloutStep
 from dare_bench.trainers.rl.surrogate import Advantage
 from dare_bench.trainers.steps import Step
 
@@ -84,9 +85,11 @@ class SPG(PolicyGradient):
         return not self.linear
 
     def loss(self, step: Step, nll_N: Tensor, reference: Losses | None) -> tuple[Tensor, Metrics]:
-        surrogate = step.extra
-        lower_U = surrogate.units.values(nll_N)
-        bound_U = torch.where(surrogate.advantage_U > 0, lower_U, self.negative_values(surrogate.units, nll_N))
+        assert isinstance(step, RolloutStep)
+        surrogate, units = step.surrogate, step.surrogate.units
+        assert isinstance(units, BoundedUnits)
+        lower_U = units.values(nll_N)
+        bound_U = torch.where(surrogate.advantage_U > 0, lower_U, self.negative_values(units, nll_N))
         return -torch.dot(surrogate.advantage_U * bound_U, surrogate.weight_U), dict(surrogate.metrics)
 
     def negative_values(self, units: BoundedUnits, nll_N: Tensor) -> Tensor:

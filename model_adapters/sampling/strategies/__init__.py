@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor
 
 from dare_bench.errors import DecodingError
@@ -189,13 +189,24 @@ class Strategy(BaseModel):
 
 
 class WrappedStrategy(Strategy):
-    """A strategy that modifies another one; subclasses override :meth:`select`."""
+    """A strategy that modifies another one; subclasses override :meth:`select`, for which written tokens are final: a
+    strategy that ``edits`` (``remasks``, ``remembers``) is refused with ValueError."""
 
     inner: Strategy
+
+    @model_validator(mode="after")
+    def _tokens_are_final(self) -> Self:
+        if self.inner.edits:
+            raise ValueError(f"strategy {self.inner.name!r} writes over tokens; {type(self).__name__} cannot modify it")
+        return self
 
     @property
     def static(self) -> bool:
         return False
+
+    @property
+    def framed(self) -> bool:  # type: ignore[override]
+        return self.inner.framed
 
     @property
     def score(self) -> PositionScore:

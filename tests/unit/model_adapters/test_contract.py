@@ -15,6 +15,7 @@ from typing import Any
 
 import causal_models
 import golden
+import lmdeploy_engine
 import pytest
 import served_engines
 
@@ -73,7 +74,7 @@ def causal(make: Callable[[Path], Path], *prompts: Prompt) -> Iterator[Opened]:
 def by_lmdeploy() -> Iterator[Opened]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lmdeploy, "MASK_ID", golden.cases("sdar")["meta"]["mask_id"])
-        patch.setattr(lmdeploy, "_package", served_engines.lmdeploy)
+        patch.setattr(lmdeploy, "_package", lmdeploy_engine.stand_in)
         loaded: Any = load(golden.PARITY / "sdar", engine="lmdeploy").loaded
         with contextlib.closing(loaded):
             yield Opened(loaded, IDS, [5] * 5000)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dare_bench.costs import step_report
 from dare_bench.costs.recipe import GPUS, UTILIZATION
 from dare_bench.costs.serving import DeviceRollout
 from dare_bench.costs.step import StepEstimate, estimate
@@ -78,7 +79,7 @@ def test_fsdp_gathers_the_weights_in_every_forward() -> None:
 def test_float32_products_have_no_time() -> None:
     silent = asked(peft=None)
     assert silent.seconds is None and silent.rollout is None and silent.memory is not None
-    assert any("products are float32 (give --bf16)" in note for note in silent.unknown)
+    assert any("products are float32 (give --bf16)" in note for note in step_report.unknown(silent))
 
 
 # -- a served engine ---------------------------------------------------------------------------------------------------
@@ -114,7 +115,7 @@ def test_the_rollout_of_the_estimate_is_that_of_all_steps_on_it() -> None:
 
 
 def test_the_text_says_memory_time_and_on_what_it_stands() -> None:
-    text = asked(fsdp=True, speedup=2.0).text()
+    text = step_report.text(asked(fsdp=True, speedup=2.0))
     assert "8,015,581,184 parameters, 83,886,080 trained" in text
     assert "a step: 80 completions in rows of about 349 tokens" in text
     assert "30 masked copies in 1 forward of at most 10,470 tokens" in text
@@ -126,21 +127,21 @@ def test_the_text_says_memory_time_and_on_what_it_stands() -> None:
 
 
 def test_the_advice_makes_it_fit() -> None:
-    assert asked(fsdp=True, gradient_checkpointing=True).advice == ""
+    assert step_report.advice(asked(fsdp=True, gradient_checkpointing=True)) == ""
     hard = asked(1, "A100", gradient_checkpointing=True, per_device_train_batch_size=160, looks_per_forward=480)
-    assert not hard.fits() and hard.advice.startswith("it fits with --looks-per-forward ")
-    limit = int(hard.advice.split()[-1])
+    assert not hard.fits() and step_report.advice(hard).startswith("it fits with --looks-per-forward ")
+    limit = int(step_report.advice(hard).split()[-1])
     less = {"gradient_checkpointing": True, "per_device_train_batch_size": 160}
     assert asked(1, "A100", looks_per_forward=limit, **less).fits()
     assert not asked(1, "A100", looks_per_forward=2 * limit, **less).fits()
-    assert asked(1, peft=None).advice == "it fits with --gradient-checkpointing --peft lora"
+    assert step_report.advice(asked(1, peft=None)) == "it fits with --gradient-checkpointing --peft lora"
     assert asked(1, peft="lora", gradient_checkpointing=True).fits() and not asked(1, peft="lora").fits()
-    assert asked(8, peft=None).advice == "it fits with --gradient-checkpointing --fsdp"
+    assert step_report.advice(asked(8, peft=None)) == "it fits with --gradient-checkpointing --fsdp"
 
 
 def test_the_record_holds_the_numbers_of_the_text() -> None:
     built = asked(fsdp=True)
-    record = built.plain()
+    record = step_report.record(built)
     assert built.memory is not None
     assert record["memory"]["peak"] == built.memory.needed("update") and record["fits"] is False
     assert sum(record["seconds"].values()) == pytest.approx(20.0, abs=0.1)
@@ -150,7 +151,8 @@ def test_the_record_holds_the_numbers_of_the_text() -> None:
 def test_supervised_and_preference_methods_have_no_rollout() -> None:
     sft = asked(method="sft", bf16=True, peft=None, fsdp=True)
     assert sft.seconds is not None and list(sft.seconds) == ["update"] and sft.rollout is None
-    assert sft.fits() and "a step: 64 items with rows of 221 tokens" in sft.text(), "93 of a prompt, a canvas of 128"
+    assert sft.fits()
+    assert "a step: 64 items with rows of 221 tokens" in step_report.text(sft), "93 of a prompt, a canvas of 128"
     dpo = asked(method="dpo", task=None, data="org/pairs", bf16=True)
     assert dpo.seconds is not None and dpo.training.division is not None
     assert dpo.training.division.looks == 8 * 2
@@ -169,7 +171,7 @@ def test_a_checkpoint_of_which_nothing_is_known_is_an_error() -> None:
 def test_a_local_checkpoint_is_counted_by_its_files() -> None:
     built = asked(1, model="tiny-llada", task="dare_sudoku", dtype="bfloat16")
     assert built.training.size.parameters == 898_688
-    assert "rows of 44 tokens (its tokenizer)" in list(built.assumed)
+    assert "rows of 44 tokens (its tokenizer)" in list(step_report.assumed(built))
 
 
 def test_settings_that_a_training_refuses_are_refused() -> None:
@@ -205,7 +207,7 @@ def test_devices_that_compute_the_same_rows_divide_activations_and_operations() 
     assert four.training.division.tokens == tokens  # type: ignore[union-attr]
     exchanged = 2 * tokens * 32 * 4 * 4096 * 2 * 3 / 4 / (450e9 * UTILIZATION)
     assert four.seconds == pytest.approx({"update": alone.seconds["update"] / 4 + exchanged})  # type: ignore[index]
-    assert "a step: 128 items" in four.text() and "on a group of 4 devices 64" in four.text()
+    assert "a step: 128 items" in step_report.text(four) and "on a group of 4 devices 64" in step_report.text(four)
 
 
 def test_devices_that_compute_the_same_rows_divide_the_samples() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import golden
+import lmdeploy_engine
 import pytest
 import served_engines
 import toy_source
@@ -133,7 +134,7 @@ def test_a_preview_of_a_served_run(openai: StandIn, tmp_path: Path) -> None:
 
 
 def test_lmdeploy_reads_the_folder_whose_content_is_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = served_engines.lmdeploy()
+    package = lmdeploy_engine.stand_in()
     monkeypatch.setattr(lmdeploy, "MASK_ID", golden.cases("sdar")["meta"]["mask_id"])
     monkeypatch.setattr(lmdeploy, "_package", lambda: package)
     monkeypatch.setattr(toy_source.ToySource, "_of", _token_prompts(toy_source.ToySource._of))

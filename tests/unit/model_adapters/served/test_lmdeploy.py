@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import golden
+import lmdeploy_engine
 import pytest
-import served_engines
-from served_engines import LMDEPLOY, RequestError
+from lmdeploy_engine import LMDEPLOY, RequestError
 
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.queue import Queue
@@ -30,7 +30,7 @@ FOLDER = golden.PARITY / "sdar"
 
 @pytest.fixture
 def package(monkeypatch: pytest.MonkeyPatch) -> Any:
-    made = served_engines.lmdeploy()
+    made = lmdeploy_engine.stand_in()
     monkeypatch.setattr(lmdeploy, "MASK_ID", golden.cases("sdar")["meta"]["mask_id"])
     monkeypatch.setattr(lmdeploy, "_package", lambda: made)
     return made
@@ -220,6 +220,7 @@ def test_opening_what_it_does_not_serve(package: Any, tmp_path: Path, monkeypatc
         (FOLDER, {"dtype": "float32"}, UsageError, "float16 or bfloat16"),
         (FOLDER, {"adapter": str(tmp_path)}, UsageError, "merge it into a checkpoint first"),
         (FOLDER, {"attention": "flex"}, UsageError, "attention='flex': engine lmdeploy has its own attention"),
+        (FOLDER, {"device": "cuda"}, UsageError, "device='cuda': engine lmdeploy takes a GPU that PyTorch finds"),
         (FOLDER, {"engine_args": {"tensor_parallel": 2}}, UsageError, "known are tp, session_len"),
         (FOLDER, {"engine_args": {"tp": 0}}, UsageError, "tp=0"),
     ):

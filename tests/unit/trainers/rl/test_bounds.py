@@ -172,7 +172,7 @@ def test_without_context_both_bounds_are_equal():
 def test_the_sign_of_the_advantage_chooses_the_bound(negative, share):
     table, algorithm = Table(), method(SPG, negative=negative)
     step = rollouts(algorithm, table, ANSWERS).step(0)
-    nll_N, surrogate = table.losses(algorithm.inputs(step.looks)).detach(), step.extra
+    nll_N, surrogate = table.losses(algorithm.inputs(step.looks)).detach(), step.surrogate
     lower_U, upper_U = surrogate.units.values(nll_N), surrogate.units.upper(nll_N, 1.5)
     other_U = 0 * lower_U if share is None else share * upper_U + (1 - share) * lower_U
     bound_U = torch.where(surrogate.advantage_U > 0, lower_U, other_U)
@@ -186,12 +186,12 @@ def test_lower_bounds_alone_give_the_policy_gradient_on_the_elbo(negative):
     """With ``negative=elbo``, and with any bound where all advantages are positive."""
     table, algorithm = Table(), method(SPG, negative=negative)
     step = rollouts(algorithm, table, ANSWERS).step(0)
-    surrogate = step.extra
+    surrogate = step.surrogate
     if negative == "mix":
         surrogate = replace(surrogate, advantage_U=surrogate.advantage_U.abs() + 0.1)
     weight_U = surrogate.advantage_U * torch.tensor([4, 2, 3, 4, 1, 4]).double() / 18
     wanted = -gradient_of(table, torch.dot(weight_U, values(surrogate.units, table.losses)))
-    result = gradient(algorithm, table, replace(step, extra=surrogate), 1)
+    result = gradient(algorithm, table, replace(step, surrogate=surrogate), 1)
     torch.testing.assert_close(result, wanted, rtol=1e-9, atol=1e-12)
     assert float(wanted.norm()) > 1e-3
 

@@ -290,7 +290,7 @@ def test_the_schedule_is_over_the_steps_of_the_training():
     source = trees(algorithm, Table())
     source.step(0)
     source.policy.steps = 10
-    strengths = [source.step_on(source.rollout, number).extra.distillation.strength for number in (0, 5, 10)]
+    strengths = [source.step_on(source.rollout, number).surrogate.distillation.strength for number in (0, 5, 10)]
     assert strengths == [algorithm.schedule(number, 10)[0] for number in (0, 5, 10)]
     assert strengths == sorted(set(strengths))
 
@@ -408,7 +408,7 @@ def test_the_weights_of_a_mean_sum_to_the_share_of_nodes_with_a_token(aggregatio
     algorithm = method(aggregation=aggregation, distillation=1.0)
     source = trees(algorithm, Table())
     source.step(0)
-    weight = algorithm.step(source.rollout, update(0, 0, 8)).extra.weight_U.sum()
+    weight = algorithm.step(source.rollout, update(0, 0, 8)).surrogate.weight_U.sum()
     assert float(weight) == pytest.approx(1.0 if aggregation == "token" else 10 / 12), "two nodes have no token"
 
 

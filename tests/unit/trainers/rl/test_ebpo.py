@@ -109,16 +109,16 @@ def test_blocks_may_be_shown_in_any_of_a_completion_s_forwards():
     answers = (((20, 21, 22, 23, 24, 25, 26), 1.0), ((27,) * 7, 0.0), ((28, 20, 30, 21, 22, 29, 31), 0.2),
                ((20, 21, 22, 23, 24, 25), 0.9), ((30,) * 6, 0.1), ((28, 20, 30, 21, 22, 29), 0.4))  # fmt: skip
     step = rollouts(algorithm, learner, answers).step(0)
-    units = exchanged(step.extra.units, 3, learner.spec.block_length)
+    units = exchanged(step.surrogate.units, 3, learner.spec.block_length)
     assert (units.looks.seen_T != step.looks.seen_T).any(), "other blocks share a forward"
     # As in a later step, with ratios inside and outside the clip range.
     old_U = (
         values(units, learner.losses, learner.spec).detach() + torch.linspace(-0.4, 0.4, len(units.sample_U)).double()
     )
     results = []
-    for given in (step.extra.units, units):
-        extra = replace(step.extra, units=given, old_U=old_U)
-        loss, metrics = loss_of(algorithm, replace(step, looks=given.looks, extra=extra), learner.losses)
+    for given in (step.surrogate.units, units):
+        surrogate = replace(step.surrogate, units=given, old_U=old_U)
+        loss, metrics = loss_of(algorithm, replace(step, looks=given.looks, surrogate=surrogate), learner.losses)
         learner.network.zero_grad()
         loss.backward()
         slopes = [parameter.grad.flatten() for parameter in learner.network.parameters() if parameter.grad is not None]

@@ -121,7 +121,7 @@ def test_looks_are_the_canvases_before_the_chosen_forwards_with_what_they_predic
             targets = [answer.predictions[t][i] for i in masked]
             worth = float(advantage_BT[number, t]) * LENGTH / len(masked)
             wanted.append((number, canvas, masked, targets, worth, 1 / (6 * min(count, 5) * len(masked))))
-    units, looks, surrogate = step.extra.units, step.looks, step.extra
+    units, looks, surrogate = step.surrogate.units, step.looks, step.surrogate
     rows = looks.seen_T.split(list(looks.batch.lengths))
     assert len(rows) == len(wanted) == 6 * min(count, 5)
     for r, (number, canvas, masked, targets, worth, weight) in enumerate(wanted):
@@ -140,7 +140,7 @@ def test_the_weights_of_a_forward_sum_to_length_over_masks():
         Prediction((1, 2, 3, 4), (0, 1, 2, 3), 4, 1.0), Prediction((1, 2, 0, 4), (2, 3), 4, 1.0),
         Prediction((1, 2, 3, 4), (1,), 4, 1.0)))  # fmt: skip
     rollout = first_rollout([completion], [1.0], 7)
-    surrogate = method().step(rollout, update(0, 0, 1)).extra
+    surrogate = method().step(rollout, update(0, 0, 1)).surrogate
     products_U = surrogate.weight_U * surrogate.advantage_U * 3  # the mean over three forwards
     sums = [float(products_U[surrogate.units.transition_U == t].sum()) for t in range(3)]
     assert sums == pytest.approx([1.0, 2.0, 4.0])
@@ -198,7 +198,7 @@ def test_with_one_forward_the_expected_gradient_is_that_of_the_reward():
     ]
     rollout = first_rollout(records, [0.0] * len(records), 0)
     step = algorithm.step(rollout, update(0, 0, len(records)))
-    units, surrogate = step.extra.units, step.extra
+    units, surrogate = step.surrogate.units, step.surrogate
     # The policy draws no masks: its log-probability is normalized over the other tokens.
     none_L = log_LV()[:, : V - 1].logsumexp(-1)
     values_U = values(units, table.losses) - none_L[torch.arange(2).repeat(len(records))]
@@ -244,10 +244,10 @@ def test_old_values_are_those_of_the_sampling_policy():
     policy = moved(table, 0.5)
     for iteration in (1, 2):
         step = source.step(iteration)
-        before, now = (values(step.extra.units, model.losses).detach() for model in (table, policy))
-        torch.testing.assert_close(step.extra.old_U, before, rtol=1e-5, atol=1e-5)
-        ratio_U, a_U = (now - before).exp(), step.extra.advantage_U
-        by_hand = -torch.minimum(a_U * ratio_U, a_U * ratio_U.clamp(0.8, 1.2)) @ step.extra.weight_U
+        before, now = (values(step.surrogate.units, model.losses).detach() for model in (table, policy))
+        torch.testing.assert_close(step.surrogate.old_U, before, rtol=1e-5, atol=1e-5)
+        ratio_U, a_U = (now - before).exp(), step.surrogate.advantage_U
+        by_hand = -torch.minimum(a_U * ratio_U, a_U * ratio_U.clamp(0.8, 1.2)) @ step.surrogate.weight_U
         loss, metrics = loss_of(algorithm, step, policy.losses)
         assert float(loss.detach()) == pytest.approx(float(by_hand), rel=1e-4, abs=1e-5)
         assert metrics["clip_fraction"][0] > 0
@@ -261,9 +261,9 @@ def test_confidences_multiply_the_loss_of_each_token(iteration):
     source.step(0)
     step, policy = source.step(iteration), moved(table) if iteration else table
     assert algorithm.needs_values(step) and (iteration or not method().needs_values(step))
-    before, now = (values(step.extra.units, model.losses).detach() for model in (table, policy))
-    ratio_U, a_U = (now - before).exp(), step.extra.advantage_U
-    by_hand = -torch.minimum(a_U * ratio_U, a_U * ratio_U.clamp(0.8, 1.2)) @ (step.extra.weight_U * before.exp())
+    before, now = (values(step.surrogate.units, model.losses).detach() for model in (table, policy))
+    ratio_U, a_U = (now - before).exp(), step.surrogate.advantage_U
+    by_hand = -torch.minimum(a_U * ratio_U, a_U * ratio_U.clamp(0.8, 1.2)) @ (step.surrogate.weight_U * before.exp())
     loss, _ = loss_of(algorithm, step, policy.losses)
     assert float(loss.detach()) == pytest.approx(float(by_hand), rel=1e-4, abs=1e-6)
     plain, _ = loss_of(method(), step, policy.losses)
@@ -275,7 +275,7 @@ def test_the_penalty_is_k2_and_does_not_depend_on_the_number_of_masks():
     step = rollouts(algorithm, table, lambda text: 0.3).step(0)
     reference = start.losses(algorithm.inputs(step.looks)).detach()
     loss, _, metrics = divided(algorithm, table, step, 1, lambda step: reference)
-    units = step.extra.units
+    units = step.surrogate.units
     lr_U = (values(units, table.losses) - values(units, start.losses)).detach()
     means = [
         (lr_U[(units.transition_U == r)] ** 2 / 2).mean() for r in range(len(step.looks))
@@ -324,7 +324,7 @@ def test_the_division_among_processes_does_not_change_the_gradient(aggregation):
 @pytest.mark.parametrize("aggregation", ["sequence", "token", "transition"])
 def test_the_weights_of_a_mean_sum_to_one(aggregation):
     step = rollouts(method(aggregation=aggregation, beta=0.1), Table()).step(0)
-    assert float(step.extra.weight_U.sum()) == pytest.approx(1.0)
+    assert float(step.surrogate.weight_U.sum()) == pytest.approx(1.0)
 
 
 def test_a_group_may_span_processes():
@@ -370,8 +370,8 @@ def test_a_saved_rollout_is_read_again(tmp_path):
     assert all(len(c.predictions) == 3 for c in other.rollout.completions)
     one, two = source.step(1), other.step(1)
     assert other.policy.asked == 0 and torch.equal(one.looks.seen_T, two.looks.seen_T)
-    assert torch.equal(one.extra.advantage_U, two.extra.advantage_U)
-    assert torch.equal(one.extra.old_U, two.extra.old_U)
+    assert torch.equal(one.surrogate.advantage_U, two.surrogate.advantage_U)
+    assert torch.equal(one.surrogate.old_U, two.surrogate.old_U)
 
 
 # Refusals

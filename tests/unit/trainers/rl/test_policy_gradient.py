@@ -109,17 +109,17 @@ def test_old_values_are_those_of_the_sampling_policy_on_the_same_draws(kind):
     policy = moved(table)
     for iteration in (1, 2):
         step = source.step(iteration)
-        before, now = (values(step.extra.units, model.losses).detach() for model in (table, policy))
-        torch.testing.assert_close(step.extra.old_U, before, rtol=1e-5, atol=1e-5)
+        before, now = (values(step.surrogate.units, model.losses).detach() for model in (table, policy))
+        torch.testing.assert_close(step.surrogate.old_U, before, rtol=1e-5, atol=1e-5)
         loss, _ = loss_of(algorithm, step, table.losses)
-        wanted = -float((step.extra.advantage_U * step.extra.weight_U).sum())
+        wanted = -float((step.surrogate.advantage_U * step.surrogate.weight_U).sum())
         assert float(loss.detach()) == pytest.approx(wanted, abs=1e-4), "ratio 1 before the policy moves"
-        ratio_U, a_U = (now - before).exp(), step.extra.advantage_U
+        ratio_U, a_U = (now - before).exp(), step.surrogate.advantage_U
         if kind is BGPO:
             ratio_U = torch.where(a_U >= 0, 1 + now - before, ratio_U)
         o = algorithm.options
         bound_U = ratio_U.clamp(1 - o.epsilon, 1 + o.epsilon)
-        by_hand = -torch.minimum(a_U * ratio_U, a_U * bound_U) @ step.extra.weight_U
+        by_hand = -torch.minimum(a_U * ratio_U, a_U * bound_U) @ step.surrogate.weight_U
         loss, _ = loss_of(algorithm, step, policy.losses)
         assert float(loss.detach()) == pytest.approx(float(by_hand), rel=1e-4, abs=1e-5)
         assert float((ratio_U - 1).abs().max()) > 1e-3
@@ -182,7 +182,7 @@ def test_the_division_among_processes_does_not_change_the_gradient(kind, aggrega
 @pytest.mark.parametrize("kind", ALGORITHMS)
 def test_the_weights_of_a_step_sum_to_one(kind, aggregation):
     step = rollouts(method(kind, beta=0.1, aggregation=aggregation), Table(), ANSWERS).step(0)
-    assert float(step.extra.weight_U.sum()) == pytest.approx(1.0)
+    assert float(step.surrogate.weight_U.sum()) == pytest.approx(1.0)
 
 
 # KL
@@ -194,10 +194,10 @@ def test_the_penalty_is_beta_times_the_mean_of_the_units_kl(kind):
     step = rollouts(algorithm, table, EQUAL).step(0)
     reference = reference_of(algorithm, start)
     loss, _, metrics = divided(algorithm, table, step, 1, reference)
-    units = step.extra.units
+    units = step.surrogate.units
     lr_U = (values(units, table.losses) - values(units, start.losses)).detach()
     kl_U = {ESPO: 4 * lr_U**2 / 2, EBPO: lr_U**2 / 2}.get(kind, torch.expm1(-lr_U) + lr_U)
-    wanted = float(kl_U @ step.extra.weight_U)
+    wanted = float(kl_U @ step.surrogate.weight_U)
     assert loss == pytest.approx(0.5 * wanted, rel=1e-6)
     assert metrics["kl"][0] / metrics["kl"][1] == pytest.approx(wanted, rel=1e-6)
     assert wanted > 1e-6
@@ -209,8 +209,8 @@ def test_the_kl_of_espo_is_of_the_elbos_before_they_are_normalized():
     step = rollouts(algorithm, Table(), ANSWERS).step(0)
     lr_U = torch.linspace(-1, 1, 6).double()
     raw_U = lr_U * 4
-    assert algorithm.kl_of(lr_U, step.extra).tolist() == pytest.approx((raw_U**2 / 2 / 4).tolist())
-    assert algorithm.kl_of(lr_U, step.extra).tolist() == pytest.approx((4 * lr_U**2 / 2).tolist())
+    assert algorithm.kl_of(lr_U, step.surrogate).tolist() == pytest.approx((raw_U**2 / 2 / 4).tolist())
+    assert algorithm.kl_of(lr_U, step.surrogate).tolist() == pytest.approx((4 * lr_U**2 / 2).tolist())
 
 
 # Answers
@@ -236,7 +236,11 @@ def test_empty_answers_and_answers_without_eos_are_learned_from(kind):
 
     def objective():
         return float(
-            (values(step.extra.units, table.losses).detach() * step.extra.weight_U * step.extra.advantage_U).sum()
+            (
+                values(step.surrogate.units, table.losses).detach()
+                * step.surrogate.weight_U
+                * step.surrogate.advantage_U
+            ).sum()
         )
 
     before = objective()

@@ -205,7 +205,7 @@ CASES: dict[str, dict[str, Any]] = {
     "espo": {**KL, "method": "espo"},
     "mdpo": {**KL, "method": "mdpo"},
     "mdpo, filtered prompts": FILTERED,
-    "spg": {**NO_RATIO, "method": "spg"},
+    "spg": {**NO_RATIO, "method": "spg", "per_device_train_batch_size": 8},
     "bgpo": {**KL, "method": "bgpo", "num_mc": 3},
     "ebpo": {**KL, "method": "ebpo", "model": "tiny-sdar-base", "num_mc": 3},
     "just_grpo": {**KL, "method": "just_grpo"},
@@ -246,7 +246,8 @@ def on_one(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any]
     folders: dict[str, Path] = {}
 
     def trained(case: dict[str, Any]) -> Path:
-        one = {"per_device_train_batch_size": 8, "fsdp": False, "sequence_parallel_size": 1, "save_steps": 1}
+        rows = case["per_device_train_batch_size"] * 2 // case.get("sequence_parallel_size", 1)
+        one = {"per_device_train_batch_size": rows, "fsdp": False, "sequence_parallel_size": 1, "save_steps": 1}
         fields = {**case, **one}
         key = json.dumps(fields, sort_keys=True)
         if key not in folders:

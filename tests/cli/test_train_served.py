@@ -122,9 +122,7 @@ def test_an_adapter_is_merged_for_the_engine(tmp_path: Path, server: StandIn) ->
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
-def test_a_resumed_training_ends_with_the_same_weights(
-    tmp_path: Path, server: StandIn, whole: Path, step: int
-) -> None:
+def test_a_resumed_training_ends_with_the_same_weights(tmp_path: Path, server: StandIn, whole: Path, step: int) -> None:
     out = tmp_path / "out"
     shutil.copytree(whole / f"checkpoint-{step}", out / f"checkpoint-{step}")
     (out / "train.json").write_text((whole / "train.json").read_text().replace('"complete"', '"running"'))

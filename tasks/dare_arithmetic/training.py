@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from functools import lru_cache
 
 from dare_bench.tasks.dare_arithmetic import utils
 from dare_bench.tasks.dare_arithmetic.generate import HIGH, LOW, Item, held_out
@@ -13,8 +13,9 @@ SLIPS = (-10, -2, -1, 1, 2, 10)
 """Errors of a carry or of counting."""
 
 
-def items(seed: int) -> Iterator[Item]:
-    """Every training item once."""
+@lru_cache(maxsize=1)
+def items(seed: int) -> tuple[Item, ...]:
+    """Every training item once; those of the last seed are kept."""
     span = range(LOW, HIGH + 1)
     every: list[Item] = [
         {"a": a, "op": op, "b": b, "answer": a + b if op == "+" else a - b}
@@ -24,7 +25,7 @@ def items(seed: int) -> Iterator[Item]:
         for op in "+-"
     ]
     random.Random(seed).shuffle(every)
-    yield from every
+    return tuple(every)
 
 
 def wrong(doc: Item, rng: random.Random) -> str:

@@ -229,22 +229,22 @@ def _killed(*_: Any, **__: Any) -> None:
 
 @pytest.mark.parametrize("peft", [{}, {"peft": "lora", "lora_dropout": 0.1}], ids=["full", "lora"])
 def test_a_killed_training_ends_with_the_weights_of_an_unbroken_one(tmp_path, peft):
-    requested = {"max_steps": 20, "save_steps": 4, "per_device_train_batch_size": 4, **peft}
+    requested = {"max_steps": 12, "save_steps": 2, "per_device_train_batch_size": 4, **peft}
     flags = [word for name, value in requested.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(whole, **requested)
     process = command.start(words(broken, *flags, "--report-to", "none"))
     deadline = time.monotonic() + 120
-    while not (broken / "checkpoint-8" / "lineage.json").exists():
+    while not (broken / "checkpoint-2" / "lineage.json").exists():
         assert time.monotonic() < deadline
         assert process.is_alive(), "it ended before it could be killed"
         time.sleep(0.005)
     process.kill()
     process.join()
     assert not (broken / "lineage.json").exists(), "it was to be killed before its end"
-    (broken / "checkpoint-19").mkdir()  # as a kill leaves it in the middle of a save
+    (broken / "checkpoint-11").mkdir()  # as a kill leaves it in the middle of a save
     train(broken, **requested)
-    assert not (broken / "checkpoint-19").exists()
+    assert not (broken / "checkpoint-11").exists()
     name = "adapter_model.safetensors" if peft else "model.safetensors"
     assert (whole / name).read_bytes() == (broken / name).read_bytes()
 

@@ -29,7 +29,7 @@ FIELDS: dict[str, Any] = {
     "reward": {"format_weight": 0.5},
     "learning_rate": 1e-4,
     "warmup_steps": 0,
-    "per_device_train_batch_size": 16,
+    "per_device_train_batch_size": 8,
     "max_steps": 7,
     "save_steps": 1,
     "logging_steps": 1,
@@ -100,7 +100,7 @@ def test_a_training_resumed_anywhere_ends_with_the_same_weights(tmp_path: Path, 
 def test_a_reference_that_follows_the_policy_is_resumed_bit_by_bit(tmp_path: Path) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
     sync = {"sync_ref_model": True, "ref_model_sync_steps": 2, "ref_model_mixup_alpha": 1.0, "beta": 1.0}
-    fields = {**sync, "max_steps": 4, "num_iterations": 4, "per_device_train_batch_size": 8, "learning_rate": 1e-3}
+    fields = {**sync, "max_steps": 4, "num_iterations": 4, "learning_rate": 1e-3}
     train(whole, **fields)
     divergence = [entry["kl"] for entry in logged(whole)]
     assert divergence[1] > 1e-6 > 1e-12 > divergence[2], "after the second step the reference is the policy"
@@ -117,18 +117,18 @@ def test_a_reference_that_follows_the_policy_is_resumed_bit_by_bit(tmp_path: Pat
 
 def test_a_killed_training_ends_with_the_weights_of_an_uninterrupted_one(tmp_path: Path) -> None:
     requested = ["train", "cj_grpo", *FLAGS, "--reward", "format_weight=0.5", "--peft", "lora", "--lora-dropout", "0.1"]
-    steps = ["--max-steps", "10", "--report-to", "none"]
+    steps = ["--max-steps", "8", "--report-to", "none"]
     broken, complete = tmp_path / "broken", tmp_path / "complete"
     process = command.start([*requested, *steps, "-o", str(broken)])
     deadline = time.monotonic() + 120
-    while not (broken / "checkpoint-5" / "lineage.json").exists():
+    while not (broken / "checkpoint-2" / "lineage.json").exists():
         assert time.monotonic() < deadline
         assert process.is_alive(), "it ended before it could be killed"
         time.sleep(0.005)
     process.kill()
     process.join()
     assert not (broken / "lineage.json").exists(), "it was to be killed before its end"
-    fields = {"peft": "lora", "lora_dropout": 0.1, "max_steps": 10}
+    fields = {"peft": "lora", "lora_dropout": 0.1, "max_steps": 8}
     train(broken, **fields)
     train(complete, **fields)
     name = "adapter_model.safetensors"
@@ -149,7 +149,7 @@ def _text(parts: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (_without("rewards"), "15 values for 16 completions"),
+        (_without("rewards"), "7 values for 8 completions"),
         (_without("old"), "no old values of 3 inner iterations"),
         (_text, "0.completions.0.tokens"),
         (lambda parts: parts.clear(), "no old values"),
@@ -191,31 +191,32 @@ def test_a_missing_rollout_is_an_error(tmp_path: Path, whole: Path) -> None:
 
 # -- processes ---------------------------------------------------------------------------------------------------------
 
-KL = {"num_iterations": 2, "beta": 0.04, "max_steps": 3, "per_device_train_batch_size": 8}
+KL = {"num_iterations": 2, "beta": 0.04, "max_steps": 2, "save_steps": 3, "per_device_train_batch_size": 4}
+TWO_ROLLOUTS = {**KL, "max_steps": 3}
 NO_RATIO = {name: value for name, value in KL.items() if name != "beta"}
-FILTERED = {**KL, "method": "mdpo", "max_steps": 2, "prompt_filter": "over_denoising", "rows": 65}
+FILTERED = {**KL, "method": "mdpo", "save_steps": 1, "prompt_filter": "over_denoising", "rows": 65}
 """Of the last prompt that is filtered, one process has nothing."""
-SEQUENCE = {**KL, "per_device_train_batch_size": 16, "sequence_parallel_size": 2}
+SEQUENCE = {**KL, "per_device_train_batch_size": 8, "sequence_parallel_size": 2}
 CASES: dict[str, dict[str, Any]] = {
-    "ddp": {**KL, "model": "tiny-sdar-base"},
+    "ddp": {**TWO_ROLLOUTS, "model": "tiny-sdar-base", "save_steps": 1},
     "lora": {**KL, "peft": "lora", "looks_per_forward": 7},
     "no KL": {**KL, "beta": 0.0, "method": "d1", "reward": {"random": True}},
-    "coupled": {**KL, "method": "coupled_grpo", "max_steps": 2},
-    "espo": {**KL, "method": "espo", "max_steps": 2},
-    "mdpo": {**KL, "method": "mdpo", "max_steps": 2},
+    "coupled": {**KL, "method": "coupled_grpo"},
+    "espo": {**KL, "method": "espo"},
+    "mdpo": {**KL, "method": "mdpo"},
     "mdpo, filtered prompts": FILTERED,
-    "spg": {**NO_RATIO, "method": "spg"},
-    "bgpo": {**KL, "method": "bgpo", "num_mc": 3, "max_steps": 2},
-    "ebpo": {**KL, "method": "ebpo", "model": "tiny-sdar-base", "num_mc": 3, "max_steps": 2},
-    "just_grpo": {**KL, "method": "just_grpo", "max_steps": 2},
+    "spg": {**NO_RATIO, "method": "spg", "per_device_train_batch_size": 8},
+    "bgpo": {**KL, "method": "bgpo", "num_mc": 3},
+    "ebpo": {**KL, "method": "ebpo", "model": "tiny-sdar-base", "num_mc": 3},
+    "just_grpo": {**KL, "method": "just_grpo"},
     "trees": {**KL, "method": "dtreerpo", "tree_branch_factor": 2, "distillation": 0.1},
     "sequence parallel": {**SEQUENCE, "gradient_checkpointing": True},
-    "trees, sequence parallel": {**SEQUENCE, "method": "dtreerpo", "tree_branch_factor": 2, "max_steps": 2},
-    "filtered prompts, sequence parallel": {**FILTERED, **SEQUENCE, "max_steps": 2},
+    "trees, sequence parallel": {**SEQUENCE, "method": "dtreerpo", "tree_branch_factor": 2},
+    "filtered prompts, sequence parallel": {**FILTERED, **SEQUENCE},
     "filtered prompts, fsdp2": {**FILTERED, "fsdp": True},
-    "fsdp2": {**KL, "fsdp": True, "sync_ref_model": True, "ref_model_sync_steps": 1},
-    "lora and fsdp2": {**KL, "method": "coupled_grpo", "peft": "lora", "fsdp": True, "max_steps": 2},
-    "sequence parallel and fsdp2": {**SEQUENCE, "model": "tiny-sdar-base", "fsdp": True},
+    "fsdp2": {**TWO_ROLLOUTS, "save_steps": 2, "fsdp": True, "sync_ref_model": True, "ref_model_sync_steps": 1},
+    "lora and fsdp2": {**KL, "method": "coupled_grpo", "peft": "lora", "fsdp": True, "save_steps": 1},
+    "sequence parallel and fsdp2": {**SEQUENCE, "max_steps": 3, "model": "tiny-sdar-base", "fsdp": True},
 }
 """Completions end at different tokens; those of SDAR have canvases of different length. The last cases are FSDP2, which
 accelerate keeps for the rest of a process."""
@@ -239,13 +240,30 @@ def on_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def on_one(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any]], Path]:
+    """case -> the folder of its training by one process. Cases that differ in their processes alone have the same."""
+    folders: dict[str, Path] = {}
+
+    def trained(case: dict[str, Any]) -> Path:
+        rows = case["per_device_train_batch_size"] * 2 // case.get("sequence_parallel_size", 1)
+        one = {"per_device_train_batch_size": rows, "fsdp": False, "sequence_parallel_size": 1, "save_steps": 1}
+        fields = {**case, **one}
+        key = json.dumps(fields, sort_keys=True)
+        if key not in folders:
+            folders[key] = tmp_path_factory.mktemp("one") / "out"
+            train(folders[key], **fields)
+        return folders[key]
+
+    return trained
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_two_processes_equal_one(tmp_path: Path, on_two_ranks: Path, name: str) -> None:
-    two, one = on_two_ranks / name, tmp_path / "one"
-    train(one, **{**CASES[name], "per_device_train_batch_size": 16, "fsdp": False, "sequence_parallel_size": 1})
+def test_two_processes_equal_one(on_one: Callable[[dict[str, Any]], Path], on_two_ranks: Path, name: str) -> None:
+    two, one = on_two_ranks / name, on_one(CASES[name])
     file = "adapter_model.safetensors" if CASES[name].get("peft") else "model.safetensors"
     assert difference(one, two, file) < 2e-5
-    assert difference(two / "checkpoint-1", two, file) > 2e-5, "it moved by more than the tolerance"
+    assert difference(one / "checkpoint-1", one, file) > 2e-5, "it moved by more than the tolerance"
     for left, right in zip(logged(one), logged(two), strict=True):
         assert left.keys() == right.keys()
         timed = ("tokens_per_second", "seconds")
@@ -258,7 +276,7 @@ def test_one_process_continues_the_rollout_of_two(tmp_path: Path, on_two_ranks: 
     case, out = CASES["ddp"], tmp_path / "out"
     interrupted(on_two_ranks / "ddp", out, 1)
     assert len(json.loads((out / "checkpoint-1" / "rollout.json").read_text())) == 2
-    train(out, **{**case, "per_device_train_batch_size": 16})
+    train(out, **{**case, "per_device_train_batch_size": 8})
     assert difference(out, on_two_ranks / "ddp") < 2e-5
 
 
@@ -269,10 +287,10 @@ def test_sizes_are_printed_and_epochs_count_each_use_of_a_completion(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "dare_bench")
-    train(tmp_path / "out", rows=8, max_steps=None, num_train_epochs=1)
+    train(tmp_path / "out", rows=4, max_steps=None, num_train_epochs=1)
     (text,) = (record.getMessage() for record in caplog.records if "each rollout" in record.getMessage())
-    assert "16 per device x 1 accumulated x 1 process = 16 completions = 4 prompts x 4" in text
-    assert "used for 3 optimizer steps; an epoch of 8 prompts is 6 optimizer steps; this training makes 6" in text
+    assert "8 per device x 1 accumulated x 1 process = 8 completions = 2 prompts x 4" in text
+    assert "used for 3 optimizer steps; an epoch of 4 prompts is 6 optimizer steps; this training makes 6" in text
     assert [entry["step"] for entry in logged(tmp_path / "out")] == [1, 2, 3, 4, 5, 6]
 
 

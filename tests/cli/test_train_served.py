@@ -23,7 +23,7 @@ from dare_bench.model_adapters.served import server as http
 need_package("accelerate")
 BASE = "tiny-sdar-base"
 FIELDS: dict[str, Any] = {
-    "method": "bgpo", "model": BASE, "task": "dare_arithmetic", "rows": 64, "per_device_train_batch_size": 16,
+    "method": "bgpo", "model": BASE, "task": "dare_arithmetic", "rows": 64, "per_device_train_batch_size": 8,
     "max_steps": 4, "logging_steps": 1, "report_to": (), "save_steps": 1, "learning_rate": 3e-4, "warmup_steps": 0,
     "lr_scheduler_type": "constant", "num_generations": 4, "num_iterations": 2, "num_mc": 3,
 }  # fmt: skip
@@ -41,6 +41,15 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def server() -> Iterator[StandIn]:
     with served_engines.sampling_sglang(BASE) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A served training that nothing interrupted."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    with served_engines.sampling_sglang(BASE) as running:
+        train(out, running)
+    return out
 
 
 def train(out: Path, server: StandIn | None = None, **more: Any) -> Any:
@@ -74,7 +83,7 @@ def test_a_served_training_is_that_of_the_model_in_training(
 ) -> None:
     """Completions that end with an EOS in an early block, and those that their length ends inside one."""
     here, there = tmp_path / "here", tmp_path / "there"
-    longer = {"beta": 0.04, "max_completion_length": length, "per_device_train_batch_size": 32}
+    longer = {"beta": 0.04, "max_completion_length": length, "per_device_train_batch_size": 16}
     train(here, method=method, **longer)
     train(there, server, method=method, **longer)
     lengths = set()
@@ -113,26 +122,24 @@ def test_an_adapter_is_merged_for_the_engine(tmp_path: Path, server: StandIn) ->
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
-def test_a_resumed_training_ends_with_the_same_weights(tmp_path: Path, server: StandIn, step: int) -> None:
-    whole, out = tmp_path / "whole", tmp_path / "out"
-    train(whole, server)
-    out.mkdir()
+def test_a_resumed_training_ends_with_the_same_weights(tmp_path: Path, server: StandIn, whole: Path, step: int) -> None:
+    out = tmp_path / "out"
     shutil.copytree(whole / f"checkpoint-{step}", out / f"checkpoint-{step}")
     (out / "train.json").write_text((whole / "train.json").read_text().replace('"complete"', '"running"'))
-    before = len(loaded(server))
     train(out, server)
     assert weights(out) == weights(whole)
-    assert len(loaded(server)) - before == (2 - (step + 1) // 2), "the rollout in use is in the checkpoint"
+    assert len(loaded(server)) == (2 - (step + 1) // 2), "the rollout in use is in the checkpoint"
 
 
-def test_a_server_that_dies_within_a_rollout_ends_the_training_and_it_goes_on(tmp_path: Path, server: StandIn) -> None:
-    train(tmp_path / "whole", server)
+def test_a_server_that_dies_within_a_rollout_ends_the_training_and_it_goes_on(
+    tmp_path: Path, server: StandIn, whole: Path
+) -> None:
     sample, count = server.sample, 0
 
     def dying(prompt: Sequence[int], params: Mapping[str, Any]) -> list[int]:
         nonlocal count
         count += 1
-        server.dead = count > 20  # within the second rollout
+        server.dead = count > 10  # within the second rollout
         return sample(prompt, params)  # type: ignore[misc]
 
     server.sample = dying
@@ -142,7 +149,7 @@ def test_a_server_that_dies_within_a_rollout_ends_the_training_and_it_goes_on(tm
     assert not (out / "rollout-weights").exists() and (out / "checkpoint-2" / "lineage.json").exists()
     server.dead, server.sample = False, sample
     train(out, server)
-    assert weights(out) == weights(tmp_path / "whole")
+    assert weights(out) == weights(whole)
 
 
 def test_a_finished_training_needs_no_server(tmp_path: Path, server: StandIn) -> None:
@@ -269,7 +276,7 @@ def test_servers_that_cannot_sample_for_a_rollout_are_refused(tmp_path: Path, se
 
 CASES: dict[str, dict[str, Any]] = {
     "ddp": {"max_steps": 3},
-    "sequence parallel": {"max_steps": 3, "per_device_train_batch_size": 16, "sequence_parallel_size": 2},
+    "sequence parallel": {"max_steps": 3, "per_device_train_batch_size": 8, "sequence_parallel_size": 2},
     "fsdp2": {"max_steps": 3, "fsdp": True},
     "lora and fsdp2": {"max_steps": 3, "fsdp": True, "peft": "lora"},
 }
@@ -282,7 +289,7 @@ def _train_on_rank(folder: str, url: str) -> int:
 
     for name, case in CASES.items():
         AcceleratorState._reset_state()
-        fields = {**FIELDS, "per_device_train_batch_size": 8, "output_path": f"{folder}/{name}", **served(url), **case}
+        fields = {**FIELDS, "per_device_train_batch_size": 4, "output_path": f"{folder}/{name}", **served(url), **case}
         train(**fields)
     return 0
 
@@ -290,9 +297,10 @@ def _train_on_rank(folder: str, url: str) -> int:
 def test_two_processes_have_the_completions_of_one(tmp_path: Path, server: StandIn) -> None:
     on_ranks(_train_on_rank, 2, str(tmp_path), server.url, timeout=240)
     assert len(loaded(server)) == 2 * len(CASES), "one process alone talks to the server"
+    train(tmp_path / "full", server, max_steps=3)
+    train(tmp_path / "lora", server, max_steps=3, peft="lora")
     for name, case in CASES.items():
-        alone = tmp_path / f"{name}, alone"
-        train(alone, server, **{**case, "fsdp": False, "sequence_parallel_size": 1})
+        alone = tmp_path / case.get("peft", "full")
         one = rollout(alone, 1)
         parts = json.loads((tmp_path / name / "checkpoint-1" / "rollout.json").read_text())
         assert [text for part in parts for text in part["texts"]] == one["texts"]

@@ -174,7 +174,7 @@ def test_the_loop_raises_the_margin_of_the_preferred_answers(kind, lora, family,
     model, bench = opened(family, lora), Bench(family)
     dpo = method(model, kind, draws=4, noise="counts")
     requested = spec(
-        peft="lora" if lora else None, max_steps=12, learning_rate=3e-3 if lora else 3e-4, lr_scheduler_type="constant",
+        peft="lora" if lora else None, max_steps=6, learning_rate=6e-3 if lora else 6e-4, lr_scheduler_type="constant",
         warmup_steps=0, per_device_train_batch_size=4,
     )  # fmt: skip
     dpo.fit(requested, model, pairs(), tmp_path, bench)

@@ -39,7 +39,7 @@ for p in network.parameters():
 model = peft.get_peft_model(network, peft.LoraConfig(r=32, lora_alpha=16, target_modules=TARGETS)).train()
 built, built_peak = time.perf_counter() - start, peak()
 
-lengths = (40, 30), (25, 40), (9, 5)
+lengths = (10, 30), (5, 40), (3, 5)
 rows = [tuple(torch.randint(MASK, (n,)).tolist() for n in pair) for pair in lengths]
 batch, key_B = pack(rows), torch.arange(3)
 noise = draw(Law("even"), Copies(batch, key_B, torch.zeros(3, dtype=torch.long), 0))

@@ -98,15 +98,15 @@ def prompts(count=4):
 
 
 def fitted(name, folder, rewards=(1.0, 0.0, 0.0, 0.5), model=None, options=None, **fields):
-    """The model after two steps on one rollout of eight completions."""
+    """The model after two steps on one rollout of two pairs of completions."""
     model = model or load("tiny-llada-base", device="cpu").loaded
     kind = registry().get("trainer", name).load()
-    given = {"num_generations": 4, "num_iterations": 2, **FEW.get(name, {}), **(options or {})}
+    given = {"num_generations": 2, "num_iterations": 2, **FEW.get(name, {}), **(options or {})}
     if name != "spg":
         given.setdefault("beta", 0.0)
     spec = train_spec(
         **{"method": name, "model": "m", "data": "d", "output_path": str(folder), "max_steps": 2, "logging_steps": 1,
-           "report_to": "none", "per_device_train_batch_size": 8, "learning_rate": 1e-4, "weight_decay": 0.0,
+           "report_to": "none", "per_device_train_batch_size": 4, "learning_rate": 1e-4, "weight_decay": 0.0,
            "lr_scheduler_type": "constant", "warmup_steps": 0, **fields}
     )  # fmt: skip
     method = kind(kind.settle(given, model.spec), model.spec, 4)
@@ -127,8 +127,8 @@ def test_equal_rewards_leave_the_same_bits(name, tmp_path):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_division_into_forwards_does_not_change_the_training(name, tmp_path):
-    """One forward, three at least, as many as looks allow, and accumulation by the same batch in two."""
-    divisions = ({}, {"looks_per_forward": 3}, {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2})
+    """One forward, two at least, and accumulation by the same batch in two."""
+    divisions = ({}, {"looks_per_forward": 3}, {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2})
     results = []
     for i, fields in enumerate(divisions):
         options = {} if name == "spg" else {"beta": 0.05}

@@ -22,7 +22,7 @@ from dare_bench.model_adapters.backbone.flex import FlexAttention
 from dare_bench.model_adapters.backbone.varlen import FlashKernel, TorchKernel, VarlenAttention, find_kernel
 
 CHANNELS, SLOTS, LAYERS = 16, 300, 2
-TWICE = ((0, 0), (0, 1), (1, 0))
+CALLS = ((0, 0), (0, 1), (1, 0))
 """Other inputs, and their layer."""
 CPU = torch.device("cpu")
 
@@ -100,7 +100,7 @@ def computed(backend, plan, q, k, v, at=None):
     plan = replace(plan)  # what a plan keeps is made anew
     selected = None if at is None else backend.select(plan, at)
     q = q if at is None else q[at]
-    return torch.stack([backend.attend(q * (1 + i), k - i, v + i, plan, selected, layer) for i, layer in TWICE])
+    return torch.stack([backend.attend(q * (1 + i), k - i, v + i, plan, selected, layer) for i, layer in CALLS])
 
 
 @pytest.mark.parametrize(("heads", "name"), [(h, name) for h, names in CASES_OF_HEADS.items() for name in names])

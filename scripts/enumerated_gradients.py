@@ -50,6 +50,7 @@ HIDDEN = 2**LENGTH
 COLUMNS = 2 ** len(PROMPT) * HIDDEN * LENGTH
 
 
+@cache
 def algorithms() -> dict[str, type[PolicyGradient]]:
     """The registered policy-gradient methods by name."""
     known = {name: registry().get("trainer", name).load() for name in registry().names("trainer")}
@@ -86,6 +87,7 @@ class NoiseMoments:
     looks: float
 
 
+@cache
 def method_of(row: CardRow) -> Any:
     """The algorithm of a row."""
     kind = algorithms()[row.algorithm]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -100,9 +101,15 @@ ROWS_WITH_EOS = (
 )
 
 
+@cache
+def policies_of(ends: bool) -> list[Policy]:
+    """The networks of the card."""
+    return [Policy(seed, ends) for seed in range(NETWORKS)]
+
+
 def figures(rows: Sequence[CardRow] = ROWS, ends: bool = False) -> dict[tuple[Order, int, CardRow], list[Figures]]:
     """By order, tokens a forward and row: the figures of each network."""
-    policies = [Policy(seed, ends) for seed in range(NETWORKS)]
+    policies = policies_of(ends)
     result: dict[tuple[Order, int, CardRow], list[Figures]] = {}
     for order, quota in SAMPLERS:
         samplers = [EnumeratedSampler(policy.network, order, quota) for policy in policies]

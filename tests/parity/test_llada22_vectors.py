@@ -16,12 +16,16 @@ CASES = [pytest.param(case, id=case["name"]) for case in golden.cases("llada22")
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("cache", ["exact", "none"])
-def test_tokens(case, cache):
+def test_tokens(case, cache="exact"):
     answer = golden.model("llada22").generate(golden.unpadded(case), cache=cache, trajectory=True, **case["args"])[0]
     assert answer.tokens == case["output_ids"][0]
     assert (answer.nfe, answer.reference_nfe, answer.tier) == (case["num_forwards"], case["num_forwards"], "A")
     assert answer.residual_masks == 0
+
+
+@pytest.mark.parametrize("case", CASES[::3])
+def test_tokens_without_a_cache_are_the_same_vectors(case):
+    test_tokens(case, cache="none")
 
 
 def test_the_vectors_delete_insert_and_leave_repeated_states():
@@ -72,7 +76,7 @@ def drawn(prompts, temperature, seed=100, **fields):
     return {int(s.request.key): s.answer for s in golden.model("llada22").loaded.generate(requests)}
 
 
-PROMPTS = list(enumerate([[5, 6, 7], [10, 11, 12, 13, 14], [15], [20] * 9]))
+PROMPTS = list(enumerate([[5, 6, 7], [15], [20] * 9]))
 
 
 @pytest.mark.parametrize("temperature", [0.5, 2.0])

@@ -23,7 +23,7 @@ DECODING = {
     "tiny-llada": {"early_stop": True, "threshold": 0.9, "block_length": 8, "temperature": 0.5},
     "tiny-sdar": {"early_stop": True, "confidence_threshold": 0.9, "temperature": 0.5, "cache": "exact"},
 }
-LENGTHS = [(3, 16), (19, 8), (7, 24), (7, 16), (33, 8)], [(11, 40)]
+LENGTHS = [(3, 8), (19, 8), (7, 16), (33, 8)], [(11, 24)]
 """Rows of rank 0 and rank 1: (prompt, response) tokens."""
 
 
@@ -136,7 +136,7 @@ def at_work(folder):
             here["one rank alone"] = generated(model, selected if rank == 0 else [])
         with lockstep(model):
             here["the other alone"] = generated(model, selected if rank == 1 else [])
-        full = breaking(model.network, torch.OutOfMemoryError("out of memory"), most=70)
+        full = breaking(model.network, torch.OutOfMemoryError("out of memory"), most=60)
         with lockstep(model), full if rank == 0 else contextlib.nullcontext():
             here["out of memory"] = generated(model, selected, stats)
         here["halvings"] = len(stats.halvings)

@@ -22,7 +22,7 @@ from dare_bench.diffusion.sequence_parallel import SequenceGroup, sequence_group
 from dare_bench.errors import DareError, SaveError
 from dare_bench.loading import load
 
-FAMILIES = ("llada", "llada_moe", "dream", "sdar", "sdar_moe", "llada2", "llada21", "llada22", "fast_dllm_v2")
+FAMILIES = ("llada", "llada_moe", "dream", "sdar", "sdar_moe", "llada2", "llada22", "fast_dllm_v2")
 RANKS = 4
 SIZES = {"2": 2, "4": 4, "4, checkpointed": 4, "2, chunked": 2, "2, one token": 2, "2, nothing scored": 2}
 """Ranks of a group, by case. All of these families have four heads, most of them two of keys: of four ranks, two have

@@ -53,11 +53,14 @@ def answers(model, family, way):
 
 
 @pytest.mark.parametrize(("family", "way"), CASES)
-def test_captured_turns_answer_as_others(family, way, framed):
-    """As CUDA graphs capture them, by a stand-in that fails on what cannot be captured."""
+def test_turns_of_static_shape_answer_as_others(family, way, framed):
+    """As CUDA graphs capture them, by a stand-in that fails on what cannot be captured; and without frames."""
     listed, capture = answers(golden.model(family), family, way), RecordedGraphs()
-    assert answers(framed(family, compiler=plain, capture=capture), family, way) == listed
+    model = framed(family, compiler=plain, capture=capture)
+    assert answers(model, family, way) == listed
     assert (capture.replayed > 0) == ((family, way) not in WITHOUT)
+    model.loaded.frames = None
+    assert answers(model, family, way) == listed
 
 
 def test_margins_are_those_of_other_turns(framed):
@@ -87,33 +90,17 @@ def test_two_loops_take_turns_with_one_frame(framed):
     assert [[answered[i] for i in range(4)] for answered in found] == listed
 
 
-WITHOUT_BREAK = {
-    "llada": "threshold",
-    "dream": "maskgit_plus",
-    "sdar": "low_confidence_dynamic 4 T=0.8",
-    "llada2": "editing",
-}
-
-
-@pytest.mark.parametrize(("family", "way"), WITHOUT_BREAK.items())
-def test_turns_are_one_graph(family, way, framed):
-    """Traced without a break."""
-    listed = answers(golden.model(family), family, way)
-    torch._dynamo.reset()
-    assert answers(framed(family, compiler=partial(compiled, backend="eager")), family, way) == listed
-
-
 ONE_SHAPE = {
-    "llada": {"gen_length": 8, "block_length": 4},
+    "llada": {"gen_length": 8, "block_length": 4, "threshold": 0.5},
     "dream": {"max_new_tokens": 4, "alg": "maskgit_plus"},
-    "sdar": {"gen_length": 4, "block_length": 4},
-    "llada2": {"gen_length": 4, "block_length": 4, "threshold": 1.0},
+    "sdar": {**WAYS["sdar"]["low_confidence_dynamic 4 T=0.8"], "gen_length": 4, "confidence_threshold": 0.9},
+    "llada2": {**WAYS["llada2"]["editing"], "gen_length": 4, "block_length": 4},
 }
 
 
 @pytest.mark.parametrize(("family", "fields"), ONE_SHAPE.items())
-def test_packs_of_one_shape_compile_once(family, fields, framed, monkeypatch):
-    """Sixteen prompts of one length, two rows at a time: every block of every pair is another pack."""
+def test_turns_of_one_shape_are_one_graph(family, fields, framed, monkeypatch):
+    """Traced once and without a break. Sixteen prompts of one length, two rows at a time, are many packs."""
     asked = [[3 + (5 * i + j) % 40 for j in range(12)] for i in range(16)]
     listed = [a.tokens for a in golden.model(family).generate(asked, max_rows=2, **fields)]
     packs, store = [], TurnFrame.load
@@ -128,7 +115,7 @@ def test_packs_of_one_shape_compile_once(family, fields, framed, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.skipif(which("g++") is None, reason="PyTorch compiles for a CPU with g++, which is not installed")
 def test_compiled_turns_answer_as_others(framed):
-    asked, fields = [[3 + j for j in range(12)], [9 + j for j in range(12)]], ONE_SHAPE["llada"]
+    asked, fields = [[3 + j for j in range(12)], [9 + j for j in range(12)]], {"gen_length": 8, "block_length": 4}
     listed = [a.tokens for a in golden.model().generate(asked, **fields)]
     assert [a.tokens for a in framed("llada").generate(asked, **fields)] == listed
 

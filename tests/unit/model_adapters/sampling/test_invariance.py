@@ -23,7 +23,7 @@ WAYS = {
 }
 
 
-def prompts(count: int = 12) -> list[list[int]]:
+def prompts(count: int = 8) -> list[list[int]]:
     rng = random.Random(7)
     return [[rng.randrange(120) for _ in range(rng.randrange(1, 40))] for _ in range(count)]
 

@@ -35,7 +35,7 @@ class MatrixCell:
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class ComparisonMatrix:
     """A board's best rows compared with each other. ``heads``: name, settings and page of each; ``pairs``: the
     differences of two rows (first minus second) in all tasks that the board ranks by, or why there are none; ``p``: the
     p of the test that ranks two rows, where they have the same documents."""
@@ -79,7 +79,9 @@ def write(site: Site, context: Context) -> None:
     site.part("compare", (matrices, steps, refused), partial(_write, site, matrices, steps, refused))
 
 
-def _write(site: Site, matrices: list[Matrix], steps: list[CheckpointChange], refused: list[tuple[str, str]]) -> None:
+def _write(
+    site: Site, matrices: list[ComparisonMatrix], steps: list[CheckpointChange], refused: list[tuple[str, str]]
+) -> None:
     # p is adjusted only when the page is written: a rebuild without a change needs no statistics.
     cells = [(matrix, matrix.cells()) for matrix in matrices]
     site.page(PLACE, "comparison_index.html.j2", matrices=cells, steps=judged(steps), refused=refused)
@@ -94,7 +96,7 @@ def _best(view: BoardView) -> list[BoardRow]:
     return sorted(rows, key=lambda row: row.mean or 0.0, reverse=True)[:TOP]
 
 
-def _matrix(site: Site, view: BoardView, place: dict[int, int]) -> Matrix | None:
+def _matrix(site: Site, view: BoardView, place: dict[int, int]) -> ComparisonMatrix | None:
     rows = _best(view)
     if len(rows) < 2:
         return None
@@ -107,7 +109,7 @@ def _matrix(site: Site, view: BoardView, place: dict[int, int]) -> Matrix | None
             deltas[i, j] = _deltas(site, cells, place)
     heads = [(row.name.text, row.settings, row.main.page) for row in rows]
     p = pair_p(site, view.board.title, rows, ranked) if len(ranked) > 1 else {}  # one task: each pair's own test
-    return Matrix(view.board.title, ranked_by, heads, deltas, p)
+    return ComparisonMatrix(view.board.title, ranked_by, heads, deltas, p)
 
 
 def _deltas(

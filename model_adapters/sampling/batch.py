@@ -22,7 +22,7 @@ from dare_bench.model_adapters.sampling.packing import Packer
 from dare_bench.model_adapters.sampling.pages import PagePool
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
-from dare_bench.model_adapters.sampling.step import Ends, Step, StepState
+from dare_bench.model_adapters.sampling.step import Ends, StepState, TurnResult
 from dare_bench.types import Event
 
 
@@ -150,7 +150,7 @@ class BatchState(StepState):
         self.pack = self.packer.pack()
         self.tokens_done = self.pack.plan.tokens
 
-    def finish(self, step: Step) -> list[int]:
+    def finish(self, step: TurnResult) -> list[int]:
         """On the host, after a turn: records, the cache, and the rows whose block is finished, if the host looks.
 
         Raises:
@@ -173,7 +173,7 @@ class BatchState(StepState):
         self.look_in -= 1
         return [] if self.look_in > 0 else self._look(step)
 
-    def _look(self, step: Step) -> list[int]:
+    def _look(self, step: TurnResult) -> list[int]:
         """The rows whose block is finished; waits for the device."""
         self.look_in = 1
         finite, *going = torch.cat([self.finite[None], self.going_R]).tolist()
@@ -191,7 +191,7 @@ class BatchState(StepState):
             self.packer.abandoned(self.pack)
             self.pack = None
 
-    def _predict(self, step: Step) -> None:
+    def _predict(self, step: TurnResult) -> None:
         """Record the responses that this forward predicts: every open mask takes its proposed token."""
         positions = step.positions
         predicted_T = self.canvas_T.clone()
@@ -200,7 +200,7 @@ class BatchState(StepState):
             if row.sampler.record_predictions:
                 row.predictions.append(row.response_in(canvas))
 
-    def _record(self, step: Step) -> None:
+    def _record(self, step: TurnResult) -> None:
         """Record the events of this forward."""
         decision, positions = step.decision, step.positions
         where = decision.written_N & ((decision.token_N != self.mask_id) | ~positions.masked_N)
@@ -218,7 +218,7 @@ class BatchState(StepState):
         """The rows that end here, whether their blocks are finished or not."""
         return [i for i, turns in self.end_turns.items() if turns <= self.turns]
 
-    def _stopped(self, step: Step) -> list[int]:
+    def _stopped(self, step: TurnResult) -> list[int]:
         """Rows with an EOS without masks before it, which this forward has written (LLaDA2 generate, eos_early_stop)
         or, with ``stop_when_filled``, an earlier one (Fast-dLLM v2 generate)."""
         stopped = []

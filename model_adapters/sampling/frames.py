@@ -23,9 +23,9 @@ from dare_bench.model_adapters.backbone.flex import allow_variants
 from dare_bench.model_adapters.backbone.sdpa import gather
 from dare_bench.model_adapters.sampling.buckets import Sizes
 from dare_bench.model_adapters.sampling.packing import Candidates, Pack, PackTokens
-from dare_bench.model_adapters.sampling.step import Ends, Step, StepState
+from dare_bench.model_adapters.sampling.step import Ends, StepState, TurnResult
 
-Turn = Callable[[], Step]
+Turn = Callable[[], TurnResult]
 
 
 class Capture(Protocol):
@@ -46,7 +46,7 @@ class CudaGraphs:
         with torch.cuda.graph(graph, pool=self.pool):
             result = turn()
 
-        def replay() -> Step:
+        def replay() -> TurnResult:
             graph.replay()
             return result
 
@@ -77,7 +77,7 @@ class Frames:
         self._frames: dict[Hashable, TurnFrame] = {}
         self._now: tuple[ReferenceType[Pack], TurnFrame] | None = None
 
-    def step(self, state: StepState, network: Any) -> Step:
+    def step(self, state: StepState, network: Any) -> TurnResult:
         """As ``state.step``, by a frame where turns have one. From then on the frame holds the tensors of ``state``."""
         pack = state.pack
         assert pack is not None

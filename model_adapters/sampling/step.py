@@ -23,7 +23,7 @@ from dare_bench.model_adapters.sampling.uniform import SoftPredictions, with_noi
 
 
 @dataclass(frozen=True)
-class Step:
+class TurnResult:
     """What a turn did on the device: the decision at ``positions``, whose places in the canvases are ``place_N``."""
 
     place_N: Tensor
@@ -99,7 +99,7 @@ class StepState:
     noised: bool = False
     soft: SoftPredictions | None = None
 
-    def step(self, network: Any) -> Step:
+    def step(self, network: Any) -> TurnResult:
         """A forward, the decision, and what it writes. With static shapes this has no host synchronization, and takes
         and changes tensors of the state alone.
 
@@ -112,7 +112,7 @@ class StepState:
         decision = decide(self, logits_NV, positions)
         self.write(place_N, positions, decision, soft_ND)
         token_N = torch.where(decision.written_N, decision.token_N, positions.current_N)
-        return Step(place_N, positions, decision, self.count(positions, decision, token_N))
+        return TurnResult(place_N, positions, decision, self.count(positions, decision, token_N))
 
     def groups(self, positions: OpenPositions) -> list[Tensor]:
         """The indices of the positions that each of ``kinds`` decides."""

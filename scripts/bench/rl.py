@@ -47,7 +47,7 @@ QUICK = tuple(replace(case, rows=4, vocab=case.vocab and 2048) for case in CASES
 
 
 @dataclass(frozen=True)
-class Data:
+class CoupledUpdate:
     """A step inside a rollout, and its method."""
 
     method: CoupledGRPO
@@ -59,14 +59,14 @@ class Data:
         return float(self.step.surrogate.advantage_U.abs().mean())
 
 
-def losses(network: Any, data: Data) -> Tensor:
+def losses(network: Any, data: CoupledUpdate) -> Tensor:
     """-log p of the scored tokens of all looks in one packed forward, [N]."""
     ((looks, index_N),) = divide(data.step.looks, 1)
     nll_N = network(**data.method.inputs(looks).arguments()).nll
     return torch.zeros_like(nll_N).index_copy(0, index_N, nll_N)
 
 
-def packed(network: Any, spec: ModelSpec, data: Data) -> Tensor:
+def packed(network: Any, spec: ModelSpec, data: CoupledUpdate) -> Tensor:
     """The loss, with the gradient of its settled weights."""
     nll_N = losses(network, data)
     settled_N = nll_N.detach().double().requires_grad_()
@@ -76,7 +76,7 @@ def packed(network: Any, spec: ModelSpec, data: Data) -> Tensor:
     return weighted + (loss - weighted).detach()
 
 
-def sequential(network: Any, spec: ModelSpec, data: Data) -> Tensor:
+def sequential(network: Any, spec: ModelSpec, data: CoupledUpdate) -> Tensor:
     """The loss, one padded forward for each mask."""
     looks = data.step.looks
     nll_N = torch.zeros(len(looks.at_N), dtype=network.get_output_embeddings().weight.dtype)
@@ -111,18 +111,18 @@ def rollout(case: UpdateCase, seed: int, shorter: int) -> Rollout:
     )
 
 
-def data_of(case: UpdateCase, network: Any, spec: ModelSpec, seed: int, shorter: int) -> Data:
+def data_of(case: UpdateCase, network: Any, spec: ModelSpec, seed: int, shorter: int) -> CoupledUpdate:
     """The second step on a rollout: its old values are the network's, changed by 0.1 nats or so."""
     method = CoupledGRPO(CoupledGRPO.settle({"beta": 0.0}, spec), spec, CANVAS)
     played = rollout(case, seed, shorter)
     update = Update(number=1, iteration=1, completions=case.rows, seed=seed, steps=2)
-    data = Data(method, method.step(played, update))
+    data = CoupledUpdate(method, method.step(played, update))
     with torch.no_grad():
         values = method.unit_values(played, data.step, losses(network, data))
     generator = torch.Generator().manual_seed(seed)
     noise = [(0.1 * torch.randn(len(v), generator=generator)).tolist() for v in values]
     played.old = [[[a + b for a, b in zip(v, n, strict=True)] for v, n in zip(values, noise, strict=True)]]
-    return Data(method, method.step(played, update))
+    return CoupledUpdate(method, method.step(played, update))
 
 
 def compare(case: UpdateCase, runs: int, shorter: int) -> Iterator[str]:

@@ -11,7 +11,7 @@ COLOR = re.compile(r"(?:[\s;{]|^)((?:[\w-]*color|background|opacity|fill|stroke|
 
 
 def test_no_color_depends_on_the_width() -> None:
-    """So :func:`browsing.faults_in_all_views` sees every color in two views."""
+    """So :func:`browsing.faults_in_all_views` sees every color in few views."""
     blocks = {file.name: "".join(BLOCK.findall(file.read_text())) for file in (HERE / "static").glob("*.css")}
     assert sum(map(bool, blocks.values())) > 4
     assert {name: found for name, text in blocks.items() if (found := COLOR.findall(text))} == {}

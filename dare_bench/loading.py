@@ -146,7 +146,8 @@ def _check_engine(engine: str, url: str | None, args: Mapping[str, Any] | None, 
     if is_remote(engine):
         if url is None:
             raise UsageError(f"--engine {engine} needs the address of its server: --engine-url http://HOST:PORT")
-        for name, value in given.items():
+        if given:
+            name, value = next(iter(given.items()))
             raise UsageError(f"{name}={value!r}: a server of --engine {engine} is started with its own")
         return
     if url is not None:
@@ -158,7 +159,7 @@ def _check_engine(engine: str, url: str | None, args: Mapping[str, Any] | None, 
     whole = "takes a whole checkpoint"
     refused = {
         "adapter": f"{whole}; merge it into a checkpoint first",
-        "device": "takes a GPU that PyTorch finds; leave it out",
+        "device": "runs on the GPU that PyTorch finds; leave device out",
         "family": f"{whole}; leave it out",
         "attention": "has its own attention; leave it out",
         "compile": "runs its own network; leave it out",

@@ -36,12 +36,12 @@ Scores = list[tuple[str, str]]
 
 def pairs(context: Context) -> list[tuple[BoardEntry, BoardEntry, Scores]]:
     """A run of a base and one of a checkpoint that was trained from it, with the scores to compare, for all edges."""
-    found: dict[tuple[int, int], tuple[BoardEntry, BoardEntry, Scores]] = {}
+    by_edge: dict[tuple[int, int], tuple[BoardEntry, BoardEntry, Scores]] = {}
     for task, own, base in (edge for root in context.lineage for edge in edges(root)):
         if not isinstance(base, str):
-            _, _, scores = found.setdefault((id(base.entry), id(own.entry)), (base.entry, own.entry, []))
+            _, _, scores = by_edge.setdefault((id(base.entry), id(own.entry)), (base.entry, own.entry, []))
             scores.append((task, own.score.key))
-    return list(found.values())
+    return list(by_edge.values())
 
 
 def changes_of(site: Site, context: Context) -> tuple[list[CheckpointChange], list[tuple[str, str]]]:

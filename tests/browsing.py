@@ -133,7 +133,7 @@ def faults_in_all_views(page: Any) -> list[str]:
     """
     faulty = []
     views: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-        ("phone", "dark", ()), ("desktop", "dark", ("color-contrast",)), ("desktop", "light", ()),
+        ("phone", "dark", ()), ("desktop", "dark", ("color-contrast", "link-in-text-block")), ("desktop", "light", ()),
     )  # fmt: skip
     for name, scheme, rules in views:
         page.set_viewport_size(PHONE if name == "phone" else DESKTOP)

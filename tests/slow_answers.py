@@ -1,4 +1,4 @@
-"""A worker's ``answer`` with a pause after each sample: it can be killed in the middle of a run that costs little.
+"""A worker's ``answer`` with a pause before each sample is journaled: it can be killed in the middle of a cheap run.
 
 Importable, so that worker processes and Ray find it.
 """
@@ -15,14 +15,14 @@ _append = Journal.append
 
 
 def answer_slowly(shard: Shard) -> dict[str, str]:
-    Journal.append = _append_and_pause  # type: ignore[method-assign]
+    Journal.append = _pause_and_append  # type: ignore[method-assign]
     try:
         return answer(shard)
     finally:
         Journal.append = _append  # type: ignore[method-assign]
 
 
-def _append_and_pause(journal: Journal, record: dict[str, Any]) -> None:
-    _append(journal, record)
+def _pause_and_append(journal: Journal, record: dict[str, Any]) -> None:
     if record["type"] == "sample":
         time.sleep(0.4)
+    _append(journal, record)

@@ -43,7 +43,9 @@ def full_names(checkpoints: Iterable[tuple[Checkpoint, LineageRecord | None]]) -
     trained = {checkpoint: name for checkpoint, name in names.items() if trainings(lineages[checkpoint])}
     for alike in _alike(trained):
         title, common = names[alike[0]].title, names[alike[0]].detail
-        texts = [[text for training in chain for text in training] for chain in _distinguishing_texts(alike, lineages)]
+        chains = [trainings(lineages[checkpoint]) for checkpoint in alike]
+        further = distinguishing([[*map(_details, chain[:-1]), _further_details(chain[-1])] for chain in chains])
+        texts = [[text for training in chain for text in training] for chain in further]
         details = [", ".join(filter(None, [common, *chain])) for chain in texts]
         if len(set(details)) < len(details):  # they differ in their evaluated names or precision
             details = [f"{detail}, {_content(checkpoint)}" for detail, checkpoint in zip(details, alike, strict=True)]
@@ -56,7 +58,8 @@ def short_names(checkpoints: Iterable[tuple[Checkpoint, LineageRecord | None]]) 
     lineages = dict(checkpoints)
     names = {checkpoint: _title(checkpoint, lineage) for checkpoint, lineage in lineages.items()}
     for alike in _alike(names):
-        for key, texts in zip(alike, _distinguishing_texts(alike, lineages), strict=True):
+        chains = [list(map(_details, trainings(lineages[checkpoint]))) for checkpoint in alike]
+        for key, texts in zip(alike, distinguishing(chains), strict=True):
             names[key] = _title(key, lineages[key], texts)
     counts = Counter(names.values())
     for key, name in names.items():
@@ -110,12 +113,6 @@ def _full_name(checkpoint: Checkpoint, lineage: LineageRecord | None) -> Checkpo
     return CheckpointName(_title(checkpoint, lineage), detail)
 
 
-def _distinguishing_texts(
-    checkpoints: Sequence[Checkpoint], lineages: Mapping[Checkpoint, LineageRecord | None]
-) -> list[list[list[str]]]:
-    return distinguishing([list(map(_details, trainings(lineages[checkpoint]))) for checkpoint in checkpoints])
-
-
 def _details(training: LineageRecord) -> Details:
     data, step, steps, seed = (training.get(name) for name in ("data", "step", "steps", "seed"))
     texts = {
@@ -125,6 +122,13 @@ def _details(training: LineageRecord) -> Details:
     }
     known = {name: text for name, text in texts.items() if text is not None}
     return known | {name: text for name, text in setting_texts(training).items() if name not in texts}
+
+
+def _further_details(training: LineageRecord) -> Details:
+    """Those of a training whose data, seed and step are in its name already."""
+    steps, said = training.get("steps"), {key for _, key in _FACTS}
+    in_all = {} if steps is None else {"steps": f"{steps} steps in all"}
+    return in_all | {name: text for name, text in setting_texts(training).items() if name not in said}
 
 
 def _content(checkpoint: Checkpoint) -> str:

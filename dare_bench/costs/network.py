@@ -32,19 +32,19 @@ def matrices(net: Facts, fused_qkv: bool = False) -> list[Matrix]:
     d, layers, (width, narrow), moe = net.d_model, net.layers, attention_widths(net), net.experts
     routed = max(0, layers - moe.dense_layers) if moe else 0
     qkv = [width + 2 * narrow] if fused_qkv else [width, narrow, narrow]
-    matrices = [Matrix("attention", "attention", d, outputs, layers) for outputs in qkv]
+    maps = [Matrix("attention", "attention", d, outputs, layers) for outputs in qkv]
     # Queries of grouped heads are reordered, so that their result is not kept by attention itself.
-    matrices.append(Matrix("attention", "" if width == narrow else "mixed", width, d, layers))
+    maps.append(Matrix("attention", "" if width == narrow else "mixed", width, d, layers))
 
     def feed_forward(group: str, wide: int, count: int) -> list[Matrix]:
         return [Matrix(group, group, d, wide, count)] * 2 + [Matrix(group, f"{group} product", wide, d, count)]
 
-    matrices += feed_forward("mlp", net.ff or 0, layers - routed)
+    maps += feed_forward("mlp", net.ff or 0, layers - routed)
     if moe:
-        matrices += feed_forward("experts", moe.ff, routed * moe.count)
-        matrices += feed_forward("mlp", moe.shared_ff, routed)
-        matrices.append(Matrix("router", "mlp", d, moe.count, routed))
-    return [matrix for matrix in matrices if matrix.count and matrix.inputs and matrix.outputs]
+        maps += feed_forward("experts", moe.ff, routed * moe.count)
+        maps += feed_forward("mlp", moe.shared_ff, routed)
+        maps.append(Matrix("router", "mlp", d, moe.count, routed))
+    return [matrix for matrix in maps if matrix.count and matrix.inputs and matrix.outputs]
 
 
 @dataclass(frozen=True)

@@ -108,13 +108,15 @@ def unknown(step: StepEstimate) -> Iterator[str]:
         yield f"the links between machines; all {training.processes} GPUs are counted as if in one"
 
 
-def _division(training: DeviceTraining, one: Division) -> Iterator[str]:
+def _division(training: DeviceTraining, division: Division) -> Iterator[str]:
     rows, together = training.rows, training.sequence
     kind = "completions in rows of about" if rows.samples else "items with rows of"
-    forwards = f"{one.forwards} forward{'s' if one.forwards > 1 else ''} of at most {one.tokens:,.0f} tokens"
-    yield f"a step: {one.items * training.groups} {kind} {rows.tokens:.0f} tokens"
+    forwards = (
+        f"{division.forwards} forward{'s' if division.forwards > 1 else ''} of at most {division.tokens:,.0f} tokens"
+    )
+    yield f"a step: {division.items * training.groups} {kind} {rows.tokens:.0f} tokens"
     where, each = ("a device", "") if together == 1 else (f"a group of {together} devices", " on each")
-    yield f"  on {where} {one.items}, {one.looks:,.0f} masked copies in {forwards}{each}"
+    yield f"  on {where} {division.items}, {division.looks:,.0f} masked copies in {forwards}{each}"
 
 
 def _memory(step: StepEstimate, memory: DeviceMemory) -> Iterator[str]:

@@ -314,7 +314,7 @@ def _line(error: BaseException) -> str:
 
 
 def open_engine(path: Path, settings: OpeningSettings, engine_args: Mapping[str, Any]) -> LmdeployModel:
-    """The SDAR checkpoint in ``path``, with lmdeploy's engine. Of ``settings`` it has dtype and special ids.
+    """The SDAR checkpoint in ``path``, with lmdeploy's engine. It uses only dtype and special ids of ``settings``.
 
     Raises:
         UsageError: lmdeploy or a GPU is missing, or an invalid setting. CheckpointError: no SDAR checkpoint.

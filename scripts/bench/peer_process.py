@@ -205,10 +205,10 @@ def main() -> None:
     name, checkouts, folder, threads = sys.argv[1:]
     replies, sys.stdout = sys.stdout, sys.stderr  # what it prints is no answer
     torch.set_num_threads(int(threads))
-    kind = PEERS[name]
-    sys.path[:1] = [str(Path(checkouts, path)) for path in kind.paths]
+    peer_class = PEERS[name]
+    sys.path[:1] = [str(Path(checkouts, path)) for path in peer_class.paths]
     with torch.no_grad():
-        peer = kind(folder)
+        peer = peer_class(folder)
         for line in sys.stdin:
             request = json.loads(line)
             kind = next(kind for kind in METHODS if kind in request)

@@ -96,7 +96,7 @@ def test_the_flag_of_a_served_rollout_is_named_where_it_can_be_used(capsys: pyte
         (("bgpo", "--rollout-engine", "sglang"), "needs the address of its server: --rollout-engine-url"),
         (
             ("cj_grpo", "--rollout-engine", "sglang", "--rollout-engine-url", "http://127.0.0.1:9"),
-            "cj_grpo needs a sampler that can record which forward wrote each token, ",
+            "cj_grpo reads more of a rollout than the tokens of its completions, ",
         ),
         (("mdpo", "--prompt-filter", "over_denoising"), "give --max-steps"),
     ],

@@ -199,7 +199,7 @@ FILTERED = {**KL, "method": "mdpo", "save_steps": 1, "prompt_filter": "over_deno
 SEQUENCE = {**KL, "per_device_train_batch_size": 8, "sequence_parallel_size": 2}
 CASES: dict[str, dict[str, Any]] = {
     "ddp": {**TWO_ROLLOUTS, "model": "tiny-sdar-base", "save_steps": 1},
-    "lora": {**KL, "peft": "lora", "looks_per_forward": 7},
+    "lora": {**TWO_ROLLOUTS, "peft": "lora", "looks_per_forward": 7},
     "no KL": {**KL, "beta": 0.0, "method": "d1", "reward": {"random": True}},
     "coupled": {**KL, "method": "coupled_grpo"},
     "espo": {**KL, "method": "espo"},

@@ -1,4 +1,4 @@
-"""Style sheets: colors follow the scheme alone."""
+"""Style sheets: the colors of text follow the scheme alone."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 
 from dare_bench.leaderboards.rendering import HERE
 
-BLOCK = re.compile(r"^@media [^{]*width[^{]*\{(.*?)^\}", re.MULTILINE | re.DOTALL)
-COLOR = re.compile(r"(?:[\s;{]|^)((?:[\w-]*color|background|opacity|fill|stroke|filter|--[\w-]+)[\w-]*)\s*:")
+BLOCK = re.compile(r"^@(?:media|container) [^{]*width[^{]*\{(.*?)^\}", re.MULTILINE | re.DOTALL)
+COLOR = re.compile(r"(?:[\s;{]|^)((?:[\w-]*color|background|opacity|fill|filter|text-decoration|--[\w-]+)[\w-]*)\s*:")
 
 
-def test_no_color_depends_on_the_width() -> None:
+def test_no_color_of_text_depends_on_the_width() -> None:
     """So :func:`browsing.faults_in_all_views` sees every color in few views."""
     blocks = {file.name: "".join(BLOCK.findall(file.read_text())) for file in (HERE / "static").glob("*.css")}
     assert sum(map(bool, blocks.values())) > 4

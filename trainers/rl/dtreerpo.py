@@ -37,7 +37,7 @@ from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.requirements import CAPABILITIES
 from dare_bench.trainers.rl.rollout import Update
 from dare_bench.trainers.rl.rollout_file import Rollout
-from dare_bench.trainers.rl.rollout_step import RolloutStep, Surrogate
+from dare_bench.trainers.rl.rollout_step import RolloutStep, Surrogate, surrogate_of
 from dare_bench.trainers.rl.surrogate import Advantage
 from dare_bench.trainers.rl.tree import TreeRollouts, TreeShape
 from dare_bench.trainers.steps import Step, StepShape
@@ -197,7 +197,6 @@ class DTreeRPO(PolicyGradient):
 
 def _divergence(step: Step, nll_N: Tensor) -> tuple[Distillation, Tensor]:
     """The self-distillation of a step, and this process's part of its divergence."""
-    assert isinstance(step, RolloutStep)
-    distillation = step.surrogate.distillation
-    assert distillation is not None
-    return distillation, distillation.divergence(step.surrogate.units.values(nll_N))
+    surrogate = surrogate_of(step)
+    assert surrogate.distillation is not None
+    return surrogate.distillation, surrogate.distillation.divergence(surrogate.units.values(nll_N))

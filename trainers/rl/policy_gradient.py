@@ -36,7 +36,7 @@ from dare_bench.trainers.rl.reference_sync import ReferenceSync
 from dare_bench.trainers.rl.requirements import CAPABILITIES, check_blocks, check_method, check_rollout
 from dare_bench.trainers.rl.rollout import Rollouts, Update
 from dare_bench.trainers.rl.rollout_file import Rollout
-from dare_bench.trainers.rl.rollout_step import RolloutStep, Surrogate
+from dare_bench.trainers.rl.rollout_step import RolloutStep, Surrogate, surrogate_of
 from dare_bench.trainers.rl.served import check_engine
 from dare_bench.trainers.rl.surrogate import Divergence, clipped, divergence, unit_weights
 from dare_bench.trainers.steps import Step, StepShape, TrainingRow
@@ -200,8 +200,8 @@ class PolicyGradient(Method):
         super().check_sizes(spec, data, processes)
         if self.options.rollout_engine is not None and not self.reads_tokens_only:
             raise UsageError(
-                f"{self.name} needs a sampler that can {', '.join(self.capabilities.values())}, and engine "
-                f"{self.options.rollout_engine} cannot; omit rollout_engine, or use bgpo or ebpo"
+                f"{self.name} reads more of a rollout than the tokens of its completions, which is all that engine "
+                f"{self.options.rollout_engine} gives; omit rollout_engine, or use bgpo or ebpo"
             )
 
     @property
@@ -332,12 +332,10 @@ class PolicyGradient(Method):
         return self.beta > 0 or self.importance_cap is not None
 
     def needs_values(self, step: Step) -> bool:
-        assert isinstance(step, RolloutStep)
-        return step.surrogate.old_U is not None or self.always_needs_values
+        return surrogate_of(step).old_U is not None or self.always_needs_values
 
     def loss(self, step: Step, nll_N: Tensor, reference: Losses | None) -> tuple[Tensor, Metrics]:
-        assert isinstance(step, RolloutStep)
-        surrogate = step.surrogate
+        surrogate = surrogate_of(step)
         value_U = surrogate.units.values(nll_N)
         old_U = value_U.detach() if surrogate.old_U is None else surrogate.old_U
         advantage_U, metrics = surrogate.advantage_U, dict(surrogate.metrics)
@@ -355,8 +353,7 @@ class PolicyGradient(Method):
 
     def observe(self, step: Step, nll_N: Tensor) -> Metrics:
         """The gap between sampler and learner, in the step in which the learner is the policy that sampled."""
-        assert isinstance(step, RolloutStep)
-        surrogate = step.surrogate
+        surrogate = surrogate_of(step)
         if surrogate.drawn_U is None or surrogate.old_U is not None:
             return {}
         return gap_metrics(surrogate.units.values(nll_N), surrogate.drawn_U)

@@ -37,3 +37,9 @@ class RolloutStep(Step):
     """The part of an optimizer step that one process computes on a rollout."""
 
     surrogate: Surrogate
+
+
+def surrogate_of(step: Step) -> Surrogate:
+    """What the loss of a step on a rollout needs."""
+    assert isinstance(step, RolloutStep)
+    return step.surrogate

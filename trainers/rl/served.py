@@ -102,9 +102,9 @@ class ServedSampler:
 
     def _answers(self, requests: Sequence[Request], step: int) -> dict[str, tuple[Generation | None, str | None]]:
         """Answer or error by key, as the model in training would give them."""
-        asked = [replace(r, decoding=self.method.served_request(cast("Sequence[int]", r.prompt))) for r in requests]
+        resolved = [replace(r, decoding=self.method.served_request(cast("Sequence[int]", r.prompt))) for r in requests]
         answers: dict[str, tuple[Generation | None, str | None]] = {}
-        for sample in self.engine.generate(asked):
+        for sample in self.engine.generate(resolved):
             answer = sample.answer
             if isinstance(answer, Generation):
                 if answer.weights_version != self.engine.weights_version:
@@ -126,10 +126,10 @@ class ServedSampler:
             length = min(canvas, end + -(len(request.prompt) + end) % spec.block_length)
         strange = [token for token in answer.tokens if token == spec.mask or not 0 <= token < spec.vocab_size]
         if len(answer.tokens) < length or strange:
-            found = f"the token {strange[0]}" if strange else f"{len(answer.tokens)} tokens, which end inside a block"
+            problem = f"the token {strange[0]}" if strange else f"{len(answer.tokens)} tokens, which end inside a block"
             raise EngineError(
-                f"engine {self.engine.spec.engine} answered with {found}; a completion here has {length} tokens of the "
-                f"vocabulary, without the mask {spec.mask}: are the server's blocks of {spec.block_length} tokens, "
+                f"engine {self.engine.spec.engine} answered with {problem}; a completion here has {length} tokens of "
+                f"the vocabulary, without the mask {spec.mask}: are the server's blocks of {spec.block_length} tokens, "
                 "and does it honor ignore_eos?"
             )
         text = None

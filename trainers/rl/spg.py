@@ -22,7 +22,7 @@ from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import BoundedUnits, Units, block_masked
 from dare_bench.trainers.rl.options import DARE, SCRIPTS, EndOptions, RLOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
-from dare_bench.trainers.rl.rollout_step import RolloutStep
+from dare_bench.trainers.rl.rollout_step import surrogate_of
 from dare_bench.trainers.rl.surrogate import Advantage
 from dare_bench.trainers.steps import Step
 
@@ -85,8 +85,8 @@ class SPG(PolicyGradient):
         return not self.linear
 
     def loss(self, step: Step, nll_N: Tensor, reference: Losses | None) -> tuple[Tensor, Metrics]:
-        assert isinstance(step, RolloutStep)
-        surrogate, units = step.surrogate, step.surrogate.units
+        surrogate = surrogate_of(step)
+        units = surrogate.units
         assert isinstance(units, BoundedUnits)
         lower_U = units.values(nll_N)
         bound_U = torch.where(surrogate.advantage_U > 0, lower_U, self.negative_values(units, nll_N))

@@ -23,7 +23,7 @@ from dare_bench.model_adapters.backbone.varlen import FlashKernel, TorchKernel, 
 
 CHANNELS, SLOTS, LAYERS = 16, 300, 2
 CALLS = ((0, 0), (0, 1), (1, 0))
-"""Other inputs, and their layer."""
+"""Index of the inputs, and the layer, of each call."""
 CPU = torch.device("cpu")
 
 OTHERS = {

@@ -30,9 +30,9 @@ def padded():
 
 
 RUNS = {
-    "llada": ({"block_length": 32}, ({"gen_length": 64, "steps": 2}, {"gen_length": 32, "steps": 1})),
+    "llada": ({"block_length": 32}, ({"gen_length": 64, "steps": 8}, {"gen_length": 32, "steps": 2})),
     "sdar": (
-        {"block_length": 4, "remasking_strategy": "low_confidence_static", "denoising_steps": 1},
+        {"block_length": 4, "remasking_strategy": "low_confidence_static", "denoising_steps": 2},
         ({"gen_length": 8}, {"gen_length": 4}),
     ),
 }

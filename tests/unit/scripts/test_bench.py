@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import command
 import pytest
@@ -142,10 +141,13 @@ def test_noise_is_drawn_as_dllm_draws_it(script):
 def test_the_bound_of_a_ratio_is_the_time_of_the_products(script, monkeypatch):
     """Two layers of known shape: two operations for each weight and row."""
     peers, timing = script("peers"), script("timing").Timing([3.0, 1.0, 2.0], [], None, None)
-    monkeypatch.setattr(peers, "measure_peaks", lambda *_: SimpleNamespace(flop_per_s=1e6))
+    monkeypatch.setattr(peers, "SIZE", 100)
+    monkeypatch.setattr(
+        peers, "timed", lambda product: {"cpu": 2 * float(product()[0, 0]) ** 3 / 1e6}
+    )  # 1e6 per second
     monkeypatch.setattr(peers, "answer", lambda model, *_: model(torch.ones(7, 30)))
     model = torch.nn.Sequential(torch.nn.Linear(30, 50), torch.nn.SiLU(), torch.nn.Linear(50, 10))
-    assert peers.bound(model, None, {}, timing) == pytest.approx(2.0 * 1e6 / (2 * 7 * (30 * 50 + 50 * 10)))
+    assert peers.bound(model, None, {}, timing, "cpu") == pytest.approx(2.0 * 1e6 / (2 * 7 * (30 * 50 + 50 * 10)))
 
 
 CHECKOUT = {

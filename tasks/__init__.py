@@ -30,7 +30,7 @@ REWARDS = {
     "dare_countdown4": ("rewards:COUNTDOWN", _OWN.format("format")),
     "dare_sort": ("rewards:SORT", _OWN.format("format")),
     "countdown": ("tagged_rewards:countdown", "an expression in answer tags; option scheme=exact|d1|dare"),
-    "sudoku": ("tagged_rewards:sudoku", "the right share of empty cells in answer tags; option exact"),
+    "sudoku": ("tagged_rewards:sudoku", "fraction of the empty cells that are right, in answer tags; option exact"),
 }
 """Rewards of our own tasks, and of the data of DARE and d1."""
 

@@ -143,7 +143,7 @@ def extras() -> Iterator[Finding]:
         missing = [problem for problem in results if problem is not None]
         name = f"extra [{extra_name}]" if extra_name else "packages"
         if not missing:
-            yield Finding(name, "ok", f"all {len(results)} requirements are installed")
+            yield Finding(name, "ok", f"{len(results)} of {len(results)} requirements are installed")
         else:
             remedy = f"pip install '.[{extra_name}]' in the clone" if extra_name else "pip install . in the clone"
             if extra_name in _APART:

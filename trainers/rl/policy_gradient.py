@@ -196,14 +196,6 @@ class PolicyGradient(Method):
         elif self.options.rollout_engine is None:  # an engine that is named and not opened has finished its training
             check_rollout(self, model, data)
 
-    def check_sizes(self, spec: TrainSpec, data: Tokens, processes: int) -> None:
-        super().check_sizes(spec, data, processes)
-        if self.options.rollout_engine is not None and not self.reads_tokens_only:
-            raise UsageError(
-                f"{self.name} reads more of a rollout than the tokens of its completions, which is all that engine "
-                f"{self.options.rollout_engine} gives; omit rollout_engine, or use bgpo or ebpo"
-            )
-
     @property
     def uses_of_item(self) -> int:
         return self.options.num_generations * self.options.num_iterations

@@ -72,6 +72,11 @@ def check_method(method: PolicyGradient, spec: ModelSpec) -> None:
             f"importance_cap={method.importance_cap:g}: {method.name} does not score tokens on the canvases that "
             "they were drawn from, so that no ratio to the sampler is defined; omit it, or use cj_grpo"
         )
+    if method.options.rollout_engine is not None and not method.reads_tokens_only:
+        raise UsageError(
+            f"{method.name} reads more of a rollout than the tokens of its completions, which is all that engine "
+            f"{method.options.rollout_engine} gives; omit rollout_engine, or use bgpo or ebpo"
+        )
     if method.families == "bidirectional" and spec.block_length is not None:
         raise UsageError(
             f"{method.name} needs fully masked completions, from which {spec.family} never decodes (it decodes block "

@@ -220,7 +220,7 @@ def test_opening_what_it_does_not_serve(package: Any, tmp_path: Path, monkeypatc
         (FOLDER, {"dtype": "float32"}, UsageError, "float16 or bfloat16"),
         (FOLDER, {"adapter": str(tmp_path)}, UsageError, "merge it into a checkpoint first"),
         (FOLDER, {"attention": "flex"}, UsageError, "attention='flex': engine lmdeploy has its own attention"),
-        (FOLDER, {"device": "cuda"}, UsageError, "device='cuda': engine lmdeploy takes a GPU that PyTorch finds"),
+        (FOLDER, {"device": "cuda"}, UsageError, "device='cuda': engine lmdeploy runs on the GPU that PyTorch finds"),
         (FOLDER, {"engine_args": {"tensor_parallel": 2}}, UsageError, "known are tp, session_len"),
         (FOLDER, {"engine_args": {"tp": 0}}, UsageError, "tp=0"),
     ):

@@ -95,6 +95,9 @@ ONE_SHAPE = {
     "dream": {"max_new_tokens": 4, "alg": "maskgit_plus"},
     "sdar": {**WAYS["sdar"]["low_confidence_dynamic 4 T=0.8"], "gen_length": 4, "confidence_threshold": 0.9},
     "llada2": {**WAYS["llada2"]["editing"], "gen_length": 4, "block_length": 4},
+    "llada_moe": {"gen_length": 8, "block_length": 4},
+    "sdar_moe": {"gen_length": 4},
+    "fast_dllm_v2": {"max_new_tokens": 4},
 }
 
 

@@ -222,4 +222,4 @@ def test_peak_memory_of_a_process(tmp_path):
     assert done.returncode == 0, done.stderr
     chunks, plain_one = map(float, done.stdout.split())
     assert plain_one > 250
-    assert chunks < 32
+    assert chunks < 64  # memory is taken in large pages

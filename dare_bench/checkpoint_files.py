@@ -91,7 +91,7 @@ def _tensor(entry: Any) -> tuple[Tensor, tuple[int, int]]:
         raise ValueError(f"expected an object, found {type(entry).__name__}")
     dtype, shape, offsets = entry.get("dtype"), _counts(entry, "shape"), _counts(entry, "data_offsets")
     if not isinstance(dtype, str) or dtype not in BITS:
-        raise ValueError(f"dtype={dtype!r}; known are {', '.join(BITS)}")
+        raise ValueError(f"dtype={dtype!r}; known: {', '.join(BITS)}")
     if len(offsets) != 2 or offsets[0] > offsets[1]:
         raise ValueError(f"data_offsets={offsets}; it must be the begin and end of the tensor")
     bits = math.prod(shape) * BITS[dtype]

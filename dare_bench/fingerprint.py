@@ -125,7 +125,7 @@ def content_hash(folder: str | Path) -> str:
         others = sorted(file.name for file in path.iterdir() if file.suffix in (".bin", ".pt"))
         hint = f"; {others[0]} is a pickle file, which is never loaded; convert it to safetensors" if others else ""
         raise CheckpointError(
-            f"no *.safetensors file in {path}; a checkpoint needs at least one next to its config.json{hint}"
+            f"no *.safetensors file in {path}; a checkpoint needs at least one beside its config.json{hint}"
         )
     cache = _HashCache()
     try:

@@ -132,7 +132,7 @@ def _sorted_fields(model: LoadedModel, settings: dict[str, Any]) -> tuple[dict[s
     for name in settings:
         if name not in known | scoring:
             near = suggestion(name, known | scoring | _LOAD_FIELDS)
-            raise UsageError(f"model_args: {name!r} is no field of load, decoding or likelihoods{near}")
+            raise UsageError(f"model_args: {name!r} is not a field of load, decoding or likelihoods{near}")
     decoding = {name: value for name, value in settings.items() if name in known}
     likelihood = {name: value for name, value in settings.items() if name in scoring}
     if likelihood:

@@ -155,8 +155,10 @@ def _check_engine(engine: str, url: str | None, args: Mapping[str, Any] | None, 
             f"--engine-url {url}: engine {engine} runs here; leave it out, or give --engine sglang or openai"
         )
     if engine == "native" and args:
-        raise UsageError(f"--engine-args {', '.join(args)}: engine native has none; give --engine too, or --model-args")
-    whole = "takes a whole checkpoint"
+        raise UsageError(
+            f"--engine-args {', '.join(args)}: engine native takes none; give --engine too, or --model-args"
+        )
+    whole = "takes a complete checkpoint"
     refused = {
         "adapter": f"{whole}; merge it into a checkpoint first",
         "device": "runs on the GPU that PyTorch finds; leave device out",

@@ -83,7 +83,7 @@ def check_folder(folder: Path, error: type[DareError], *, texts: frozenset[str])
         raise error(f"cannot read {folder}: {cause.strerror or cause}") from cause
     for entry, state in entries:
         if not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
-            problem = f"it is {_kind(state.st_mode)}, allowed are regular files and folders"
+            problem = f"it is {_kind(state.st_mode)}; only regular files and folders are allowed"
         elif stat.S_ISREG(state.st_mode) and entry.suffix in texts and state.st_size > MAX_BYTES:
             problem = f"it has {state.st_size:,} bytes, more than the limit of {MAX_BYTES:,} for a text file"
         else:

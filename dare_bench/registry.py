@@ -179,12 +179,12 @@ def _check(entry: Registration) -> None:
     place = f"{entry.origin} registers {entry.kind} {entry.name!r}"
     for value in (entry.name, entry.target):
         if not isinstance(value, str) or not value:
-            raise UsageError(f"{place}: {value!r} is no text; name and target must be texts")
+            raise UsageError(f"{place}: {value!r} is not a string; name and target must be strings")
     if entry.kind in FILES:
         if not Path(entry.target).exists():
             raise UsageError(f"{place}: there is no {entry.target}; give the path of an existing file or folder")
     elif not all(entry.target.partition(":")[::2]):
-        raise UsageError(f"{place}: {entry.target!r} is no target; write module:attribute")
+        raise UsageError(f"{place}: {entry.target!r} is not a target; write module:attribute")
     matches = entry.about.get("matches", [])
     pairs = isinstance(matches, list | tuple) and all(isinstance(m, list | tuple) and len(m) == 2 for m in matches)
     if entry.kind == "family" and not pairs:

@@ -17,7 +17,7 @@ TIER_MEANING: Mapping[Tier, str] = {
     "E0": "same bits as the reference sampler",
     "E1": "same computation, floating-point sums in another order",
     "E2": "same distribution, another random stream",
-    "A": "approximate: another distribution than the reference sampler's",
+    "A": "approximate: a different distribution from the reference sampler's",
 }
 
 

@@ -14,7 +14,7 @@ from dare_bench.leaderboards.entries import BoardEntry, RunScore, settings_line
 BADGES = {
     "external": (
         "external",
-        "Written by the own command of lm-eval or OpenCompass, and not ranked, because some facts are not recorded.",
+        "Written by the command-line tool of lm-eval or OpenCompass, and not ranked: some facts are not recorded.",
     ),
     "running": ("not finished", "The run is not finished; the same command resumes it."),
     "incomplete": (

@@ -42,7 +42,7 @@ def file_shapes(file: Path) -> dict[str, tuple[int, ...]]:
     for name, (dtype, _) in header.items():
         if dtype not in WEIGHTS:
             raise CheckpointError(
-                f"{file}: {name} is stored as {dtype}; allowed are {', '.join(WEIGHTS)} (no quantized weights)"
+                f"{file}: {name} is stored as {dtype}; allowed: {', '.join(WEIGHTS)} (no quantized weights)"
             )
     return {name: shape for name, (_, shape) in header.items()}
 
@@ -68,12 +68,14 @@ def _weight_map(file: Path) -> dict[str, str]:
     """The file of each weight in an index; raises CheckpointError."""
     weight_map = read_json(file, CheckpointError).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{file} is no weight index: weight_map must be an object of names with files")
+        raise CheckpointError(
+            f"{file} is not a weight index: weight_map must be an object that maps weight names to files"
+        )
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or "/" in shard or not shard.endswith(".safetensors"):
             raise CheckpointError(
-                f"{file} is no weight index: {name!r} lies in {shard!r}; it must be the name of a *.safetensors file "
-                "beside the index"
+                f"{file} is not a weight index: {name!r} lies in {shard!r}; it must be the name of a *.safetensors "
+                "file beside the index"
             )
     return weight_map
 
@@ -90,7 +92,9 @@ def _indexed(path: Path, weight_map: dict[str, str]) -> dict[str, tuple[int, ...
     stored = {(name, shard) for shard in shards for name in shapes[shard]}
     if differences := sorted(stored ^ set(weight_map.items())):
         name, shard = first = differences[0]
-        reason = "the shard has it, the index does not" if first in stored else "the index says so, the shard has none"
+        reason = (
+            "it is in the shard but not in the index" if first in stored else "it is in the index but not in the shard"
+        )
         raise CheckpointError(f"{path}: weight {name!r} in {shard}: {reason}; fetch the index and its shards again")
     return {name: shape for shard in shards for name, shape in shapes[shard].items()}
 

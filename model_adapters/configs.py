@@ -45,7 +45,7 @@ def describing() -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RuntimeError) as error:
-        raise CheckpointError(f"config.json describes no network ({' '.join(str(error).split())})") from error
+        raise CheckpointError(f"config.json does not describe a network ({' '.join(str(error).split())})") from error
 
 
 def check_types(config_class: type[PreTrainedConfig], raw: Mapping[str, Any]) -> None:

@@ -130,9 +130,9 @@ def _ids(items: Sequence[Any], spec: ModelSpec, what: str, instead: str) -> list
     for item in items:
         token = item if type(item) is int else as_id(item)
         if token is None:
-            raise PromptError(f"{what} item {shown(item)} is no token id; {instead}")
+            raise PromptError(f"{what} item {shown(item)} is not a token id; {instead}")
         if not 0 <= token < spec.vocab_size:
-            raise PromptError(f"token id {token} is outside the vocabulary; allowed are 0 to {spec.vocab_size - 1}")
+            raise PromptError(f"token id {token} is outside the vocabulary; allowed: 0 to {spec.vocab_size - 1}")
         tokens.append(token)
     return tokens
 
@@ -141,7 +141,7 @@ def _items(prompt: Any, what: str = "prompt", instead: str = "give text, a list 
     try:
         return list(prompt)
     except TypeError:
-        raise PromptError(f"{what} {shown(prompt)} is no sequence; {instead}") from None
+        raise PromptError(f"{what} {shown(prompt)} is not a sequence; {instead}") from None
 
 
 def as_id(value: Any) -> int | None:

@@ -77,7 +77,7 @@ def _check_ids(decoding: Decoding, spec: ModelSpec) -> None:
         value = getattr(decoding, name)
         for token in value if isinstance(value, tuple) else () if value is None else (value,):
             if not 0 <= token < spec.vocab_size:
-                raise DecodingError(f"{name}={token} is outside the vocabulary; allowed are 0 to {spec.vocab_size - 1}")
+                raise DecodingError(f"{name}={token} is outside the vocabulary; allowed: 0 to {spec.vocab_size - 1}")
             if isinstance(value, tuple) and token == decoding.mask_id:
                 raise DecodingError(f"{name}={token} is the mask id, which cannot end an answer; give another id")
 
@@ -90,7 +90,7 @@ def first_error(error: ValidationError) -> str:
         return text
     allowed = first.get("ctx", {}).get("expected")
     field = ".".join(part for part in first["loc"] if isinstance(part, str))
-    return not_valid(field, first["input"], f"allowed are {allowed}" if allowed else reason(first))
+    return not_valid(field, first["input"], f"must be {allowed}" if allowed else reason(first))
 
 
 def divisors(n: int, most: int = 12) -> str:

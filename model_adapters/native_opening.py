@@ -213,7 +213,7 @@ def _quantize(network: DiffusionNetwork, kind: Any, adapter: Path | None = None)
     if kind is None:
         return
     if kind not in KINDS:
-        raise UsageError(f"quantize={shown(kind)} is not known; allowed are {', '.join(KINDS)}")
+        raise UsageError(f"quantize={shown(kind)} is not known; allowed: {', '.join(KINDS)}")
     if adapter is not None:
         raise UsageError(f"quantize={kind!r} with adapter={str(adapter)!r}; merge it first: dare-bench export merge")
     quantize_matrices(network, kind)

@@ -27,7 +27,7 @@ def pick_device(device: str | None) -> torch.device:
         requested = None
     if requested is None or requested.type not in ("cpu", "cuda"):
         auto = ", or auto for a diffusion model"
-        raise UsageError(f"device {device!r} is not known; allowed are cpu, cuda, cuda:0 and so on{auto}")
+        raise UsageError(f"device {device!r} is not known; allowed: cpu, cuda, cuda:0 and so on{auto}")
     if requested.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device {device!r} is not available: PyTorch finds no GPU; use device='cpu'")
     return requested
@@ -42,7 +42,7 @@ def pick_dtype(dtype: Any, device: torch.device, config: dict[str, Any]) -> torc
             return torch.float32
         dtype = config.get("torch_dtype") or config.get("dtype") or "bfloat16"
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise UsageError(f"dtype {dtype!r} is not known; allowed are {', '.join(DTYPES)} and auto")
+        raise UsageError(f"dtype {dtype!r} is not known; allowed: {', '.join(DTYPES)} and auto")
     return DTYPES[dtype]
 
 
@@ -68,7 +68,7 @@ def _given_id(name: str, value: Any) -> int:
     """A special id that was given to ``load``; raises UsageError."""
     token = as_id(value)
     if token is None:
-        raise UsageError(f"{name}={shown(value)} is no token id; give a whole number")
+        raise UsageError(f"{name}={shown(value)} is not a token id; give a whole number")
     return token
 
 
@@ -76,13 +76,13 @@ def check_ids(spec: ModelSpec, path: Path) -> None:
     """Raise CheckpointError for invalid special ids."""
     eot = () if spec.eot_id is None else (spec.eot_id,)
     if spec.pad_id is not None and as_id(spec.pad_id) is None:
-        raise CheckpointError(f"{path}: pad_token_id={shown(spec.pad_id)} is no token id; it must be one, or null")
+        raise CheckpointError(f"{path}: pad_token_id={shown(spec.pad_id)} is not a token id; it must be one, or null")
     mask = () if spec.mask_id is None else (spec.mask_id,)
     named = (("mask_id", mask), ("eos_id", spec.eos_ids), ("eot_id", eot), ("edit ids", spec.edit_ids))
     for name, ids in named:
         for token in ids:
             if as_id(token) is None:
-                raise CheckpointError(f"{path}: {name}={shown(token)} is no token id; give {name}=")
+                raise CheckpointError(f"{path}: {name}={shown(token)} is not a token id; give {name}=")
             if not 0 <= token < spec.vocab_size:
                 raise CheckpointError(f"{path}: {name}={token} is outside the vocabulary of {spec.vocab_size} rows")
     if spec.mask_id in spec.eos_ids:

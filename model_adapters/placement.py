@@ -186,8 +186,8 @@ def place(network: Any, placement: Placement, path: Path) -> None:
             devices[name] = torch.device(device)
     if DISK in placement.held and is_quantized(network):
         raise UsageError(
-            f"{placement.held[DISK] / 1e9:.3g} GB of quantized weights do not fit into memory, and only whole ones are "
-            "read from the disk in every forward pass; give more of max_memory, or leave quantize out"
+            f"{placement.held[DISK] / 1e9:.3g} GB of quantized weights do not fit into memory, and only "
+            "unquantized weights can be read from disk in every forward pass; raise max_memory, or leave quantize out"
         )
     from_folder(network, path, devices)
     if len(placement.held) == 1 and DISK not in placement.held:

@@ -73,7 +73,9 @@ def _decoder(path: Path, config: dict[str, Any]) -> dict[int, str]:
     try:
         return {int(token): str(entry["content"]) for token, entry in config.get("added_tokens_decoder", {}).items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path / CONFIG}: added_tokens_decoder is no object of ids with contents") from error
+        raise CheckpointError(
+            f"{path / CONFIG}: added_tokens_decoder must be an object that maps ids to tokens"
+        ) from error
 
 
 def _added(path: Path) -> dict[int, str]:

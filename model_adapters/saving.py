@@ -67,9 +67,9 @@ def save_checkpoint(network: Any, source: Path, target: Path, state_dict: Mappin
 def _check_kind(target: Path, adapted: bool) -> None:
     """Raise SaveError for a folder that would hold both a checkpoint and an adapter, which could be confused."""
     if adapted and (target / "config.json").exists():
-        raise SaveError(f"{target} holds a whole checkpoint, an adapter is to be saved; choose another folder")
+        raise SaveError(f"{target} contains a full checkpoint, but an adapter is to be saved; choose another folder")
     if not adapted and (target / ADAPTER).exists():
-        raise SaveError(f"{target} holds an adapter, a whole checkpoint is to be saved; choose another folder")
+        raise SaveError(f"{target} contains an adapter, but a full checkpoint is to be saved; choose another folder")
 
 
 def _put(beside: Path, target: Path) -> None:

@@ -65,7 +65,7 @@ def choose(network: Any, words: Sequence[str]) -> Targets:
         UsageError: no word, or one that matches nothing.
     """
     if not words:
-        raise UsageError(f"no LoRA target is named; give groups ({', '.join(GROUPS)}) or module names, by commas")
+        raise UsageError(f"no LoRA target is given; give groups ({', '.join(GROUPS)}) or module names, by commas")
     available, layers = published(network), network.arch.names.layers
     chosen: dict[str, None] = {}
     for word in words:

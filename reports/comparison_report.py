@@ -159,7 +159,7 @@ def _document(
     yield Heading(f"Document {_id(item, document)}, {kind}: {values}", 3)
     if item.breaks:
         yield Paragraph(f"{FORCED}.")
-    inputs = [("prompt, its end", tail(a.prompt), tail(b.prompt)), ("target", a.target, b.target)]
+    inputs = [("end of the prompt", tail(a.prompt), tail(b.prompt)), ("target", a.target, b.target)]
     yield from (Verbatim(label, x) for label, x, y in inputs if x == y)
     extracted = [("extracted", a.read, b.read)] if (a.read, b.read) != (a.answer, b.answer) else []
     differing = [(label, x, y) for label, x, y in inputs if x != y]

@@ -49,7 +49,7 @@ class TaskReward:
             scores = self.score(dict(prompt.extra), [answer])
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:  # any text gets a score: it is the document
             raise DataError(
-                f"{prompt.where}: {dict(prompt.extra)!r:.120} is no document of {prompt.task} ({error!r:.80})"
+                f"{prompt.where}: {dict(prompt.extra)!r:.120} is not a document of {prompt.task} ({error!r:.80})"
             ) from error
         return credit.reward(scores["exact_match"], scores[self.partial], self.partial)
 

@@ -14,7 +14,7 @@ PRINTED = {
 }  # fmt: skip
 FORMULA = {
     "pm": "±", "times": "×", "leq": "≤", "geq": "≥", "approx": "≈", "rightarrow": "→", "infty": "∞", "ast": "∗",
-    "circ": "°", "cdot": "·", "langle": "⟨", "rangle": "⟩",
+    "circ": "°", "cdot": "·", "langle": "⟨", "rangle": "⟩", "parallel": "‖",
 }  # fmt: skip
 _GREEK = "ΓΔΘΛΞΠΣΦΨΩαβγδεζηθικλμνξπρστφχψω"
 FORMULA |= {unicodedata.name(one).split()[-1].replace("LAMDA", "LAMBDA").lower(): one for one in _GREEK[10:]}

@@ -90,7 +90,7 @@ def _document_mismatches(name: str, a: BaselineTask, b: BaselineTask, old: Basel
     for key, (expected, seen) in settings.items():
         yield Mismatch(f"{key} of {name}", shown(expected), shown(seen), _prompt_remedy(key, expected, seen, old))
     if not settings:
-        yield Mismatch(f"prompts or targets of {name}", "others", f"other ones in {listed(changed, 5)}")
+        yield Mismatch(f"prompts or targets of {name}", "others", f"different in {listed(changed, 5)}")
 
 
 def _prompt_remedy(key: str, expected: Any, seen: Any, old: Baseline) -> str:
@@ -130,18 +130,19 @@ def _setting_remedy(old: Baseline, new: Baseline, kind: str, name: str, expected
         return f"evaluate without {name}"
     texts = " and ".join(f"{value} in {task}" for task, value in values.items())
     if kind == "decoding" and name in new.requested and name not in old.requested:
-        return f"evaluate without {name}: by default it is {texts}"
+        return f"omit {name}, whose default is {texts}"
     if len(set(values.values())) == 1 and len(values) == len(expected):
         flag = "--gen-kwargs" if kind == "decoding" else "--likelihood-args"
         return f"evaluate with {flag} {name}={next(iter(values.values()))}"
-    return f"evaluate each task by itself, with {name} = {texts}"
+    return f"evaluate each task separately, with {name} = {texts}"
 
 
 def notes(old: Baseline, new: Baseline) -> Iterator[str]:
     """Other differences, which do not prevent the comparison: they decide its mode or explain its result."""
     a, b = origin(old), origin(new)
     if a["content"] != b["content"]:
-        yield f"another checkpoint: {old.checkpoint.name} ({a['content']}) and {new.checkpoint.name} ({b['content']})"
+        names = old.checkpoint.name, new.checkpoint.name
+        yield f"different checkpoints: {names[0]} ({a['content']}) and {names[1]} ({b['content']})"
     for name in ("adapter", "dtype", "device"):
         if a[name] != b[name]:
             yield f"another {name}: {a[name]} and {b[name]}"
@@ -155,12 +156,12 @@ def notes(old: Baseline, new: Baseline) -> Iterator[str]:
         for name in {**old.versions, **new.versions}
     }
     yield from (
-        f"another version of {name}: {first} and {second}"
+        f"different versions of {name}: {first} and {second}"
         for name, (first, second) in versions.items()
         if first != second
     )
     if extra := [task for task in new.tasks if task not in old.tasks]:
-        yield f"not in the baseline, hence not judged: {', '.join(extra)}"
+        yield f"not in the baseline, and therefore not judged: {', '.join(extra)}"
 
 
 def origin(baseline: Baseline) -> dict[str, str]:

@@ -339,7 +339,7 @@ def _warnings(first: Run, second: Run, pairing: Pairing) -> Iterator[str]:
         if differing := [f"{name} ({shown(a)} and {shown(b)})" for name, a, b in pairs if a != b]:
             yield "the environments differ: " + ", ".join(differing)
     if pairing.higher_is_better is None:
-        yield f"the direction of {pairing.key} is not recorded: higher is taken as better"
+        yield f"the direction of {pairing.key} is not recorded: higher is assumed to be better"
 
 
 def _refusal(comparison: RunComparison) -> str:

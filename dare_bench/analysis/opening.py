@@ -91,7 +91,7 @@ def open_run(path: str | Path) -> Run:
         names = listed([place.path for place in places], 3)
         raise RunError(f"{path} contains {len(places)} external results; give one of them: {names}")
     if path.is_file() and not places:
-        raise RunError(f"{path} is no results file; give {LAYOUTS}")
+        raise RunError(f"{path} is not a results file; give {LAYOUTS}")
     return places[0].open() if places else Run(path)
 
 

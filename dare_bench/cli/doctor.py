@@ -46,7 +46,8 @@ def doctor(
     dtype: Annotated[str | None, typer.Option(help="Its dtype: float32, bfloat16, ...")] = None,
     quantize: Annotated[str | None, typer.Option(help="Its matrices in int8 or int4.")] = None,
     max_memory: Annotated[
-        str | None, typer.Option(help="Memory for its weights instead of what is free here: 0=70GB,1=70GB,cpu=100GB.")
+        str | None,
+        typer.Option(help="Memory limits for its weights (default: the free memory): 0=70GB,1=70GB,cpu=100GB."),
     ] = None,
     roofline: Annotated[
         bool, typer.Option("--roofline", help="Also compare a forward pass with the machine's roofline.")
@@ -77,7 +78,7 @@ def doctor(
         family=family, dtype=dtype, quantize=quantize, max_memory=parse_pairs(max_memory) or None
     )
     if model is None and any(settings.given().values()):
-        raise UsageError("--family, --dtype, --quantize and --max-memory are about a checkpoint; give --model too")
+        raise UsageError("--family, --dtype, --quantize and --max-memory describe a checkpoint; give --model too")
     checks = findings() if model is None else placement(model, settings)
     checks = chain(checks, rates(like, layers, rows, tokens) if roofline else ())
     results = echo_each(checks, lambda check: f"{check.level:<4}  {check.name}: {check.detail}", json=json)

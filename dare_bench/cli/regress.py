@@ -29,7 +29,7 @@ def regress(
     junit: Annotated[str | None, typer.Option(metavar="FILE", help="Also write a JUnit XML file.")] = None,
     markdown: Annotated[str | None, typer.Option(metavar="FILE", help="Also write a Markdown file.")] = None,
     any_program: Annotated[
-        bool, typer.Option("--any-program", help="Also accept answers of another version of the code.")
+        bool, typer.Option("--any-program", help="Also accept answers that a different version of the code gave.")
     ] = False,
     docs: Annotated[int, typer.Option(min=0, help="Number of differing documents to print.")] = 20,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -80,13 +80,13 @@ def _update(run: Run, path: Path, smallest_effect: float, docs: int, any_program
     else:
         old = baselines.read(path)  # a file of another kind is not overwritten
         if baselines.text(old) == baselines.text(new):
-            echo(f"{path} already holds this run; nothing to do")
+            echo(f"{path} already contains this run; nothing to do")
             return
         differences = mismatches(old, new)
         for difference in differences:
             if not difference.renewable:
                 raise UsageError(
-                    f"{path} is a baseline of another {difference.name}: {difference.expected}, the run's is"
+                    f"{path} is a baseline of a different {difference.name}: {difference.expected}, the run's is"
                     f" {difference.seen}; choose another name for the file, or delete it first"
                 )
         for line in [

@@ -232,7 +232,7 @@ def _prompt(run: RecipeRun, test_set: TestSet, notes: list[str]) -> float:
     is_known = test_set.prompt_tokens is not None and test_set.tokens == "data"
     question = test_set.prompt_tokens or 200
     total = question * (1 + run.shots) + (test_set.answer_tokens or 0) * run.shots + TEMPLATE_TOKENS
-    source = "the data's mean" if is_known else "unknown, assumed"
+    source = "the mean of the data" if is_known else "unknown, assumed"
     notes.append(f"prompts of {total} tokens: a question of {question} ({source}), {run.shots} worked examples")
     return float(total)
 
@@ -270,7 +270,7 @@ def _generation_notes(facts: Facts, sampler: Any, answer: float) -> list[str]:
     notes = [f"expected: answers end after {answer:.0f} tokens; at most: full length, every step of every block"]
     if sampler.strategy.parallel:
         tokens = facts.tokens_per_forward
-        source = "the authors' measured mean" if tokens else "none published, so the slowest"
+        source = "the authors' measured mean" if tokens else "none published, so the slowest is assumed is assumed"
         notes.append(f"expected: {tokens or 1:g} tokens written a forward pass ({source})")
     return notes
 

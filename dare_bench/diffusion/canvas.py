@@ -38,7 +38,7 @@ def response(
     if len(answer) > length:
         raise UsageError(f"an answer of {len(answer)} tokens does not fit a canvas of {length}; give a longer canvas")
     if padding not in get_args(Padding):
-        raise UsageError(f"padding={padding!r} is not known; paddings are {', '.join(get_args(Padding))}")
+        raise UsageError(f"padding={padding!r} is not known; known: {', '.join(get_args(Padding))}")
     room = length - len(answer)
     limit = 1 if padding == "masked_out" else max_pads
     return [*answer, *[eos_id] * (room if limit is None else min(room, limit))]

@@ -47,7 +47,7 @@ class Law:
     def __post_init__(self) -> None:
         low, high = self.band
         if self.name not in get_args(LawName):
-            raise UsageError(f"noise={self.name!r} is not a noise law; known are {', '.join(get_args(LawName))}")
+            raise UsageError(f"noise={self.name!r} is not a noise law; known: {', '.join(get_args(LawName))}")
         if self.draws < 1 or (self.name == "coupled" and self.draws % 2):
             need = "an even number, since draws come in complementary pairs" if self.name == "coupled" else "at least 1"
             raise UsageError(f"draws={self.draws} with noise={self.name!r} must be {need}")

@@ -53,8 +53,8 @@ def enumerate_masks(n: int) -> MaskDraws:
     """Every non-empty mask of n tokens with its exact weight 1 / (k C(n, k)); raises DecodingError for long targets."""
     if n > EXACT_LIMIT:
         raise DecodingError(
-            f"estimator='exact' enumerates 2^n masks; the target has n={n} tokens, allowed are up to {EXACT_LIMIT}: "
-            "use 'reference' or 'auto'"
+            f"estimator='exact' enumerates 2^n masks; the target has n={n} tokens, and at most {EXACT_LIMIT} are "
+            "allowed: use 'reference' or 'auto'"
         )
     codes = torch.arange(1, 1 << n)
     masks = (codes[:, None] >> torch.arange(n)) & 1 == 1
@@ -155,7 +155,7 @@ def enumerate_blocks(spans: Sequence[range], block_length: int) -> list[MaskDraw
     if most > EXACT_LIMIT:
         raise DecodingError(
             f"estimator='exact' enumerates 2^s masks of each block; with block_length={block_length} a block holds "
-            f"s={most} target tokens, allowed are up to {EXACT_LIMIT}: use 'reference' or 'auto', or a smaller "
+            f"s={most} target tokens, and at most {EXACT_LIMIT} are allowed: use 'reference' or 'auto', or a smaller "
             "block_length"
         )
     return [replace(enumerate_masks(len(span)), start=span.start) for span in spans]

@@ -44,7 +44,7 @@ def split_adapter(spec: RunSpec, given: Any = None) -> RunSpec:
     if not names and ((folder := existing(spec.model)) is None or not is_adapter(folder)):
         return spec
     if len(set(names)) > 1:
-        raise UsageError(f"two adapters are named, {names[0]!r} and {names[1]!r} in model_args; give one")
+        raise UsageError(f"two adapters are given, {names[0]!r} and {names[1]!r} in model_args; give one")
     base, adapter = base_and_adapter(spec.model, names[0] if names else None)
     return spec.model_copy(update={"model": base, "adapter": adapter, "model_args": arguments})
 
@@ -131,7 +131,7 @@ def open_checkpoint(checkpoint: str, arguments: dict[str, Any]) -> Any:
         if "unexpected keyword argument" not in str(error):
             raise
         name = str(error).split("argument")[-1].strip()
-        raise UsageError(f"--model-args: {name} is no argument of load") from error
+        raise UsageError(f"--model-args: {name} is not an argument of load") from error
 
 
 def _loaded(model: Any) -> LoadedModel:

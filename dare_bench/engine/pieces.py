@@ -105,7 +105,9 @@ class Pieces:
                 rows = parse_json(read_bytes(self.folder / name, RunError))
                 piece = [Request(**row) for row in rows]
             except (TypeError, ValueError) as error:
-                raise RunError(f"{self.folder / name} is no piece of an evaluation ({error}); run it again") from error
+                raise RunError(
+                    f"{self.folder / name} is not a shard of an evaluation ({error}); run it again"
+                ) from error
             yield piece
 
     def any(self) -> bool:

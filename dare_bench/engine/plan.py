@@ -54,11 +54,11 @@ def plan(fields: Mapping[str, Any]) -> list[PlannedRun]:
 
 def _recipes(given: Mapping[str, Any]) -> list[PlannedRun]:
     if "tasks" in given or "harness" in given:
-        raise UsageError("--recipe names tasks and harness by itself; leave --tasks and --harness out")
+        raise UsageError("--recipe sets the tasks and the harness; omit --tasks and --harness")
     names = [name.strip() for name in str(given["recipe"]).split(",") if name.strip()]
     matches = [recipe for name in names for recipe in recipes.find(name)]
     if not matches:
-        raise UsageError("--recipe names nothing; give checkpoint/entry (dare-bench ls recipes lists them)")
+        raise UsageError("--recipe is empty; give checkpoint/entry (dare-bench ls recipes lists them)")
     runnable = [recipe for recipe in matches if recipe.entry.run is not None]
     if not runnable:
         matches[0].fields()  # raises UsageError with the reason

@@ -83,4 +83,4 @@ def warnings(programs: Sequence[Program]) -> Iterator[str]:
     if text := program.several(programs):
         yield f"{text}; --fresh answers all by one"
     if len(programs) == 1 and (text := program.from_running(programs[0].parts)):
-        yield f"scored by another program than the one that answered ({text}); --fresh answers anew"
+        yield f"scored by a different program version than the one that answered ({text}); --fresh answers again"

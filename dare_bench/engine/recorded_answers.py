@@ -169,7 +169,7 @@ class RecordedAnswers:
             raise self._mismatch(added, "is in the task now, but the samples file has no answer to it")
         prompts = ((r, self._prompts[self._place(r)[:3]]) for r in scored)
         if changed := [(r.task, str(r.doc_id)) for r, prompt in prompts if prompt not in _prompt_digests(r)]:
-            raise self._mismatch(changed, "has another prompt now: the recorded answers belong to other prompts")
+            raise self._mismatch(changed, "has a different prompt now: the recorded answers belong to other prompts")
         return [self._sample(request) for request in requests]
 
     def _place(self, request: Request) -> Place:
@@ -178,7 +178,7 @@ class RecordedAnswers:
 
     def _sample(self, request: Request) -> Sample:
         if request.task not in self._tasks:
-            return Sample(request, None, "this task was not to be scored")
+            return Sample(request, None, "this task was not selected")
         if (error := self._failed.get((request.task, str(request.doc_id)))) is not None:
             return Sample(request, None, error)
         return Sample(request, self._answers[self._place(request)])

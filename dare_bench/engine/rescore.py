@@ -101,7 +101,7 @@ def rescore(
         raise IncompleteError(f"{run.path} is not finished (status {run.status}); run its command again to finish it")
     block = run.block
     if task is not None and task not in block.tasks:
-        raise unknown("task of this run", task, block.tasks)
+        raise unknown("task", task, block.tasks, place="this run")
     tasks = [task] if task is not None else list(block.tasks)
     spec = recorded_spec(run, data_dir, include_path)
     answers = RecordedAnswers(run, tasks)
@@ -159,7 +159,7 @@ def recorded_spec(run: Run, data_dir: str | None = None, include_path: Sequence[
         return spec
     named_spec = spec.model_copy(update={"tasks": tuple(run.top_level())})
     if paths := source_class.paths(named_spec):
-        raise RunError(f"{run.path}: the results name a task {paths[0]!r}, which is a path; the run is damaged")
+        raise RunError(f"{run.path}: a task in the results is a path, {paths[0]!r}; the run is damaged")
     return named_spec
 
 
@@ -171,7 +171,8 @@ def refuse_inside(folder: Path, include_path: Sequence[str]) -> None:
         if Path(place or Path.cwd()).resolve().is_relative_to(folder):
             named = f"{place!r} of Python's path" if place else "the current folder"
             raise UsageError(
-                f"{named} lies inside {folder}, so that code could be loaded from the run: call from another folder"
+                f"{named} lies inside {folder}, so that code could be loaded from the run: "
+                "run the command from another folder"
             )
     for place in include_path:
         if not place.strip():
@@ -253,7 +254,7 @@ def _compared(run: Run, task: str, rows: Sequence[Mapping[str, Any]]) -> tuple[i
             old, new = before.get(metric), plain(now.get(metric))
             if not _same(old, new):
                 differing.append(RescoredValue(task, metric, filter_name, old, new, doc))
-    note = f"{len(targets)} documents of {task!r} have another target now; the first is {next(iter(targets), None)}"
+    note = f"{len(targets)} documents of {task!r} have a different target now; the first is {next(iter(targets), None)}"
     return len(documents), differing, [note] if targets else []
 
 

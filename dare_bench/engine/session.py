@@ -121,7 +121,9 @@ class Session:
         for earlier in program_record.programs_of(journal, [request.key for request in requests]):
             comparable = {name: value for name, value in earlier.parts.items() if name in now}
             if text := program.differences(comparable, now):
-                log.warning("%d answers came from another program (%s); --fresh starts over", earlier.requests, text)
+                log.warning(
+                    "%d answers came from a different program version (%s); --fresh starts over", earlier.requests, text
+                )
 
     def _begin_session(
         self, journal: Journal, requests: Sequence[Request], scope: Scope, done: CommitMarker | None

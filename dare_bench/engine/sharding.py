@@ -73,7 +73,7 @@ def check_workers(spec: RunSpec, opened: Any = None) -> None:
     if not uses_workers(spec):
         return
     if spec.executor == "local":
-        raise UsageError(f"devices={spec.devices} needs another executor than 'local': leave it out, or 'ray'")
+        raise UsageError(f"devices={spec.devices} needs an executor other than 'local': omit executor, or give 'ray'")
     registry().get("executor", spec.executor or "devices")
     if is_remote(spec.engine):
         raise UsageError(
@@ -158,7 +158,9 @@ def answer(shard: Shard) -> dict[str, str]:
     opener = Opener()
     content = opener.content(spec)
     if (content, ident.adapter_content(spec, content)) != shard.content:
-        raise RunError(f"{spec.model} changed while its evaluation began; run the command again: it is another run now")
+        raise RunError(
+            f"{spec.model} changed while its evaluation began; run the command again, which starts a new run"
+        )
     # A shard that is restarted elsewhere must not share a file with a writer that may still be exiting.
     writer = f"shard-{shard.session}-{shard.number}-{socket.gethostname()}-{os.getpid()}"
     with Journal(shard.journal, writer) as journal:

@@ -102,6 +102,6 @@ def tokenizer(model: Any) -> tuple[bool | None, str]:
             return False, f"{text!r} gives ids outside the vocabulary: {ids}"
         back = tokenizer.decode(ids, skip_special_tokens=True)
         if back.strip() != text.strip():
-            return False, f"{text!r} comes back as {back!r}"
+            return False, f"{text!r} decodes to {back!r}"
     chat = "with" if getattr(tokenizer, "chat_template", None) else "without"
-    return True, f"{len(tokenizer)} tokens, text comes back unchanged, {chat} a chat template"
+    return True, f"{len(tokenizer)} tokens, text survives encoding and decoding, {chat} a chat template"

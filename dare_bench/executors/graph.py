@@ -26,10 +26,10 @@ class Graph:
         self.jobs = {job.name: job for job in jobs}
         if len(self.jobs) < len(jobs):
             names = [job.name for job in jobs]
-            raise ValueError(f"two jobs are named {next(name for name in names if names.count(name) > 1)!r}")
+            raise ValueError(f"two jobs have the name {next(name for name in names if names.count(name) > 1)!r}")
         for job in jobs:
             if missing := [name for name in job.after if name not in self.jobs]:
-                raise ValueError(f"job {job.name!r} comes after {missing[0]!r}, which is none of the jobs")
+                raise ValueError(f"job {job.name!r} comes after {missing[0]!r}, which is not one of the jobs")
         self._sorter = TopologicalSorter({job.name: job.after for job in jobs})
         try:
             self._sorter.prepare()

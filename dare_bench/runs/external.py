@@ -1,4 +1,4 @@
-"""External results: written by the own command of lm-eval or OpenCompass, read as runs.
+"""External results: written by the command-line tool of lm-eval or OpenCompass, read as runs.
 
 They have scores and often samples, but no record of the checkpoint's content, the sampler and the cost. What is not
 recorded is None or "unknown", never a default.

@@ -60,7 +60,7 @@ def read_lm_eval(path: Path, intervals: Intervals) -> LmEvalRun:
     date = date_in(path.name)
     file = own_file(path.parent, path.name)
     if date is None or file is None:
-        raise RunError(f"{path} is no results file; lm-eval names them results_<date>.json")
+        raise RunError(f"{path} is not a results file; lm-eval names them results_<date>.json")
     raw = read_json(file, RunError)
     if "dare_bench" in raw:
         raise RunError(f"{path} was written by dare-bench; give its folder {path.parent}")

@@ -98,7 +98,7 @@ def _plain_mean(
     if not isinstance(subsets, list) or not subsets:
         raise ValueError("the configuration does not name its data sets")
     if more := sorted({*(group or ())} - {"name", "subsets"}):
-        raise ValueError(f"it is no plain mean ({', '.join(more)})")
+        raise ValueError(f"it is not a plain mean ({', '.join(more)})")
     pairs = [part if isinstance(part, list) and len(part) == 2 else [part, None] for part in subsets]
     members, wanted = [str(name) for name, _ in pairs], {metric for _, metric in pairs} - {None}
     if missing := [name for name in members if name not in totals]:

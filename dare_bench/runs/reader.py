@@ -30,7 +30,7 @@ class Run:
     """
 
     is_external = False
-    """Was it written by the own command of lm-eval or OpenCompass?"""
+    """Was it written by the command-line tool of lm-eval or OpenCompass?"""
     unknown: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     """Tasks of an external result that have no score, and why."""

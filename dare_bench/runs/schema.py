@@ -402,7 +402,7 @@ def check_harness_part(raw: dict[str, Any], block: Block, where: str | Path) -> 
     scored = {*part.results, *(part.groups or ())}
     for name in sorted(scored | {inner for parts in part.group_subtasks.values() for inner in parts}):
         if name not in known:
-            raise RunError(f"{where} is damaged: {name[:80]!r} is none of the run's tasks, nor a group of them")
+            raise RunError(f"{where} is damaged: {name[:80]!r} is neither a task nor a group of this run")
 
 
 def parse_block(raw: Any, where: str | Path) -> Block:

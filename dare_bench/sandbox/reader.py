@@ -114,7 +114,7 @@ class Reader:
     def error(self, name: str, arguments: list[Any], description: str) -> BaseException:
         kind = plain_type(name)
         if not issubclass(kind, BaseException):
-            raise Unreadable(f"{name} is no exception")
+            raise Unreadable(f"{name} is not an exception")
         try:
             error: BaseException = kind(*self.items(arguments))
         except TypeError:  # a class that takes other arguments than it keeps
@@ -132,7 +132,7 @@ class Reader:
             raise Unreadable(f"{module}.{name} is not the library's")
         function = getattr(import_module(module), name)
         if library_name(function) != (module, name):
-            raise Unreadable(f"{module}.{name} is no function")
+            raise Unreadable(f"{module}.{name} is not a function")
         return function
 
 

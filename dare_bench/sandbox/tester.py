@@ -54,7 +54,7 @@ class Judge:
     def lost(self, error: Exception) -> NoReturn:
         if isinstance(error, Closed):
             self.end("closed")
-        self.end("failed", f"the process of the solution sent what is no answer: {error}")
+        self.end("failed", f"the process of the solution sent something that is not an answer: {error}")
 
 
 def run(tests: str, ask: Callable[..., Any]) -> None:

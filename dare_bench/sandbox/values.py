@@ -129,7 +129,7 @@ def dumps(value: Any) -> str:
 
 
 def _refuse(value: Any) -> Any:
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def loads(text: str) -> Any:

@@ -86,7 +86,7 @@ def graph(spec: SweepSpec) -> list[SweepNode]:
         after = tuple(node.id for node in nodes if node.kind == "eval")
         nodes.append(SweepNode(BOARD, "board", settings, after, key=BOARD))
     if repeated := [key for key, times in Counter(node.key for node in nodes).items() if times > 1]:
-        raise UsageError(f"two nodes are called {repeated[0]!r}: their names do not show how they differ; keep one")
+        raise UsageError(f"two nodes have the name {repeated[0]!r}: their names do not show how they differ; keep one")
     return nodes
 
 
@@ -103,7 +103,7 @@ def _keyed(planned: Sequence[PlannedEvaluation]) -> dict[str, PlannedEvaluation]
         if key in keyed:
             first, second = keyed[key].where, evaluation.where
             both = f"{first} and {second}" if first != second else f"two of {second}"
-            raise UsageError(f"{both} are called {key!r}; give each mapping a name of its own (name: ...)")
+            raise UsageError(f"{both} have the name {key!r}; give each mapping its own name (name: ...)")
         keyed[key] = evaluation
     return keyed
 

@@ -105,10 +105,12 @@ class SweepSpec(_Strict):
     @classmethod
     def _distinct(cls, value: tuple[SweepModel, ...]) -> tuple[SweepModel, ...]:
         if not value:
-            raise ValueError("no model is named; give names, folders or hub ids (dare-bench ls models)")
+            raise ValueError("no model is given; give names, folders or hub ids (dare-bench ls models)")
         names = [model.name for model in value]
         if repeated := sorted(name for name in names if names.count(name) > 1):
-            raise ValueError(f"two are called {repeated[0]!r}; give one a name of its own ({{model: ..., name: ...}})")
+            raise ValueError(
+                f"two models have the name {repeated[0]!r}; give one of them another name ({{model: ..., name: ...}})"
+            )
         return value
 
     @model_validator(mode="after")

@@ -109,7 +109,7 @@ def _json_rows(file: Path) -> Iterator[FileRow]:
                 if line.strip():
                     yield _json_row(f"{file}:{number}", line)
     except (OSError, EOFError, zlib.error) as error:  # the last two: a gzip file that is cut off or damaged
-        raise DataError(f"{file}:{number + 1}: cannot be read on ({reason(error)})") from error
+        raise DataError(f"{file}:{number + 1}: cannot be read any further ({reason(error)})") from error
 
 
 def _json_row(where: str, line: bytes) -> FileRow:
@@ -188,7 +188,7 @@ def _csv_rows(file: Path) -> Iterator[FileRow]:
                 else:
                     yield FileRow(where, None, f"{len(record)} values; expected {len(names)}, as in the first line")
     except (OSError, csv.Error) as error:
-        raise DataError(f"{where}: cannot be read on ({reason(error)})") from error
+        raise DataError(f"{where}: cannot be read any further ({reason(error)})") from error
 
 
 def _csv_lines(file: Path, raw: IO[bytes]) -> Iterator[str]:
@@ -240,7 +240,7 @@ def _parquet_rows(file: Path, source: Any, columns: list[str]) -> Iterator[FileR
                     yield FileRow(where, None, _problem(error))
             start += batch.num_rows
     except (OSError, ValueError) as error:
-        raise DataError(f"{file}:row {start}: cannot be read on ({reason(error)})") from error
+        raise DataError(f"{file}:row {start}: cannot be read any further ({reason(error)})") from error
 
 
 def schema_names(schema: Any) -> Iterator[str]:

@@ -49,7 +49,7 @@ def claim(out: Path, settings: Mapping[str, Any], facts: Mapping[str, Any] = Map
     record = read_json(file, TrainingError)
     before, status = record.get("asked"), record.get("status")
     if not isinstance(before, dict) or not isinstance(status, str):
-        raise TrainingError(f"{file} is damaged (it has no asked and status); choose another --output-path")
+        raise TrainingError(f"{file} is damaged (it does not have asked and status); choose another --output-path")
     if status != "complete" and not any(out.glob("checkpoint-*")) and not (out / lineage.FILE).exists():
         atomic_write_json(file, {"status": "running", "asked": dict(settings), **facts})
         return "new"

@@ -47,7 +47,7 @@ def check_heads(spec: ModelSpec, sequence_parallel_size: int) -> None:
     if not spec.heads:
         raise UsageError(
             f"sequence_parallel_size={sequence_parallel_size} divides attention heads, and the network of "
-            f"{spec.family} does not say how many it has; omit it"
+            f"{spec.family} does not state their number; omit it"
         )
     if not _divides(spec, sequence_parallel_size):
         allowed = ", ".join(str(size) for size in range(1, spec.heads + 1) if _divides(spec, size))

@@ -81,7 +81,7 @@ def _registered(name: str, prompt: RewardPrompt) -> Registration:
     known = registry().names("reward")
     if name not in known:
         raise UsageError(
-            f"{prompt.where}: no reward is named {name!r}; known are {', '.join(known)}; name one in the row's "
+            f"{prompt.where}: there is no reward {name!r}; known: {', '.join(known)}; name one in the row's "
             "extra_info.task, or register one with a plugin"
         )
     return registry().get("reward", name)

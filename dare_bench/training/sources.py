@@ -47,7 +47,7 @@ def find_files(data: str, split: str) -> list[Path]:
     path = existing(data)
     if path is not None and path.is_file():
         if not path.name.endswith(SUFFIXES):
-            raise UsageError(f"{data} is no training data by its name; allowed are {allowed}")
+            raise UsageError(f"{data} is not recognized as training data by its name; allowed: {allowed}")
         return [path]
     if path is not None and path.is_dir():
         return _of_folder(path, split)
@@ -56,7 +56,7 @@ def find_files(data: str, split: str) -> list[Path]:
         matching = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207
         files = sorted(file for file in matching if file.name.endswith(SUFFIXES) and file.is_file())
         if not files:
-            raise UsageError(f"no training file matches {data!r}; allowed are {allowed}")
+            raise UsageError(f"no training file matches {data!r}; allowed: {allowed}")
         return files
     if path is not None or not HUB_ID.fullmatch(data) or data.endswith(SUFFIXES):
         problem = "is not there" if path is None else "is neither a file nor a folder"
@@ -68,7 +68,7 @@ def _of_folder(folder: Path, split: str) -> list[Path]:
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name.endswith(SUFFIXES))
     names = {name: p for p in files if not re.search(r"(^|/)\.", name := p.relative_to(folder).as_posix())}
     if not names:
-        raise UsageError(f"{folder} holds no training file; allowed are {', '.join(SUFFIXES)}")
+        raise UsageError(f"{folder} holds no training file; allowed: {', '.join(SUFFIXES)}")
     of_split = [p for name, p in names.items() if _is_of_split(name, split)]
     if not of_split and any(_is_of_split(name, other) for name in names for other in SPLITS):
         raise UsageError(

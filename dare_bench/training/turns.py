@@ -82,7 +82,7 @@ def _message(item: Any, what: str, role_name: str, content_name: str) -> Message
     role = item[role_name]
     role = SHAREGPT_ROLES.get(role, role) if role_name == "from" and isinstance(role, str) else role
     if role not in ROLES:
-        raise Malformed(f"{what} has {role_name} {shown(role)}; allowed are {', '.join(ROLES)}")
+        raise Malformed(f"{what} has {role_name} {shown(role)}; allowed: {', '.join(ROLES)}")
     for name in CALLS:
         if item.get(name):
             raise Malformed(f"{what} has {name!r}, which chat templates here do not render; expected text alone")

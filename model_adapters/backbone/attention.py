@@ -58,7 +58,7 @@ def pick_attention(name: Any, device: torch.device, dtype: torch.dtype, channels
         UsageError: an unknown name, or varlen where it cannot compute.
     """
     if name not in NAMES:
-        raise UsageError(f"attention={name!r} is not known; allowed are {', '.join(NAMES)}")
+        raise UsageError(f"attention={name!r} is not known; allowed: {', '.join(NAMES)}")
     if name == "flex":
         return FlexAttention()
     if name == "auto" and device.type == "cpu":

@@ -106,7 +106,7 @@ def network_of(path: Path, raw: dict[str, Any]) -> tuple[Any, type[Any]]:
     kind, named = raw.get("model_type"), (raw.get("architectures") or [None])[0]
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         raise CheckpointError(
-            f"{path}: model_type={shown(kind)} is none of transformers' own, and the code of a checkpoint is never "
+            f"{path}: model_type={shown(kind)} is not one that transformers has, and the code of a checkpoint is never "
             "run; give a checkpoint of a model_type that transformers has, or --family NAME for one of the diffusion "
             "families (dare-bench ls models)"
         )
@@ -118,7 +118,7 @@ def network_of(path: Path, raw: dict[str, Any]) -> tuple[Any, type[Any]]:
             config = CONFIG_MAPPING[kind].from_dict(raw)
             config._attn_implementation = config._experts_implementation = None  # a file must not name code to load
     except Exception as error:  # each config class has checks of its own
-        raise CheckpointError(f"{path}: config.json is no {kind} config ({' '.join(str(error).split())})") from error
+        raise CheckpointError(f"{path}: config.json is not a {kind} config ({' '.join(str(error).split())})") from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or getattr(config, "is_encoder_decoder", False):
         raise CheckpointError(f"{path}: transformers has no causal language model for model_type={kind!r}")
     network = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]

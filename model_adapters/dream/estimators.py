@@ -55,7 +55,7 @@ class DreamLaw(LikelihoodLaw):
                 f"{settings['estimator']!r}: give estimator='reference'"
             )
         if nll != "mc" and log == "union":
-            raise DecodingError(f"log_type='union' needs nll_type='mc'; with {nll!r} allowed are ftb, btf")
+            raise DecodingError(f"log_type='union' needs nll_type='mc'; with {nll!r} only ftb and btf are allowed")
         if settings["batch_size"] < 1 or settings["mc_num"] < (nll == "mc"):
             raise DecodingError(
                 f"mc_num={settings['mc_num']} and batch_size={settings['batch_size']} must be at least 1"

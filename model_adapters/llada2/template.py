@@ -8,7 +8,7 @@ CHAT_TEMPLATE = (
     "{{ '<role>SYSTEM</role>' + first + 'detailed thinking off<|role_end|>' }}"
     "{%- for message in (messages[1:] if first else messages) -%}"
     "{%- if message['role'] not in names -%}"
-    "{{ raise_exception('role ' + message['role'] + ' is not known; allowed are system, user and assistant') }}"
+    "{{ raise_exception('role ' + message['role'] + ' is not known; allowed: system, user and assistant') }}"
     "{%- endif -%}"
     "{{ '<role>' + names[message['role']] + '</role>' + message['content'] + '<|role_end|>' }}"
     "{%- endfor -%}"

@@ -286,7 +286,7 @@ def _refused(decoding: SDARDecoding, native: NativeModel) -> Iterator[tuple[str,
     if d.denoising_steps > d.block_length:
         yield "denoising_steps", d.denoising_steps, f"at most block_length={d.block_length}, it writes one token a step"
     if d.temperature > 2:
-        yield "temperature", d.temperature, "allowed are 0 to 2"
+        yield "temperature", d.temperature, "it must be from 0 to 2"
     if d.mask_id != MASK_ID:
         yield "mask_id", d.mask_id, f"its own is {MASK_ID}, whatever a checkpoint says; {native_only}"
     if not {*native.spec.eos_ids} <= {*(d.stopping_criteria_idx or d.eos_id or ())}:

@@ -40,7 +40,7 @@ class EngineSettings(BaseModel):
             return cls(**values)
         except ValidationError as error:
             known = ", ".join(cls.model_fields)
-            raise UsageError(f"--engine-args of {engine}: {one_line(error, 'them')}; known are {known}") from error
+            raise UsageError(f"--engine-args of {engine}: {one_line(error, 'them')}; known: {known}") from error
 
 
 class ServedModel(LoadedModel):

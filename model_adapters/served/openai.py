@@ -53,7 +53,7 @@ class TextAnswer(StreamedAnswer):
 
     def answer(self) -> Answer:
         if self._finish not in ("stop", "length"):
-            raise RefusedRequest(f"its answer ended with finish_reason={shown(self._finish)}; allowed are stop, length")
+            raise RefusedRequest(f"its answer ended with finish_reason={shown(self._finish)}; allowed: stop, length")
         return Answer(
             text="".join(self._parts),
             tokens=(),
@@ -133,7 +133,7 @@ def open_engine(
     server = Server("the server", address, HttpSettings.read("openai", settings))
     listed = (server.get("/v1/models") or {}).get("data")
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
-        raise EngineError(f"{server}: /v1/models lists no models; has it OpenAI's interface?")
+        raise EngineError(f"{server}: /v1/models lists no models; does it have OpenAI's interface?")
     models = {str(entry.get("id")): entry for entry in listed}
     if checkpoint not in models:
         raise UsageError(

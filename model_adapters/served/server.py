@@ -89,7 +89,7 @@ class Server:
         self.name, self.url, self.settings = name, checked_url(url), settings
         key = os.environ.get(API_KEY, "").strip()
         if not (key.isascii() and key.isprintable()):  # the error of an invalid header would show it
-            raise UsageError(f"{API_KEY} has characters that no key has; set it again")
+            raise UsageError(f"{API_KEY} has characters that are not allowed in a key; set it again")
         timeout = httpx.Timeout(settings.timeout, connect=settings.connect_timeout, pool=None)
         self._options: dict[str, Any] = {
             "base_url": self.url,
@@ -162,7 +162,7 @@ class Server:
         """The error of a status that concerns all requests."""
         if status in (401, 403):
             return EngineError(
-                f"{self}: status {status}, it wants a key or refuses the one in {API_KEY}; set {API_KEY}"
+                f"{self}: status {status}, it requires a key, or rejects the one in {API_KEY}; set {API_KEY}"
             )
         return None
 
@@ -196,9 +196,9 @@ class Server:
         except (httpx.HTTPError, httpx.StreamError) as error:
             raise LostAnswer(reason(error)) from error
         except UnicodeEncodeError as error:
-            raise RefusedRequest(f"the prompt is no valid Unicode text ({error.reason})") from error
+            raise RefusedRequest(f"the prompt is not valid Unicode text ({error.reason})") from error
         if not count:
-            raise RefusedRequest("its answer is no stream of events")
+            raise RefusedRequest("its answer is not a stream of events")
         raise LostAnswer("the stream ended in the middle of an answer")
 
     def _refused(self, response: httpx.Response, path: str) -> Exception:

@@ -111,7 +111,7 @@ CASES: dict[str, tuple[tuple[Any, ...], int, str]] = {
     "samples nested": ((*EVAL[:5], "--samples", f'{{"a": {DEEP}}}'), 2, "--samples: nested deeper than 64 levels"),
     "repeats": ((*EVAL, "--repeats", "1000000000"), 2, f"less than or equal to {MAX_REPEATS}"),
     "repeats of a sweep": ((*SWEEP, "repeats.yaml"), 2, f"less than or equal to {MAX_REPEATS}"),
-    "a device without values": ((*EVAL, "--device", "meta"), 2, "device 'meta' is not known; allowed are cpu"),
+    "a device without values": ((*EVAL, "--device", "meta"), 2, "device 'meta' is not known; allowed: cpu"),
     "a mask id that is not the tokenizer's": ((*EVAL, "-a", "mask_id=7"), 1, "the tokenizer's mask token is 301"),
     "a decoding mask id that is not the tokenizer's": (
         (*EVAL, "--gen-kwargs", "mask_id=7"),
@@ -121,7 +121,7 @@ CASES: dict[str, tuple[tuple[Any, ...], int, str]] = {
     "a decoding end id that is the mask": ((*EVAL, "--gen-kwargs", "eot_id=301"), 2, "is also an end or padding id"),
     "another program's name of a setting": ((*SWEEP, "lr.yaml"), 2, "closest: learning_rate"),
     "a task without a network": ((*EVAL[:3], "--tasks", "wikitext"), 2, "'wikitext' asks for loglikelihood_rolling"),
-    "an unknown opening setting": (("validate", "tiny-llada", "-a", "foo=1"), 2, "'foo' is no argument of load"),
+    "an unknown opening setting": (("validate", "tiny-llada", "-a", "foo=1"), 2, "'foo' is not an argument of load"),
     "a dtype that is a list": (("validate", "tiny-llada", "-a", '{"dtype": [1]}'), 2, "dtype [1] is not known"),
     "a family that is a number": (("validate", "tiny-llada", "-a", "family=5"), 2, "family=5: expected a name"),
     "an adapter that is a number": (("validate", "tiny-llada", "-a", "adapter=5"), 2, "adapter=5: expected a name"),

@@ -40,7 +40,7 @@ def train(out: Path, **more: Any) -> Any:
     [
         ({"seed": 2**32}, "seed=4294967296"),
         ({"lora_alpha": float("inf"), "peft": "lora"}, "lora_alpha=inf must be finite"),
-        ({"model_args": {"block_length": 4}}, "'block_length' is no argument of load"),
+        ({"model_args": {"block_length": 4}}, "'block_length' is not an argument of load"),
         ({"lr_scheduler_type": "warmup_stable_decay"}, "unknown lr_scheduler_type"),
         ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "unknown lr_scheduler_type"),
         ({"min_lr_rate": 0.1}, "belongs to lr_scheduler_type=cosine_with_min_lr, and the schedule is cosine"),

@@ -111,7 +111,7 @@ def test_a_row_without_a_reward_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     row = {"data_source": "poems", "prompt": "1+1=", "reward_model": {"ground_truth": "2"}, "extra_info": {}}
     file.write_text(json.dumps(row) + "\n")
-    with pytest.raises(DareError, match=r"rows\.jsonl:1: no reward is named 'poems'; known are .*dare_arithmetic"):
+    with pytest.raises(DareError, match=r"rows\.jsonl:1: there is no reward 'poems'; known: .*dare_arithmetic"):
         train(tmp_path / "out", task=None, data=str(file))
 
 

@@ -92,7 +92,7 @@ class CodeRunner:
             if key in self._verdicts:
                 return self._verdicts[key]
             if not self._open:
-                raise DareError("a scorer asks for the verdict on a program that it did not name before")
+                raise DareError("a scorer requested the verdict on a program that it had not submitted")
             if timeout not in self._pools:
                 self._pools[timeout] = sandbox.Pool(timeout=timeout, unsafe=self.unsafe)
             self._verdicts[key] = self._pools[timeout].submit(solution, tests)

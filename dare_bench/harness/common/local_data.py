@@ -88,7 +88,7 @@ class _LmEval(BaseModel):
     def _splits_only(cls, value: Any) -> Any:
         others = [key for key in value if key not in SPLITS] if isinstance(value, dict) else []
         if others:
-            raise ValueError(f"a manifest cannot set {others[0]!r} of a task; allowed are {', '.join(SPLITS)}")
+            raise ValueError(f"a manifest cannot set {others[0]!r} of a task; allowed: {', '.join(SPLITS)}")
         return {} if value is None else value
 
 
@@ -184,7 +184,7 @@ class LocalData:
         for entry, data_files in self._entries:
             if (note := entry.note_for(path, name)) is None:
                 continue
-            text = f"data set {path} is local and not whole: {note}"
+            text = f"data set {path} is local and incomplete: {note}"
             self.notes += [text] if note and text not in self.notes else []
             files = {
                 split: [self._file(entry, part, name) for part in value]

@@ -149,7 +149,7 @@ class RequestBuilder:
             self._model.resolve({name: value})
         except DecodingError:
             if value not in _DISABLED.get(name, ()):
-                note = f"task {task!r} sets {name}={value!r}, which this model's family does not have: left out"
+                note = f"task {task!r} sets {name}={value!r}, which this model's family does not have: ignored"
                 self.notes += [note] if note not in self.notes else []
             return False
         return True

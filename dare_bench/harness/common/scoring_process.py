@@ -131,7 +131,7 @@ def score(
     except ValidationError as error:
         raise DataError(f"the scoring process sent no result: {one_line(error, 'it')[:500]}") from error
     if others := {*result.samples, *result.fingerprints} - {request.task for request in requests}:
-        raise DataError(f"the scoring process sent a result of {min(others)[:80]!r}, which was not asked")
+        raise DataError(f"the scoring process sent a result of {min(others)[:80]!r}, which was not asked for")
     return result
 
 

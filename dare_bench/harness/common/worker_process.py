@@ -292,7 +292,7 @@ def _result(raw: bytes) -> Any:
             return outcome[0]
         kind, line, trace = map(str, outcome)
     except (ValueError, TypeError, RecursionError) as error:
-        raise ItemError(f"the scoring process sent what is no result ({error})", died=True) from error
+        raise ItemError(f"the scoring process sent something that is not a result ({error})", died=True) from error
     failed = ItemError(line, kind=kind)
     failed.add_note(trace)
     raise failed

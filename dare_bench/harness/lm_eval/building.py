@@ -30,7 +30,7 @@ def build_requests(
     """
     for name, task in tasks.items():
         if getattr(task, "MULTIMODAL", False):
-            raise DataError(f"task {name!r} asks about images or sound, which the models here do not read")
+            raise DataError(f"task {name!r} has images or sound, which the models here cannot read")
     random.seed(spec.seeds[0])
     numpy.random.seed(spec.seeds[1])
     set_torch_seed(spec.seeds[2])

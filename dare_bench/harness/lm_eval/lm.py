@@ -110,7 +110,7 @@ class AnsweringLM(LM):
             rest = [message for message in chat_history if message["role"] != "system"]
             if len(rest) == len(chat_history):
                 raise UsageError(f"the model's chat template refuses the messages: {error}") from error
-            note = f"the chat template refuses system messages ({error}): they were left out"
+            note = f"the chat template rejects system messages ({error}): they were omitted"
             self.notes += [note] if note not in self.notes else []
             return self._render(rest, add_generation_prompt)
 

@@ -196,7 +196,7 @@ class LmEvalSource(TaskSource):
             samples, repeats = self.spec.samples or {}, self.spec.repeats
             for name in samples:
                 if name not in loaded:
-                    raise unknown("task in --samples", name, loaded)
+                    raise unknown("task", name, loaded, place="--samples")
             self._documents = {name: TaskDocuments(task, samples.get(name), repeats) for name, task in loaded.items()}
             self._code = CodeScoring(self._runner, {n: d for n, d in self._documents.items() if n in self._code_tasks})
             lm = AnsweringLM(self.model, template=self.spec.apply_chat_template)

@@ -158,8 +158,8 @@ class ConfigCatalog:
         same = [config for config in self.entries.values() if config.path.stem == name]
         if same:
             raise UnknownNameError(
-                f"{KIND} {name!r} stands in {len(same)} files: {' and '.join(str(config.path) for config in same)};"
-                f" say which: {' or '.join(config.name for config in same)}"
+                f"{KIND} {name!r} is defined in {len(same)} files: {' and '.join(str(config.path) for config in same)};"
+                f" choose one: {' or '.join(config.name for config in same)}"
             )
         if "/" in name:  # folder/name is right for every config, not only where the stem is shared
             folder, stem = name.rsplit("/", 1)
@@ -213,17 +213,19 @@ def load_file(config: RequestedConfig) -> dict[str, dict[str, Any]]:
     except (Exception, SystemExit) as error:  # the file is a program, which may raise anything
         raise DataError(
             f"{KIND} {config.name} cannot be loaded: {error_line(error)};"
-            f" the file is {config.path}, take another config of that data set"
+            f" the file is {config.path}, use another config of that data set"
         ) from error
     for key, item in items:
         if not isinstance(item, dict):
-            raise DataError(f"{KIND} {config.name}: an entry of {key} in {config.path} is no dictionary, but {item!r}")
+            raise DataError(
+                f"{KIND} {config.name}: an entry of {key} in {config.path} must be a dictionary, not {item!r}"
+            )
         default = "_".join(str(item[name]) for name in ("path", "name") if name in item)  # as OpenCompass does
         abbr = item.setdefault("abbr", default.replace("/", "_"))
         if by_abbr.setdefault(abbr, item) != item:
             raise DataError(
                 f"{KIND} {config.name}: two different data sets of {config.path} have the abbr {abbr!r};"
-                " take a config with only one of them"
+                " use a config with only one of them"
             )
     return by_abbr
 

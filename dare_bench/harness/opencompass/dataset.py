@@ -112,10 +112,10 @@ class DataSet:
                 " token of the rest wins (OpenCompass divides by the tokens of the whole text; docs/opencompass.md)"
             )
         if self.kind == "ppl" and self._requested_repeats > 1:
-            ignored = f"--repeats {self._requested_repeats} is left out"
+            ignored = f"--repeats {self._requested_repeats} is ignored"
             notes.append(f"data set {self.name!r} compares texts, which is done once: {ignored}")
         if shortest := inferencer.get("min_out_len"):
-            notes.append(f"data set {self.name!r} sets min_out_len={shortest}, which no sampler here has: left out")
+            notes.append(f"data set {self.name!r} sets min_out_len={shortest}, which no sampler here supports: ignored")
         depths = self.cfg.get("k", 1)
         if self.repeats > 1 and max(depths if isinstance(depths, (list, tuple)) else [depths]) > 1:
             notes.append(f"data set {self.name!r} asks for G-Pass@k (k={depths}): pass@k is given instead")

@@ -164,7 +164,7 @@ class DataSetEvaluator:
         names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         missing = [name for name in names if name not in available]
         if missing:
-            raise DataError(f"{self.kind.__name__} asks for {', '.join(missing)}, which these answers do not have")
+            raise DataError(f"{self.kind.__name__} needs {', '.join(missing)}, which these answers do not have")
         return dict(evaluator.score(**{name: available[name] for name in names}))
 
 

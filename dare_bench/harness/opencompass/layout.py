@@ -150,7 +150,7 @@ class Layout:
         manifest = f"the manifest of {self.bench.folder}" if self.bench else ""
         if name in self._ready and self.root is not None and (self.root / "data" / name).exists():
             part = "--tasks 'CONFIG:ABBR', in place of --recipe where that was given, runs only the data sets ABBR"
-            ways.insert(0, f"{manifest} has another part of data/{name}: {part}")
+            ways.insert(0, f"{manifest} has a different part of data/{name}: {part}")
         elif name in LOCAL_FORMATS:
             ids = " or ".join(hub_id for group in LOCAL_FORMATS[name].ids for hub_id in group)
             source = f"{manifest} lacks it" if self.bench else "--data-dir DIR"

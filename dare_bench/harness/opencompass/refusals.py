@@ -78,7 +78,7 @@ def why_not(config: Mapping[str, Any], file: Path | None = None) -> str | None:
     if reason is None:
         return None
     other = alternative(config, file) if file is not None else None
-    ending = f"; take {other} instead" if other else ""
+    ending = f"; use {other} instead" if other else ""
     return f"OpenCompass data set {config.get('abbr', '?')}: {reason}{ending}"
 
 

@@ -23,8 +23,8 @@ def check_flags(spec: RunSpec) -> None:
     """Refuse flags of lm-eval that have no meaning here."""
     if spec.num_fewshot is not None:
         raise UsageError(
-            f"--num-fewshot {spec.num_fewshot}: an OpenCompass config fixes its own examples; name a sibling of it"
-            " (dare-bench ls tasks --harness opencompass lists them)"
+            f"--num-fewshot {spec.num_fewshot}: an OpenCompass config fixes its own examples; name another "
+            "config of that data set (dare-bench ls tasks --harness opencompass lists them)"
         )
     if not spec.fewshot_as_multiturn:
         raise UsageError("--fewshot-as-multiturn false: an OpenCompass config fixes its own turns; leave the flag out")
@@ -57,7 +57,7 @@ def configs_of(spec: RunSpec) -> dict[str, tuple[RequestedConfig, dict[str, Any]
             if spec.apply_chat_template and kind_of(cfg) == "ppl":
                 raise UsageError(
                     f"config {config.name} compares whole texts (PPL), which OpenCompass does in plain text only:"
-                    " leave --apply-chat-template out, or take the config's _gen sibling"
+                    " leave --apply-chat-template out, or use the _gen variant of the config"
                 )
             configs[name] = (config, cfg)
     return configs

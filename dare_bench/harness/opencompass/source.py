@@ -113,7 +113,7 @@ class OpenCompassSource(TaskSource):
     def _build(self) -> None:
         for name in self.spec.samples or {}:
             if name not in self._configs:
-                raise unknown("task in --samples", name, self._configs)
+                raise unknown("task", name, self._configs, place="--samples")
         for name, (config, cfg) in self._configs.items():
             data = DataSet(config.name, cfg, self._layout, self.spec)
             read = partial(self._reader.call, "read", name)

@@ -106,7 +106,7 @@ def _tests(prompt: RewardPrompt) -> str:
             listed = None
         if not isinstance(listed, list) or not all(isinstance(test, str) for test in listed):
             raise DataError(
-                f"{prompt.where}: the truth {tests!r:.60} is no list of assertions; the reward 'code' runs Python "
+                f"{prompt.where}: the truth {tests!r:.60} is not a list of assertions; the reward 'code' runs Python "
                 "tests, not pairs of input and output"
             )
         tests = "\n".join(listed)

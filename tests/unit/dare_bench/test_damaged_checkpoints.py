@@ -149,13 +149,13 @@ FILES: dict[str, tuple[Damage, str]] = {
     "generation: a list": (written("generation_config.json", b"[]"), "expected a JSON object"),
     "generation: an id of text": (written("generation_config.json", b'{"eos_token_id": {"a": 1}}'), "eos_id="),
     **{
-        f"{name}: a FIFO": (fifo(name), f"{name}: it is a FIFO, allowed are regular files and folders")
+        f"{name}: a FIFO": (fifo(name), f"{name}: it is a FIFO; only regular files and folders are allowed")
         for name in (
             *("generation_config.json", "tokenizer.json", "tokenizer_config.json", "added_tokens.json", "merges.txt"),
             *("special_tokens_map.json", "chat_template.jinja", "additional_chat_templates/a.jinja", "preprocessor"),
         )
     },
-    "a device by a link": (linked("added_tokens.json", "/dev/zero"), "added_tokens.json: it is a device, allowed"),
+    "a device by a link": (linked("added_tokens.json", "/dev/zero"), "added_tokens.json: it is a device; only"),
     **{
         f"{name}: large": (large(name), f"{name}: it has 67,108,865 bytes, more than the limit of 67,108")
         for name in ("tokenizer.json", "added_tokens.json", "chat_template.jinja", "tokenizer.model")

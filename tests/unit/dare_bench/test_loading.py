@@ -129,7 +129,7 @@ def test_the_attention_backend_changes_no_logits(folder):
         other = load(folder, attention=name)
         assert (other.spec.attention_backend, other.network.attention.name) == (name, name)
         assert torch.allclose(other.logits(IDS), model.logits(IDS), atol=1e-5)
-    with pytest.raises(UsageError, match="attention='fast' is not known; allowed are auto, sdpa"):
+    with pytest.raises(UsageError, match="attention='fast' is not known; allowed: auto, sdpa"):
         load(folder, attention="fast")
 
 
@@ -334,12 +334,12 @@ def test_nan_logits_are_an_error(folder):
         ({"gen_length": 32, "block_length": 8, "steps": 10}, "nearest allowed: 8 or 12"),
         ({"gen_length": 0}, "gen_length=0 is not valid: it must be .* 1"),
         ({"gen_lenght": 8}, "closest: gen_length"),
-        ({"remasking": "entropy"}, "allowed are 'low_confidence' or 'random'"),
+        ({"remasking": "entropy"}, "must be 'low_confidence' or 'random'"),
         ({"temperature": -1}, "temperature=-1 is not valid: it must be .* 0"),
         ({"threshold": 0.9, "factor": 1.0}, "exclude each other"),
         ({"early_stop": True, "text_after_eos": "keep"}, "would lose the text after EOS"),
-        ({"rng": "mine"}, "allowed are 'ours' or 'reference'"),
-        ({"eos_id": 9999}, "eos_id=9999 is outside the vocabulary; allowed are 0 to 127"),
+        ({"rng": "mine"}, "must be 'ours' or 'reference'"),
+        ({"eos_id": 9999}, "eos_id=9999 is outside the vocabulary; allowed: 0 to 127"),
         ({"mask_id": -1}, "mask_id=-1 is outside the vocabulary"),
         ({"eot_id": "abc"}, "eot_id='abc' is not valid"),
         ({"temperature": float("nan")}, "temperature=nan is not valid: it must be a finite number"),
@@ -358,8 +358,8 @@ def test_decoding_fields_are_checked(fields, says):
     ("prompt", "says"),
     [
         ([1] * 250, r"250 tokens \+ gen_length=16 is 266 tokens; the model's context limit is 256"),
-        ([1, 500], "token id 500 is outside the vocabulary; allowed are 0 to 127"),
-        ([1, "x"], "prompt item 'x' is no token id"),
+        ([1, 500], "token id 500 is outside the vocabulary; allowed: 0 to 127"),
+        ([1, "x"], "prompt item 'x' is not a token id"),
         ("text", "has no tokenizer, so it cannot read text"),
         ([{"role": "user", "content": "x"}], "has no tokenizer, so it cannot read messages"),
     ],
@@ -370,7 +370,7 @@ def test_prompts_are_checked(prompt, says):
 
 
 def test_devices_and_dtypes_are_checked():
-    with pytest.raises(UsageError, match="allowed are float32"):
+    with pytest.raises(UsageError, match="allowed: float32"):
         load(golden.FOLDER, dtype="int8")
     with pytest.raises(UsageError, match="device 'gpu' is not known"):
         load(golden.FOLDER, device="gpu")

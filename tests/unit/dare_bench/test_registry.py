@@ -88,8 +88,8 @@ def test_of_two_plugins_with_one_name_the_first_by_name_has_it(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "about", "said"),
     [
-        (("trainer", "x", Registry), {}, "is no text; name and target must be texts"),
-        (("trainer", "x", "module"), {}, "'module' is no target; write module:attribute"),
+        (("trainer", "x", Registry), {}, "is not a string; name and target must be strings"),
+        (("trainer", "x", "module"), {}, "'module' is not a target; write module:attribute"),
         (("suite", "x", "/no/such/file.yaml"), {}, "there is no /no/such/file.yaml"),
         (("family", "x", "a:b"), {"matches": "llada"}, "matches='llada' must be a list of"),
         (("family", "x", "a:b"), {"matches": [["m", "A"]]}, "belong to two families: 'first' by one, 'x' by me"),

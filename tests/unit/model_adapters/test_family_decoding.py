@@ -31,7 +31,7 @@ REFUSED = [
     (
         "dream",
         {"alg": "margin"},
-        "alg='margin' is not valid: allowed are 'origin', 'maskgit_plus', 'topk_margin', 'entropy'",
+        "alg='margin' is not valid: it must be 'origin', 'maskgit_plus', 'topk_margin', 'entropy'",
     ),
     ("dream", {"steps": 0}, "steps=0 is not valid: it must be .* 1"),
     ("dream", {"steps": True}, "steps=True is not valid: it must be a whole number"),
@@ -59,7 +59,7 @@ REFUSED = [
         {"alg": "confidence_threshold", "gen_length": 16, "steps": 5},
         "steps=5 must divide gen_length=16 with alg='confidence_threshold'; allowed: 1, 2, 4, 8, 16",
     ),
-    ("dream", {"cache": "exact"}, "cache='exact' is not valid: allowed are 'none', 'prefix' or 'dual'"),
+    ("dream", {"cache": "exact"}, "cache='exact' is not valid: it must be 'none', 'prefix' or 'dual'"),
     ("dream", {"cache": "dual", "block_length": 0}, "block_length=0 is not valid: it must be .* 1"),
     (
         "dream",
@@ -75,7 +75,7 @@ REFUSED = [
     ("dream", {"cache": "dual", "alg_temp": 0.2}, "without alg_temp; given alg='entropy', alg_temp=0.2"),
     ("dream", {"early_stop": True, "text_after_eos": "keep"}, "would lose the text after EOS"),
     ("sdar", {"steps": 4}, "sdar has no decoding field 'steps'; closest: .*denoising_steps"),
-    ("sdar", {"remasking_strategy": "random"}, "allowed are 'sequential', 'low_confidence_static'"),
+    ("sdar", {"remasking_strategy": "random"}, "must be 'sequential', 'low_confidence_static'"),
     ("sdar", {"block_length": 0}, "block_length=0 is not valid: it must be .* 1"),
     ("sdar", {"denoising_steps": 0}, "denoising_steps=0 is not valid: it must be .* 1"),
     ("sdar", {"block_length": True}, "block_length=True is not valid: it must be a whole number"),
@@ -90,11 +90,11 @@ REFUSED = [
     ("sdar", {"temperature": -1}, "temperature=-1 is not valid: it must be .* 0"),
     ("sdar", {"top_k": -2}, "top_k=-2 is not valid: it must be .* 0"),
     ("sdar", {"top_p": 0.0}, "top_p=0.*is not valid: it must be .* 0"),
-    ("sdar", {"cache": "prefix"}, "cache='prefix' is not valid: allowed are 'exact' or 'none'"),
+    ("sdar", {"cache": "prefix"}, "cache='prefix' is not valid: it must be 'exact' or 'none'"),
     ("sdar", {"stopping_criteria_idx": "x"}, "stopping_criteria_idx='x' is not valid"),
     ("sdar", {"stopping_criteria_idx": True}, "stopping_criteria_idx=True is not valid: it must be a whole number"),
     ("sdar", {"stopping_criteria_idx": [3, False]}, "is not valid: it must be a whole number"),
-    ("sdar", {"stopping_criteria_idx": 9999}, "stopping_criteria_idx=9999 is outside the vocabulary; allowed are 0 to"),
+    ("sdar", {"stopping_criteria_idx": 9999}, "stopping_criteria_idx=9999 is outside the vocabulary; allowed: 0 to"),
     ("sdar", {"stopping_criteria_idx": [3, -1]}, "stopping_criteria_idx=-1 is outside the vocabulary"),
     (
         "sdar",
@@ -121,7 +121,7 @@ REFUSED = [
     ("llada2", {"top_k": -1}, "top_k=-1 is not valid: it must be .* 0"),
     ("llada2", {"top_p": 2}, "top_p=2 is not valid: it must be .* [01]"),
     ("llada2", {"temperature": -1}, "temperature=-1 is not valid: it must be .* 0"),
-    ("llada2", {"cache": "dual"}, "cache='dual' is not valid: allowed are 'exact' or 'none'"),
+    ("llada2", {"cache": "dual"}, "cache='dual' is not valid: it must be 'exact' or 'none'"),
     ("llada2", {"early_stop": True, "text_after_eos": "keep"}, "would lose the text after EOS"),
     (
         "llada2",
@@ -262,7 +262,7 @@ def test_logits_refuse_other_block_lengths(value):
 def test_ids_that_are_none(ids):
     loaded = golden.model("dream").loaded
     for ask in (loaded.encode, loaded.logits):
-        with pytest.raises(PromptError, match=r"is no (token id|sequence); give text, a list of ids") as seen:
+        with pytest.raises(PromptError, match=r"is not a (token id|sequence); give text, a list of ids") as seen:
             ask(ids)
         assert "\n" not in str(seen.value)
 

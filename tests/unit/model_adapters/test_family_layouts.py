@@ -281,13 +281,13 @@ def test_null_groups_are_one(tmp_path):
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"mask_id": "7"}, UsageError, "mask_id='7' is no token id; give a whole number"),
-        ({"mask_id": True}, UsageError, "mask_id=True is no token id"),
-        ({"mask_id": 1.0}, UsageError, "mask_id=1.0 is no token id"),
-        ({"eos_id": "7"}, UsageError, "eos_id='7' is no token id"),
-        ({"eos_id": [5, "7"]}, UsageError, "eos_id='7' is no token id"),
-        ({"eos_id": [5, None]}, UsageError, "eos_id=None is no token id"),
-        ({"eot_id": [5]}, UsageError, r"eot_id=\[5\] is no token id"),
+        ({"mask_id": "7"}, UsageError, "mask_id='7' is not a token id; give a whole number"),
+        ({"mask_id": True}, UsageError, "mask_id=True is not a token id"),
+        ({"mask_id": 1.0}, UsageError, "mask_id=1.0 is not a token id"),
+        ({"eos_id": "7"}, UsageError, "eos_id='7' is not a token id"),
+        ({"eos_id": [5, "7"]}, UsageError, "eos_id='7' is not a token id"),
+        ({"eos_id": [5, None]}, UsageError, "eos_id=None is not a token id"),
+        ({"eot_id": [5]}, UsageError, r"eot_id=\[5\] is not a token id"),
         ({"eos_id": [-1, 5]}, CheckpointError, "eos_id=-1 is outside the vocabulary of "),
         ({"mask_id": 9999}, CheckpointError, "mask_id=9999 is outside the vocabulary of "),
         ({"eot_id": -1}, CheckpointError, "eot_id=-1 is outside the vocabulary of "),
@@ -304,7 +304,7 @@ def test_ids_given_to_load(options, error, says):
 def test_ids_of_a_config_are_checked_too(tmp_path):
     source = made(tmp_path / "a", "dream")
     (source / "generation_config.json").unlink(missing_ok=True)
-    assert "eos_id='9' is no token id; give eos_id=" in refused(changed(source, eos_token_id=["9"]))
+    assert "eos_id='9' is not a token id; give eos_id=" in refused(changed(source, eos_token_id=["9"]))
     assert load(source, eos_id=[np.int64(9)]).spec.eos_ids == (9,)
 
 

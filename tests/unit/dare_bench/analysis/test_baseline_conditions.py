@@ -81,9 +81,9 @@ def test_a_setting_that_was_asked_for_is_to_be_left_to_the_tasks_own_defaults(tm
     defaults = with_defaults(tmp_path, a=20, b=4)
     what, remedy = refused(defaults, with_defaults(tmp_path, a=2, b=2, requested={"steps": 2}))
     assert what == ["steps of a", "steps of b"]
-    assert remedy == {"evaluate without steps: by default it is 20 in a and 4 in b"}
+    assert remedy == {"omit steps, whose default is 20 in a and 4 in b"}
     assert refused(defaults, with_defaults(tmp_path, a=2, b=4))[1] == {
-        "evaluate each task by itself, with steps = 20 in a and 4 in b"
+        "evaluate each task separately, with steps = 20 in a and 4 in b"
     }
     requested = with_defaults(tmp_path, a=8, b=8, requested={"steps": 8})
     assert refused(requested, with_defaults(tmp_path, a=2, b=2, requested={"steps": 2}))[1] == {
@@ -174,7 +174,7 @@ def test_edited_results_are_not_judged(tmp_path: Path, digest: bool) -> None:
 @pytest.mark.parametrize(
     ("programs", "said"),
     [
-        (({"sampler": "old"},), "another program than this one answered .sampler old -> "),
+        (({"sampler": "old"},), "a different program version answered .sampler old -> "),
         (({"torch": "1.0"},), "torch 1.0 -> "),
         (({}, {"threads": "9"}), r"answered by 2 programs: .*\(threads none -> 9\)"),
         ((), "the program that answered was not recorded"),

@@ -155,7 +155,7 @@ def test_warnings(tmp_path: Path) -> None:
         "settings differ: dtype (float32 and bfloat16), harness (lm-eval 0.4.13 and lm-eval 0.5.0), sampling seed"
         " (1234 and 9), gen_length (16 and 32)",
         "the environments differ: torch (2.13.0 and 3.0)",
-        "the direction of exact_match,none is not recorded: higher is taken as better",
+        "the direction of exact_match,none is not recorded: higher is assumed to be better",
     )
     assert item.values[0] == 0.5 and item.scores[0].n == 50, "the score over the documents that are compared"
 
@@ -223,7 +223,7 @@ def test_words_that_do_not_fit(tmp_path: Path) -> None:
         compare([a, b, Run(a.path)])
     with pytest.raises(UsageError, match="nothing to compare: s: only a has it, not b; t: only b has it, not a"):
         compare([a, b])
-    with pytest.raises(UsageError, match="unknown task of b 's'"):
+    with pytest.raises(UsageError, match="unknown task 's' in b"):
         compare([a, b], ["s"])
     with pytest.raises(UsageError, match="no f1,none in common"):
         compare([a, _run(tmp_path, "c", {"s": HALF})], key="f1,none")

@@ -133,7 +133,7 @@ def test_targets_that_cannot_be_scored():
         model.loglikelihood([(CONTEXT, [])])
     with pytest.raises(PromptError, match="the model's context limit is 256"):
         model.loglikelihood([([1] * 255, [1, 2])])
-    with pytest.raises(DecodingError, match="n=8 tokens, allowed are up to 7"):
+    with pytest.raises(DecodingError, match="n=8 tokens, and at most 7 are allowed"):
         enumerate_masks(8)
 
 

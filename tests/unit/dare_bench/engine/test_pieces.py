@@ -69,7 +69,7 @@ def test_the_next_session_removes_what_a_killed_one_left(tmp_path: Path) -> None
 def test_a_piece_that_cannot_be_read(tmp_path: Path, text: str) -> None:
     with offered([[request("choice", 0)]], tmp_path) as folder:
         (folder / "000000.json").write_text(text)
-        with pytest.raises(RunError, match="is no piece of an evaluation"):
+        with pytest.raises(RunError, match="is not a shard of an evaluation"):
             list(Pieces(folder, 1))
 
 

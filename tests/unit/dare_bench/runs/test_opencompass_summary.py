@@ -113,7 +113,7 @@ def test_what_cannot_be_read_is_named_with_its_reason(data: Path) -> None:
         data, SUMMARY.replace("all,-,naive_average,mixed,0.00,37.50\n", "mmlu,-,naive_average,gen,1,61.00\n")
     )
     assert {text.split(", ", 1)[1] for text in run.left_out} == {
-        "weighted: its average is not read: it is no plain mean (weights)",
+        "weighted: its average is not read: it is not a plain mean (weights)",
         "mixed: its average is not read: naive_average is not one metric of its data sets",
         "mmlu: its average is not read: the configuration does not name its data sets",
     }

@@ -218,7 +218,7 @@ def test_long_names_are_cut_and_stay_different() -> None:
         ({"trains": []}, "unknown setting 'trains' of a sweep; closest: train"),
         ({"models": []}, "models=[]: no model is named"),
         ({"models": None}, "no model is named"),
-        ({"models": ["tiny-llada", {"model": "x/tiny-llada"}]}, "two are called 'tiny-llada'"),
+        ({"models": ["tiny-llada", {"model": "x/tiny-llada"}]}, "two models have the name 'tiny-llada'"),
         ({"eval": None}, "neither train nor eval"),
         ({"eval": None, "train": SFT, "board": True}, "board shows evaluations"),
         ({"board": {"board": "demo", "title": "mine"}}, "defines title itself"),
@@ -238,7 +238,7 @@ def test_long_names_are_cut_and_stay_different() -> None:
         ({"eval": {"tasks": "a", "limit": -1}}, "eval: limit=-1"),
         ({"eval": {"tasks": "a", "output_path": "x"}}, "eval.output_path: not allowed here"),
         ({"eval": {"recipe": "no/such"}}, "eval: unknown recipe"),
-        ({"eval": [{"tasks": "a"}, {"tasks": "a", "limit": 3}]}, "eval[0] and eval[1] are called 'a'"),
+        ({"eval": [{"tasks": "a"}, {"tasks": "a", "limit": 3}]}, "eval[0] and eval[1] have the name 'a'"),
     ],
 )
 def test_errors_name_the_place(fields: dict[str, Any], says: str) -> None:

@@ -152,7 +152,7 @@ MALFORMED = {
 }
 TURNS = {
     "no role": ([{"content": "x"}], r"messages\[0\] is .*expected an object with 'role' and 'content'"),
-    "role": ([{"role": "tool", "content": "x"}], r"role 'tool'; allowed are system, user, assistant"),
+    "role": ([{"role": "tool", "content": "x"}], r"role 'tool'; allowed: system, user, assistant"),
     "null content": ([Q, {"role": "assistant", "content": None}], r"messages\[1\]\.content is None.*expected text"),
     "parts": ([user([{"type": "text"}]), A], r"messages\[0\]\.content is \[.*a list; expected text"),  # type: ignore[arg-type]
     "blank": ([Q, said("  ")], r"messages\[1\]\.content is empty \(' '\)"),

@@ -76,7 +76,7 @@ def test_random_values_are_a_control_that_knows_nothing_of_the_answer():
 
 def test_an_unknown_reward_is_an_error_that_lists_the_known_ones():
     unknown = RewardPrompt("q", "t", "riddles", "rows.jsonl:4")
-    with pytest.raises(UsageError, match=r"rows\.jsonl:4: no reward is named 'riddles'; known are code, .*dare_sort"):
+    with pytest.raises(UsageError, match=r"rows\.jsonl:4: there is no reward 'riddles'; known: code, .*dare_sort"):
         rewards([SORT, unknown], ["", ""], {})
 
 

@@ -72,7 +72,7 @@ def test_a_hub_id_is_read_from_the_local_data_of_evaluations(tmp_path, monkeypat
     task = read_data(train_spec(method="d1", model="m", task="gsm8k", output_path="o"), "prompts")
     assert task.hash == read(BENCH / "gsm8k" / "train.jsonl", "prompts").hash and len(task.rows) == 8
     assert (task.name, task.rows[0].where) == ("openai/gsm8k:main", "openai/gsm8k:main[train]:row 1")
-    assert caplog.text.count("data set openai/gsm8k is local and not whole: a few rows for tests") == 1
+    assert caplog.text.count("data set openai/gsm8k is local and incomplete: a few rows for tests") == 1
     assert read("openai/gsm8k:main", split="test[:2]").hash == read(BENCH / "gsm8k" / "test.jsonl", rows=2).hash
     with pytest.raises(DataError, match=r"manifest\.json lists for it cannot be loaded .* they have train, test$"):
         read("openai/gsm8k:main", split="validation")
@@ -89,7 +89,7 @@ def test_a_hub_id_is_read_from_the_local_data_of_evaluations(tmp_path, monkeypat
         ("missing.jsonl", r"missing\.jsonl is not there; give a file"),
         ("a/b/c", "is not there"),
         ("*.parquet", r"no training file matches '.*\*\.parquet'"),
-        ("notes.txt", r"notes\.txt is no training data by its name; allowed are \.jsonl"),
+        ("notes.txt", r"notes\.txt is not recognized as training data by its name; allowed: \.jsonl"),
         ("empty", "empty holds no training file"),
     ],
 )

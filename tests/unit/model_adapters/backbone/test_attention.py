@@ -281,7 +281,7 @@ def test_the_backend_is_picked_by_name_and_device(monkeypatch):
         (("varlen", CPU, half, 64), "attention='varlen' computes on CUDA only, the device is cpu; use padded or flex"),
         (("varlen", gpu, torch.float32, 64), "computes in float16 or bfloat16, the dtype is float32"),
         (("varlen", gpu, half, 20), "takes heads of 8, 16, ... 256 channels, the model's have 20"),
-        (("fast", CPU, half, 64), "attention='fast' is not known; allowed are auto, sdpa, padded, flex, varlen"),
+        (("fast", CPU, half, 64), "attention='fast' is not known; allowed: auto, sdpa, padded, flex, varlen"),
         ((None, CPU, half, 64), "attention=None is not known"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -179,7 +179,7 @@ def test_quantized_weights_are_not_saved_trained_or_adapted(tmp_path: Path) -> N
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(UsageError, match="merge it first"):
         quantized("tiny-llada", "int8", adapter=tmp_path)
-    with pytest.raises(UsageError, match="allowed are int8, int4"):
+    with pytest.raises(UsageError, match="allowed: int8, int4"):
         load("tiny-llada", quantize="int2")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="a server of --engine openai"):
         load("x", engine="openai", engine_url="http://localhost:1", quantize="int8")

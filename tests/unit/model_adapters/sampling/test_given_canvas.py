@@ -190,8 +190,8 @@ def test_written_blocks_are_committed_like_the_prompt(family: str) -> None:
     [
         ({"canvas": [1] * 13}, "a canvas of 13 tokens with gen_length=12: at most 12"),
         ({"canvas": [1, 168]}, "token id 168 is outside the vocabulary"),
-        ({"canvas": ["a"]}, "canvas item 'a' is no token id"),
-        ({"canvas": 3}, "canvas 3 is no sequence"),
+        ({"canvas": ["a"]}, "canvas item 'a' is not a token id"),
+        ({"canvas": 3}, "canvas 3 is not a sequence"),
         ({"canvas": [1], "start_step": -1}, "start_step=-1 must be a whole number of at least 0"),
         ({"canvas": [1], "start_step": True}, "start_step=True must be a whole number"),
         ({"canvas": [1], "start_turn": 1.5}, "start_turn=1.5 must be a whole number"),

@@ -99,7 +99,9 @@ def test_auto_is_exact_while_every_block_is_short():
     assert model.loglikelihood([(CONTEXT, long)])[0].estimator == "exact"
     assert model.loglikelihood([(CONTEXT, long)], block_length=7)[0].estimator == "exact"
     assert model.loglikelihood([(CONTEXT, long)], block_length=8, mc_num=4)[0].estimator == "reference"
-    with pytest.raises(PromptError, match=r"with block_length=8 a block holds s=8 target tokens, allowed are up to 7"):
+    with pytest.raises(
+        PromptError, match=r"with block_length=8 a block holds s=8 target tokens, and at most 7 are allowed"
+    ):
         model.loglikelihood([(CONTEXT, long)], block_length=8, estimator="exact")
 
 

@@ -126,7 +126,7 @@ def test_a_worker_takes_requests_as_the_engine_has_room(package: Any, model: Any
         ("strategy", "quota", "use --engine native"),
         ("cache", "none", "always caches"),
         ("denoising_steps", 5, "at most block_length=4"),
-        ("temperature", 2.5, "allowed are 0 to 2"),
+        ("temperature", 2.5, "it must be from 0 to 2"),
         ("mask_id", 3, "whatever a checkpoint says"),
         ("eos_id", 3, "always stops at the checkpoint's own"),
         ("stopping_criteria_idx", [3], "always stops at the checkpoint's own"),
@@ -221,7 +221,7 @@ def test_opening_what_it_does_not_serve(package: Any, tmp_path: Path, monkeypatc
         (FOLDER, {"adapter": str(tmp_path)}, UsageError, "merge it into a checkpoint first"),
         (FOLDER, {"attention": "flex"}, UsageError, "attention='flex': engine lmdeploy has its own attention"),
         (FOLDER, {"device": "cuda"}, UsageError, "device='cuda': engine lmdeploy runs on the GPU that PyTorch finds"),
-        (FOLDER, {"engine_args": {"tensor_parallel": 2}}, UsageError, "known are tp, session_len"),
+        (FOLDER, {"engine_args": {"tensor_parallel": 2}}, UsageError, "known: tp, session_len"),
         (FOLDER, {"engine_args": {"tp": 0}}, UsageError, "tp=0"),
     ):
         with pytest.raises(error, match=named):  # type: ignore[arg-type]

@@ -184,8 +184,8 @@ def test_errors_keep_their_kind() -> None:
     [
         ({"results": 5}, "sent no result: results=5"),
         ({"samples": [1]}, "sent no result: samples="),
-        ({"samples": {"other": []}}, "sent a result of 'other', which was not asked"),
-        ({"fingerprints": {"other": "x"}}, "sent a result of 'other', which was not asked"),
+        ({"samples": {"other": []}}, "sent a result of 'other', which was not asked for"),
+        ({"fingerprints": {"other": "x"}}, "sent a result of 'other', which was not asked for"),
     ],
 )
 def test_a_worker_that_is_taken_over_sends_what_a_result_may_hold(sent: dict[str, Any], said: str) -> None:

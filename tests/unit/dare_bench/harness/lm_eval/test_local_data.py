@@ -36,7 +36,7 @@ def test_redirection_names_files_by_split_and_config(tmp_path: Path) -> None:
     }
     choices = data.redirect({"dataset_path": "toys/choices"})
     assert choices is not None and choices["training_split"] is None
-    assert data.notes == ["data set toys/choices is local and not whole: five rows only"]
+    assert data.notes == ["data set toys/choices is local and incomplete: five rows only"]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def change(folder: Path, **keys: object) -> Path:
 )
 def test_a_manifest_sets_splits_of_a_task_and_nothing_else(tmp_path: Path, key: str, reader: type[LocalData]) -> None:
     folder = change(write_data(tmp_path), lm_eval={"also_set": {"fewshot_split": "test", key: "{{ 6 * 7 }}"}})
-    allowed = "allowed are training_split, validation_split, test_split, fewshot_split"
+    allowed = "allowed: training_split, validation_split, test_split, fewshot_split"
     with pytest.raises(DataError, match=f"a manifest cannot set '{key}' of a task; {allowed}") as error:
         reader(folder)
     assert "\n" not in str(error.value)

@@ -112,7 +112,7 @@ def test_results_name_the_data_set_and_never_where_it_lay(make: Make, tmp_path: 
     assert configs["toy_add"]["dataset_path"] == "toys/sums" and configs["toy_add"]["dataset_name"] == "small"
     assert configs["toy_group::toy_inline"]["dataset_path"] == "toys/sums"
     assert str(tmp_path / "data") not in str(result.results) + str(result.samples)
-    assert "data set toys/choices is local and not whole: five rows only" in result.notes
+    assert "data set toys/choices is local and incomplete: five rows only" in result.notes
 
 
 def test_fingerprints_follow_content_not_place(make: Make, tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_words_of_other_samplers(make: Make) -> None:
     source = make("toy_sampled", limit=1)
     assert source.requests()[0].decoding == {"gen_length": 256, "temperature": 0.7, "stop": []}
     notes = [note for note in source.run(answer_with(ToyModel())).notes if "top_" in note]
-    assert notes == ["task 'toy_sampled' sets top_p=0.95, which this model's family does not have: left out"]
+    assert notes == ["task 'toy_sampled' sets top_p=0.95, which this model's family does not have: ignored"]
     with pytest.raises(DecodingError, match="'top_p' is not a field"):
         make("toy_add", decoding={"top_p": 0.95})
 

@@ -108,7 +108,7 @@ def test_it_is_written_once_outside_the_folder_and_only_what_is_asked_for(
     assert again.root == layout.root
     assert contents(layout.root) == created
     assert contents(folder) == before
-    assert again.notes == layout.notes == ["data set openai/gsm8k is local and not whole: a few rows for tests"]
+    assert again.notes == layout.notes == ["data set openai/gsm8k is local and incomplete: a few rows for tests"]
 
 
 def test_other_content_is_another_layout_and_a_changed_file_an_error(tmp_path: Path, catalog: ConfigCatalog) -> None:

@@ -201,7 +201,7 @@ def test_repeats_are_asked_with_keys_of_their_own_and_scored_together() -> None:
     assert {r.repeat for r in source.requests() if r.task == "ARC-c"} == {0}
     result = run(source)
     assert [note for note in result.notes if "--repeats" in note] == [
-        "data set 'ARC-c' compares texts, which is done once: --repeats 2 is left out"
+        "data set 'ARC-c' compares texts, which is done once: --repeats 2 is ignored"
     ]
     row = result.results["results"]["gsm8k"]
     assert row["accuracy,none"] == 0.5 and row["pass@2,none"] == 1.0

@@ -46,7 +46,7 @@ def open_runs(names: str | Iterable[str]) -> list[Run]:
         elif below := find_runs(path, echo_error):
             runs += below
         else:
-            raise RunError(f"no runs below {path}; give {LAYOUTS}; {MAKE_ONE}")
+            raise RunError(f"no runs in {path.absolute()}; give {LAYOUTS}; {MAKE_ONE}")
     return runs
 
 

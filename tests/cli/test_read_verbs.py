@@ -128,7 +128,7 @@ def test_ls_runs(tmp_path: Path, capsys: Out) -> None:
     assert record["run_id"] == "one" and record["scores"][0]["value"] == 0.9
     (tmp_path / "none").mkdir()
     list_runs(str(tmp_path / "none"))
-    assert "no runs below" in capsys.readouterr().out
+    assert "no runs in" in capsys.readouterr().out
 
 
 def test_build_prints_the_index_last(tmp_path: Path, capsys: Out) -> None:

@@ -87,7 +87,7 @@ def test_words_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="there is no folder"):
         report([str(tmp_path / "nowhere")])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RunError, match="no runs below"):
+    with pytest.raises(RunError, match="no runs in"):
         report([str(tmp_path / "empty")])
 
 

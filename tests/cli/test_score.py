@@ -127,7 +127,7 @@ def test_what_cannot_be_done(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="closest: dare_sudoku"):
         score(str(made(tmp_path / "runs").path), task="dare_sudok")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RunError, match="no runs below"):
+    with pytest.raises(RunError, match="no runs in"):
         score(str(tmp_path / "empty"))
     for folder, says in (("", "'' names no folder"), (str(tmp_path / "empty"), "no task file in this folder")):
         with pytest.raises(DareError, match=says):

@@ -186,7 +186,7 @@ def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_no_runs_and_wrong_places_are_said(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RunError, match="no run below"):
+    with pytest.raises(RunError, match="no runs in"):
         build(tmp_path / "empty", tmp_path / "site")
     make_run(tmp_path / "runs", "r", n_docs=1)
     (tmp_path / "file").write_text("")

@@ -75,9 +75,8 @@ def build(
     roots = [runs] if isinstance(runs, (str, Path)) else list(runs)
     entries = read_entries(roots, problem)
     if not entries:
-        raise RunError(
-            f"no runs in {', '.join(str(Path(root).absolute()) for root in roots)}; create one with dare-bench eval"
-        )
+        places = ", ".join(str(Path(root).absolute()) for root in roots)
+        raise RunError(f"no runs in {places}; create one with dare-bench eval")
     _check(out)
     context = Context(entries, problem, samples)
     context.views = [_declared_view(number, name, board, context) for number, (name, board) in enumerate(declared)]

@@ -224,7 +224,7 @@ def runs(
         echo_json([_run_record(run) for run in listed])
         return
     if not listed:
-        echo(f"no runs in {root.absolute()}; {MAKE_ONE}")
+        echo(f"no runs in {Path(root).absolute()}; {MAKE_ONE}")
         return
     table = plain_table(("run", "model", "status", "date", "scores"), map(_run_row, listed))
     plain_console(width=10_000).print(table)  # a narrow one would fold the paths

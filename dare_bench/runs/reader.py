@@ -58,9 +58,8 @@ class Run:
             self.block = parse_block(self.results.get("dare_bench"), self.results_file)
             check_harness_part(self.results, self.block, self.results_file)
         elif about is None:
-            raise RunError(
-                f"{self.path.absolute()} contains no run: neither results_<date>.json nor {RUN_FILE}{_below(self.path)}"
-            )
+            missing = f"neither results_<date>.json nor {RUN_FILE}"
+            raise RunError(f"{self.path.absolute()} contains no run: {missing}{_below(self.path)}")
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.model!r}, {self.status})"

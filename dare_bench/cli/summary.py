@@ -149,9 +149,11 @@ def _rate(score: Score) -> str:
 
 
 _ALWAYS = ("gen_length", "temperature")
+"""Settings that are printed whatever their values."""
 _DETAILS = frozenset({"early_stop", *Decoding.id_fields})
 """Settings that a run resolves by itself and that are read only in doubt."""
 _OFF: tuple[Any, ...] = (None, False, 0, "none", [])
+"""Values of settings that are off."""
 
 
 def _print_settings(

@@ -86,7 +86,7 @@ def _parse(words: list[str]) -> None:
 def test_every_printed_command_is_a_valid_command() -> None:
     printed = {
         line
-        for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+        for page in PAGES
         if page.name != "CHANGELOG.md"
         for block in CODE.findall(page.read_text())
         for line in COMMAND.findall(block)

@@ -43,7 +43,6 @@ from dare_bench.reading import check_json_depth, open_regular, read_json
 
 ENVIRONMENT = "DARE_BENCH_DATA"
 MANIFEST = "manifest.json"
-REMEDY = f"--data-dir or {ENVIRONMENT} takes data sets from local files (docs/data.md)"
 Loader = Literal["json", "csv", "parquet", "text"]
 """Loaders of the datasets library that read files and run no code of a data set."""
 SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")

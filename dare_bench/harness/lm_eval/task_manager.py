@@ -17,7 +17,7 @@ from lm_eval.tasks._index import Entry, Kind
 
 from dare_bench.errors import DareError, DataError
 from dare_bench.harness.common.answering import error_line, harness_errors
-from dare_bench.harness.common.local_data import REMEDY, LocalData
+from dare_bench.harness.common.local_data import ENVIRONMENT, LocalData
 from dare_bench.harness.lm_eval.task_definition import definition
 from dare_bench.harness.lm_eval.task_index import TaskIndex
 from dare_bench.harness.lm_eval.templates import sandbox_templates
@@ -85,12 +85,15 @@ class _Factory(TaskFactory):
             start += f"{self._data.folder}/manifest.json does not list its data set; "
         if dataset and (reason := why_offline(error)) is not None:
             gated = f". It is gated: {terms}" if terms else ""
-            return DataError(f"{start}{reason}, and {dataset} is not in the cache (HF_HOME); {REMEDY}{gated}")
+            return DataError(
+                f"{start}{reason}, and {dataset} is not in the cache (HF_HOME); --data-dir or {ENVIRONMENT} takes data"
+                f" sets from local files (docs/data.md){gated}"
+            )
         if terms:
             return DataError(
                 f"{start}its data set {dataset} is gated and comes from the hub only: {terms} ({error_line(error)})"
             )
-        return DataError(f"{start}{error_line(error)}; {REMEDY}")
+        return DataError(f"{start}{error_line(error)}")
 
 
 class _Entries(Mapping[str, Entry]):

@@ -82,6 +82,15 @@ def test_without_network_the_hub_is_asked_once(
     assert re.fullmatch(r"[^\n]*", str(error.value)) and capfd.readouterr().err == ""
 
 
+def test_what_is_cached_opens_without_network(asked: list[str], tmp_path: Path) -> None:
+    cached = tmp_path / "models--owner--model"
+    for file, text in {"refs/main": "abc", "snapshots/abc/config.json": "{}"}.items():
+        (cached / file).parent.mkdir(parents=True)
+        (cached / file).write_text(text)
+    assert locate("owner/model") == cached / "snapshots" / "abc"
+    assert asked == ["huggingface.co"]
+
+
 class ConnectError(Exception):
     """Named as httpx's."""
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dare_bench import hub
 from dare_bench.checkpoint_files import ADAPTER, read_config
 from dare_bench.errors import CheckpointError, UsageError, first_line, suggestion, unknown
 from dare_bench.reading import existing, read_json
@@ -125,11 +126,14 @@ def _from_hub(name: str, files: Sequence[str] = FILES) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=list(files), ignore_patterns=COPIES))
+        with hub.asked_once():
+            return Path(snapshot_download(name, allow_patterns=list(files), ignore_patterns=COPIES))
     except Exception as error:
-        raise CheckpointError(
-            f"no checkpoint {name!r}: there is no such folder, and the hub did not return it ({first_line(error)})"
-        ) from error
+        if (reason := hub.why_offline(error)) is not None:
+            problem = f"{reason}, and it is neither a folder nor in the cache (HF_HOME); give a checkpoint's folder"
+        else:
+            problem = f"there is no such folder, and it cannot be downloaded from the hub ({first_line(error)})"
+        raise CheckpointError(f"no checkpoint {name!r}: {problem}") from error
 
 
 def is_remote(engine: str) -> bool:

@@ -148,18 +148,39 @@ def _rate(score: Score) -> str:
     return "" if score.extraction_rate is None else f"{100 * score.extraction_rate:.1f}%"
 
 
-def _print_settings(kind: str, by_task: Mapping[str, Mapping[str, Any]], requested: Iterable[str] = ()) -> None:
-    """Print resolved settings, the requested ones first, with one line for all tasks that share them."""
+_ALWAYS = ("gen_length", "temperature")
+"""Settings that are printed whatever their values."""
+_DETAILS = frozenset({"early_stop", *Decoding.id_fields})
+"""Settings that a run resolves by itself and that are read only in doubt."""
+_OFF: tuple[Any, ...] = (None, False, 0, "none", [])
+"""Values of settings that are off."""
+
+
+def _print_settings(
+    kind: str, by_task: Mapping[str, Mapping[str, Any]], requested: Iterable[str] = (), complete: bool = False
+) -> None:
+    """Print resolved settings, the requested ones first, with one line for all tasks that share them. Without
+    ``complete``, those that were not requested and are off or at the default of all families are only counted."""
     names = {Decoding.aliases.get(name, name) for name in requested}
     groups: dict[str, list[str]] = {}
     for task, values in by_task.items():
         if values:
             texts = {name: f"{name}={value}" for name, value in values.items() if name not in Decoding.hidden}
-            defaults = " ".join(text for name, text in texts.items() if name not in names)
+            shown = [name for name in texts if name not in names and (complete or _matters(name, values[name]))]
+            others = " ".join(texts[name] for name in shown)
             explicit = " ".join(text for name, text in texts.items() if name in names)
-            groups.setdefault(f"requested: {explicit}; defaults: {defaults}" if explicit else defaults, []).append(task)
+            line = f"requested: {explicit}; others: {others}" if explicit else others
+            if left_out := len(texts.keys() - names - {*shown}):
+                line += f" ({left_out} more in the results file)"
+            groups.setdefault(line, []).append(task)
     for text, tasks in groups.items():
         echo(f"{kind} ({listed(tasks, 4)}): {text}")
+
+
+def _matters(name: str, value: Any) -> bool:
+    """Is that a setting to see at every run: one that is on, and not at the default of all families?"""
+    default = Decoding.model_fields[name].default if name in Decoding.model_fields else None
+    return name in _ALWAYS or (name not in _DETAILS and value not in _OFF and value != default)
 
 
 def _cost(block: Block) -> str:
@@ -173,8 +194,10 @@ def _cost(block: Block) -> str:
         (cost.occupancy, "{:.0%} batch occupancy"),
         (cost.peak_memory_mb, "{:.0f} MiB"),
     )
-    passes = "forward passes not reported" if cost.nfe is None else f"{cost.nfe} forward passes (NFE)"
-    parts = [f"{cost.requests} requests", passes, duration(cost.seconds)]
+    passes = "forward passes not reported"
+    if cost.nfe is not None and cost.requests:
+        passes = f"{cost.nfe / cost.requests:.1f} forward passes per request (NFE; {cost.nfe} in all)"
+    parts = [counted(cost.requests, "request"), passes, duration(cost.seconds)]
     return ", ".join([*parts, *(text.format(value) for value, text in optional if value is not None)])
 
 
@@ -197,8 +220,8 @@ def print_preview(preview: Preview) -> None:
             echo(f"{name}: {value}")
     echo(f"run: {preview.run_path}{' (exists; would be resumed or extended)' if preview.exists else ''}")
     echo(f"content: {preview.model['content_hash']}")
-    _print_settings("decoding", preview.decoding, preview.spec["decoding"])
-    _print_settings("likelihood", preview.likelihood, preview.spec["likelihood"])
+    _print_settings("decoding", preview.decoding, preview.spec["decoding"], complete=True)
+    _print_settings("likelihood", preview.likelihood, preview.spec["likelihood"], complete=True)
     counts = ", ".join(f"{task} {count}" for task, count in preview.requests.items())
     echo(f"requests: {sum(preview.requests.values())} ({counts})")
     echo(f"forward passes: at most {preview.forwards}, summed over rows")
@@ -215,4 +238,4 @@ def print_timing(timing: RunTiming) -> None:
         return
     samples = f"{counted(timing.samples, 'sample')} answered" if timing.samples else "no sample finished"
     passes = f"{timing.forwards:,} forward passes in {timing.took:.1f}s, {samples}"
-    echo(f"time: about {duration(timing.seconds)} on this machine (timed: {passes})")
+    echo(f"time: about {duration(timing.seconds)} if all goes at the speed of a sample taken now: {passes}")

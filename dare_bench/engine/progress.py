@@ -10,9 +10,10 @@ import sys
 import time
 from typing import IO
 
-_LINE_EVERY = 10.0
-_LINE_SHARE = 0.05
-_LINE_AT_LEAST = 0.5
+from dare_bench.runs.text import counted
+
+_FIRST_WAIT = 5.0
+_LONGEST_WAIT = 600.0
 # Rows may stop long before their upper bound, which only finished samples show.
 _ESTIMATE_SAMPLES = 32
 _ESTIMATE_SHARE = 0.1
@@ -84,29 +85,32 @@ class Progress:
         return (time.monotonic() - self._started) * (self.total_work - self.done_work) / worked
 
     def text(self) -> str:
-        left = self.left
+        left = self.left if self.done < self.total else None
         failed = f", {self.failed} failed" if self.failed else ""
         answers = f"of the forward passes, {self.done}/{self.total} answers{failed}"
         return answers + (f", {duration(left)} left" if left is not None else "")
 
 
 class Lines(Progress):
-    """Plain lines: about every 5% of the work or 10 seconds, never more than two a second."""
+    """Plain lines: when it starts, after 5, 15, 35, 75 seconds and so on, and when it ends. The gap doubles up to ten
+    minutes, and a line that would repeat the counts of the last one is left out."""
 
     def __init__(self, stream: IO[str] | None = None) -> None:
         self.stream = stream or sys.stderr
 
     def _begin(self) -> None:
-        self._shown_share, self._shown_at = self.share, time.monotonic()
-        print(f"answering {self.total - self.done} requests", file=self.stream, flush=True)
+        self._shown, self._shown_at, self._wait = self._counts, time.monotonic(), _FIRST_WAIT
+        print(f"answering {counted(self.total - self.done, 'request')}", file=self.stream, flush=True)
+
+    @property
+    def _counts(self) -> tuple[str, int, int]:
+        return self.percent, self.done, self.failed
 
     def _show(self, last: bool = False) -> None:
         now = time.monotonic()
-        elapsed = now - self._shown_at
-        further = self.share - self._shown_share >= _LINE_SHARE and elapsed >= _LINE_AT_LEAST
-        if further or elapsed >= _LINE_EVERY or last:
+        if (last or now - self._shown_at >= self._wait) and self._counts != self._shown:
             print(f"{self.percent:>4} {self.text()}", file=self.stream, flush=True)
-            self._shown_at, self._shown_share = now, self.share
+            self._shown, self._shown_at, self._wait = self._counts, now, min(2 * self._wait, _LONGEST_WAIT)
 
 
 class Bar(Progress):

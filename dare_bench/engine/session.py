@@ -140,6 +140,9 @@ class Session:
             journal.append({"type": "event", "what": UNSAFE_ALLOWED, "session": session, "date": date})
         if answered == len(requests):
             return session
+        if self.model.spec.compiled:
+            then = "; on a CPU this rarely pays" if self.model.spec.device == "cpu" else ", and later steps are faster"
+            log.info("steps are compiled: each shape takes seconds to a minute when it first occurs%s", then)
         if answered:
             log.info("resuming: %d of %d requests are answered already", answered, len(requests))
         start = {"type": "session", "session": session, "date": date, "held": answered, "command": command()}

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import DataError, UsageError
-from dare_bench.harness.common.local_data import MANIFEST, LocalData, without_scripts
+from dare_bench.harness.common.local_data import ENVIRONMENT, MANIFEST, LocalData, without_scripts
+from dare_bench.hub import why_offline
 from dare_bench.reading import existing
 from dare_bench.training.files import (
     SUFFIXES,
@@ -107,9 +108,12 @@ def open_hub(name: str, split: str) -> RowTable:
         if local is not None and listed is not None:
             problem = f"the files that {local.folder / MANIFEST} lists for it cannot be loaded ({reason(error)}); "
             remedy = f"check them and the split; they have {', '.join(listed['dataset_kwargs']['data_files'])}"
+        elif offline := why_offline(error):
+            problem = f"{offline}, and it is neither a file or folder nor in the cache (HF_HOME); "
+            remedy = f"give a local file, or list it in a manifest ({ENVIRONMENT}, docs/data.md)"
         else:
             problem = f"no such file or folder, and the hub has no such data set ({reason(error)}); "
-            remedy = "check the name and the network, or give a local file"
+            remedy = "check the name, or give a local file"
         raise DataError(f"{name}: {problem}{remedy}") from error
     for note in local.notes if local is not None else ():
         log.warning("%s", note)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +47,9 @@ def test_prints_scores_settings_and_last_the_path(toy: ToyModel, capsys: pytest.
     path = Path(out.splitlines()[-1])
     assert path.is_file() and path.name.startswith("results_") and path.parts[0] == "there"
     assert "toygen" in out and "95% interval" in out and "E1" in out
-    assert "decoding (toygen): requested: gen_length=16; defaults: temperature=0.0 " in out
+    (settings,) = (line for line in out.splitlines() if line.startswith("decoding"))
+    assert re.fullmatch(r"decoding \(toygen\): requested: gen_length=16; others: (.*) \(\d+ more in .*\)", settings)
+    assert "temperature=0.0" in settings and "mask_id" not in settings and len(settings) < 160
     assert "mc_num=4" in out and "3 of 40" in out and "tokens/forward" in out
     assert "answering 12 requests" in err and "answering" not in out
     block = json.loads(path.read_text())["dare_bench"]
@@ -56,6 +60,15 @@ def test_prints_scores_settings_and_last_the_path(toy: ToyModel, capsys: pytest.
         capsys, *EVAL, "-o", "there", "--gen-kwargs", "gen_length=16", "--likelihood_args", "mc_num=4"
     )
     assert code == 0 and again.splitlines()[-1] == str(path) and len(toy.answered) == requested
+
+
+def test_compiled_steps_are_announced(toy: ToyModel, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "compiled" not in call(capsys, *EVAL)[2]
+    toy.spec = replace(toy.spec, compiled=True)
+    _, _, err = call(capsys, *EVAL, "--fresh")
+    assert [line for line in err.splitlines() if "compiled" in line] == [
+        "steps are compiled: each shape takes seconds to a minute when it first occurs; on a CPU this rarely pays"
+    ]
 
 
 def test_json_is_one_object(toy: ToyModel, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +152,9 @@ def test_dry_run_shows_and_writes_nothing(toy: ToyModel, capsys: pytest.CaptureF
     assert "requests: 12 (toygen 3, toychoice 9)" in out
     assert f"forward passes: at most {3 * 32 + 9 * 128}" in out
     assert "question 0" in out and "gen_length=32" in out and "mc_num=128" in out
-    assert out.splitlines()[-1].startswith("time: about "), "what is known at once comes first"
+    assert "mask_id=" in out, "all settings, not only those that matter at every run"
+    last = out.splitlines()[-1]
+    assert last.startswith("time: about ") and "at the speed of a sample" in last, "what is known at once comes first"
     code, out, _ = call(capsys, *EVAL, "--dry-run", "--json")
     assert code == 0 and json.loads(out)["requests"] == {"toygen": 3, "toychoice": 9}
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import pytest
 import typer
 from paths import ROOT
 
-from dare_bench.cli import app, train
+import dare_bench
+from dare_bench.cli import app, main, train
 from dare_bench.cli import eval as eval_command
 
 FOLDERS = ("docs", "leaderboards", "model_adapters", "tasks", "trainers", "reports", "scripts")
@@ -53,7 +57,7 @@ def test_the_table_of_commands_is_the_commands() -> None:
 
 
 COMMAND = re.compile(r"^ *(?:\$ |results=\$\()?(?:\.venv/bin/)?dare-bench ((?:.*\\\n)*.*)$", re.MULTILINE)
-CODE = re.compile(r"^```(?:yaml)?\n(?:(?!```).*\n)*|^(?: {4}.*\n)+", re.MULTILINE)
+CODE = re.compile(r"^```(?:yaml|sh)?\n(?:(?!```).*\n)*|^(?: {4}.*\n)+", re.MULTILINE)
 
 
 def _arguments(text: str) -> list[str]:
@@ -82,7 +86,7 @@ def _parse(words: list[str]) -> None:
 def test_every_printed_command_is_a_valid_command() -> None:
     printed = {
         line
-        for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+        for page in PAGES
         if page.name != "CHANGELOG.md"
         for block in CODE.findall(page.read_text())
         for line in COMMAND.findall(block)
@@ -94,3 +98,55 @@ def test_every_printed_command_is_a_valid_command() -> None:
             _parse(words)
         except (Exception, SystemExit) as error:
             raise AssertionError(f"dare-bench {line}: {error!r}") from error
+
+
+BLOCK = re.compile(r"^```(python|python sketch|sh|yaml)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+RUNNABLE = [page for page in PAGES if {kind for kind, _ in BLOCK.findall(page.read_text())} & {"python", "sh"}]
+
+
+def _run(line: str) -> None:
+    program, *words = shlex.split(line)
+    assert program == "dare-bench", line
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    assert left.value.code in (None, 0), line
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_prints_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks ``python`` and ``sh`` run as printed, one after another in an empty folder; trainings in Python for one
+    step. A block ``yaml`` is a file where its first line names one, and ``python sketch`` only has to parse."""
+    train_whole = dare_bench.train
+
+    def train_briefly(**named: Any) -> Any:
+        return train_whole(**named | {"max_steps": 1, "eval": named["eval"] | {"limit": 2}})
+
+    monkeypatch.setattr(dare_bench, "train", train_briefly)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    for kind, text in BLOCK.findall(page.read_text()):
+        if kind == "yaml" and (file := re.match(r"# (\S+\.yaml)$", text, re.MULTILINE)):
+            Path(file[1]).parent.mkdir(exist_ok=True)
+            Path(file[1]).write_text(text)
+        elif kind == "sh":
+            for line in text.replace("\\\n", " ").splitlines():
+                _run(line)
+        elif kind.startswith("python"):
+            code = compile(text, f"{page.name}: {text.splitlines()[0]}", "exec")
+            if kind == "python":
+                exec(code, names)
+
+
+def test_trainings_of_different_pages_have_different_folders() -> None:
+    printed = Counter(
+        folder
+        for page in PAGES
+        for folder in set(
+            re.findall(
+                r"(?:\btrain \w+ [^`]*?(?:--output-path|-o)[ =]|dare_bench\.train\([^`]*?output_path=\")([\w/.-]+)",
+                page.read_text().replace("\\\n", " "),
+            )
+        )
+    )
+    assert len(printed) > 5
+    assert [folder for folder, pages in printed.items() if pages > 1] == []

@@ -79,5 +79,8 @@ def harness_errors(where: str) -> Iterator[None]:
 
 
 def error_line(error: BaseException) -> str:
-    """The type of an exception of harness code and its message, on one line with at most 300 characters of it."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300] or 'no reason given'}"
+    """The type of an exception of harness code and its message, on one line; a long one is cut after a word."""
+    text = " ".join(str(error).split())
+    if len(text) > 300:
+        text = text[:300].rsplit(" ", 1)[0] + " ..."
+    return f"{type(error).__name__}: {text or 'no reason given'}"

@@ -35,6 +35,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator
 
+from dare_bench import hub
 from dare_bench.config import one_line
 from dare_bench.errors import DataError
 from dare_bench.harness.common.replaced import replaced
@@ -231,8 +232,8 @@ class LocalData:
 
 @contextlib.contextmanager
 def without_scripts() -> Iterator[None]:
-    """Inside, the datasets library runs no data set's own script, whatever a task file or a harness requests; such a
-    data set is an error."""
+    """Inside, the datasets library runs no data set's own script, whatever a task file or a harness requests (such a
+    data set is an error), and does not wait for a hub that cannot be reached."""
     from datasets import load
 
     def refuse(_: bool | None, name: str) -> bool:
@@ -241,7 +242,7 @@ def without_scripts() -> Iterator[None]:
             " or Parquet files and name them in a manifest (--data-dir)"
         )
 
-    with replaced(load, resolve_trust_remote_code=refuse):
+    with replaced(load, resolve_trust_remote_code=refuse), hub.asked_once():
         yield
 
 

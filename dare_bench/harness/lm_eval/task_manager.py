@@ -17,10 +17,11 @@ from lm_eval.tasks._index import Entry, Kind
 
 from dare_bench.errors import DareError, DataError
 from dare_bench.harness.common.answering import error_line, harness_errors
-from dare_bench.harness.common.local_data import LocalData
+from dare_bench.harness.common.local_data import ENVIRONMENT, LocalData
 from dare_bench.harness.lm_eval.task_definition import definition
 from dare_bench.harness.lm_eval.task_index import TaskIndex
 from dare_bench.harness.lm_eval.templates import sandbox_templates
+from dare_bench.hub import why_offline
 
 sandbox_templates()
 _KINDS = {"task": Kind.TASK, "python": Kind.PY_TASK, "group": Kind.GROUP, "tag": Kind.TAG}
@@ -74,16 +75,25 @@ class _Factory(TaskFactory):
 
     def _build_error(self, name: str, error: Exception) -> DataError:
         start = f"task {name!r} could not be built: "
-        dataset = self._from_hub.get(name, "")
+        dataset, terms = self._from_hub.get(name, ""), ""
         if _is_gated(error, dataset):
-            return DataError(
-                f"{start}its data set {dataset} is gated and comes from the hub only: accept its terms at"
-                f" https://huggingface.co/datasets/{dataset}, give your token (hf auth login, or the variable HF_TOKEN)"
-                f" and run again ({error_line(error)})"
+            terms = (
+                f"accept its terms at https://huggingface.co/datasets/{dataset}, give your token (hf auth login, or the"
+                " variable HF_TOKEN) and run again"
             )
         if self._data and name not in self.moved:
-            start += f"{self._data.folder}/manifest.json does not list its data set, so the hub was asked; "
-        return DataError(f"{start}{error_line(error)} (no network? --data-dir takes data sets from local files)")
+            start += f"{self._data.folder}/manifest.json does not list its data set; "
+        if dataset and (reason := why_offline(error)) is not None:
+            gated = f". It is gated: {terms}" if terms else ""
+            return DataError(
+                f"{start}{reason}, and {dataset} is not in the cache (HF_HOME); --data-dir or {ENVIRONMENT} takes data"
+                f" sets from local files (docs/data.md){gated}"
+            )
+        if terms:
+            return DataError(
+                f"{start}its data set {dataset} is gated and comes from the hub only: {terms} ({error_line(error)})"
+            )
+        return DataError(f"{start}{error_line(error)}")
 
 
 class _Entries(Mapping[str, Entry]):

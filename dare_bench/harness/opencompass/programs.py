@@ -20,6 +20,7 @@ from dare_bench.harness.common.local_data import without_scripts
 from dare_bench.harness.opencompass import mbpp_assertion
 from dare_bench.harness.opencompass.components import evaluator_name, resolve
 from dare_bench.harness.opencompass.manifest_rows import ManifestRows
+from dare_bench.hub import why_offline
 
 PROGRAMS_VERSION = "6eeccc72814a0722"
 """Part of the fingerprint of a task whose programs are assembled here. Change it when other programs are run."""
@@ -113,9 +114,9 @@ def _from_hub(hub_id: str) -> Iterable[dict[str, Any]]:
             rows: Iterable[dict[str, Any]] = datasets.load_dataset(hub_id, split="test")
         return rows
     except Exception as error:
+        reason = why_offline(error) or error_line(error)
         raise DataError(
-            f"the tests of {hub_id} cannot be loaded ({error_line(error)}); give --data-dir with a manifest that lists"
-            f" {hub_id}"
+            f"the tests of {hub_id} cannot be loaded ({reason}); give --data-dir with a manifest that lists {hub_id}"
         ) from error
 
 

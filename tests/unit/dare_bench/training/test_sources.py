@@ -57,7 +57,7 @@ def test_a_hub_id_goes_to_the_datasets_library(monkeypatch):
 
 def test_a_hub_id_without_network_is_one_line():
     need_package("datasets")
-    with pytest.raises(DataError, match=r"^no-such-owner/no-such-data: no such file or folder, and the hub") as met:
+    with pytest.raises(DataError, match=r"^no-such-owner/no-such-data: the hub is not asked in offline mode") as met:
         read("no-such-owner/no-such-data")
     assert "\n" not in str(met.value)
 

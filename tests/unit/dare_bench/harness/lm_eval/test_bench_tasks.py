@@ -176,7 +176,7 @@ def test_what_the_folder_lacks_is_not_made_up() -> None:
 
 
 def test_a_gated_data_set_is_said_to_be_gated() -> None:
-    says = r"task 'gpqa_main_zeroshot' .* Idavidrein/gpqa is gated .* accept its terms at https://\S+/gpqa, .*HF_TOKEN"
+    says = r"task 'gpqa_main_zeroshot' .* Idavidrein/gpqa is not in .* gated: accept its terms at https://\S+/gpqa, .*"
     with pytest.raises(DataError, match=says) as error:
         source("gpqa_main_zeroshot", ToyModel(), limit=1).requests()
     assert "\n" not in str(error.value)

@@ -137,7 +137,7 @@ class HttpModel(ServedModel):
         return Sample(request, generation)
 
     def _generation(self, answer: Answer, decoding: HttpDecoding) -> Generation:
-        tokens = list(answer.tokens[: decoding.gen_length])
+        tokens = list(answer.tokens)
         if self.tokenizer is not None and tokens:
             text, cut = response_text(self.tokenizer, tokens, self.spec.eos_ids, decoding.stop, False)
         else:
@@ -166,7 +166,7 @@ def served_spec(engine: str, version: str | None, limit: Any) -> ModelSpec:
         eot_id=None,
         pad_id=None,
         vocab_size=UNSTATED,
-        context_limit=limit if type(limit) is int and limit > 0 else UNSTATED,
+        context_limit=limit if type(limit) is int and 0 < limit < UNSTATED else UNSTATED,
         attention="causal",
         dtype="unknown",
         device="server",

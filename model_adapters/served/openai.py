@@ -131,13 +131,34 @@ def _common(model: str, decoding: HttpDecoding, seed: int) -> dict[str, Any]:
 class OpenAIModel(HttpModel):
     """A model that a server with OpenAI's interface holds."""
 
+    engine = "openai"
     health = "/v1/models"
 
     def __init__(self, server: Server, card: ModelCard, version: str | None, tokenizer: Path | None) -> None:
         self._name = card.id
         self.content_hash = f"stated:{card.id}"
         """All that the server states about its weights; nothing here has seen them."""
-        super().__init__(server, served_spec("openai", version, card.max_model_len), tokenizer)
+        super().__init__(server, served_spec(self.engine, version, card.max_model_len), tokenizer)
+
+    @classmethod
+    def open(
+        cls, checkpoint: str, *, url: str, settings: Mapping[str, Any], tokenizer: Path | None = None
+    ) -> OpenAIModel:
+        """The model ``checkpoint`` of the server at ``url``.
+
+        Raises:
+            UsageError: unknown settings, or the server has no such model. EngineError: it cannot be reached.
+        """
+        address = url.rstrip("/").removesuffix("/v1")  # the base address of OpenAI's own client ends with it
+        server = Server("the server", address, HttpSettings.read(cls.engine, settings))
+        listed = server.get("/v1/models", ModelList)
+        if listed is None or listed.data is None:
+            raise EngineError(f"{server}: /v1/models lists no models; has it OpenAI's interface?")
+        cards = {card.id: card for card in listed.data}
+        if checkpoint not in cards:
+            near = suggestion(checkpoint, map(shown, cards))
+            raise UsageError(f"{server} has no model {checkpoint!r}{near}; give --model the name it serves")
+        return cls(server, cards[checkpoint], _version(server, cards[checkpoint]), tokenizer)
 
     def call(self, prompt: Prompt, decoding: Any, seed: int) -> Call:
         if is_messages(prompt):
@@ -147,28 +168,6 @@ class OpenAIModel(HttpModel):
         text = prompt if isinstance(prompt, str) else list(prompt)
         body = {**_common(self._name, decoding, seed), "prompt": text}
         return Call("/v1/completions", body, partial(TextAnswer, decoding.gen_length))
-
-
-def open_engine(
-    checkpoint: str, *, url: str, settings: Mapping[str, Any], tokenizer: Path | None = None
-) -> OpenAIModel:
-    """The model ``checkpoint`` of the server at ``url``.
-
-    Raises:
-        UsageError: unknown settings, or the server has no such model. EngineError: it cannot be reached.
-    """
-    address = url.rstrip("/").removesuffix("/v1")  # the base address of OpenAI's own client ends with it
-    server = Server("the server", address, HttpSettings.read("openai", settings))
-    listed = server.get("/v1/models", ModelList)
-    if listed is None or listed.data is None:
-        raise EngineError(f"{server}: /v1/models lists no models; has it OpenAI's interface?")
-    cards = {card.id: card for card in listed.data}
-    if checkpoint not in cards:
-        raise UsageError(
-            f"{server} has no model {checkpoint!r}{suggestion(checkpoint, map(shown, cards))}; give --model the name it"
-            " serves"
-        )
-    return OpenAIModel(server, cards[checkpoint], _version(server, cards[checkpoint]), tokenizer)
 
 
 def _version(server: Server, card: ModelCard) -> str | None:

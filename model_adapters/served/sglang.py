@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from dare_bench.errors import CheckpointError, EngineError, PromptError, UsageError
 from dare_bench.model_adapters.fields import NaturalNumber
 from dare_bench.model_adapters.served.http_model import HttpDecoding, HttpModel, count, served_spec, text_of
-from dare_bench.model_adapters.served.model import Fixed
+from dare_bench.model_adapters.served.model import FIXED, Fixed
 from dare_bench.model_adapters.served.openai import chat_call, is_messages
 from dare_bench.model_adapters.served.server import (
     Answer,
@@ -141,13 +141,36 @@ class SGLangModel(HttpModel):
     """A model that an SGLang server holds. Its weights can be replaced from a folder that the server can read."""
 
     decoding: ClassVar[type[HttpDecoding]] = SGLangDecoding
+    fixed: ClassVar[Fixed] = {name: rule for name, rule in FIXED.items() if name != "early_stop"}
     decided: ClassVar[Mapping[str, str]] = dict.fromkeys(_OF_THE_SERVER, _SERVER_DECIDES)
+    engine = "sglang"
     health = "/health"
 
     def __init__(self, server: Server, info: ModelInfo, started: ServerInfo, tokenizer: Path | None) -> None:
         self._info, self._started = info, started
         super().__init__(server, _spec(info, started), tokenizer)
         self.capabilities = Capabilities(messages=self.tokenizer is None, weight_update=True)
+
+    @classmethod
+    def open(
+        cls, checkpoint: str | None, *, url: str, settings: Mapping[str, Any], tokenizer: Path | None = None
+    ) -> SGLangModel:
+        """The model that the SGLang server at ``url`` holds; ``checkpoint`` is its name there. None: whatever it holds,
+        since its weights will be replaced.
+
+        Raises:
+            UsageError: unknown settings, or the server holds another model. EngineError: it cannot be reached.
+        """
+        server = Server("SGLang", url, HttpSettings.read(cls.engine, settings))
+        info = _model_info(server)
+        names = [name for name in (info.served_model_name, info.model_path) if name]
+        known = {*names, *(PurePosixPath(name).name for name in names)}
+        if checkpoint is not None and not {checkpoint, PurePosixPath(checkpoint).name} & known:
+            held = " or ".join(map(shown, names)) or "a model without a name"
+            raise UsageError(f"{server} serves {held}, not {checkpoint!r}; give --model that name")
+        if info.is_generation is False:
+            raise UsageError(f"{server}: its model does not generate text; start the server with another model")
+        return cls(server, info, _first(server, ServerInfo, "/server_info", "/get_server_info"), tokenizer)
 
     @property
     def content_hash(self) -> str:
@@ -162,9 +185,9 @@ class SGLangModel(HttpModel):
         }
 
     def _fixed(self) -> Fixed:
-        fixed, algorithm = dict(super()._fixed()), self._started.dllm_algorithm
-        if self.tokenizer is not None:  # which cuts the text at the EOS
-            del fixed["early_stop"]
+        fixed, algorithm = dict(self.fixed), self._started.dllm_algorithm
+        if self.tokenizer is None:  # which cuts the text at the EOS
+            fixed["early_stop"] = FIXED["early_stop"]
         if algorithm in _GREEDY:
             why = f"its algorithm {algorithm} always takes the most probable token"
             fixed |= {name: ((off,), why) for name, off in _DRAWING.items()}
@@ -227,32 +250,10 @@ def _first(server: Server, kind: type[Fact], *paths: str) -> Fact:
 
 
 def _spec(info: ModelInfo, started: ServerInfo) -> ModelSpec:
-    spec = served_spec("sglang", started.version, started.context_length)
+    spec = served_spec(SGLangModel.engine, started.version, started.context_length)
     attention: Any = "block-causal" if started.dllm_algorithm else "causal"
     return replace(spec, family=_FAMILIES.get((info.architectures or [""])[0], "unknown"), attention=attention)
 
 
 _FAMILIES = {"SDARForCausalLM": "sdar", "SDARMoeForCausalLM": "sdar", "LLaDA2MoeModelLM": "llada2"}
 """By the architecture that a server states."""
-
-
-def open_engine(
-    checkpoint: str | None, *, url: str, settings: Mapping[str, Any], tokenizer: Path | None = None
-) -> SGLangModel:
-    """The model that the SGLang server at ``url`` holds; ``checkpoint`` is its name there. None: whatever it holds,
-    since its weights will be replaced.
-
-    Raises:
-        UsageError: unknown settings, or the server holds another model. EngineError: it cannot be reached.
-    """
-    server = Server("SGLang", url, HttpSettings.read("sglang", settings))
-    info = _model_info(server)
-    names = [name for name in (info.served_model_name, info.model_path) if name]
-    known = {*names, *(PurePosixPath(name).name for name in names)}
-    if checkpoint is not None and not {checkpoint, PurePosixPath(checkpoint).name} & known:
-        raise UsageError(
-            f"{server} serves {' or '.join(map(shown, names))}, not {checkpoint!r}; give --model that name"
-        )
-    if info.is_generation is False:
-        raise UsageError(f"{server}: its model does not generate text; start the server with another model")
-    return SGLangModel(server, info, _first(server, ServerInfo, "/server_info", "/get_server_info"), tokenizer)

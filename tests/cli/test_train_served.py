@@ -259,6 +259,15 @@ def test_what_is_refused_before_anything_is_written(
     assert "\n" not in str(refused.value) and not (tmp_path / "out").exists() and not loaded(server)
 
 
+@pytest.mark.parametrize("field", [{"steps": 4}, {"stop": "x"}, {"temperature": 1}])
+def test_a_field_that_no_server_has_is_refused_before_it_is_asked(
+    tmp_path: Path, server: StandIn, field: dict[str, Any]
+) -> None:
+    server.dead = True
+    with pytest.raises(DecodingError, match=next(iter(field))):
+        train(tmp_path / "out", server, rollout=field)
+
+
 def test_servers_that_cannot_sample_for_a_rollout_are_refused(tmp_path: Path, server: StandIn) -> None:
     server.started["dllm_algorithm"] = "LowConfidence"
     with pytest.raises(DecodingError, match=r"the rollout of bgpo: .*LowConfidence always takes the most probable"):

@@ -109,7 +109,7 @@ class Journal(AbstractContextManager["Journal"]):
         added: list[tuple[str, str]] = []
         start, lines = self._intact.get(file, (0, 0))
         bad: list[int] = []
-        for number, offset, line in read_lines(file, RunError, start):
+        for number, offset, line in read_lines(file, RunError, start, cut=True):
             record = unpack(line)
             valid = record is not None and is_record(record)
             if not valid:

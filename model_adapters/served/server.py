@@ -33,8 +33,9 @@ _MAX_FACT, _MAX_ERROR, _MAX_EVENT = 1 << 22, 1 << 16, 1 << 24
 """Maximum bytes of a fact, of an error, and of one event of an answer."""
 _ANSWER_BYTES, _TOKEN_BYTES = 1 << 16, 1 << 12
 """Maximum bytes of an answer in events: for each token an event with its text, and something for pings and an end."""
-_TOKEN_CHARACTERS = 256
-"""Maximum characters of a token on average; the longest in use have 128."""
+_TOKEN_CHARACTERS, _MAX_CHARACTERS = 256, 1 << 21
+"""Maximum characters of a token on average (the longest in use have 128), and of an answer, which the journal holds as
+one line."""
 _MAX_REASON = 300
 _ADDRESS = "--engine-url (of a training: --rollout-engine-url)"
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -94,7 +95,7 @@ class StreamedAnswer(ABC):
         """Take the next event; raises RefusedRequest for one that makes no sense, or more than was asked for."""
 
     def _check_length(self, tokens: int, characters: int) -> None:
-        if tokens > self._asked or characters > self._asked * _TOKEN_CHARACTERS:
+        if tokens > self._asked or characters > min(self._asked * _TOKEN_CHARACTERS, _MAX_CHARACTERS):
             raise RefusedRequest(
                 f"its answer has {tokens or 'unknown'} tokens, {characters} characters, where gen_length={self._asked}"
                 " was asked for"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dare_bench import reading
 from dare_bench.engine.codec import to_answer, to_record
 from dare_bench.engine.journal import Journal, pack, unpack
 from dare_bench.errors import RunError, SaveError
@@ -101,6 +102,24 @@ def test_a_whole_line_without_a_valid_answer_is_one_sample_lost(
     with Journal(tmp_path) as journal:
         assert sorted(journal.keys) == ["k0", "k1", "k2"] and len(journal.damage) == 1
         assert journal.sample(f"k{place}")["answer"]["text"] == "again"
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_line_that_is_too_long_to_read_is_one_sample_lost(
+    tmp_path: Path, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Journal(tmp_path) as journal:
+        for i in range(3):
+            journal.append(sample(f"k{i}", "x" * (5000 if i == place else 1)))
+    monkeypatch.setattr(reading, "MAX_LINE", 1000)
+    others = [f"k{i}" for i in range(3) if i != place]
+    with Journal(tmp_path) as journal:
+        assert journal.keys == others
+        assert [d.line for d in journal.damage] == ([place + 1] if place < 2 else []), "the last one may be torn"
+        assert [journal.sample(key)["key"] for key in others] == others
+        journal.append(sample(f"k{place}", "again"))
+    with Journal(tmp_path) as journal:
+        assert sorted(journal.keys) == ["k0", "k1", "k2"]
 
 
 def test_zeros_at_the_end_after_a_power_cut(tmp_path: Path) -> None:

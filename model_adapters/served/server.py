@@ -96,10 +96,8 @@ class StreamedAnswer(ABC):
 
     def _check_length(self, tokens: int, characters: int) -> None:
         if tokens > self._asked or characters > min(self._asked * _TOKEN_CHARACTERS, _MAX_CHARACTERS):
-            raise RefusedRequest(
-                f"its answer has {tokens or 'unknown'} tokens, {characters} characters, where gen_length={self._asked}"
-                " was asked for"
-            )
+            size = f"{tokens} tokens" if tokens > self._asked else f"{characters} characters"
+            raise RefusedRequest(f"its answer has {size}, more than the requested gen_length={self._asked} allows")
 
     @abstractmethod
     def answer(self) -> Answer:
@@ -234,7 +232,7 @@ class Server:
             RefusedRequest: the server refused the request, or answered no stream of JSON events.
             EngineError: it refuses the key, or has no such path.
         """
-        with _deadline(RefusedRequest, self.settings.deadline):
+        with _deadline(RefusedRequest, self.settings.deadline, "deadline="):
             async for attempt in self._attempts():
                 with attempt:
                     return await self._stream(client, call)
@@ -274,19 +272,19 @@ class Server:
 
 
 @contextmanager
-def _deadline(error: type[Exception], seconds: float) -> Iterator[None]:
-    """Raise ``error`` where what is inside takes longer."""
+def _deadline(error: type[Exception], seconds: float, name: str = "") -> Iterator[None]:
+    """Raise ``error`` where what is inside takes longer; ``name``: that of the setting, with an equals sign."""
     try:
         with fail_after(seconds):
             yield
     except TimeoutError as cause:
-        raise error(f"its answer did not end within {seconds:g} seconds") from cause
+        raise error(f"its answer did not end within {name}{seconds:g} seconds") from cause
 
 
 async def _parts(response: httpx.Response, most: int) -> AsyncIterator[bytes]:
     """The parts of a body as they arrive; raises RefusedRequest for more than ``most`` bytes, or compressed ones."""
     if (coding := response.headers.get("content-encoding", "identity").strip().lower()) != "identity":
-        raise RefusedRequest(f"its answer is compressed ({shown(coding)}), and only plain text is accepted")
+        raise RefusedRequest(f"its answer is compressed ({shown(coding)}), which was not requested")
     size = 0
     async for part in response.aiter_raw():
         size += len(part)
@@ -359,7 +357,7 @@ def reason(error: Exception) -> str:
         httpx.ConnectTimeout: "it does not accept a connection",
         httpx.ConnectError: "no connection",
         httpx.TimeoutException: "no answer within the timeout",
-        httpx.RemoteProtocolError: "it closed the connection",
+        httpx.RemoteProtocolError: "its response is incomplete or invalid",
     }
     kind = next((text for cls, text in kinds.items() if isinstance(error, cls)), type(error).__name__)
     return f"{kind} ({shown(str(error))})" if str(error) else kind

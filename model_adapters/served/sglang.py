@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from dare_bench.errors import CheckpointError, EngineError, PromptError, UsageError
 from dare_bench.model_adapters.fields import NaturalNumber
-from dare_bench.model_adapters.served.http_model import HttpDecoding, HttpModel, count, served_spec, text_of
+from dare_bench.model_adapters.served.http_model import UNSTATED, HttpDecoding, HttpModel, count, served_spec, text_of
 from dare_bench.model_adapters.served.model import FIXED, Fixed
 from dare_bench.model_adapters.served.openai import chat_call, is_messages
 from dare_bench.model_adapters.served.server import (
@@ -118,7 +118,8 @@ class SGLangAnswer(StreamedAnswer):
                 " answered: another program replaced them; run the same command again"
             )
         for token in self._tokens:
-            count(token, "output_ids")
+            if type(token) is not int or not 0 <= token < UNSTATED:
+                raise RefusedRequest(f"its answer has {shown(token)} in output_ids where a token id was expected")
         finish = self._facts.get("finish_reason")
         kind = finish.get("type") if isinstance(finish, dict) else None
         if kind not in ("stop", "length"):

@@ -195,6 +195,7 @@ def test_weights_that_the_server_refuses_end_the_training(tmp_path: Path, server
     [
         (lambda tokens: tokens[:-1], r"answered with \d+ tokens, which end inside a block; .* ignore_eos\?"),
         (lambda tokens: [*tokens[:-1], 10**6], "answered with the token 1000000"),
+        (lambda tokens: [*tokens[:-1], 10**18], "has 1000000000000000000 in output_ids where a token id was expected"),
     ],
 )
 def test_an_answer_that_is_no_completion_ends_the_training(
@@ -202,7 +203,7 @@ def test_an_answer_that_is_no_completion_ends_the_training(
 ) -> None:
     sample = server.sample
     server.sample = lambda prompt, params: cut(sample(prompt, params))  # type: ignore[misc]
-    with pytest.raises(EngineError, match=said):
+    with pytest.raises(DareError, match=said):
         train(tmp_path, server, max_completion_length=3)
 
 

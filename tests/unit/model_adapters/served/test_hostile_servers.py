@@ -109,12 +109,12 @@ GZIP = f"Content-Length: {len(BOMB)}", "Content-Encoding: gzip"
         (endless(b"x", head("400 Bad Request")), "status 400: .*longer than the limit of 65,536 bytes"),
         (lambda: iter([head("400 Bad Request", *GZIP), BOMB]), r"status 400: its answer is compressed \(gzip\)"),
         (lambda: iter([head("200 OK", *GZIP), BOMB]), r"its answer is compressed \(gzip\)"),
-        (endless(b"X-More: yes\r\n", b"HTTP/1.1 200 OK\r\n"), "closed the connection .*too long"),
+        (endless(b"X-More: yes\r\n", b"HTTP/1.1 200 OK\r\n"), "incomplete or invalid .*too long"),
         (
             endless(b"X-More: yes\r\n", head("200 OK", "Transfer-Encoding: chunked") + b"0\r\n"),
-            "closed the connection .*too long",
+            "incomplete or invalid .*too long",
         ),
-        (endless(b"x", head("200 OK", "Transfer-Encoding: chunked") + b"1;"), "closed the connection"),
+        (endless(b"x", head("200 OK", "Transfer-Encoding: chunked") + b"1;"), "incomplete or invalid"),
     ],
     ids=["body", "pings", "events", "error", "error bomb", "bomb", "headers", "trailers", "chunk"],
 )
@@ -131,7 +131,7 @@ def test_events_that_never_end_are_read_no_further_than_the_length_that_was_aske
 ) -> None:
     """Also where each of them makes sense."""
     server.raw[ANSWERS[engine]] = endless(event(engine, "a" * 256, list(range(GEN_LENGTH + 1))), head())
-    assert "gen_length=16 was asked for" in failure(opened(engine, server))
+    assert "more than the requested gen_length=16 allows" in failure(opened(engine, server))
     server.raw[ANSWERS[engine]] = endless(event(engine), head())
     assert "longer than the limit of 131,072 bytes" in failure(opened(engine, server))
     assert server.sent < IN_FLIGHT
@@ -141,13 +141,13 @@ def test_events_that_never_end_are_read_no_further_than_the_length_that_was_aske
 def test_an_answer_that_drips_ends_with_the_deadline(engine: str, server: StandIn, begin: bytes) -> None:
     """No part of it is later than ``timeout``, and it is not asked for again."""
     server.raw[ANSWERS[engine]] = dripping(b"x", begin)
-    assert "did not end within 0.5 seconds" in failure(opened(engine, server, deadline=0.5, retries=3))
+    assert "did not end within deadline=0.5 seconds" in failure(opened(engine, server, deadline=0.5, retries=3))
     assert len(server.asked) == 1
 
 
 def test_responses_that_announce_another_end_with_the_deadline(engine: str, server: StandIn) -> None:
     server.raw[ANSWERS[engine]] = dripping(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
-    assert "did not end within 0.5 seconds" in failure(opened(engine, server, deadline=0.5))
+    assert "did not end within deadline=0.5 seconds" in failure(opened(engine, server, deadline=0.5))
 
 
 @pytest.mark.parametrize(("engine", "path"), FACTS)
@@ -231,15 +231,15 @@ def test_a_charset_that_does_not_exist_changes_nothing(engine: str, server: Stan
 @pytest.mark.parametrize("token", [10**18, 10**30, 2**31, -1, True, 1.0, "7", None])
 def test_tokens_that_no_vocabulary_has_are_a_failure(engine: str, server: StandIn, token: Any) -> None:
     server.raw["/generate"] = last(engine, "x", [token])
-    assert "output_ids=" in failure(opened(engine, server))
-    assert "output_ids=" in failure(opened(engine, server, tokenizer="tiny-sdar"))
+    assert "in output_ids where a token id was expected" in failure(opened(engine, server))
+    assert "in output_ids where a token id was expected" in failure(opened(engine, server, tokenizer="tiny-sdar"))
 
 
 def test_an_answer_that_is_longer_than_asked_for_is_a_failure(engine: str, server: StandIn) -> None:
     tokens = list(range(GEN_LENGTH))
     for text, ids, count in (("x", tokens, GEN_LENGTH + 1), ("x" * 5000, tokens, 1), *_too_many_ids(engine, tokens)):
         server.raw[ANSWERS[engine]] = last(engine, text, ids, count)
-        assert "where gen_length=16 was asked for" in failure(opened(engine, server))
+        assert "more than the requested gen_length=16 allows" in failure(opened(engine, server))
 
 
 def _too_many_ids(engine: str, tokens: list[int]) -> list[tuple[str, list[int], int]]:

@@ -185,7 +185,7 @@ def _on_server(name: str, engine: str, url: str, args: Mapping[str, Any]) -> Mod
     folder = None
     if tokenizer is not None:
         folder = here(str(tokenizer)) or _from_hub(str(tokenizer), [file for file in FILES if "safe" not in file])
-    loaded = registry().get("engine", engine).load()(name, url=url, settings=args, tokenizer=folder)
+    loaded = registry().get("engine", engine).load().open(name, url=url, settings=args, tokenizer=folder)
     settings = {"engine": engine, "engine_url": url, "engine_args": dict(args)}
     return Model(loaded, name=name, path=None, checkpoint=name, load_settings=settings, files=[])
 
@@ -295,7 +295,7 @@ def _in_this_process(
         loaded = family_of(path, settings.family).load().open(path, replace(settings, adapter=folder))
     else:
         recorded |= {"engine": engine, "engine_args": dict(engine_args)}
-        loaded = registry().get("engine", engine).load()(path, settings, engine_args)
+        loaded = registry().get("engine", engine).load().open(path, settings, engine_args)
     if loaded.network is not None:
         loaded.network.name_or_path = lasting_name(base)  # a saved adapter names it as its base
     return Model(

@@ -297,19 +297,27 @@ def check_json_depth(path: str | Path, error: type[DareError]) -> None:
             raise error(f"{path}: cannot be read ({cause})") from cause
 
 
-def read_lines(path: str | Path, error: type[DareError], start: int = 0) -> Iterator[tuple[int, int, bytes]]:
+def read_lines(
+    path: str | Path, error: type[DareError], start: int = 0, *, cut: bool = False
+) -> Iterator[tuple[int, int, bytes]]:
     """(number from 1, offset, bytes) of each line that is not blank, from the offset ``start`` on.
 
+    Args:
+        cut: of a line that is longer than :data:`MAX_LINE`, give the beginning.
+
     Raises:
-        error: the file cannot be read, or a line is longer than :data:`MAX_LINE`.
+        error: the file cannot be read, or a line is longer than :data:`MAX_LINE` (unless ``cut``).
     """
     with open_regular(path, error) as file:
         file.seek(start)
         offset, number = start, 0
         while raw := file.readline(MAX_LINE + 1):
             number += 1
-            if len(raw) > MAX_LINE:
+            if len(raw) > MAX_LINE and not cut:
                 raise error(f"{path}, line {number}: it is longer than the limit of {MAX_LINE:,} bytes")
             if not raw.isspace():
                 yield number, offset, raw
+            while len(raw) > MAX_LINE and not raw.endswith(b"\n"):
+                offset += len(raw)
+                raw = file.readline(MAX_LINE + 1)
             offset += len(raw)

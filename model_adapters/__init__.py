@@ -54,11 +54,12 @@ STRATEGIES: tuple[str, ...] = (
 """Module and class of each strategy; it is registered under the name of its class in snake case."""
 
 ENGINES: tuple[tuple[str, bool, bool], ...] = (
-    ("lmdeploy", False, False),
-    ("sglang", True, True),
-    ("openai", True, False),
+    ("lmdeploy:LmdeployModel", False, False),
+    ("sglang:SGLangModel", True, True),
+    ("openai:OpenAIModel", True, False),
 )
-"""Name, which is its module's; is the model on a server; can its weights be replaced while it runs?"""
+"""Module, whose name is the engine's, and class; is the model on a server; can its weights be replaced while it
+runs?"""
 
 
 def register(registry: Registry) -> None:
@@ -68,8 +69,8 @@ def register(registry: Registry) -> None:
     for target in STRATEGIES:
         name = re.sub(r"(?<=.)(?=[A-Z])", "_", target.partition(":")[2]).lower()
         registry.add("strategy", name, f"dare_bench.model_adapters.sampling.strategies.{target}", origin=__name__)
-    for name, remote, reads_weights in ENGINES:
-        target = f"dare_bench.model_adapters.served.{name}:open_engine"
+    for place, remote, reads_weights in ENGINES:
+        name, target = place.partition(":")[0], f"dare_bench.model_adapters.served.{place}"
         registry.add("engine", name, target, origin=__name__, remote=remote, reads_weights=reads_weights)
     for config in sorted((Path(__file__).parent / "tiny").glob("*/config.json")):
         registry.add("checkpoint", config.parent.name, str(config.parent), origin=__name__)

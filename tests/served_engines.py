@@ -55,6 +55,10 @@ class StandIn(ThreadingHTTPServer):
         """The tokens of an answer to token ids with sampling parameters; None: those of :func:`reply`."""
         self.stale = False
         """Does the server load weights without their version?"""
+        self.raw: dict[str, Callable[[], Iterator[bytes]]] = {}
+        """What is sent in place of an HTTP response, by path, until it ends or the client has closed the connection."""
+        self.sent = 0
+        """Bytes of it that were sent."""
 
     @property
     def url(self) -> str:
@@ -86,9 +90,9 @@ class Handler(BaseHTTPRequestHandler):
         """Quiet."""
 
     def json(self, value: Any, status: int = 200) -> None:
-        self.raw(json.dumps(value).encode(), "application/json", status)
+        self.whole(json.dumps(value).encode(), "application/json", status)
 
-    def raw(self, data: bytes, kind: str, status: int = 200) -> None:
+    def whole(self, data: bytes, kind: str, status: int = 200) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
@@ -110,7 +114,20 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.close_connection = True
 
+    def sends_raw(self) -> bool:
+        """Send what ``raw`` has for this path, if anything."""
+        parts = self.server.raw.get(self.path)
+        if parts is not None:
+            self.close_connection = True
+            with contextlib.suppress(OSError):
+                for part in parts():
+                    self.wfile.write(part)
+                    self.server.sent += len(part)
+        return parts is not None
+
     def do_GET(self) -> None:
+        if self.sends_raw():
+            return
         if self.server.dead:
             self.close_connection = True
         elif (value := self.fact(self.path)) is None:
@@ -125,6 +142,8 @@ class Handler(BaseHTTPRequestHandler):
         with server.lock:
             fault = server.faults.pop(0) if server.faults else ""
             server.asked.append(body)
+        if self.sends_raw():
+            return
         if server.dead or fault == "refuse":
             self.close_connection = True
         elif fault == "hang":
@@ -137,11 +156,11 @@ class Handler(BaseHTTPRequestHandler):
         elif fault == "key" or (server.key and self.headers.get("Authorization") != f"Bearer {server.key}"):
             self.json({"error": "Unauthorized"}, 401)
         elif fault == "nonsense":
-            self.raw(b"data: 8 < 9\n\n", "text/event-stream")
+            self.whole(b"data: 8 < 9\n\n", "text/event-stream")
         elif fault == "html":
-            self.raw(b"<html>welcome</html>", "text/html")
+            self.whole(b"<html>welcome</html>", "text/html")
         elif fault == "wrong":
-            self.raw(b'data: {"text": 5, "choices": "none"}\n\ndata: [DONE]\n\n', "text/event-stream")
+            self.whole(b'data: {"text": 5, "choices": "none"}\n\ndata: [DONE]\n\n', "text/event-stream")
         else:
             with server.busy():
                 self.answer(body, whole=fault != "half")

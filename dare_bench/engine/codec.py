@@ -47,7 +47,7 @@ class _Event(_Record):
 
 
 class _Keyed(_Record):
-    """A sample, whose answer :func:`to_answer` validates, or a failure."""
+    """A sample, without its answer, or a failure."""
 
     key: str
     program: str = ""
@@ -59,12 +59,14 @@ _KINDS: dict[str, type[_Record]] = {
 
 
 def is_record(value: Any) -> bool:
-    """Is it a valid record? Unknown types are valid; they have no readers."""
+    """Is it a valid record, of a sample with its answer? Unknown types are valid; they have no readers."""
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         return False
     try:
         _KINDS.get(value["type"], _Record).model_validate(value)
-    except ValidationError:
+        if value["type"] == "sample":
+            to_answer(value)
+    except (ValidationError, RunError):
         return False
     return True
 

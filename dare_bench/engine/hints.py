@@ -21,11 +21,13 @@ def checked_harness(spec: RunSpec) -> type[TaskSource]:
 
     Raises:
         UnknownNameError: from the harness; the message adds suites and other harnesses that know the name.
-        DecodingError: a decoding field that no family has.
+        DecodingError: a decoding field that no family, or that the served engine, has.
         UsageError, DataError: from :func:`~dare_bench.harness.task_source` and the harness's ``check``.
     """
     source_class = task_source(spec.harness)
     _refuse_unknown_fields(spec)
+    if spec.engine != "native":  # before its server is asked for anything
+        registry().get("engine", spec.engine).load().check_fields(plain(spec.decoding))
     try:
         source_class.check(spec)
     except UnknownNameError as error:

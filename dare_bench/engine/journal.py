@@ -2,7 +2,8 @@
 
 A record is one line, ``{"sum":"<16 hex>",...}``, whose checksum covers everything after it. Each writer has its own
 file in ``<run>/journal``; all files are read when a run is opened. A crash can leave a torn last line, which is cut off
-before anything is appended. A damaged line in the middle is left in place and reported; its sample is computed again.
+before anything is appended. A damaged line in the middle, and a whole one anywhere that holds no valid record, is left
+in place and reported; its sample is computed again.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ def pack(record: dict[str, Any]) -> bytes:
 
 
 def unpack(line: bytes) -> dict[str, Any] | None:
-    """The record of a line; None if the line is torn or damaged."""
+    """The object of a line, as it was packed; None if the line is torn or damaged."""
     if not line.endswith(b"}\n") or not line.startswith(_HEAD):
         return None
     rest = line[_BODY:-1]
     if line[len(_HEAD) : _BODY] != _checksum(rest) + b'",':
         return None
     try:
-        record = parse_json(b"{" + rest)
+        record: dict[str, Any] = parse_json(b"{" + rest)
     except ValueError:
         return None
-    return record if is_record(record) else None
+    return record
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A line that could not be read, somewhere before the end of its file."""
+    """A line that could not be read, and that is no torn end of its file."""
 
     file: str
     line: int
@@ -108,20 +109,23 @@ class Journal(AbstractContextManager["Journal"]):
         added: list[tuple[str, str]] = []
         start, lines = self._intact.get(file, (0, 0))
         bad: list[int] = []
-        for number, offset, line in read_lines(file, RunError, start):
+        for number, offset, line in read_lines(file, RunError, start, cut=True):
             record = unpack(line)
-            if record is None:
+            valid = record is not None and is_record(record)
+            if not valid:
                 bad.append(lines + number)
+            if record is not None:
+                # Bad lines up to an intact one are damage; bad lines at the end are a torn write.
+                self.damage += [Damage(file.name, n) for n in bad]
+                bad.clear()
+                self._intact[file] = (offset + len(line), lines + number)
+            if record is None or not valid:
                 continue
-            # Bad lines before an intact one are damage; bad lines at the end are a torn write.
-            self.damage += [Damage(file.name, n) for n in bad]
-            bad.clear()
             if record["type"] == "sample":
                 self._places[record["key"]] = _Place(file, offset, len(line), sys.intern(record.get("program", "")))
             else:
                 self._records.append(record)
             added.append((record["type"], record.get("key", "")))
-            self._intact[file] = (offset + len(line), lines + number)
         return added
 
     def _files(self) -> list[Path]:

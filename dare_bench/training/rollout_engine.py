@@ -16,15 +16,9 @@ from dare_bench.training.processes import first_process
 log = logging.getLogger("dare_bench")
 
 
-def check_rollout_engine(options: Any) -> str | None:
-    """The name of the engine that a method's options name, if any.
-
-    Raises:
-        UsageError: an engine that cannot take new weights, or has no address. UnknownNameError: no such engine.
-    """
-    name: str | None = getattr(options, "rollout_engine", None)
-    if name is None:
-        return None
+def engine_class(name: str) -> Any:
+    """The class of an engine that can sample completions; raises UsageError if it cannot take new weights, and
+    UnknownNameError if there is none of this name."""
     is_remote(name)  # raises for an unknown name
     able = [entry.name for entry in registry().entries("engine") if entry.about.get("reads_weights")]
     if name not in able:
@@ -32,6 +26,15 @@ def check_rollout_engine(options: Any) -> str | None:
             f"rollout_engine={name!r} cannot replace its weights, and a rollout needs those of the last update;"
             f" engines that can: {', '.join(able)}; without rollout_engine the model in training samples"
         )
+    return registry().get("engine", name).load()
+
+
+def check_rollout_engine(options: Any) -> str | None:
+    """The name of the engine that a method's options name, if any; raises UsageError if they give it no address, or a
+    tokenizer."""
+    name: str | None = getattr(options, "rollout_engine", None)
+    if name is None:
+        return None
     if options.rollout_engine_url is None:
         raise UsageError(
             f"rollout_engine={name!r} needs the address of its server: --rollout-engine-url http://HOST:PORT"
@@ -46,14 +49,14 @@ def open_rollout_engine(options: Any, model: Model) -> LoadedModel | None:
 
     Raises:
         UsageError: see :func:`check_rollout_engine`; or settings that the engine does not have.
-        UnknownNameError: no such engine. EngineError: its server cannot be reached.
+        EngineError: its server cannot be reached.
     """
     name = check_rollout_engine(options)
     if name is None:
         return None
     url, settings = options.rollout_engine_url, options.rollout_engine_args
     tokenizer = None if model.loaded.tokenizer is None else model.path
-    engine: LoadedModel = registry().get("engine", name).load()(None, url=url, settings=settings, tokenizer=tokenizer)
+    engine: LoadedModel = engine_class(name).open(None, url=url, settings=settings, tokenizer=tokenizer)
     if first_process():
         version = engine.spec.engine_version or "(version unknown)"
         log.info("completions are sampled by %s %s at %s; its exactness tier is unknown", name, version, url)

@@ -47,6 +47,8 @@ class HttpModel(ServedModel):
 
     default_rows = 64  # a server queues those that it has no room for
     decoding: ClassVar[type[HttpDecoding]] = HttpDecoding
+    fixed: ClassVar[Fixed] = FIXED
+    """Decoding fields that no request can choose, with the values that change nothing."""
     decided: ClassVar[Mapping[str, str]] = {}
     """Fields of our families that the server decides, and where."""
     health: ClassVar[str]
@@ -64,26 +66,33 @@ class HttpModel(ServedModel):
     def encode(self, prompt: Prompt) -> list[int]:
         return encode_prompt(prompt, self.tokenizer, self.spec, None, self._folder)
 
+    @classmethod
+    def check_fields(cls, decoding: Mapping[str, Any]) -> None:
+        cls._resolved(decoding, cls.fixed, {})
+
     def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
-        engine, given = self.spec.engine, without_aliases(self.decoding, decoding)
+        return self._resolved(decoding, self._fixed(), self._stated())
+
+    @classmethod
+    def _resolved(cls, decoding: Mapping[str, Any], fixed: Fixed, stated: Mapping[str, Any]) -> Decoding:
+        engine, given = cls.engine, without_aliases(cls.decoding, decoding)
         given = {name: value for name, value in given.items() if value is not None}
         if isinstance(given.get("stop"), str):
             given["stop"] = (given["stop"],)
         for name, value in given.items():
-            if name in self.decided or name in Decoding.id_fields:
-                raise cannot_honor(engine, name, value, self.decided.get(name, "the server has the checkpoint's own"))
-        fixed = self._fixed()
-        refuse_unknown(engine, given, self.decoding, {*fixed, *self.decided, *Decoding.id_fields})
+            if name in cls.decided or name in Decoding.id_fields:
+                raise cannot_honor(engine, name, value, cls.decided.get(name, "the server has the checkpoint's own"))
+        refuse_unknown(engine, given, cls.decoding, {*fixed, *cls.decided, *Decoding.id_fields})
         try:
-            resolved = self.decoding(**{**given, **self._stated()})
+            resolved = cls.decoding(**{**given, **stated})
         except ValidationError as error:
             raise DecodingError(first_error(error)) from error
         refuse_unserved(engine, resolved, fixed)
         return resolved
 
     def _fixed(self) -> Fixed:
-        """Decoding fields that a request cannot choose, with the values that change nothing."""
-        return FIXED
+        """As ``fixed``, of this server."""
+        return self.fixed
 
     def _stated(self) -> Mapping[str, Any]:
         """Decoding values that the server states, for the record."""
@@ -137,7 +146,7 @@ class HttpModel(ServedModel):
         return Sample(request, generation)
 
     def _generation(self, answer: Answer, decoding: HttpDecoding) -> Generation:
-        tokens = list(answer.tokens[: decoding.gen_length])
+        tokens = list(answer.tokens)
         if self.tokenizer is not None and tokens:
             text, cut = response_text(self.tokenizer, tokens, self.spec.eos_ids, decoding.stop, False)
         else:
@@ -166,7 +175,7 @@ def served_spec(engine: str, version: str | None, limit: Any) -> ModelSpec:
         eot_id=None,
         pad_id=None,
         vocab_size=UNSTATED,
-        context_limit=limit if type(limit) is int and limit > 0 else UNSTATED,
+        context_limit=limit if type(limit) is int and 0 < limit < UNSTATED else UNSTATED,
         attention="causal",
         dtype="unknown",
         device="server",

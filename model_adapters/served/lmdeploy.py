@@ -90,6 +90,7 @@ class LmdeployModel(ServedModel):
         package: lmdeploy.
     """
 
+    engine = "lmdeploy"
     default_rows = 256  # which the engine batches itself
 
     def __init__(self, native: NativeModel, package: Any, settings: LmdeploySettings, dtype: str) -> None:
@@ -108,11 +109,41 @@ class LmdeployModel(ServedModel):
         )
         self._engine: tuple[EngineConfig, Any] | None = None
 
+    @classmethod
+    def open(cls, path: Path, settings: OpeningSettings, engine_args: Mapping[str, Any]) -> LmdeployModel:
+        """The SDAR checkpoint in ``path``, with lmdeploy's engine. It uses only dtype and special ids of ``settings``.
+
+        Raises:
+            UsageError: lmdeploy or a GPU is missing, or an invalid setting. CheckpointError: no SDAR checkpoint.
+        """
+        read = LmdeploySettings.read(cls.engine, engine_args)
+        raw = read_config(path)
+        if raw.get("model_type") not in ("sdar", "sdar_moe"):
+            raise CheckpointError(
+                f"{path}: model_type={raw.get('model_type')!r}; of diffusion models engine lmdeploy has sdar and"
+                " sdar_moe: use --engine native, or --engine sglang for LLaDA2"
+            )
+        stored = raw.get("torch_dtype") or raw.get("dtype")
+        chosen = settings.dtype or (stored if stored in DTYPES else "bfloat16")
+        if chosen not in DTYPES:
+            raise UsageError(f"dtype={settings.dtype!r}: engine lmdeploy computes in {' or '.join(DTYPES)}")
+        native = open_native(FAMILY, path, replace(settings, device="cpu", dtype=None), weights=False)
+        if native.spec.mask_id != MASK_ID:
+            raise CheckpointError(
+                f"{path}: mask id {native.spec.mask_id}; engine lmdeploy always masks with {MASK_ID}: use --engine"
+                " native"
+            )
+        return cls(native, _package(), read, chosen)
+
     def encode(self, prompt: Prompt) -> list[int]:
         return self.native.encode(prompt)
 
+    @classmethod
+    def check_fields(cls, decoding: Mapping[str, Any]) -> None:
+        refuse_unknown(cls.engine, decoding, SDARDecoding, {*FIXED, "strategy", "cache", "mask_id", "eb_threshold"})
+
     def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
-        refuse_unknown("lmdeploy", decoding, SDARDecoding, {*FIXED, "strategy", "cache", "mask_id", "eb_threshold"})
+        self.check_fields(decoding)
         resolved = self.native.resolve(decoding)
         assert isinstance(resolved, SDARDecoding)
         refuse_unserved("lmdeploy", resolved, FIXED)
@@ -311,31 +342,6 @@ def _checked_call(function: Any, given: Mapping[str, Any]) -> Any:
 
 def _line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
-
-
-def open_engine(path: Path, settings: OpeningSettings, engine_args: Mapping[str, Any]) -> LmdeployModel:
-    """The SDAR checkpoint in ``path``, with lmdeploy's engine. It uses only dtype and special ids of ``settings``.
-
-    Raises:
-        UsageError: lmdeploy or a GPU is missing, or an invalid setting. CheckpointError: no SDAR checkpoint.
-    """
-    read = LmdeploySettings.read("lmdeploy", engine_args)
-    raw = read_config(path)
-    if raw.get("model_type") not in ("sdar", "sdar_moe"):
-        raise CheckpointError(
-            f"{path}: model_type={raw.get('model_type')!r}; of diffusion models engine lmdeploy has sdar and sdar_moe:"
-            " use --engine native, or --engine sglang for LLaDA2"
-        )
-    stored = raw.get("torch_dtype") or raw.get("dtype")
-    chosen = settings.dtype or (stored if stored in DTYPES else "bfloat16")
-    if chosen not in DTYPES:
-        raise UsageError(f"dtype={settings.dtype!r}: engine lmdeploy computes in {' or '.join(DTYPES)}")
-    native = open_native(FAMILY, path, replace(settings, device="cpu", dtype=None), weights=False)
-    if native.spec.mask_id != MASK_ID:
-        raise CheckpointError(
-            f"{path}: mask id {native.spec.mask_id}; engine lmdeploy always masks with {MASK_ID}: use --engine native"
-        )
-    return LmdeployModel(native, _package(), read, chosen)
 
 
 def _package() -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -44,8 +45,11 @@ class EngineSettings(BaseModel):
 
 
 class ServedModel(LoadedModel):
-    """A loaded model without a network. A subclass encodes prompts, resolves decoding values, and generates."""
+    """A loaded model without a network. A subclass encodes prompts, resolves decoding values, and generates; its class
+    method ``open`` opens it."""
 
+    engine: ClassVar[str]
+    """The engine's registered name."""
     network = None
     capabilities = Capabilities()
     weights_version = 0
@@ -62,8 +66,13 @@ class ServedModel(LoadedModel):
 
     # -- what an engine does not have ----------------------------------------------------------------------------
 
+    @classmethod
+    @abstractmethod
+    def check_fields(cls, decoding: Mapping[str, Any]) -> None:
+        """Refuse decoding fields that this engine never has, before a model is opened; raises DecodingError."""
+
     def _lacks(self, what: str) -> UsageError:
-        return UsageError(f"engine {self.spec.engine} gives no {what}; use --engine native (Python: engine='native')")
+        return UsageError(f"engine {self.engine} gives no {what}; use --engine native (Python: engine='native')")
 
     def resolve_likelihood(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         raise DecodingError(str(self._lacks("log-likelihoods")))
@@ -77,12 +86,10 @@ class ServedModel(LoadedModel):
         raise self._lacks("logits")
 
     def save(self, path: str | Path, state_dict: Mapping[str, Any] | None = None) -> None:
-        raise SaveError(
-            f"{path}: engine {self.spec.engine} holds the weights; copy the folder that it was started with"
-        )
+        raise SaveError(f"{path}: engine {self.engine} holds the weights; copy the folder that it was started with")
 
     def read_weights(self, path: str | Path) -> None:
-        raise CheckpointError(f"engine {self.spec.engine} cannot replace its weights; open {path} with it instead")
+        raise CheckpointError(f"engine {self.engine} cannot replace its weights; open {path} with it instead")
 
     def add_adapter(self, settings: AdapterSettings) -> None:
         raise self._lacks("network to train")

@@ -7,6 +7,7 @@ OpenAI defines are sent: another one may be ignored by a server without a word.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from dare_bench.model_adapters.served.server import (
     HttpSettings,
     RefusedRequest,
     Server,
+    Stated,
     StreamedAnswer,
+    Word,
     shown,
 )
 from dare_bench.types import Prompt
@@ -27,11 +30,33 @@ _MAX_STOP = 4
 """Stop strings that OpenAI's interface allows; more are applied here, to the finished text."""
 
 
+class ModelCard(Stated):
+    """A model of ``/v1/models``."""
+
+    id: Word
+    owned_by: Word | None = None
+    max_model_len: Any = None
+
+
+class ModelList(Stated):
+    """``/v1/models``."""
+
+    data: list[ModelCard] | None = None
+
+
+class Version(Stated):
+    """``/version``."""
+
+    version: Word | None = None
+
+
 class TextAnswer(StreamedAnswer):
     """Events of ``/v1/completions``."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked: int) -> None:
+        super().__init__(asked)
         self._parts: list[str] = []
+        self._characters = 0
         self._finish: Any = None
         self._stopped_by: Any = None
         self._usage: Mapping[str, Any] = {}
@@ -44,6 +69,8 @@ class TextAnswer(StreamedAnswer):
             raise RefusedRequest(f"its answer has choices={shown(choices)} where a list of objects was expected")
         for choice in choices[:1]:
             self._parts.append(self._text(choice))
+            self._characters += len(self._parts[-1])
+            self._check_length(0, self._characters)
             if choice.get("finish_reason") is not None:
                 self._finish = choice["finish_reason"]
                 self._stopped_by = choice.get("stop_reason", choice.get("matched_stop"))
@@ -54,10 +81,12 @@ class TextAnswer(StreamedAnswer):
     def answer(self) -> Answer:
         if self._finish not in ("stop", "length"):
             raise RefusedRequest(f"its answer ended with finish_reason={shown(self._finish)}; allowed: stop, length")
+        tokens = count(self._usage.get("completion_tokens"), "usage.completion_tokens")
+        self._check_length(tokens, self._characters)
         return Answer(
             text="".join(self._parts),
             tokens=(),
-            token_count=count(self._usage.get("completion_tokens"), "usage.completion_tokens"),
+            token_count=tokens,
             prompt_tokens=count(self._usage.get("prompt_tokens"), "usage.prompt_tokens"),
             finish=self._finish,
             stopped_by=self._stopped_by if isinstance(self._stopped_by, str) else None,
@@ -82,7 +111,7 @@ def is_messages(prompt: Prompt) -> bool:
 def chat_call(model: str, prompt: Prompt, decoding: HttpDecoding, seed: int, **more: Any) -> Call:
     """The request for an answer to messages."""
     body = {**_common(model, decoding, seed), "messages": list(prompt), **more}
-    return Call("/v1/chat/completions", body, ChatAnswer)
+    return Call("/v1/chat/completions", body, partial(ChatAnswer, decoding.gen_length))
 
 
 def _common(model: str, decoding: HttpDecoding, seed: int) -> dict[str, Any]:
@@ -102,15 +131,34 @@ def _common(model: str, decoding: HttpDecoding, seed: int) -> dict[str, Any]:
 class OpenAIModel(HttpModel):
     """A model that a server with OpenAI's interface holds."""
 
+    engine = "openai"
     health = "/v1/models"
 
-    def __init__(
-        self, server: Server, name: str, facts: Mapping[str, Any], version: str | None, tokenizer: Path | None
-    ) -> None:
-        self._name = name
-        self.content_hash = f"stated:{name}"
+    def __init__(self, server: Server, card: ModelCard, version: str | None, tokenizer: Path | None) -> None:
+        self._name = card.id
+        self.content_hash = f"stated:{card.id}"
         """All that the server states about its weights; nothing here has seen them."""
-        super().__init__(server, served_spec("openai", version, facts.get("max_model_len")), tokenizer)
+        super().__init__(server, served_spec(self.engine, version, card.max_model_len), tokenizer)
+
+    @classmethod
+    def open(
+        cls, checkpoint: str, *, url: str, settings: Mapping[str, Any], tokenizer: Path | None = None
+    ) -> OpenAIModel:
+        """The model ``checkpoint`` of the server at ``url``.
+
+        Raises:
+            UsageError: unknown settings, or the server has no such model. EngineError: it cannot be reached.
+        """
+        address = url.rstrip("/").removesuffix("/v1")  # the base address of OpenAI's own client ends with it
+        server = Server("the server", address, HttpSettings.read(cls.engine, settings))
+        listed = server.get("/v1/models", ModelList)
+        if listed is None or listed.data is None:
+            raise EngineError(f"{server}: /v1/models lists no models; does it have OpenAI's interface?")
+        cards = {card.id: card for card in listed.data}
+        if checkpoint not in cards:
+            near = suggestion(checkpoint, map(shown, cards))
+            raise UsageError(f"{server} has no model {checkpoint!r}{near}; give --model the name it serves")
+        return cls(server, cards[checkpoint], _version(server, cards[checkpoint]), tokenizer)
 
     def call(self, prompt: Prompt, decoding: Any, seed: int) -> Call:
         if is_messages(prompt):
@@ -118,36 +166,15 @@ class OpenAIModel(HttpModel):
         if not prompt:
             raise PromptError("empty prompt; the server needs at least one character")
         text = prompt if isinstance(prompt, str) else list(prompt)
-        return Call("/v1/completions", {**_common(self._name, decoding, seed), "prompt": text}, TextAnswer)
+        body = {**_common(self._name, decoding, seed), "prompt": text}
+        return Call("/v1/completions", body, partial(TextAnswer, decoding.gen_length))
 
 
-def open_engine(
-    checkpoint: str, *, url: str, settings: Mapping[str, Any], tokenizer: Path | None = None
-) -> OpenAIModel:
-    """The model ``checkpoint`` of the server at ``url``.
-
-    Raises:
-        UsageError: unknown settings, or the server has no such model. EngineError: it cannot be reached.
-    """
-    address = url.rstrip("/").removesuffix("/v1")  # the base address of OpenAI's own client ends with it
-    server = Server("the server", address, HttpSettings.read("openai", settings))
-    listed = (server.get("/v1/models") or {}).get("data")
-    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
-        raise EngineError(f"{server}: /v1/models lists no models; does it have OpenAI's interface?")
-    models = {str(entry.get("id")): entry for entry in listed}
-    if checkpoint not in models:
-        raise UsageError(
-            f"{server} has no model {checkpoint!r}{suggestion(checkpoint, models)}; give --model the name it serves"
-        )
-    return OpenAIModel(server, checkpoint, models[checkpoint], _version(server, models[checkpoint]), tokenizer)
-
-
-def _version(server: Server, facts: Mapping[str, Any]) -> str | None:
+def _version(server: Server, card: ModelCard) -> str | None:
     """The program behind the interface and its version, as far as it states them."""
-    owner = facts.get("owned_by")
     try:
-        stated = (server.get("/version") or {}).get("version")
+        stated = server.get("/version", Version)
     except EngineError:
         stated = None
-    words = [shown(word) for word in (owner, stated) if isinstance(word, str) and word]
-    return " ".join(words)[:100] or None
+    words = (card.owned_by, None if stated is None else stated.version)
+    return shown(" ".join(filter(None, words)))[:100] or None

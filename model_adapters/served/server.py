@@ -1,41 +1,58 @@
-"""An HTTP server that answers prompts: its address, event streams, retries, and errors that name their cause."""
+"""An HTTP server that answers prompts: its address, event streams, retries, and errors that name their cause.
+
+A server may send anything, for as long as it likes. Every body is read by :func:`_parts`, which counts its bytes; no
+compression is asked for or accepted, since a few bytes of it can become gigabytes; and every exchange has a deadline.
+httpx bounds headers and trailers, and h11 events, by itself (100 KiB).
+"""
 
 from __future__ import annotations
 
-import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
-from pydantic import Field
-from tenacity import AsyncRetrying, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+from anyio import fail_after
+from anyio.from_thread import start_blocking_portal
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
+from dare_bench.config import one_line
 from dare_bench.errors import EngineError, UsageError
 from dare_bench.model_adapters.served.model import EngineSettings
+from dare_bench.reading import parse_json
 
 API_KEY = "DARE_BENCH_API_KEY"
 """The environment variable with the server's key. It is never recorded."""
-_MAX_LINE = 1 << 24
-"""Maximum characters of one event: 16 million."""
+_MAX_FACT, _MAX_ERROR, _MAX_EVENT = 1 << 22, 1 << 16, 1 << 24
+"""Maximum bytes of a fact, of an error, and of one event of an answer."""
+_ANSWER_BYTES, _TOKEN_BYTES = 1 << 16, 1 << 12
+"""Maximum bytes of an answer in events: for each token an event with its text, and something for pings and an end."""
+_TOKEN_CHARACTERS, _MAX_CHARACTERS = 256, 1 << 21
+"""Maximum characters of a token on average (the longest in use have 128), and of an answer, which the journal holds as
+one line."""
 _MAX_REASON = 300
 _ADDRESS = "--engine-url (of a training: --rollout-engine-url)"
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses of a server that is busy or restarting."""
-_ALIVE_WITHIN = 30.0
-"""Seconds in which a server that works says so, however long an answer may take."""
+_FACT_WITHIN = 30.0
+"""Seconds in which a server that works states a fact, however long an answer may take."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
 """Seconds before the first and before later retries, which wait twice as long each."""
 
 
 class HttpSettings(EngineSettings):
     """How a server is reached. ``timeout``: seconds without any part of an answer before it counts as lost, waiting in
-    the server's queue included. ``tokenizer``: a folder or hub id; prompts are then sent as token ids."""
+    the server's queue included. ``deadline``: seconds that a whole answer may take, retries included. ``tokenizer``: a
+    folder or hub id; prompts are then sent as token ids."""
 
     timeout: float = Field(default=600.0, gt=0)
+    deadline: float = Field(default=3600.0, gt=0)
     connect_timeout: float = Field(default=10.0, gt=0)
     retries: int = Field(default=5, ge=0, le=100)
     tokenizer: str | None = None
@@ -63,11 +80,24 @@ class Answer:
 
 
 class StreamedAnswer(ABC):
-    """What has arrived of an answer that comes in events."""
+    """What has arrived of an answer that comes in events. ``asked``: the tokens that were asked for."""
+
+    def __init__(self, asked: int) -> None:
+        self._asked = asked
+
+    @property
+    def most(self) -> int:
+        """The most bytes that its events may have together."""
+        return _ANSWER_BYTES + self._asked * _TOKEN_BYTES
 
     @abstractmethod
     def add(self, event: Mapping[str, Any]) -> None:
-        """Take the next event; raises RefusedRequest for one that makes no sense."""
+        """Take the next event; raises RefusedRequest for one that makes no sense, or more than was asked for."""
+
+    def _check_length(self, tokens: int, characters: int) -> None:
+        if tokens > self._asked or characters > min(self._asked * _TOKEN_CHARACTERS, _MAX_CHARACTERS):
+            size = f"{tokens} tokens" if tokens > self._asked else f"{characters} characters"
+            raise RefusedRequest(f"its answer has {size}, more than the requested gen_length={self._asked} allows")
 
     @abstractmethod
     def answer(self) -> Answer:
@@ -80,6 +110,19 @@ class Call(NamedTuple):
     path: str
     body: dict[str, Any]
     new: Callable[[], StreamedAnswer]
+
+
+Word = Annotated[str, Field(max_length=4096)]
+"""A name or version that a server states, which is recorded."""
+
+
+class Stated(BaseModel):
+    """Facts that a server states of itself; others that it states are ignored."""
+
+    model_config = ConfigDict(frozen=True, protected_namespaces=())
+
+
+Fact = TypeVar("Fact", bound=Stated)
 
 
 class Server:
@@ -95,7 +138,8 @@ class Server:
             "base_url": self.url,
             "timeout": timeout,
             "verify": self.url.startswith("https"),  # without TLS no certificates are read
-            "headers": {"Authorization": f"Bearer {key}"} if key else {},
+            "headers": {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {key}"} if key else {})},
+            "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # keeps none
             "limits": httpx.Limits(max_connections=None, max_keepalive_connections=64),
         }
 
@@ -108,55 +152,67 @@ class Server:
 
     # -- facts, while nothing else runs --------------------------------------------------------------------------
 
-    def get(self, path: str) -> dict[str, Any] | None:
-        """The JSON object at a path; None if the server has no such path.
+    def get(self, path: str, kind: type[Fact]) -> Fact | None:
+        """What the server states at a path; None if it has no such path.
 
         Raises:
-            EngineError: it cannot be reached, refuses the key, or answers something else.
+            EngineError: it cannot be reached, refuses the key, or states something else.
         """
-        return self._ask("GET", path)
+        return self._ask("GET", path, kind, _FACT_WITHIN)
 
-    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
+    def post(self, path: str, body: Mapping[str, Any], kind: type[Fact]) -> Fact | None:
         """What the server answers to a command: as :meth:`get`."""
-        return self._ask("POST", path, json=body)
+        return self._ask("POST", path, kind, self.settings.timeout, body)
 
-    def _ask(self, method: str, path: str, **body: Any) -> dict[str, Any] | None:
-        retrying = Retrying(**self._retry_policy())
+    def _ask(
+        self, method: str, path: str, kind: type[Fact], within: float, body: Mapping[str, Any] | None = None
+    ) -> Fact | None:
         try:
-            with httpx.Client(**self._options) as client:
-                response = retrying(self._try, client, method, path, **body)
+            with start_blocking_portal() as portal:
+                raw = portal.call(self._fact, method, path, within, body)
         except LostAnswer as error:
             raise EngineError(f"{self}: {error}; is it running? Start it, or give another {_ADDRESS}") from error
-        if response.status_code == 404:
-            return None
-        if response.is_error:
-            raise self._closed(response.status_code) or EngineError(f"{self}{path}: {refusal(response)}")
+        except RefusedRequest as error:
+            raise EngineError(f"{self}{path}: {error}") from error
         try:
-            value = response.json()
-        except ValueError:
-            value = None
-        if not isinstance(value, dict):
-            raise EngineError(
-                f"{self}{path}: expected a JSON object, found {shown(response.text)}; is this {self.name}?"
-            )
-        return value
+            return None if raw is None else kind.model_validate_json(raw)
+        except ValidationError as error:
+            problem = f"{one_line(error, 'its answer')} (it answered {shown(raw)})"
+            raise EngineError(f"{self}{path}: {problem}; is it the server of another --engine?") from error
 
-    def _try(self, client: httpx.Client, method: str, path: str, **body: Any) -> httpx.Response:
+    async def _fact(self, method: str, path: str, within: float, body: Any) -> bytes | None:
+        async with self.client() as client:
+            async for attempt in self._attempts():
+                with attempt, _deadline(LostAnswer, within):
+                    async with self._exchange(client, method, path, body) as response:
+                        if response.status_code == 404:
+                            return None
+                        if response.is_error:
+                            raise self._closed(response.status_code) or RefusedRequest(await _refusal(response))
+                        return b"".join([part async for part in _parts(response, _MAX_FACT)])
+        raise AssertionError("tenacity raises the last error")
+
+    @asynccontextmanager
+    async def _exchange(
+        self, client: httpx.AsyncClient, method: str, path: str, body: Any
+    ) -> AsyncIterator[httpx.Response]:
+        """A response whose body is still to be read; raises LostAnswer where the connection fails, or the server is
+        busy."""
         try:
-            response = client.request(method, path, **body)
-        except httpx.HTTPError as error:
+            async with client.stream(method, path, json=body) as response:
+                if response.status_code in _RETRIED:
+                    raise LostAnswer(await _refusal(response))
+                yield response
+        except (httpx.HTTPError, httpx.StreamError) as error:
             raise LostAnswer(reason(error)) from error
-        if response.status_code in _RETRIED:
-            raise LostAnswer(refusal(response))
-        return response
 
-    def _retry_policy(self) -> dict[str, Any]:
-        return {
-            "stop": stop_after_attempt(self.settings.retries + 1),
-            "wait": wait_exponential_jitter(initial=_FIRST_WAIT, max=_LONGEST_WAIT),
-            "retry": retry_if_exception_type(LostAnswer),
-            "reraise": True,
-        }
+    def _attempts(self) -> AsyncRetrying:
+        return AsyncRetrying(
+            stop=stop_after_attempt(self.settings.retries + 1),
+            wait=wait_exponential_jitter(initial=_FIRST_WAIT, max=_LONGEST_WAIT),
+            retry=retry_if_exception_type(LostAnswer),
+            reraise=True,
+        )
 
     def _closed(self, status: int) -> EngineError | None:
         """The error of a status that concerns all requests."""
@@ -176,72 +232,105 @@ class Server:
             RefusedRequest: the server refused the request, or answered no stream of JSON events.
             EngineError: it refuses the key, or has no such path.
         """
-        async for attempt in AsyncRetrying(**self._retry_policy()):
-            with attempt:
-                return await self._stream(client, call)
+        with _deadline(RefusedRequest, self.settings.deadline, "deadline="):
+            async for attempt in self._attempts():
+                with attempt:
+                    return await self._stream(client, call)
         raise AssertionError("tenacity raises the last error")
 
     async def _stream(self, client: httpx.AsyncClient, call: Call) -> Answer:
-        arrived, count = call.new(), 0
+        arrived, begun = call.new(), False
         try:
-            async with client.stream("POST", call.path, json=call.body) as response:
+            async with self._exchange(client, "POST", call.path, call.body) as response:
                 if response.is_error:
-                    await response.aread()
-                    raise self._refused(response, call.path)
-                async for data in _data(response):
-                    if data == "[DONE]":
+                    raise await self._refused(response, call.path)
+                async for data in _data(response, arrived.most):
+                    if data == b"[DONE]":
                         return arrived.answer()
                     arrived.add(_event(data))
-                    count += 1
-        except (httpx.HTTPError, httpx.StreamError) as error:
-            raise LostAnswer(reason(error)) from error
+                    begun = True
         except UnicodeEncodeError as error:
             raise RefusedRequest(f"the prompt is not valid Unicode text ({error.reason})") from error
-        if not count:
+        if not begun:
             raise RefusedRequest("its answer is not a stream of events")
         raise LostAnswer("the stream ended in the middle of an answer")
 
-    def _refused(self, response: httpx.Response, path: str) -> Exception:
+    async def _refused(self, response: httpx.Response, path: str) -> Exception:
         status = response.status_code
-        if status in _RETRIED:
-            return LostAnswer(refusal(response))
         if status in (404, 405) and "json" not in response.headers.get("content-type", ""):
             return EngineError(f"{self} has no {path} (status {status}); give another --engine or {_ADDRESS}")
-        return self._closed(status) or RefusedRequest(refusal(response))
+        return self._closed(status) or RefusedRequest(await _refusal(response))
 
     async def is_alive(self, client: httpx.AsyncClient, path: str) -> bool:
         """Does the server answer at ``path``?"""
         try:
-            response = await client.get(path, timeout=_ALIVE_WITHIN)
-        except httpx.HTTPError:
+            with _deadline(LostAnswer, _FACT_WITHIN):
+                async with client.stream("GET", path, timeout=_FACT_WITHIN) as response:
+                    return response.is_success
+        except (httpx.HTTPError, LostAnswer):
             return False
-        return response.is_success
 
 
-async def _data(response: httpx.Response) -> AsyncIterator[str]:
+@contextmanager
+def _deadline(error: type[Exception], seconds: float, name: str = "") -> Iterator[None]:
+    """Raise ``error`` where what is inside takes longer; ``name``: that of the setting, with an equals sign."""
+    try:
+        with fail_after(seconds):
+            yield
+    except TimeoutError as cause:
+        raise error(f"its answer did not end within {name}{seconds:g} seconds") from cause
+
+
+async def _parts(response: httpx.Response, most: int) -> AsyncIterator[bytes]:
+    """The parts of a body as they arrive; raises RefusedRequest for more than ``most`` bytes, or compressed ones."""
+    if (coding := response.headers.get("content-encoding", "identity").strip().lower()) != "identity":
+        raise RefusedRequest(f"its answer is compressed ({shown(coding)}), which was not requested")
+    size = 0
+    async for part in response.aiter_raw():
+        size += len(part)
+        if size > most:
+            raise RefusedRequest(f"its answer is longer than the limit of {most:,} bytes")
+        yield part
+
+
+async def _refusal(response: httpx.Response) -> str:
+    """The status of a response and what it says."""
+    try:
+        raw = b"".join([part async for part in _parts(response, _MAX_ERROR)])
+        said = _said(parse_json(raw))
+    except RefusedRequest as error:
+        said = str(error)
+    except ValueError:
+        said = shown(raw)
+    return f"status {response.status_code}: {said}"
+
+
+async def _data(response: httpx.Response, most: int) -> AsyncIterator[bytes]:
     """The data of server-sent events (WHATWG HTML, 9.2), one line each as these servers write them."""
-    rest = ""
-    async for text in response.aiter_text():
-        *lines, rest = (rest + text).split("\n")
-        for line in lines:
-            if line.startswith("data:"):
-                yield line[5:].strip()
-        if len(rest) > _MAX_LINE:
-            raise RefusedRequest(f"its answer has an event of more than {_MAX_LINE:,} characters")
+    line = bytearray()
+    async for part in _parts(response, most):
+        begin, *others = part.split(b"\n")
+        line += begin
+        if len(line) > _MAX_EVENT:
+            raise RefusedRequest(f"its answer has an event of more than {_MAX_EVENT:,} bytes")
+        for other in others:
+            if line.startswith(b"data:"):
+                yield bytes(line[5:]).strip()
+            line = bytearray(other)
 
 
-def _event(data: str) -> dict[str, Any]:
+def _event(data: bytes) -> dict[str, Any]:
     """One event; raises RefusedRequest, or LostAnswer for an error that says it may pass."""
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
+        value = parse_json(data)
+    except ValueError:
         value = None
     if not isinstance(value, dict):
         raise RefusedRequest(f"it answered {shown(data)} where JSON was expected")
     if value.get("error") is not None:
-        error, text = value["error"], said(value)
+        error, text = value["error"], _said(value)
         code = error.get("code") if isinstance(error, dict) else None
-        raise LostAnswer(text) if code in _RETRIED else RefusedRequest(text)
+        raise LostAnswer(text) if isinstance(code, int) and code in _RETRIED else RefusedRequest(text)
     return value
 
 
@@ -268,22 +357,13 @@ def reason(error: Exception) -> str:
         httpx.ConnectTimeout: "it does not accept a connection",
         httpx.ConnectError: "no connection",
         httpx.TimeoutException: "no answer within the timeout",
-        httpx.RemoteProtocolError: "it closed the connection",
+        httpx.RemoteProtocolError: "its response is incomplete or invalid",
     }
     kind = next((text for cls, text in kinds.items() if isinstance(error, cls)), type(error).__name__)
     return f"{kind} ({shown(str(error))})" if str(error) else kind
 
 
-def refusal(response: httpx.Response) -> str:
-    """The status of a response and what it says."""
-    try:
-        value = response.json()
-    except ValueError:
-        value = response.text
-    return f"status {response.status_code}: {said(value)}"
-
-
-def said(value: Any) -> str:
+def _said(value: Any) -> str:
     """The message in an error, as these servers write it: ``{"error": {"message": ...}}`` and its relatives."""
     for name in ("error", "message", "detail"):
         if isinstance(value, dict) and value.get(name):
@@ -293,5 +373,7 @@ def said(value: Any) -> str:
 
 def shown(value: Any) -> str:
     """A value on one line, cut where it is long."""
-    text = " ".join(str(value).split())
-    return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}…"
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    text = " ".join(text.split())
+    text = text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}…"
+    return text.encode(errors="replace").decode()

@@ -70,6 +70,25 @@ def test_one_line_where_the_server_is_gone_or_settings_do_not_fit(
     assert not server.asked
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--tasks", "dare_arithmetic,hellaswag"), "'hellaswag' needs log-likelihoods, which engine openai does not"),
+        (("--tasks", "arc_easy", "--engine", "lmdeploy"), "'arc_easy' needs log-likelihoods, which engine lmdeploy"),
+        (("--steps", "4"), "engine openai has no decoding field 'steps'"),
+        (("--steps", "4", "--engine", "sglang"), "engine sglang cannot honor steps=4: it is fixed when the server"),
+        (("--gen-length", "0"), "gen_length=0"),
+        (("--text-after-eos", "keep"), "engine openai cannot honor text_after_eos='keep'"),
+    ],
+)
+def test_what_an_engine_never_has_is_refused_before_its_server_is_asked(
+    server: StandIn, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], named: str
+) -> None:
+    server.dead = True
+    code, _, err = call(capsys, server, *words)
+    assert code == 2 and named in err, err
+
+
 def test_what_a_server_says_is_escaped(server: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
     server.faults = ["bad", "bad"]
     code, out, err = call(capsys, server, "--engine-args", "retries=0", "--json")

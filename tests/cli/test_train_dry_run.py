@@ -98,6 +98,18 @@ def test_the_flag_of_a_served_rollout_is_named_where_it_can_be_used(capsys: pyte
             ("cj_grpo", "--rollout-engine", "sglang", "--rollout-engine-url", "http://127.0.0.1:9"),
             "cj_grpo reads more of a rollout than the tokens of its completions, ",
         ),
+        (
+            (
+                "bgpo",
+                "--rollout-engine",
+                "sglang",
+                "--rollout-engine-url",
+                "http://127.0.0.1:9",
+                "--rollout",
+                "steps=4",
+            ),
+            "the rollout of bgpo: engine sglang cannot honor steps=4",
+        ),
         (("mdpo", "--prompt-filter", "over_denoising"), "give --max-steps"),
     ],
 )

@@ -195,6 +195,7 @@ def test_weights_that_the_server_refuses_end_the_training(tmp_path: Path, server
     [
         (lambda tokens: tokens[:-1], r"answered with \d+ tokens, which end inside a block; .* ignore_eos\?"),
         (lambda tokens: [*tokens[:-1], 10**6], "answered with the token 1000000"),
+        (lambda tokens: [*tokens[:-1], 10**18], "has 1000000000000000000 in output_ids where a token id was expected"),
     ],
 )
 def test_an_answer_that_is_no_completion_ends_the_training(
@@ -202,7 +203,7 @@ def test_an_answer_that_is_no_completion_ends_the_training(
 ) -> None:
     sample = server.sample
     server.sample = lambda prompt, params: cut(sample(prompt, params))  # type: ignore[misc]
-    with pytest.raises(EngineError, match=said):
+    with pytest.raises(DareError, match=said):
         train(tmp_path, server, max_completion_length=3)
 
 
@@ -257,6 +258,15 @@ def test_what_is_refused_before_anything_is_written(
     with pytest.raises(error, match=said) as refused:
         train(**{name: value for name, value in fields.items() if value is not None})
     assert "\n" not in str(refused.value) and not (tmp_path / "out").exists() and not loaded(server)
+
+
+@pytest.mark.parametrize("field", [{"steps": 4}, {"stop": "x"}, {"temperature": 1}])
+def test_a_field_that_no_server_has_is_refused_before_it_is_asked(
+    tmp_path: Path, server: StandIn, field: dict[str, Any]
+) -> None:
+    server.dead = True
+    with pytest.raises(DecodingError, match=next(iter(field))):
+        train(tmp_path / "out", server, rollout=field)
 
 
 def test_servers_that_cannot_sample_for_a_rollout_are_refused(tmp_path: Path, server: StandIn) -> None:

@@ -37,7 +37,7 @@ from dare_bench.trainers.rl.requirements import CAPABILITIES, check_blocks, chec
 from dare_bench.trainers.rl.rollout import Rollouts, Update
 from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.rollout_step import RolloutStep, Surrogate, surrogate_of
-from dare_bench.trainers.rl.served import check_engine
+from dare_bench.trainers.rl.served import check_engine, check_request
 from dare_bench.trainers.rl.surrogate import Divergence, clipped, divergence, unit_weights
 from dare_bench.trainers.steps import Step, StepShape, TrainingRow
 from dare_bench.training.processes import data_parallel_size
@@ -90,6 +90,8 @@ class PolicyGradient(Method):
         self.beta, self.importance_cap = self.ratio.beta, self.ratio.importance_cap
         self.wants_reference = self.beta > 0  # type: ignore[misc]
         check_method(self, spec)
+        if options.rollout_engine is not None:
+            check_request(self, spec)
         self.reference_sync = self._reference_sync() if self.has_ratio else None
 
     # -- declared by algorithms ----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ canvas, which is cut behind the block of the first EOS, where a model in trainin
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -26,6 +26,7 @@ from dare_bench.protocols import LoadedModel
 from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.rl.requirements import check_fields, check_lengths
 from dare_bench.training.processes import first_process
+from dare_bench.training.rollout_engine import engine_class
 from dare_bench.training.rows import Tokens
 from dare_bench.types import Generation, ModelSpec, Request, Sample
 
@@ -37,6 +38,27 @@ FOLDER = "rollout-weights"
 """Where the weights are while the engine loads them, inside the output folder."""
 
 
+def check_request(method: PolicyGradient, spec: ModelSpec) -> None:
+    """Check the engine and the decoding fields of the rollout, before the engine's server is asked for anything.
+
+    Raises:
+        UsageError: as :func:`~dare_bench.training.rollout_engine.engine_class`.
+        DecodingError: a field that the engine never has, or that another setting determines.
+    """
+    kind = engine_class(str(method.options.rollout_engine))
+    check_fields(method, spec)
+    if "stop" in method.options.rollout:
+        raise DecodingError("rollout stop: a served completion ends at an EOS or with its canvas; omit it")
+    _checked(method, kind.check_fields)
+
+
+def _checked(method: PolicyGradient, check: Callable[[Mapping[str, Any]], object]) -> None:
+    try:
+        check(method.served_request(()))
+    except DecodingError as error:
+        raise DecodingError(f"the rollout of {method.name}: {error}") from error
+
+
 def check_engine(method: PolicyGradient, engine: LoadedModel, spec: ModelSpec, data: Tokens) -> None:
     """Check that the engine can answer every prompt in the way that the method needs.
 
@@ -45,7 +67,7 @@ def check_engine(method: PolicyGradient, engine: LoadedModel, spec: ModelSpec, d
 
     Raises:
         UsageError: the engine serves another kind of model; a prompt is too long.
-        DecodingError: a decoding field that the engine does not have, or that another setting determines.
+        DecodingError: a decoding value that its server cannot honor.
     """
     name, seen = engine.spec.engine, engine.spec
     family = spec.family.partition(".")[0]  # LLaDA2.0 and its successors are served as one
@@ -55,13 +77,7 @@ def check_engine(method: PolicyGradient, engine: LoadedModel, spec: ModelSpec, d
             f"the model in training is of family {spec.family!r} with {spec.attention} attention; start it with this "
             "checkpoint, a diffusion model with --dllm-algorithm"
         )
-    check_fields(method, spec)
-    if "stop" in method.options.rollout:
-        raise DecodingError("rollout stop: a served completion ends at an EOS or with its canvas; omit it")
-    try:
-        engine.resolve(method.served_request(()))
-    except DecodingError as error:
-        raise DecodingError(f"the rollout of {method.name}: {error}") from error
+    _checked(method, engine.resolve)
     check_lengths(method, seen, data)
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from dare_bench import seeds
 from dare_bench.errors import DecodingError, UsageError
 from dare_bench.protocols import LoadedModel
+from dare_bench.registry import registry
 from dare_bench.types import Request
 
 DEFAULT_GEN_LENGTH = 256
@@ -204,17 +205,26 @@ class RequestBuilder:
     def _check_likelihood(self, task: str) -> None:
         if not self._likelihood_checked:
             if not self._model.capabilities.likelihood:
-                raise no_likelihoods(self._model, task)
+                raise no_likelihoods(self._model.spec.engine, task)
             self._model.resolve_likelihood(self.likelihood)
             self._likelihood_checked = True
 
 
-def no_likelihoods(model: LoadedModel, task: str) -> UsageError:
+def refuse_likelihoods(engine: str, tasks: Iterable[str]) -> None:
+    """Raise UsageError for the first of these tasks, which need log-likelihoods, if a served engine gives none. No
+    server is asked."""
+    if engine == "native" or registry().get("engine", engine).load().capabilities.likelihood:
+        return
+    for task in tasks:
+        raise no_likelihoods(engine, task)
+
+
+def no_likelihoods(engine: str, task: str) -> UsageError:
     """The refusal of a task because the model generates only."""
-    if model.spec.engine == "native":
+    if engine == "native":
         return UsageError(f"task {task!r} needs log-likelihoods, which this model does not give: leave it out")
     return UsageError(
-        f"task {task!r} needs log-likelihoods, which engine {model.spec.engine} does not give: use --engine native for"
+        f"task {task!r} needs log-likelihoods, which engine {engine} does not give: use --engine native for"
         " it, or a task that generates"
     )
 

@@ -22,7 +22,7 @@ from dare_bench.harness.common.code_eval import CodeRunner, code_eval_replaced
 from dare_bench.harness.common.hashing import documents_hash
 from dare_bench.harness.common.local_data import LocalData, without_scripts
 from dare_bench.harness.common.repeats import RepeatResult, combine, equal_repeats
-from dare_bench.harness.common.requests import RequestBuilder, place
+from dare_bench.harness.common.requests import RequestBuilder, place, refuse_likelihoods
 from dare_bench.harness.common.result import HarnessResult
 from dare_bench.harness.common.scoring_process import check_scoring, score, unprotected
 from dare_bench.harness.lm_eval.code_scoring import CodeScoring, code_mark
@@ -64,11 +64,12 @@ class LmEvalSource(TaskSource):
         Raises:
             UnknownNameError: an unknown task; the message lists the three closest.
             CodeTaskError: a task whose scorer would run generated code outside the sandbox.
-            UsageError: a code task if nothing isolates; IFEval without its data.
+            UsageError: a code task if nothing isolates; IFEval without its data; log-likelihoods of a served engine.
             DataError: an include path or data folder that does not exist.
         """
         index = TaskIndex(spec.include_path)
         leaves = index.leaves(index.match(spec.tasks))
+        refuse_likelihoods(spec.engine, index.likelihood_tasks(leaves))
         CodeRunner.check(spec, sandboxed_tasks(leaves))
         check_scoring(spec, evaluating_tasks(leaves))
         check_punkt(leaves)

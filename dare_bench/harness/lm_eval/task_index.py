@@ -19,7 +19,7 @@ from typing import Any
 
 from dare_bench.errors import DataError, unknown
 from dare_bench.fingerprint import cache_dir, write_cache
-from dare_bench.harness.common.requests import undefined
+from dare_bench.harness.common.requests import ROLLING, undefined
 from dare_bench.harness.common.task_folders import included_folder, package_folder
 from dare_bench.harness.lm_eval.yaml_scan import Scanner, scan, value_of
 from dare_bench.reading import existing, read_json
@@ -27,6 +27,8 @@ from dare_bench.registry import registry
 
 LM_EVAL = "lm-eval"
 _FORMAT = 1
+_LIKELIHOODS = ("loglikelihood", ROLLING, "multiple_choice")
+"""Values of a task's ``output_type``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +184,12 @@ class TaskIndex:
     def refuse_rolling(self, leaves: Iterable[TaskEntry]) -> None:
         """Raise UsageError for a task that a diffusion model cannot answer, before its data are fetched."""
         for entry in leaves:
-            if (output_type := self._key(entry, "output_type")) == "loglikelihood_rolling":
+            if (output_type := self._key(entry, "output_type")) == ROLLING:
                 raise undefined(entry.name, output_type)
+
+    def likelihood_tasks(self, leaves: Iterable[TaskEntry]) -> Iterator[str]:
+        """The names of the tasks whose files say that they need log-likelihoods."""
+        return (entry.name for entry in leaves if self._key(entry, "output_type") in _LIKELIHOODS)
 
     def data_set(self, entry: TaskEntry) -> tuple[str | None, str | None]:
         """A task's data set and its configuration, as its file names them."""

@@ -9,6 +9,7 @@ from typing import Any
 from dare_bench.config import RunSpec
 from dare_bench.errors import DataError, UsageError
 from dare_bench.harness.common import punkt
+from dare_bench.harness.common.requests import refuse_likelihoods
 from dare_bench.harness.opencompass.catalog import ConfigCatalog, RequestedConfig
 from dare_bench.harness.opencompass.components import evaluator_name
 from dare_bench.harness.opencompass.layout import Layout
@@ -52,6 +53,8 @@ def configs_of(spec: RunSpec) -> dict[str, tuple[RequestedConfig, dict[str, Any]
                 raise UsageError(f"{other.word} and {config.word} both hold a data set {name!r}: {way}")
             if reason := why_not(cfg, config.path):
                 raise UsageError(reason)
+            if kind_of(cfg) == "ppl":
+                refuse_likelihoods(spec.engine, [name])
             if evaluator_name(cfg) in _SENTENCES:
                 punkt.check(f"config {config.name}")
             if spec.apply_chat_template and kind_of(cfg) == "ppl":

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dare_bench import reading
 from dare_bench.engine.codec import to_answer, to_record
 from dare_bench.engine.journal import Journal, pack, unpack
 from dare_bench.errors import RunError, SaveError
@@ -16,7 +17,8 @@ from dare_bench.types import Event, Generation, Likelihood, Request
 
 
 def sample(key: str, text: str = "text") -> dict[str, Any]:
-    return {"type": "sample", "key": key, "kind": "generate", "answer": {"text": text}}
+    answer = {"tokens": [], "text": text, "nfe": 1, "finish_reason": "eos"}
+    return {"type": "sample", "key": key, "kind": "generate", "answer": answer}
 
 
 def fill(folder: Path, count: int) -> Path:
@@ -76,6 +78,46 @@ def test_damage_in_the_middle_is_named_and_its_sample_is_gone(tmp_path: Path) ->
         assert [(d.file, d.line) for d in journal.damage] == [("main.jsonl", 2)]
         journal.append(sample("k1"))
         assert journal.sample("k2")["key"] == "k2"
+    with Journal(tmp_path) as journal:
+        assert sorted(journal.keys) == ["k0", "k1", "k2"]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("wrong", [{"tokens": [10**30]}, {"nfe": "many"}, {"trajectory": [[0]]}, None])
+def test_a_whole_line_without_a_valid_answer_is_one_sample_lost(
+    tmp_path: Path, place: int, wrong: dict[str, Any] | None
+) -> None:
+    """Also the last line, which was not torn: it is reported, and what follows does not overwrite it."""
+    with Journal(tmp_path) as journal:
+        for i in range(3):
+            record = sample(f"k{i}")
+            if i == place:
+                record["answer"] = wrong and {**record["answer"], **wrong}
+            journal.append(record)
+    others = [f"k{i}" for i in range(3) if i != place]
+    with Journal(tmp_path) as journal:
+        assert journal.keys == others
+        assert [(d.file, d.line) for d in journal.damage] == [("main.jsonl", place + 1)]
+        journal.append(sample(f"k{place}", "again"))
+    with Journal(tmp_path) as journal:
+        assert sorted(journal.keys) == ["k0", "k1", "k2"] and len(journal.damage) == 1
+        assert journal.sample(f"k{place}")["answer"]["text"] == "again"
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_line_that_is_too_long_to_read_is_one_sample_lost(
+    tmp_path: Path, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Journal(tmp_path) as journal:
+        for i in range(3):
+            journal.append(sample(f"k{i}", "x" * (5000 if i == place else 1)))
+    monkeypatch.setattr(reading, "MAX_LINE", 1000)
+    others = [f"k{i}" for i in range(3) if i != place]
+    with Journal(tmp_path) as journal:
+        assert journal.keys == others
+        assert [d.line for d in journal.damage] == ([place + 1] if place < 2 else []), "the last one may be torn"
+        assert [journal.sample(key)["key"] for key in others] == others
+        journal.append(sample(f"k{place}", "again"))
     with Journal(tmp_path) as journal:
         assert sorted(journal.keys) == ["k0", "k1", "k2"]
 

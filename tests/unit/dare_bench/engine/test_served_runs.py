@@ -16,6 +16,7 @@ import toy_source
 from served_engines import StandIn
 
 from dare_bench.engine.evaluate import evaluate
+from dare_bench.engine.journal import pack, unpack
 from dare_bench.engine.preview import preview
 from dare_bench.errors import EngineError, UsageError
 from dare_bench.model_adapters.served import lmdeploy
@@ -91,6 +92,23 @@ def test_a_server_that_dies_loses_nothing(openai: StandIn, tmp_path: Path) -> No
     run = go(tmp_path, openai, max_rows=1)
     assert run.status == "complete" and len(openai.asked) == asked + 8 - 3
     assert run.block is not None and run.block.resumed_from[0].samples == 3
+
+
+def test_an_answer_that_the_journal_cannot_give_back_is_asked_for_again(
+    sglang: StandIn, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As an earlier version recorded one whose token ids were out of range."""
+    fields = {"engine": "sglang", "model": "SDAR-1.7B-Chat"}
+    run = go(tmp_path, sglang, **fields)
+    (file,) = (run.path / "journal").glob("*.jsonl")
+    lines = file.read_bytes().splitlines(keepends=True)
+    at, record = next((i, r) for i, line in enumerate(lines) if (r := unpack(line)) and r["type"] == "sample")
+    record["answer"]["tokens"] = [10**30]
+    file.write_bytes(b"".join([*lines[:at], pack(record), *lines[at + 1 :]]))
+    sglang.asked = []
+    again = go(tmp_path, sglang, **fields, limit=9)
+    assert again.path == run.path and again.status == "complete" and len(sglang.asked) == 2
+    assert f"journal {file.name}, line {at + 1} cannot be read; its sample is computed again" in caplog.text
 
 
 def test_a_request_that_stays_unanswered_is_a_failure_with_its_cause(openai: StandIn, tmp_path: Path) -> None:

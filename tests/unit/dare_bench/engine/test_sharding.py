@@ -22,6 +22,7 @@ from toy_model import ToyModel
 from dare_bench import sandbox
 from dare_bench.config import run_spec
 from dare_bench.engine import sharding
+from dare_bench.engine.codec import to_record
 from dare_bench.engine.evaluate import evaluate, evaluate_all
 from dare_bench.engine.journal import Journal, unpack
 from dare_bench.engine.pieces import Pieces, offered
@@ -34,7 +35,7 @@ from dare_bench.loading import locate
 from dare_bench.protocols import Done
 from dare_bench.registry import registry
 from dare_bench.runs.reader import Run
-from dare_bench.types import Request
+from dare_bench.types import Generation, Request
 
 toy_source.register()
 LIMIT = 12
@@ -228,9 +229,10 @@ def test_what_cannot_be_sharded(tmp_path: Path) -> None:
 
 
 def test_a_journal_takes_in_what_others_write(tmp_path: Path) -> None:
+    finished = Generation([5], "x", 1, "length")
     with Journal(tmp_path) as journal, Journal(tmp_path, "shard-0-1") as other:
         assert journal.reread() == []
-        other.append({"type": "sample", "key": "a"})
+        other.append(to_record(Request("a", "generate", "p"), finished))
         assert journal.reread() == [("sample", "a")] and journal.reread() == []
         with other.file.open("ab") as torn:
             torn.write(b'{"sum":"half a li')
@@ -238,7 +240,7 @@ def test_a_journal_takes_in_what_others_write(tmp_path: Path) -> None:
         with other.file.open("ab") as torn:
             torn.write(b"ne\n")
         other._end = other.file.stat().st_size
-        other.append({"type": "sample", "key": "b"})
+        other.append(to_record(Request("b", "generate", "p"), finished))
         assert journal.adopt() == [("sample", "b")]
         assert [(d.file, d.line) for d in journal.damage] == [("shard-0-1.jsonl", 2)]
         assert journal.sample("a")["key"] == "a" and journal.sample("b")["key"] == "b"

@@ -73,8 +73,8 @@ def test_a_lost_answer_is_asked_for_again(server: StandIn, fault: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "named"),
     [
-        ("half", "the stream ended in the middle|closed the connection"),
-        ("refuse", "closed the connection"),
+        ("half", "the stream ended in the middle|its response is incomplete"),
+        ("refuse", "its response is incomplete or invalid .Server disconnected"),
         ("busy", "status 503: no room"),
         ("nonsense", "answered 8 < 9 where JSON was expected"),
         ("html", "no stream of events"),

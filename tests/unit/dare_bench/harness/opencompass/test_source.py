@@ -299,6 +299,7 @@ def test_data_that_is_there_or_that_opencompass_may_fetch_is_not_missing(
         ("gsm8k_gen", {"system_instruction": "x"}, "apply-chat-template"),
         ("gsm8k_gen", {"apply_chat_template": "tools"}, "tools"),
         ("hellaswag_ppl", {"apply_chat_template": True}, "PPL"),
+        ("hellaswag_ppl", {"engine": "openai"}, "'hellaswag' needs log-likelihoods, which engine openai does not"),
         ("gsm8k_gen,gsm8k_0shot_gen_a58960", {}, "'gsm8k': run them apart"),
         ("gsm8k_gin", {}, "gsm8k_gen"),
         ("gsm8k_gen:nope", {}, "none of its 1 data sets is 'nope'; known: gsm8k"),

@@ -273,7 +273,7 @@ def _generation_notes(facts: Facts, sampler: Any, answer: float) -> list[str]:
         source = (
             "the authors' measured mean"
             if tokens
-            else "none published, so the slowest is assumed is assumed is assumed"
+            else "none published, so the slowest is assumed"
         )
         notes.append(f"expected: {tokens or 1:g} tokens written a forward pass ({source})")
     return notes

@@ -105,7 +105,7 @@ def unknown(step: StepEstimate) -> Iterator[str]:
     elif spec.peft and not spec.bf16:
         yield "the time of the adapter's float32 products, which run below the bfloat16 rate; --bf16 avoids them"
     if training.processes > MACHINE:
-        yield f"the links between machines; all {training.processes} GPUs are counted as if in one machine machine machine"
+        yield f"the links between machines; all {training.processes} GPUs are counted as if in one machine"
 
 
 def _division(training: DeviceTraining, division: Division) -> Iterator[str]:

@@ -77,7 +77,7 @@ def test_a_lost_answer_is_asked_for_again(server: StandIn, fault: str) -> None:
         ("refuse", "its response is incomplete or invalid .Server disconnected"),
         ("busy", "status 503: no room"),
         ("nonsense", "answered 8 < 9 where JSON was expected"),
-        ("html", "no stream of events"),
+        ("html", "not a stream of events"),
         ("wrong", "where (text|a list of objects) was expected"),
         ("bad", "status 400: the grammar is"),
     ],
@@ -176,7 +176,7 @@ def test_opening_settings_that_do_not_fit_the_engine(server: StandIn) -> None:
             "'timeot' is not a field of them",
         ),
         ({"engine_url": server.url}, "engine native runs here"),
-        ({"engine_args": {"tp": 2}}, "engine native has none"),
+        ({"engine_args": {"tp": 2}}, "engine native takes none"),
         ({"engine": "lmdeploy", "engine_url": server.url}, "engine lmdeploy runs here"),
     ):
         with pytest.raises(UsageError, match=named):

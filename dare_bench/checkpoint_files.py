@@ -1,8 +1,10 @@
-"""Reading config.json and safetensors headers of a checkpoint without loading it."""
+"""Reading config.json, special tokens and safetensors headers of a checkpoint without loading it."""
 
 from __future__ import annotations
 
 import math
+import re
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +22,8 @@ BITS = {
     **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
 }
 """Bits of an element, by the format's names of dtypes."""
+_MASK = re.compile(r"\W+((mdm_)?mask(_token)?|(?-i:M))\W+", re.IGNORECASE)
+"""Texts of mask tokens: <mask>, [MASK], <|MASK|>, |<MASK>|, <|mdm_mask|>, <[MASK]>, <M>."""
 
 
 class Tensor(NamedTuple):
@@ -48,6 +52,57 @@ def read_config(path: Path) -> dict[str, Any]:
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise CheckpointError(f"{file} has architectures={names!r}; it must be a list of names, or null")
     return config
+
+
+def diffusion_sign(path: Path, config: dict[str, Any]) -> str | None:
+    """What suggests that a checkpoint is not autoregressive, whatever its architecture is called: a mask token, or a
+    network in the checkpoint's own code.
+
+    Raises:
+        CheckpointError: a file of the tokenizer is damaged.
+    """
+    if (mask_id := config.get("mask_token_id")) is not None:
+        return f"config.json names a mask token (mask_token_id={str(mask_id)[:40]})"
+    own = config.get("auto_map")
+    if isinstance(own, dict) and any(str(name).startswith("AutoModel") for name in own):
+        return "config.json names a network in the checkpoint's own code (auto_map)"
+    settings = _read_if_there(path / "tokenizer_config.json")
+    named = settings | _read_if_there(path / "special_tokens_map.json")
+    added = _added_texts(path, settings, named)
+    masks = {text for text in added if _MASK.fullmatch(text)} if "[gMASK]" not in added else set()  # GLM has both
+    masks |= {text for text in [_content(named.get("mask_token"))] if text}
+    if not masks or masks == {_mask_of_class(settings.get("tokenizer_class"))}:
+        return None
+    return f"its tokenizer has a mask token ({min(masks)[:40]!r})"
+
+
+def _added_texts(path: Path, settings: dict[str, Any], named: dict[str, Any]) -> set[str]:
+    """The texts of a tokenizer's added and special tokens; transformers 5 has them in tokenizer.json alone."""
+    whole = {} if "added_tokens_decoder" in settings else _read_if_there(path / "tokenizer.json")
+    groups = [settings.get("added_tokens_decoder"), whole.get("added_tokens")]
+    groups += [named.get(name) for name in ("additional_special_tokens", "extra_special_tokens")]
+    lists = [list(group.values()) if isinstance(group, dict) else group for group in groups]
+    entries = [entry for group in lists if isinstance(group, list) for entry in group]
+    return {text for text in map(_content, entries) if text} | _read_if_there(path / "added_tokens.json").keys()
+
+
+def _content(token: Any) -> str | None:
+    """The text of a token, which files have as a text or as an object."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None
+
+
+def _mask_of_class(name: Any) -> str | None:
+    """The mask token that a class of transformers gives every tokenizer (Gemma's, BERT's)."""
+    import transformers
+
+    known = getattr(transformers, str(name).removesuffix("Fast"), None)
+    parameter = signature(known).parameters.get("mask_token") if isinstance(known, type) else None
+    return None if parameter is None else _content(parameter.default)
+
+
+def _read_if_there(file: Path) -> dict[str, Any]:
+    return read_json(file, CheckpointError) if file.is_file() else {}
 
 
 def read_header(file: Path) -> dict[str, Tensor]:

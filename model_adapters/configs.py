@@ -82,8 +82,8 @@ def _rope(given: Any, seen: str) -> dict[str, float]:
     except ValidationError:
         pass
     raise CheckpointError(
-        f"{seen} (rope_type={shown(kind)}); supported: null, or the rope_type 'default' with a rope_theta above 0 and a "
-        "partial_rotary_factor of at most 1"
+        f"{seen} (rope_type={shown(kind)}); supported: null, or the rope_type 'default' with a rope_theta above 0 and "
+        "a partial_rotary_factor of at most 1"
     )
 
 

@@ -205,6 +205,21 @@ def test_tokenizer_json_comes_first(whole, name):
     assert not (whole / "ran").exists()
 
 
+def test_what_transformers_5_saves_opens_the_same(folder, tmp_path):
+    edit(folder, "config.json", mask_token_id=MASK)
+    old = open_tokenizer(folder, ROWS)
+    old.add_special_tokens({"extra_special_tokens": ["<|more|>"]})
+    old.save_pretrained(tmp_path / "saved")
+    write(tmp_path / "saved", "config.json", {"mask_token_id": old.mask_token_id})
+    assert not (tmp_path / "saved" / "special_tokens_map.json").exists()
+    settings = json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] == "TokenizersBackend" and "added_tokens_decoder" not in settings
+    new, text = open_tokenizer(tmp_path / "saved", ROWS), "hi<|im_end|><think><|more|><|MASK|>"
+    assert ids(new, text) == ids(old, text)
+    assert new.decode(ids(new, text), skip_special_tokens=True) == "hi<think>"
+    assert new.special_tokens_map == old.special_tokens_map and new.chat_template == old.chat_template
+
+
 def test_tokenizer_json_may_call_the_mask_otherwise(whole):
     write(whole, "added_tokens.json", {"<MASK>": MASK})
     edit(whole, added_tokens_decoder={str(STOP): token("<|im_end|>"), str(MASK): token("<MASK>")})

@@ -22,6 +22,10 @@ BITS = {
     **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
 }
 """Bits of an element, by the format's names of dtypes."""
+MAX_COUNT = 1_000_000
+"""Maximum number of layers or labels in a config.json."""
+_COUNTS = re.compile(r"(\w+_)?(labels|layers?|blocks)|first_k_dense_replace|attention_types")
+"""Fields that say how long a list or mapping of a configuration becomes, or contain such numbers."""
 _MASK = re.compile(r"\W+((mdm_)?mask(_token)?|(?-i:M))\W+", re.IGNORECASE)
 """Texts of mask tokens: <mask>, [MASK], <|MASK|>, |<MASK>|, <|mdm_mask|>, <[MASK]>, <M>."""
 
@@ -34,7 +38,7 @@ class Tensor(NamedTuple):
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The contents of a folder's config.json, whose ``architectures`` are validated.
+    """The contents of a folder's config.json, whose ``architectures`` and counts are validated.
 
     Raises:
         CheckpointError: no such folder or file, or the file is damaged.
@@ -51,7 +55,17 @@ def read_config(path: Path) -> dict[str, Any]:
     names = config.get("architectures")
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise CheckpointError(f"{file} has architectures={names!r}; it must be a list of names, or null")
+    _check_counts(file, config)
     return config
+
+
+def _check_counts(file: Path, value: Any, name: str = "") -> None:
+    """Raise CheckpointError for a number by which transformers would make a list or mapping of any size."""
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else ((name, item) for item in value):
+            _check_counts(file, item, key)
+    elif isinstance(value, int) and value > MAX_COUNT and _COUNTS.fullmatch(name):
+        raise CheckpointError(f"{file} has {name}={value}; it must be at most {MAX_COUNT:,}")
 
 
 def diffusion_sign(path: Path, config: dict[str, Any]) -> str | None:

@@ -59,6 +59,28 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
+def refuse_gguf(path: Path) -> None:
+    """Raise CheckpointError for a GGUF file, or a folder of such files, saying what it is and how to convert it."""
+    whole = path.is_dir() and (path / "config.json").exists()
+    file = path if path.suffix == ".gguf" else min(path.glob("*.gguf"), default=None)
+    if whole or file is None:
+        return
+    with open_regular(file, CheckpointError) as stream:
+        head = stream.read(1 << 12)
+    named = re.search(rb"general\.architecture\x08\0\0\0(.)\0{7}([\w-]+)", head, re.DOTALL)  # length and text
+    architecture = named[2][: named[1][0]].decode("ascii", "replace") if named else "unknown"
+    places, folder = f"{str(file.parent.absolute())!r}, gguf_file={file.name!r}", file.stem
+    code = "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T, GgufConfig as G; "
+    code += f"M.from_pretrained({places}, quantization_config=G(dequantize=True)).save_pretrained({folder!r}); "
+    code += f"T.from_pretrained({places}).save_pretrained({folder!r})"
+    quoted = re.sub(r'([\\"$`])', r"\\\1", code)
+    raise CheckpointError(
+        f"{file}: a GGUF file for llama.cpp, of the architecture {architecture!r}; give the model's published Hugging "
+        "Face folder, as a diffusion model needs. An autoregressive model that transformers can read (with pip install "
+        f'gguf) is converted into the folder {folder!r} by: python -c "{quoted}"'
+    )
+
+
 def _check_counts(file: Path, value: Any, name: str = "") -> None:
     """Raise CheckpointError for a number by which transformers would make a list or mapping of any size."""
     if isinstance(value, dict | list):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dare_bench.checkpoint_files import ADAPTER, diffusion_sign, read_config
+from dare_bench.checkpoint_files import ADAPTER, diffusion_sign, read_config, refuse_gguf
 from dare_bench.errors import CheckpointError, UsageError, first_line, suggestion, unknown
 from dare_bench.reading import existing, read_json
 from dare_bench.registry import Registration, registry
@@ -36,6 +36,7 @@ def locate(checkpoint: str | Path) -> Path:
     if name in registry().names("checkpoint"):
         return Path(registry().get("checkpoint", name).target)
     if (path := existing(name)) is not None:
+        refuse_gguf(path)
         if not path.is_dir():
             raise CheckpointError(f"no checkpoint folder at {path}; give a folder, a hub id or a bundled name")
         return path

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -231,6 +233,28 @@ def test_doctor_says_the_same(llama: Path) -> None:
     config(model_type="a2d-llama", architectures=["A2DLlamaLMHeadModel"])(llama)
     with pytest.raises(CheckpointError, match="'a2d-llama' is none of transformers' own"):
         list(placement(str(llama), OpeningSettings(family="causal")))
+
+
+@pytest.mark.parametrize("name", ["plain", """a 'b' "c" $d `e` \\f"""])
+def test_a_gguf_file_is_named_with_the_line_that_converts_it(name: str, tmp_path: Path) -> None:
+    file = tmp_path / name / "model.Q4.gguf"
+    file.parent.mkdir()
+    key, value = b"general.architecture", b"llama"
+    head = b"GGUF" + bytes([3, 0, 0, 0]) + bytes(16) + len(key).to_bytes(8, "little") + key
+    file.write_bytes(head + bytes([8, 0, 0, 0]) + len(value).to_bytes(8, "little") + value + b"general.name")
+    for given in (file, file.parent):
+        with pytest.raises(
+            CheckpointError, match=r"a GGUF file for llama\.cpp, of the architecture 'llama'; give"
+        ) as error:
+            load(given)
+        assert "\n" not in str(error.value)
+        line = str(error.value).partition(" by: python -c ")[2]
+        code = subprocess.run(["bash", "-c", f"printf %s {line}"], check=True, capture_output=True, text=True).stdout
+        texts = [node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]
+        assert texts.count(str(file.parent)) == texts.count("model.Q4.gguf") == texts.count("model.Q4") == 2
+    (file.parent / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="unknown family"):
+        load(file.parent)
 
 
 def test_weights_that_are_not_used_are_reported(llama: Path, caplog: pytest.LogCaptureFixture) -> None:

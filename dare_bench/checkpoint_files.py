@@ -132,8 +132,9 @@ def _mask_of_class(name: Any) -> str | None:
     """The mask token that a class of transformers gives every tokenizer (Gemma's, BERT's)."""
     import transformers
 
-    known = getattr(transformers, str(name).removesuffix("Fast"), None)
-    parameter = signature(known).parameters.get("mask_token") if isinstance(known, type) else None
+    name = str(name).removesuffix("Fast")
+    known = getattr(transformers, name, None) if name.endswith("Tokenizer") else None
+    parameter = None if known is None else signature(known).parameters.get("mask_token")
     return None if parameter is None else _content(parameter.default)
 
 

@@ -231,7 +231,7 @@ def test_doctor_says_the_same(llama: Path) -> None:
     with pytest.raises(CheckpointError, match="has a mask token"):
         list(placement(str(llama), OpeningSettings()))
     config(model_type="a2d-llama", architectures=["A2DLlamaLMHeadModel"])(llama)
-    with pytest.raises(CheckpointError, match="'a2d-llama' is none of transformers' own"):
+    with pytest.raises(CheckpointError, match=r"'a2d-llama' is .*code of a checkpoint is never run"):
         list(placement(str(llama), OpeningSettings(family="causal")))
 
 

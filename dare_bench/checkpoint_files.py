@@ -1,8 +1,10 @@
-"""Reading config.json and safetensors headers of a checkpoint without loading it."""
+"""Reading config.json, special tokens and safetensors headers of a checkpoint without loading it."""
 
 from __future__ import annotations
 
 import math
+import re
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +22,12 @@ BITS = {
     **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
 }
 """Bits of an element, by the format's names of dtypes."""
+MAX_COUNT = 1_000_000
+"""Maximum number of layers or labels in a config.json."""
+_COUNTS = re.compile(r"(\w+_)?(labels|layers?|blocks)|first_k_dense_replace|attention_types")
+"""Fields that say how long a list or mapping of a configuration becomes, or contain such numbers."""
+_MASK = re.compile(r"\W+((mdm_)?mask(_token)?|(?-i:M))\W+", re.IGNORECASE)
+"""Texts of mask tokens: <mask>, [MASK], <|MASK|>, |<MASK>|, <|mdm_mask|>, <[MASK]>, <M>."""
 
 
 class Tensor(NamedTuple):
@@ -30,7 +38,7 @@ class Tensor(NamedTuple):
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The contents of a folder's config.json, whose ``architectures`` are validated.
+    """The contents of a folder's config.json, whose ``architectures`` and counts are validated.
 
     Raises:
         CheckpointError: no such folder or file, or the file is damaged.
@@ -47,7 +55,91 @@ def read_config(path: Path) -> dict[str, Any]:
     names = config.get("architectures")
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise CheckpointError(f"{file} has architectures={names!r}; it must be a list of names, or null")
+    _check_counts(file, config)
     return config
+
+
+def refuse_gguf(path: Path) -> None:
+    """Raise CheckpointError for a GGUF file, or a folder of such files, saying what it is and how to convert it."""
+    whole = path.is_dir() and (path / "config.json").exists()
+    file = path if path.suffix == ".gguf" else min(path.glob("*.gguf"), default=None)
+    if whole or file is None:
+        return
+    with open_regular(file, CheckpointError) as stream:
+        head = stream.read(1 << 12)
+    named = re.search(rb"general\.architecture\x08\0\0\0(.)\0{7}([\w-]+)", head, re.DOTALL)  # length and text
+    architecture = named[2][: named[1][0]].decode("ascii", "replace") if named else "unknown"
+    places, folder = f"{str(file.parent.absolute())!r}, gguf_file={file.name!r}", file.stem
+    code = "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T, GgufConfig as G; "
+    code += f"M.from_pretrained({places}, quantization_config=G(dequantize=True)).save_pretrained({folder!r}); "
+    code += f"T.from_pretrained({places}).save_pretrained({folder!r})"
+    quoted = re.sub(r'([\\"$`])', r"\\\1", code)
+    raise CheckpointError(
+        f"{file}: a GGUF file for llama.cpp, of the architecture {architecture!r}; give the model's published Hugging "
+        "Face folder, as a diffusion model needs. An autoregressive model that transformers can read (with pip install "
+        f'gguf) is converted into the folder {folder!r} by: python -c "{quoted}"'
+    )
+
+
+def _check_counts(file: Path, value: Any, name: str = "") -> None:
+    """Raise CheckpointError for a number by which transformers would make a list or mapping of any size."""
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else ((name, item) for item in value):
+            _check_counts(file, item, key)
+    elif isinstance(value, int) and value > MAX_COUNT and _COUNTS.fullmatch(name):
+        raise CheckpointError(f"{file} has {name}={value}; it must be at most {MAX_COUNT:,}")
+
+
+def diffusion_sign(path: Path, config: dict[str, Any]) -> str | None:
+    """What suggests that a checkpoint is not autoregressive, whatever its architecture is called: a mask token, or a
+    network in the checkpoint's own code.
+
+    Raises:
+        CheckpointError: a file of the tokenizer is damaged.
+    """
+    if (mask_id := config.get("mask_token_id")) is not None:
+        return f"config.json names a mask token (mask_token_id={str(mask_id)[:40]})"
+    own = config.get("auto_map")
+    if isinstance(own, dict) and any(str(name).startswith("AutoModel") for name in own):
+        return "config.json names a network in the checkpoint's own code (auto_map)"
+    settings = _read_if_there(path / "tokenizer_config.json")
+    named = settings | _read_if_there(path / "special_tokens_map.json")
+    added = _added_texts(path, settings, named)
+    masks = {text for text in added if _MASK.fullmatch(text)} if "[gMASK]" not in added else set()  # GLM has both
+    masks |= {text for text in [_content(named.get("mask_token"))] if text}
+    if not masks or masks == {_mask_of_class(settings.get("tokenizer_class"))}:
+        return None
+    return f"its tokenizer has a mask token ({min(masks)[:40]!r})"
+
+
+def _added_texts(path: Path, settings: dict[str, Any], named: dict[str, Any]) -> set[str]:
+    """The texts of a tokenizer's added and special tokens; transformers 5 has them in tokenizer.json alone."""
+    whole = {} if "added_tokens_decoder" in settings else _read_if_there(path / "tokenizer.json")
+    groups = [settings.get("added_tokens_decoder"), whole.get("added_tokens")]
+    groups += [named.get(name) for name in ("additional_special_tokens", "extra_special_tokens")]
+    lists = [list(group.values()) if isinstance(group, dict) else group for group in groups]
+    entries = [entry for group in lists if isinstance(group, list) for entry in group]
+    return {text for text in map(_content, entries) if text} | _read_if_there(path / "added_tokens.json").keys()
+
+
+def _content(token: Any) -> str | None:
+    """The text of a token, which files have as a text or as an object."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None
+
+
+def _mask_of_class(name: Any) -> str | None:
+    """The mask token that a class of transformers gives every tokenizer (Gemma's, BERT's)."""
+    import transformers
+
+    name = str(name).removesuffix("Fast")
+    known = getattr(transformers, name, None) if name.endswith("Tokenizer") else None
+    parameter = None if known is None else signature(known).parameters.get("mask_token")
+    return None if parameter is None else _content(parameter.default)
+
+
+def _read_if_there(file: Path) -> dict[str, Any]:
+    return read_json(file, CheckpointError) if file.is_file() else {}
 
 
 def read_header(file: Path) -> dict[str, Tensor]:

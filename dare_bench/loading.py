@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dare_bench import hub
-from dare_bench.checkpoint_files import ADAPTER, read_config
+from dare_bench.checkpoint_files import ADAPTER, diffusion_sign, read_config, refuse_gguf
 from dare_bench.errors import CheckpointError, UsageError, first_line, suggestion, unknown
 from dare_bench.reading import existing, read_json
 from dare_bench.registry import Registration, registry
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
 """Files fetched from a hub: weights, configuration, tokenizer; never Python code or pickles."""
+SMALL = ["config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"]
+"""Files that name the family of a checkpoint."""
 COPIES = ["consolidated*", "original/*", "onnx/*"]
 """The same weights in other formats, which some repositories (of Llama and Mistral) have beside them."""
 _LM_EVAL = ("hf", "hf-auto", "huggingface", "vllm", "sglang")
@@ -35,6 +37,7 @@ def locate(checkpoint: str | Path) -> Path:
     if name in registry().names("checkpoint"):
         return Path(registry().get("checkpoint", name).target)
     if (path := existing(name)) is not None:
+        refuse_gguf(path)
         if not path.is_dir():
             raise CheckpointError(f"no checkpoint folder at {path}; give a folder, a hub id or a bundled name")
         return path
@@ -53,8 +56,8 @@ def locate(checkpoint: str | Path) -> Path:
 
 
 def locate_config(checkpoint: str) -> Path:
-    """The folder of a checkpoint with config.json at least, which alone is fetched from the hub; as :func:`locate`."""
-    return here(checkpoint) or _from_hub(checkpoint, ["config.json"])
+    """As :func:`locate`, but from the hub only :data:`SMALL` is fetched."""
+    return here(checkpoint) or _from_hub(checkpoint, SMALL)
 
 
 def is_hub_id(name: str) -> bool:
@@ -195,7 +198,7 @@ def family_of(path: Path, family: str | None = None) -> Registration:
     of the architecture's name.
 
     Raises:
-        CheckpointError: no config, an unknown family, or a mask token in the config of a family that has none.
+        CheckpointError: no config, an unknown family, or an autoregressive name with signs of a diffusion model.
     """
     if family is not None:
         return registry().get("family", family)
@@ -206,15 +209,16 @@ def family_of(path: Path, family: str | None = None) -> Registration:
         if seen in map(tuple, entry.about.get("matches", [])):
             return entry
     model = f"{path}: model_type={seen[0]!r}, architecture={seen[1]!r}"
-    names = ", ".join(entry.name for entry in entries)
     for entry in entries:
         if str(seen[1]).endswith(tuple(entry.about.get("endings", ()))):
-            if (mask := config.get("mask_token_id")) is None:
+            if (sign := diffusion_sign(path, config)) is None:
                 return entry
+            others = ", ".join(other.name for other in entries if other != entry)
             raise CheckpointError(
-                f"{model} names a mask token (mask_token_id={str(mask)[:40]}), so it seems to be a diffusion model of "
-                f"an unknown family; give --family NAME, in Python family=, one of {names}"
+                f"{model}, but {sign}, so it seems to be a diffusion model of an unknown family; give --family NAME, "
+                f"in Python family=, one of {others}, or {entry.name} if it is autoregressive all the same"
             )
+    names = ", ".join(entry.name for entry in entries)
     raise CheckpointError(f"{model} is of an unknown family; give --family NAME, in Python family=, one of {names}")
 
 

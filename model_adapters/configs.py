@@ -27,7 +27,67 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {"hidden_act": ("silu",), "rope_scaling
 _WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text"}
 
 
-class StandardConfig(PreTrainedConfig):
+class Rope(BaseModel):
+    """Rotary positions without scaling: ``rope_parameters`` of transformers 5, or ``rope_scaling`` of 4."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    rope_theta: Positive | None = None
+    partial_rotary_factor: Share | None = None
+    rope_type: str | None = None
+    type: str | None = None
+    factor: Annotated[float, Field(ge=1, le=1)] = 1
+
+
+class PublishedConfig(PreTrainedConfig):
+    """A configuration whose file may be written by transformers 4 or 5. It has, and saves, the fields that both read:
+    ``rope_theta`` and ``partial_rotary_factor`` are not in ``rope_parameters``."""
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        return super().from_dict(_without_ropes(config_dict, cls.__name__.removesuffix("Config")), **kwargs)
+
+
+def _without_ropes(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A config.json with its theta and rotated share at the top level, as transformers 4 writes them.
+
+    Raises:
+        CheckpointError: scaled positions, no theta, or two values of one of them.
+    """
+    fields = ("rope_parameters", "rope_scaling")
+    flat = {field: value for field, value in raw.items() if field not in fields}
+    for field in (field for field in fields if raw.get(field) is not None):
+        rope = _rope(raw[field], f"{name} config has {field}={shown(raw[field])}")
+        for key, value in rope.items():
+            if flat.get(key) not in (None, value):
+                raise CheckpointError(
+                    f"{name} config has {key}={shown(flat[key])}, and {key}={value} in {field}, where transformers 5.0 "
+                    "writes 10000.0 for a theta that it does not know; keep the one that the weights were trained with"
+                )
+        flat |= rope
+        if flat.get("rope_theta") is None:
+            raise CheckpointError(f"{name} config has {field}={shown(raw[field])} without rope_theta; add it")
+    return flat
+
+
+def _rope(given: Any, seen: str) -> dict[str, float]:
+    """Theta and share, where rotary positions name them; raises CheckpointError with what was ``seen``."""
+    entry = given.get("full_attention", given) if isinstance(given, dict) else given
+    kind = (entry.get("rope_type") or entry.get("type")) if isinstance(entry, dict) else None
+    try:
+        if kind in (None, "default"):
+            return Rope.model_validate(entry).model_dump(
+                include={"rope_theta", "partial_rotary_factor"}, exclude_none=True
+            )
+    except ValidationError:
+        pass
+    raise CheckpointError(
+        f"{seen} (rope_type={shown(kind)}); supported: null, or the rope_type 'default' with a rope_theta above 0 and "
+        "a partial_rotary_factor of at most 1"
+    )
+
+
+class StandardConfig(PublishedConfig):
     """The fields that the configurations of Dream, SDAR, LLaDA2 and LLaDA-MoE have in common. Fields that a class does
     not declare are kept and saved unchanged."""
 

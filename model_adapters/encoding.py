@@ -12,6 +12,7 @@ from dare_bench import chat
 from dare_bench.errors import CheckpointError, PromptError, first_line
 from dare_bench.model_adapters.checkpoint import read_object
 from dare_bench.model_adapters.qwen_tokenizer import is_native, name_mask, open_native_tokenizer
+from dare_bench.model_adapters.tokenizer_limits import check_tokenizer
 from dare_bench.types import ModelSpec, Prompt
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "merges.txt")
@@ -32,6 +33,7 @@ def open_tokenizer(path: Path, vocab: int) -> Any | None:
     mask_id = read_object(path / "config.json").get("mask_token_id")
     mask_id = mask_id if isinstance(mask_id, int) else None
     try:
+        check_tokenizer(path)
         if is_native(config):
             tokenizer = open_native_tokenizer(path, config, mask_id)
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -107,8 +106,7 @@ class Family(ABC):
         """A config.json as the network's configuration, and the network that it describes; raises CheckpointError."""
         network = self.network_of(raw)
         check_types(network.config_class, raw)
-        with describing(), quiet_transformers(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # about a null rope_scaling, which has no effect
+        with describing(), quiet_transformers():
             config = network.config_class.from_dict(raw)
             return config, network.arch_of(config)
 

@@ -51,6 +51,8 @@ def open_native_tokenizer(path: Path, config: dict[str, Any], mask_id: int | Non
 
     published = _decoder(path, config)
     if (path / WHOLE).is_file():
+        if not published:  # transformers 5 names added tokens here alone
+            published = {token["id"]: token["content"] for token in read_object(path / WHOLE).get("added_tokens", [])}
         tokenizer = PreTrainedTokenizerFast.from_pretrained(str(path))
     else:
         published = _added(path) | published
@@ -62,8 +64,8 @@ def open_native_tokenizer(path: Path, config: dict[str, Any], mask_id: int | Non
         actual = tokenizer.convert_tokens_to_ids(text)
         if actual != token and token != mask_id:
             raise CheckpointError(
-                f"{path}: added token {text!r} has id {token} in {CONFIG}, but opens with id {actual}; "
-                "fetch the tokenizer's files again"
+                f"{path}: added token {text!r} has id {token} in the tokenizer's files, but opens with id {actual}; "
+                "fetch them again"
             )
     return tokenizer
 

@@ -69,8 +69,8 @@ def doctor(
     With --roofline it also measures the rates of a matrix product and of a copy, runs one denoising forward pass
     with random weights, and prints its share of the speed that these rates allow.
 
-    With --model, tell instead where the layers of a checkpoint would go with --device auto, from its config.json alone,
-    which is all that is fetched from the hub. With --max-memory, the plan is for other devices than this machine's.
+    With --model, tell instead where the layers of a checkpoint would go with --device auto, without its weights, which
+    are not fetched from the hub. With --max-memory, the plan is for other devices than this machine's.
 
     Example: dare-bench doctor --model inclusionAI/LLaDA2.0-flash --max-memory 0=126GB,1=126GB
     """

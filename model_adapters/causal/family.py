@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from dare_bench.checkpoint_files import read_config
+from dare_bench.errors import UsageError
 from dare_bench.model_adapters.causal.fields import CausalFields
-from dare_bench.model_adapters.causal.opening import open_causal
+from dare_bench.model_adapters.causal.opening import network_of, open_causal
 from dare_bench.model_adapters.fields import resolve_fields
 from dare_bench.types import Decoding, ModelSpec, OpeningSettings
 
@@ -21,6 +23,11 @@ class Causal:
     def open(self, path: Path, settings: OpeningSettings) -> Any:
         """Open a folder (see ``opening.open_causal``)."""
         return open_causal(self, path, settings)
+
+    def planned(self, path: Path, settings: OpeningSettings) -> NoReturn:
+        """Raise CheckpointError for a folder that does not open, else UsageError: the layers are not divided."""
+        network_of(path, read_config(path))
+        raise UsageError(f"{path}: --device auto does not divide an autoregressive model; give --device cuda")
 
     def resolve(self, fields: Mapping[str, Any], spec: ModelSpec) -> Decoding:
         """All decoding values; ``early_stop`` is on where the text is cut at EOS. Raises DecodingError."""

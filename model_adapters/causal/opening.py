@@ -125,7 +125,8 @@ def network_of(path: Path, raw: dict[str, Any]) -> tuple[Any, type[Any]]:
     if named not in (None, network.__name__):
         raise CheckpointError(
             f"{path}: architecture={shown(named)}; transformers' causal language model for model_type={kind!r} is "
-            f"{network.__name__}"
+            f"{network.__name__}, and the code of a checkpoint is never run; give --family NAME if it is of one of the "
+            "diffusion families (dare-bench ls models)"
         )
     return config, network
 

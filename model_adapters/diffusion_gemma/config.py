@@ -5,14 +5,14 @@ Facts: transformers, models/diffusion_gemma (configuration), google/diffusiongem
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from transformers import PreTrainedConfig
 
 from dare_bench.errors import CheckpointError
 from dare_bench.model_adapters.backbone import LayerAttention
-from dare_bench.model_adapters.configs import Count, Experts, Layers, Positive, Share, check_types
+from dare_bench.model_adapters.configs import Count, Experts, Layers, Positive, Rope, Share, check_types
 from dare_bench.model_adapters.encoding import shown
 
 SUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -29,17 +29,6 @@ DEFAULT_ROPES = {
     "full_attention": {"rope_theta": 1e6, "partial_rotary_factor": 0.25},
 }
 Object = Annotated[dict[str, Any], Field(description="an object")]
-
-
-class _Rope(BaseModel):
-    """The rotation of one kind of layers."""
-
-    model_config = ConfigDict(allow_inf_nan=False)
-
-    rope_theta: Positive
-    partial_rotary_factor: Share = 1.0
-    rope_type: str | None = None
-    factor: Literal[1] = 1
 
 
 class DiffusionGemmaTextConfig(PreTrainedConfig):
@@ -150,13 +139,14 @@ def _rotation(text: Any, kind: str) -> tuple[float, float]:
     given: Any = DEFAULT_ROPES if text.rope_parameters is None else text.rope_parameters
     rope = given.get(kind) if isinstance(given, dict) else None
     try:
-        known = _Rope.model_validate(rope)
+        known = Rope.model_validate(rope)
     except ValidationError:
-        known = None
-    partial = known is not None and kind == "sliding_attention" and known.partial_rotary_factor != 1
-    if known is None or partial or known.rope_type not in (None, ROTATIONS[kind]):
+        known = Rope()
+    share = known.partial_rotary_factor or 1.0
+    partial = kind == "sliding_attention" and share != 1
+    if known.rope_theta is None or partial or known.rope_type not in (None, ROTATIONS[kind]):
         raise CheckpointError(
             f"DiffusionGemma config has rope_parameters={shown(given)}; supported are sliding_attention of the type "
             "default and full_attention of the type proportional, each with a rope_theta above 0, without a factor"
         )
-    return known.rope_theta, known.partial_rotary_factor
+    return known.rope_theta, share

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from transformers import PreTrainedConfig
-
 from dare_bench.errors import CheckpointError
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork, WeightNames
-from dare_bench.model_adapters.configs import Count, Layers, Positive, Share, refuse
+from dare_bench.model_adapters.configs import Count, Layers, Positive, PublishedConfig, Share, refuse
 
 NAMES = WeightNames(
     embed="model.transformer.wte",
@@ -35,12 +33,13 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "activation_type": ("silu", "swiglu"),
     "rope": (True,),
     "alibi": (False, None),
+    "partial_rotary_factor": (1, None),
     "attention_layer_norm": (False, None),
     "bias_for_layer_norm": (False, None),
 }
 
 
-class LLaDAConfig(PreTrainedConfig):
+class LLaDAConfig(PublishedConfig):
     """The published fields; others are kept and saved unchanged."""
 
     model_type = "llada"

@@ -67,11 +67,10 @@ def a2d(here: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("a2d")
     ids = {"eos_token_id": 299, "pad_token_id": 299, "bos_token_id": None}
-    Qwen3ForCausalLM(Qwen3Config(**SIZES, **ids, tie_word_embeddings=True)).save_pretrained(folder)
+    Qwen3ForCausalLM(Qwen3Config(**SIZES, **ids, rope_theta=123.0, tie_word_embeddings=True)).save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
-    rope = config.pop("rope_parameters", None) or {"rope_theta": config["rope_theta"]}
-    published = {"model_type": "a2d-qwen3", "architectures": ["A2DQwen3LMHeadModel"], "rope_scaling": None}
-    (folder / "config.json").write_text(json.dumps({**config, **published, "rope_theta": rope["rope_theta"]}))
+    published = {"model_type": "a2d-qwen3", "architectures": ["A2DQwen3LMHeadModel"]}
+    (folder / "config.json").write_text(json.dumps(config | published))
     for name in ("tokenizer.json", "tokenizer_config.json"):
         text = (Path(registry().get("checkpoint", "tiny-sdar").target) / name).read_text()
         (folder / name).write_text(text.replace("<|MASK|>", "<|mask|>"))

@@ -110,7 +110,9 @@ def test_ids_override_config(folder):
 
 def test_another_family_names_what_was_seen(folder):
     edit(folder, model_type="gpt2", architectures=["GPT2LMHeadModel"])
-    with pytest.raises(CheckpointError, match=r"architecture='GPT2LMHeadModel' names a mask token .*--family NAME"):
+    with pytest.raises(
+        CheckpointError, match=r"architecture='GPT2LMHeadModel', but config.json names a mask token .*--family NAME"
+    ):
         load(folder)
     edit(folder, model_type="mine", architectures=["Mine"])
     with pytest.raises(

@@ -205,6 +205,24 @@ def test_tokenizer_json_comes_first(whole, name):
     assert not (whole / "ran").exists()
 
 
+def test_what_transformers_5_saves_opens_the_same(folder, tmp_path):
+    edit(folder, "config.json", mask_token_id=MASK)
+    old, place = open_tokenizer(folder, ROWS), tmp_path / "saved"
+    old.save_pretrained(place)
+    write(place, "config.json", {"mask_token_id": MASK})
+    settings = json.loads((place / "tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] == "TokenizersBackend" and "added_tokens_decoder" not in settings
+    assert not (place / "special_tokens_map.json").exists() and (place / "chat_template.jinja").exists()
+    new, text = open_tokenizer(place, ROWS), "hi<|im_end|><think><|MASK|>"
+    assert ids(new, text) == ids(old, text)
+    assert new.decode(ids(new, text), skip_special_tokens=True) == "hi<think>"
+    assert new.special_tokens_map == old.special_tokens_map and new.chat_template == old.chat_template
+    # The library gives a token outside the vocabulary the id after the vocabulary's size, whatever the file says.
+    old.add_special_tokens({"extra_special_tokens": ["<|more|>"]})
+    old.save_pretrained(place)
+    assert "added token '<|more|>' has id 412 in the tokenizer's files, but opens with id" in error(place)
+
+
 def test_tokenizer_json_may_call_the_mask_otherwise(whole):
     write(whole, "added_tokens.json", {"<MASK>": MASK})
     edit(whole, added_tokens_decoder={str(STOP): token("<|im_end|>"), str(MASK): token("<MASK>")})
@@ -264,7 +282,7 @@ def test_ids_that_cannot_be_are_named(folder, whole):
     assert "ids up to 600, the embedding 500 rows" in error(folder)
     (whole / "kept").rename(whole / "tokenizer.json")
     edit(folder, added_tokens_decoder={"450": token("<x>")})
-    assert "added token '<x>' has id 450 in tokenizer_config.json" in error(folder)
+    assert "added token '<x>' has id 450 in the tokenizer's files" in error(folder)
 
 
 ASKED = {"role": "user", "content": "Hi"}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,13 @@ from require import need_package
 from safetensors.torch import load_file, save_file
 
 from dare_bench import load
+from dare_bench.cli.doctor import placement
 from dare_bench.errors import CheckpointError, DecodingError, UsageError
+from dare_bench.loading import family_of
 from dare_bench.merging import merge
 from dare_bench.model_adapters.checkpoint import folder_shapes
 from dare_bench.protocols import AdapterSettings
+from dare_bench.types import OpeningSettings
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +110,10 @@ def config(**values: Any) -> Change:
     return lambda folder: edit(folder / "config.json", **values)
 
 
+def tokenizer(**values: Any) -> Change:
+    return lambda folder: edit(folder / "tokenizer_config.json", **values)
+
+
 def _rename(folder: Path) -> None:
     state = load_file(folder / "model.safetensors")
     state["other.weight"] = state.pop("model.norm.weight")
@@ -127,8 +136,21 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "another class": (config(architectures=["MistralForCausalLM"]), "for model_type='llama' is LlamaForCausalLM"),
     "quantized": (config(quantization_config={"quant_method": "gptq"}), "quantized weights"),
     "a mask token": (config(mask_token_id=7), "seems to be a diffusion model of an unknown family"),
+    "a mask token of the tokenizer": (
+        tokenizer(mask_token="<|mask|>"),
+        r"its tokenizer has a mask token \('<|mask|>'\)",
+    ),
+    "a network of its own": (config(auto_map={"AutoModel": "m.Net"}), "network in the checkpoint's own code"),
+    "a network of another's": (config(model_type="a2d-llama", architectures=["A2DLlamaLMHeadModel"]), "or --family"),
     "no config of its kind": (config(hidden_size="wide"), "is no llama config"),
-    "more layers than weights": (config(num_hidden_layers=10**9), "describes 1000000000 layers"),
+    "more layers than weights": (config(num_hidden_layers=10**5), "describes 100000 layers"),
+    "any number of layers": (
+        config(num_hidden_layers=10**9),
+        "num_hidden_layers=1000000000; it must be at most 1,000,000",
+    ),
+    "any number of labels": (config(num_labels=10**9), "num_labels=1000000000; it must be at most 1,000,000"),
+    "numbers inside": (config(text={"attention_types": [[["x"], 10**9]]}), "attention_types=1000000000; it must be"),
+    "a maximum length in words": (tokenizer(model_max_length="8k"), "model_max_length='8k'; it must be a number"),
     "more weights than the files": (config(vocab_size=10**6), "describes 64,0"),
     "another shape": (config(intermediate_size=24), "another shape"),
     "weights missing": (_rename, "1 weights missing, first 'model.norm.weight'"),
@@ -151,6 +173,90 @@ def test_refused(llama: Path, what: str) -> None:
     assert "\n" not in str(error.value)
 
 
+MASKS = ("<mask>", "[MASK]", "<|mask|>", "<|MASK|>", "|<MASK>|", "<|mdm_mask|>", "<[MASK]>", "<M>")
+NO_MASKS = ("<|fim_pad|>", "<m>", "<|reserved_special_token_0|>", "mask", "<mask_1>", "<|mask:0|>", "masked", "M")
+
+
+def added(text: str) -> dict[str, Change]:
+    """A tokenizer with one more token, as transformers 4 and 5 and older versions write it."""
+    token = {"id": 300, "content": text, "special": True}
+
+    def whole(folder: Path) -> None:
+        file = folder / "tokenizer.json"
+        known = json.loads(file.read_text())
+        file.write_text(json.dumps(known | {"added_tokens": [*known["added_tokens"], token]}))
+
+    return {
+        "tokenizer.json": whole,
+        "tokenizer_config.json": tokenizer(added_tokens_decoder={"300": token}),
+        "extra_special_tokens": tokenizer(extra_special_tokens=[text]),
+        "named": tokenizer(extra_special_tokens={"name": token}),
+        "added_tokens.json": lambda folder: edit(folder / "added_tokens.json", **{text: 300}),
+    }
+
+
+@pytest.mark.parametrize("place", added(""))
+def test_a_masked_model_that_looks_autoregressive_is_refused(made: dict[str, Path], tmp_path: Path, place: str) -> None:
+    some = None if place == "tokenizer.json" else 1
+    for i, text in enumerate([*NO_MASKS[:some], *MASKS[:some]]):
+        folder = Path(shutil.copytree(made["llama"], tmp_path / str(i)))
+        added(text)[place](folder)
+        if text in NO_MASKS:
+            assert family_of(folder).name == "causal", text
+            continue
+        with pytest.raises(CheckpointError, match=r"has a mask token.*--family NAME.*dream.*or causal if") as error:
+            family_of(folder)
+        assert "\n" not in str(error.value)
+        assert family_of(folder, "causal").name == "causal"
+
+
+@pytest.mark.parametrize(("name", "mask"), [("GemmaTokenizerFast", "<mask>"), ("BertTokenizer", "[MASK]")])
+def test_masks_that_come_with_a_class_of_tokenizers_mean_nothing(llama: Path, name: str, mask: str) -> None:
+    edit(llama / "tokenizer_config.json", tokenizer_class=name, mask_token={"content": mask})
+    assert family_of(llama).name == "causal"
+    added("<|mask|>")["extra_special_tokens"](llama)
+    with pytest.raises(CheckpointError, match="has a mask token"):
+        family_of(llama)
+
+
+def test_glm_has_masks_and_is_autoregressive(llama: Path) -> None:
+    tokenizer(extra_special_tokens=["[MASK]", "[gMASK]", "[sMASK]"])(llama)
+    assert family_of(llama).name == "causal"
+
+
+def test_doctor_says_the_same(llama: Path) -> None:
+    with pytest.raises(UsageError, match="does not divide an autoregressive model"):
+        list(placement(str(llama), OpeningSettings()))
+    tokenizer(mask_token="<|mask|>")(llama)
+    with pytest.raises(CheckpointError, match="has a mask token"):
+        list(placement(str(llama), OpeningSettings()))
+    config(model_type="a2d-llama", architectures=["A2DLlamaLMHeadModel"])(llama)
+    with pytest.raises(CheckpointError, match=r"'a2d-llama' is .*code of a checkpoint is never run"):
+        list(placement(str(llama), OpeningSettings(family="causal")))
+
+
+@pytest.mark.parametrize("name", ["plain", """a 'b' "c" $d `e` \\f"""])
+def test_a_gguf_file_is_named_with_the_line_that_converts_it(name: str, tmp_path: Path) -> None:
+    file = tmp_path / name / "model.Q4.gguf"
+    file.parent.mkdir()
+    key, value = b"general.architecture", b"llama"
+    head = b"GGUF" + bytes([3, 0, 0, 0]) + bytes(16) + len(key).to_bytes(8, "little") + key
+    file.write_bytes(head + bytes([8, 0, 0, 0]) + len(value).to_bytes(8, "little") + value + b"general.name")
+    for given in (file, file.parent):
+        with pytest.raises(
+            CheckpointError, match=r"a GGUF file for llama\.cpp, of the architecture 'llama'; give"
+        ) as error:
+            load(given)
+        assert "\n" not in str(error.value)
+        line = str(error.value).partition(" by: python -c ")[2]
+        code = subprocess.run(["bash", "-c", f"printf %s {line}"], check=True, capture_output=True, text=True).stdout
+        texts = [node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]
+        assert texts.count(str(file.parent)) == texts.count("model.Q4.gguf") == texts.count("model.Q4") == 2
+    (file.parent / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="unknown family"):
+        load(file.parent)
+
+
 def test_weights_that_are_not_used_are_reported(llama: Path, caplog: pytest.LogCaptureFixture) -> None:
     edit(llama / "config.json", num_hidden_layers=1)
     with caplog.at_level(logging.WARNING):
@@ -161,7 +267,7 @@ def test_weights_that_are_not_used_are_reported(llama: Path, caplog: pytest.LogC
 def test_a_config_names_no_code_to_load(llama: Path) -> None:
     edit(llama / "config.json", attn_implementation="somebody/kernel", auto_map={"AutoModelForCausalLM": "evil.Model"})
     (llama / "evil.py").write_text("raise SystemExit('ran')")
-    network = load(llama).network
+    network = load(llama, family="causal").network
     assert network.config._attn_implementation in ("sdpa", "eager") and type(network).__module__.startswith(
         "transformers"
     )

@@ -24,6 +24,8 @@ from dare_bench.analysis.intervals import BATCH_VALUES, BOOTSTRAP_TO, LEVEL, RES
 
 SIGNIFICANT = 0.05
 """The largest p that is significant where no interval's level decides."""
+MCNEMAR = "exact McNemar"
+"""The name of the test of values that are all 0 or 1."""
 ENOUGH_CHANGES = 50
 """Number of changed documents from which the bootstrap is used."""
 
@@ -72,7 +74,7 @@ def paired_difference(first: Sequence[float], second: Sequence[float], level: fl
         raise ValueError("a paired difference needs finite values; leave out documents with NaN or infinite ones")
     n, won, lost = len(pairs), sum(c > 0 for c in changes), sum(c < 0 for c in changes)
     shares = all(value in (0.0, 1.0) for pair in pairs for value in pair)
-    p, test = (mcnemar(won, lost), "exact McNemar") if shares else _permutation_test(changes)
+    p, test = (mcnemar(won, lost), MCNEMAR) if shares else _permutation_test(changes)
     lo, hi, method = _bounds(changes, shares, level)
     return Difference(math.fsum(changes) / n, lo, hi, level, method, n, p, test, won, lost)
 

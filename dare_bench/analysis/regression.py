@@ -321,7 +321,7 @@ class PairedTest(NamedTuple):
     detectable: float
 
 
-def _paired_tests(old: Baseline, new: Baseline, tasks: Sequence[str]) -> dict[str, PairedTest]:
+def paired_tests(old: Baseline, new: Baseline, tasks: Sequence[str]) -> dict[str, PairedTest]:
     """The tests of those tasks whose headline is a mean over common documents."""
     pairs = {task: values for task in tasks if (values := _paired_values(old.tasks[task], new.tasks[task]))}
     differences = {task: paired_difference(*values) for task, values in pairs.items()}
@@ -335,7 +335,7 @@ def _paired_tests(old: Baseline, new: Baseline, tasks: Sequence[str]) -> dict[st
 
 def _paired_scores(old: Baseline, new: Baseline, tasks: Sequence[str], smallest: float) -> Iterator[JudgedScore]:
     """All scores of these tasks; only their headlines are judged."""
-    tests = _paired_tests(old, new, tasks)
+    tests = paired_tests(old, new, tasks)
     for task in tasks:
         before, after = old.tasks[task], new.tasks[task]
         for key in before.scores:

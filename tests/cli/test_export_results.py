@@ -175,4 +175,4 @@ def test_hub_refusals(run: Path, tmp_path: Path, capsys: Out) -> None:
     assert code == 1 and "limited to 20 of 200 documents" in err and not (tmp_path / "hub").exists()
     assert dare(capsys, *words, "--allow-partial")[0] == 0
     code, _, err = dare(capsys, "hub", str(tmp_path / "other"), *folder)
-    assert code == 2 and "holds 2 runs; give one run directory" in err
+    assert code == 2 and "contains 2 runs; give one of them" in err

@@ -403,7 +403,7 @@ def test_junit_is_xml_whatever_the_model_wrote(tmp_path: Path) -> None:
     failure = cases[TASK, KEY].find("failure")
     assert failure is not None and failure.text is not None and f"{TASK}/7" in failure.text and "<b>" in failure.text
     assert (suite.get("tests"), suite.get("failures")) == ("3", "2")
-    junit.write(tmp_path / "x.xml", result)
+    junit.write(tmp_path / "x.xml", junit.text(result))
     ElementTree.parse(tmp_path / "x.xml")
 
 

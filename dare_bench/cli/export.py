@@ -36,8 +36,8 @@ def table(
     ] = None,
     interval: Annotated[
         Literal["none", "pm", "range"],
-        typer.Option(help="Interval next to each value: none, ± half its width, or both ends."),
-    ] = "pm",
+        typer.Option(help="Interval next to each value: none, ± half its width, or both ends (asymmetric)."),
+    ] = "range",
     fingerprints: Annotated[
         bool, typer.Option("--fingerprints", help="Add a column of settings fingerprints.")
     ] = False,

@@ -12,6 +12,7 @@ from dare_bench.analysis.baseline_conditions import origin
 from dare_bench.analysis.paired_tests import MCNEMAR, SIGNIFICANT
 from dare_bench.analysis.regression import (
     EXCUSED_SHARE,
+    ONE_SIDED,
     TIE,
     DocumentChange,
     JudgedScore,
@@ -98,7 +99,17 @@ def _paired(verdict: RegressionVerdict, scores: Sequence[JudgedScore]) -> Iterat
         f" p at most {SIGNIFICANT:g}{adjusted}."
         + (" Differences of shares are in points." if any(score.is_share for score in scores) else "")
     )
-    columns = ("task", "score", "baseline", "run", "better by", "interval", "p of a drop", "documents", "verdict")
+    columns = (
+        "task",
+        "score",
+        "baseline",
+        "run",
+        "gain",
+        f"{100 * ONE_SIDED:g}% interval",
+        "p of a drop",
+        "documents",
+        "verdict",
+    )
     yield ReportTable(columns, list(map(_row, scores)))
     if undecided := _undecided(scores):
         yield Bullets([

@@ -36,6 +36,8 @@ TIE = 1e-4
 """Margins below this are floating-point ties. In logits; float32 on CPUs differs by about 1e-5."""
 EXCUSED_SHARE = 0.01
 SMALLEST_EFFECT = 0.01
+ONE_SIDED = 1 - 2 * SIGNIFICANT
+"""The level of a two-sided interval that agrees with the one-sided test."""
 _NO_SCORE = "the run has no such score"
 _CLOSE = {"rel_tol": 1e-4, "abs_tol": 1e-6}
 _CLOSE_NATS = {"rel_tol": 1e-4, "abs_tol": 1e-3}
@@ -324,7 +326,7 @@ class PairedTest(NamedTuple):
 def paired_tests(old: Baseline, new: Baseline, tasks: Sequence[str]) -> dict[str, PairedTest]:
     """The tests of those tasks whose headline is a mean over common documents."""
     pairs = {task: values for task in tasks if (values := _paired_values(old.tasks[task], new.tasks[task]))}
-    differences = {task: paired_difference(*values) for task, values in pairs.items()}
+    differences = {task: paired_difference(*values, ONE_SIDED) for task, values in pairs.items()}
     p_values = [_drop_p(difference, old.tasks[task]) for task, difference in differences.items()]
     level = 1 - 2 * SIGNIFICANT / (sum(p is not None for p in p_values) or 1)
     return {

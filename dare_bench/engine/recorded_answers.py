@@ -192,7 +192,7 @@ class RecordedAnswers:
         edited = "; the samples file was edited after the run" if self._run.edited(task) else ""
         return RunError(
             f"{self._run.path}: document {doc} of {task!r}{more} {problem}{edited}; give the task's files and data of"
-            " that time (--include-path, --data-dir), or evaluate again"
+            " that time (--include-path, --data-dir), or evaluate again with --fresh"
         )
 
 

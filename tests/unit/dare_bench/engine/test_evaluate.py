@@ -19,7 +19,6 @@ from dare_bench.engine.preview import Preview, RunTiming, preview
 from dare_bench.engine.rundir import RunFolder, read_done
 from dare_bench.errors import DecodingError, RunError, SaveError, UnknownNameError, UsageError
 from dare_bench.runs.reader import Run
-from dare_bench.types import Request
 
 toy_source.register()
 
@@ -67,66 +66,6 @@ def test_a_finished_run_is_given_back_without_computing_or_building_tasks(tmp_pa
     again = go(tmp_path, model, limit=5)
     assert again.path == first.path and not model.answered and ToySource.made == built
     assert {p: p.stat().st_mtime_ns for p in first.path.rglob("*") if p.is_file()} == files
-
-
-@pytest.mark.parametrize(
-    ("asked", "name"),
-    [({"limit": 3}, "first-3"), ({"limit": 0.1}, "first-0.1"), ({"samples": {"toygen": [2, 7], "toychoice": [1]}}, "")],
-)
-def test_a_part_of_a_finished_run_is_what_was_asked_for(tmp_path: Path, asked: dict[str, Any], name: str) -> None:
-    """It equals the run that would have been made without the larger one, except for times."""
-    whole = go(tmp_path)
-    files = {p: p.read_bytes() for p in whole.path.rglob("*") if p.is_file()}
-    model = ToyModel()
-    part, alone = go(tmp_path, model, **asked), go(tmp_path / "b", **asked)
-    assert not model.answered and {p: p.read_bytes() for p in whole.path.rglob("*") if p.is_file()} == files
-    assert part.path.name.startswith(f"{whole.path.name}-{name}") and part.run_id == part.path.name
-    assert lines(part) == lines(alone) and part.scores() == alone.scores()
-    assert part.block is not None and alone.block is not None
-    timed = {
-        "seconds": 0.0,
-        "generate_seconds": 0.0,
-        "forwards": 0,
-        **dict.fromkeys(("occupancy", "peak_memory_mb", "tokens_per_s")),
-    }
-    assert part.block.cost == alone.block.cost.model_copy(update=timed)
-    assert part.block.tasks == alone.block.tasks and part.block.programs == alone.block.programs
-    assert part.block.limit == alone.block.limit == part.results["config"]["limit"]
-    assert part.block.events[-1].what.startswith(f"a part of the documents of {whole.run_id} was scored")
-    assert read_done(part.path).scope == read_done(alone.path).scope  # type: ignore[union-attr]
-    assert not part.results_edited and not any(part.edited(task) or part.traces_edited(task) for task in part.tasks)
-
-    built = ToySource.made
-    assert go(tmp_path, model, **asked).path == part.path and ToySource.made == built
-    assert go(tmp_path, model).path == whole.path and go(tmp_path, model, limit=40).path == whole.path
-    assert not model.answered
-
-
-def test_a_part_has_the_failures_of_its_own_documents(tmp_path: Path) -> None:
-    def fails(request: Request) -> bool:
-        return request.key == "toygen/4/0/0/v1"
-
-    assert go(tmp_path, ToyModel(fail_on=fails), limit=6).status == "incomplete"
-    part = go(tmp_path, ToyModel(fail_on=fails), limit=4)
-    assert part.status == "complete" and part.block is not None and part.block.tasks["toygen"].n_docs == 4
-    five = go(tmp_path, ToyModel(fail_on=fails), limit=5)
-    assert five.status == "incomplete" and five.block is not None
-    assert [(f.task, f.doc_id) for f in five.block.failures] == [("toygen", 4)]
-    assert five.block.tasks["toygen"].n_docs == five.block.tasks["toygen"].requests == 5
-    assert go(tmp_path, limit=5).status == "complete", "the failed document is tried again"
-
-
-def test_a_part_that_cannot_be_scored_is_refused(tmp_path: Path) -> None:
-    go(tmp_path / "a", limit=4, log_samples=False)
-    with pytest.raises(RunError, match=r"has limit 4 but no samples files .* limit 2 cannot be scored alone; add --fr"):
-        go(tmp_path / "a", limit=2, log_samples=False)
-    run = go(tmp_path / "b", limit=4)
-    path = run.samples_file("toygen")
-    assert path is not None
-    path.write_text(path.read_text() + "\n")
-    with pytest.raises(RunError, match="the samples of toygen were changed after the run; add --fresh"):
-        go(tmp_path / "b", limit=2)
-    assert go(tmp_path / "b", limit=2, fresh=True).path.name == f"{run.path.name}-2"
 
 
 def test_order_of_tasks_rows_and_place_are_no_part_of_the_run(tmp_path: Path) -> None:

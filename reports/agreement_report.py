@@ -115,11 +115,11 @@ def _both_ids(pair: DocumentPair) -> str:
 def _prompts(pair: DocumentPair) -> Iterator[Element]:
     """The ends of both prompts, or where they start to differ if that is earlier."""
     a, b = pair.first.prompt, pair.second.prompt
-    yield from _both("prompt, its end", tail(a), tail(b))
+    yield from _both("end of the prompt", tail(a), tail(b))
     if a != b and tail(a) == tail(b):
         common = next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
         start = max(0, common - _BEFORE)
-        yield from _both("prompt, from the first difference", _excerpt(a, start), _excerpt(b, start))
+        yield from _both("prompt from the first difference on", _excerpt(a, start), _excerpt(b, start))
 
 
 def _excerpt(text: str, start: int) -> str:

@@ -18,7 +18,7 @@ from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, Re
 from dare_bench.runs.text import counted, listed
 
 _IDS = 20
-FORCED = "FORCED: tasks or prompts differ, which may explain the differences of scores"
+FORCED = "FORCED: tasks or prompts differ, which may explain the differences in score"
 """Marks everything that was compared although it is not comparable."""
 
 
@@ -167,7 +167,7 @@ def _document(
     yield Heading(f"Document {_id(item, document)}, {kind}: {values}", 3)
     if item.breaks:
         yield Paragraph(f"{FORCED}.")
-    inputs = [("prompt, its end", tail(a.prompt), tail(b.prompt)), ("target", a.target, b.target)]
+    inputs = [("end of the prompt", tail(a.prompt), tail(b.prompt)), ("target", a.target, b.target)]
     yield from (Verbatim(label, x) for label, x, y in inputs if x == y)
     extracted = [("extracted", a.read, b.read)] if (a.read, b.read) != (a.answer, b.answer) else []
     differing = [(label, x, y) for label, x, y in inputs if x != y]

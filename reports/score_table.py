@@ -29,7 +29,7 @@ MARK_NOTES: dict[Mark, str] = {
     " differ",
     "prompts": "other examples, chat template or documents than in the newest complete run",
     "doubtful": "answered by several programs, or the file of results was changed after the run",
-    "external": "external: written by the own command of lm-eval or OpenCompass, and not compared, because not all its"
+    "external": "external: a result that lm-eval or OpenCompass wrote itself; not compared, because not all its"
     " settings are known",
     "approximate": "approximate sampler (tier A): its distribution differs from the reference",
 }

@@ -195,7 +195,7 @@ def compare(
                 comparison.items.append(_compared(runs, a, b, pairing, level))
             else:
                 comparison.left_out.append(
-                    f"{pairing.task}: {comparison.names[a]} and {comparison.names[b]} share no scored document"
+                    f"{pairing.task}: {comparison.names[a]} and {comparison.names[b]} have no scored document in common"
                 )
     comparison.left_out = list(dict.fromkeys(comparison.left_out))
     if not comparison.items:
@@ -343,7 +343,7 @@ def _warnings(first: Run, second: Run, pairing: Pairing) -> Iterator[str]:
         if differing := [f"{name} ({shown(a)} and {shown(b)})" for name, a, b in pairs if a != b]:
             yield "the environments differ: " + ", ".join(differing)
     if pairing.higher_is_better is None:
-        yield f"the direction of {pairing.key} is not recorded: higher is taken as better"
+        yield f"the direction of {pairing.key} is not recorded: higher is assumed to be better"
 
 
 def _refusal(comparison: RunComparison) -> str:

@@ -188,9 +188,9 @@ def score_of(run: Run, task: str, key: str | None) -> Score:
     if not scores and task in run.tasks:
         raise RunError(f"task {task!r} of {run.path} has no score; all its documents failed")
     if not scores:
-        raise unknown(f"task of {run.run_id}", task, {score.task for score in run.scores()})
+        raise unknown("task", task, {score.task for score in run.scores()}, of=run.run_id)
     if key is not None and key not in scores:
-        raise unknown(f"score of {task} in {run.run_id}", key, scores)
+        raise unknown("score", key, scores, of=f"{task} in {run.run_id}")
     score = scores[key] if key is not None else run.headline(task)
     assert score is not None  # there are scores of the task
     return score

@@ -158,7 +158,7 @@ def judge(
     verdict = compare_baselines(run.run_id, old, new, smallest_effect)
     if not any(score.judged for score in verdict.scores):
         scores = "; ".join(f"{score.task} {score.key} {score.before:g} -> {score.after:g}" for score in verdict.scores)
-        raise RunError(f"{run.path}: nothing can be judged, no headline is a mean over common documents ({scores})")
+        raise RunError(f"{run.path}: nothing can be judged: no headline is a mean over common documents ({scores})")
     return verdict
 
 
@@ -376,7 +376,7 @@ def _missing_values_reason(old: BaselineTask, new: BaselineTask, key: str) -> st
     if key not in new.scores:
         return _NO_SCORE
     before, after = _values(old, key), _values(new, key)
-    return _in_documents("no value any more", [doc for doc in before.parts if doc not in after.parts])
+    return _in_documents("no longer has a value", [doc for doc in before.parts if doc not in after.parts])
 
 
 def _drop_p(difference: Difference | None, task: BaselineTask) -> float | None:

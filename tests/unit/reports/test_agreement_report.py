@@ -122,7 +122,7 @@ def test_documents_whose_scores_differ_are_shown_with_both_extractions(tmp_path:
     for label, output in (
         ("extracted from the answer by the first", target), ("extracted from the answer by the second", "eighteen"),
         ("answer", target), ("target (second)", "18.0"), ("target (first)", target),
-        ("prompt, its end", "Question 0: which digits?\nAnswer:"),
+        ("end of the prompt", "Question 0: which digits?\nAnswer:"),
     ):  # fmt: skip
         assert f"{label}\n\n```text\n{output}\n```" in text, label
 
@@ -195,7 +195,7 @@ def test_which_task_is_meant(tmp_path: Path) -> None:
     ):
         agreement(first, second)
     assert agreement(first, second, ("math", "y")).score_second.task == "y"
-    with pytest.raises(UnknownNameError, match="task of b 'z'"):
+    with pytest.raises(UnknownNameError, match="task 'z' of b"):
         agreement(first, second, ("math", "z"))
     item = Run(make_run(tmp_path, "c", tasks={"math": 0.5}))
     assert agreement(first, item).score_first.task == "math" and agreement(item, first).score_second.task == "math"
@@ -279,15 +279,15 @@ def test_other_prompts_are_shown_once_where_scores_are_equal(tmp_path: Path) -> 
     assert result.differing == [] and sum(not pair.same_prompt for pair in result.pairs) == 2
     text = _text(result)
     assert text.count("the first with different prompts") == 1 and "### Document 0 and 100, the first" in text
-    assert "prompt, its end (second)\n\n```text\n[user] one\n```" in text
+    assert "end of the prompt (second)\n\n```text\n[user] one\n```" in text
 
 
 def test_prompts_that_part_far_from_their_ends(tmp_path: Path) -> None:
     first = _first(tmp_path, prompt="Example: 1+1=2. " + "x" * 1000)
     result = agreement(first, _twin(first, rows=_asked("Example: 2+2=4. " + "x" * 1000)))
     text = _text(result)
-    assert "prompt, from the first difference (first)\n\n```text\nExample: 1+1=2." in text
-    assert "prompt, from the first difference (second)\n\n```text\nExample: 2+2=4." in text
+    assert "prompt from the first difference on (first)\n\n```text\nExample: 1+1=2." in text
+    assert "prompt from the first difference on (second)\n\n```text\nExample: 2+2=4." in text
 
 
 def test_runs_of_one_id_are_shown_by_path(tmp_path: Path) -> None:

@@ -339,7 +339,7 @@ def test_documents_that_have_no_value_any_more_are_red() -> None:
 
     item, two = scored([1.0] * 40, other=False), scored([1.0] * 40)
     result = compare_baselines("run", item, changed(two, hide))
-    assert result.regressed and "no value any more in documents 7" in result.reasons[0]
+    assert result.regressed and "no longer has a value in documents 7" in result.reasons[0]
     assert not compare_baselines("run", changed(item, hide), two).regressed
 
 

@@ -37,7 +37,7 @@ def _suite(run: str, cases: Sequence[ElementTree.Element]) -> str:
     outcomes = (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
     counts = {name: str(sum(case.find(tag) is not None for case in cases)) for name, tag in outcomes}
     name = _clean(f"dare-bench regress {run}")
-    suite = ElementTree.Element("testsuite", name=name, tests=str(len(cases)), **counts)
+    suite = ElementTree.Element("testsuite", {"name": name, "tests": str(len(cases)), **counts})
     suite.extend(cases)
     ElementTree.indent(suite)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"

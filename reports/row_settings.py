@@ -39,7 +39,7 @@ def _differ(first: _ByTask, second: _ByTask) -> bool:
     """Do the values differ in a common task, or without one at all?"""
     if common := first.keys() & second.keys():
         return any(first[task] != second[task] for task in common)
-    return any(value not in second.values() for value in first.values())
+    return set(map(str, first.values())) != set(map(str, second.values()))
 
 
 def _text(name: str, values: _ByTask) -> str:
@@ -63,7 +63,8 @@ def _settings(row: Shown, decoding: Sequence[str]) -> dict[str, _ByTask]:
             of_task = {name: value for name, value in tasks[task].decoding.items() if name in decoding}
             for name, value in {**of_task, **tasks[task].likelihood}.items():
                 settings.setdefault(name, {})[task] = value
-    return {**settings, **{name: {"": value} for name, value in _of_run(row[0][0])}}
+    settings |= {name: {"": value} for name, value in _of_run(row[0][0])}
+    return {name: values for name, values in settings.items() if values}
 
 
 def _of_run(run: Run) -> Iterator[tuple[str, Any]]:

@@ -91,7 +91,7 @@ def _evaluate_spec(spec: RunSpec, opener: Opener, progress: bool) -> Run:
     run = None if spec.fresh else find_finished(spec, content, scope)
     if run is None:
         run = Session(spec, opener.loaded(spec), opener.path(spec), content, source_class, progress).run(scope)
-    return part_of(run, spec, scope, ident.request_signature(spec, content))
+    return part_of(run, spec, scope, content)
 
 
 def find_finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 from dare_bench.config import RunSpec
+from dare_bench.engine import identity as ident
 from dare_bench.engine.recorded_answers import RecordedAnswers
 from dare_bench.engine.rescore import recorded_source, refuse_new_failures
 from dare_bench.engine.rescored_run import write_part
@@ -20,11 +21,11 @@ from dare_bench.runs.reader import Run
 log = logging.getLogger("dare_bench")
 
 
-def part_of(run: Run, spec: RunSpec, scope: Scope, signature: str) -> Run:
+def part_of(run: Run, spec: RunSpec, scope: Scope, content: str) -> Run:
     """The run; or if it has documents beside those of ``scope``, a run of these.
 
     Args:
-        signature: of the command (``identity.request_signature``).
+        content: the hash of the model, which with ``spec`` tells whether an earlier part is this one.
 
     Raises:
         RunError: its sample lines are missing or edited.
@@ -34,7 +35,7 @@ def part_of(run: Run, spec: RunSpec, scope: Scope, signature: str) -> Run:
         return run
     folder = run.path.with_name(f"{run.path.name}-{scope.folder_suffix()}")
     log.info("%s has %s; those requested are scored from its recorded answers", run.path, done.scope.text())
-    earlier = read_done(folder)
+    signature, earlier = ident.request_signature(spec, content), read_done(folder)
     if earlier is not None and (earlier.status, earlier.signature, earlier.scope) == ("complete", signature, scope):
         return Run(folder)
     if any(run.samples_file(task) is None for task in run.tasks):

@@ -224,6 +224,11 @@ def test_a_setting_that_tasks_have_differently_is_stated_by_task(tmp_path: Path)
         "gen_length 256 (t, v), 512 (u)",
         "gen_length 256 (t, v), 128 (u)",
     ]
+    # Without a common task, all values are compared.
+    assert [row.settings for row in table(row("only-t", 8, t=1), row("t-and-u", 8, u=1, v=2)).rows] == [
+        "gen_length 1",
+        "gen_length 1 (u), 2 (v)",
+    ]
     # What differs only in tasks that one of the rows, or the table, does not have is no difference of their scores.
     fewer = row("fewer", 4, t=256)
     assert [row.settings for row in table(short, fewer).rows] == ["steps 8", "steps 4"]

@@ -139,10 +139,10 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(names)}" if 0 < len(names) <= _FEW else ""
 
 
-def unknown(kind: str, name: str, known: Iterable[str], of: str = "") -> UnknownNameError:
-    """An :class:`UnknownNameError` that lists up to three similar known names. ``of``: what they belong to."""
+def unknown(kind: str, name: str, known: Iterable[str], *, place: str = "") -> UnknownNameError:
+    """An :class:`UnknownNameError` that lists up to three similar known names. ``place``: where they are known."""
     names = sorted(set(known))
     hint = suggestion(name, names) or (
         f"; none of the {len(names):,} known names is similar" if names else "; no names are known"
     )
-    return UnknownNameError(f"unknown {kind} {name!r}{of and f' of {of}'}{hint}")
+    return UnknownNameError(f"unknown {kind} {name!r}{place and f' in {place}'}{hint}")

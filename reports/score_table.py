@@ -25,12 +25,10 @@ Mark = Literal["limited", "incomplete", "definition", "prompts", "approximate", 
 MARK_NOTES: dict[Mark, str] = {
     "limited": "only a part of the task's documents",
     "incomplete": "not complete: documents without an answer are left out, or the run is not finished",
-    "definition": "another version of the task than in the newest complete run: prompt templates, filters or scorer"
-    " differ",
-    "prompts": "other examples, chat template or documents than in the newest complete run",
+    "definition": "another task version than the newest complete run's: different prompt templates, filters or scorer",
+    "prompts": "different examples, chat template or documents from those of the newest complete run",
     "doubtful": "answered by several programs, or the file of results was changed after the run",
-    "external": "external: a result that lm-eval or OpenCompass wrote itself; not compared, because not all its"
-    " settings are known",
+    "external": "external: from the command-line tool of lm-eval or OpenCompass, not compared: settings are missing",
     "approximate": "approximate sampler (tier A): its distribution differs from the reference",
 }
 """The footnote of each mark."""

@@ -54,7 +54,7 @@ def unknown_text(run: Run) -> str:
     harness = run.require_block().harness
     version = "" if harness.version == UNKNOWN else f" {harness.version}"
     return (
-        f"{run.run_id} is an external result, written by {harness.name}{version} itself; not recorded:"
+        f"{run.run_id} is external, written by the command-line tool of {harness.name}{version}; not recorded:"
         f" {', '.join(run.unknown)}"
     )
 

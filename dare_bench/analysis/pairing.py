@@ -132,7 +132,7 @@ class DocumentValues:
     def problem(self, rel_tol: float = 1e-6, abs_tol: float = 1e-9) -> str | None:
         """Why the score is not the mean of these values; None if it is."""
         if self._has_other_types or not self.parts:
-            return f"its documents have no numbers of {self.key}"
+            return f"its documents have no values of {self.key}"
         mean = math.fsum(total for total, _ in self.parts.values()) / sum(count for _, count in self.parts.values())
         if math.isclose(mean, self.score, rel_tol=rel_tol, abs_tol=abs_tol):
             return None
@@ -188,9 +188,9 @@ def score_of(run: Run, task: str, key: str | None) -> Score:
     if not scores and task in run.tasks:
         raise RunError(f"task {task!r} of {run.path} has no score; all its documents failed")
     if not scores:
-        raise unknown("task", task, {score.task for score in run.scores()}, of=run.run_id)
+        raise unknown("task", task, {score.task for score in run.scores()}, place=run.run_id)
     if key is not None and key not in scores:
-        raise unknown("score", key, scores, of=f"{task} in {run.run_id}")
+        raise unknown("score", key, scores, place=f"{task} of {run.run_id}")
     score = scores[key] if key is not None else run.headline(task)
     assert score is not None  # there are scores of the task
     return score

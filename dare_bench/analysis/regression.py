@@ -158,7 +158,9 @@ def judge(
     verdict = compare_baselines(run.run_id, old, new, smallest_effect)
     if not any(score.judged for score in verdict.scores):
         scores = "; ".join(f"{score.task} {score.key} {score.before:g} -> {score.after:g}" for score in verdict.scores)
-        raise RunError(f"{run.path}: nothing can be judged: no headline is a mean over common documents ({scores})")
+        raise RunError(
+            f"{run.path}: no score can be judged, because no headline score is a mean over common documents ({scores})"
+        )
     return verdict
 
 
@@ -185,7 +187,7 @@ def _program_difference(programs: Sequence[Program]) -> str:
     if difference := several(programs):
         return difference
     difference = from_running(programs[0].parts)
-    return f"another program than this one answered ({difference})" if difference else ""
+    return f"a different program version answered ({difference})" if difference else ""
 
 
 def _refusal(run: Run, differences: Sequence[Mismatch]) -> str:
@@ -295,7 +297,7 @@ def _score(name: str, key: str, mode: Mode, old: BaselineTask, new: BaselineTask
 def _unexcused(flips: Sequence[DocumentChange], documents: int) -> Iterator[str]:
     for task in dict.fromkeys(flip.task for flip in flips):
         if ids := [flip.doc_id for flip in flips if flip.task == task and not flip.excused]:
-            yield f"{task}: {_in_documents('another answer, value or number of forward passes', ids)}"
+            yield f"{task}: {_in_documents('different answers, values or numbers of forward passes', ids)}"
     if text := excess_ties_message(sum(flip.excused for flip in flips), documents):
         yield text
 

@@ -60,7 +60,7 @@ def _find(run: Run, task: str | None, doc: str | None) -> Document:
     """
     block = run.require_block()
     if task is not None and task not in run.tasks:
-        raise unknown("task", task, run.tasks, of="this run")
+        raise unknown("task", task, run.tasks, place=run.run_id)
     tasks = [task] if task is not None else run.tasks
     indexes = [index for index in map(run.index, tasks) if index is not None]
     for index in indexes:

@@ -117,7 +117,7 @@ def test_tasks_and_scores_can_be_chosen(tmp_path: Path, capsys: Out) -> None:
     built = json.loads(capsys.readouterr().out)
     assert [item["score"] for item in built["comparisons"]] == ["acc,none"]
     assert built["not_compared"] == ["s: a and b have no acc,none in common"]
-    with pytest.raises(UsageError, match="unknown task 'sudoku' of a"):
+    with pytest.raises(UsageError, match="unknown task 'sudoku' in a"):
         compare(names, task="sudoku")
 
 

@@ -195,7 +195,7 @@ def test_which_task_is_meant(tmp_path: Path) -> None:
     ):
         agreement(first, second)
     assert agreement(first, second, ("math", "y")).score_second.task == "y"
-    with pytest.raises(UnknownNameError, match="task 'z' of b"):
+    with pytest.raises(UnknownNameError, match="task 'z' in b"):
         agreement(first, second, ("math", "z"))
     item = Run(make_run(tmp_path, "c", tasks={"math": 0.5}))
     assert agreement(first, item).score_first.task == "math" and agreement(item, first).score_second.task == "math"

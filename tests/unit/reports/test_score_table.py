@@ -94,7 +94,7 @@ def test_limited_incomplete_and_stale_scores_are_marked_and_never_bold(tmp_path:
     }  # fmt: skip
     assert bold(built) == ["a"]  # compared with b, which is approximate but whole
     text = render(built)
-    assert "100.0† (" in text and "10.0∗ (" in text and "- § another version of the task" in text
+    assert "100.0† (" in text and "10.0∗ (" in text and "- § another task version" in text
     assert [line for line in text.splitlines() if line.startswith("- ")][-1].startswith("- ∗ approximate sampler")
     assert "only a part" not in render(table(runs[0]))
 

@@ -41,7 +41,7 @@ def test_a_run_and_a_result_of_lm_eval_are_paired_by_document(lm_eval: Path) -> 
     assert (item.task, item.key, item.difference.n, item.breaks) == ("dare_sudoku", "exact_match,none", 6, ())
     assert item.values == (pytest.approx(1 / 3), 1.0) and [changed.doc_id for changed in item.better] == list("0234")
     assert set(item.settings) <= {"dtype", "harness"}  # checkpoint, tier and decoding are known of one side only
-    unknown = [text for text in comparison.warning_lines() if "is an external result" in text]
+    unknown = [text for text in comparison.warning_lines() if "is external" in text]
     assert len(unknown) == 1 and "exactness tier" in unknown[0] and "cost" in unknown[0]
     assert not any("environments" in text or "is incomplete" in text for text in comparison.warning_lines())
     first, second = comparison.documents(item, item.better[0])

@@ -170,7 +170,7 @@ def test_a_score_that_is_no_mean_does_not_compare(tmp_path: Path) -> None:
     assert "exact_match,none is 0.3, the mean over its sample lines 1" in text
     b = _rows(b, "t", lambda row: row.update(exact_match=["text", 1]))
     (text,) = pair(a, b, "t").breaks
-    assert "no numbers of exact_match,none" in text
+    assert "no values of exact_match,none" in text
 
 
 def test_likelihood_tasks_and_lower_is_better(tmp_path: Path) -> None:
@@ -182,9 +182,9 @@ def test_likelihood_tasks_and_lower_is_better(tmp_path: Path) -> None:
 
 def test_what_cannot_be_paired(tmp_path: Path) -> None:
     a, b = _run(tmp_path, "a", {"t": [1, 0]}), _run(tmp_path, "b", {"t": [1, 0]})
-    with pytest.raises(UnknownNameError, match="unknown task 'T2' of a; closest: t"):
+    with pytest.raises(UnknownNameError, match="unknown task 'T2' in a; closest: t"):
         pair(a, b, "T2")
-    with pytest.raises(UnknownNameError, match=r"unknown score 'f1,none' of t in a; known: exact_match,none"):
+    with pytest.raises(UnknownNameError, match=r"unknown score 'f1,none' in t of a; known: exact_match,none"):
         pair(a, b, "t", "f1,none")
     other = _edit(_run(tmp_path, "c", {"t": [1, 0]}), lambda r: r["dare_bench"]["harness"].update(name="opencompass"))
     with pytest.raises(UsageError, match="report --agreement"):

@@ -358,7 +358,7 @@ def test_where_nothing_can_be_judged_it_is_no_success(tmp_path: Path) -> None:
         record["checkpoint"]["content_hash"] = "another"
 
     item = changed(made(tmp_path / "a"), corpus)
-    with pytest.raises(RunError, match=r"nothing can be judged.*31\.4 -> 0\.9"):
+    with pytest.raises(RunError, match=r"no score can be judged.*31\.4 -> 0\.9"):
         regression.judge(Run(tmp_path / "a" / "tiny-llada-dare_sudoku-0123abcd"), item)
     result = compare_baselines("run", item, made(tmp_path / "b"))
     assert any("is not judged" in text for text in result.notes)

@@ -264,7 +264,7 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path, sums: Run) -> None:
     edit(run, "toy_add", 1, lambda row: row.update(resps=[[4]]))
     with pytest.raises(RunError, match="document 1: the line is damaged"):
         scored(run)
-    with pytest.raises(UnknownNameError, match="unknown task 'toy_ad' of this run; closest: toy_add"):
+    with pytest.raises(UnknownNameError, match="unknown task 'toy_ad' in this run; closest: toy_add"):
         scored(run, task="toy_ad")
     quiet = made(tmp_path / "b", "toy_add", log_samples=False)
     with pytest.raises(RunError, match="has no samples file of 'toy_add'"):

@@ -101,7 +101,7 @@ def rescore(
         raise IncompleteError(f"{run.path} is not finished (status {run.status}); run its command again to finish it")
     block = run.block
     if task is not None and task not in block.tasks:
-        raise unknown("task of this run", task, block.tasks)
+        raise unknown("task", task, block.tasks, place="this run")
     tasks = [task] if task is not None else list(block.tasks)
     spec = recorded_spec(run, data_dir, include_path)
     result = recorded_source(run, spec).run(RecordedAnswers(run, tasks))

@@ -153,7 +153,7 @@ def test_warnings(tmp_path: Path) -> None:
         "b is incomplete: 2 documents have no answer and are left out",
         "not the same documents: the 50 common ones are compared, 10 are only in the first, 0 only in the second",
         "the environments differ: torch (2.13.0 and 3.0)",
-        "the direction of exact_match,none is not recorded: higher is taken as better",
+        "the direction of exact_match,none is not recorded: higher is assumed to be better",
     )
     assert item.settings_text == (
         "settings differ: dtype (float32 and bfloat16), harness (lm-eval 0.4.13 and lm-eval 0.5.0), sampling seed"
@@ -225,7 +225,7 @@ def test_words_that_do_not_fit(tmp_path: Path) -> None:
         compare([a, b, Run(a.path)])
     with pytest.raises(UsageError, match="nothing to compare: s: only a has it, not b; t: only b has it, not a"):
         compare([a, b])
-    with pytest.raises(UsageError, match="unknown task of b 's'"):
+    with pytest.raises(UsageError, match="unknown task 's' in b"):
         compare([a, b], ["s"])
     with pytest.raises(UsageError, match="no f1,none in common"):
         compare([a, _run(tmp_path, "c", {"s": HALF})], key="f1,none")

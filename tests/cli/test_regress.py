@@ -64,7 +64,7 @@ def test_a_baseline_is_made_held_against_and_renewed(tmp_path: Path, capsys: Out
     other = make_run(tmp_path / "b", n_docs=30, answer="42")
     reports = ("--junit", tmp_path / "x.xml", "--markdown", tmp_path / "x.md")
     assert verb(other, "--baseline", file, *reports) == 3
-    assert "another answer, value or number of forward passes" in capsys.readouterr().out
+    assert "different answers, values or numbers of forward passes" in capsys.readouterr().out
     assert int(ElementTree.parse(tmp_path / "x.xml").getroot().get("failures", "0")) > 0
     assert (tmp_path / "x.md").read_text().startswith("## Regression")
     assert verb(other, "--baseline", file, "--json") == 3

@@ -18,7 +18,7 @@ from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, Re
 from dare_bench.runs.text import counted, listed
 
 _IDS = 20
-FORCED = "FORCED: tasks or prompts differ, which may explain the differences of scores"
+FORCED = "FORCED: tasks or prompts differ, which may explain the differences in score"
 """Marks everything that was compared although it is not comparable."""
 
 
@@ -79,9 +79,17 @@ def _method(comparison: RunComparison) -> Iterator[str]:
     minus = "B minus A" if len(comparison.runs) == 2 else "the second run minus the first"
     yield f"scores and differences: {unit}in brackets {level} intervals; difference: {minus}, paired by document"
     yield f"tests: {_unique(item.difference.test for item in items)}, two-sided"
-    yield f"intervals of differences: {_unique(item.difference.method for item in items)}"
-    tests = sum(item.difference.p is not None for item in items)
-    yield f"Holm: p adjusted over all comparisons in this report ({tests}), on which the verdict at {level} is based"
+    yield (
+        f"intervals of differences: {_unique(item.difference.method for item in items)}; 0 lies inside unless the test"
+        f" rejects it at {level}"
+    )
+    if (tests := sum(item.difference.p is not None for item in items)) > 1:
+        yield (
+            f"Holm: p adjusted over all {tests} comparisons, which decides the verdict at {level}; p and intervals are"
+            " those of each comparison alone"
+        )
+    else:
+        yield f"the verdict is based on p, at {level}"
     for item in items:
         if item.verdict in ("no difference shown", "cannot tell"):
             yield f"{comparison.title(item)}: {detectable_drop(item.difference.n, item.smallest_drop, item.is_share)}"

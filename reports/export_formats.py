@@ -28,55 +28,64 @@ def render(
     table: ScoreTable,
     style: Format = "markdown",
     *,
-    intervals: Intervals = "pm",
+    intervals: Intervals = "range",
     fingerprints: bool = False,
     caption: str | None = None,
 ) -> str:
-    """The table as text. ``intervals``: after each value nothing, ± half the interval's width, or its bounds. CSV
-    always has bounds and fingerprints in columns of their own, and unrounded values."""
+    """The table as text. ``intervals``: after each value nothing, ± half the interval's width, or both ends: in
+    Markdown as they are, in LaTeX as distances in a sub- and a superscript. CSV always has ends and fingerprints in
+    columns of their own, and unrounded values."""
     if style == "csv":
         return _csv(table)
     columns = _text_columns(table, intervals, fingerprints)
-    return (_markdown if style == "markdown" else _latex)(columns, [*_notes(table, intervals)], caption)
+    return (_markdown if style == "markdown" else _latex)(columns, [*_notes(table, style, intervals)], caption)
+
+
+@dataclass(frozen=True, slots=True)
+class _TextCell:
+    """``ends``: lower and upper end of the interval; ``distances``: the value's distances to them."""
+
+    text: str
+    bold: bool = False
+    ends: tuple[str, str] | None = None
+    distances: tuple[str, str] = ("", "")
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _TextColumn:
-    """``cells`` are (text, is bold); numbers are aligned right."""
+    """Numbers are aligned right."""
 
     head: str
-    cells: list[tuple[str, bool]]
+    cells: list[_TextCell]
     numeric: bool = False
 
 
 def _text_columns(table: ScoreTable, intervals: Intervals, fingerprints: bool) -> list[_TextColumn]:
-    columns = [_TextColumn("checkpoint", [(row.name, False) for row in table.rows])]
+    columns = [_TextColumn("checkpoint", [_TextCell(row.name) for row in table.rows])]
     if any(row.settings for row in table.rows):
-        columns.append(_TextColumn("settings", [(row.settings, False) for row in table.rows]))
+        columns.append(_TextColumn("settings", [_TextCell(row.settings) for row in table.rows]))
     for at, column in enumerate(table.columns):
         head = column.name if column.n is None else f"{column.name} (n={column.n})"
-        cells = [
-            (_cell(cell, column, intervals), cell.best) if (cell := row.cells[at]) else (NONE, False)
-            for row in table.rows
-        ]
+        cells = [_cell(cell, column, intervals) if (cell := row.cells[at]) else _TextCell(NONE) for row in table.rows]
         columns.append(_TextColumn(head, cells, numeric=True))
     if fingerprints:  # in the order of the columns
         prints = [" ".join(cell.score.fingerprint[:8] if cell else NONE for cell in row.cells) for row in table.rows]
-        columns.append(_TextColumn("settings fingerprint", [(text, False) for text in prints]))
+        columns.append(_TextColumn("settings fingerprint", [_TextCell(text) for text in prints]))
     return columns
 
 
-def _cell(cell: ExportCell, column: ExportColumn, intervals: Intervals) -> str:
-    score = cell.score
-    marks = "".join(SIGNS[mark] for mark in cell.marks)
-    number = _number(cell, column)
-    text = number(score.value) + marks
-    if score.lo is not None and score.hi is not None:
-        if intervals == "pm":
-            text += f" ± {number((score.hi - score.lo) / 2)}"
-        elif intervals == "range":
-            text += f" [{number(score.lo)}, {number(score.hi)}]"
-    return text if column.n is not None else f"{text} (n={score.n})"
+def _cell(cell: ExportCell, column: ExportColumn, intervals: Intervals) -> _TextCell:
+    score, number = cell.score, _number(cell, column)
+    text = number(score.value) + "".join(SIGNS[mark] for mark in cell.marks)
+    after = "" if column.n is not None else f" (n={score.n})"
+    if score.lo is None or score.hi is None or intervals == "none":
+        return _TextCell(text, cell.best, after=after)
+    if intervals == "pm":
+        return _TextCell(f"{text} ± {number((score.hi - score.lo) / 2)}", cell.best, after=after)
+    ends = number(score.lo), number(score.hi)
+    distances = number(abs(score.value - score.lo)), number(abs(score.hi - score.value))
+    return _TextCell(text, cell.best, ends, distances, after)
 
 
 def _number(cell: ExportCell, column: ExportColumn) -> Callable[[float], str]:
@@ -88,13 +97,14 @@ def _number(cell: ExportCell, column: ExportColumn) -> Callable[[float], str]:
     return lambda value: f"{value:.4g}" if decimals is None else f"{value:.{decimals}f}"
 
 
-def _notes(table: ScoreTable, intervals: Intervals) -> Iterator[str]:
+def _notes(table: ScoreTable, style: Format, intervals: Intervals) -> Iterator[str]:
     yield from table.notes
     scores = [cell.score for cell in table.cells() if cell.score.level is not None]
     if scores and intervals != "none":
         levels = "/".join(f"{100 * level:g}" for level in sorted({score.level for score in scores if score.level}))
         methods = ", ".join(dict.fromkeys(score.method for score in scores))
-        label = "±: half the width of the" if intervals == "pm" else "In brackets: the"
+        ends = "In brackets: the" if style == "markdown" else "Sub- and superscripts: distances to the ends of the"
+        label = "±: half the width of the" if intervals == "pm" else ends
         yield f"{label} {levels} % interval over documents ({methods})."
     yield from (f"{SIGNS[mark]} {MARK_NOTES[mark]}." for mark in table.marks())
 
@@ -102,11 +112,17 @@ def _notes(table: ScoreTable, intervals: Intervals) -> Iterator[str]:
 def _markdown(columns: list[_TextColumn], notes: list[str], caption: str | None) -> str:
     lines = [[_safe(column.head) for column in columns], ["---:" if column.numeric else "---" for column in columns]]
     for row in zip(*(column.cells for column in columns), strict=True):
-        lines.append([f"**{_safe(text)}**" if bold else _safe(text) for text, bold in row])
+        lines.append([_markdown_cell(cell) for cell in row])
     parts = [_safe(caption)] if caption else []
     parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
     parts += ["\n".join(f"- {_safe(note)}" for note in notes)] if notes else []
     return "\n\n".join(parts) + "\n"
+
+
+def _markdown_cell(cell: _TextCell) -> str:
+    ends = f" ({' to '.join(cell.ends)})" if cell.ends else ""
+    text = _safe(cell.text + ends + cell.after)
+    return f"**{text}**" if cell.bold else text
 
 
 def _safe(text: str) -> str:
@@ -117,7 +133,7 @@ def _latex(columns: list[_TextColumn], notes: list[str], caption: str | None) ->
     alignment = "".join("r" if column.numeric else "l" for column in columns)
     body = [[latex.escaped(column.head) for column in columns]]
     for row in zip(*(column.cells for column in columns), strict=True):
-        body.append([rf"\textbf{{{latex.escaped(text)}}}" if bold else latex.escaped(text) for text, bold in row])
+        body.append([_latex_cell(cell) for cell in row])
     lines = [" & ".join(line) + r" \\" for line in body]
     table = [r"\begin{table}[t]", r"\centering"]
     table += [rf"\caption{{{latex.escaped(caption)}}}"] if caption else []
@@ -130,6 +146,12 @@ def _latex(columns: list[_TextColumn], notes: list[str], caption: str | None) ->
     text = "\n".join([*table, r"\end{table}"]) + "\n"
     packages = [r"\usepackage{booktabs}", *([] if text.isascii() else [r"\usepackage[T1]{fontenc}"])]
     return f"% needs {' and '.join(packages)}\n{text}"
+
+
+def _latex_cell(cell: _TextCell) -> str:
+    distances = "$_{{-{}}}^{{+{}}}$".format(*cell.distances) if cell.ends else ""
+    text = latex.escaped(cell.text) + distances + latex.escaped(cell.after)
+    return rf"\textbf{{{text}}}" if cell.bold else text
 
 
 def _csv(table: ScoreTable) -> str:

@@ -16,22 +16,28 @@ from dare_bench.runs.writer import atomic_write_text
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def write(path: str | Path, verdict: RegressionVerdict) -> None:
+def write(path: str | Path, text: str) -> None:
     """Raises SaveError."""
-    atomic_write_text(path, text(verdict), durable=False)
+    atomic_write_text(path, text, durable=False)
 
 
 def text(verdict: RegressionVerdict) -> str:
     """The file's text. The cases are the scores, the answers of each task, and the number of excused documents."""
-    cases = list(_cases(verdict))
-    suite = ElementTree.Element(
-        "testsuite",
-        name=_clean(f"dare-bench regress {verdict.run}"),
-        tests=str(len(cases)),
-        failures=str(sum(case.find("failure") is not None for case in cases)),
-        errors="0",
-        skipped=str(sum(case.find("skipped") is not None for case in cases)),
-    )
+    return _suite(verdict.run, list(_cases(verdict)))
+
+
+def error_text(run: str, reason: str) -> str:
+    """The file's text where a run could not be judged."""
+    case = ElementTree.Element("testcase", classname="dare-bench regress", name=_clean(run))
+    ElementTree.SubElement(case, "error", message=_clean(reason))
+    return _suite(run, [case])
+
+
+def _suite(run: str, cases: Sequence[ElementTree.Element]) -> str:
+    outcomes = (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
+    counts = {name: str(sum(case.find(tag) is not None for case in cases)) for name, tag in outcomes}
+    name = _clean(f"dare-bench regress {run}")
+    suite = ElementTree.Element("testsuite", {"name": name, "tests": str(len(cases)), **counts})
     suite.extend(cases)
     ElementTree.indent(suite)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"

@@ -9,8 +9,16 @@ from typing import Any
 
 from dare_bench.analysis.baseline import Baseline, Value
 from dare_bench.analysis.baseline_conditions import origin
-from dare_bench.analysis.paired_tests import SIGNIFICANT
-from dare_bench.analysis.regression import EXCUSED_SHARE, TIE, DocumentChange, JudgedScore, RegressionVerdict
+from dare_bench.analysis.paired_tests import MCNEMAR, SIGNIFICANT
+from dare_bench.analysis.regression import (
+    EXCUSED_SHARE,
+    ONE_SIDED,
+    TIE,
+    DocumentChange,
+    JudgedScore,
+    RegressionVerdict,
+    paired_tests,
+)
 from dare_bench.formatting import NONE, bounds, number, p_value, points, score_text
 from dare_bench.reports.comparison_report import detectable_drop
 from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable
@@ -53,6 +61,12 @@ def elements(verdict: RegressionVerdict, most: int | None = _SHOWN) -> Iterator[
     yield from _documents("Documents whose score changed", list(map(change_line, verdict.changed)), most)
 
 
+def error_elements(run: str, reason: str) -> Iterator[Element]:
+    """The report where a run could not be judged."""
+    yield Heading("Not judged")
+    yield Paragraph(f"{run}: {reason}" if run else reason)
+
+
 def headline(verdict: RegressionVerdict) -> str:
     """The verdict; without a regression, with the smallest detectable drop of the least sensitive task."""
     if verdict.regressed:
@@ -85,7 +99,17 @@ def _paired(verdict: RegressionVerdict, scores: Sequence[JudgedScore]) -> Iterat
         f" p at most {SIGNIFICANT:g}{adjusted}."
         + (" Differences of shares are in points." if any(score.is_share for score in scores) else "")
     )
-    columns = ("task", "score", "baseline", "run", "better by", "interval", "p of a drop", "documents", "verdict")
+    columns = (
+        "task",
+        "score",
+        "baseline",
+        "run",
+        "gain",
+        f"{100 * ONE_SIDED:g}% interval",
+        "p of a drop",
+        "documents",
+        "verdict",
+    )
     yield ReportTable(columns, list(map(_row, scores)))
     if undecided := _undecided(scores):
         yield Bullets([
@@ -173,6 +197,26 @@ def replaced(old: Baseline, new: Baseline) -> Iterator[str]:
         values = [side.get((task, key), math.nan) for side in scores]
         share = are_shares(key, *(value for value in values if not math.isnan(value)))
         yield f"{task} {key}: {score_text(values[0], share)} -> {score_text(values[1], share)}"
+
+
+def sensitivity(baseline: Baseline) -> Iterator[str]:
+    """The drops that a paired check against a baseline detects at best, one line for each task."""
+    tests = paired_tests(baseline, baseline, list(baseline.tasks))
+    if not tests:
+        return
+    yield (
+        "a check of another checkpoint, dtype or device is a paired test, which smaller drops pass; with a power of"
+        " 80%, and if no document gets better, it detects:"
+    )
+    for name, test in tests.items():
+        task, n = baseline.tasks[name], test.difference.n
+        if test.difference.test != MCNEMAR:
+            size = "depends on how much documents change, which a check states"
+        elif math.isfinite(test.detectable):
+            size = f"a drop of {points(test.detectable)} or more ({counted(n, 'document')})"
+        else:
+            size = f"no drop ({counted(n, 'document')} are too few)"
+        yield f"{name} {task.headline}: {size}"
 
 
 def _scores(baseline: Baseline) -> dict[tuple[str, str], float]:

@@ -2,48 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dare_bench.runs.reader import Run
+from dare_bench.runs.results import members
 from dare_bench.runs.schema import UNKNOWN
 from dare_bench.runs.scores import opened_with
+from dare_bench.runs.text import listed
 
 _SEEDS = ("python seed", "numpy seed", "seed", "few-shot seed")
 
+Shown = Sequence[tuple[Run, str]]
+"""The runs of a row, each with the task or group whose score the row shows."""
+_ByTask = Mapping[str, Any]
+"""The values of a setting by task; a setting of the whole row has one, under ""."""
 
-def settings_texts(rows: Sequence[Sequence[Run]]) -> list[str]:
-    """For each row (its runs) the settings that differ from another row's; empty where none do."""
-    blocks = [run.block for row in rows for run in row if run.block is not None]
-    decoding = dict.fromkeys(name for block in blocks for name in block.decoding_requested)
-    likelihood = dict.fromkeys(name for block in blocks for task in block.tasks.values() for name in task.likelihood)
-    by_row = [_settings(row, decoding, likelihood) for row in rows]
-    texts = []
-    for row in by_row:
-        differing = [
-            f"{name} {value}"
-            for name, value in row.items()
-            if value not in (None, UNKNOWN) and any(name in other and other[name] != value for other in by_row)
+
+def settings_texts(rows: Sequence[Shown]) -> list[str]:
+    """For each row the settings that differ from another row's; empty where none do."""
+    blocks = [run.block for row in rows for run, _ in row if run.block is not None]
+    decoding = list(dict.fromkeys(name for block in blocks for name in block.decoding_requested))
+    settings = [_settings(row, decoding) for row in rows]
+    texts = (
+        [
+            _text(name, values)
+            for name, values in row.items()
+            if any(name in other and _differ(values, other[name]) for other in settings)
         ]
-        texts.append(", ".join(differing))
-    return texts
+        for row in settings
+    )
+    return [", ".join(filter(None, of_row)) for of_row in texts]
 
 
-def _settings(runs: Sequence[Run], decoding: Iterable[str], likelihood: Iterable[str]) -> dict[str, Any]:
-    blocks = [run.block for run in runs if run.block is not None]
-    results, first = runs[0].results, blocks[0]
-    tasks = [task for block in blocks for task in block.tasks.values()]
-    settings: dict[str, Any] = {}
-    for names, of_tasks in ((decoding, [t.decoding for t in tasks]), (likelihood, [t.likelihood for t in tasks])):
-        for name in names:
-            values = [task[name] for task in of_tasks if name in task]
-            if values:
-                settings[name] = values[0] if all(value == values[0] for value in values) else "by task"
-    settings |= {"dtype": first.model.dtype, **opened_with(results)}
-    settings |= {"harness": first.harness.name, "answers to each prompt": first.repeats}
-    settings |= dict(zip(_SEEDS, first.seeds or (None,) * len(_SEEDS), strict=True))
+def _differ(first: _ByTask, second: _ByTask) -> bool:
+    """Do the values differ in a common task, or without one at all?"""
+    if common := first.keys() & second.keys():
+        return any(first[task] != second[task] for task in common)
+    return set(map(str, first.values())) != set(map(str, second.values()))
+
+
+def _text(name: str, values: _ByTask) -> str:
+    """``gen_length 256``, or where tasks differ ``gen_length 256 (gsm8k), 512 (humaneval)``."""
+    tasks_of: dict[str, list[str]] = {}
+    for task, value in values.items():
+        if value not in (None, UNKNOWN):
+            tasks_of.setdefault(str(value), []).append(task)
+    if not tasks_of:
+        return ""
+    if [*tasks_of.values()] == [[*values]]:
+        return f"{name} {next(iter(tasks_of))}"
+    return f"{name} " + ", ".join(f"{value} ({listed(tasks, 3)})" for value, tasks in tasks_of.items())
+
+
+def _settings(row: Shown, decoding: Sequence[str]) -> dict[str, _ByTask]:
+    settings: dict[str, dict[str, Any]] = {name: {} for name in decoding}
+    for run, shown in row:
+        tasks = run.require_block().tasks
+        for task in filter(tasks.__contains__, members(run.results, shown)):
+            of_task = {name: value for name, value in tasks[task].decoding.items() if name in decoding}
+            for name, value in {**of_task, **tasks[task].likelihood}.items():
+                settings.setdefault(name, {})[task] = value
+    settings |= {name: {"": value} for name, value in _of_run(row[0][0])}
+    return {name: values for name, values in settings.items() if values}
+
+
+def _of_run(run: Run) -> Iterator[tuple[str, Any]]:
+    """The settings that all tasks of a row have in common."""
+    block, results = run.require_block(), run.results
+    yield from {"dtype": block.model.dtype, **opened_with(results)}.items()
+    yield from {"harness": block.harness.name, "answers to each prompt": block.repeats}.items()
+    yield from zip(_SEEDS, block.seeds or (None,) * len(_SEEDS), strict=True)
     template = results.get("chat_template_sha")
-    settings["chat template"] = str(template)[:8] if template else "not applied"
+    yield "chat template", str(template)[:8] if template else "not applied"
     if template:
-        settings["examples as turns"] = results.get("fewshot_as_multiturn")
-    return settings
+        yield "examples as turns", results.get("fewshot_as_multiturn")

@@ -191,7 +191,7 @@ def _family_and_depth(row: RowScores) -> tuple[str, int]:
 
 def _settings(grouped: Sequence[RowScores], names: Sequence[str]) -> list[str]:
     """The settings of each row; rows that are otherwise equal (other prompts or documents) have fingerprints."""
-    texts = settings_texts([[run for run, _ in row.values()] for row in grouped])
+    texts = settings_texts([[(run, task) for task, (run, _) in row.items()] for row in grouped])
     labels = list(zip(names, texts, strict=True))
     for at, row in enumerate(grouped):
         if labels.count(labels[at]) > 1:

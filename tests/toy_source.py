@@ -101,7 +101,10 @@ class ToySource(TaskSource):
             "doc_id": doc,
             "doc": {"number": doc},
             "target": str(doc),
-            "arguments": [(s.request.prompt, s.request.target or {}) for s in samples],
+            "arguments": {
+                f"gen_args_{at}": {"arg_0": s.request.prompt, "arg_1": s.request.target or {}}
+                for at, s in enumerate(samples)
+            },
             "resps": responses,
             "filtered_resps": [r[0] for r in responses],
             "filter": "none",

@@ -89,6 +89,17 @@ class ScoreComparison:
         return verdict_of(self.gain.value, self.adjusted, self.level)
 
     @property
+    def settings_text(self) -> str:
+        """The settings that differ, beside the model and what follows from it, in one line; "" if none do."""
+        other_model = any(name in self.settings for name in MODEL)
+        texts = [
+            f"{name} ({shown(a)} and {shown(b)})"
+            for name, (a, b) in self.settings.items()
+            if name not in MODEL and not (other_model and name in Decoding.id_fields)  # ids depend on the vocabulary
+        ]
+        return f"settings differ: {', '.join(texts)}" if texts else ""
+
+    @property
     def is_share(self) -> bool:
         """Are both scores shares, to be shown in percent?"""
         return are_shares(self.key, *self.values)
@@ -117,11 +128,12 @@ class RunComparison:
         """A comparison's task, and its runs where there are more than two."""
         return item.task if len(self.runs) == 2 else f"{item.task}, {letter(item.first)} to {letter(item.second)}"
 
-    def warning_lines(self) -> list[str]:
-        """Each warning once, with the comparisons that it concerns unless it concerns all."""
+    def warning_lines(self, *, settings: bool = False) -> list[str]:
+        """Each warning once, with the comparisons that it concerns unless it concerns all. ``settings``: also the
+        settings that differ."""
         items_of: dict[str, list[ScoreComparison]] = {}
         for item in self.items:
-            for text in item.warnings:
+            for text in filter(None, (*item.warnings, item.settings_text if settings else "")):
                 items_of.setdefault(text, []).append(item)
         return [
             text if len(items) == len(self.items) else f"{'; '.join(map(self.title, items))}: {text}"
@@ -183,7 +195,7 @@ def compare(
                 comparison.items.append(_compared(runs, a, b, pairing, level))
             else:
                 comparison.left_out.append(
-                    f"{pairing.task}: {comparison.names[a]} and {comparison.names[b]} share no scored document"
+                    f"{pairing.task}: {comparison.names[a]} and {comparison.names[b]} have no scored document in common"
                 )
     comparison.left_out = list(dict.fromkeys(comparison.left_out))
     if not comparison.items:
@@ -326,14 +338,6 @@ def _warnings(first: Run, second: Run, pairing: Pairing) -> Iterator[str]:
             "{} and {} are two families with different decoding settings; only settings that both have are"
             " compared".format(*pairing.differences["family"])
         )
-    other_model = any(name in pairing.differences for name in MODEL)
-    settings = [
-        f"{name} ({shown(a)} and {shown(b)})"
-        for name, (a, b) in pairing.differences.items()
-        if name not in MODEL and not (other_model and name in Decoding.id_fields)  # token ids depend on the vocabulary
-    ]
-    if settings:
-        yield "settings differ: " + ", ".join(settings)
     if len(environments) == 2:
         pairs = [(name.replace("_", "-"), *(values.get(name) for values in environments)) for name in _ENVIRONMENT]
         if differing := [f"{name} ({shown(a)} and {shown(b)})" for name, a, b in pairs if a != b]:

@@ -36,6 +36,8 @@ TIE = 1e-4
 """Margins below this are floating-point ties. In logits; float32 on CPUs differs by about 1e-5."""
 EXCUSED_SHARE = 0.01
 SMALLEST_EFFECT = 0.01
+ONE_SIDED = 1 - 2 * SIGNIFICANT
+"""The level of a two-sided interval that agrees with the one-sided test."""
 _NO_SCORE = "the run has no such score"
 _CLOSE = {"rel_tol": 1e-4, "abs_tol": 1e-6}
 _CLOSE_NATS = {"rel_tol": 1e-4, "abs_tol": 1e-3}
@@ -323,10 +325,10 @@ class PairedTest(NamedTuple):
     detectable: float
 
 
-def _paired_tests(old: Baseline, new: Baseline, tasks: Sequence[str]) -> dict[str, PairedTest]:
+def paired_tests(old: Baseline, new: Baseline, tasks: Sequence[str]) -> dict[str, PairedTest]:
     """The tests of those tasks whose headline is a mean over common documents."""
     pairs = {task: values for task in tasks if (values := _paired_values(old.tasks[task], new.tasks[task]))}
-    differences = {task: paired_difference(*values) for task, values in pairs.items()}
+    differences = {task: paired_difference(*values, ONE_SIDED) for task, values in pairs.items()}
     p_values = [_drop_p(difference, old.tasks[task]) for task, difference in differences.items()]
     level = 1 - 2 * SIGNIFICANT / (sum(p is not None for p in p_values) or 1)
     return {
@@ -337,7 +339,7 @@ def _paired_tests(old: Baseline, new: Baseline, tasks: Sequence[str]) -> dict[st
 
 def _paired_scores(old: Baseline, new: Baseline, tasks: Sequence[str], smallest: float) -> Iterator[JudgedScore]:
     """All scores of these tasks; only their headlines are judged."""
-    tests = _paired_tests(old, new, tasks)
+    tests = paired_tests(old, new, tasks)
     for task in tasks:
         before, after = old.tasks[task], new.tasks[task]
         for key in before.scores:
@@ -376,7 +378,7 @@ def _missing_values_reason(old: BaselineTask, new: BaselineTask, key: str) -> st
     if key not in new.scores:
         return _NO_SCORE
     before, after = _values(old, key), _values(new, key)
-    return _in_documents("no value any more", [doc for doc in before.parts if doc not in after.parts])
+    return _in_documents("no longer has a value", [doc for doc in before.parts if doc not in after.parts])
 
 
 def _drop_p(difference: Difference | None, task: BaselineTask) -> float | None:

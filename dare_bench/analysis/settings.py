@@ -171,6 +171,8 @@ def _settings(run: Run, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def shown(value: Any) -> str:
-    """A setting's value as text, cut where it is long."""
+    """A setting's value as text, cut where it is long; of a hash of weights the first digits."""
     text = "not set" if value is None else str(value)
+    if text.startswith("sha256:"):
+        return text[: len("sha256:") + 12]
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"

@@ -40,9 +40,6 @@ def compare(
 
     tasks = [name.strip() for name in task.split(",") if name.strip()] if task is not None else None
     comparison = test(open_runs(runs), tasks, score, all_pairs=all_pairs, force=force)
-    forced = [render.FORCED] if comparison.forced else []
-    for text in [*forced, *comparison.warning_lines(), *comparison.left_out]:
-        echo_error(f"warning: {text}")
     if markdown is not None:
         write_markdown(markdown, render.elements(comparison, docs))
     if html is not None:

@@ -58,7 +58,7 @@ def evaluate(**options: Any) -> None:
     """Evaluate a checkpoint on tasks.
 
     The same command resumes an interrupted run, a larger --limit extends a run, and a finished run prints its stored
-    results.
+    results; a smaller --limit prints those of the requested documents.
     Exit codes: 0 finished, 1 failed, 2 usage error, 4 incomplete (samples failed, or runs of a suite are missing),
     130 interrupted (143 by SIGTERM, 129 by SIGHUP).
 

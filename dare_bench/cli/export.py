@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dare_bench.cli.plain import echo, echo_error
-from dare_bench.cli.runs import RUN_HELP, RUNS_HELP, open_runs
+from dare_bench.cli.runs import RUN_HELP, RUNS_HELP, open_one, open_runs
 from dare_bench.errors import DataError, UsageError
 from dare_bench.reading import MAX_SOURCE, existing, read_text
 from dare_bench.runs.text import counted, visible
@@ -36,8 +36,8 @@ def table(
     ] = None,
     interval: Annotated[
         Literal["none", "pm", "range"],
-        typer.Option(help="Interval next to each value: none, ± half its width, or both ends."),
-    ] = "pm",
+        typer.Option(help="Interval next to each value: none, ± half its width, or both ends (asymmetric)."),
+    ] = "range",
     fingerprints: Annotated[
         bool, typer.Option("--fingerprints", help="Add a column of settings fingerprints.")
     ] = False,
@@ -109,10 +109,7 @@ def hub(
         raise UsageError(f"--repo-id {repo_id!r} is not a repository name; expected OWNER/NAME")
     if no_pr and not push:
         raise UsageError("--no-pr needs --push; add it, or omit --no-pr")
-    runs = open_runs(run)
-    if len(runs) != 1:
-        raise UsageError(f"{run} holds {len(runs)} runs; give one run directory")
-    opened = runs[0]
+    opened = open_one(run)
     datasets = parse_datasets(dataset or ())
     results, left_out = results_of(opened, datasets, scale=scale, allow_partial=allow_partial)
     for reason in left_out:

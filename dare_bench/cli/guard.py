@@ -12,7 +12,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import typer
 
@@ -56,30 +56,33 @@ def guarded(verb: Verb) -> Verb:
                 raise
             sys.stdout.flush()
             return result
-        except DareError as error:
-            _leave(f"error: {error}", error.exit_code)
-        except Stopped as stop:
-            _leave(f"interrupted by {stop.number.name}{State.resume}", 128 + stop.number)
-        except KeyboardInterrupt:
-            _leave(f"interrupted{State.resume}", INTERRUPTED)
         except typer.Exit:
             raise
-        except Exception as error:
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                _leave(f"error: {save_error(error.filename or 'a file', error)}", SaveError.exit_code)
-            _leave(
-                f"error: {type(error).__name__}: {error}; this is a bug in dare-bench: add --debug for the traceback", 1
-            )
+        except (Exception, KeyboardInterrupt) as error:
+            if State.debug:
+                traceback.print_exc()
+            text, code = ending(error)
+            echo_error(text)
+            raise typer.Exit(code) from None
 
     return run  # type: ignore[return-value]
 
 
-def _leave(text: str, code: int) -> NoReturn:
-    """Print the reason in one line and exit. Called while the exception is handled."""
-    if State.debug:
-        traceback.print_exc()
-    echo_error(" ".join(text.split()))
-    raise typer.Exit(code) from None
+def ending(error: BaseException) -> tuple[str, int]:
+    """The line and the exit code with which this exception ends a command."""
+    match error:
+        case DareError():
+            text, code = f"error: {error}", error.exit_code
+        case Stopped():
+            text, code = f"interrupted by {error.number.name}{State.resume}", 128 + error.number
+        case KeyboardInterrupt():
+            text, code = f"interrupted{State.resume}", INTERRUPTED
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
+            text, code = f"error: {save_error(error.filename or 'a file', error)}", SaveError.exit_code
+        case _:
+            bug = "this is a bug in dare-bench: add --debug for the traceback"
+            text, code = f"error: {type(error).__name__}: {error}; {bug}", 1
+    return " ".join(text.split()), code
 
 
 class _Stream:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dare_bench.cli.guard import ending
 from dare_bench.cli.plain import echo, echo_error
-from dare_bench.cli.runs import print_report, run_path, write_markdown
-from dare_bench.errors import UsageError
+from dare_bench.cli.runs import open_one, print_report, write_markdown
+from dare_bench.errors import SaveError, UsageError
+from dare_bench.runs.writer import atomic_write_text
 
 if TYPE_CHECKING:
     from dare_bench.runs.reader import Run
@@ -17,8 +21,40 @@ if TYPE_CHECKING:
 _REGRESSION = 3
 
 
+def _unfinished(param: typer.CallbackParam, path: str | None) -> str | None:
+    """Write an error into a report before anything else, so that no earlier report survives a check without a verdict,
+    whether its arguments are refused or its process is killed."""
+    if path is not None:
+        reason = "the check did not finish; the output of dare-bench regress has the reason"
+        _report_error("", reason, **{str(param.name): path})
+    return path
+
+
+def _report_error(run: str, reason: str, junit: str | None = None, markdown: str | None = None) -> None:
+    from dare_bench.reports import elements, regression_report
+    from dare_bench.reports import junit as junit_file
+
+    with contextlib.suppress(SaveError):  # writing the verdict says it
+        if junit is not None:
+            junit_file.write(junit, junit_file.error_text(run, reason))
+    with contextlib.suppress(SaveError):
+        if markdown is not None:
+            atomic_write_text(markdown, elements.markdown(regression_report.error_elements(run, reason)), durable=False)
+
+
+@contextlib.contextmanager
+def _errors_reported(run: str, junit: str | None, markdown: str | None) -> Iterator[None]:
+    """An exception becomes the content of the reports."""
+    try:
+        yield
+    except BaseException as error:
+        reason, code = ending(error)
+        _report_error(run, f"{reason} (exit code {code})", junit, markdown)
+        raise
+
+
 def regress(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or a folder with one run.")],
     baseline: Annotated[str, typer.Option("--baseline", "-b", metavar="FILE", help="The baseline to check against.")],
     smallest_effect: Annotated[
         float, typer.Option(min=0.0, help="Smaller drops are not a regression (0.01: one percentage point).")
@@ -26,8 +62,14 @@ def regress(
     update: Annotated[
         bool, typer.Option("--update", help="Create or replace the baseline with RUN, after printing the changes.")
     ] = False,
-    junit: Annotated[str | None, typer.Option(metavar="FILE", help="Also write a JUnit XML file.")] = None,
-    markdown: Annotated[str | None, typer.Option(metavar="FILE", help="Also write a Markdown file.")] = None,
+    junit: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", callback=_unfinished, is_eager=True, help="Also write a JUnit XML file."),
+    ] = None,
+    markdown: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", callback=_unfinished, is_eager=True, help="Also write a Markdown file."),
+    ] = None,
     any_program: Annotated[
         bool, typer.Option("--any-program", help="Also accept answers that a different version of the code gave.")
     ] = False,
@@ -38,32 +80,32 @@ def regress(
 
     Answers must be identical where that is guaranteed; otherwise a paired test decides.
 
-    Exit codes: 0 no regression, 3 regression, 4 the run is incomplete, 2 other settings than the baseline, 1 it
-    cannot be judged (no run, a folder of runs, edited results or samples, no samples, answers of another program, no
-    score that could be judged).
+    Exit codes: 0 no regression, 3 regression, 4 the run is incomplete, 2 usage error or other settings than the
+    baseline, 1 it cannot be judged (no run, edited results or samples, no samples, answers of another program, no
+    score that could be judged). Without a verdict, the files of --junit and --markdown contain the error.
 
     Example: dare-bench regress out/my-run --baseline leaderboards/baselines/tiny-llada.json --junit regress.xml
     """
-    from dare_bench.analysis.opening import open_run
     from dare_bench.analysis.regression import judge
     from dare_bench.reports import junit as junit_file
     from dare_bench.reports import regression_report as render
 
-    if update and (json or junit is not None or markdown is not None):
-        raise UsageError(
-            "--update only prints the changes and writes the baseline; omit --junit, --markdown and --json"
-        )
-    opened = open_run(run_path(run))
-    if update:
-        _update(opened, Path(baseline), smallest_effect, docs, any_program)
-        return
-    verdict = judge(opened, baseline, smallest_effect, any_program=any_program)
-    if junit is not None:
-        junit_file.write(junit, verdict)
-        echo_error(f"wrote {junit}")
-    if markdown is not None:
-        write_markdown(markdown, render.elements(verdict))
-    print_report(render.elements(verdict, docs), lambda: render.record(verdict), json=json)
+    with _errors_reported(run, junit, markdown):
+        if update and (json or junit is not None or markdown is not None):
+            raise UsageError(
+                "--update only prints the changes and writes the baseline; omit --junit, --markdown and --json"
+            )
+        opened = open_one(run)
+        if update:
+            _update(opened, Path(baseline), smallest_effect, docs, any_program)
+            return
+        verdict = judge(opened, baseline, smallest_effect, any_program=any_program)
+        if junit is not None:
+            junit_file.write(junit, junit_file.text(verdict))
+            echo_error(f"wrote {junit}")
+        if markdown is not None:
+            write_markdown(markdown, render.elements(verdict))
+        print_report(render.elements(verdict, docs), lambda: render.record(verdict), json=json)
     if verdict.regressed:
         raise typer.Exit(_REGRESSION)
 
@@ -97,5 +139,7 @@ def _update(run: Run, path: Path, smallest_effect: float, docs: int, any_program
         if not differences:
             verdict = compare_baselines(run.run_id, old, new, smallest_effect)
             print_report(render.elements(verdict, docs), lambda: render.record(verdict), json=False)
+    for line in render.sensitivity(new):
+        echo(line)
     baselines.write(path, new)
     echo_error(f"wrote {path}")

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dare_bench.cli.plain import echo_error, echo_json, plain_console
-from dare_bench.errors import RunError
+from dare_bench.errors import RunError, UsageError
+from dare_bench.runs.text import listed
 from dare_bench.runs.writer import atomic_write_text
 
 if TYPE_CHECKING:
@@ -48,6 +49,19 @@ def open_runs(names: str | Iterable[str]) -> list[Run]:
         else:
             raise RunError(f"no runs in {path.absolute()}; give {LAYOUTS}; {MAKE_ONE}")
     return runs
+
+
+def open_one(name: str) -> Run:
+    """The run at a path, or the only one in a folder.
+
+    Raises:
+        RunError: there is none.
+        UsageError: there are several.
+    """
+    runs = open_runs(name)
+    if len(runs) != 1:
+        raise UsageError(f"{name} contains {len(runs)} runs; give one of them: {listed([run.path for run in runs], 3)}")
+    return runs[0]
 
 
 def write_markdown(path: str, elements: Iterable[Element]) -> None:

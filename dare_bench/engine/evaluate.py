@@ -1,6 +1,7 @@
 """An evaluation from end to end: settle its settings, find the finished run, or open the model and answer.
 
-The same command resumes a run; a larger limit extends it; a finished run is returned as it is.
+The same command resumes a run; a larger limit extends it; a finished run is returned as it is, and of a run with more
+documents the requested ones.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dare_bench.engine import identity as ident
 from dare_bench.engine import program_record
 from dare_bench.engine.hints import checked_harness
 from dare_bench.engine.opening import Opener, split_adapter
+from dare_bench.engine.part import part_of
 from dare_bench.engine.plan import PlannedRun, plan
 from dare_bench.engine.rundir import latest_with_prefix, read_done
 from dare_bench.engine.scope import Scope, check_scope
@@ -86,25 +88,25 @@ def _evaluate_spec(spec: RunSpec, opener: Opener, progress: bool) -> Run:
     source_class = checked_harness(spec)
     scope = Scope.of(spec.limit, spec.samples)
     content = opener.content(spec)
-    if not spec.fresh and (run := find_finished(spec, content, scope)) is not None:
-        return run
-    return Session(spec, opener.loaded(spec), opener.path(spec), content, source_class, progress).run(scope)
+    run = None if spec.fresh else find_finished(spec, content, scope)
+    if run is None:
+        run = Session(spec, opener.loaded(spec), opener.path(spec), content, source_class, progress).run(scope)
+    return part_of(run, spec, scope, content)
 
 
 def find_finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:
-    """The finished run that answers this command, looked up without opening the model; None if there is none."""
+    """The finished run that has the documents of this command, looked up without opening the model; None if there is
+    none."""
     prefix = ident.run_prefix(spec)
     signature = ident.request_signature(spec, content)
     for folder in latest_with_prefix(Path(spec.output_path), prefix):
         done = read_done(folder)
         if done is None or done.status != "complete" or done.signature != signature:
             continue
+        if not done.scope.covers(scope, done.totals):
+            continue
         if done.scope == scope:
             log.info("the run is finished; nothing to do (dare-bench eval --fresh starts a new run)")
-        elif done.scope.covers(scope, done.totals):
-            log.warning("the run covers more than requested: %s; --fresh starts a new run", done.scope.text())
-        else:
-            continue
         run = Run(folder)
         for text in program_record.warnings(run.block.programs) if run.block is not None else ():
             log.warning("%s", text)

@@ -61,6 +61,17 @@ class Meter:
             self.tokens_to_eos += answer.tokens_to_eos
             self.decoded += decoded_tokens(answer)
 
+    def add_line(self, line: Mapping[str, Any]) -> None:
+        """Add an answer by its entry in a samples file."""
+        self.requests += 1
+        self.nfe += line["nfe"]
+        self.tiers.add(line["tier"])
+        if line["kind"] == "generate":
+            self.generate_nfe += line["nfe"]
+            self.tokens += line["tokens"]
+            self.tokens_to_eos += line["tokens_to_eos"]
+            self.decoded += line["decoded_tokens"]
+
     @property
     def counted_nfe(self) -> int | None:
         """Forward passes of all samples; None where the engine reports none."""

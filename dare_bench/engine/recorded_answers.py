@@ -101,14 +101,15 @@ class RecordedAnswers:
     """The answers in a run's sample lines: an ``Answer`` for task sources.
 
     A document has a line for each filter, all with the same answers. Only hashes of prompts are stored. Documents that
-    failed fail again, for the recorded reason, and so do all documents of tasks that are not in ``tasks``.
+    failed fail again, for the recorded reason, and so do all documents of tasks that are not in ``tasks``. ``part``:
+    only some of the documents may be requested.
 
     Raises:
         RunError: sample lines are missing or damaged, or a document's lines have different answers.
     """
 
-    def __init__(self, run: Run, tasks: Sequence[str]) -> None:
-        self._run, self._tasks = run, tasks
+    def __init__(self, run: Run, tasks: Sequence[str], *, part: bool = False) -> None:
+        self._run, self._tasks, self._part = run, tasks, part
         self._answers: dict[Place, Generation | Likelihood] = {}
         self._prompts: dict[tuple[str, str, int], str] = {}
         self._documents: dict[tuple[str, str], str] = {}
@@ -162,7 +163,8 @@ class RecordedAnswers:
             RunError: the task's prompts, documents or repeats now differ from those of the run.
         """
         requested = {(r.task, str(r.doc_id)): r for r in requests if r.task in self._tasks}
-        if removed := [document for document in self._documents if document not in requested]:
+        removed = [document for document in self._documents if document not in requested]
+        if removed and not self._part:
             raise self._mismatch(removed, "has an answer in the run, but is no longer in the task")
         scored = [r for r in requests if r.task in self._tasks and (r.task, str(r.doc_id)) not in self._failed]
         if added := [(r.task, str(r.doc_id)) for r in scored if self._place(r) not in self._answers]:
@@ -190,7 +192,7 @@ class RecordedAnswers:
         edited = "; the samples file was edited after the run" if self._run.edited(task) else ""
         return RunError(
             f"{self._run.path}: document {doc} of {task!r}{more} {problem}{edited}; give the task's files and data of"
-            " that time (--include-path, --data-dir), or evaluate again"
+            " that time (--include-path, --data-dir), or evaluate again with --fresh"
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dare_bench import fingerprint
 from dare_bench.errors import UsageError
 
 
@@ -43,6 +44,10 @@ class Scope:
         if self.samples is not None:
             return "chosen documents"
         return "all documents" if self.limit is None else f"limit {self.limit}"
+
+    def folder_suffix(self) -> str:
+        """For the name of a folder: ``first-50``, ``chosen-0f3a9c21bd``."""
+        return f"first-{self.limit}" if self.samples is None else f"chosen-{fingerprint.digest(self.plain())}"
 
     def _first(self, total: int | None) -> int | None:
         """How many documents from the start; None: all; -1: a fraction of an unknown number."""

@@ -81,7 +81,7 @@ class Session:
             about = {**run_folder.begin(self._about()), "decoding": settings[0], "likelihood": settings[1]}
             done = read_done(folder)
             if done is not None and (larger := joined(done.scope, scope, done.totals)) != scope:
-                log.warning("the run covers more than requested: %s; --fresh starts a new run", larger.text())
+                log.info("the run has %s, which are finished together; --fresh starts a new run", larger.text())
                 scope, spec = larger, spec.model_copy(update=larger.plain())
                 source = self.source_class(spec, self.model)
                 requests = source.requests()

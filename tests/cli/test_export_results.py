@@ -72,7 +72,7 @@ def test_table_to_the_terminal_and_to_a_file(run: Path, tmp_path: Path, capsys: 
     assert code == 0 and out.startswith("Ours\n\n| checkpoint | dare\\_sudoku (n=20) | gsm8k (n=20) |\n")
     file = tmp_path / "new" / "table.tex"
     code, out, _ = dare(capsys, "table", str(run), "--format", "latex", "--interval", "range", "-o", str(file))
-    assert (code, out) == (0, f"{file}\n") and r"\toprule" in file.read_text() and "{[}" in file.read_text()
+    assert (code, out) == (0, f"{file}\n") and r"\toprule" in file.read_text() and "$_{-" in file.read_text()
     code, out, _ = dare(capsys, "table", str(run), str(run), "--format", "csv")  # named twice: read once
     assert code == 0 and len(out.splitlines()) == 2
 
@@ -175,4 +175,4 @@ def test_hub_refusals(run: Path, tmp_path: Path, capsys: Out) -> None:
     assert code == 1 and "limited to 20 of 200 documents" in err and not (tmp_path / "hub").exists()
     assert dare(capsys, *words, "--allow-partial")[0] == 0
     code, _, err = dare(capsys, "hub", str(tmp_path / "other"), *folder)
-    assert code == 2 and "holds 2 runs; give one run directory" in err
+    assert code == 2 and "contains 2 runs; give one of them" in err

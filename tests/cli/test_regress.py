@@ -4,6 +4,11 @@ with deliberate bugs in the sampler."""
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +18,17 @@ from xml.etree import ElementTree
 import command
 import pytest
 import torch
+import yaml
+from made_baselines import changed
 from run_factory import make_run
 
 import dare_bench
 from dare_bench.analysis import baseline as baselines
 from dare_bench.analysis.regression import compare_baselines, judge
 from dare_bench.cli import main
+from dare_bench.cli.guard import Stopped
 from dare_bench.diffusion.rng import Draw
+from dare_bench.loading import locate
 from dare_bench.model_adapters.sampling import batch, scores, state, strategies
 from dare_bench.model_adapters.sampling.strategies.dynamic import Dynamic
 from dare_bench.model_adapters.sampling.strategies.quota import Quota
@@ -115,7 +124,10 @@ def test_update_overwrites_baselines_only_and_with_whole_runs_only(tmp_path: Pat
 
 
 @pytest.mark.parametrize("words", [("--json",), ("--junit", "x.xml"), ("--markdown", "x.md")], ids=str)
-def test_update_writes_no_reports(words: tuple[str, ...], tmp_path: Path, capsys: Out) -> None:
+def test_update_writes_no_reports(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert verb(make_run(tmp_path), "-b", tmp_path / "x.json", "--update", *words) == 2
     assert "omit --junit, --markdown and --json" in capsys.readouterr().err and not (tmp_path / "x.json").exists()
 
@@ -127,6 +139,135 @@ def test_incomplete_runs_and_runs_that_are_none(tmp_path: Path, capsys: Out) -> 
     assert verb(make_run(tmp_path / "c", limit=20), "-b", file) == 4
     assert verb(tmp_path / "nothing", "-b", file) == 1
     assert "there is no folder" in capsys.readouterr().err
+
+
+class Reports:
+    """The reports of a check, green before it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.junit, self.markdown = folder / "x.xml", folder / "x.md"
+        self.options = ("--junit", self.junit, "--markdown", self.markdown)
+        for file in (self.junit, self.markdown):
+            file.write_text("green")
+
+    def error(self) -> str:
+        """The error that both report."""
+        suite = ElementTree.parse(self.junit).getroot()
+        assert (suite.get("tests"), suite.get("errors"), suite.get("failures")) == ("1", "1", "0")
+        (error,) = suite.iter("error")
+        assert self.markdown.read_text().startswith("## Not judged\n")
+        return str(error.get("message"))
+
+
+def test_every_exit_without_a_verdict_is_an_error_in_the_reports(tmp_path: Path) -> None:
+    file, run = tmp_path / "x.json", make_run(tmp_path / "a")
+    verb(run, "-b", file, "--update")
+    for words, code, reason in (
+        ((make_run(tmp_path / "b", status="incomplete", failures=1), "-b", file), 4, "1 document failed"),
+        ((tmp_path / "nothing", "-b", file), 1, "there is no folder"),
+        ((run, "-b", tmp_path / "none.json"), 2, "no baseline at"),
+        ((make_run(tmp_path / "c", decoding={"steps": 8}), "-b", file), 2, "does not match the baseline"),
+        ((run, "-b", file, "--update"), 2, "--update only prints"),
+        ((run, "-b", file, "--docs", "-1"), 2, "the check did not finish"),
+        ((run,), 2, "the check did not finish"),
+    ):
+        reports = Reports(tmp_path)
+        assert verb(*words, *reports.options) == code
+        assert reason in reports.error()
+        assert f"(exit code {code})" in reports.error() or "did not finish" in reason
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "reason"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted (exit code 130)"),
+        (Stopped(signal.SIGTERM), 143, "interrupted by SIGTERM (exit code 143)"),
+        (ValueError("nobody expects"), 1, "error: ValueError: nobody expects; this is a bug in dare-bench"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_interrupted_check_is_an_error_in_the_reports(
+    error: BaseException, code: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("dare_bench.analysis.regression.judge", interrupted)
+    reports = Reports(tmp_path)
+    assert verb(make_run(tmp_path / "a"), "-b", tmp_path / "x.json", *reports.options) == code
+    assert reason in reports.error()
+
+
+def test_a_killed_check_leaves_an_error_in_the_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: Any, **__: Any) -> None:
+        os._exit(9)
+
+    reports, run = Reports(tmp_path), make_run(tmp_path / "a")
+    monkeypatch.setattr("dare_bench.analysis.regression.judge", killed)
+    if (child := os.fork()) == 0:
+        main(["regress", str(run), "-b", "x.json", *map(str, reports.options)])
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert "the check did not finish" in reports.error()
+
+
+def test_a_folder_with_one_run_is_that_run(tmp_path: Path, capsys: Out) -> None:
+    file, run = tmp_path / "x.json", make_run(tmp_path / "runs", "a")
+    assert verb(run, "-b", file, "--update") == verb(tmp_path / "runs", "-b", file) == 0
+    make_run(tmp_path / "runs", "b")
+    assert verb(tmp_path / "runs", "-b", file) == 2
+    assert "runs contains 2 runs; give one of them: " in capsys.readouterr().err
+
+
+def test_update_says_which_drops_are_detected(tmp_path: Path, capsys: Out) -> None:
+    """The numbers are those of the check: two tasks of 60 documents, of which one changes for the worse."""
+    run = make_run(tmp_path / "a", tasks={"dare_sudoku": 0.9, "dare_arithmetic": 0.9}, n_docs=60)
+    verb(run, "-b", tmp_path / "x.json", "--update")
+    out = capsys.readouterr().out
+    assert "dare_sudoku exact_match,none: a drop of 12.86 points or more (60 documents)" in out
+    known = baselines.read(tmp_path / "x.json")
+    other = changed(known, lambda record: record["checkpoint"].update(content_hash="cd" * 32))
+    assert {round(float(score.detectable or 0), 4) for score in compare_baselines("x", known, other).scores} == {0.1286}
+
+    few = make_run(tmp_path / "b", values={"few": [1.0, 0.0, 1.0], "mean": [0.25, 0.5] * 4})
+    verb(few, "-b", tmp_path / "y.json", "--update")
+    out = capsys.readouterr().out
+    assert "few exact_match,none: no drop (3 documents are too few)" in out
+    assert "mean exact_match,none: depends on how much documents change" in out
+
+
+@pytest.mark.slow
+def test_the_recipe_for_github_runs_as_printed(tmp_path: Path, capsys: Out) -> None:
+    """A green check, a regression, and an evaluation that fails, one after another in one folder: each job fails where
+    it must, and publishes its own report."""
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs" / "regress.md").read_text(), re.DOTALL | re.MULTILINE)
+    steps, checkpoint = yaml.safe_load(block), tmp_path / "my-checkpoint"
+    summary = tmp_path / "summary.md"
+
+    def job(number: str) -> list[int]:
+        """The exit codes of the steps; GitHub runs a step after a failed one only if it says always()."""
+        summary.write_text("")
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        env = {**os.environ, "PATH": path, "GITHUB_RUN_ID": number, "GITHUB_STEP_SUMMARY": str(summary)}
+        codes: list[int] = []
+        for step in steps:
+            if not any(codes) or step.get("if") == "always()":
+                words = ["bash", "-e", "-c", step["run"]]
+                codes.append(subprocess.run(words, cwd=tmp_path, env=env, capture_output=True).returncode)
+        return codes
+
+    def use(name: str) -> None:
+        checkpoint.unlink(missing_ok=True)
+        checkpoint.symlink_to(locate(name), target_is_directory=True)
+
+    use("tiny-sdar")
+    assert job("1") == [0, 2, 0] and "no baseline at baseline.json" in summary.read_text()
+    assert verb(tmp_path / "runs" / "1", "-b", tmp_path / "baseline.json", "--update") == 0
+    assert job("1") == [0, 0, 0] and summary.read_text().startswith("## No regression")
+    use("tiny-sdar-base")
+    assert job("2") == [0, 3, 0] and summary.read_text().startswith("## Regression")
+    checkpoint.unlink()
+    assert job("3") == [1, 1, 0] and summary.read_text().startswith("## Not judged")
+    assert ElementTree.parse(tmp_path / "regress.xml").getroot().get("errors") == "1"
 
 
 # -- the bundled checkpoints -------------------------------------------------------------------------------------------

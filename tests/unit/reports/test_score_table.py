@@ -94,7 +94,7 @@ def test_limited_incomplete_and_stale_scores_are_marked_and_never_bold(tmp_path:
     }  # fmt: skip
     assert bold(built) == ["a"]  # compared with b, which is approximate but whole
     text = render(built)
-    assert "100.0† ± " in text and "10.0∗ ± " in text and "- § another task version" in text
+    assert "100.0† (" in text and "10.0∗ (" in text and "- § another task version" in text
     assert [line for line in text.splitlines() if line.startswith("- ")][-1].startswith("- ∗ approximate sampler")
     assert "only a part" not in render(table(runs[0]))
 
@@ -193,9 +193,46 @@ def test_numbers_that_are_no_shares(tmp_path: Path) -> None:
         whole["dare_bench"]["ci"] = {"t": {"word_perplexity,none": ci}}
 
     built = table(edit(run, perplexity))
-    assert "12.35 ± 0.20" in render(built) and "percent" not in render(built)
-    assert "12.35 [12.15, 12.54]" in render(built, intervals="range").replace("\\", "")
+    assert "12.35 (12.15 to 12.54)" in render(built) and "percent" not in render(built)
+    assert "12.35 ± 0.20" in render(built, intervals="pm")
     assert "| 12.35 |" in render(built, intervals="none") and "interval" not in render(built, intervals="none")
+
+
+def test_an_interval_is_not_made_symmetric(tmp_path: Path) -> None:
+    """Nothing right of 20: a share of 0 to 16.1%, which no ± states."""
+    built = table(make_run(tmp_path, tasks={"t": 0.0}))
+    assert "| 0.0 (0.0 to 16.1) |" in render(built) and "- In brackets: the 95 % interval" in render(built)
+    text = render(built, "latex")
+    assert r"& 0.0$_{-0.0}^{+16.1}$ \\" in text and "Sub- and superscripts: distances to the ends of the 95" in text
+    assert "±: half the width" in render(built, "latex", intervals="pm").replace(r"$\pm$", "±")
+
+
+def test_a_setting_that_tasks_have_differently_is_stated_by_task(tmp_path: Path) -> None:
+    def row(name: str, steps: int, **tasks: int) -> Path:
+        run = make_run(
+            tmp_path, name, model=name, tasks=dict.fromkeys(tasks, 0.5), decoding={"gen_length": 16, "steps": steps}
+        )
+
+        def lengths(whole: dict[str, Any]) -> None:
+            for task, length in tasks.items():
+                whole["dare_bench"]["tasks"][task]["decoding"]["gen_length"] = length
+
+        return edit(run, lengths)
+
+    long, short = row("long", 8, t=256, u=512, v=256), row("short", 8, t=256, u=128, v=256)
+    assert [row.settings for row in table(long, short).rows] == [
+        "gen_length 256 (t, v), 512 (u)",
+        "gen_length 256 (t, v), 128 (u)",
+    ]
+    # Without a common task, all values are compared.
+    assert [row.settings for row in table(row("only-t", 8, t=1), row("t-and-u", 8, u=1, v=2)).rows] == [
+        "gen_length 1",
+        "gen_length 1 (u), 2 (v)",
+    ]
+    # What differs only in tasks that one of the rows, or the table, does not have is no difference of their scores.
+    fewer = row("fewer", 4, t=256)
+    assert [row.settings for row in table(short, fewer).rows] == ["steps 8", "steps 4"]
+    assert [row.settings for row in table(long, row("few", 4, u=512), tasks=["u"]).rows] == ["steps 8", "steps 4"]
 
 
 def test_counts_stand_in_the_header_or_where_they_differ(tmp_path: Path) -> None:
@@ -222,8 +259,8 @@ def test_latex_of_real_runs_and_of_hostile_names(tmp_path: Path) -> None:
     text = render(real, "latex", fingerprints=True, caption="50 % of a_b & #1")
     cells = tabular(text)
     assert cells[0] == ["checkpoint", "dare_sudoku (n=250)", "dare_arithmetic (n=300)", "settings fingerprint"]
-    assert cells[1] == ["tiny-llada-base", "37.2 ± 5.9", "7.7 ± 3.0", "1fb4ffa8 89c2c66d"]
-    assert r"\textbf{90.0 $\pm$ 3.7}" in text and r"\caption{50 \% of a\_b \& \#1}" in text
+    assert cells[1] == ["tiny-llada-base", "37.2-5.8+6.1", "7.7-2.5+3.6", "1fb4ffa8 89c2c66d"]
+    assert r"\textbf{90.0$_{-4.3}^{+3.1}$}" in text and r"\caption{50 \% of a\_b \& \#1}" in text
     assert text.startswith("% needs \\usepackage{booktabs}\n")
     hostile = r"\input{/etc/passwd} 50% {a}_b^c~d #1 $x$ & é 漢 -- \\ <x> α"
     built = table(
@@ -268,5 +305,5 @@ def test_external_results_are_marked_and_not_compared(tmp_path: Path) -> None:
         (pytest.approx(0.9), (), True),
         (1.0, ("limited", "external"), False),
     ]
-    assert "100.0†# ± " in render(table, "markdown") and "- # external: " in render(table, "markdown")
+    assert "100.0†# (" in render(table, "markdown") and "- # external: " in render(table, "markdown")
     assert "unknown" not in " ".join(row.settings for row in table.rows)

@@ -152,10 +152,12 @@ def test_warnings(tmp_path: Path) -> None:
     assert item.warnings == (
         "b is incomplete: 2 documents have no answer and are left out",
         "not the same documents: the 50 common ones are compared, 10 are only in the first, 0 only in the second",
-        "settings differ: dtype (float32 and bfloat16), harness (lm-eval 0.4.13 and lm-eval 0.5.0), sampling seed"
-        " (1234 and 9), gen_length (16 and 32)",
         "the environments differ: torch (2.13.0 and 3.0)",
         "the direction of exact_match,none is not recorded: higher is assumed to be better",
+    )
+    assert item.settings_text == (
+        "settings differ: dtype (float32 and bfloat16), harness (lm-eval 0.4.13 and lm-eval 0.5.0), sampling seed"
+        " (1234 and 9), gen_length (16 and 32)"
     )
     assert item.values[0] == 0.5 and item.scores[0].n == 50, "the score over the documents that are compared"
 
@@ -170,7 +172,7 @@ def test_of_two_families_only_settings_that_both_have_are_compared(tmp_path: Pat
             task["decoding"]["alg"] = task["decoding"].pop("remasking")
 
     built = compare([a, _edit(b, dream)])
-    assert built.warning_lines() == [
+    assert built.warning_lines(settings=True) == [
         "llada and dream are two families with different decoding settings; only settings that both have are compared",
         "settings differ: gen_length (16 and 32)",
     ]
@@ -304,4 +306,4 @@ def test_three_runs_say_which_pair(tmp_path: Path) -> None:
     text = _text(runs, all_pairs=True)
     assert "| A to B | s |" in text and "| B to C | s |" in text
     assert "s, A to C: documents that changed" in text and "can show" not in text
-    assert "adjusted over all comparisons in this report (3)" in text
+    assert "Holm: p adjusted over all 3 comparisons" in text

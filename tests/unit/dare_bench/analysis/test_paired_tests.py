@@ -59,13 +59,32 @@ def test_mcnemar_is_the_binomial_test_of_the_documents_that_changed(won: int, lo
 
 @pytest.mark.parametrize(
     ("won", "lost", "n", "lo", "hi"),
-    # Fagerland, Lydersen and Laake, Statistics in Medicine 33 (2014): airway hyper-responsiveness; and nothing changed.
-    [(1, 7, 21, -0.5084, -0.0134), (0, 0, 100, -0.02717, 0.02717)],
+    # Fagerland, Lydersen and Laake, Statistics in Medicine 33 (2014): airway hyper-responsiveness (to -0.0134 there,
+    # with p = 0.070 by the exact test, which moves that end to 0); and nothing changed.
+    [(1, 7, 21, -0.5084, 0.0), (0, 0, 100, -0.02717, 0.02717)],
 )
 def test_bonett_price_known_values(won: int, lost: int, n: int, lo: float, hi: float) -> None:
     result = _shares(won, lost, n)
     assert result.method == "Bonett-Price"
     assert (result.lo, result.hi) == (pytest.approx(lo, abs=5e-5), pytest.approx(hi, abs=5e-5))
+
+
+@pytest.mark.parametrize("n", [5, 8, 20, 40])
+def test_zero_lies_in_the_interval_unless_the_test_rejects_it(n: int) -> None:
+    """Bonett and Price alone exclude 0 where the exact test does not: 5 of 5 won has p = 0.062."""
+    for won in range(n + 1):
+        for lost in range(n + 1 - won):
+            result = _shares(won, lost, n)
+            assert result.p is not None and result.lo is not None and result.hi is not None
+            assert (result.lo <= 0 <= result.hi) == (result.p > 0.05), (won, lost)
+            assert result.lo <= result.value <= result.hi
+
+
+def test_the_interval_of_other_values_agrees_with_their_test() -> None:
+    """Five equal gains: the permutation test has p = 0.062, Student's t excludes 0 by far."""
+    result = paired_difference([0.0] * 5, [0.5, 0.5, 0.5, 0.5, 0.25])
+    assert result.p == pytest.approx(0.0625) and result.lo == 0.0
+    assert paired_difference([0.0] * 5, [0.5, 0.5, 0.5, 0.5, 0.25], level=0.9).lo > 0  # type: ignore[operator]
 
 
 def test_permutation_of_darwins_maize(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,8 +90,8 @@ class BoardEntry:
         return f"runs/{self.slug}/index.html"
 
     def open(self) -> Run:
-        """Open the run again; raises RunError."""
-        return open_run(self.path)
+        """Open the run again, with the scores that it had; raises RunError."""
+        return open_run(self.path).with_scores(self.scores)
 
     def score(self, task: str, key: str | None = None) -> Score | None:
         """The score of a task or group by its "metric,filter"; by default its headline."""

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from dare_bench.analysis.document_view import DocumentView, FilterResult, document_view
 from dare_bench.leaderboards.rendering import TEXT_LIMIT, environment, number, seconds, slug
-from dare_bench.leaderboards.sample_canvas import canvas, escaped, order_chart
+from dare_bench.leaderboards.sample_canvas import escaped
 from dare_bench.runs.index import Document
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import one_line
@@ -150,6 +150,4 @@ _TEMPLATE_VALUES = {
     "unchanged": _unchanged,
     "sandbox_facts": _sandbox_facts,
     "costs": _costs,
-    "canvas": canvas,
-    "order_chart": order_chart,
 }

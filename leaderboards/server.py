@@ -31,7 +31,7 @@ class SiteServer(ThreadingHTTPServer):
         """One line; none if the browser closed the connection."""
         error = sys.exception()
         if not isinstance(error, ConnectionError):
-            print(f"a request was not answered: {type(error).__name__}: {error}", file=sys.stderr)
+            print(f"a request was not answered: {error!r}", file=sys.stderr)
 
 
 class _SiteHandler(SimpleHTTPRequestHandler):

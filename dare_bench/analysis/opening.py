@@ -115,8 +115,11 @@ def iterate_runs(root: str | Path, on_problem: Callable[[str], None] | None = No
     for place in _places(root):
         try:
             run = place.open()
+            run.scores()  # those of an external result come from its samples
         except RunError as error:
             report(f"left out: {error}")
+        except Exception as error:  # one run must not hide all others
+            report(f"left out: {place.path}: {type(error).__name__}: {error}; this is a bug in dare-bench")
         else:
             for reason in run.left_out:
                 report(f"left out: {reason}")

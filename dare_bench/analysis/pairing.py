@@ -171,8 +171,8 @@ def values_of(run: Run, score: Score, tasks: Sequence[str]) -> DocumentValues:
 
 def mismatched_scores(run: Run, task: str) -> list[str]:
     """The scores of a task that are no longer the mean of its sample lines, although their intervals were computed from
-    these: one line each."""
-    if run.samples_file(task) is None:
+    these: one line each. Those of an external result are computed from its present lines."""
+    if run.is_external or run.samples_file(task) is None:
         return []
     scores = [score for score in run.scores() if score.task == task and score.method not in ("none", "normal")]
     return [text for score in scores if (text := values_of(run, score, [task]).problem()) is not None]

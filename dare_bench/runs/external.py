@@ -62,7 +62,8 @@ class ExternalRun(Run):
         return [replace(score, task_fingerprint=UNKNOWN, fingerprint=UNKNOWN) for score in scores]
 
     def _readable(self, task: str) -> Iterator[Mapping[str, Any]]:
-        """A task's sample lines up to a damaged one, which is reported by those who need the documents."""
+        """The documents' values, from a task's sample lines up to a damaged one, which is reported by those who need
+        the documents."""
         try:
             yield from self.samples(task)
         except RunError:

@@ -84,4 +84,4 @@ def test_a_request_that_fails_is_one_line(
     monkeypatch.setattr(server, "finish_request", fail)
     for _ in range(2):
         server.process_request_thread(socket.socket(), ("127.0.0.1", 1))
-    assert capsys.readouterr().err == "a request was not answered: RuntimeError: no luck\n"
+    assert capsys.readouterr().err == "a request was not answered: RuntimeError('no luck')\n"

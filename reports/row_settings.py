@@ -23,7 +23,8 @@ def settings_texts(rows: Sequence[Sequence[Run]]) -> list[str]:
         differing = [
             f"{name} {value}"
             for name, value in row.items()
-            if value not in (None, UNKNOWN) and any(name in other and other[name] != value for other in by_row)
+            if value not in (None, UNKNOWN)
+            and any(other.get(name, UNKNOWN) not in (value, UNKNOWN) for other in by_row)
         ]
         texts.append(", ".join(differing))
     return texts
@@ -40,8 +41,12 @@ def _settings(runs: Sequence[Run], decoding: Iterable[str], likelihood: Iterable
             if values:
                 settings[name] = values[0] if all(value == values[0] for value in values) else "by task"
     settings |= {"dtype": first.model.dtype, **opened_with(results)}
-    settings |= {"harness": first.harness.name, "answers to each prompt": first.repeats}
-    settings |= dict(zip(_SEEDS, first.seeds or (None,) * len(_SEEDS), strict=True))
+    harnesses = {block.harness.name for block in blocks}
+    settings |= {
+        "harness": harnesses.pop() if len(harnesses) == 1 else UNKNOWN,
+        "answers to each prompt": first.repeats,
+    }
+    settings |= dict(zip(_SEEDS, first.seeds or (UNKNOWN,) * len(_SEEDS), strict=True))
     template = results.get("chat_template_sha")
     settings["chat template"] = str(template)[:8] if template else "not applied"
     if template:

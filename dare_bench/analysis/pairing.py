@@ -88,7 +88,7 @@ def pair(first: Run, second: Run, task: str, key: str | None = None) -> Pairing:
         if (text := side.problem()) is not None:
             if score.is_group:
                 raise NotPooledError(f"{task} of {run.path}: {text}; compare its tasks: --task {tasks[0]}")
-            breaks.append(f"{run.run_id}: {text}")
+            breaks.append(f"{run.name}: {text}")
     ids = values[0].common(values[1])
     directions = [score.higher_is_better for score in scores if score.higher_is_better is not None]
     return Pairing(
@@ -188,9 +188,9 @@ def score_of(run: Run, task: str, key: str | None) -> Score:
     if not scores and task in run.tasks:
         raise RunError(f"task {task!r} of {run.path} has no score; all its documents failed")
     if not scores:
-        raise unknown(f"task of {run.run_id}", task, {score.task for score in run.scores()})
+        raise unknown(f"task of {run.name}", task, {score.task for score in run.scores()})
     if key is not None and key not in scores:
-        raise unknown(f"score of {task} in {run.run_id}", key, scores)
+        raise unknown(f"score of {task} in {run.name}", key, scores)
     score = scores[key] if key is not None else run.headline(task)
     assert score is not None  # there are scores of the task
     return score

@@ -1,13 +1,16 @@
-"""Which runs share a row of a table: those of one checkpoint with the same settings."""
+"""Which runs share a row of a table: those of one checkpoint with the same settings, whatever harness asked, and after
+however many examples."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dare_bench.analysis.names import checkpoint_of
 from dare_bench.analysis.settings import chat_template, requested
 from dare_bench.runs.reader import Run
+from dare_bench.runs.schema import UNKNOWN
 from dare_bench.runs.scores import opened_with
 
 
@@ -43,13 +46,52 @@ def row_key(run: Run, machine: str | None = None) -> RowKey:
         return RowKey((run.model, machine))
     if run.is_external:
         return RowKey((run.run_id, str(run.path.resolve())))
-    # Template and instruction belong to the run; a task's default number of examples is no setting.
+    # Template and instruction belong to the run; the number of examples and the harness belong to its tasks.
     prompt = chat_template(run), results.get("system_instruction")
     settings = sorted((name, str(value)) for name, value in requested(run).items())
     opened = str(sorted(opened_with(results).items()))
     return RowKey(
         fixed=(*checkpoint_of(run), block.model.family, opened, block.seeds, machine),
-        requested=str((settings, block.harness.name, prompt, run.requested.get("num_fewshot"))),
+        requested=str((settings, prompt)),
         suite=block.suite,
         recipes=bool(block.recipes),
     )
+
+
+def models_of(runs: Iterable[Run]) -> dict[Run, Run]:
+    """For each run one that stands for all that may share a row with it, on any machine. Parts of a suite are grouped
+    before a run of the same settings joins one of them. A run whose checkpoint only has a name (an external result, a
+    server's model) joins the one group of that name, or is in a group with its like."""
+    groups: dict[Run, set[RowKey]] = {}
+    model_of: dict[Run, Run] = {}
+    named: dict[tuple[str, str], list[Run]] = {}
+    keys = []
+    for run in runs:
+        if run.is_external or run.require_block().model.on_server:
+            named.setdefault((run.model, run.require_block().model.adapter or ""), []).append(run)
+        else:
+            keys.append((run, row_key(run)))
+    for run, key in sorted(keys, key=lambda pair: pair[1].is_independent):
+        model = next((model for model, group in groups.items() if all(key.joins(other) for other in group)), run)
+        groups.setdefault(model, set()).add(key)
+        model_of[run] = model
+    for (name, adapter), alike in named.items():
+        known = [model for model in groups if model.model == name and not adapter]
+        model_of |= _one_model(alike) if len(known) != 1 else _one_model([known[0], *alike])
+    return model_of
+
+
+def _one_model(runs: Sequence[Run]) -> dict[Run, Run]:
+    """Runs of one name, each with the first one whose facts, as far as both know them, do not contradict its own."""
+    models: dict[Run, Run] = {}
+    for run in runs:
+        models[run] = next((first for first in models.values() if _may_be_one(run, first)), run)
+    return models
+
+
+def _may_be_one(run: Run, other: Run) -> bool:
+    a, b = run.require_block().model, other.require_block().model
+    facts = [(a.dtype, b.dtype)]
+    if (run.is_external, a.on_server) == (other.is_external, b.on_server):  # others name the same content differently
+        facts.append((a.content_hash, b.content_hash))
+    return all(mine == its or UNKNOWN in (mine, its) for mine, its in facts)

@@ -46,6 +46,11 @@ class ExternalRun(Run):
         }
         self.unknown = (*(name for name, is_recorded in optional.items() if not is_recorded), *_NEVER_RECORDED)
 
+    @cached_property
+    def name(self) -> str:
+        """Its path."""
+        return str(self.path)
+
     @property
     def status(self) -> Literal["external"]:
         return "external"

@@ -24,7 +24,6 @@ Name = Annotated[str, Field(min_length=1, max_length=1000)]
 Text = Annotated[str, Field(max_length=1_000_000)]
 Count = Annotated[int, Field(ge=0, le=10**15)]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
-Rate = Annotated[float, Field(ge=0, le=LARGEST)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
 
 

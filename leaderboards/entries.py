@@ -1,5 +1,5 @@
-"""A run's scores and facts for boards. The run is opened again when its page is written, so that boards of many runs
-need little memory."""
+"""A run's scores and facts for boards. A run of dare-bench is opened again when its page is written, so that boards of
+many runs need little memory."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ class BoardEntry:
         unsafe: could generated code and scorers run without a sandbox?
         programs: how the programs that answered differ; empty for a single program.
         unknown: what an external result does not record; empty for a run of dare-bench.
+        kept: the run itself, of an external result: opening it takes a pass over all its samples.
         edited: tasks whose sample files were changed after the run (filled in when the samples are read).
     """
 
@@ -79,6 +80,7 @@ class BoardEntry:
     generated: frozenset[str] = frozenset()
     unknown: tuple[str, ...] = ()
     slug: str = ""
+    kept: Run | None = None
     edited: list[str] = field(default_factory=list)
 
     @property
@@ -90,11 +92,8 @@ class BoardEntry:
         return f"runs/{self.slug}/index.html"
 
     def open(self) -> Run:
-        """Open the run again, with the scores that it had, and without paths of the machine in its name; raises
-        RunError."""
-        run = open_run(self.path).with_scores(self.scores)
-        run.name = self.run_id
-        return run
+        """Open the run again, unless it is kept; raises RunError."""
+        return self.kept or open_run(self.path)
 
     def score(self, task: str, key: str | None = None) -> Score | None:
         """The score of a task or group by its "metric,filter"; by default its headline."""
@@ -216,6 +215,9 @@ def _entry(run: Run) -> BoardEntry:
     )
     if block is not None:
         _add_block(entry, run, block)
+    if run.is_external:
+        entry.kept = run
+        run.name = run.run_id  # a site has no paths of the machine
     return entry
 
 

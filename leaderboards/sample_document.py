@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,10 +98,17 @@ def render_document(
             wide=sum(map(len, view.prompts[: MOST.prompts])) > _WIDE,
             fields=_other_fields(document, view),
             budget=PageBudget(),
+            unmasking=_unmasking(),
             **_TEMPLATE_VALUES,
         )
     )
     return RenderedDocument(html.strip() + "\n", place, right, bool(unread))
+
+
+@cache
+def _unmasking() -> Any:
+    """The macro; a template that imports it would look for it in each document."""
+    return environment().get_template("unmasking.html.j2").module.unmasking  # type: ignore[attr-defined]
 
 
 def _right(value: Any, score: Score | None = None) -> bool | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from dare_bench.errors import DareError, RunError, unknown
 from dare_bench.reading import read_json
@@ -130,11 +130,6 @@ class Run:
     def scores(self) -> list[Score]:
         """Every score, groups included."""
         return list(self._scores)
-
-    def with_scores(self, scores: Sequence[Score]) -> Self:
-        """The run with scores that were read before: intervals of an external result take a pass over its samples."""
-        self._scores = list(scores)
-        return self
 
     def headline(self, task: str) -> Score | None:
         """The headline score of a task or group, if it has one.

@@ -27,6 +27,14 @@ from dare_bench.reports.latex import escaped
 from dare_bench.reports.score_table import ScoreTable, score_table
 from dare_bench.runs.reader import Run
 
+SERVED: dict[str, Any] = {
+    "model__family": "unknown",
+    "model__engine": {"name": "sglang", "version": None, "content_verified": True},
+}
+STATED: dict[str, Any] = {
+    "model__family": "unknown", "model__dtype": "unknown", "model__content_hash": "stated:x",
+    "model__engine": {"name": "sglang", "version": None, "content_verified": False},
+}  # fmt: skip
 TRAINED = ROOT / "leaderboards" / "examples" / "trained"
 
 
@@ -263,9 +271,8 @@ def test_one_model_is_one_row_whatever_asked_it(tmp_path: Path) -> None:
     make_run(tmp_path, "own", tasks={"dare_sudoku": 0.5, "gsm8k": 0.4})
     alter(make_run(tmp_path, "shots", tasks={"gsm8k": 0.7}, prompts="5"), results={"n-shot": {"gsm8k": 5}})
     alter(make_run(tmp_path, "harness", tasks={"math": 0.7}), harness__name="opencompass")
-    served = make_run(tmp_path, "served", tasks={"mmlu": 0.3})
-    alter(served, model__content_hash="stated:x", model__dtype="unknown", model__family="unknown",
-          model__engine={"name": "sglang", "version": None, "content_verified": False})  # fmt: skip
+    alter(make_run(tmp_path, "served", tasks={"arc": 0.4}), **SERVED)
+    alter(make_run(tmp_path, "stated", tasks={"mmlu": 0.3}), **STATED)
     make_run(tmp_path, "other", model="other", tasks={"gsm8k": 0.2}, content="cd" * 32)
     shutil.copytree(DATA, tmp_path / "external")
     built = score_table(find_runs(tmp_path))
@@ -273,14 +280,29 @@ def test_one_model_is_one_row_whatever_asked_it(tmp_path: Path) -> None:
         row.name: {column.name: cell.score.value for column, cell in zip(built.columns, row.cells, strict=True) if cell}
         for row in built.rows
     }
-    assert [row.name for row in built.rows].count("tiny-llada") == 1 and shown["other"] == {
-        "gsm8k (0-shot, lm-eval)": 0.2
-    }
+    assert shown["other"] == {"gsm8k (0-shot, lm-eval)": 0.2}
     assert shown["tiny-llada"] == {
         "dare_sudoku (native)": 0.5, "dare_sudoku (external)": 1.0, "dare_arithmetic": 1.0, "math": 0.7, "mmlu": 0.3,
-        "gsm8k (0-shot, lm-eval)": 0.4, "gsm8k (5-shot, lm-eval)": 0.7, "gsm8k (opencompass)": 0.0,
+        "arc": 0.4, "gsm8k (0-shot, lm-eval)": 0.4, "gsm8k (5-shot, lm-eval)": 0.7, "gsm8k (opencompass)": 0.0,
         "ARC-c": 0.0, "gsm8k-twice": 0.0,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"decoding_requested": {"steps": 2}},
+        {"model__dtype": "float16"},
+        {"model__content_hash": "sha256:0"},
+        {"seeds": [7] * 4},
+    ],
+)
+def test_a_server_with_other_settings_is_another_row(tmp_path: Path, facts: dict[str, Any]) -> None:
+    own, served = make_run(tmp_path, "own", tasks={"t": 0.5}), make_run(tmp_path, "served", tasks={"u": 0.4})
+    alter(served, **SERVED)
+    assert len(table(own, served).rows) == 1
+    alter(served, **facts)
+    assert len(table(own, served).rows) == 2
 
 
 def test_two_results_of_one_question_are_two_rows_of_one_name() -> None:

@@ -139,7 +139,7 @@ def parse_json(raw: bytes | str, *, unique: bool = False) -> Any:
     """A JSON value.
 
     An integer of more than 20 digits becomes a float (possibly infinite), so that arithmetic on it is not slow; a
-    number of less than :data:`_LEAST` becomes 0, so that a ratio of two numbers is finite.
+    number nearer to 0 than 1e-100 becomes 0, so that a ratio of two numbers is finite.
 
     Args:
         unique: refuse an object with duplicate keys, of which JSON would silently keep the last.
@@ -178,10 +178,9 @@ def _integer(text: str) -> int | float:
 
 def _fraction(text: str) -> float:
     value = float(text)
-    return 0.0 if abs(value) < _LEAST else value
+    return 0.0 if abs(value) < 1e-100 else value
 
 
-_LEAST = 1e-100
 _PLAIN = json.JSONDecoder(parse_int=_integer, parse_float=_fraction)
 _UNIQUE = json.JSONDecoder(parse_int=_integer, parse_float=_fraction, object_pairs_hook=unique_object)
 
